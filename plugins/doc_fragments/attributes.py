@@ -1,0 +1,24 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+
+class ModuleDocFragment:
+    """What every module says of how it behaves; each adds its own answer."""
+
+    DOCUMENTATION = r"""
+options: {}
+attributes:
+  check_mode:
+    description: Runs in C(check_mode) and tells what would change without changing it.
+  diff_mode:
+    description: Returns what has changed, or would change in C(check_mode), when in diff mode.
+  idempotent:
+    description: When run twice in a row outside check mode, with the same arguments, the second run changes nothing.
+  platform:
+    description: Target operating systems that the module runs on.
+  safe_file_operations:
+    description: Replaces files in one step, so that a crash leaves either the old or the new content.
+"""

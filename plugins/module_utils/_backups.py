@@ -1,0 +1,59 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+# Private to this collection: copies of files from before each change, outside every folder that a daemon reads.
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import typing as t
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._writing import (
+    make_directories,
+    remove_file,
+    replace_file,
+)
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
+
+BACKUP_DIR = "/var/lib/gpufleet-nvidia/backups"
+KEPT = 5
+_SUFFIX = ".backup"
+
+
+def check_backup_dir(host: HostRoot, directory: str, parsed: t.Iterable[str]) -> None:
+    """Raises GpufleetError if ``directory`` lies in a folder that an engine reads as configuration."""
+    real = host.resolve(directory)
+    for folder in parsed:
+        if (real + "/").startswith(host.resolve(folder) + "/"):
+            raise GpufleetError(
+                f"backup_dir {directory!r} lies in {folder}, where every file is configuration."
+                " Choose a directory outside it."
+            )
+
+
+def save(host: HostRoot, directory: str, path: str, content: bytes) -> str:
+    """Keep ``content`` of ``path`` in ``directory`` (0600 in 0700); returns the backup's path."""
+    make_directories(host, directory, 0o700)
+    moment = dt.datetime.now(dt.timezone.utc).strftime("%Y%m%dT%H%M%S.%fZ")
+    backup = f"{directory}/{_stem(path)}{moment}{_SUFFIX}"
+    replace_file(host, backup, content, 0o600)
+    for old in backups_of(host, directory, path)[:-KEPT]:
+        remove_file(host, old)
+    return backup
+
+
+def backups_of(host: HostRoot, directory: str, path: str) -> list[str]:
+    """The backups of ``path``, oldest first."""
+    stem = _stem(path)
+    names = [name for name in host.entries(directory) if name.startswith(stem) and name.endswith(_SUFFIX)]
+    return [f"{directory}/{name}" for name in names if "~" not in name[len(stem) :]]
+
+
+def _stem(path: str) -> str:
+    """The path in one word; ``~`` separates, doubled where it stands in the path itself."""
+    return os.path.normpath(path).lstrip("/").replace("~", "~~").replace("/", "~") + "~"

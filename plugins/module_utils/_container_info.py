@@ -1,0 +1,75 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+# Private to this collection: what a host has, read without changing or starting anything.
+
+from __future__ import annotations
+
+import typing as t
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import Context
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import ENGINES
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import load_records
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._runtime_configuration import ask_version
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import Engine, LiveState
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._runtime_configuration import Runner
+
+
+def describe_host(host: HostRoot, run: Runner) -> dict[str, t.Any]:
+    """Everything about ``host``; a strange one gives problems in the answer, never an error."""
+    return {"engines": [_describe_engine(engine, host, run) for engine in ENGINES.values()]}
+
+
+def _describe_engine(engine: Engine, host: HostRoot, run: Runner) -> dict[str, t.Any]:
+    problems: list[str] = []
+    installation = engine.inspect(host)
+    live = engine.live(host, installation)
+    if installation.pid is not None and live is None:
+        problems.append(f"{engine.name} runs but does not answer on {installation.socket}.")
+    version = live.version if live is not None else ask_version(engine, installation, host, run)
+    described: dict[str, t.Any] = {
+        "engine": engine.name,
+        "installed": installation.binary is not None,
+        "binary": installation.binary,
+        "version": version,
+        "running": installation.pid is not None,
+        "pid": installation.pid,
+        "service": installation.service if installation.unit is not None else None,
+        "unit_files": [] if installation.unit is None else [installation.unit.path, *installation.unit.drop_ins],
+        "socket": installation.socket,
+        "config_path": installation.config_path,
+        "config_exists": host.exists(installation.config_path),
+        "runtimes": {},
+        "default_runtime": engine.default_runtime,
+        "recorded_files": [],
+        "live": None if live is None else _describe_live(live),
+        "restart_required": False,
+        "problems": problems,
+    }
+    try:
+        path = host.resolve(installation.config_path)
+        context = Context(path, host.read(path), None, installation.unit, None, host.same_program)
+        state = engine.configured(context)
+        described["runtimes"] = state.paths()
+        described["default_runtime"] = state.default_runtime or engine.default_runtime
+        described["restart_required"] = live is not None and bool(engine.catch_up(live, state))
+        described["recorded_files"] = [record.path for record in load_records(host, engine.name)]
+    except GpufleetError as error:
+        problems.append(str(error))
+    return described
+
+
+def _describe_live(live: LiveState) -> dict[str, t.Any]:
+    return {
+        "version": live.version,
+        "runtimes": live.runtimes,
+        "default_runtime": live.default_runtime,
+        "cdi": live.cdi,
+        "live_restore": live.live_restore,
+        "running_containers": live.running_containers,
+    }

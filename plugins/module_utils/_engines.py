@@ -1,0 +1,27 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+# Private to this collection: the table of engines.  A new engine is a file of its own and a row here.
+
+from __future__ import annotations
+
+import typing as t
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine_docker import DOCKER
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import Engine
+
+ENGINES: dict[str, Engine] = {engine.name: engine for engine in (DOCKER,)}
+
+# Folders whose every file is configuration to somebody: a backup laid there would take effect.
+PARSED_FOLDERS = (
+    "/etc/containerd/conf.d",
+    "/etc/crio/crio.conf.d",
+    "/etc/containers/oci/hooks.d",
+    "/usr/share/containers/oci/hooks.d",
+    "/etc/cdi",
+    "/var/run/cdi",
+    "/run/cdi",
+)

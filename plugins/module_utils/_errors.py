@@ -1,0 +1,38 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+# Private to this collection: the one family of errors that modules turn into a failed task.
+
+from __future__ import annotations
+
+
+class GpufleetError(Exception):
+    """What is wrong and what to do about it, in words for an operator."""
+
+
+class ConfigurationError(GpufleetError):
+    """A configuration file that must not be changed as it is.
+
+    ``line`` and ``column`` count from 1, columns in characters.  The offending text itself is never part of
+    the message: it may be a secret.
+    """
+
+    def __init__(
+        self, path: str, problem: str, advice: str, line: int | None = None, column: int | None = None
+    ) -> None:
+        place = path
+        if line is not None:
+            place += f", line {line}"
+            if column is not None:
+                place += f", column {column}"
+        super().__init__(f"{place}: {problem}. {advice}")
+        self.path = path
+        self.problem = problem
+        self.advice = advice
+        self.line = line
+        self.column = column
+
+
+class HostError(GpufleetError):
+    """Something on the host stands in the way: a permission, a lock, a full disk, a loop of links."""

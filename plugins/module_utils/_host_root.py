@@ -1,0 +1,163 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+# Private to this collection: the file system of the host that is being configured, which may be a directory tree.
+# An absolute link inside the tree means a path inside the tree, and ".." never leads out of it: what chroot does.
+
+from __future__ import annotations
+
+import os
+import stat
+import typing as t
+from dataclasses import dataclass
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, HostError
+
+# As in the Linux kernel (path_resolution(7)).
+_MAX_LINKS = 40
+
+# The search path that systemd gives a service (systemd.exec(5)), in which an engine finds a bare runtime name.
+SERVICE_PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
+
+
+@dataclass(frozen=True)
+class HostRoot:
+    """The host under ``root``.
+
+    ``live`` says that its programs, processes and sockets may be consulted: always for ``/``, for another
+    directory only if the user says that it is a running system mounted there.  All paths given to and returned by
+    methods are paths on the host, without ``root``, unless a name says ``outer``.
+    """
+
+    root: str = "/"
+    live: bool = True
+
+    @classmethod
+    def of(cls, root: str, live: bool) -> HostRoot:
+        """Raises HostError unless ``root`` is an absolute path of a directory."""
+        if not os.path.isabs(root):
+            raise HostError(f"host_root {root!r} is not an absolute path. Give the full path of the directory.")
+        real = os.path.realpath(root)
+        if not os.path.isdir(real):
+            raise HostError(f"host_root {root!r} is not a directory. Give the root directory of the host's tree.")
+        return cls(real, live or real == "/")
+
+    def check_path(self, parameter: str, path: str) -> str:
+        """``path`` normalised; raises GpufleetError if it is relative or carries ``root`` in front."""
+        if not os.path.isabs(path):
+            raise GpufleetError(
+                f"{parameter} {path!r} is not an absolute path. Write it from / on, as the host sees it."
+            )
+        normal = os.path.normpath(path)
+        if normal.startswith("//"):
+            normal = normal[1:]
+        if self.root != "/" and (normal + "/").startswith(self.root.rstrip("/") + "/"):
+            raise GpufleetError(
+                f"{parameter} {path!r} begins with host_root. Write it as the host itself sees it, without host_root."
+            )
+        return normal
+
+    def resolve(self, path: str, last: bool = True) -> str:
+        """``path`` with every link resolved inside the root (``last``: the final component too).
+
+        Missing components are kept as they are.  Raises HostError on a loop of links.
+        """
+        pending = [part for part in path.split("/") if part]
+        done: list[str] = []
+        links = 0
+        while pending:
+            part = pending.pop(0)
+            if part == ".":
+                continue
+            if part == "..":
+                del done[-1:]
+                continue
+            here = "/" + "/".join([*done, part])
+            if (pending or last) and os.path.islink(self._glue(here)):
+                links += 1
+                if links > _MAX_LINKS:
+                    raise HostError(f"{path}: too many symbolic links. Remove the loop.")
+                target = os.readlink(self._glue(here))
+                if target.startswith("/"):
+                    done = []
+                pending = [piece for piece in target.split("/") if piece] + pending
+                continue
+            done.append(part)
+        return "/" + "/".join(done)
+
+    def outer(self, path: str, last: bool = True) -> str:
+        """Where ``path``, resolved, stands for the process that runs this."""
+        return self._glue(self.resolve(path, last))
+
+    def read(self, path: str) -> bytes | None:
+        """The content of a regular file, None where there is none; raises HostError if it cannot be read."""
+        try:
+            outer = self.outer(path)
+            if not stat.S_ISREG(os.stat(outer).st_mode):
+                raise HostError(f"{path} is not a regular file. Move it away, or name another configuration file.")
+            with open(outer, "rb") as stream:
+                return stream.read()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise HostError(f"{path} cannot be read: {error.strerror}. {_advice(error)}") from error
+
+    def read_text(self, path: str) -> str:
+        """The text of a file that matters only where it can be read (a unit, /proc); else the empty string."""
+        try:
+            content = self.read(path)
+        except HostError:
+            return ""
+        return (content or b"").decode("utf-8", "replace")
+
+    def exists(self, path: str) -> bool:
+        try:
+            return os.path.exists(self.outer(path))
+        except (HostError, OSError):
+            return False
+
+    def is_executable(self, path: str) -> bool:
+        try:
+            mode = os.stat(self.outer(path)).st_mode
+        except (HostError, OSError):
+            return False
+        return stat.S_ISREG(mode) and bool(mode & 0o111)
+
+    def entries(self, path: str) -> list[str]:
+        """The sorted names in a directory; empty where there is none."""
+        try:
+            return sorted(os.listdir(self.outer(path)))
+        except (HostError, OSError):
+            return []
+
+    def find_executable(self, names: t.Iterable[str]) -> str | None:
+        """The first of ``names`` (absolute, or looked up in SERVICE_PATH) that is an executable file."""
+        for name in names:
+            candidates = [name] if name.startswith("/") else [f"{folder}/{name}" for folder in SERVICE_PATH]
+            for candidate in candidates:
+                if self.is_executable(candidate):
+                    return candidate
+        return None
+
+    def same_program(self, one: str, other: str) -> bool:
+        """Whether two spellings of a program's path mean one file; for files that do not exist, the same text."""
+        if one == other:
+            return True
+        first, second = self.find_executable([one]), self.find_executable([other])
+        if first is not None and second is not None:
+            return self.resolve(first) == self.resolve(second)
+        return one.startswith("/") and other.startswith("/") and self.resolve(one) == self.resolve(other)
+
+    def argv(self, argv: t.Sequence[str]) -> list[str]:
+        """``argv`` as it must be run to run on this host."""
+        return list(argv) if self.root == "/" else ["chroot", self.root, *argv]
+
+    def _glue(self, path: str) -> str:
+        return path if self.root == "/" else self.root + path
+
+
+def _advice(error: OSError) -> str:
+    if isinstance(error, PermissionError):
+        return "Run the task as root (become: true)."
+    return "Check the file system."

@@ -1,0 +1,253 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+# Private to this collection: a JSON file that is edited where it stands.  What is not edited keeps every byte:
+# order, indentation, line ends, byte order mark, spelling of numbers and escapes, and the final newline or its absence.
+
+from __future__ import annotations
+
+import codecs
+import json
+import typing as t
+from dataclasses import dataclass
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import ConfigurationError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._json_parser import (
+    JsonSyntaxError,
+    Member,
+    Node,
+    parse,
+    plain,
+)
+
+if t.TYPE_CHECKING:
+    KeyPath = t.Tuple[str, ...]
+
+# What `dockerd`'s documentation and NVIDIA's own tool use; only for files that show no indentation of their own.
+DEFAULT_INDENT = "    "
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """How one object is laid out: the next entry is written in the same manner."""
+
+    newline: str  # "" where the entries share a line
+    indent: str  # before an entry
+    closing: str  # before the closing brace
+    unit: str  # one level more
+    colon: str
+    gap: str  # between entries that share a line
+
+    def separator(self) -> str:
+        return self.newline + self.indent if self.newline else self.gap
+
+    def deeper(self) -> _Layout:
+        return _Layout(self.newline, self.indent + self.unit, self.indent, self.unit, self.colon, self.gap)
+
+    def inline(self) -> _Layout:
+        return _Layout("", "", "", self.unit, self.colon, " ")
+
+
+@dataclass(frozen=True)
+class JsonDocument:
+    """The text of one file with its tree; every edit returns a new document."""
+
+    path: str
+    text: str
+    root: Node | None
+    bom: bool = False
+
+    @classmethod
+    def from_bytes(cls, path: str, content: bytes) -> JsonDocument:
+        """Parse ``content``; empty or blank is an empty configuration.
+
+        Raises ConfigurationError with line and column for what is not JSON in UTF-8 with an object at the top.
+        """
+        if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+            raise ConfigurationError(path, "the file is in UTF-16", "Save it as UTF-8.")
+        bom = content.startswith(codecs.BOM_UTF8)
+        body = content[len(codecs.BOM_UTF8) :] if bom else content
+        try:
+            text = body.decode("utf-8")
+        except UnicodeDecodeError as error:
+            before = body[: error.start].decode("utf-8")
+            line, column = _position(before, len(before))
+            raise ConfigurationError(
+                path, "a byte that is not UTF-8", "Save the file as UTF-8.", line, column
+            ) from error
+        return _parsed(path, text, bom)
+
+    def to_bytes(self) -> bytes:
+        return (codecs.BOM_UTF8 if self.bom else b"") + self.text.encode("utf-8")
+
+    def error(self, node: Node | Member, problem: str, advice: str) -> ConfigurationError:
+        """An error that names the place of ``node``."""
+        line, column = _position(self.text, node.start)
+        return ConfigurationError(self.path, problem, advice, line, column)
+
+    def value(self, *path: str) -> t.Any:
+        """The plain value at ``path``, None where there is none (or it is null)."""
+        return plain(self.node(*path))
+
+    def node(self, *path: str) -> Node | None:
+        """The node at ``path``; raises ConfigurationError where a name on the way stands twice."""
+        node = self.root
+        for name in path:
+            member = self._member(node, name) if node is not None else None
+            if member is None:
+                return None
+            node = member.node
+        return node
+
+    def set(self, path: KeyPath, value: t.Any) -> JsonDocument:
+        """Write ``value`` at ``path``; objects that are missing or null on the way are made."""
+        if self.root is None:
+            return self._reparsed("{}\n").set(path, value)
+        present = 0
+        node = self.root
+        while present < len(path):
+            member = self._member(node, path[present])
+            if member is None:
+                break
+            node = member.node
+            present += 1
+            if not node.is_object and present < len(path):
+                return self._replace(node, _nest(path[present:], value), path[:present])
+        if present == len(path):
+            # Not ==, for which true is 1.
+            same = json.dumps(plain(node)) == json.dumps(value)
+            return self if same else self._replace(node, value, path)
+        return self._insert(node, path[: present + 1], _nest(path[present + 1 :], value))
+
+    def delete(self, path: KeyPath) -> JsonDocument:
+        """Remove the entry at ``path`` with its comma and its line; nothing happens where there is none."""
+        parent = self.node(*path[:-1])
+        member = self._member(parent, path[-1]) if parent is not None else None
+        if parent is None or member is None or parent.members is None:
+            return self
+        index = parent.members.index(member)
+        if len(parent.members) == 1:
+            start, end = parent.start + 1, parent.end - 1
+        elif index:
+            start, end = parent.members[index - 1].node.end, member.node.end
+        else:
+            start, end = member.start, parent.members[1].start
+        return self._reparsed(self.text[:start] + self.text[end:])
+
+    def restore(self, path: KeyPath, original: JsonDocument) -> JsonDocument:
+        """Give the entry at ``path`` back what it is in ``original``.
+
+        Where the original has none the entry goes, and with it each object around it that this leaves empty and
+        the original does not have either.
+        """
+        then = original.node(*path)
+        if then is not None:
+            return self.set(path, plain(then))
+        document = self.delete(path)
+        for depth in range(len(path) - 1, 0, -1):
+            around = path[:depth]
+            now, then = document.node(*around), original.node(*around)
+            if now is None or now.members or (then is not None and then.is_object):
+                break
+            document = document.delete(around) if then is None else document.set(around, plain(then))
+        return document
+
+    def _member(self, node: Node | None, name: str) -> Member | None:
+        found = [member for member in (node.members if node and node.members else ()) if member.name == name]
+        if len(found) > 1:
+            raise self.error(found[1], f"the name {name!r} stands twice in one object", "Keep one of the two.")
+        return found[0] if found else None
+
+    def _reparsed(self, text: str) -> JsonDocument:
+        return _parsed(self.path, text, self.bom)
+
+    def _replace(self, node: Node, value: t.Any, path: KeyPath) -> JsonDocument:
+        parent = self.node(*path[:-1])
+        layout = self._layout(parent, path[:-1]) if parent is not None else self._layout(node, path)
+        return self._reparsed(self.text[: node.start] + _serialized(value, layout) + self.text[node.end :])
+
+    def _insert(self, parent: Node, path: KeyPath, value: t.Any) -> JsonDocument:
+        layout = self._layout(parent, path[:-1])
+        entry = json.dumps(path[-1], ensure_ascii=False) + layout.colon
+        if parent.members:
+            sibling = next((m.node for m in reversed(parent.members) if m.node.members), None)
+            inline = sibling is not None and "\n" not in self.text[sibling.start : sibling.end]
+            entry += _serialized(value, layout.inline() if inline else layout)
+            at = parent.members[-1].node.end
+            return self._reparsed(self.text[:at] + "," + layout.separator() + entry + self.text[at:])
+        entry = layout.newline + layout.indent + entry + _serialized(value, layout) + layout.newline + layout.closing
+        return self._reparsed(self.text[: parent.start] + "{" + entry + "}" + self.text[parent.end :])
+
+    def _layout(self, node: Node, path: KeyPath) -> _Layout:
+        """The layout of the object ``node`` at ``path``, from its own entries, else from those around it."""
+        newline = "\r\n" if "\r\n" in self.text else "\n"
+        unit = self._indent_unit()
+        if not node.members:
+            if not path:
+                return _Layout(newline, unit, "", unit, ": ", " ")
+            outer = self.node(*path[:-1]) or node
+            return self._layout(outer, path[:-1]).deeper()
+        first, last = node.members[0], node.members[-1]
+        colon = self.text[first.name_end : first.node.start]
+        if not colon.isprintable():
+            colon = ": "
+        before = self.text[: last.start]
+        gap = before[len(before.rstrip(" \t\r\n")) :]
+        if "\n" not in gap:
+            gap = gap if len(node.members) > 1 else (" " if colon.endswith(" ") else "")
+            return _Layout("", "", "", unit, colon, gap)
+        closing = self.text[: node.end - 1].rpartition("\n")[2]
+        return _Layout(newline, gap.rpartition("\n")[2], closing if not closing.strip() else "", unit, colon, " ")
+
+    def _indent_unit(self) -> str:
+        """One level of indentation as the file itself shows it."""
+        if self.root is not None and self.root.members:
+            before = self.text[: self.root.members[0].start]
+            gap = before[len(before.rstrip(" \t\r\n")) :]
+            if "\n" in gap and gap.rpartition("\n")[2]:
+                return gap.rpartition("\n")[2]
+        return DEFAULT_INDENT
+
+
+def _parsed(path: str, text: str, bom: bool) -> JsonDocument:
+    try:
+        root = parse(text)
+    except JsonSyntaxError as error:
+        line, column = _position(text, error.offset)
+        advice = "Correct the file; nothing was changed."
+        raise ConfigurationError(path, error.problem, advice, line, column) from error
+    document = JsonDocument(path, text, root, bom)
+    if root is not None and not root.is_object:
+        problem = f"the file holds {_article(root.kind)} where an object is expected"
+        raise document.error(root, problem, "Wrap it in { }.")
+    return document
+
+
+def _position(text: str, offset: int) -> tuple[int, int]:
+    """Line and column, both from 1, of a character offset."""
+    before = text[:offset]
+    return before.count("\n") + 1, offset - (before.rfind("\n") + 1) + 1
+
+
+def _nest(path: KeyPath, value: t.Any) -> t.Any:
+    for name in reversed(path):
+        value = {name: value}
+    return value
+
+
+def _article(kind: str) -> str:
+    return ("an " if kind[0] in "ao" else "a ") + kind if kind != "null" else kind
+
+
+def _serialized(value: t.Any, layout: _Layout) -> str:
+    """``value`` as it stands behind its name in an object laid out as ``layout``."""
+    if not isinstance(value, dict) or not value:
+        return json.dumps(value, ensure_ascii=False)
+    inner = layout.deeper() if layout.newline else layout
+    lead = inner.newline + inner.indent
+    between = "," + inner.separator()
+    entries = between.join(
+        json.dumps(name, ensure_ascii=False) + layout.colon + _serialized(entry, inner) for name, entry in value.items()
+    )
+    return "{" + lead + entries + inner.newline + (layout.indent if layout.newline else "") + "}"

@@ -1,0 +1,67 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+# Private to this collection: the one file that knows AnsibleModule.
+
+from __future__ import annotations
+
+import typing as t
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._masking import mask_json
+
+if t.TYPE_CHECKING:
+    from ansible.module_utils.basic import AnsibleModule
+
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import PlannedFile
+
+# The options of the doc fragment host_root.
+HOST_ROOT_OPTIONS: dict[str, dict[str, t.Any]] = {
+    "host_root": {"type": "path", "default": "/"},
+    "host_root_live": {"type": "bool", "default": False},
+}
+
+
+def host_of(module: AnsibleModule) -> HostRoot:
+    """The host that the task's parameters name.  Raises HostError."""
+    return HostRoot.of(module.params["host_root"], module.params["host_root_live"])
+
+
+def run_in(module: AnsibleModule) -> t.Callable[[list[str]], tuple[int, str, str]]:
+    """A runner of commands, with messages in English so that they can be understood."""
+
+    def run(argv: list[str]) -> tuple[int, str, str]:
+        status, output, errors = module.run_command(argv, environ_update={"LC_ALL": "C.UTF-8", "LANGUAGE": "C"})
+        return int(status), str(output), str(errors)
+
+    return run
+
+
+def finish(module: AnsibleModule, work: t.Callable[[], dict[str, t.Any]]) -> None:
+    """Exit with what ``work`` returns, or fail with the words of our own errors."""
+    try:
+        result = work()
+    except GpufleetError as error:
+        module.fail_json(msg=str(error))
+    for warning in result.pop("warnings", ()):
+        module.warn(warning)
+    module.exit_json(**result)
+
+
+def diff_of(files: t.Sequence[PlannedFile]) -> list[dict[str, str]]:
+    """One entry for each file, secrets hidden."""
+    return [
+        {
+            "before_header": file.path if file.before is not None else f"{file.path} (absent)",
+            "after_header": file.path if file.after is not None else f"{file.path} (absent)",
+            "before": _readable(file.before),
+            "after": _readable(file.after),
+        }
+        for file in files
+    ]
+
+
+def _readable(content: bytes | None) -> str:
+    return mask_json((content or b"").decode("utf-8", "replace"))

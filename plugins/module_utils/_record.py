@@ -1,0 +1,143 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+# Private to this collection: what a file was before this collection first changed it, kept until it is given back.
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import posixpath
+import typing as t
+from dataclasses import dataclass, replace
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import HostError
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
+
+STATE_DIR = "/var/lib/gpufleet-nvidia/state"
+
+_SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class FileRecord:
+    """The record of one file.
+
+    ``original`` (None: there was no file), ``uid``, ``gid`` and ``mode`` are from before the first change.
+    ``written`` holds the digests of what we wrote last and just before, so that a run killed between record and file
+    is understood.  ``exact`` says that nobody else changed the file between our writes: only then may removal put
+    ``original`` back as a whole.  ``keys`` are the entries that are ours, with our values.
+    """
+
+    engine: str
+    path: str
+    original: bytes | None
+    uid: int
+    gid: int
+    mode: int
+    created_directories: tuple[str, ...] = ()
+    written: tuple[str, ...] = ()
+    exact: bool = True
+    created: bool = False
+    keys: t.Mapping[tuple[str, ...], t.Any] | None = None
+
+    def owns(self, path: tuple[str, ...], value: t.Any) -> bool:
+        """Whether ``value`` at ``path`` is what we put there."""
+        keys = self.keys or {}
+        return path in keys and json.dumps(keys[path]) == json.dumps(value)
+
+    def restorable(self, content: bytes | None) -> bool:
+        """Whether ``content`` is our own work on ``original`` and nothing else."""
+        return self.exact and digest(content) in self.written
+
+    def after_write(
+        self, before: bytes | None, after: bytes | None, keys: t.Mapping[tuple[str, ...], t.Any]
+    ) -> FileRecord:
+        """The record to keep before ``before`` is replaced by ``after``."""
+        undisturbed = before == self.original or digest(before) in self.written
+        return replace(
+            self,
+            written=tuple(dict.fromkeys([digest(before), digest(after)]))
+            if before != self.original
+            else (digest(after),),
+            exact=self.exact and undisturbed,
+            created=self.created or before is None,
+            keys=dict(keys),
+        )
+
+    def to_bytes(self) -> bytes:
+        fields = {
+            "schema": _SCHEMA,
+            "engine": self.engine,
+            "path": self.path,
+            "original": None if self.original is None else base64.b64encode(self.original).decode("ascii"),
+            "uid": self.uid,
+            "gid": self.gid,
+            "mode": f"{self.mode:04o}",
+            "created_directories": list(self.created_directories),
+            "written": list(self.written),
+            "exact": self.exact,
+            "created": self.created,
+            "keys": [{"path": list(path), "value": value} for path, value in (self.keys or {}).items()],
+        }
+        return (json.dumps(fields, indent=2) + "\n").encode("utf-8")
+
+    @classmethod
+    def from_bytes(cls, path: str, content: bytes) -> FileRecord:
+        """Raises HostError for a record that another version wrote or that was damaged."""
+        try:
+            fields = json.loads(content.decode("utf-8"))
+            if fields["schema"] != _SCHEMA:
+                raise HostError(f"{path} was written by another version of this collection. Use that version.")
+            original = fields["original"]
+            return cls(
+                engine=str(fields["engine"]),
+                path=str(fields["path"]),
+                original=None if original is None else base64.b64decode(original, validate=True),
+                uid=int(fields["uid"]),
+                gid=int(fields["gid"]),
+                mode=int(fields["mode"], 8),
+                created_directories=tuple(fields["created_directories"]),
+                written=tuple(fields["written"]),
+                exact=bool(fields["exact"]),
+                created=bool(fields["created"]),
+                keys={tuple(key["path"]): key["value"] for key in fields["keys"]},
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise HostError(
+                f"{path} is damaged: it is not a record of this collection. Restore it from a backup, or move it"
+                " away; removal then takes out the NVIDIA entries only."
+            ) from error
+
+
+def digest(content: bytes | None) -> str:
+    """The SHA-256 of a file's content; of no file, the word absent."""
+    return "absent" if content is None else hashlib.sha256(content).hexdigest()
+
+
+def record_path(engine: str, path: str) -> str:
+    """Where the record of ``path`` (links resolved) is kept."""
+    return f"{STATE_DIR}/{engine}-{posixpath.basename(path)}-{hashlib.sha256(path.encode()).hexdigest()[:12]}.json"
+
+
+def load_record(host: HostRoot, engine: str, path: str) -> FileRecord | None:
+    """The record of ``path``, None where there is none."""
+    where = record_path(engine, path)
+    content = host.read(where)
+    return None if content is None else FileRecord.from_bytes(where, content)
+
+
+def load_records(host: HostRoot, engine: str) -> list[FileRecord]:
+    """All records of one engine."""
+    names = [name for name in host.entries(STATE_DIR) if name.startswith(engine + "-") and name.endswith(".json")]
+    found = []
+    for name in names:
+        where = f"{STATE_DIR}/{name}"
+        content = host.read(where)
+        if content is not None:
+            found.append(FileRecord.from_bytes(where, content))
+    return found

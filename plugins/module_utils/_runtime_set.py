@@ -1,0 +1,66 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+# Private to this collection: the set of runtimes that one installation registers, the same for every engine.
+
+from __future__ import annotations
+
+import posixpath
+import re
+import typing as t
+from dataclasses import dataclass
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
+
+# NVIDIA Container Toolkit 1.20: one program per mode, each with the name it is registered under beside the main one.
+MAIN_PROGRAM = "nvidia-container-runtime"
+MODE_PROGRAMS = {"cdi": MAIN_PROGRAM + ".cdi", "legacy": MAIN_PROGRAM + ".legacy"}
+MODE_NAMES = {mode: f"nvidia-{mode}" for mode in MODE_PROGRAMS}
+MAIN_NAME = "nvidia"
+
+# A runtime under one of these names would shadow the low-level runtime that the NVIDIA one itself calls.
+RESERVED_NAMES = ("runc", "crun")
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*\Z")
+
+
+@dataclass(frozen=True)
+class RuntimeRequest:
+    """What the user asks of one engine, in words that every engine understands.
+
+    ``set_as_default`` and ``enable_cdi`` are None where the user said nothing: leave it as it is.
+    """
+
+    runtime_name: str = MAIN_NAME
+    runtime_dir: str = "/usr/bin"
+    extra_modes: tuple[str, ...] = ()
+    set_as_default: bool | None = None
+    enable_cdi: bool | None = None
+
+    def check(self) -> None:
+        """Raises GpufleetError for a name or a directory that no engine should be given."""
+        if not _NAME.match(self.runtime_name):
+            raise GpufleetError(
+                f"runtime_name {self.runtime_name!r} is not usable. Use letters, digits, '_', '.' and '-' only."
+            )
+        if self.runtime_name in RESERVED_NAMES or self.runtime_name.startswith("io.containerd."):
+            raise GpufleetError(
+                f"runtime_name {self.runtime_name!r} belongs to a low-level runtime. Choose another name."
+            )
+
+    def runtimes(self) -> dict[str, str]:
+        """Name to path of each runtime, the main one first.
+
+        As in NVIDIA's installer: if the name asked for is that of a mode, the main runtime keeps the name nvidia.
+        """
+        modes = [mode for mode in MODE_PROGRAMS if mode in self.extra_modes or MODE_NAMES[mode] == self.runtime_name]
+        main = MAIN_NAME if self.runtime_name in MODE_NAMES.values() else self.runtime_name
+        names = {main: MAIN_PROGRAM}
+        names.update((MODE_NAMES[mode], MODE_PROGRAMS[mode]) for mode in modes)
+        return {name: posixpath.join(self.runtime_dir, program) for name, program in names.items()}
+
+
+def is_nvidia_program(path: t.Any) -> bool:
+    """Whether ``path`` names one of NVIDIA's runtimes, wherever it was installed."""
+    return isinstance(path, str) and posixpath.basename(path) in (MAIN_PROGRAM, *MODE_PROGRAMS.values())

@@ -1,0 +1,145 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+# Private to this collection: what a systemd unit would start, read from its files.  `systemctl show` would need a
+# running systemd, which an offline tree has not, and answers with what was loaded, not with what stands there now.
+
+from __future__ import annotations
+
+import posixpath
+import re
+import shlex
+import typing as t
+from dataclasses import dataclass, field
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
+
+# systemd.unit(5), "Unit File Load Path", system units, highest precedence first.
+UNIT_FOLDERS = (
+    "/etc/systemd/system",
+    "/run/systemd/system",
+    "/usr/local/lib/systemd/system",
+    "/usr/lib/systemd/system",
+    "/lib/systemd/system",
+)
+
+_VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One unit with its drop-ins; ``arguments`` is the command line of its ExecStart, program first."""
+
+    name: str
+    path: str
+    drop_ins: tuple[str, ...] = ()
+    arguments: tuple[str, ...] = ()
+    listen: tuple[str, ...] = ()
+
+    def flag_values(self, *names: str) -> list[str]:
+        """The values of a flag, given under all its spellings: ``--name=v``, ``--name v``, ``-nv``, ``-n v``."""
+        values: list[str] = []
+        words = iter(self.arguments[1:])
+        for word in words:
+            for name in names:
+                if word == name:
+                    values.append(next(words, ""))
+                elif word.startswith(name + "="):
+                    values.append(word[len(name) + 1 :])
+                elif not name.startswith("--") and word.startswith(name):
+                    values.append(word[2:])
+        return values
+
+
+@dataclass
+class _Settings:
+    """The few settings of a unit that matter here, as they add up over its files."""
+
+    exec_start: list[str] = field(default_factory=list)
+    listen: list[str] = field(default_factory=list)
+    environment: dict[str, str] = field(default_factory=dict)
+    environment_files: list[str] = field(default_factory=list)
+
+    def assign(self, section: str, key: str, value: str) -> None:
+        if section == "Service" and key == "ExecStart":
+            # An empty assignment resets, as for every list in systemd.
+            self.exec_start = [*self.exec_start, value] if value else []
+        elif section == "Socket" and key == "ListenStream":
+            self.listen = [*self.listen, value] if value else []
+        elif section == "Service" and key == "EnvironmentFile":
+            self.environment_files = [*self.environment_files, value] if value else []
+        elif section == "Service" and key == "Environment":
+            if not value:
+                self.environment = {}
+            self.environment.update(_pair(word) for word in _words(value) if "=" in word)
+
+
+def load_unit(host: HostRoot, name: str) -> Unit | None:
+    """The unit ``name`` as its files describe it, None where there is none or it is masked."""
+    path = next((f"{folder}/{name}" for folder in UNIT_FOLDERS if host.exists(f"{folder}/{name}")), None)
+    if path is None or host.resolve(path) == "/dev/null":
+        return None
+    drop_ins = _drop_ins(host, name)
+    settings = _Settings()
+    for source in [path, *drop_ins]:
+        for section, key, value in _assignments(host.read_text(source)):
+            settings.assign(section, key, value)
+    environment = dict(settings.environment)
+    for file in settings.environment_files:
+        environment.update(_environment_file(host.read_text(file.lstrip("-"))))
+    command = settings.exec_start[-1].lstrip("@-:+!|") if settings.exec_start else ""
+    return Unit(name, path, tuple(drop_ins), tuple(_expand(command, environment)), tuple(settings.listen))
+
+
+def _drop_ins(host: HostRoot, name: str) -> list[str]:
+    found: dict[str, str] = {}
+    kind = posixpath.splitext(name)[1][1:]
+    for folder in [f"{base}/{name}.d" for base in UNIT_FOLDERS] + [f"{base}/{kind}.d" for base in UNIT_FOLDERS]:
+        for entry in host.entries(folder):
+            if entry.endswith(".conf"):
+                found.setdefault(entry, f"{folder}/{entry}")
+    return [found[entry] for entry in sorted(found)]
+
+
+def _assignments(text: str) -> t.Iterator[tuple[str, str, str]]:
+    section = ""
+    for line in _lines(text):
+        if line.startswith("[") and line.endswith("]"):
+            section = line[1:-1]
+        elif "=" in line:
+            yield (section, *_pair(line))
+
+
+def _environment_file(text: str) -> dict[str, str]:
+    assignments = (_pair(line) for line in _lines(text) if "=" in line)
+    return {name: " ".join(_words(value)) for name, value in assignments}
+
+
+def _lines(text: str) -> t.Iterator[str]:
+    """The lines that say something, continued ones joined."""
+    for line in text.replace("\\\n", " ").splitlines():
+        if line.strip() and line.strip()[0] not in "#;":
+            yield line.strip()
+
+
+def _pair(assignment: str) -> tuple[str, str]:
+    name, _sign, value = assignment.partition("=")
+    return name.strip(), value.strip()
+
+
+def _words(text: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError:
+        return text.split()
+
+
+def _expand(command: str, environment: t.Mapping[str, str]) -> t.Iterator[str]:
+    """The words of a command line; ``$NAME`` alone becomes any number of words, ``${NAME}`` exactly its text."""
+    for word in _words(command):
+        if word.startswith("$") and word[1:].isidentifier():
+            yield from _words(environment.get(word[1:], ""))
+        else:
+            yield _VARIABLE.sub(lambda match: environment.get(match.group(1), ""), word).replace("%%", "%")

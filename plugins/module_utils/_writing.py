@@ -1,0 +1,138 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+# Private to this collection: writing on the host so that a crash at any moment leaves the old file or the new one.
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import tempfile
+import typing as t
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import HostError
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
+
+# Also how the leftovers of a killed run are recognised.  The suffix keeps them out of globs such as *.toml.
+_PREFIX = ".gpufleet-"
+_SUFFIX = ".tmp"
+
+
+def explain(path: str, doing: str, error: OSError) -> HostError:
+    """An operating system's error in words that say what to do."""
+    advice = "Check the file system."
+    if isinstance(error, PermissionError):
+        advice = "Run the task as root (become: true); a file marked immutable (lsattr) must be released first."
+    elif error.errno == errno.ENOSPC:
+        advice = "Make room on the file system, then run this again."
+    elif error.errno == errno.EROFS:
+        advice = "Mount the file system read-write, or configure the host where its image is built."
+    return HostError(f"{path} cannot be {doing}: {error.strerror}. {advice}")
+
+
+def make_directories(host: HostRoot, path: str, mode: int) -> list[str]:
+    """Make ``path`` and what is missing above it, the latter with mode 0755; returns what was made, outermost first."""
+    missing = missing_directories(host, path)
+    for folder in missing:
+        try:
+            os.mkdir(host.outer(folder))
+            os.chmod(host.outer(folder), mode if folder == missing[-1] else 0o755)
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise explain(folder, "created", error) from error
+    return missing
+
+
+def missing_directories(host: HostRoot, path: str) -> list[str]:
+    """What make_directories would make."""
+    missing: list[str] = []
+    folder = host.resolve(path)
+    while folder != "/" and not host.exists(folder):
+        missing.insert(0, folder)
+        folder = os.path.dirname(folder)
+    return missing
+
+
+def remove_empty_directories(host: HostRoot, paths: t.Iterable[str]) -> None:
+    """Remove those of ``paths`` (outermost first) that are empty by now."""
+    for path in reversed(list(paths)):
+        with contextlib.suppress(OSError):
+            os.rmdir(host.outer(path))
+
+
+def replace_file(host: HostRoot, path: str, content: bytes, mode: int, owner: tuple[int, int] | None = None) -> None:
+    """Put ``content`` at ``path`` in one step; a link stays a link, its target is replaced.
+
+    An existing file keeps owner, mode, access list and SELinux label; ``mode`` and ``owner`` (uid, gid) are for a
+    new one.  The content is on the disk before the name points to it.
+    """
+    outer = host.outer(path)
+    folder = os.path.dirname(outer)
+    try:
+        _sweep(folder)
+        handle, temporary = tempfile.mkstemp(_SUFFIX, _PREFIX, folder)
+    except OSError as error:
+        raise explain(path, "written", error) from error
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(content)
+            stream.flush()
+            _dress(stream.fileno(), temporary, outer, mode, owner)
+            os.fsync(stream.fileno())
+        os.replace(temporary, outer)
+        _sync_folder(folder)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise explain(path, "written", error) from error
+
+
+def remove_file(host: HostRoot, path: str) -> None:
+    """Remove ``path`` (a link's target, not the link); no error where there is none."""
+    outer = host.outer(path)
+    try:
+        os.unlink(outer)
+        _sync_folder(os.path.dirname(outer))
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise explain(path, "removed", error) from error
+
+
+def _dress(handle: int, temporary: str, outer: str, mode: int, owner: tuple[int, int] | None) -> None:
+    """Give the new file what the old one wears.  Owner first: changing it clears set-id bits."""
+    try:
+        status = os.stat(outer)
+    except FileNotFoundError:
+        if owner is not None and owner != (os.geteuid(), os.getegid()):
+            os.fchown(handle, *owner)
+        os.fchmod(handle, mode)
+        return
+    if (status.st_uid, status.st_gid) != (os.geteuid(), os.getegid()):
+        os.fchown(handle, status.st_uid, status.st_gid)
+    os.fchmod(handle, status.st_mode & 0o7777)
+    # A file system without attributes, or one that only a greater privilege may set, is no reason not to write.
+    with contextlib.suppress(OSError):
+        for name in os.listxattr(outer):
+            with contextlib.suppress(OSError):
+                os.setxattr(temporary, name, os.getxattr(outer, name))
+
+
+def _sweep(folder: str) -> None:
+    """Remove what a killed run left; the host's lock is held, so no living run owns it."""
+    for name in os.listdir(folder):
+        if name.startswith(_PREFIX) and name.endswith(_SUFFIX):
+            os.unlink(os.path.join(folder, name))
+
+
+def _sync_folder(folder: str) -> None:
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
