@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import Context
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import Context, parse_version
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import ENGINES
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import load_records
@@ -53,7 +53,9 @@ def _describe_engine(engine: Engine, host: HostRoot, run: Runner) -> dict[str, t
     }
     try:
         path = host.resolve(installation.config_path)
-        context = Context(path, host.read(path), None, installation.unit, None, host.same_program)
+        context = Context(
+            path, host.read(path), None, installation.unit, parse_version(version or ""), host.same_program
+        )
         state = engine.configured(context)
         described["runtimes"] = state.paths()
         described["default_runtime"] = state.default_runtime or engine.default_runtime

@@ -61,13 +61,15 @@ class LiveState:
 class ConfiguredState:
     """What a daemon that starts now would know, from its file and its unit's flags.
 
-    ``default_runtime`` is None where the engine's own default applies, ``cdi`` None where its built-in does.
+    ``default_runtime`` is None where the engine's own default applies, ``cdi`` None where it is unknown or does not
+    exist in this version.  ``lists_runtimes`` says whether the file has a table of runtimes at all, be it empty.
     """
 
     runtimes: dict[str, t.Any] = field(default_factory=dict)
     default_runtime: str | None = None
     cdi: bool | None = None
     flagged_runtimes: tuple[str, ...] = ()
+    lists_runtimes: bool = True
 
     def paths(self) -> dict[str, str]:
         """Name to path of each runtime that is registered by path."""

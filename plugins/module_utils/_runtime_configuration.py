@@ -54,7 +54,7 @@ CONFIG_MODE = 0o644
 _PRIVATE_DIRECTORY = 0o700
 _PRIVATE_FILE = 0o600
 # Where a candidate is put for the engine's validator, in a directory of its own that only the owner can enter.
-_SCRATCH = "/tmp"  # noqa: S108
+_SCRATCH = "/tmp"
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ class RuntimeConfiguration:
                     plans = self._plans()
                     backups = [entry for plan in plans for entry in self._write(plan)]
                     self._purge()
-                    remove_empty_directories(self.host, sorted(self._abandoned, key=len))
+                    self._sweep()
         return self._outcome(plans, bool(changing or obsolete), backups)
 
     # -- planning ------------------------------------------------------------------------------------------------
@@ -182,6 +182,7 @@ class RuntimeConfiguration:
                 except HostError:
                     if record is None:
                         self._drop_record(kept)
+                        self._sweep()
                     raise
                 record = kept
             if record is not None and self.options.request is None:
@@ -227,6 +228,10 @@ class RuntimeConfiguration:
         remove_file(self.host, record_path(self.engine.name, record.path))
         remove_empty_directories(self.host, [os.path.dirname(STATE_DIR), STATE_DIR])
         self._abandoned += record.created_directories
+
+    def _sweep(self) -> None:
+        """Remove the directories that the records dropped in this run say we made, where nothing is left in them."""
+        remove_empty_directories(self.host, sorted(self._abandoned, key=len))
 
     def _purge(self) -> None:
         for backup in self._obsolete_backups():

@@ -1,0 +1,288 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+# Private to this collection: what must change in a daemon.json, and what dockerd needs to notice.
+
+from __future__ import annotations
+
+import typing as t
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import (
+    Action,
+    ConfiguredState,
+    Context,
+    EnginePlan,
+    PlannedFile,
+)
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._json_document import JsonDocument
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._runtime_set import RuntimeRequest, is_nvidia_program
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import LiveState
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd_units import Unit
+
+RUNTIMES = "runtimes"
+DEFAULT = "default-runtime"
+FEATURES = "features"
+CDI = (FEATURES, "cdi")
+BUILTIN_DEFAULT = "runc"
+# Docker's release notes; measured: 20.10 ignores features.cdi, 26.1 has it off, 28.5 on.
+CDI_SINCE = (25,)
+CDI_BY_DEFAULT_SINCE = (28, 2)
+
+
+def _is_builtin(name: str) -> bool:
+    """Runtimes that dockerd knows without being told (moby, daemon/runtime_unix.go)."""
+    return name == "runc" or name.startswith("io.containerd.")
+
+
+class DockerPlanner:
+    """One plan for one daemon.json."""
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self.before = JsonDocument.from_bytes(context.path, context.content or b"")
+        self.original = JsonDocument.from_bytes(context.path + " as recorded", context.original or b"")
+        self.document = self.before
+        self.wanted: dict[tuple[str, ...], t.Any] = {}
+        self.warnings: list[str] = []
+
+    def present(self, request: RuntimeRequest) -> EnginePlan:
+        runtimes = request.runtimes()
+        self._check_types(runtimes)
+        for name, path in runtimes.items():
+            existing = self.document.value(RUNTIMES, name, "path")
+            if not isinstance(existing, str) or not self.context.same_program(existing, path):
+                self._write((RUNTIMES, name, "path"), path)
+        if request.enable_cdi is not None:
+            self._write(CDI, request.enable_cdi)
+            if self.context.version is not None and self.context.version < CDI_SINCE:
+                self.warnings.append(
+                    f"Docker {'.'.join(map(str, self.context.version))} knows no CDI and ignores features.cdi;"
+                    f" it takes effect from Docker {CDI_SINCE[0]} on."
+                )
+        if request.set_as_default:
+            self._set_default(request.runtime_name)
+        elif request.set_as_default is False:
+            self._restore_ours((DEFAULT,))
+        for recorded in self._recorded():
+            if recorded[0] == RUNTIMES and recorded[1] not in runtimes:
+                self._restore_ours(recorded)
+        self._mend_default()
+        self._check_flags()
+        return self._plan(self.document.to_bytes())
+
+    def absent(self) -> EnginePlan:
+        context = self.context
+        record = context.record
+        if record is not None and record.restorable(context.content):
+            self.document = self.original
+            self._check_flags()
+            return self._plan(record.original)
+        self._check_types(())
+        if record is not None:
+            for path in self._recorded():
+                self._restore_ours(path)
+        else:
+            self._remove_unrecorded()
+        self._mend_default()
+        self._check_flags()
+        emptied = self.document.root is None or not self.document.root.members
+        if context.content is None or (emptied and record is not None and record.created):
+            return self._plan(None)
+        return self._plan(self.document.to_bytes())
+
+    # -- steps ---------------------------------------------------------------------------------------------------
+
+    def _recorded(self) -> list[tuple[str, ...]]:
+        record = self.context.record
+        return list(record.keys or ()) if record is not None else []
+
+    def _write(self, path: tuple[str, ...], value: t.Any) -> None:
+        self.document = self.document.set(path, value)
+        self.wanted[path] = value
+
+    def _restore_ours(self, path: tuple[str, ...]) -> None:
+        """Give back what stood at ``path`` before us, unless somebody changed it since."""
+        record = self.context.record
+        if record is None or not record.owns(path, self.document.value(*path)):
+            return
+        if path[0] == RUNTIMES:
+            # A runtime without a path would stop dockerd: what was ours from the start goes as a whole.
+            entry = self.original.node(*path[:2])
+            path = path if entry is not None and entry.is_object else path[:2]
+        self.document = self.document.restore(path, self.original)
+
+    def _remove_unrecorded(self) -> None:
+        for name in list(_entries(self.document)):
+            if is_nvidia_program(self.document.value(RUNTIMES, name, "path")):
+                self.document = self.document.delete((RUNTIMES, name))
+        if self.document.text != self.before.text and not _entries(self.document):
+            self.document = self.document.delete((RUNTIMES,))
+
+    def _set_default(self, name: str) -> None:
+        unit = self.context.unit
+        flags = unit.flag_values("--default-runtime") if unit is not None else []
+        if flags and flags[-1] == name and self.document.node(DEFAULT) is None:
+            self.warnings.append(
+                f"The unit starts dockerd with --default-runtime {name}: {name} is the default already, and dockerd"
+                f" would not start with {DEFAULT} in {self.context.path} too, so it was not written there."
+            )
+            return
+        self._write((DEFAULT,), name)
+
+    def _mend_default(self) -> None:
+        """Never leave a default that is not defined: dockerd would not start."""
+        default = self.document.value(DEFAULT)
+        flagged = _flagged_runtimes(self.context.unit)
+        if not isinstance(default, str) or not default or _is_builtin(default) or default in flagged:
+            return
+        entries = _entries(self.document)
+        removed = default in _entries(self.before) and default not in entries
+        restored = default != self.before.value(DEFAULT) and default not in entries
+        if not removed and not restored:
+            return
+        previous = self.original.value(DEFAULT)
+        if isinstance(previous, str) and (previous in entries or _is_builtin(previous)):
+            self.document = self.document.set((DEFAULT,), previous)
+        else:
+            self.document = self.document.delete((DEFAULT,))
+        now = self.document.value(DEFAULT) or "runc"
+        self.warnings.append(f"The default runtime {default} is no longer defined: the default is now {now}.")
+
+    # -- refusals ------------------------------------------------------------------------------------------------
+
+    def _check_types(self, runtimes: t.Iterable[str]) -> None:
+        self._check_type((RUNTIMES,), "object", "Make it an object of runtimes, or remove it.")
+        self._check_type((FEATURES,), "object", "Make it an object of true and false, or remove it.")
+        self._check_type(CDI, "boolean", "Write true or false without quotes.")
+        self._check_type((DEFAULT,), "string", "Write the name of a runtime in quotes.")
+        for name in runtimes:
+            self._check_type((RUNTIMES, name), "object", 'Make it an object such as {"path": "…"}, or remove it.')
+            self._check_type((RUNTIMES, name, "path"), "string", "Write the path in quotes.")
+            kind = self.document.node(RUNTIMES, name, "runtimeType")
+            if kind is not None and kind.kind != "null":
+                raise self.document.error(
+                    kind,
+                    f"the runtime {name!r} has a runtimeType, and dockerd refuses one with a path beside it",
+                    "Remove this runtime, or choose another runtime_name.",
+                )
+
+    def _check_type(self, path: tuple[str, ...], kind: str, advice: str) -> None:
+        node = self.document.node(*path)
+        if node is not None and node.kind not in (kind, "null"):
+            raise self.document.error(node, f"{'.'.join(path)} holds {node.kind} where {kind} is expected", advice)
+
+    def _check_flags(self) -> None:
+        """A setting that stands in the file and on the unit's command line stops dockerd, except for runtimes."""
+        unit = self.context.unit
+        if unit is None:
+            return
+        place = ", ".join([unit.path, *unit.drop_ins])
+        for key, flag in ((DEFAULT, "--default-runtime"), (FEATURES, "--feature")):
+            values = unit.flag_values(flag)
+            changed = self.document.value(key) != self.before.value(key)
+            if values and changed and self.document.node(key) is not None:
+                raise GpufleetError(
+                    f"{self.context.path}: the unit {unit.name} passes {flag} {values[-1]} ({place}), and dockerd does"
+                    f" not start when {key} stands in the file too. Remove the flag from the unit, then run this again."
+                )
+        default = unit.flag_values("--default-runtime")
+        gone = set(_entries(self.before)) - set(_entries(self.document)) - set(_flagged_runtimes(unit))
+        if default and default[-1] in gone:
+            raise GpufleetError(
+                f"{self.context.path}: the runtime {default[-1]} cannot be removed while the unit {unit.name} passes"
+                f" --default-runtime {default[-1]} ({place}). Remove the flag from the unit, then run this again."
+            )
+
+    # -- result --------------------------------------------------------------------------------------------------
+
+    def _plan(self, after: bytes | None) -> EnginePlan:
+        context = self.context
+        final = JsonDocument.from_bytes(context.path, after or b"")
+        candidates = dict((context.record.keys or {}) if context.record is not None else {})
+        candidates.update(self.wanted)
+        keys = {
+            path: value
+            for path, value in candidates.items()
+            if final.node(*path) is not None
+            and final.value(*path) == value
+            and (self.original.node(*path) is None or self.original.value(*path) != value)
+        }
+        before, state = (configured_state(document, context.unit, context.version) for document in (self.before, final))
+        planned = PlannedFile(context.path, context.content, after, keys)
+        return EnginePlan((planned,), state, _action(before, state), tuple(self.warnings))
+
+
+def _entries(document: JsonDocument) -> dict[str, t.Any]:
+    found = document.value(RUNTIMES)
+    return found if isinstance(found, dict) else {}
+
+
+def _flagged_runtimes(unit: Unit | None) -> tuple[str, ...]:
+    values = unit.flag_values("--add-runtime") if unit is not None else []
+    return tuple(value.split("=", 1)[0] for value in values)
+
+
+def configured_state(document: JsonDocument, unit: Unit | None, version: tuple[int, ...] | None) -> ConfiguredState:
+    """What a dockerd of ``version`` (None: unknown) knows that starts with this file and this unit."""
+    flags = unit.flag_values("--default-runtime") if unit is not None else []
+    runtimes = document.value(RUNTIMES)
+    return ConfiguredState(
+        runtimes=_entries(document),
+        default_runtime=document.value(DEFAULT) or (flags[-1] if flags else None),
+        cdi=_cdi(document, version),
+        flagged_runtimes=_flagged_runtimes(unit),
+        lists_runtimes=isinstance(runtimes, dict),
+    )
+
+
+def _cdi(document: JsonDocument, version: tuple[int, ...] | None) -> bool | None:
+    if version is not None and version < CDI_SINCE:
+        return None
+    features = document.value(FEATURES)
+    if isinstance(features, dict) and CDI[1] in features:
+        return features[CDI[1]] is True and document.value("cdi-spec-dirs") != []
+    return None if version is None else version >= CDI_BY_DEFAULT_SINCE
+
+
+def _action(before: ConfiguredState, after: ConfiguredState) -> Action:
+    """The least that makes the step effective, measured on dockerd 20.10, 26.1 and 28.5.
+
+    SIGHUP takes a table of runtimes over as a whole, but not its absence, and a default, but not its absence (20.10
+    even dies of a table without the default that it runs with).  It never switches CDI.
+    """
+    actions = [Action.NONE]
+    if before.runtimes != after.runtimes:
+        gone = set(before.runtimes) - set(after.runtimes)
+        actions.append(Action.RESTART if gone and not after.lists_runtimes else Action.RELOAD)
+    if before.default_runtime != after.default_runtime:
+        actions.append(Action.RELOAD if after.default_runtime else Action.RESTART)
+    if before.cdi != after.cdi:
+        actions.append(Action.RESTART)
+    return max(actions)
+
+
+def catch_up(live: LiveState, state: ConfiguredState) -> Action:
+    """The least that brings a dockerd in state ``live`` to what its file and flags say."""
+    paths = state.paths()
+    foreign = {name: {"path": path} for name, path in live.runtimes.items() if name in state.flagged_runtimes}
+    known = {
+        # A runtime that is not registered by path shows none that could be compared.
+        name: {"path": path} if name in paths or name not in state.runtimes else state.runtimes[name]
+        for name, path in live.runtimes.items()
+        if not _is_builtin(name) and name not in foreign
+    }
+    wanted = {name: {"path": paths[name]} if name in paths else entry for name, entry in state.runtimes.items()}
+    default = state.default_runtime or BUILTIN_DEFAULT
+    return _action(
+        ConfiguredState(known, state.default_runtime if live.default_runtime == default else "", live.cdi),
+        ConfiguredState(
+            {name: entry for name, entry in wanted.items() if name not in foreign},
+            state.default_runtime,
+            live.cdi if state.cdi is None or live.cdi is None else state.cdi,
+            lists_runtimes=state.lists_runtimes,
+        ),
+    )
