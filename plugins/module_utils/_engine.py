@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import enum
 import re
+import types
 import typing as t
-from dataclasses import dataclass, field
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import FileRecord
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._runtime_set import RuntimeRequest
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd_units import Unit
+
+
+# Plain tuples with names, here and everywhere below: a dataclass costs an unchanged task eight times their making.
+NOTHING: t.Mapping[t.Any, t.Any] = types.MappingProxyType({})
 
 
 class Action(enum.IntEnum):
@@ -29,8 +33,7 @@ class Action(enum.IntEnum):
         return self.name.lower()
 
 
-@dataclass(frozen=True)
-class Installation:
+class Installation(t.NamedTuple):
     """One engine as it stands on one host.
 
     ``config_path`` is the file that its unit really uses, ``flags`` the unit's command line behind the program,
@@ -45,8 +48,7 @@ class Installation:
     pid: int | None = None
 
 
-@dataclass(frozen=True)
-class LiveState:
+class LiveState(t.NamedTuple):
     """What a running daemon says of itself; ``cdi`` is None where it does not tell."""
 
     version: str
@@ -57,15 +59,14 @@ class LiveState:
     running_containers: int
 
 
-@dataclass(frozen=True)
-class ConfiguredState:
+class ConfiguredState(t.NamedTuple):
     """What a daemon that starts now would know, from its file and its unit's flags.
 
     ``default_runtime`` is None where the engine's own default applies, ``cdi`` None where it is unknown or does not
     exist in this version.  ``lists_runtimes`` says whether the file has a table of runtimes at all, be it empty.
     """
 
-    runtimes: dict[str, t.Any] = field(default_factory=dict)
+    runtimes: t.Mapping[str, t.Any] = NOTHING
     default_runtime: str | None = None
     cdi: bool | None = None
     flagged_runtimes: tuple[str, ...] = ()
@@ -77,8 +78,7 @@ class ConfiguredState:
         return {name: path for name, path in entries if isinstance(path, str)}
 
 
-@dataclass(frozen=True)
-class Context:
+class Context(t.NamedTuple):
     """All that a plan depends on beside the request: the file, what was recorded of it, and the engine around it."""
 
     path: str
@@ -94,22 +94,20 @@ class Context:
         return self.record.original if self.record is not None else self.content
 
 
-@dataclass(frozen=True)
-class PlannedFile:
+class PlannedFile(t.NamedTuple):
     """One file before and after (None: no file), and the entries in it that are ours afterwards."""
 
     path: str
     before: bytes | None
     after: bytes | None
-    keys: dict[tuple[str, ...], t.Any] = field(default_factory=dict)
+    keys: t.Mapping[tuple[str, ...], t.Any] = NOTHING
 
     @property
     def changed(self) -> bool:
         return self.before != self.after
 
 
-@dataclass(frozen=True)
-class EnginePlan:
+class EnginePlan(t.NamedTuple):
     """The files in the order in which they must be written, and what follows from them."""
 
     files: tuple[PlannedFile, ...]

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import stat
 import typing as t
-from dataclasses import dataclass
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, HostError
 
@@ -21,8 +20,7 @@ _MAX_LINKS = 40
 SERVICE_PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 
 
-@dataclass(frozen=True)
-class HostRoot:
+class HostRoot(t.NamedTuple):
     """The host under ``root``.
 
     ``live`` says that its programs, processes and sockets may be consulted: always for ``/``, for another

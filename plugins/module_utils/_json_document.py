@@ -10,7 +10,6 @@ from __future__ import annotations
 import codecs
 import json
 import typing as t
-from dataclasses import dataclass
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import ConfigurationError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._json_parser import (
@@ -28,8 +27,7 @@ if t.TYPE_CHECKING:
 DEFAULT_INDENT = "    "
 
 
-@dataclass(frozen=True)
-class _Layout:
+class _Layout(t.NamedTuple):
     """How one object is laid out: the next entry is written in the same manner."""
 
     newline: str  # "" where the entries share a line
@@ -49,14 +47,14 @@ class _Layout:
         return _Layout("", "", "", self.unit, self.colon, " ")
 
 
-@dataclass(frozen=True)
 class JsonDocument:
     """The text of one file with its tree; every edit returns a new document."""
 
-    path: str
-    text: str
-    root: Node | None
-    bom: bool = False
+    def __init__(self, path: str, text: str, root: Node | None, bom: bool = False) -> None:
+        self.path = path
+        self.text = text
+        self.root = root
+        self.bom = bom
 
     @classmethod
     def from_bytes(cls, path: str, content: bytes) -> JsonDocument:

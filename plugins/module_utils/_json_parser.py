@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import re
 import typing as t
-from dataclasses import dataclass
 
 _WHITESPACE = re.compile(r"[ \t\r\n]*")
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
@@ -34,8 +33,7 @@ class JsonSyntaxError(Exception):
         self.problem = problem
 
 
-@dataclass(frozen=True)
-class Node:
+class Node(t.NamedTuple):
     """One value; ``start`` and ``end`` are character offsets, end exclusive."""
 
     start: int
@@ -62,8 +60,7 @@ class Node:
         return "string" if isinstance(self.value, str) else "number"
 
 
-@dataclass(frozen=True)
-class Member:
+class Member(t.NamedTuple):
     """One ``"name": value`` of an object; ``start`` is where the quoted name begins."""
 
     name: str

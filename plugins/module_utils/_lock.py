@@ -54,7 +54,9 @@ def _try(outer: str, last: bool) -> int | None:
     """The locked file, None if another process holds it (after a pause); with ``last`` that is an error."""
     try:
         handle = os.open(outer, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    except FileNotFoundError:
+    except FileNotFoundError as error:
+        if last:
+            raise explain(LOCK_FILE, "created", error) from error
         return None
     except OSError as error:
         raise explain(LOCK_FILE, "opened", error) from error

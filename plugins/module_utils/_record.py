@@ -11,7 +11,6 @@ import hashlib
 import json
 import posixpath
 import typing as t
-from dataclasses import dataclass, replace
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import HostError
 
@@ -23,8 +22,7 @@ STATE_DIR = "/var/lib/gpufleet-nvidia/state"
 _SCHEMA = 1
 
 
-@dataclass(frozen=True)
-class FileRecord:
+class FileRecord(t.NamedTuple):
     """The record of one file.
 
     ``original`` (None: there was no file), ``uid``, ``gid`` and ``mode`` are from before the first change.
@@ -59,8 +57,7 @@ class FileRecord:
     ) -> FileRecord:
         """The record to keep before ``before`` is replaced by ``after``."""
         undisturbed = before == self.original or digest(before) in self.written
-        return replace(
-            self,
+        return self._replace(
             written=tuple(dict.fromkeys([digest(before), digest(after)]))
             if before != self.original
             else (digest(after),),

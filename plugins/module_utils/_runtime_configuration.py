@@ -11,7 +11,6 @@ import os
 import shutil
 import tempfile
 import typing as t
-from dataclasses import dataclass, field
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils import _backups
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import (
@@ -57,8 +56,7 @@ _PRIVATE_FILE = 0o600
 _SCRATCH = "/tmp"
 
 
-@dataclass(frozen=True)
-class Options:
+class Options(t.NamedTuple):
     """The task's parameters; ``request`` is None for state=absent."""
 
     engine: str
@@ -71,22 +69,21 @@ class Options:
     require_runtime: bool = False
 
 
-@dataclass
-class Outcome:
+class Outcome(t.NamedTuple):
     """What was found and done, or would be done in check mode."""
 
-    changed: bool = False
-    files: list[PlannedFile] = field(default_factory=list)
-    backup_files: list[dict[str, str | None]] = field(default_factory=list)
-    config_path: str = ""
-    engine_version: str | None = None
-    runtimes: dict[str, str] = field(default_factory=dict)
-    default_runtime: str = ""
-    restart_action: Action = Action.NONE
-    pending_action: Action = Action.NONE
-    service: str = ""
-    socket: str = ""
-    warnings: list[str] = field(default_factory=list)
+    changed: bool
+    files: list[PlannedFile]
+    backup_files: list[dict[str, str | None]]
+    config_path: str
+    engine_version: str | None
+    runtimes: dict[str, str]
+    default_runtime: str
+    restart_action: Action
+    pending_action: Action
+    service: str
+    socket: str
+    warnings: list[str]
 
 
 class RuntimeConfiguration:
@@ -290,7 +287,8 @@ class RuntimeConfiguration:
 
     def _outcome(self, plans: list[EnginePlan], changed: bool, backups: list[dict[str, str | None]]) -> Outcome:
         main = plans[0]
-        outcome = Outcome(
+        pending, doubts = self._pending(main)
+        return Outcome(
             changed=changed,
             files=[file for plan in plans for file in plan.files if file.changed],
             backup_files=backups,
@@ -299,25 +297,30 @@ class RuntimeConfiguration:
             runtimes=main.state.paths(),
             default_runtime=main.state.default_runtime or self.engine.default_runtime,
             restart_action=max(plan.action for plan in plans),
+            pending_action=pending,
             service=self.installation.service,
             socket=self.installation.socket,
-            warnings=[warning for plan in plans for warning in plan.warnings],
+            warnings=[warning for plan in plans for warning in plan.warnings] + doubts + self._missing_runtimes(),
         )
-        read_by_daemon = self.host.resolve(self.config_path) == self.host.resolve(self.installation.config_path)
-        if not read_by_daemon:
-            outcome.warnings.append(
-                f"{self.installation.service} reads {self.installation.config_path}, not {self.config_path}."
+
+    def _pending(self, plan: EnginePlan) -> tuple[Action, list[str]]:
+        """What the running daemon needs to take the planned file over, and why that may be unknown."""
+        installation = self.installation
+        if self.host.resolve(self.config_path) != self.host.resolve(installation.config_path):
+            doubt = (
+                f"{installation.service} reads {installation.config_path}, not {self.config_path}."
                 " Leave config_path out to change the file that takes effect."
             )
         elif self.live is not None:
-            outcome.pending_action = self.engine.catch_up(self.live, main.state)
-        elif self.installation.pid is not None:
-            outcome.warnings.append(
-                f"{self.engine.name} runs (process {self.installation.pid}) but does not answer on"
-                f" {self.installation.socket}, so it is unknown whether it has taken the file over."
+            return self.engine.catch_up(self.live, plan.state), []
+        elif installation.pid is not None:
+            doubt = (
+                f"{self.engine.name} runs (process {installation.pid}) but does not answer on {installation.socket},"
+                " so it is unknown whether it has taken the file over."
             )
-        outcome.warnings += self._missing_runtimes()
-        return outcome
+        else:
+            return Action.NONE, []
+        return Action.NONE, [doubt]
 
     def _missing_runtimes(self) -> list[str]:
         request = self.options.request

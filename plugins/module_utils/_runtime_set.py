@@ -9,7 +9,6 @@ from __future__ import annotations
 import posixpath
 import re
 import typing as t
-from dataclasses import dataclass
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
 
@@ -25,8 +24,7 @@ RESERVED_NAMES = ("runc", "crun")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*\Z")
 
 
-@dataclass(frozen=True)
-class RuntimeRequest:
+class RuntimeRequest(t.NamedTuple):
     """What the user asks of one engine, in words that every engine understands.
 
     ``set_as_default`` and ``enable_cdi`` are None where the user said nothing: leave it as it is.

@@ -11,7 +11,6 @@ import posixpath
 import re
 import shlex
 import typing as t
-from dataclasses import dataclass, field
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
@@ -28,8 +27,7 @@ UNIT_FOLDERS = (
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
-@dataclass(frozen=True)
-class Unit:
+class Unit(t.NamedTuple):
     """One unit with its drop-ins; ``arguments`` is the command line of its ExecStart, program first."""
 
     name: str
@@ -53,14 +51,14 @@ class Unit:
         return values
 
 
-@dataclass
 class _Settings:
     """The few settings of a unit that matter here, as they add up over its files."""
 
-    exec_start: list[str] = field(default_factory=list)
-    listen: list[str] = field(default_factory=list)
-    environment: dict[str, str] = field(default_factory=dict)
-    environment_files: list[str] = field(default_factory=list)
+    def __init__(self) -> None:
+        self.exec_start: list[str] = []
+        self.listen: list[str] = []
+        self.environment: dict[str, str] = {}
+        self.environment_files: list[str] = []
 
     def assign(self, section: str, key: str, value: str) -> None:
         if section == "Service" and key == "ExecStart":

@@ -1,0 +1,108 @@
+# Copyright (c) gpufleet.nvidia maintainers
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""./quickstart: the collection in a virtual environment of its own, and its playbook on a host."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import typing as t
+from pathlib import Path
+
+import sandbox
+import venvs
+
+_ROOT = Path(__file__).resolve().parent.parent
+_HELP = """\
+./quickstart                  shows the collection at work on a sandbox, a directory tree with the configuration of a
+                              GPU machine: check run, real run, second run, removal. Touches nothing else.
+./quickstart --host [ARG...]  configures this very machine (through sudo unless root). The arguments go to
+                              ansible-playbook: --check --diff shows what would happen.
+./quickstart ARG...           everything else goes to ansible-playbook gpufleet.nvidia.site:
+                              ./quickstart -i INVENTORY -b --check --diff
+./quickstart --help           this text
+
+Each makes .venv first (ansible-core and this collection); ./quickstart needs git and Python 3.11 or newer, no root.
+What takes everything back: .venv/bin/ansible-playbook gpufleet.nvidia.remove ARG...
+"""
+
+
+def _install_collection(venv: venvs.Venv) -> Path:
+    """Build this collection and install it where Ansible looks by itself; returns that directory."""
+    collections = venv.site_packages
+    galaxy = venv.tool("ansible-galaxy")
+    environ = venv.ansible_environ(collections)
+    with tempfile.TemporaryDirectory(prefix="gpufleet-build-") as work:
+        _quiet([galaxy, "collection", "build", str(_ROOT), "--output-path", work], environ)
+        (tarball,) = Path(work).glob("*.tar.gz")
+        # A directory that an interrupted run left half-written is not worth anything.
+        shutil.rmtree(collections / "ansible_collections", ignore_errors=True)
+        _quiet([galaxy, "collection", "install", str(tarball), "--collections-path", str(collections), "--offline"],
+               environ)  # fmt: skip
+    return collections
+
+
+def _quiet(command: t.Sequence[str], environ: t.Mapping[str, str]) -> None:
+    done = subprocess.run(
+        command, env=environ, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        check=False,
+    )  # fmt: skip
+    if done.returncode != 0:
+        sys.exit(f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout}")
+
+
+def _sudo() -> list[str]:
+    """The options that make ansible-playbook root."""
+    if os.geteuid() == 0:
+        return []
+    sudo = shutil.which("sudo")
+    if sudo is None:
+        sys.exit("--host needs root, or sudo.")
+    without_password = subprocess.run([sudo, "--non-interactive", "true"], capture_output=True, check=False)
+    return ["--become"] if without_password.returncode == 0 else ["--become", "--ask-become-pass"]
+
+
+def main() -> None:
+    """Do what the command line says."""
+    arguments = sys.argv[1:]
+    if arguments and arguments[0] in ("-h", "--help"):
+        print(_HELP, end="")
+        return
+    started = time.monotonic()
+    print("== The collection goes into .venv", flush=True)
+    try:
+        venv = venvs.ensure(_ROOT / ".venv", _ROOT / "requirements" / "quickstart.txt")
+    except venvs.VenvError as error:
+        sys.exit(str(error))
+    collections = _install_collection(venv)
+    core = next(collections.glob("ansible_core-*.dist-info")).name.split("-")[1].removesuffix(".dist")
+    print(f"-> ansible-core {core} on Python {platform.python_version()}, and the collection of this clone.")
+    playbook = venv.tool("ansible-playbook")
+    if not arguments:
+        try:
+            sandbox.demonstrate(playbook, venv.ansible_environ(collections), venv.python)
+        except sandbox.SandboxError as error:
+            sys.exit(f"\nFAILED: {error}")
+        print(f"\nDone in {time.monotonic() - started:.0f} s. For this machine: ./quickstart --host --check --diff")
+        return
+    if arguments[0] == "--host":
+        environ = venv.ansible_environ(collections)
+        target = ["-i", "localhost,", "-c", "local", "-e", f"ansible_python_interpreter={venv.python}", *_sudo()]
+        arguments = arguments[1:]
+    else:
+        # A fleet is reached with its owner's settings (ssh, vault, ansible.cfg); only the collection is ours.
+        environ = venv.environ()
+        known = environ.get("ANSIBLE_COLLECTIONS_PATH", "~/.ansible/collections:/usr/share/ansible/collections")
+        environ["ANSIBLE_COLLECTIONS_PATH"] = os.pathsep.join((str(collections), known))
+        target = []
+    sys.stdout.flush()
+    os.execve(playbook, [playbook, "gpufleet.nvidia.site", *target, *arguments], environ)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,202 @@
+# Copyright (c) gpufleet.nvidia maintainers
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The sandbox host: a directory tree that is configured and put back, every step checked and told in plain words."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+import stat
+import subprocess
+import sys
+import tempfile
+import typing as t
+from pathlib import Path
+
+if t.TYPE_CHECKING:
+    import collections.abc as c
+
+_TREE = Path(__file__).with_name("sandbox")
+_DAEMON_JSON = "etc/docker/daemon.json"
+# What a diff must never show: the password in the daemon.json of the sandbox.
+_SECRET = "not-for-a-log"  # noqa: S105
+_ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
+_RECAP = re.compile(r"^sandbox\s+: ok=\d+\s+changed=(\d+)\s", re.MULTILINE)
+_DIFF_LINE = re.compile(r"^[-+].*$", re.MULTILINE)
+
+
+class SandboxError(Exception):
+    """A step did not do what it promises."""
+
+
+class _Entry(t.NamedTuple):
+    mode: str
+    owner: int
+    group: int
+    content: bytes
+
+
+def _snapshot(root: Path) -> dict[str, _Entry]:
+    """Every path below the root but /run, which a machine forgets at each boot."""
+    entries = {}
+    for path in sorted(root.rglob("*")):
+        name = str(path.relative_to(root))
+        if name == "run" or name.startswith("run/"):
+            continue
+        status = path.lstat()
+        content = b""
+        if path.is_symlink():
+            content = bytes(path.readlink())
+        elif path.is_file():
+            content = path.read_bytes()
+        entries[name] = _Entry(stat.filemode(status.st_mode), status.st_uid, status.st_gid, content)
+    return entries
+
+
+def _identities(root: Path) -> dict[str, tuple[int, int]]:
+    """Inode and modification time of every file: what a run that changes nothing leaves alone."""
+    found = {}
+    for path in root.rglob("*"):
+        name = str(path.relative_to(root))
+        if path.is_file() and not name.startswith("run/"):
+            status = path.lstat()
+            found[name] = (status.st_ino, status.st_mtime_ns)
+    return found
+
+
+def _difference(before: c.Mapping[str, t.Any], after: c.Mapping[str, t.Any]) -> list[str]:
+    names = sorted(name for name in {*before, *after} if before.get(name) != after.get(name))
+    return [
+        f"{name} ({'changed' if name in before and name in after else 'gone' if name in before else 'new'})"
+        for name in names
+    ]
+
+
+class Sandbox:
+    """One sandbox host in a temporary directory, driven by ansible-playbook."""
+
+    def __init__(
+        self, work: Path, playbook: str, environ: c.Mapping[str, str], node_python: str, log: t.TextIO
+    ) -> None:
+        self.root = work / "host"
+        self._playbook = playbook
+        self._log = log
+        self._colour = log.isatty()
+        shutil.copytree(_TREE, self.root, symlinks=True)
+        # A checkout cannot carry these: they have no shebang, and the umask has its say.
+        for binary in (*self.root.glob("usr/bin/*"), *self.root.glob("usr/sbin/*")):
+            binary.chmod(0o755)
+        (self.root / _DAEMON_JSON).chmod(0o640)
+        self._inventory = work / "inventory.json"
+        self._inventory.write_text(
+            json.dumps({"all": {"hosts": {"sandbox": {
+                "ansible_connection": "local",
+                "ansible_python_interpreter": node_python,
+                "ansible_remote_tmp": str(work / "ansible-tmp"),
+                "nvidia_runtime_host_root": str(self.root),
+                "nvidia_runtime_set_as_default": True,
+                "nvidia_runtime_enable_cdi": True,
+                # Nothing of the machine around the sandbox may be restarted.
+                "nvidia_runtime_restart_mode": "none",
+            }}}}),
+            encoding="utf-8",
+        )  # fmt: skip
+        self._environ = {
+            **environ,
+            "ANSIBLE_DISPLAY_OK_HOSTS": "false",
+            "ANSIBLE_DISPLAY_SKIPPED_HOSTS": "false",
+            "ANSIBLE_FORCE_COLOR" if self._colour else "ANSIBLE_NOCOLOR": "1",
+            "ANSIBLE_LOCAL_TEMP": str(work / "ansible-tmp"),
+        }
+
+    def demonstrate(self) -> None:
+        """Check run, real run, second run, removal. Raises SandboxError at the first broken promise."""
+        original = _snapshot(self.root)
+
+        self._headline("1. What would change (a check run)")
+        announced, output = self._play("site", "--check", "--diff")
+        announced_diff = _DIFF_LINE.findall(output)
+        self._expect(announced > 0, "the check run announces no change")
+        self._expect(bool(announced_diff), "the check run shows no diff")
+        self._unchanged(original, "the check run has written to the host")
+        self._tell(f"{announced} change(s) announced, and not one byte of the host touched.")
+
+        self._headline("2. The real run")
+        changed, output = self._play("site", "--diff")
+        self._expect(changed == announced, f"{announced} change(s) announced, {changed} made")
+        self._expect(_DIFF_LINE.findall(output) == announced_diff, "the diff is not the one of the check run")
+        self._configured(original[_DAEMON_JSON])
+        configured, identities = _snapshot(self.root), _identities(self.root)
+        self._tell(
+            "The same diff, now written: the NVIDIA runtime is registered and the default, CDI is on, every other\n"
+            "   setting keeps its value, and the password in the proxy's address appears in no diff."
+        )
+
+        self._headline("3. A second run")
+        changed, _output = self._play("site", "--diff")
+        self._expect(changed == 0, f"the second run reports {changed} change(s)")
+        self._unchanged(configured, "the second run has written to the host")
+        touched = _difference(identities, _identities(self.root))
+        self._expect(not touched, f"the second run has replaced files: {', '.join(touched)}")
+        self._tell("changed=0; no file was written again, not even with the same content.")
+
+        self._headline("4. Everything back (remove)")
+        changed, _output = self._play("remove", "--extra-vars", json.dumps({"nvidia_runtime_purge_backups": True}))
+        self._expect(changed > 0, "the removal reports no change")
+        self._unchanged(original, "the removal leaves the host other than it was")
+        self._tell(f"All {len(original)} files and directories are what they were: bytes, owner, group and mode.")
+
+    def _play(self, playbook: str, *arguments: str) -> tuple[int, str]:
+        """The number of changes in the recap, and the output."""
+        command = [self._playbook, "-i", str(self._inventory), f"gpufleet.nvidia.{playbook}", *arguments]
+        shown = shlex.join(["ansible-playbook", f"gpufleet.nvidia.{playbook}", *arguments])
+        print(f"$ {shown}", file=self._log, flush=True)
+        lines = []
+        with subprocess.Popen(
+            command, env=self._environ, cwd=self.root.parent, stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
+        ) as process:  # fmt: skip
+            for line in process.stdout or ():
+                if line.strip():
+                    print(line, end="", file=self._log, flush=True)
+                lines.append(_ESCAPE.sub("", line))
+        output = "".join(lines)
+        self._expect(process.returncode == 0, f"{shown} ended with {process.returncode}")
+        self._expect(_SECRET not in output, "a password is in the output")
+        recap = _RECAP.search(output)
+        if recap is None:
+            raise SandboxError(f"{shown} gave no recap")
+        return int(recap.group(1)), output
+
+    def _configured(self, original: _Entry) -> None:
+        """The runtime is there, and nothing else has changed."""
+        before = json.loads(original.content)
+        after = json.loads((self.root / _DAEMON_JSON).read_bytes())
+        runtime = after.get("runtimes", {}).pop("nvidia", {})
+        self._expect(runtime.get("path") == "/usr/bin/nvidia-container-runtime", f"runtimes.nvidia is {runtime}")
+        self._expect(after.pop("default-runtime", None) == "nvidia", "nvidia is not the default runtime")
+        self._expect(after["features"].pop("cdi", None) is True, "features.cdi is not on")
+        before.pop("default-runtime")
+        self._expect(after == before, f"foreign settings of {_DAEMON_JSON} have changed")
+
+    def _unchanged(self, before: dict[str, _Entry], complaint: str) -> None:
+        names = _difference(before, _snapshot(self.root))
+        self._expect(not names, f"{complaint}: {', '.join(names)}")
+
+    def _expect(self, holds: bool, complaint: str) -> None:
+        if not holds:
+            raise SandboxError(complaint)
+
+    def _headline(self, text: str) -> None:
+        print(f"\n== {text}", file=self._log, flush=True)
+
+    def _tell(self, text: str) -> None:
+        print(f"-> {text}", file=self._log, flush=True)
+
+
+def demonstrate(playbook: str, environ: c.Mapping[str, str], node_python: str, log: t.TextIO = sys.stdout) -> None:
+    """Run the whole demonstration with an ansible-playbook command in its environment, on a node's interpreter."""
+    with tempfile.TemporaryDirectory(prefix="gpufleet-sandbox-") as work:
+        Sandbox(Path(work).resolve(), playbook, environ, node_python, log).demonstrate()

@@ -1,0 +1,29 @@
+# Copyright (c) gpufleet.nvidia maintainers
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Makes `ansible_collections.gpufleet.nvidia` importable from a plain clone, without Ansible.
+
+ansible-test brings an importer of its own; there this steps aside.
+"""
+
+from __future__ import annotations
+
+import sys
+import types
+from pathlib import Path
+
+_ROOT = Path(__file__).resolve().parents[2]
+
+
+def _package(name: str, *path: str) -> None:
+    package = types.ModuleType(name)
+    package.__path__ = list(path)
+    sys.modules[name] = package
+    parent, _dot, child = name.rpartition(".")
+    if parent:
+        setattr(sys.modules[parent], child, package)
+
+
+if not any(type(finder).__name__ == "_AnsibleCollectionFinder" for finder in sys.meta_path):
+    _package("ansible_collections")
+    _package("ansible_collections.gpufleet")
+    _package("ansible_collections.gpufleet.nvidia", str(_ROOT))

@@ -1,0 +1,174 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import datetime as dt
+import posixpath
+import re
+import tempfile
+import typing as t
+
+import pytest
+from hypothesis import assume, example, given, settings
+from hypothesis import strategies as st
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils import _backups
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._backups import (
+    BACKUP_DIR,
+    KEPT,
+    backups_of,
+    check_backup_dir,
+    save,
+)
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, HostError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
+
+if t.TYPE_CHECKING:
+    from pathlib import Path
+
+DAEMON = "/etc/docker/daemon.json"
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> HostRoot:
+    return HostRoot(str(tmp_path), live=False)
+
+
+# -- check_backup_dir ----------------------------------------------------------------------------------------------
+
+_PARSED = ("/etc/cdi", "/etc/containerd/conf.d", "/var/run/cdi")
+
+
+@pytest.mark.parametrize(
+    ("directory", "inside"),
+    [
+        ("/etc/cdi", "/etc/cdi"),
+        ("/etc/cdi/backups", "/etc/cdi"),
+        ("/etc/containerd/conf.d/a/b", "/etc/containerd/conf.d"),
+        ("/etc/containerd/x/../conf.d", "/etc/containerd/conf.d"),
+        # By a link to the folder, by a link in its own path, and by one that is not there yet.
+        ("/srv/link", "/etc/cdi"),
+        ("/run/cdi", "/var/run/cdi"),
+        ("/var/run/cdi/x", "/var/run/cdi"),
+    ],
+)
+def test_refuses_folders_that_are_parsed(tmp_path: Path, host: HostRoot, directory: str, inside: str) -> None:
+    for link, target in (("srv/link", "/etc/cdi"), ("var/run", "/run")):
+        (tmp_path / link).parent.mkdir()
+        (tmp_path / link).symlink_to(target)
+    with pytest.raises(GpufleetError, match=f"^backup_dir '{directory}' lies in {inside}, where every file"):
+        check_backup_dir(host, directory, _PARSED)
+
+
+@pytest.mark.parametrize(
+    "directory", [BACKUP_DIR, "/", "/etc", "/etc/cdi-backups", "/etc/containerd/conf.d.old", "/backups/etc/cdi"]
+)
+def test_takes_other_folders(host: HostRoot, directory: str) -> None:
+    check_backup_dir(host, directory, _PARSED)
+
+
+# -- save, backups_of ----------------------------------------------------------------------------------------------
+
+
+def test_backup_is_private(tmp_path: Path, host: HostRoot) -> None:
+    backup = save(host, BACKUP_DIR, DAEMON, b'{"secret": 1}\xff')
+    file = tmp_path / backup[1:]
+    assert file.read_bytes() == b'{"secret": 1}\xff'
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / BACKUP_DIR[1:]).stat().st_mode & 0o777 == 0o700
+    assert (tmp_path / "var/lib").stat().st_mode & 0o777 == 0o755
+    assert backups_of(host, BACKUP_DIR, DAEMON) == [backup]
+
+
+def test_name_says_what_and_when(host: HostRoot) -> None:
+    before = dt.datetime.now(dt.timezone.utc)
+    backup = save(host, BACKUP_DIR, DAEMON, b"")
+    match = re.fullmatch(r"/var/lib/gpufleet-nvidia/backups/etc~docker~daemon\.json~(.*)\.backup", backup)
+    assert match is not None
+    moment = dt.datetime.strptime(match.group(1), "%Y%m%dT%H%M%S.%fZ").replace(tzinfo=dt.timezone.utc)
+    assert before <= moment <= dt.datetime.now(dt.timezone.utc)
+
+
+def test_existing_directory_keeps_its_mode(tmp_path: Path, host: HostRoot) -> None:
+    (tmp_path / "keep").mkdir(mode=0o750)
+    save(host, "/keep", DAEMON, b"")
+    assert (tmp_path / "keep").stat().st_mode & 0o777 == 0o750
+
+
+def test_only_the_newest_are_kept(tmp_path: Path, host: HostRoot) -> None:
+    other = save(host, "/b", "/etc/docker/daemon.json.d/x", b"other")
+    for stranger in ("notes.txt", "etc~docker~daemon.json~notes", "etc~docker~daemon.jsonx~20200101.backup"):
+        (tmp_path / "b" / stranger).write_text("")
+    saved = [save(host, "/b", DAEMON, str(number).encode()) for number in range(KEPT + 3)]
+    assert len(set(saved)) == KEPT + 3
+    assert backups_of(host, "/b", DAEMON) == saved[-KEPT:]
+    assert [host.read(path) for path in saved[-KEPT:]] == [str(number).encode() for number in range(3, KEPT + 3)]
+    assert not any(host.exists(path) for path in saved[:-KEPT])
+    assert host.read(other) == b"other"
+    assert len(list((tmp_path / "b").iterdir())) == KEPT + 4
+
+
+def test_no_directory_no_backups(host: HostRoot) -> None:
+    assert backups_of(host, BACKUP_DIR, DAEMON) == []
+
+
+def test_new_backup_survives_a_clock_that_went_back(tmp_path: Path, host: HostRoot) -> None:
+    """A node that booted with a wrong clock has backups from the future: they must not push out today's."""
+    (tmp_path / "b").mkdir()
+    for day in range(KEPT):
+        (tmp_path / f"b/etc~docker~daemon.json~2999010{day + 1}T000000.000000Z.backup").write_text("")
+    backup = save(host, "/b", DAEMON, b"today")
+    assert host.read(backup) == b"today"
+
+
+_PATHS = st.text(alphabet="ab~/.", min_size=1, max_size=8).map(lambda text: posixpath.normpath("/" + text.lstrip("/")))
+
+
+@settings(deadline=None)
+@given(_PATHS, _PATHS)
+@example("/a", "/a/b")
+@example("/a/b", "/a~b")
+@example("/a~/b", "/a/~b")
+@example("/a", "/a~")
+def test_backups_of_different_files_are_never_mixed_up(one: str, other: str) -> None:
+    assume(one != other and "/" not in (one, other))
+    with tempfile.TemporaryDirectory() as folder:
+        host = HostRoot(folder, live=False)
+        first, second = save(host, "/b", one, b"one"), save(host, "/b", other, b"other")
+        assert backups_of(host, "/b", one) == [first]
+        assert backups_of(host, "/b", other) == [second]
+
+
+def test_spellings_of_one_path_share_their_backups(host: HostRoot) -> None:
+    backup = save(host, "/b", "//etc/docker/./daemon.json", b"")
+    assert backups_of(host, "/b", DAEMON) == [backup]
+
+
+def test_partial_file_of_a_killed_run_is_no_backup(tmp_path: Path, host: HostRoot) -> None:
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b/.gpufleet-k1ll3d.tmp").write_text("part")
+    backup = save(host, "/b", DAEMON, b"")
+    assert backups_of(host, "/b", DAEMON) == [backup]
+    assert len(list((tmp_path / "b").iterdir())) == 1
+
+
+def test_directory_that_is_a_file(tmp_path: Path, host: HostRoot) -> None:
+    (tmp_path / "b").write_text("")
+    with pytest.raises(HostError, match=r"^/b/etc~docker~daemon\.json~.* cannot be written: Not a directory"):
+        save(host, "/b", DAEMON, b"")
+
+
+def test_old_backups_stay_when_the_new_one_cannot_be_written(
+    monkeypatch: pytest.MonkeyPatch, host: HostRoot
+) -> None:
+    saved = [save(host, "/b", DAEMON, b"") for _number in range(KEPT)]
+
+    def full(*_args: t.Any) -> None:
+        raise HostError("no room")
+
+    monkeypatch.setattr(_backups, "replace_file", full)
+    with pytest.raises(HostError, match="no room"):
+        save(host, "/b", DAEMON, b"")
+    assert backups_of(host, "/b", DAEMON) == saved
