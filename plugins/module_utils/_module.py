@@ -50,6 +50,15 @@ def finish(module: AnsibleModule, work: t.Callable[[], dict[str, t.Any]]) -> Non
     module.exit_json(**result)
 
 
+def label_new_files(module: AnsibleModule, host: HostRoot, files: t.Sequence[PlannedFile]) -> None:
+    """Give files that were not there before the SELinux label that the policy has for them."""
+    if module.check_mode or host.root != "/":
+        return
+    for file in files:
+        if file.before is None and file.after is not None:
+            module.set_default_selinux_context(host.outer(file.path), False)
+
+
 def diff_of(files: t.Sequence[PlannedFile]) -> list[dict[str, str]]:
     """One entry for each file, secrets hidden."""
     return [

@@ -243,6 +243,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import (
     diff_of,
     finish,
     host_of,
+    label_new_files,
     run_in,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._runtime_configuration import (
@@ -272,7 +273,9 @@ def configure(module: AnsibleModule) -> dict[str, object]:
         purge_backups=params["purge_backups"],
         require_runtime=params["require_runtime"],
     )
-    outcome = RuntimeConfiguration(options, host_of(module), run_in(module)).execute(module.check_mode)
+    host = host_of(module)
+    outcome = RuntimeConfiguration(options, host, run_in(module)).execute(module.check_mode)
+    label_new_files(module, host, outcome.files)
     return {
         "changed": outcome.changed,
         "diff": diff_of(outcome.files),
