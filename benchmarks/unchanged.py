@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 # Copyright (c) 2026, the gpufleet.nvidia maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
@@ -7,7 +6,7 @@
 Every round plays each case once, one after the other, so that a machine whose speed drifts slows all of them alike.
 A case is a play that repeats its tasks; the time of an empty play is taken off.  Quote the ratios, not the seconds.
 
-usage: unchanged.py ANSIBLE_PLAYBOOK [rounds]
+usage: python3 benchmarks/unchanged.py ANSIBLE_PLAYBOOK [rounds]
 """
 
 from __future__ import annotations
