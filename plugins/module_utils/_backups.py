@@ -42,7 +42,9 @@ def save(host: HostRoot, directory: str, path: str, content: bytes) -> str:
     moment = dt.datetime.now(dt.timezone.utc).strftime("%Y%m%dT%H%M%S.%fZ")
     backup = f"{directory}/{_stem(path)}{moment}{_SUFFIX}"
     replace_file(host, backup, content, 0o600)
-    for old in backups_of(host, directory, path)[:-KEPT]:
+    # The new one stays whatever the clock said when the others were made.
+    others = [other for other in backups_of(host, directory, path) if other != backup]
+    for old in others[: -(KEPT - 1)]:
         remove_file(host, old)
     return backup
 
@@ -55,5 +57,6 @@ def backups_of(host: HostRoot, directory: str, path: str) -> list[str]:
 
 
 def _stem(path: str) -> str:
-    """The path in one word; ``~`` separates, doubled where it stands in the path itself."""
-    return os.path.normpath(path).lstrip("/").replace("~", "~~").replace("/", "~") + "~"
+    """The path in one word, ``~`` for ``/``; no two paths share one."""
+    plain = os.path.normpath(path).lstrip("/").replace("%", "%25").replace("~", "%7E")
+    return plain.replace("/", "~") + "~"

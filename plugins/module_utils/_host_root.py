@@ -115,6 +115,13 @@ class HostRoot(t.NamedTuple):
         except (HostError, OSError):
             return False
 
+    def is_there(self, path: str) -> bool:
+        """Whether the name exists, be it a link that leads nowhere."""
+        try:
+            return os.path.lexists(self.outer(path, last=False))
+        except HostError:
+            return False
+
     def is_executable(self, path: str) -> bool:
         try:
             mode = os.stat(self.outer(path)).st_mode
@@ -142,6 +149,12 @@ class HostRoot(t.NamedTuple):
         """Whether two spellings of a program's path mean one file; for files that do not exist, the same text."""
         if one == other:
             return True
+        try:
+            return self._same_file(one, other)
+        except HostError:
+            return False
+
+    def _same_file(self, one: str, other: str) -> bool:
         first, second = self.find_executable([one]), self.find_executable([other])
         if first is not None and second is not None:
             return self.resolve(first) == self.resolve(second)

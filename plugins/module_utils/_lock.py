@@ -33,7 +33,8 @@ _PAUSE = 0.1
 def host_lock(host: HostRoot, timeout: float | None = None) -> t.Iterator[None]:
     """Hold the host's lock; raises HostError if another process keeps it for ``timeout`` seconds.
 
-    The file goes when the lock is given back, so that an offline tree stays clean.
+    The file goes when the lock is given back, so that an offline tree stays clean; only where several runs contend for
+    a tree without /run/lock may that folder stay, empty.
     """
     deadline = time.monotonic() + (TIMEOUT if timeout is None else timeout)
     made: list[str] = []
@@ -41,11 +42,11 @@ def host_lock(host: HostRoot, timeout: float | None = None) -> t.Iterator[None]:
     while handle is None:
         # Inside the loop: the former holder may have removed the folders that it had made.
         made += make_directories(host, os.path.dirname(LOCK_FILE), 0o755)
-        handle = _try(host.outer(LOCK_FILE), time.monotonic() >= deadline)
+        handle = _try(host.outer(LOCK_FILE, last=False), time.monotonic() >= deadline)
     try:
         yield
     finally:
-        os.unlink(host.outer(LOCK_FILE))
+        os.unlink(host.outer(LOCK_FILE, last=False))
         os.close(handle)
         remove_empty_directories(host, made)
 

@@ -56,7 +56,7 @@ def label_new_files(module: AnsibleModule, host: HostRoot, files: t.Sequence[Pla
         return
     for file in files:
         if file.before is None and file.after is not None:
-            module.set_default_selinux_context(host.outer(file.path), False)
+            module.set_default_selinux_context(host.outer(file.path), changed=False)
 
 
 def diff_of(files: t.Sequence[PlannedFile]) -> list[dict[str, str]]:

@@ -20,6 +20,7 @@ if t.TYPE_CHECKING:
 STATE_DIR = "/var/lib/gpufleet-nvidia/state"
 
 _SCHEMA = 1
+_Kind = t.TypeVar("_Kind")
 
 
 class FileRecord(t.NamedTuple):
@@ -92,23 +93,30 @@ class FileRecord(t.NamedTuple):
                 raise HostError(f"{path} was written by another version of this collection. Use that version.")
             original = fields["original"]
             return cls(
-                engine=str(fields["engine"]),
-                path=str(fields["path"]),
+                engine=_of_type(str, fields["engine"]),
+                path=_of_type(str, fields["path"]),
                 original=None if original is None else base64.b64decode(original, validate=True),
-                uid=int(fields["uid"]),
-                gid=int(fields["gid"]),
-                mode=int(fields["mode"], 8),
-                created_directories=tuple(fields["created_directories"]),
-                written=tuple(fields["written"]),
-                exact=bool(fields["exact"]),
-                created=bool(fields["created"]),
-                keys={tuple(key["path"]): key["value"] for key in fields["keys"]},
+                uid=_of_type(int, fields["uid"]),
+                gid=_of_type(int, fields["gid"]),
+                mode=int(_of_type(str, fields["mode"]), 8),
+                created_directories=tuple(_of_type(list, fields["created_directories"])),
+                written=tuple(_of_type(list, fields["written"])),
+                exact=_of_type(bool, fields["exact"]),
+                created=_of_type(bool, fields["created"]),
+                keys={tuple(_of_type(list, key["path"])): key["value"] for key in _of_type(list, fields["keys"])},
             )
         except (KeyError, TypeError, ValueError) as error:
             raise HostError(
                 f"{path} is damaged: it is not a record of this collection. Restore it from a backup, or move it"
                 " away; removal then takes out the NVIDIA entries only."
             ) from error
+
+
+def _of_type(kind: type[_Kind], value: t.Any) -> _Kind:
+    # Not isinstance, for which true is an integer.
+    if type(value) is not kind:
+        raise TypeError(kind.__name__)
+    return value
 
 
 def digest(content: bytes | None) -> str:

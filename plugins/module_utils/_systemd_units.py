@@ -24,7 +24,7 @@ UNIT_FOLDERS = (
     "/lib/systemd/system",
 )
 
-_VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+_VARIABLE = re.compile(r"\$\$|\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
 class Unit(t.NamedTuple):
@@ -76,8 +76,8 @@ class _Settings:
 
 def load_unit(host: HostRoot, name: str) -> Unit | None:
     """The unit ``name`` as its files describe it, None where there is none or it is masked."""
-    path = next((f"{folder}/{name}" for folder in UNIT_FOLDERS if host.exists(f"{folder}/{name}")), None)
-    if path is None or host.resolve(path) == "/dev/null":
+    path = next((f"{folder}/{name}" for folder in UNIT_FOLDERS if host.is_there(f"{folder}/{name}")), None)
+    if path is None or _is_masked(host, path):
         return None
     drop_ins = _drop_ins(host, name)
     settings = _Settings()
@@ -87,8 +87,13 @@ def load_unit(host: HostRoot, name: str) -> Unit | None:
     environment = dict(settings.environment)
     for file in settings.environment_files:
         environment.update(_environment_file(host.read_text(file.lstrip("-"))))
-    command = settings.exec_start[-1].lstrip("@-:+!|") if settings.exec_start else ""
-    return Unit(name, path, tuple(drop_ins), tuple(_expand(command, environment)), tuple(settings.listen))
+    arguments = _arguments(settings.exec_start[-1] if settings.exec_start else "", environment)
+    return Unit(name, path, tuple(drop_ins), tuple(arguments), tuple(settings.listen))
+
+
+def _is_masked(host: HostRoot, path: str) -> bool:
+    """A link to /dev/null or an empty file (systemd.unit(5)); an image may have no /dev."""
+    return not host.exists(path) or host.resolve(path) == "/dev/null" or not host.read_text(path)
 
 
 def _drop_ins(host: HostRoot, name: str) -> list[str]:
@@ -116,10 +121,20 @@ def _environment_file(text: str) -> dict[str, str]:
 
 
 def _lines(text: str) -> t.Iterator[str]:
-    """The lines that say something, continued ones joined."""
-    for line in text.replace("\\\n", " ").splitlines():
-        if line.strip() and line.strip()[0] not in "#;":
-            yield line.strip()
+    """The lines that say something, continued ones joined; comments may stand between the parts of one."""
+    pending = ""
+    for line in text.splitlines():
+        if line.strip()[:1] in ("#", ";"):
+            continue
+        if line.endswith("\\"):
+            pending += line[:-1] + " "
+            continue
+        whole = (pending + line).strip()
+        pending = ""
+        if whole:
+            yield whole
+    if pending.strip():
+        yield pending.strip()
 
 
 def _pair(assignment: str) -> tuple[str, str]:
@@ -134,10 +149,20 @@ def _words(text: str) -> list[str]:
         return text.split()
 
 
-def _expand(command: str, environment: t.Mapping[str, str]) -> t.Iterator[str]:
-    """The words of a command line; ``$NAME`` alone becomes any number of words, ``${NAME}`` exactly its text."""
-    for word in _words(command):
-        if word.startswith("$") and word[1:].isidentifier():
-            yield from _words(environment.get(word[1:], ""))
-        else:
-            yield _VARIABLE.sub(lambda match: environment.get(match.group(1), ""), word).replace("%%", "%")
+def _arguments(command: str, environment: t.Mapping[str, str]) -> list[str]:
+    """The words of an ExecStart, program first; for its prefixes see systemd.service(5)."""
+    bare = command.lstrip("@-:+!|")
+    prefixes = command[: len(command) - len(bare)]
+    words = _words(bare.replace("%%", "%"))
+    if "@" in prefixes:
+        # The second word is only the name under which the program runs.
+        del words[1:2]
+    return words if ":" in prefixes else [word for given in words for word in _expand(given, environment)]
+
+
+def _expand(word: str, environment: t.Mapping[str, str]) -> t.Iterator[str]:
+    """``$NAME`` alone becomes any number of words, ``${NAME}`` exactly its text, and ``$$`` a dollar sign."""
+    if word.startswith("$") and word[1:].isidentifier():
+        yield from _words(environment.get(word[1:], ""))
+    else:
+        yield _VARIABLE.sub(lambda match: environment.get(match.group(1), "") if match.group(1) else "$", word)

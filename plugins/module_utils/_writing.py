@@ -20,6 +20,8 @@ if t.TYPE_CHECKING:
 # Also how the leftovers of a killed run are recognised.  The suffix keeps them out of globs such as *.toml.
 _PREFIX = ".gpufleet-"
 _SUFFIX = ".tmp"
+_PATIENCE = 100
+_ACCESS_LIST = "system.posix_acl_access"
 
 
 def explain(path: str, doing: str, error: OSError) -> HostError:
@@ -36,16 +38,26 @@ def explain(path: str, doing: str, error: OSError) -> HostError:
 
 def make_directories(host: HostRoot, path: str, mode: int) -> list[str]:
     """Make ``path`` and what is missing above it, the latter with mode 0755; returns what was made, outermost first."""
+    made: list[str] = []
     missing = missing_directories(host, path)
-    for folder in missing:
+    patience = _PATIENCE
+    while missing:
+        folder = missing.pop(0)
         try:
             os.mkdir(host.outer(folder))
-            os.chmod(host.outer(folder), mode if folder == missing[-1] else 0o755)
+            os.chmod(host.outer(folder), 0o755 if missing else mode)
+            made.append(folder)
         except FileExistsError:
             continue
+        except FileNotFoundError as error:
+            # Another run has just removed a folder that it had made; but /proc, say, refuses for ever.
+            patience -= 1
+            if not patience:
+                raise explain(folder, "created", error) from error
+            missing = missing_directories(host, path)
         except OSError as error:
             raise explain(folder, "created", error) from error
-    return missing
+    return made
 
 
 def missing_directories(host: HostRoot, path: str) -> list[str]:
@@ -118,9 +130,13 @@ def _dress(handle: int, temporary: str, outer: str, mode: int, owner: tuple[int,
     os.fchmod(handle, status.st_mode & 0o7777)
     # A file system without attributes, or one that only a greater privilege may set, is no reason not to write.
     with contextlib.suppress(OSError):
-        for name in os.listxattr(outer):
+        worn = os.listxattr(outer)
+        for name in worn:
             with contextlib.suppress(OSError):
                 os.setxattr(temporary, name, os.getxattr(outer, name))
+        # The folder's default access list is for files that are new in it.
+        if _ACCESS_LIST not in worn and _ACCESS_LIST in os.listxattr(temporary):
+            os.removexattr(temporary, _ACCESS_LIST)
 
 
 def _sweep(folder: str) -> None:

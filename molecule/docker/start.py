@@ -1,0 +1,37 @@
+#!/usr/bin/python3
+"""Inside a host: starts a container with each runtime named ("default": with none named), one after the other.
+
+Prints as JSON which of the stand-in's programs created each container; none did for a runtime that is not ours.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+CALLS = Path("/var/log/nvidia-container-runtime.calls")
+IMAGE = "docker.io/gpufleet/busybox:1"
+
+
+def calls() -> list[str]:
+    """All calls so far."""
+    return CALLS.read_text().splitlines() if CALLS.exists() else []
+
+
+def start(runtime: str) -> list[str]:
+    """Run a container to its end; the programs that were told to create it."""
+    known = len(calls())
+    chosen = [] if runtime == "default" else ["--runtime", runtime]
+    command = ["docker", "run", "--rm", "--network=none", *chosen, IMAGE, "echo", "ran"]
+    said = subprocess.check_output(command, text=True)
+    if said != "ran\n":
+        raise SystemExit(f"{runtime}: the container said {said!r}")
+    # dockerd also asks each runtime for its features.
+    return [os.path.basename(call.split()[0]) for call in calls()[known:] if "create" in call.split()]
+
+
+if __name__ == "__main__":
+    print(json.dumps({runtime: start(runtime) for runtime in sys.argv[1:]}))

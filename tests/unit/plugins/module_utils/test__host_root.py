@@ -1,0 +1,353 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import errno
+import os
+import tempfile
+import typing as t
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, HostError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import SERVICE_PATH, HostRoot
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+
+
+def _chrooted(root: Path, work: t.Callable[[], str], uid: int = 0) -> str:
+    """What ``work`` returns, or its HostError says, in a process that has ``root`` for its root."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.chroot(root)
+            os.chdir("/")
+            if uid:
+                os.setgroups([])
+                os.setgid(uid)
+                os.setuid(uid)
+            os.write(writer, work().encode())
+        except HostError as error:
+            os.write(writer, str(error).encode())
+        finally:
+            os._exit(0)
+    os.close(writer)
+    with open(reader, encoding="utf-8") as stream:
+        answer = stream.read()
+    os.waitpid(child, 0)
+    return answer
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A small tree beside a file that lies outside of it."""
+    (tmp_path / "secret").write_text("outside")
+    tree = tmp_path / "tree"
+    (tree / "etc/docker").mkdir(parents=True)
+    (tree / "etc/docker/daemon.json").write_text("{}")
+    return tree
+
+
+@pytest.fixture
+def host(root: Path) -> HostRoot:
+    return HostRoot.of(str(root), live=False)
+
+
+# -- of, check_path ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("root", ["", ".", "etc", "/no/such/directory", "/dev/null"])
+def test_of_refuses_what_is_no_absolute_directory(root: str) -> None:
+    with pytest.raises(HostError, match=f"host_root '{root}' is not a"):
+        HostRoot.of(root, live=True)
+
+
+@pytest.mark.parametrize(("spelling", "live"), [("/", True), ("//", True), ("/usr/..", True)])
+def test_the_running_system_is_always_live(spelling: str, live: bool) -> None:
+    assert HostRoot.of(spelling, live=False) == HostRoot("/", live)
+
+
+def test_another_directory_is_live_only_if_the_user_says_so(tmp_path: Path) -> None:
+    assert not HostRoot.of(str(tmp_path), live=False).live
+    assert HostRoot.of(str(tmp_path), live=True).live
+
+
+def test_root_that_is_a_link_is_resolved_once(tmp_path: Path, root: Path) -> None:
+    (tmp_path / "link").symlink_to(root)
+    assert HostRoot.of(str(tmp_path / "link"), live=False).root == str(root)
+
+
+@pytest.mark.parametrize(
+    ("path", "normal"),
+    [
+        ("/etc/docker/daemon.json", "/etc/docker/daemon.json"),
+        ("//etc///docker/./daemon.json/", "/etc/docker/daemon.json"),
+        ("/etc/../../etc/x", "/etc/x"),
+        ("/", "/"),
+        ("//", "/"),
+    ],
+)
+def test_check_path_normalises(host: HostRoot, path: str, normal: str) -> None:
+    assert host.check_path("config_path", path) == normal
+    assert HostRoot().check_path("config_path", path) == normal
+
+
+@pytest.mark.parametrize("path", ["", "daemon.json", "./etc", "~/daemon.json"])
+def test_check_path_refuses_relative_paths(host: HostRoot, path: str) -> None:
+    with pytest.raises(GpufleetError, match=r"config_path .* is not an absolute path"):
+        host.check_path("config_path", path)
+
+
+@pytest.mark.parametrize("below", ["", "/", "/etc/docker/daemon.json", "/../tree/etc"])
+def test_check_path_refuses_the_root_in_front(host: HostRoot, below: str) -> None:
+    with pytest.raises(GpufleetError, match=r"backup_dir .* begins with host_root"):
+        host.check_path("backup_dir", host.root + below)
+
+
+def test_check_path_takes_a_name_that_merely_begins_like_the_root(host: HostRoot) -> None:
+    assert host.check_path("backup_dir", host.root + "-backups") == host.root + "-backups"
+
+
+# -- resolve -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("links", "path", "resolved"),
+    [
+        ({}, "/", "/"),
+        ({}, "/etc/docker/daemon.json", "/etc/docker/daemon.json"),
+        ({}, "//etc/./docker//", "/etc/docker"),
+        ({}, "/../../secret", "/secret"),
+        ({}, "/etc/../../../secret", "/secret"),
+        ({}, "/missing/file", "/missing/file"),
+        ({"run": "/etc"}, "/run/docker", "/etc/docker"),
+        ({"etc/a": "/secret"}, "/etc/a", "/secret"),
+        ({"etc/a": "../../secret"}, "/etc/a", "/secret"),
+        ({"etc/a": "../../../../../secret"}, "/etc/a", "/secret"),
+        ({"etc/a": "/.."}, "/etc/a/secret", "/secret"),
+        ({"etc/a": "docker/"}, "/etc/a/daemon.json", "/etc/docker/daemon.json"),
+        # ".." of a link is the parent of its target, as for the kernel.
+        ({"a": "/etc/docker"}, "/a/../x", "/etc/x"),
+        ({"a": "/b", "b": "c", "c": "etc"}, "/a/docker", "/etc/docker"),
+        ({"etc/dangling": "/nowhere/else"}, "/etc/dangling", "/nowhere/else"),
+        ({"etc/dangling": "nowhere"}, "/etc/dangling/below", "/etc/nowhere/below"),
+    ],
+)
+def test_resolve_stays_inside(root: Path, host: HostRoot, links: dict[str, str], path: str, resolved: str) -> None:
+    for link, target in links.items():
+        (root / link).symlink_to(target)
+    assert host.resolve(path) == resolved
+    assert host.outer(path).rstrip("/") == (host.root + resolved).rstrip("/")
+
+
+def test_resolve_may_leave_the_last_link(root: Path, host: HostRoot) -> None:
+    (root / "a").symlink_to("/etc")
+    (root / "etc/b").symlink_to("docker")
+    assert host.resolve("/a/b", last=False) == "/etc/b"
+    assert host.outer("/a/b", last=False) == host.root + "/etc/b"
+
+
+@pytest.mark.parametrize("links", [{"a": "a"}, {"a": "/a"}, {"a": "b", "b": "/a"}, {"a": "a/b"}])
+def test_loop_of_links(root: Path, host: HostRoot, links: dict[str, str]) -> None:
+    for link, target in links.items():
+        (root / link).symlink_to(target)
+    for read in (host.resolve, host.read):
+        with pytest.raises(HostError, match="/a/x: too many symbolic links"):
+            read("/a/x")
+    assert host.read_text("/a/x") == ""
+    assert not host.exists("/a/x")
+    assert host.entries("/a/x") == []
+
+
+@pytest.mark.parametrize(("length", "fine"), [(40, True), (41, False)])
+def test_longest_chain_of_links_is_the_kernels(tmp_path: Path, length: int, fine: bool) -> None:
+    (tmp_path / "0").write_text("end")
+    for number in range(length):
+        (tmp_path / str(number + 1)).symlink_to(str(number))
+    last = str(tmp_path / str(length))
+    if fine:
+        assert Path(last).read_text() == "end"
+        assert HostRoot().resolve(last) == str(tmp_path / "0")
+    else:
+        with pytest.raises(OSError, match=os.strerror(errno.ELOOP)):
+            Path(last).read_text()
+        with pytest.raises(HostError):
+            HostRoot().resolve(last)
+
+
+_NAMES = st.sampled_from(["a", "b", "c", "..", "."])
+_PATHS = st.builds(lambda head, parts: head + "/".join(parts), st.sampled_from(["", "/"]), st.lists(_NAMES, min_size=1))
+_LINKS = st.dictionaries(st.sampled_from(["c", "a/a", "a/b", "b/a", "b/b", "b/c"]), _PATHS)
+
+
+@settings(deadline=None)
+@given(_LINKS, _PATHS)
+def test_resolve_does_what_the_kernel_does(links: dict[str, str], path: str) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder, "tree")
+        for made in (root, root / "a", root / "b"):
+            made.mkdir()
+        (root / "a/c").write_text("file")
+        for link, target in links.items():
+            (root / link).symlink_to(target)
+        host = HostRoot(str(root), live=False)
+        kernel = _kernel_in(root, path) if os.geteuid() == 0 else ""
+        try:
+            outer = host.outer(path)
+        except HostError:
+            assert not kernel.isdigit()
+            return
+        assert (outer + "/").startswith(host.root + "/")
+        assert os.path.realpath(outer) == outer.rstrip("/")
+        assert kernel != "ELOOP"
+        assert not kernel.isdigit() or str(os.stat(outer).st_ino) == kernel
+
+
+def _kernel_in(root: Path, path: str) -> str:
+    """What ``path`` is under ``root``: its inode or the name of the error."""
+
+    def ask() -> str:
+        try:
+            return str(os.stat("/" + path).st_ino)
+        except OSError as error:
+            return errno.errorcode[error.errno or 0]
+
+    return _chrooted(root, ask)
+
+
+# -- the running system --------------------------------------------------------------------------------------------
+
+
+def test_the_running_system_resolves_as_the_kernel_does(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("text")
+    (tmp_path / "link").symlink_to(tmp_path / "file")
+    host = HostRoot()
+    link = str(tmp_path / "link")
+    assert host.outer(link) == host.resolve(link) == os.path.realpath(link)
+    assert host.outer("/") == "/"
+    assert host.read(link) == b"text"
+
+
+def test_argv() -> None:
+    assert HostRoot().argv(("dockerd", "--version")) == ["dockerd", "--version"]
+    assert HostRoot("/mnt").argv(("dockerd", "--version")) == ["chroot", "/mnt", "dockerd", "--version"]
+
+
+# -- reading -------------------------------------------------------------------------------------------------------
+
+
+def test_read_never_leaves_the_tree(root: Path, host: HostRoot) -> None:
+    (root / "etc/out").symlink_to("../../secret")
+    (root / "etc/absolute").symlink_to(root.parent / "secret")
+    for path in ("/etc/out", "/etc/absolute", "/../secret"):
+        assert host.read(path) is None
+        assert not host.exists(path)
+    assert host.entries("/../..") == ["etc"]
+
+
+def test_read(root: Path, host: HostRoot) -> None:
+    (root / "etc/docker/latin").write_bytes(b"caf\xe9")
+    assert host.read("/etc/docker/latin") == b"caf\xe9"
+    assert host.read_text("/etc/docker/latin") == "caf\ufffd"
+    assert host.read("/etc/docker/none") is None
+    assert host.read("/etc/none/none") is None
+    assert host.read_text("/etc/docker/none") == ""
+    assert host.entries("/etc/docker") == ["daemon.json", "latin"]
+    assert host.entries("/etc/none") == host.entries("/etc/docker/latin") == []
+
+
+def test_is_there(root: Path, host: HostRoot) -> None:
+    (root / "a").symlink_to("/none")
+    (root / "b").symlink_to("b")
+    assert [host.is_there(path) for path in ("/etc", "/a", "/b", "/a/x", "/b/x", "/c")] == [True] * 3 + [False] * 3
+    assert [host.exists(path) for path in ("/etc", "/a", "/b")] == [True, False, False]
+
+
+def test_read_refuses_what_is_no_regular_file(root: Path, host: HostRoot) -> None:
+    # A pipe without a writer would block for ever.
+    os.mkfifo(root / "etc/pipe")
+    for path in ("/etc", "/etc/pipe"):
+        with pytest.raises(HostError, match=f"{path} is not a regular file"):
+            host.read(path)
+        assert host.read_text(path) == ""
+
+
+def test_read_below_a_file(host: HostRoot) -> None:
+    with pytest.raises(HostError, match=r"daemon.json/x cannot be read: Not a directory"):
+        host.read("/etc/docker/daemon.json/x")
+
+
+@needs_root
+def test_read_without_permission(root: Path) -> None:
+    (root / "etc/docker/daemon.json").chmod(0o600)
+    path = "/etc/docker/daemon.json"
+    said = _chrooted(root, lambda: str(HostRoot().read(path)), uid=65534)
+    assert said == f"{path} cannot be read: Permission denied. Run the task as root (become: true)."
+    assert _chrooted(root, lambda: HostRoot().read_text(path) + "-", uid=65534) == "-"
+    assert _chrooted(root, lambda: str(HostRoot().read(path))) == "b'{}'"
+
+
+# -- programs ------------------------------------------------------------------------------------------------------
+
+
+def _program(root: Path, path: str, mode: int = 0o755) -> None:
+    (root / path[1:]).parent.mkdir(parents=True, exist_ok=True)
+    (root / path[1:]).write_text("")
+    (root / path[1:]).chmod(mode)
+
+
+@pytest.mark.parametrize(("mode", "executable"), [(0o644, False), (0o100, True), (0o010, True), (0o001, True)])
+def test_is_executable(root: Path, host: HostRoot, mode: int, executable: bool) -> None:
+    _program(root, "/usr/bin/tool", mode)
+    assert host.is_executable("/usr/bin/tool") is executable
+
+
+def test_neither_folders_nor_dangling_links_are_programs(root: Path, host: HostRoot) -> None:
+    _program(root, "/usr/bin/real")
+    (root / "usr/bin/dangling").symlink_to("/usr/bin/none")
+    (root / "usr/bin/absolute").symlink_to("/usr/bin/real")
+    assert not host.is_executable("/usr/bin")
+    assert not host.is_executable("/usr/bin/dangling")
+    assert host.is_executable("/usr/bin/absolute")
+
+
+def test_find_executable_goes_by_name_then_by_folder(root: Path, host: HostRoot) -> None:
+    for folder in reversed(SERVICE_PATH):
+        _program(root, f"{folder}/dockerd")
+        assert host.find_executable(["none", "dockerd"]) == f"{folder}/dockerd"
+    _program(root, "/opt/dockerd")
+    _program(root, "/opt/plain", 0o644)
+    assert host.find_executable(["/opt/plain", "/opt/dockerd", "dockerd"]) == "/opt/dockerd"
+    assert host.find_executable(["dockerd", "/opt/dockerd"]) == f"{SERVICE_PATH[0]}/dockerd"
+    assert host.find_executable(["/opt/none", "none"]) is None
+    assert host.find_executable([]) is None
+
+
+def test_same_program(root: Path, host: HostRoot) -> None:
+    _program(root, "/usr/bin/runc")
+    _program(root, "/usr/local/nvidia/runc")
+    (root / "usr/sbin").symlink_to("bin")
+    (root / "alternative").symlink_to("/usr/bin/runc")
+    for spelling in ("runc", "/usr/bin/runc", "/usr/sbin/runc", "/alternative", "/usr/local/../bin/runc"):
+        assert host.same_program(spelling, "/usr/bin/runc")
+        assert host.same_program("/usr/bin/runc", spelling)
+    for other in ("/usr/local/nvidia/runc", "none", "/usr/bin/none", ""):
+        assert not host.same_program(other, "/usr/bin/runc")
+
+
+def test_same_program_of_absent_files(root: Path, host: HostRoot) -> None:
+    (root / "bin").symlink_to("usr/bin")
+    assert host.same_program("none", "none")
+    assert host.same_program("/bin/none", "/usr/bin/none")
+    assert not host.same_program("none", "/usr/bin/none")
+
+
+def test_same_program_with_a_loop_of_links(root: Path, host: HostRoot) -> None:
+    (root / "a").symlink_to("a")
+    assert not host.same_program("/a", "/usr/bin/runc")

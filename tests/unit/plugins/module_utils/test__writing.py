@@ -1,0 +1,366 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import struct
+import subprocess
+import typing as t
+
+import pytest
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import HostError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._writing import (
+    make_directories,
+    missing_directories,
+    remove_empty_directories,
+    remove_file,
+    replace_file,
+)
+
+if t.TYPE_CHECKING:
+    from pathlib import Path
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+
+_NOBODY = 65534
+_LEFTOVER = ".gpufleet-k1ll3d.tmp"
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> HostRoot:
+    (tmp_path / "etc").mkdir()
+    return HostRoot(str(tmp_path), live=False)
+
+
+@pytest.fixture
+def file(tmp_path: Path, host: HostRoot) -> Path:
+    """/etc/file on ``host``."""
+    assert host.exists("/etc")
+    path = tmp_path / "etc/file"
+    path.write_bytes(b"old")
+    return path
+
+
+def _mode(path: Path) -> int:
+    return stat.S_IMODE(path.lstat().st_mode)
+
+
+def _fork(work: t.Callable[[], t.Any]) -> int:
+    """Run ``work`` in a process of its own; returns how that ended: minus a signal, 0, or 1 after an exception."""
+    child = os.fork()
+    if child == 0:
+        try:
+            work()
+            os._exit(0)
+        finally:
+            os._exit(1)
+    _pid, status = os.waitpid(child, 0)
+    return -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+
+
+# -- replace_file --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
+@pytest.mark.parametrize("mode", [0o644, 0o600, 0o666])
+def test_new_file_has_the_mode_asked_for(tmp_path: Path, host: HostRoot, mode: int, umask: int) -> None:
+    before = os.umask(umask)
+    try:
+        replace_file(host, "/etc/file", b"new\n", mode)
+    finally:
+        os.umask(before)
+    assert (tmp_path / "etc/file").read_bytes() == b"new\n"
+    assert _mode(tmp_path / "etc/file") == mode
+    assert os.listdir(tmp_path / "etc") == ["file"]
+
+
+@pytest.mark.parametrize("content", [b"", b"\0\xff\r\n", b"x" * 1_000_000])
+def test_content_is_written_as_it_is(file: Path, host: HostRoot, content: bytes) -> None:
+    replace_file(host, "/etc/file", content, 0o600)
+    assert file.read_bytes() == content
+
+
+@pytest.mark.parametrize("mode", [0o400, 0o604, 0o2755, 0o4711])
+def test_old_mode_stays(file: Path, host: HostRoot, mode: int) -> None:
+    file.chmod(mode)
+    replace_file(host, "/etc/file", b"new", 0o644)
+    assert _mode(file) == mode
+
+
+@needs_root
+def test_owner(file: Path, host: HostRoot) -> None:
+    os.chown(file, 1234, 2345)
+    file.chmod(0o6640)
+    replace_file(host, "/etc/file", b"new", 0o644, (1, 1))
+    assert (file.stat().st_uid, file.stat().st_gid, _mode(file)) == (1234, 2345, 0o6640)
+    replace_file(host, "/etc/fresh", b"new", 0o640, (1234, 2345))
+    fresh = file.with_name("fresh")
+    assert (fresh.stat().st_uid, fresh.stat().st_gid, _mode(fresh)) == (1234, 2345, 0o640)
+
+
+def _acl(*entries: tuple[int, int, int]) -> bytes:
+    """An access list as the kernel stores it: (tag, permissions, id) each."""
+    return struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in entries)
+
+
+_ANY = 0xFFFFFFFF
+# user::rw-, user:1234:r--, group::r--, mask::r--, other::---
+_LIST = _acl((0x01, 6, _ANY), (0x02, 4, 1234), (0x04, 4, _ANY), (0x10, 4, _ANY), (0x20, 0, _ANY))
+
+
+def _set_attribute(path: Path, name: str, value: bytes) -> None:
+    try:
+        os.setxattr(path, name, value)
+    except OSError as error:
+        pytest.skip(f"{name}: {error.strerror}")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("user.note", b"kept"),
+        ("trusted.note", b"kept"),
+        ("security.selinux", b"system_u:object_r:container_config_t:s0\0"),
+        ("system.posix_acl_access", _LIST),
+    ],
+)
+def test_extended_attributes_stay(file: Path, host: HostRoot, name: str, value: bytes) -> None:
+    file.chmod(0o640)
+    _set_attribute(file, name, value)
+    replace_file(host, "/etc/file", b"new", 0o644)
+    assert os.getxattr(file, name) == value
+    assert _mode(file) == 0o640
+
+
+def test_old_file_without_access_list_gets_none(file: Path, host: HostRoot) -> None:
+    """The folder's default list is for new files; it must not open an old one to more users."""
+    file.chmod(0o640)
+    _set_attribute(file.parent, "system.posix_acl_default", _LIST)
+    replace_file(host, "/etc/file", b"new", 0o644)
+    assert "system.posix_acl_access" not in os.listxattr(file)
+
+
+@pytest.mark.parametrize("target", ["/srv/real", "../srv/real", "/etc/hop"])
+def test_link_stays_a_link(tmp_path: Path, host: HostRoot, target: str) -> None:
+    (tmp_path / "srv").mkdir()
+    (tmp_path / "srv/real").write_bytes(b"old")
+    (tmp_path / "etc/hop").symlink_to("/srv/real")
+    (tmp_path / "etc/link").symlink_to(target)
+    replace_file(host, "/etc/link", b"new", 0o644)
+    assert os.readlink(tmp_path / "etc/link") == target
+    assert (tmp_path / "srv/real").read_bytes() == b"new"
+    remove_file(host, "/etc/link")
+    assert os.readlink(tmp_path / "etc/link") == target
+    assert os.listdir(tmp_path / "srv") == []
+    # A dangling link is followed as well.
+    replace_file(host, "/etc/link", b"newer", 0o600)
+    assert (tmp_path / "srv/real").read_bytes() == b"newer"
+
+
+def test_leftovers_are_swept_and_nothing_else(file: Path, host: HostRoot) -> None:
+    kept = [".gpufleet-", ".gpufleet-notes", "file.tmp", "gpufleet-x.tmp", "x.gpufleet-y.tmp"]
+    for name in (*kept, _LEFTOVER):
+        (file.parent / name).write_bytes(b"partial")
+    replace_file(host, "/etc/file", b"new", 0o644)
+    assert sorted(os.listdir(file.parent)) == sorted([*kept, "file"])
+
+
+# -- crashes -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("step", "survivor"),
+    [
+        (("fchmod", 1), b"old"),
+        (("fsync", 1), b"old"),
+        (("replace", 1), b"old"),
+        # From here on for the folder.
+        (("open", 2), b"new"),
+        (("fsync", 2), b"new"),
+        (("close", 1), b"new"),
+    ],
+)
+def test_killed_between_steps(
+    monkeypatch: pytest.MonkeyPatch, file: Path, host: HostRoot, step: tuple[str, int], survivor: bytes
+) -> None:
+    """Killed as it enters a step, in the order of the table, a run leaves the old file or the new one."""
+    name, call = step
+    real = getattr(os, name)
+    calls: list[str] = []
+
+    def killing(*args: t.Any, **options: t.Any) -> t.Any:
+        calls.append(name)
+        if len(calls) == call:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return real(*args, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, name, killing)
+        assert _fork(lambda: replace_file(host, "/etc/file", b"new", 0o644)) == -signal.SIGKILL
+    assert file.read_bytes() == survivor
+    assert len(os.listdir(file.parent)) == (2 if survivor == b"old" else 1)
+    replace_file(host, "/etc/file", b"newer", 0o644)
+    assert file.read_bytes() == b"newer"
+    assert os.listdir(file.parent) == ["file"]
+
+
+def test_reader_never_sees_a_part(file: Path, host: HostRoot) -> None:
+    texts = (b"a" * 300_000, b"b" * 500_000)
+    file.write_bytes(texts[0])
+    child = os.fork()
+    if child == 0:
+        try:
+            for number in range(100):
+                replace_file(host, "/etc/file", texts[number % 2], 0o644)
+        finally:
+            os._exit(0)
+    reads = 0
+    while os.waitpid(child, os.WNOHANG) == (0, 0):
+        assert file.read_bytes() in texts
+        reads += 1
+    assert reads > 10
+
+
+# -- errors --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> t.Iterator[Path]:
+    """A file system of 64 KiB, mounted at /etc of ``host``."""
+    folder = tmp_path / "etc"
+    folder.mkdir(exist_ok=True)
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)]
+    if os.geteuid() != 0 or subprocess.run(mount, check=False, stderr=subprocess.DEVNULL).returncode != 0:
+        pytest.skip("needs the right to mount")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def test_full_file_system(small: Path, tmp_path: Path) -> None:
+    host = HostRoot(str(tmp_path), live=False)
+    (small / "file").write_bytes(b"old")
+    (small / _LEFTOVER).write_bytes(b"x" * 40_000)
+    with pytest.raises(HostError, match=r"^/etc/file cannot be written: No space left on device\. Make room "):
+        replace_file(host, "/etc/file", b"x" * 100_000, 0o644)
+    assert os.listdir(small) == ["file"]
+    assert (small / "file").read_bytes() == b"old"
+    # What a killed run left does not count against the next.
+    (small / _LEFTOVER).write_bytes(b"x" * 40_000)
+    replace_file(host, "/etc/file", b"x" * 40_000, 0o644)
+
+
+def test_read_only_file_system(small: Path, tmp_path: Path) -> None:
+    host = HostRoot(str(tmp_path), live=False)
+    (small / "file").write_bytes(b"old")
+    subprocess.run(["mount", "-o", "remount,ro", str(small)], check=True)
+    advice = r"Read-only file system\. Mount the file system read-write"
+    with pytest.raises(HostError, match=r"^/etc/file cannot be written: " + advice):
+        replace_file(host, "/etc/file", b"new", 0o644)
+    with pytest.raises(HostError, match=r"^/etc/file cannot be removed: " + advice):
+        remove_file(host, "/etc/file")
+    with pytest.raises(HostError, match=r"^/etc/a cannot be created: " + advice):
+        make_directories(host, "/etc/a/b", 0o700)
+
+
+def test_immutable_file(file: Path, host: HostRoot) -> None:
+    try:
+        allowed = subprocess.run(["chattr", "+i", str(file)], check=False, stderr=subprocess.DEVNULL).returncode == 0
+    except FileNotFoundError:
+        allowed = False
+    if not allowed:
+        pytest.skip("needs the right to mark files immutable")
+    try:
+        with pytest.raises(HostError, match=r"^/etc/file cannot be written: .* immutable \(lsattr\)"):
+            replace_file(host, "/etc/file", b"new", 0o644)
+        with pytest.raises(HostError, match=r"^/etc/file cannot be removed: .* immutable \(lsattr\)"):
+            remove_file(host, "/etc/file")
+    finally:
+        subprocess.run(["chattr", "-i", str(file)], check=True)
+    assert os.listdir(file.parent) == ["file"]
+    assert file.read_bytes() == b"old"
+
+
+@needs_root
+@pytest.mark.parametrize("folder_mode", [0o755, 0o777], ids=["folder of root", "folder of everybody"])
+def test_file_of_another_user(tmp_path: Path, file: Path, folder_mode: int) -> None:
+    """Without the right to keep the owner nothing is written."""
+    tmp_path.chmod(0o755)
+    file.parent.chmod(folder_mode)
+
+    def write() -> None:
+        os.chroot(tmp_path)
+        os.setgroups([])
+        os.setgid(_NOBODY)
+        os.setuid(_NOBODY)
+        with pytest.raises(HostError, match=r"^/etc/file cannot be written: .* Run the task as root"):
+            replace_file(HostRoot(), "/etc/file", b"new", 0o644)
+
+    assert _fork(write) == 0
+    assert os.listdir(file.parent) == ["file"]
+    assert file.read_bytes() == b"old"
+    assert file.stat().st_uid == 0
+
+
+@pytest.mark.parametrize("path", ["/etc/none/file", "/etc/file/below", "/etc/folder", "/etc/" + "x" * 300])
+def test_where_no_file_can_be(file: Path, host: HostRoot, path: str) -> None:
+    (file.parent / "folder").mkdir()
+    with pytest.raises(HostError, match=f"^{path} cannot be written: "):
+        replace_file(host, path, b"new", 0o644)
+    assert sorted(os.listdir(file.parent)) == ["file", "folder"]
+
+
+# -- remove_file, directories --------------------------------------------------------------------------------------
+
+
+def test_remove_file(file: Path, host: HostRoot) -> None:
+    remove_file(host, "/etc/file")
+    assert not file.exists()
+    remove_file(host, "/etc/file")
+    remove_file(host, "/none/file")
+    with pytest.raises(HostError, match=r"^/etc cannot be removed: "):
+        remove_file(host, "/etc")
+
+
+def test_directories_are_made_with_their_modes_and_go_when_empty(tmp_path: Path, host: HostRoot) -> None:
+    before = os.umask(0o077)
+    try:
+        assert missing_directories(host, "/etc/a/b/c") == ["/etc/a", "/etc/a/b", "/etc/a/b/c"]
+        made = make_directories(host, "/etc/a/b/c", 0o700)
+    finally:
+        os.umask(before)
+    assert made == ["/etc/a", "/etc/a/b", "/etc/a/b/c"]
+    assert [_mode(tmp_path / path[1:]) for path in made] == [0o755, 0o755, 0o700]
+    assert make_directories(host, "/etc/a/b/c", 0o777) == missing_directories(host, "/etc/a/b/c") == []
+    assert _mode(tmp_path / "etc/a/b/c") == 0o700
+    (tmp_path / "etc/a/file").write_text("")
+    remove_empty_directories(host, [*made, "/etc/none"])
+    assert os.listdir(tmp_path / "etc/a") == ["file"]
+
+
+def test_directories_behind_links(tmp_path: Path, host: HostRoot) -> None:
+    (tmp_path / "var").symlink_to("/data/var")
+    assert make_directories(host, "/var/lib", 0o700) == ["/data", "/data/var", "/data/var/lib"]
+    assert (tmp_path / "data/var/lib").is_dir()
+
+
+@pytest.mark.parametrize(("root", "path"), [("/", "/proc/none/a"), ("/none/at/all", "/etc")])
+def test_directories_that_can_never_be_made(root: str, path: str) -> None:
+    def make() -> None:
+        # Rather than try for ever.
+        signal.alarm(5)
+        with pytest.raises(HostError, match=r"^/\S+ cannot be created: "):
+            make_directories(HostRoot(root), path, 0o700)
+
+    assert _fork(make) == 0
+
+
+def test_directory_where_a_file_is(file: Path, host: HostRoot) -> None:
+    with pytest.raises(HostError, match=r"^/etc/file/a cannot be created: Not a directory"):
+        make_directories(host, "/etc/file/a", 0o700)
+    assert file.read_bytes() == b"old"
