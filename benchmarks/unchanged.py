@@ -50,7 +50,8 @@ CASES = {
     "module": MODULE,
     "dance": DANCE,
     "role": (
-        "\n    - name: Run the role of site.yml\n      ansible.builtin.include_role: {name: gpufleet.nvidia.nvidia_runtime}\n"
+        "\n    - name: Run the role of site.yml\n"
+        "      ansible.builtin.include_role: {name: gpufleet.nvidia.nvidia_runtime}\n"
         '      vars: {nvidia_runtime_host_root: "{{ tree }}", nvidia_runtime_set_as_default: true}\n'
     ),
 }
@@ -64,7 +65,8 @@ def prepare(folder: Path) -> None:
     for program in ("dockerd", "nvidia-container-runtime"):
         (tree / "usr/bin" / program).write_text("")
         (tree / "usr/bin" / program).chmod(0o755)
-    (tree / "etc/docker/daemon.json").write_text('{\n  "log-driver": "journald",\n  "features": {"buildkit": true}\n}\n')
+    configuration = '{\n  "log-driver": "journald",\n  "features": {"buildkit": true}\n}\n'
+    (tree / "etc/docker/daemon.json").write_text(configuration)
     for name, tasks in CASES.items():
         repeats = 1 if name == "empty" else REPEATS
         head = f"- hosts: localhost\n  gather_facts: false\n  vars: {{tree: {tree}}}\n  tasks:"
@@ -90,10 +92,10 @@ def row(label: str, ratios: list[float], goal: float | None) -> str:
 
 
 def main() -> None:
-    if len(sys.argv) < 2:  # noqa: PLR2004
+    if len(sys.argv) < 2:
         sys.exit(__doc__)
     playbook = sys.argv[1]
-    rounds = int(sys.argv[2]) if len(sys.argv) > 2 else ROUNDS  # noqa: PLR2004
+    rounds = int(sys.argv[2]) if len(sys.argv) > 2 else ROUNDS
     with tempfile.TemporaryDirectory(prefix="gpufleet-benchmark-") as name:
         folder = Path(name)
         prepare(folder)

@@ -12,7 +12,7 @@ import typing as t
 
 import pytest
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils import _runtime_configuration, _writing
+from ansible_collections.gpufleet.nvidia.plugins.module_utils import _lock, _runtime_configuration, _writing
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import Action
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, HostError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
@@ -400,7 +400,7 @@ def test_a_failed_write_leaves_no_record(installed: Tree, monkeypatch: pytest.Mo
 
 def test_a_run_that_waited_for_the_lock_plans_again(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
     tree.write(DAEMON_JSON, ORIGINAL)
-    lock = _runtime_configuration.host_lock
+    lock = _lock.host_lock
 
     def slow(host: HostRoot) -> t.Any:
         tree.write(DAEMON_JSON, '{"labels": ["theirs"]}')
