@@ -1,4 +1,3 @@
-#!/usr/bin/python3
 """Inside a host: starts a container with each runtime named ("default": with none named), one after the other.
 
 Prints as JSON which of the stand-in's programs created each container; none did for a runtime that is not ours.

@@ -20,6 +20,8 @@ case $1 in
             mkdir -p /etc/docker
             if [ "$2" = trixie ]; then mode=640; else mode=600; fi
             install -m "$mode" "$here/files/$2.json" "$file"
+            # One of them as an editor on Windows leaves it.
+            if [ "$2" = sid ]; then sed -i 's/$/\r/' "$file"; fi
             cp -p "$file" "$kept"
             systemctl restart docker.service
         fi
@@ -77,4 +79,4 @@ END
         set --
         ;;
 esac
-exec "$here/../shared/observe.py" "$@"
+exec python3 "$here/../shared/observe.py" "$@"

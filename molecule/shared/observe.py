@@ -1,4 +1,3 @@
-#!/usr/bin/python3
 """Inside a host: tells how it stands now, how it stood at the last look, and how it was when it was fresh, as JSON.
 
 observe.py [--fresh] [--until JSON]: --fresh makes this look the one to compare with for good; --until waits a little

@@ -113,8 +113,8 @@ class FileRecord(t.NamedTuple):
 
 
 def _of_type(kind: type[_Kind], value: t.Any) -> _Kind:
-    # Not isinstance, for which true is an integer.
-    if type(value) is not kind:
+    # For isinstance true is an integer.
+    if not isinstance(value, kind) or isinstance(value, bool) is not (kind is bool):
         raise TypeError(kind.__name__)
     return value
 
