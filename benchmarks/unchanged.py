@@ -4,7 +4,8 @@
 """What an unchanged host costs, as ratios to the cheapest possible task in the same run.
 
 Every round plays each case once, one after the other, so that a machine whose speed drifts slows all of them alike.
-A case is a play that repeats its tasks; the time of an empty play is taken off.  Quote the ratios, not the seconds.
+A case is a play that repeats its tasks, or a playbook that is repeated, as for so many hosts; the time of an empty play
+is taken off.  Quote the ratios, not the seconds.
 
 usage: python3 benchmarks/unchanged.py ANSIBLE_PLAYBOOK [rounds]
 """
@@ -54,7 +55,14 @@ CASES = {
         "      ansible.builtin.include_role: {name: gpufleet.nvidia.nvidia_runtime}\n"
         '      vars: {nvidia_runtime_host_root: "{{ tree }}", nvidia_runtime_set_as_default: true}\n'
     ),
+    # The playbook itself, once for each repetition: a play of its own for every host, as with serial: 1.
+    "site": (
+        "\n- import_playbook: gpufleet.nvidia.site\n"
+        '  vars: {nvidia_runtime_host_root: "{{ tree }}", nvidia_runtime_set_as_default: true}\n'
+    ),
 }
+# These stand in place of plays, not in one.
+PLAYBOOKS = ("site",)
 
 
 def prepare(folder: Path) -> None:
@@ -70,6 +78,8 @@ def prepare(folder: Path) -> None:
     for name, tasks in CASES.items():
         repeats = 1 if name == "empty" else REPEATS
         head = f"- hosts: localhost\n  gather_facts: false\n  vars: {{tree: {tree}}}\n  tasks:"
+        if name in PLAYBOOKS:
+            head, tasks = "---", tasks.replace("{{ tree }}", str(tree))
         (folder / f"{name}.yml").write_text(head + (tasks * repeats if tasks else " []\n"))
 
 
@@ -88,7 +98,7 @@ def play(playbook: str, folder: Path, name: str) -> float:
 def row(label: str, ratios: list[float], goal: float | None) -> str:
     wanted = f"  (goal: at most {goal:.2f})" if goal is not None else ""
     low, middle, high = min(ratios), statistics.median(ratios), max(ratios)
-    return f"{label:<44} {middle:5.2f}  [{low:.2f} to {high:.2f}]{wanted}"
+    return f"{label:<46} {middle:5.2f}  [{low:.2f} to {high:.2f}]{wanted}"
 
 
 def main() -> None:
@@ -114,6 +124,8 @@ def main() -> None:
         ("nvidia_runtime_config / stat, slurp, command", "module", "dance", 0.5),
         ("whole role of site.yml, unchanged / ping", "role", "ping", None),
         ("whole role / stat, slurp, command", "role", "dance", None),
+        ("whole playbook site.yml, unchanged / ping", "site", "ping", None),
+        ("whole playbook site.yml / stat, slurp, command", "site", "dance", None),
     ):
         print(row(label, [a / b for a, b in zip(per_task[one], per_task[other])], goal))
     print("milliseconds, median:", {case: round(statistics.median(spent) * 1000) for case, spent in per_task.items()})

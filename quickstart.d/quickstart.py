@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import shutil
@@ -56,6 +57,19 @@ def _quiet(command: t.Sequence[str], environ: t.Mapping[str, str]) -> None:
         sys.exit(f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout}")
 
 
+def _collections_paths(config: str, environ: t.Mapping[str, str]) -> list[str]:
+    """Where Ansible looks for collections by its owner's settings, be they in the environment or in an ansible.cfg."""
+    # Colours would make the answer unreadable.
+    done = subprocess.run(
+        [config, "dump", "--format", "json"], env={**environ, "ANSIBLE_NOCOLOR": "1"}, stdin=subprocess.DEVNULL,
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if done.returncode != 0:
+        sys.exit(f"{config} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
+    settings = {entry["name"]: entry["value"] for entry in json.loads(done.stdout) if "name" in entry}
+    return [str(path) for path in settings["COLLECTIONS_PATHS"]]
+
+
 def _sudo() -> list[str]:
     """The options that make ansible-playbook root."""
     if os.geteuid() == 0:
@@ -97,8 +111,8 @@ def main() -> None:
     else:
         # A fleet is reached with its owner's settings (ssh, vault, ansible.cfg); only the collection is ours.
         environ = venv.environ()
-        known = environ.get("ANSIBLE_COLLECTIONS_PATH", "~/.ansible/collections:/usr/share/ansible/collections")
-        environ["ANSIBLE_COLLECTIONS_PATH"] = os.pathsep.join((str(collections), known))
+        known = _collections_paths(venv.tool("ansible-config"), environ)
+        environ["ANSIBLE_COLLECTIONS_PATH"] = os.pathsep.join((str(collections), *known))
         target = []
     sys.stdout.flush()
     os.execve(playbook, [playbook, "gpufleet.nvidia.site", *target, *arguments], environ)

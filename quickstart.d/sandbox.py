@@ -12,6 +12,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+import tomllib
 import typing as t
 from pathlib import Path
 
@@ -19,12 +20,58 @@ if t.TYPE_CHECKING:
     import collections.abc as c
 
 _TREE = Path(__file__).with_name("sandbox")
-_DAEMON_JSON = "etc/docker/daemon.json"
-# What a diff must never show: the password in the daemon.json of the sandbox.
+_PROGRAM = "/usr/bin/nvidia-container-runtime"
+_CONTAINERD = ("plugins", "io.containerd.grpc.v1.cri", "containerd")
+_CRIO = ("crio", "runtime")
+# Every entry that a run adds or changes.
+_ENTRIES: dict[str, dict[tuple[str, ...], t.Any]] = {
+    "etc/docker/daemon.json": {
+        ("runtimes", "nvidia", "path"): _PROGRAM,
+        ("default-runtime",): "nvidia",
+        ("features", "cdi"): True,
+    },
+    # Inherited from runc: its type, and that systemd owns the control groups.
+    "etc/containerd/config.toml": {
+        (*_CONTAINERD[:2], "enable_cdi"): True,
+        (*_CONTAINERD, "default_runtime_name"): "nvidia",
+        (*_CONTAINERD, "runtimes", "nvidia", "runtime_type"): "io.containerd.runc.v2",
+        (*_CONTAINERD, "runtimes", "nvidia", "options", "SystemdCgroup"): True,
+        (*_CONTAINERD, "runtimes", "nvidia", "options", "BinaryName"): _PROGRAM,
+    },
+    # Inherited from crun: all but the program.
+    "etc/crio/crio.conf.d/99-nvidia.toml": {
+        (*_CRIO, "default_runtime"): "nvidia",
+        (*_CRIO, "runtimes", "nvidia", "runtime_path"): _PROGRAM,
+        (*_CRIO, "runtimes", "nvidia", "runtime_type"): "oci",
+        (*_CRIO, "runtimes", "nvidia", "runtime_root"): "/run/crun",
+        (*_CRIO, "runtimes", "nvidia", "monitor_path"): "/usr/libexec/crio/conmon",
+        (*_CRIO, "runtimes", "nvidia", "monitor_env"): [
+            "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+        ],
+        (*_CRIO, "runtimes", "nvidia", "allowed_annotations"): [
+            "io.containers.trace-syscall", "io.kubernetes.cri-o.Devices",
+        ],
+    },
+}  # fmt: skip
+# What a diff must never show: the passwords in the files of the sandbox.
 _SECRET = "not-for-a-log"  # noqa: S105
 _ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
 _RECAP = re.compile(r"^sandbox\s+: ok=\d+\s+changed=(\d+)\s", re.MULTILINE)
 _DIFF_LINE = re.compile(r"^[-+].*$", re.MULTILINE)
+
+
+def _parse(name: str, content: bytes) -> t.Any:
+    text = content.decode()
+    return tomllib.loads(text) if name.endswith(".toml") else json.loads(text)
+
+
+def _leaves(data: t.Any, path: tuple[str, ...] = ()) -> c.Iterator[tuple[tuple[str, ...], t.Any]]:
+    """Every value that is no table, with its path."""
+    for name, value in data.items():
+        if isinstance(value, dict):
+            yield from _leaves(value, (*path, name))
+        else:
+            yield (*path, name), value
 
 
 class SandboxError(Exception):
@@ -88,7 +135,9 @@ class Sandbox:
         # A checkout cannot carry these: they have no shebang, and the umask has its say.
         for binary in (*self.root.glob("usr/bin/*"), *self.root.glob("usr/sbin/*")):
             binary.chmod(0o755)
-        (self.root / _DAEMON_JSON).chmod(0o640)
+        for name in _ENTRIES:
+            if (self.root / name).exists():
+                (self.root / name).chmod(0o640)
         self._inventory = work / "inventory.json"
         self._inventory.write_text(
             json.dumps({"all": {"hosts": {"sandbox": {
@@ -127,11 +176,13 @@ class Sandbox:
         changed, output = self._play("site", "--diff")
         self._expect(changed == announced, f"{announced} change(s) announced, {changed} made")
         self._expect(_DIFF_LINE.findall(output) == announced_diff, "the diff is not the one of the check run")
-        self._configured(original[_DAEMON_JSON])
+        for name, entries in _ENTRIES.items():
+            self._configured(name, original[name].content if name in original else b"", entries)
         configured, identities = _snapshot(self.root), _identities(self.root)
         self._tell(
-            "The same diff, now written: the NVIDIA runtime is registered and the default, CDI is on, every other\n"
-            "   setting keeps its value, and the password in the proxy's address appears in no diff."
+            "The same diff, now written: the NVIDIA runtime is registered with Docker, containerd and CRI-O and the\n"
+            "   default, CDI is on, every other setting keeps its value and every comment its place, and no password\n"
+            "   appears in a diff."
         )
 
         self._headline("3. A second run")
@@ -170,16 +221,17 @@ class Sandbox:
             raise SandboxError(f"{shown} gave no recap")
         return int(recap.group(1)), output
 
-    def _configured(self, original: _Entry) -> None:
-        """The runtime is there, and nothing else has changed."""
-        before = json.loads(original.content)
-        after = json.loads((self.root / _DAEMON_JSON).read_bytes())
-        runtime = after.get("runtimes", {}).pop("nvidia", {})
-        self._expect(runtime.get("path") == "/usr/bin/nvidia-container-runtime", f"runtimes.nvidia is {runtime}")
-        self._expect(after.pop("default-runtime", None) == "nvidia", "nvidia is not the default runtime")
-        self._expect(after["features"].pop("cdi", None) is True, "features.cdi is not on")
-        before.pop("default-runtime")
-        self._expect(after == before, f"foreign settings of {_DAEMON_JSON} have changed")
+    def _configured(self, name: str, original: bytes, entries: c.Mapping[tuple[str, ...], t.Any]) -> None:
+        """What is new in a file is what was asked for, and nothing else has changed."""
+        content = (self.root / name).read_bytes()
+        before, after = (dict(_leaves(_parse(name, text))) for text in (original, content))
+        new = {path: value for path, value in after.items() if before.get(path) != value}
+        self._expect(new == entries, f"in {name} there is other than expected: {new}")
+        lost = [path for path in before if path not in after]
+        self._expect(not lost, f"{name} has lost {lost}")
+        comments = [line for line in original.decode().splitlines() if "#" in line]
+        remaining = iter(content.decode().splitlines())
+        self._expect(all(line in remaining for line in comments), f"comments of {name} have changed")
 
     def _unchanged(self, before: dict[str, _Entry], complaint: str) -> None:
         names = _difference(before, _snapshot(self.root))

@@ -11,13 +11,14 @@ import typing as t
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import Context, parse_version
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import ENGINES
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_files import HostFiles
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._planning import ask_version
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import load_records
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._runtime_configuration import ask_version
 
 if t.TYPE_CHECKING:
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import Engine, LiveState
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import Engine, Installation, LiveState
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._runtime_configuration import Runner
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._judging import Runner
 
 
 def describe_host(host: HostRoot, run: Runner) -> dict[str, t.Any]:
@@ -26,12 +27,12 @@ def describe_host(host: HostRoot, run: Runner) -> dict[str, t.Any]:
 
 
 def _describe_engine(engine: Engine, host: HostRoot, run: Runner) -> dict[str, t.Any]:
-    problems: list[str] = []
     installation = engine.inspect(host)
+    problems = installation.doubts()
     live = engine.live(host, installation)
     if installation.pid is not None and live is None:
         problems.append(f"{engine.name} runs but does not answer on {installation.socket}.")
-    version = live.version if live is not None else ask_version(engine, installation, host, run)
+    version = (live.version if live is not None else None) or ask_version(engine, installation, host, run)
     described: dict[str, t.Any] = {
         "engine": engine.name,
         "installed": installation.binary is not None,
@@ -51,19 +52,40 @@ def _describe_engine(engine: Engine, host: HostRoot, run: Runner) -> dict[str, t
         "restart_required": False,
         "problems": problems,
     }
-    try:
-        path = host.resolve(installation.config_path)
-        context = Context(
-            path, host.read(path), None, installation.unit, parse_version(version or ""), host.same_program
-        )
-        state = engine.configured(context)
-        described["runtimes"] = state.paths()
-        described["default_runtime"] = state.default_runtime or engine.default_runtime
-        described["restart_required"] = live is not None and bool(engine.catch_up(live, state))
-        described["recorded_files"] = [record.path for record in load_records(host, engine.name)]
-    except GpufleetError as error:
-        problems.append(str(error))
+    # One after the other: what can be read is told whatever cannot.
+    for look in (
+        lambda: _describe_files(engine, host, installation, live, version),
+        lambda: {"recorded_files": [record.path for record in load_records(host, engine.name)]},
+    ):
+        try:
+            described.update(look())
+        except GpufleetError as error:
+            problems.append(str(error))
     return described
+
+
+def _describe_files(
+    engine: Engine, host: HostRoot, installation: Installation, live: LiveState | None, version: str | None
+) -> dict[str, t.Any]:
+    path = host.resolve(installation.config_path)
+    files = HostFiles(host, engine.name)
+    # What was recorded of the file is of no concern here, and perhaps for root's eyes only.
+    state = engine.configured(
+        Context(
+            path,
+            host.read(path),
+            None,
+            installation.unit,
+            parse_version(version or ""),
+            host.same_program,
+            files,
+        )
+    )
+    return {
+        "runtimes": state.paths(),
+        "default_runtime": state.default_runtime or engine.default_runtime,
+        "restart_required": live is not None and bool(engine.catch_up(live, state)),
+    }
 
 
 def _describe_live(live: LiveState) -> dict[str, t.Any]:

@@ -13,9 +13,9 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import (
     ConfiguredState,
     Context,
     EnginePlan,
-    PlannedFile,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._file_edit import FileEdit
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._json_document import JsonDocument
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._runtime_set import RuntimeRequest, is_nvidia_program
 
@@ -43,11 +43,16 @@ class DockerPlanner:
 
     def __init__(self, context: Context) -> None:
         self.context = context
-        self.before = JsonDocument.from_bytes(context.path, context.content or b"")
-        self.original = JsonDocument.from_bytes(context.path + " as recorded", context.original or b"")
-        self.document = self.before
-        self.wanted: dict[tuple[str, ...], t.Any] = {}
+        self.file = FileEdit(JsonDocument.from_bytes, context.path, context.content, context.record)
         self.warnings: list[str] = []
+
+    @property
+    def document(self) -> JsonDocument:
+        return self.file.document
+
+    @document.setter
+    def document(self, document: JsonDocument) -> None:
+        self.file.document = document
 
     def present(self, request: RuntimeRequest) -> EnginePlan:
         runtimes = request.runtimes()
@@ -55,9 +60,9 @@ class DockerPlanner:
         for name, path in runtimes.items():
             existing = self.document.value(RUNTIMES, name, "path")
             if not isinstance(existing, str) or not self.context.same_program(existing, path):
-                self._write((RUNTIMES, name, "path"), path)
+                self.file.write((RUNTIMES, name, "path"), path)
         if request.enable_cdi is not None:
-            self._write(CDI, request.enable_cdi)
+            self.file.write(CDI, request.enable_cdi)
             if self.context.version is not None and self.context.version < CDI_SINCE:
                 self.warnings.append(
                     f"Docker {'.'.join(map(str, self.context.version))} knows no CDI and ignores features.cdi;"
@@ -67,7 +72,7 @@ class DockerPlanner:
             self._set_default(request.runtime_name)
         elif request.set_as_default is False:
             self._restore_ours((DEFAULT,))
-        for recorded in self._recorded():
+        for recorded in self.file.recorded():
             if recorded[0] == RUNTIMES and recorded[1] not in runtimes:
                 self._restore_ours(recorded)
         self._mend_default()
@@ -78,12 +83,12 @@ class DockerPlanner:
         context = self.context
         record = context.record
         if record is not None and record.restorable(context.content):
-            self.document = self.original
+            self.document = self.file.original
             self._check_flags()
             return self._plan(record.original)
         self._check_types(())
         if record is not None:
-            for path in self._recorded():
+            for path in self.file.recorded():
                 self._restore_ours(path)
         else:
             self._remove_unrecorded()
@@ -96,30 +101,20 @@ class DockerPlanner:
 
     # -- steps ---------------------------------------------------------------------------------------------------
 
-    def _recorded(self) -> list[tuple[str, ...]]:
-        record = self.context.record
-        return list(record.keys or ()) if record is not None else []
-
-    def _write(self, path: tuple[str, ...], value: t.Any) -> None:
-        self.document = self.document.set(path, value)
-        self.wanted[path] = value
-
     def _restore_ours(self, path: tuple[str, ...]) -> None:
         """Give back what stood at ``path`` before us, unless somebody changed it since."""
-        record = self.context.record
-        if record is None or not record.owns(path, self.document.value(*path)):
-            return
-        if path[0] == RUNTIMES:
+        entry = self.file.original.node(*path[:2])
+        if path[0] == RUNTIMES and self.file.owns(path) and (entry is None or not entry.is_object):
             # A runtime without a path would stop dockerd: what was ours from the start goes as a whole.
-            entry = self.original.node(*path[:2])
-            path = path if entry is not None and entry.is_object else path[:2]
-        self.document = self.document.restore(path, self.original)
+            self.document = self.document.restore(path[:2], self.file.original)
+        else:
+            self.file.give_back(path)
 
     def _remove_unrecorded(self) -> None:
         for name in list(_entries(self.document)):
             if is_nvidia_program(self.document.value(RUNTIMES, name, "path")):
                 self.document = self.document.delete((RUNTIMES, name))
-        if self.document.text != self.before.text and not _entries(self.document):
+        if self.document.text != self.file.before.text and not _entries(self.document):
             self.document = self.document.delete((RUNTIMES,))
 
     def _set_default(self, name: str) -> None:
@@ -131,7 +126,7 @@ class DockerPlanner:
                 f" would not start with {DEFAULT} in {self.context.path} too, so it was not written there."
             )
             return
-        self._write((DEFAULT,), name)
+        self.file.write((DEFAULT,), name)
 
     def _mend_default(self) -> None:
         """Never leave a default that is not defined: dockerd would not start."""
@@ -140,11 +135,11 @@ class DockerPlanner:
         if not isinstance(default, str) or not default or _is_builtin(default) or default in flagged:
             return
         entries = _entries(self.document)
-        removed = default in _entries(self.before) and default not in entries
-        restored = default != self.before.value(DEFAULT) and default not in entries
+        removed = default in _entries(self.file.before) and default not in entries
+        restored = default != self.file.before.value(DEFAULT) and default not in entries
         if not removed and not restored:
             return
-        previous = self.original.value(DEFAULT)
+        previous = self.file.original.value(DEFAULT)
         if isinstance(previous, str) and (previous in entries or _is_builtin(previous)):
             self.document = self.document.set((DEFAULT,), previous)
         else:
@@ -183,14 +178,21 @@ class DockerPlanner:
         place = ", ".join([unit.path, *unit.drop_ins])
         for key, flag in ((DEFAULT, "--default-runtime"), (FEATURES, "--feature")):
             values = unit.flag_values(flag)
-            changed = self.document.value(key) != self.before.value(key)
-            if values and changed and self.document.node(key) is not None:
+            changed = self.document.value(key) != self.file.before.value(key)
+            if not values or not self.document.has(key):
+                continue
+            conflict = f"{self.context.path}: the unit {unit.name} passes {flag} {values[-1]} ({place}), and dockerd"
+            if changed:
                 raise GpufleetError(
-                    f"{self.context.path}: the unit {unit.name} passes {flag} {values[-1]} ({place}), and dockerd does"
-                    f" not start when {key} stands in the file too. Remove the flag from the unit, then run this again."
+                    f"{conflict} does not start when {key} stands in the file too. Remove the flag from the unit, then"
+                    " run this again."
                 )
+            self.warnings.append(
+                f"{conflict} will not start any more once it is stopped, since {key} stands in the file too. Remove the"
+                f" flag from the unit, or {key} from the file."
+            )
         default = unit.flag_values("--default-runtime")
-        gone = set(_entries(self.before)) - set(_entries(self.document)) - set(_flagged_runtimes(unit))
+        gone = set(_entries(self.file.before)) - set(_entries(self.document)) - set(_flagged_runtimes(unit))
         if default and default[-1] in gone:
             raise GpufleetError(
                 f"{self.context.path}: the runtime {default[-1]} cannot be removed while the unit {unit.name} passes"
@@ -201,19 +203,11 @@ class DockerPlanner:
 
     def _plan(self, after: bytes | None) -> EnginePlan:
         context = self.context
-        final = JsonDocument.from_bytes(context.path, after or b"")
-        candidates = dict((context.record.keys or {}) if context.record is not None else {})
-        candidates.update(self.wanted)
-        keys = {
-            path: value
-            for path, value in candidates.items()
-            if final.node(*path) is not None
-            and final.value(*path) == value
-            and (self.original.node(*path) is None or self.original.value(*path) != value)
-        }
-        before, state = (configured_state(document, context.unit, context.version) for document in (self.before, final))
-        planned = PlannedFile(context.path, context.content, after, keys)
-        return EnginePlan((planned,), state, _action(before, state), tuple(self.warnings))
+        final = self.document if after is not None else JsonDocument.from_bytes(context.path, b"")
+        before, state = (
+            configured_state(document, context.unit, context.version) for document in (self.file.before, final)
+        )
+        return EnginePlan((self.file.planned(after),), state, _action(before, state), tuple(self.warnings))
 
 
 def _entries(document: JsonDocument) -> dict[str, t.Any]:
@@ -233,18 +227,29 @@ def configured_state(document: JsonDocument, unit: Unit | None, version: tuple[i
     return ConfiguredState(
         runtimes=_entries(document),
         default_runtime=document.value(DEFAULT) or (flags[-1] if flags else None),
-        cdi=_cdi(document, version),
+        cdi=_cdi(document, unit, version),
         flagged_runtimes=_flagged_runtimes(unit),
         lists_runtimes=isinstance(runtimes, dict),
     )
 
 
-def _cdi(document: JsonDocument, version: tuple[int, ...] | None) -> bool | None:
+def _cdi(document: JsonDocument, unit: Unit | None, version: tuple[int, ...] | None) -> bool | None:
+    """Whether CDI is on; measured on 28.5: no folder for its specifications means off, whatever the feature says."""
     if version is not None and version < CDI_SINCE:
         return None
+    folders = document.value("cdi-spec-dirs")
+    if folders is None and unit is not None:
+        folders = unit.flag_values("--cdi-spec-dir") or None
+    if folders in ([], [""]):
+        return False
     features = document.value(FEATURES)
     if isinstance(features, dict) and CDI[1] in features:
-        return features[CDI[1]] is True and document.value("cdi-spec-dirs") != []
+        return features[CDI[1]] is True
+    flags = unit.flag_values("--feature") if unit is not None else []
+    switched = [value.partition("=")[2] for value in flags if value.partition("=")[0] == CDI[1]]
+    if switched:
+        # What Go's strconv.ParseBool takes for true; the name alone means true, too.
+        return switched[-1] in ("", "1", "t", "T", "true", "TRUE", "True")
     return None if version is None else version >= CDI_BY_DEFAULT_SINCE
 
 
@@ -268,19 +273,20 @@ def _action(before: ConfiguredState, after: ConfiguredState) -> Action:
 def catch_up(live: LiveState, state: ConfiguredState) -> Action:
     """The least that brings a dockerd in state ``live`` to what its file and flags say."""
     paths = state.paths()
-    foreign = {name: {"path": path} for name, path in live.runtimes.items() if name in state.flagged_runtimes}
+    # Of a runtime that stands in the unit and in the file dockerd takes the file's.
+    foreign = [name for name in state.flagged_runtimes if name not in state.runtimes]
     known = {
         # A runtime that is not registered by path shows none that could be compared.
         name: {"path": path} if name in paths or name not in state.runtimes else state.runtimes[name]
         for name, path in live.runtimes.items()
-        if not _is_builtin(name) and name not in foreign
+        if (not _is_builtin(name) or name in state.runtimes) and name not in foreign
     }
     wanted = {name: {"path": paths[name]} if name in paths else entry for name, entry in state.runtimes.items()}
     default = state.default_runtime or BUILTIN_DEFAULT
     return _action(
         ConfiguredState(known, state.default_runtime if live.default_runtime == default else "", live.cdi),
         ConfiguredState(
-            {name: entry for name, entry in wanted.items() if name not in foreign},
+            wanted,
             state.default_runtime,
             live.cdi if state.cdi is None or live.cdi is None else state.cdi,
             lists_runtimes=state.lists_runtimes,

@@ -47,16 +47,33 @@ class Installation(t.NamedTuple):
     config_path: str
     pid: int | None = None
 
+    def doubts(self) -> list[str]:
+        """Why what is known of it may not be all."""
+        if self.unit is None or not self.unit.wrapper:
+            return []
+        doubt = (
+            f"{self.service} starts the engine through {self.unit.wrapper}, so the flags that it passes cannot be read."
+            " If they name another configuration file, give it as config_path."
+        )
+        return [doubt]
+
 
 class LiveState(t.NamedTuple):
-    """What a running daemon says of itself; ``cdi`` is None where it does not tell."""
+    """What a running daemon says of itself.
+
+    ``cdi`` is None where it does not tell.  ``silent`` is for a daemon that tells nothing of its runtimes: then all
+    that is known is whether it is ``outdated``, that is older than a file that it reads.  ``live_restore`` and
+    ``running_containers`` are Docker's alone, whose restart ends containers.
+    """
 
     version: str
     runtimes: dict[str, str]
     default_runtime: str
-    cdi: bool | None
-    live_restore: bool
-    running_containers: int
+    cdi: bool | None = None
+    live_restore: bool | None = None
+    running_containers: int | None = None
+    silent: bool = False
+    outdated: bool = False
 
 
 class ConfiguredState(t.NamedTuple):
@@ -78,8 +95,31 @@ class ConfiguredState(t.NamedTuple):
         return {name: path for name, path in entries if isinstance(path, str)}
 
 
+class Files(t.Protocol):
+    """The configuration files of a host and what was recorded of them; paths are the host's own."""
+
+    def read(self, path: str) -> bytes | None:
+        """The content, None where there is no file."""
+
+    def record(self, path: str) -> FileRecord | None:
+        """What was recorded of the file."""
+
+    def resolve(self, path: str) -> str:
+        """The path with all links resolved."""
+
+    def glob(self, pattern: str) -> list[str]:
+        """The paths that match, sorted."""
+
+    def walk(self, folder: str) -> list[str]:
+        """All files in the folder and those below it, in lexical order."""
+
+
 class Context(t.NamedTuple):
-    """All that a plan depends on beside the request: the file, what was recorded of it, and the engine around it."""
+    """All that a plan depends on beside the request: the file, what was recorded of it, and the engine around it.
+
+    ``recorded`` are the other files that belong to the same configuration, or (removal without a named file) to the
+    same engine.
+    """
 
     path: str
     content: bytes | None
@@ -87,20 +127,30 @@ class Context(t.NamedTuple):
     unit: Unit | None
     version: tuple[int, ...] | None
     same_program: t.Callable[[str, str], bool]
+    files: Files
+    recorded: tuple[str, ...] = ()
 
     @property
     def original(self) -> bytes | None:
         """The bytes before the first change ever made here."""
         return self.record.original if self.record is not None else self.content
 
+    def about(self, path: str) -> Context:
+        """The same for another file."""
+        return self._replace(path=path, content=self.files.read(path), record=self.files.record(path))
+
 
 class PlannedFile(t.NamedTuple):
-    """One file before and after (None: no file), and the entries in it that are ours afterwards."""
+    """One file before and after (None: no file), and the entries in it that are ours afterwards.
+
+    ``like``: the file whose owner and mode a new one takes, and whose mode it never exceeds.
+    """
 
     path: str
     before: bytes | None
     after: bytes | None
     keys: t.Mapping[tuple[str, ...], t.Any] = NOTHING
+    like: str | None = None
 
     @property
     def changed(self) -> bool:
@@ -114,13 +164,42 @@ class EnginePlan(t.NamedTuple):
     state: ConfiguredState
     action: Action
     warnings: tuple[str, ...] = ()
+    drop_in_path: str | None = None
+    config_version: int | None = None
+
+    def joined(self, other: EnginePlan) -> EnginePlan:
+        """Both at once; the state stays this one's."""
+        return self._replace(
+            files=self.files + other.files,
+            action=max(self.action, other.action),
+            warnings=self.warnings + other.warnings,
+        )
+
+
+class Trial(t.NamedTuple):
+    """How the engine judges a plan: ``argv`` is run with ``files`` (by name) in its scratch folder.
+
+    ``stands_for`` names the file that each is a copy of.  ``compare`` is a command whose output, of what stands now,
+    ``Engine.verdict`` compares with that of ``argv``.
+    """
+
+    files: t.Mapping[str, bytes]
+    argv: t.Sequence[str]
+    compare: t.Sequence[str] = ()
+    stands_for: t.Mapping[str, str] = NOTHING
 
 
 class Engine(t.Protocol):
-    """What an engine's file offers; the table that lists all engines is in ``_engines.py``."""
+    """What an engine's file offers; the table that lists all engines is in ``_engines.py``.
+
+    ``judged_together``: whether its validator judges all files of a plan at once, or one after the other.
+    """
 
     name: str
+    syntax: str
+    judged_together: bool
     config_path: str
+    drop_in_path: str | None
     service: str
     default_runtime: str
 
@@ -137,7 +216,7 @@ class Engine(t.Protocol):
         """The plan that takes away what is ours."""
 
     def configured(self, context: Context) -> ConfiguredState:
-        """What the file and the unit say now."""
+        """What the files and the unit say now."""
 
     def catch_up(self, live: LiveState, state: ConfiguredState) -> Action:
         """The least that brings a daemon in state ``live`` to ``state``."""
@@ -145,8 +224,11 @@ class Engine(t.Protocol):
     def version_argv(self, binary: str) -> list[str]:
         """The command that prints the engine's version."""
 
-    def validate_argv(self, binary: str, candidate: str, unit: Unit | None) -> list[str]:
-        """The command with which the engine judges the file ``candidate``."""
+    def trial(self, binary: str, folder: str, files: t.Sequence[PlannedFile], context: Context) -> Trial:
+        """How the engine judges ``files``, copies of which are put into ``folder``."""
+
+    def verdict(self, before: str, after: str, files: t.Sequence[PlannedFile]) -> str:
+        """What is wrong with ``files`` of which the trial's ``argv`` printed ``after``; empty if nothing is."""
 
     def validator_missing(self, output: str) -> bool:
         """Whether ``output`` of that command says that this version has no validator."""

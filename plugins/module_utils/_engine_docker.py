@@ -6,6 +6,8 @@
 
 from __future__ import annotations
 
+import json
+import posixpath
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._docker_api import get
@@ -15,26 +17,32 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._docker_plan impor
     catch_up,
     configured_state,
 )
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import Installation, LiveState
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import Action, Installation, LiveState, Trial
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import HostError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._json_document import JsonDocument
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._processes import process_of
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd_units import load_unit
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import (
-        Action,
         ConfiguredState,
         Context,
         EnginePlan,
+        PlannedFile,
     )
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._runtime_set import RuntimeRequest
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd_units import Unit
 
+PROGRAM = "dockerd"
 PID_FILE = "/var/run/docker.pid"
 
 
 class _Docker:
     name = "docker"
+    syntax = "json"
+    judged_together = False
+    drop_in_path: str | None = None
     config_path = "/etc/docker/daemon.json"
     service = "docker.service"
     socket_unit = "docker.socket"
@@ -44,27 +52,30 @@ class _Docker:
     # -- the host ------------------------------------------------------------------------------------------------
 
     def inspect(self, host: HostRoot) -> Installation:
-        unit = load_unit(host, self.service)
+        unit = load_unit(host, self.service, PROGRAM)
         programs = [unit.arguments[0]] if unit is not None and unit.arguments else []
         named = unit.flag_values("--config-file") if unit is not None else []
-        pid_files = unit.flag_values("--pidfile", "-p") if unit is not None else []
+        config_path = named[-1] if named else self.config_path
+        # dockerd refuses to start with a setting in both places, so their order does not matter.
+        settings = _settings(host, config_path)
         return Installation(
-            binary=host.find_executable([*programs, "dockerd"]),
+            binary=host.find_executable([*programs, PROGRAM]),
             unit=unit,
             service=self.service,
-            socket=self._socket(host, unit),
-            config_path=named[-1] if named else self.config_path,
-            pid=_running(host, pid_files[-1] if pid_files else PID_FILE) if host.live else None,
+            socket=self._socket(host, _values(unit, settings, "hosts", "--host", "-H")),
+            config_path=config_path,
+            pid=_pid(host, unit, _values(unit, settings, "pidfile", "--pidfile", "-p")),
         )
 
-    def _socket(self, host: HostRoot, unit: Unit | None) -> str:
-        addresses = unit.flag_values("--host", "-H") if unit is not None else []
+    def _socket(self, host: HostRoot, addresses: t.Sequence[str]) -> str:
         for address in addresses:
             if address.startswith("unix://"):
                 return address[len("unix://") :] or self.socket
         if any(address.startswith("fd://") for address in addresses):
             activation = load_unit(host, self.socket_unit)
             for stream in activation.listen if activation is not None else ():
+                # %t is where a system unit's sockets are (systemd.unit(5), "Specifiers").
+                stream = stream.replace("%t", "/run", 1)
                 if stream.startswith("/"):
                     return stream
         return self.socket
@@ -94,10 +105,16 @@ class _Docker:
     # -- plans ---------------------------------------------------------------------------------------------------
 
     def present(self, request: RuntimeRequest, context: Context) -> EnginePlan:
+        request.check_plain(self.name)
         return DockerPlanner(context).present(request)
 
     def absent(self, context: Context) -> EnginePlan:
-        return DockerPlanner(context).absent()
+        plan = DockerPlanner(context).absent()
+        for path in context.recorded:
+            # dockerd reads one file: with another one the unit's flags have no quarrel, and its change disturbs nobody.
+            other = DockerPlanner(context.about(path)._replace(unit=None)).absent()
+            plan = plan.joined(other._replace(action=Action.NONE))
+        return plan
 
     def configured(self, context: Context) -> ConfiguredState:
         document = JsonDocument.from_bytes(context.path, context.content or b"")
@@ -111,19 +128,48 @@ class _Docker:
     def version_argv(self, binary: str) -> list[str]:
         return [binary, "--version"]
 
-    def validate_argv(self, binary: str, candidate: str, unit: Unit | None) -> list[str]:
+    def trial(self, binary: str, folder: str, files: t.Sequence[PlannedFile], context: Context) -> Trial:
         # With the unit's own flags, so that a setting that stands in both is found too.
-        flags = _without_config_file(unit.arguments[1:]) if unit is not None else []
-        return [binary, "--validate", "--config-file", candidate, *flags]
+        flags = _without_config_file(context.unit.arguments[1:]) if context.unit is not None else []
+        (file,) = files
+        name = posixpath.basename(file.path)
+        argv = [binary, "--validate", "--config-file", f"{folder}/{name}", *flags]
+        return Trial({name: file.after or b""}, argv, stands_for={name: file.path})
+
+    def verdict(self, _before: str, _after: str, _files: t.Sequence[PlannedFile]) -> str:
+        return ""
 
     def validator_missing(self, output: str) -> bool:
         return "unknown flag: --validate" in output
 
 
-def _running(host: HostRoot, pid_file: str) -> int | None:
-    """The process in dockerd's own pid file, if it is indeed a dockerd."""
-    text = host.read_text(pid_file).strip()
-    if text.isdigit() and host.read_text(f"/proc/{text}/comm").strip() == "dockerd":
+def _settings(host: HostRoot, path: str) -> dict[str, t.Any]:
+    """The file as a dictionary, empty where it cannot be read: plans complain of that, and better."""
+    try:
+        found = json.loads((host.read(path) or b"{}").decode("utf-8-sig"))
+    except (HostError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _values(unit: Unit | None, settings: t.Mapping[str, t.Any], key: str, *flags: str) -> list[str]:
+    """What the unit's flags say, else what the file says; the flags give a list even where there can be only one."""
+    values = unit.flag_values(*flags) if unit is not None else []
+    found = settings.get(key)
+    if not values and found:
+        values = [value for value in (found if isinstance(found, list) else [found]) if isinstance(value, str)]
+    return values
+
+
+def _pid(host: HostRoot, unit: Unit | None, pid_files: t.Sequence[str]) -> int | None:
+    """The unit's process, else (no systemd, or not its control groups) the one in dockerd's own pid file."""
+    if not host.live:
+        return None
+    pid = process_of(host, unit, PROGRAM)
+    if pid is not None:
+        return pid
+    text = host.read_text(pid_files[-1] if pid_files else PID_FILE).strip()
+    if text.isdigit() and host.read_text(f"/proc/{text}/comm").strip() == PROGRAM:
         return int(text)
     return None
 

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import typing as t
 
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine_containerd import CONTAINERD
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine_crio import CRIO
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine_docker import DOCKER
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import Engine
 
-ENGINES: dict[str, Engine] = {engine.name: engine for engine in (DOCKER,)}
+ENGINES: dict[str, Engine] = {engine.name: engine for engine in (DOCKER, CONTAINERD, CRIO)}
 
 # Folders whose every file is configuration to somebody: a backup laid there would take effect.
 PARSED_FOLDERS = (

@@ -7,11 +7,15 @@
 
 from __future__ import annotations
 
+import fnmatch
 import os
+import re
 import stat
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, HostError
+
+_MAGIC = re.compile(r"[*?[]")
 
 # As in the Linux kernel (path_resolution(7)).
 _MAX_LINKS = 40
@@ -130,11 +134,56 @@ class HostRoot(t.NamedTuple):
         return stat.S_ISREG(mode) and bool(mode & 0o111)
 
     def entries(self, path: str) -> list[str]:
-        """The sorted names in a directory; empty where there is none."""
+        """The sorted names in a directory, empty where there is none; raises HostError if it cannot be read."""
         try:
             return sorted(os.listdir(self.outer(path)))
-        except (HostError, OSError):
+        except (FileNotFoundError, NotADirectoryError):
             return []
+        except OSError as error:
+            raise HostError(f"{path} cannot be read: {error.strerror}. {_advice(error)}") from error
+
+    def readable_entries(self, path: str) -> list[str]:
+        """The same for a directory that matters only where it can be read."""
+        try:
+            return self.entries(path)
+        except HostError:
+            return []
+
+    def glob(self, pattern: str) -> list[str]:
+        """The paths that match an absolute pattern, sorted; names that begin with a dot count, as in Go's Glob."""
+        found = ["/"]
+        for part in pattern.split("/"):
+            if part and part != ".":
+                # Go negates a class with ^ where Python has !.
+                wanted = part.replace("[^", "[!")
+                found = [
+                    f"{folder.rstrip('/')}/{name}"
+                    for folder in found
+                    for name in (self._matching(folder, wanted) if _MAGIC.search(part) else [part])
+                ]
+        return sorted(path for path in found if self.exists(path))
+
+    def _matching(self, folder: str, pattern: str) -> list[str]:
+        # Go's Glob, too, passes over what it cannot read.
+        return fnmatch.filter(self.readable_entries(folder), pattern)
+
+    def walk(self, folder: str) -> list[str]:
+        """All files in ``folder`` and below it, in the lexical order of Go's filepath.Walk, which follows no links."""
+        found: list[str] = []
+        for name in self.entries(folder):
+            path = f"{folder.rstrip('/')}/{name}"
+            if os.path.isdir(self.outer(path, last=False)) and not os.path.islink(self.outer(path, last=False)):
+                found += self.walk(path)
+            else:
+                found.append(path)
+        return found
+
+    def modified(self, path: str) -> float:
+        """When ``path`` last changed, in seconds since 1970; 0 where nothing is."""
+        try:
+            return os.stat(self.outer(path)).st_mtime
+        except (HostError, OSError):
+            return 0.0
 
     def find_executable(self, names: t.Iterable[str]) -> str | None:
         """The first of ``names`` (absolute, or looked up in SERVICE_PATH) that is an executable file."""

@@ -88,6 +88,10 @@ class JsonDocument:
         """The plain value at ``path``, None where there is none (or it is null)."""
         return plain(self.node(*path))
 
+    def has(self, *path: str) -> bool:
+        """Whether anything stands at ``path``, be it null."""
+        return self.node(*path) is not None
+
     def node(self, *path: str) -> Node | None:
         """The node at ``path``; raises ConfigurationError where a name on the way stands twice."""
         node = self.root

@@ -39,14 +39,19 @@ def host_lock(host: HostRoot, timeout: float | None = None) -> t.Iterator[None]:
     deadline = time.monotonic() + (TIMEOUT if timeout is None else timeout)
     made: list[str] = []
     handle = None
+    outer = ""
     while handle is None:
         # Inside the loop: the former holder may have removed the folders that it had made.
         made += make_directories(host, os.path.dirname(LOCK_FILE), 0o755)
-        handle = _try(host.outer(LOCK_FILE, last=False), time.monotonic() >= deadline)
+        outer = host.outer(LOCK_FILE, last=False)
+        handle = _try(outer, time.monotonic() >= deadline)
     try:
         yield
     finally:
-        os.unlink(host.outer(LOCK_FILE, last=False))
+        # Whatever became of the file, the work is done; and one that somebody has put in its place is another's lock.
+        with contextlib.suppress(OSError):
+            if _names(outer, handle):
+                os.unlink(outer)
         os.close(handle)
         remove_empty_directories(host, made)
 
@@ -72,11 +77,17 @@ def _try(outer: str, last: bool) -> int | None:
             ) from None
         time.sleep(_PAUSE)
         return None
+    except OSError as error:
+        # A file system without locks, such as some of NFS, or no memory for one.
+        os.close(handle)
+        raise explain(LOCK_FILE, "locked", error) from error
     if not _names(outer, handle):
         os.close(handle)
         return None
-    os.ftruncate(handle, 0)
-    os.write(handle, f"{os.getpid()}\n".encode())
+    # Only a courtesy to those who wait.
+    with contextlib.suppress(OSError):
+        os.ftruncate(handle, 0)
+        os.write(handle, f"{os.getpid()}\n".encode())
     return handle
 
 

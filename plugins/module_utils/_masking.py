@@ -15,18 +15,52 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._json_parser impor
 MASK = "********"
 
 _SECRET_NAME = re.compile(
-    r"auth\Z|auths\Z|passw(or)?d|passphrase|token|secret|credentials?\Z|api[-_]?key|access[-_]?key|private[-_]?key",
+    r"auth\Z|auths\Z|authorization\Z|passw(or)?d|passphrase|(?<![a-z])pass\Z|pwd\Z|token|secret|credentials?\Z"
+    r"|api[-_]?key|access[-_]?key|private[-_]?key",
     re.IGNORECASE,
 )
-_USERINFO = re.compile(r"(?<=://)[^\s/\"?#]+(?=@)")
+# What stands before the @ of a URL.  A password may hold a slash, although it should be written as %2F; what looks like
+# a port is none.
+_USERINFO = r"(?<=://)(?:[^\s/?#QUOTE]+|(?!\[)[^\s/?#:@QUOTE]*:(?!\d{1,5}(?:[/?#]|\Z))[^\sQUOTE]*)(?=@)"
+# The same without a scheme, as Go takes a proxy's address; a digest of an image looks alike.
+_BARE_USERINFO = r"(?<![^\s\"'=,;(\[{])(?!sha\d+:|mailto:)[^\s/?#:@\"'=,]+:[^\s/?#QUOTE]+(?=@(?!sha\d+:)[\w\[])"
+_PATTERN = f"{_USERINFO}|{_BARE_USERINFO}"
+_IN_TEXT = re.compile(_PATTERN.replace("QUOTE", '"'))
 # Inside a string that has been read, a quote is a character like any other.
-_USERINFO_IN_STRING = re.compile(r"(?<=://)[^\s/?#]+(?=@)")
-_BYTE_ORDER_MARK = "\ufeff"
+_IN_STRING = re.compile(_PATTERN.replace("QUOTE", ""))
+# password=…, also in the query of a URL.
+_ASSIGNMENT = re.compile(r"([\w.-]+)=(\"[^\"]*\"|'[^']*'|[^\s&;,\"']+)")
+BYTE_ORDER_MARK = "\ufeff"
 
 
 def mask_urls(text: str) -> str:
-    """``text`` with what stands before the @ of each URL hidden."""
-    return _USERINFO.sub(MASK, text)
+    """``text`` with what stands before the @ of each URL hidden, and what is assigned to secret-looking names."""
+    return _IN_TEXT.sub(MASK, _ASSIGNMENT.sub(_mask_assignment, text))
+
+
+def mask_urls_in_string(value: str) -> str:
+    """The same for a string that has been read."""
+    return _IN_STRING.sub(MASK, _ASSIGNMENT.sub(_mask_assignment, value))
+
+
+def secrets_in(value: str) -> t.Iterator[str]:
+    """What is hidden in a string that has been read, as a whole and in the pieces that somebody may quote of it."""
+    for found in _IN_STRING.finditer(value):
+        yield found.group()
+        password = found.group().partition(":")[2]
+        yield from (password, *re.split(r"[/?#]", password))
+    for found in _ASSIGNMENT.finditer(value):
+        if is_secret(found.group(1)):
+            yield found.group(2).strip("\"'")
+
+
+def is_secret(name: str) -> bool:
+    """Whether the value of an entry with this name must not be shown."""
+    return _SECRET_NAME.search(name) is not None
+
+
+def _mask_assignment(found: re.Match[str]) -> str:
+    return f"{found.group(1)}={MASK}" if is_secret(found.group(1)) else found.group()
 
 
 def mask_json(text: str) -> str:
@@ -34,8 +68,8 @@ def mask_json(text: str) -> str:
 
     Strings are judged by what they mean, not by how they are spelled: JSON may write / and @ as escapes.
     """
-    if text.startswith(_BYTE_ORDER_MARK):
-        return _BYTE_ORDER_MARK + mask_json(text[1:])
+    if text.startswith(BYTE_ORDER_MARK):
+        return BYTE_ORDER_MARK + mask_json(text[1:])
     try:
         root = parse(text)
     except JsonSyntaxError:
@@ -49,7 +83,7 @@ def _masked(node: Node) -> t.Iterator[tuple[int, int, str]]:
     """Start, end and replacement of each value that must not be shown, in the order of the text."""
     for member in node.members or ():
         yield from _masked_string(member.start, member.name_end, member.name)
-        if _SECRET_NAME.search(member.name):
+        if is_secret(member.name):
             yield member.node.start, member.node.end, MASK
         else:
             yield from _masked(member.node)
@@ -60,6 +94,6 @@ def _masked(node: Node) -> t.Iterator[tuple[int, int, str]]:
 
 
 def _masked_string(start: int, end: int, value: str) -> t.Iterator[tuple[int, int, str]]:
-    masked = _USERINFO_IN_STRING.sub(MASK, value)
+    masked = mask_urls_in_string(value)
     if masked != value:
         yield start, end, masked

@@ -59,18 +59,24 @@ def label_new_files(module: AnsibleModule, host: HostRoot, files: t.Sequence[Pla
             module.set_default_selinux_context(host.outer(file.path), changed=False)
 
 
-def diff_of(files: t.Sequence[PlannedFile]) -> list[dict[str, str]]:
+def diff_of(files: t.Sequence[PlannedFile], syntax: str) -> list[dict[str, str]]:
     """One entry for each file, secrets hidden."""
     return [
         {
             "before_header": file.path if file.before is not None else f"{file.path} (absent)",
             "after_header": file.path if file.after is not None else f"{file.path} (absent)",
-            "before": _readable(file.before),
-            "after": _readable(file.after),
+            "before": _readable(file.before, syntax),
+            "after": _readable(file.after, syntax),
         }
         for file in files
     ]
 
 
-def _readable(content: bytes | None) -> str:
-    return mask_json((content or b"").decode("utf-8", "replace"))
+def _readable(content: bytes | None, syntax: str) -> str:
+    text = (content or b"").decode("utf-8", "replace")
+    if syntax == "json":
+        return mask_json(text)
+    # Docker's users need not wait for this import.
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._masking_toml import mask_toml  # noqa: PLC0415
+
+    return mask_toml(text)

@@ -29,7 +29,8 @@ class FileRecord(t.NamedTuple):
     ``original`` (None: there was no file), ``uid``, ``gid`` and ``mode`` are from before the first change.
     ``written`` holds the digests of what we wrote last and just before, so that a run killed between record and file
     is understood.  ``exact`` says that nobody else changed the file between our writes: only then may removal put
-    ``original`` back as a whole.  ``keys`` are the entries that are ours, with our values.
+    ``original`` back as a whole.  ``keys`` are the entries that are ours, with our values.  ``main`` is
+    the main file of the configuration that the file belongs to.
     """
 
     engine: str
@@ -43,6 +44,7 @@ class FileRecord(t.NamedTuple):
     exact: bool = True
     created: bool = False
     keys: t.Mapping[tuple[str, ...], t.Any] | None = None
+    main: str = ""
 
     def owns(self, path: tuple[str, ...], value: t.Any) -> bool:
         """Whether ``value`` at ``path`` is what we put there."""
@@ -72,6 +74,7 @@ class FileRecord(t.NamedTuple):
             "schema": _SCHEMA,
             "engine": self.engine,
             "path": self.path,
+            "main": self.main,
             "original": None if self.original is None else base64.b64encode(self.original).decode("ascii"),
             "uid": self.uid,
             "gid": self.gid,
@@ -103,6 +106,7 @@ class FileRecord(t.NamedTuple):
                 written=tuple(_of_type(list, fields["written"])),
                 exact=_of_type(bool, fields["exact"]),
                 created=_of_type(bool, fields["created"]),
+                main=_of_type(str, fields["main"]),
                 keys={tuple(_of_type(list, key["path"])): key["value"] for key in _of_type(list, fields["keys"])},
             )
         except (KeyError, TypeError, ValueError) as error:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import posixpath
 import re
+import types
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
@@ -27,7 +28,8 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*\Z")
 class RuntimeRequest(t.NamedTuple):
     """What the user asks of one engine, in words that every engine understands.
 
-    ``set_as_default`` and ``enable_cdi`` are None where the user said nothing: leave it as it is.
+    ``set_as_default`` and ``enable_cdi`` are None where the user said nothing: leave it as it is.  From
+    ``config_mode`` on the fields are for engines that are configured in TOML.
     """
 
     runtime_name: str = MAIN_NAME
@@ -35,6 +37,12 @@ class RuntimeRequest(t.NamedTuple):
     extra_modes: tuple[str, ...] = ()
     set_as_default: bool | None = None
     enable_cdi: bool | None = None
+    config_mode: str = "auto"
+    drop_in_path: str | None = None
+    runtime_type: str | None = None
+    runtime_options: t.Mapping[str, t.Any] = types.MappingProxyType({})
+    container_annotations: tuple[str, ...] = ()
+    cri_disabled: str = "note"
 
     def check(self) -> None:
         """Raises GpufleetError for a name or a directory that no engine should be given."""
@@ -46,6 +54,19 @@ class RuntimeRequest(t.NamedTuple):
             raise GpufleetError(
                 f"runtime_name {self.runtime_name!r} belongs to a low-level runtime. Choose another name."
             )
+
+    def check_plain(self, engine: str) -> None:
+        """Raises GpufleetError for what an engine that is not configured in TOML has no place for."""
+        given = {
+            "config_mode": self.config_mode == "drop_in",
+            "drop_in_path": self.drop_in_path is not None,
+            "runtime_type": self.runtime_type is not None,
+            "runtime_options": bool(self.runtime_options),
+            "container_annotations": bool(self.container_annotations),
+        }
+        unfit = [name for name, is_given in given.items() if is_given]
+        if unfit:
+            raise GpufleetError(f"{engine} has no {' and no '.join(unfit)}. Leave it out for this engine.")
 
     def runtimes(self) -> dict[str, str]:
         """Name to path of each runtime, the main one first.

@@ -28,13 +28,19 @@ _VARIABLE = re.compile(r"\$\$|\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
 class Unit(t.NamedTuple):
-    """One unit with its drop-ins; ``arguments`` is the command line of its ExecStart, program first."""
+    """One unit with its drop-ins; ``arguments`` is the command line of its ExecStart, program first.
+
+    ``wrapper`` is what the unit starts instead of the program that was expected: then there are no ``arguments``, since
+    those are not the program's.
+    """
 
     name: str
     path: str
     drop_ins: tuple[str, ...] = ()
     arguments: tuple[str, ...] = ()
     listen: tuple[str, ...] = ()
+    slice: str = "system.slice"
+    wrapper: str = ""
 
     def flag_values(self, *names: str) -> list[str]:
         """The values of a flag, given under all its spellings: ``--name=v``, ``--name v``, ``-nv``, ``-n v``."""
@@ -59,6 +65,7 @@ class _Settings:
         self.listen: list[str] = []
         self.environment: dict[str, str] = {}
         self.environment_files: list[str] = []
+        self.slice = "system.slice"
 
     def assign(self, section: str, key: str, value: str) -> None:
         if section == "Service" and key == "ExecStart":
@@ -68,14 +75,19 @@ class _Settings:
             self.listen = [*self.listen, value] if value else []
         elif section == "Service" and key == "EnvironmentFile":
             self.environment_files = [*self.environment_files, value] if value else []
+        elif section == "Service" and key == "Slice" and value.endswith(".slice"):
+            self.slice = value
         elif section == "Service" and key == "Environment":
             if not value:
                 self.environment = {}
             self.environment.update(_pair(word) for word in _words(value) if "=" in word)
 
 
-def load_unit(host: HostRoot, name: str) -> Unit | None:
-    """The unit ``name`` as its files describe it, None where there is none or it is masked."""
+def load_unit(host: HostRoot, name: str, program: str = "") -> Unit | None:
+    """The unit ``name`` as its files describe it, None where there is none or it is masked.
+
+    Its arguments are those of ``program``, if one is named: a shell or another wrapper around it keeps them to itself.
+    """
     path = next((f"{folder}/{name}" for folder in UNIT_FOLDERS if host.is_there(f"{folder}/{name}")), None)
     if path is None or _is_masked(host, path):
         return None
@@ -88,7 +100,10 @@ def load_unit(host: HostRoot, name: str) -> Unit | None:
     for file in settings.environment_files:
         environment.update(_environment_file(host.read_text(file.lstrip("-"))))
     arguments = _arguments(settings.exec_start[-1] if settings.exec_start else "", environment)
-    return Unit(name, path, tuple(drop_ins), tuple(arguments), tuple(settings.listen))
+    unit = Unit(name, path, tuple(drop_ins), tuple(arguments), tuple(settings.listen), settings.slice)
+    if program and arguments and posixpath.basename(arguments[0]) != program:
+        unit = unit._replace(arguments=(), wrapper=arguments[0])
+    return unit
 
 
 def _is_masked(host: HostRoot, path: str) -> bool:
@@ -100,7 +115,7 @@ def _drop_ins(host: HostRoot, name: str) -> list[str]:
     found: dict[str, str] = {}
     kind = posixpath.splitext(name)[1][1:]
     for folder in [f"{base}/{name}.d" for base in UNIT_FOLDERS] + [f"{base}/{kind}.d" for base in UNIT_FOLDERS]:
-        for entry in host.entries(folder):
+        for entry in host.readable_entries(folder):
             if entry.endswith(".conf"):
                 found.setdefault(entry, f"{folder}/{entry}")
     return [found[entry] for entry in sorted(found)]

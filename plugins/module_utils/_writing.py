@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import stat
 import tempfile
 import typing as t
 
@@ -21,7 +22,11 @@ if t.TYPE_CHECKING:
 _PREFIX = ".gpufleet-"
 _SUFFIX = ".tmp"
 _PATIENCE = 100
+_ANY_MODE = 0o7777
 _ACCESS_LIST = "system.posix_acl_access"
+_DEFAULT_LIST = "system.posix_acl_default"
+# What keeps a file from being made in one folder and moved into another, but not from being made in the latter.
+_NO_WAY = (errno.EXDEV, errno.EROFS, errno.EACCES, errno.EPERM)
 
 
 def explain(path: str, doing: str, error: OSError) -> HostError:
@@ -77,31 +82,85 @@ def remove_empty_directories(host: HostRoot, paths: t.Iterable[str]) -> None:
             os.rmdir(host.outer(path))
 
 
-def replace_file(host: HostRoot, path: str, content: bytes, mode: int, owner: tuple[int, int] | None = None) -> None:
+def replace_file(
+    host: HostRoot,
+    path: str,
+    content: bytes,
+    mode: int,
+    owner: tuple[int, int] | None = None,
+    *,
+    ceiling: int = _ANY_MODE,
+    parsed: t.Iterable[str] = (),
+) -> None:
     """Put ``content`` at ``path`` in one step; a link stays a link, its target is replaced.
 
     An existing file keeps owner, mode, access list and SELinux label; ``mode`` and ``owner`` (uid, gid) are for a
-    new one.  The content is on the disk before the name points to it.
+    new one.  No mode ever exceeds ``ceiling``.  The content is on the disk before the name points to it.  In the
+    folders ``parsed`` and below them no other name appears meanwhile, for there it would be read as configuration.
     """
     outer = host.outer(path)
     folder = os.path.dirname(outer)
+
+    def dress(handle: int, temporary: str) -> None:
+        if os.path.dirname(temporary) != folder:
+            _move_in(handle, temporary, folder)
+        _dress(handle, temporary, outer, mode, owner)
+        if ceiling != _ANY_MODE:
+            os.fchmod(handle, os.fstat(handle).st_mode & ceiling)
+
+    stage = _stage(folder, [host.outer(name) for name in parsed])
     try:
         _sweep(folder)
-        handle, temporary = tempfile.mkstemp(_SUFFIX, _PREFIX, folder)
+        try:
+            _replace_by_way_of(stage, outer, content, dress)
+        except OSError as error:
+            # A mount of its own, or nobody may write around it: then there is no other way.
+            if stage == folder or error.errno not in _NO_WAY:
+                raise
+            _replace_by_way_of(folder, outer, content, dress)
     except OSError as error:
         raise explain(path, "written", error) from error
+
+
+def _replace_by_way_of(stage: str, outer: str, content: bytes, dress: t.Callable[[int, str], None]) -> None:
+    _sweep(stage)
+    handle, temporary = tempfile.mkstemp(_SUFFIX, _PREFIX, stage)
     try:
         with os.fdopen(handle, "wb") as stream:
             stream.write(content)
             stream.flush()
-            _dress(stream.fileno(), temporary, outer, mode, owner)
+            dress(stream.fileno(), temporary)
             os.fsync(stream.fileno())
         os.replace(temporary, outer)
-        _sync_folder(folder)
-    except OSError as error:
+        _sync_folder(os.path.dirname(outer))
+    except OSError:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
-        raise explain(path, "written", error) from error
+        raise
+
+
+def _stage(folder: str, parsed: t.Sequence[str]) -> str:
+    """The nearest folder around ``folder`` on its file system that is not ``parsed``; itself if there is none."""
+    stage = folder
+    while stage != "/" and any((stage + "/").startswith(name.rstrip("/") + "/") for name in parsed):
+        stage = os.path.dirname(stage)
+    try:
+        return stage if os.stat(stage).st_dev == os.stat(folder).st_dev else folder
+    except OSError:
+        return folder
+
+
+def _move_in(handle: int, temporary: str, folder: str) -> None:
+    """Give a new file what one that is made in ``folder`` gets from it: its group, and its default access list."""
+    status = os.stat(folder)
+    group = status.st_gid if status.st_mode & stat.S_ISGID else os.getegid()
+    if os.fstat(handle).st_gid != group:
+        os.fchown(handle, -1, group)
+    with contextlib.suppress(OSError):
+        if _ACCESS_LIST in os.listxattr(temporary):
+            os.removexattr(temporary, _ACCESS_LIST)
+        if _DEFAULT_LIST in os.listxattr(folder):
+            os.setxattr(temporary, _ACCESS_LIST, os.getxattr(folder, _DEFAULT_LIST))
 
 
 def remove_file(host: HostRoot, path: str) -> None:

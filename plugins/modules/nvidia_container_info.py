@@ -93,7 +93,7 @@ engines:
       elements: str
       sample: [/usr/lib/systemd/system/docker.service, /etc/systemd/system/docker.service.d/proxy.conf]
     socket:
-      description: The socket that it listens on.
+      description: The socket that it listens on, as far as its unit and its file tell, else its default one.
       type: str
       sample: /run/docker.sock
     config_path:

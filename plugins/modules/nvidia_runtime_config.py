@@ -13,13 +13,22 @@ author:
 description:
   - Registers the runtimes of the NVIDIA Container Toolkit in the configuration of a container engine, makes one of them
     the default, switches CDI on or off, and takes all of it back.
-  - Only the entries that the parameters name are changed. Everything else in the file keeps its bytes, that is order,
-    indentation, line ends, and other keys of the same tables. The file is replaced in one step and keeps its owner,
-    mode, SELinux label, and the symbolic link that leads to it.
+  - Only the entries that the parameters name are changed. Everything else in a file keeps its bytes, that is order,
+    comments, indentation, line ends, and other keys of the same tables. A file is replaced in one step and keeps its
+    owner, mode, SELinux label, and the symbolic link that leads to it.
   - What a file was before the first change is recorded below C(/var/lib/gpufleet-nvidia/state), and O(state=absent)
     restores it.
+  - containerd and CRI-O read several files. Ours go where they do no harm in the version at hand, see
+    O(config_mode). A new runtime inherits the options of the low-level runtime that is in use, such as
+    C(SystemdCgroup) or C(monitor_path), and follows them on later runs.
+  - Before containerd or CRI-O is given a changed configuration, its own program prints what it makes of it, and
+    anything that would change beside our entries is a reason to refuse.
+  - Docker is the system's own. Rootless Docker and Docker as a snap have other files and units, and are not handled
+    yet.
   - The engine is not restarted, see RV(restart_action) and RV(restart_required). The engine does not need to be
     installed.
+  - Hosts need no Python package. Where a host's Python cannot read TOML itself (before 3.11), the controller sends its
+    own tomlkit along, which has to be 0.12 or newer, and 0.13 for hosts with Python 3.8.
 extends_documentation_fragment:
   - gpufleet.nvidia.attributes
   - gpufleet.nvidia.host_root
@@ -40,7 +49,7 @@ options:
   engine:
     description: The container engine to configure.
     type: str
-    choices: [docker]
+    choices: [docker, containerd, crio]
     required: true
   state:
     description:
@@ -81,15 +90,64 @@ options:
     type: bool
   enable_cdi:
     description:
-      - Switches the engine's own support of CDI on or off. For Docker this is C(features.cdi).
+      - Switches the engine's own support of CDI on or off. For Docker this is C(features.cdi), for containerd
+        C(enable_cdi).
+      - Where the version at hand has no such setting, since it knows no CDI (containerd 1.6) or always uses it
+        (containerd 2.4, CRI-O), nothing is written, and a warning says so if that is not what was asked for.
       - When left out, the setting is left alone.
     type: bool
   config_path:
     description:
       - The engine's configuration file.
       - When left out, the file that the engine's systemd unit names on its command line, else the engine's default,
-        which is C(/etc/docker/daemon.json) for Docker.
+        which is C(/etc/docker/daemon.json), C(/etc/containerd/config.toml), or C(/etc/crio/crio.conf).
     type: path
+  config_mode:
+    description:
+      - For containerd and CRI-O, where the entries go. Docker has no drop-ins.
+      - V(in_place) edits the file that takes effect, which is the main file unless an imported one replaces its
+        settings.
+      - V(drop_in) writes O(drop_in_path). Up to containerd 2.0 a drop-in replaces all settings of the CRI instead of
+        adding to them. There it becomes a copy of the CRI's settings from all other files with our entries, which every
+        run brings up to date; between two runs a change of the other files has no effect.
+      - V(auto) is V(drop_in) for CRI-O and for containerd from 2.1 on, which merges drop-ins, and V(in_place) for older
+        or unknown versions of containerd.
+    type: str
+    choices: [auto, in_place, drop_in]
+    default: auto
+  drop_in_path:
+    description:
+      - The drop-in of O(config_mode=drop_in), an absolute path. containerd's main file is left alone if it imports this
+        path already; otherwise one pattern is added to its C(imports).
+      - When left out, C(/etc/containerd/conf.d/99-nvidia.toml) or C(/etc/crio/crio.conf.d/99-nvidia.toml).
+    type: path
+  runtime_type:
+    description:
+      - For containerd and CRI-O, the C(runtime_type) of the registered runtimes.
+      - When left out, that of the low-level runtime in use for containerd, V(oci) for CRI-O.
+    type: str
+  runtime_options:
+    description:
+      - For containerd and CRI-O, entries for the tables of the registered runtimes, merged with what stands there.
+        Dictionaries are tables.
+      - The program, the type, and the annotations have parameters of their own.
+    type: dict
+    default: {}
+  container_annotations:
+    description:
+      - For containerd and CRI-O, annotations of a pod that its containers get to see, such as V(cdi.k8s.io/*). They are
+        added to those that are inherited, as C(container_annotations) or C(allowed_annotations). CRI-O ignores a
+        runtime with names in the latter that it does not know.
+    type: list
+    elements: str
+    default: []
+  cri_disabled:
+    description:
+      - What to do where containerd's CRI is switched off, as it is in Docker's packages. V(note) warns, V(fail) fails.
+        Nothing is changed in any case.
+    type: str
+    choices: [note, fail]
+    default: note
   engine_version:
     description:
       - Version of the engine, such as V(26.1.5).
@@ -99,7 +157,8 @@ options:
   validate:
     description:
       - Whether the engine's own validator judges the new content before it is written.
-      - V(auto) does so where the program can be run and has a validator, which Docker has since version 23.0.
+      - V(auto) does so where the program can be run and has a validator, which Docker has since version 23.0,
+        containerd (C(config dump)) and CRI-O (C(config)) always.
       - V(true) fails where it cannot, V(false) skips it.
     type: str
     choices: ['auto', 'true', 'false']
@@ -121,6 +180,10 @@ options:
     description: With O(state=absent), remove the backups of the files concerned too.
     type: bool
     default: false
+  shipped_tomlkit:
+    description:
+      - Internal, not for use in tasks. The controller packs its own tomlkit into it for hosts that need one.
+    type: str
 seealso:
   - module: gpufleet.nvidia.nvidia_container_info
 """
@@ -134,8 +197,8 @@ EXAMPLES = r"""
 - name: Let Docker take it over
   ansible.builtin.systemd_service:
     name: "{{ docker_runtime.service }}"
-    state: "{{ {'reload': 'reloaded', 'restart': 'restarted'}[docker_runtime.restart_action] }}"
-  when: docker_runtime.restart_action != 'none'
+    state: "{{ {'reload': 'reloaded', 'restart': 'restarted'}[docker_runtime.pending_action] }}"
+  when: docker_runtime.restart_required
 
 - name: Make it the default, and register the runtime that only uses CDI beside it
   gpufleet.nvidia.nvidia_runtime_config:
@@ -155,6 +218,24 @@ EXAMPLES = r"""
     host_root: /srv/images/gpu-node
     runtime_dir: /usr/local/nvidia/toolkit
 
+- name: Register the runtime nvidia with containerd, in the way that suits its version
+  gpufleet.nvidia.nvidia_runtime_config:
+    engine: containerd
+    set_as_default: true
+    container_annotations: ["cdi.k8s.io/*"]
+
+- name: Use systemd's control groups whatever the low-level runtime does
+  gpufleet.nvidia.nvidia_runtime_config:
+    engine: containerd
+    runtime_options:
+      options:
+        SystemdCgroup: true
+
+- name: Keep everything in CRI-O's main file
+  gpufleet.nvidia.nvidia_runtime_config:
+    engine: crio
+    config_mode: in_place
+
 - name: Put everything back as it was
   gpufleet.nvidia.nvidia_runtime_config:
     engine: docker
@@ -167,13 +248,23 @@ config_path:
   returned: success
   type: str
   sample: /etc/docker/daemon.json
+drop_in_path:
+  description: The drop-in that our entries go into, null where they go into another file.
+  returned: success
+  type: str
+  sample: /etc/containerd/conf.d/99-nvidia.toml
+config_version:
+  description: Version of the format of containerd's main file, null for other engines.
+  returned: success
+  type: int
+  sample: 2
 engine_version:
   description: The engine's version, null where it is unknown.
   returned: success
   type: str
   sample: 26.1.5
 runtimes:
-  description: All runtimes that the file registers afterwards, with the paths of their programs.
+  description: All runtimes that the files register afterwards, with the paths of their programs.
   returned: success
   type: dict
   sample:
@@ -203,21 +294,25 @@ backup_files:
 restart_action:
   description:
     - The least that makes this change effective, one of V(none), V(reload), and V(restart). It follows from the change
-      alone, whether or not the engine runs.
+      alone, whether or not the engine runs. A file that the engine does not read needs V(none).
+    - Where RV(pending_action) is not null, that is what an engine is to be given. It also knows of earlier changes that
+      were not taken over, and of those that this one takes back.
   returned: success
   type: str
   sample: reload
 restart_required:
   description:
     - Whether the running engine differs from the file, also when this task did not change the file, for example since
-      an earlier play ended before its handlers. V(false) where no engine runs or can be asked.
+      an earlier play ended before its handlers. V(false) where RV(pending_action) is null.
+    - CRI-O, and a containerd whose CRI does not answer, cannot be asked. They differ if a file changed after they were
+      started.
   returned: success
   type: bool
   sample: true
 pending_action:
   description:
     - The least that brings the running engine to what the file says, one of V(none), V(reload), and V(restart).
-      It is V(none) where RV(restart_required) is V(false).
+    - Null where the engine does not run, does not answer, or reads another file.
   returned: success
   type: str
   sample: reload
@@ -227,7 +322,9 @@ service:
   type: str
   sample: docker.service
 socket:
-  description: The socket that the engine listens on.
+  description:
+    - The socket that the engine listens on, as its unit, its file, or its socket unit names it.
+    - Where none of them does, the engine's own default, which is C(/var/run/docker.sock) for Docker.
   returned: success
   type: str
   sample: /run/docker.sock
@@ -236,7 +333,6 @@ socket:
 from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._backups import BACKUP_DIR
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import Action
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import ENGINES
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import (
     HOST_ROOT_OPTIONS,
@@ -246,22 +342,28 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import (
     label_new_files,
     run_in,
 )
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._runtime_configuration import (
-    Options,
-    RuntimeConfiguration,
-)
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._planning import Options
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._runtime_configuration import RuntimeConfiguration
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._runtime_set import MODE_PROGRAMS, RuntimeRequest
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._shipped import offer
 
 
 def configure(module: AnsibleModule) -> dict[str, object]:
     """Plan and write; the result as documented."""
     params = module.params
+    offer("tomlkit", params["shipped_tomlkit"])
     request = RuntimeRequest(
         runtime_name=params["runtime_name"],
         runtime_dir=params["runtime_dir"],
         extra_modes=tuple(params["extra_modes"]),
         set_as_default=params["set_as_default"],
         enable_cdi=params["enable_cdi"],
+        config_mode=params["config_mode"],
+        drop_in_path=params["drop_in_path"],
+        runtime_type=params["runtime_type"],
+        runtime_options=params["runtime_options"],
+        container_annotations=tuple(params["container_annotations"]),
+        cri_disabled=params["cri_disabled"],
     )
     options = Options(
         engine=params["engine"],
@@ -278,15 +380,17 @@ def configure(module: AnsibleModule) -> dict[str, object]:
     label_new_files(module, host, outcome.files)
     return {
         "changed": outcome.changed,
-        "diff": diff_of(outcome.files),
+        "diff": diff_of(outcome.files, ENGINES[options.engine].syntax),
         "config_path": outcome.config_path,
+        "drop_in_path": outcome.drop_in_path,
+        "config_version": outcome.config_version,
         "engine_version": outcome.engine_version,
         "runtimes": outcome.runtimes,
         "default_runtime": outcome.default_runtime,
         "backup_files": outcome.backup_files,
         "restart_action": str(outcome.restart_action),
-        "restart_required": outcome.pending_action is not Action.NONE,
-        "pending_action": str(outcome.pending_action),
+        "restart_required": bool(outcome.pending_action),
+        "pending_action": None if outcome.pending_action is None else str(outcome.pending_action),
         "service": outcome.service,
         "socket": outcome.socket,
         "warnings": outcome.warnings,
@@ -304,11 +408,18 @@ def main() -> None:
             "set_as_default": {"type": "bool"},
             "enable_cdi": {"type": "bool"},
             "config_path": {"type": "path"},
+            "config_mode": {"type": "str", "choices": ["auto", "in_place", "drop_in"], "default": "auto"},
+            "drop_in_path": {"type": "path"},
+            "runtime_type": {"type": "str"},
+            "runtime_options": {"type": "dict", "default": {}},
+            "container_annotations": {"type": "list", "elements": "str", "default": []},
+            "cri_disabled": {"type": "str", "choices": ["note", "fail"], "default": "note"},
             "engine_version": {"type": "str"},
             "validate": {"type": "str", "choices": ["auto", "true", "false"], "default": "auto"},
             "require_runtime": {"type": "bool", "default": False},
             "backup_dir": {"type": "path", "default": BACKUP_DIR},
             "purge_backups": {"type": "bool", "default": False},
+            "shipped_tomlkit": {"type": "str", "no_log": True},
             **HOST_ROOT_OPTIONS,
         },
         supports_check_mode=True,

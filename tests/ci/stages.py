@@ -125,7 +125,8 @@ def sandbox_host(work: Workspace) -> None:
     controller = next((work.interpreters[minor] for minor in reversed(OLDEST_CORE) if minor in work.interpreters), None)
     node = work.interpreters.get(OLDEST_NODE)
     if controller and node:
-        runs.append((work.venv("oldest", controller), work.venv("node", node).python))
+        # The bare interpreter: tomlkit is to come from the controller.
+        runs.append((work.venv("oldest", controller), node.path))
     else:
         print("No Python for the oldest ansible-core with the oldest node on this machine.", file=work.log)
     for venv, node_python in runs:

@@ -20,6 +20,8 @@ WITHOUT_DEFAULT = {
     "nvidia_runtime_set_as_default",
     "nvidia_runtime_enable_cdi",
     "nvidia_runtime_config_path",
+    "nvidia_runtime_drop_in_path",
+    "nvidia_runtime_type",
     "nvidia_runtime_engine_version",
 }
 
@@ -52,3 +54,39 @@ def test_variables_without_default_are_omitted_where_they_are_not_set() -> None:
     text = (ROLE / "tasks/main.yml").read_text(encoding="utf-8")
     for name in WITHOUT_DEFAULT:
         assert f"{name} | default(omit)" in text
+
+
+@pytest.mark.parametrize(
+    ("pending", "changed", "earlier", "expected"),
+    [
+        # An engine that answered knows best, whatever was changed on the way.
+        ("none", "restart", "restart", "none"),
+        ("reload", "restart", None, "reload"),
+        ("restart", "none", None, "restart"),
+        # For a silent one all changes of the play add up.
+        (None, "reload", None, "reload"),
+        (None, "reload", "restart", "restart"),
+        (None, "restart", "reload", "restart"),
+        (None, "none", "reload", "reload"),
+        (None, "none", None, "none"),
+    ],
+)
+def test_what_the_handlers_give_an_engine(
+    pending: str | None, changed: str, earlier: str | None, expected: str
+) -> None:
+    jinja2 = pytest.importorskip("jinja2")
+    variables = load("vars/main.yml")
+    item = {"item": "docker", "pending_action": pending, "restart_action": changed}
+    due = {} if earlier is None else {"/ docker": {"action": earlier}}
+    known = {"item": item, "nvidia_runtime_host_root": "/", "nvidia_runtime_due": due}
+    place = jinja2.Template(variables["nvidia_runtime_place"]).render(known)
+    assert place == "/ docker"
+    action = jinja2.Template(variables["nvidia_runtime_action"]).render(known, nvidia_runtime_place=place)
+    assert action.strip() == expected
+
+
+def test_engines_are_treated_in_the_same_order_in_every_run() -> None:
+    """These filters go by the hash of their items, which differs from one run to the next."""
+    for name in ("tasks/main.yml", "handlers/main.yml", "vars/main.yml"):
+        text = (ROLE / name).read_text(encoding="utf-8")
+        assert not re.findall(r"\|\s*(union|difference|intersect|symmetric_difference)\b", text)

@@ -11,7 +11,11 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._docker_plan import DockerPlanner, catch_up
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._docker_plan import (
+    DockerPlanner,
+    catch_up,
+    configured_state,
+)
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import (
     Action,
     ConfiguredState,
@@ -20,9 +24,11 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import (
     LiveState,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import ConfigurationError, GpufleetError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._json_document import JsonDocument
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import FileRecord
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._runtime_set import RuntimeRequest
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd_units import Unit
+from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.fake_files import FakeFiles
 
 DAEMON_JSON = "/etc/docker/daemon.json"
 NVIDIA = "/usr/bin/nvidia-container-runtime"
@@ -40,7 +46,11 @@ class File:
         self.unit = Unit("docker.service", "/lib/docker.service", arguments=("/usr/bin/dockerd", *flags))
 
     def context(self) -> Context:
-        return Context(DAEMON_JSON, self.content, self.record, self.unit, self.version, lambda one, other: one == other)
+        return (
+            FakeFiles()
+            .context(DAEMON_JSON, self.version)
+            ._replace(content=self.content, record=self.record, unit=self.unit)
+        )
 
     def present(self, **asked: t.Any) -> EnginePlan:
         plan = DockerPlanner(self.context()).present(RuntimeRequest(**asked))
@@ -317,7 +327,7 @@ def test_set_as_default_false_leaves_a_default_of_others() -> None:
 
 def test_a_path_to_the_same_program_is_left_as_it_is_spelled() -> None:
     content = b'{"runtimes": {"nvidia": {"path": "nvidia-container-runtime"}}}'
-    context = Context(DAEMON_JSON, content, None, None, None, lambda _one, _other: True)
+    context = FakeFiles({DAEMON_JSON: content}).context(DAEMON_JSON)._replace(same_program=lambda _one, _other: True)
     assert not DockerPlanner(context).present(RuntimeRequest()).files[0].changed
 
 
@@ -411,6 +421,27 @@ def test_another_default_is_reloaded_but_none_needs_a_restart() -> None:
         ({"cdi": True}, ConfiguredState(cdi=False), Action.RESTART),
         ({"cdi": True}, ConfiguredState(), Action.NONE),
         ({"cdi": None}, ConfiguredState(cdi=True), Action.NONE),
+        # Names that are built in, or stand in the unit too, are compared where the file has them: there it wins.
+        (
+            {"runtimes": {"io.containerd.kata.v2": "/k"}},
+            ConfiguredState({"io.containerd.kata.v2": runtime("/k")}),
+            Action.NONE,
+        ),
+        (
+            {"runtimes": {"io.containerd.kata.v2": "/old"}},
+            ConfiguredState({"io.containerd.kata.v2": runtime("/k")}),
+            Action.RELOAD,
+        ),
+        (
+            {"runtimes": {"nvidia": "/old"}},
+            ConfiguredState({"nvidia": runtime()}, flagged_runtimes=("nvidia",)),
+            Action.RELOAD,
+        ),
+        (
+            {"runtimes": {"nvidia": NVIDIA}},
+            ConfiguredState({"nvidia": runtime()}, flagged_runtimes=("nvidia",)),
+            Action.NONE,
+        ),
     ],
 )
 def test_what_a_running_daemon_needs(live: dict[str, t.Any], state: ConfiguredState, action: Action) -> None:
@@ -418,6 +449,40 @@ def test_what_a_running_daemon_needs(live: dict[str, t.Any], state: ConfiguredSt
     known["runtimes"] = {"runc": "runc", **known["runtimes"]}
     said = LiveState(version="26.1.5", live_restore=False, running_containers=0, **known)
     assert catch_up(said, state) is action
+
+
+@pytest.mark.parametrize(
+    ("content", "flags", "version", "cdi"),
+    [
+        # Measured on dockerd 28.5.2, which answers with no CDISpecDirs for all that is False here.
+        ({}, [], (28, 5, 2), True),
+        ({"cdi-spec-dirs": []}, [], (28, 5, 2), False),
+        ({"cdi-spec-dirs": [""]}, [], (28, 5, 2), False),
+        ({"cdi-spec-dirs": [""], "features": {"cdi": True}}, [], (28, 5, 2), False),
+        ({"cdi-spec-dirs": [], "features": {"cdi": True}}, [], (28, 5, 2), False),
+        ({"cdi-spec-dirs": ["/etc/cdi"]}, [], (28, 5, 2), True),
+        ({"cdi-spec-dirs": None}, [], (28, 5, 2), True),
+        ({}, ["--feature", "cdi=false"], (28, 5, 2), False),
+        ({}, ["--feature=cdi=true"], (26, 1, 5), True),
+        ({}, ["--feature=cdi"], (26, 1, 5), True),
+        ({}, ["--feature=buildkit=false"], (28, 5, 2), True),
+        ({}, ["--feature=cdi=false"], None, False),
+        ({}, ["--cdi-spec-dir="], (28, 5, 2), False),
+        ({}, ["--cdi-spec-dir=/etc/cdi"], (28, 5, 2), True),
+        ({}, ["--cdi-spec-dir=", "--cdi-spec-dir=/etc/cdi"], (28, 5, 2), True),
+        ({"cdi-spec-dirs": []}, [], None, False),
+        ({"cdi-spec-dirs": []}, [], (20, 10, 24), None),
+        ({}, [], (26, 1, 5), False),
+        ({}, [], None, None),
+    ],
+)
+def test_whether_cdi_is_on(content: t.Any, flags: list[str], version: tuple[int, ...] | None, cdi: bool | None) -> None:
+    document = JsonDocument.from_bytes(DAEMON_JSON, json.dumps(content).encode())
+    unit = Unit("docker.service", "/lib/docker.service", arguments=("/usr/bin/dockerd", *flags))
+    state = configured_state(document, unit, version)
+    assert state.cdi is cdi
+    live = LiveState("28.5.2", {"runc": "runc"}, "runc", cdi=cdi)
+    assert catch_up(live, state) is Action.NONE
 
 
 # -- refusals --------------------------------------------------------------------------------------------------------
@@ -470,6 +535,23 @@ def test_refuses_to_remove_the_runtime_that_the_unit_names() -> None:
 def test_refuses_features_that_the_unit_also_passes() -> None:
     with pytest.raises(GpufleetError, match="--feature buildkit=true"):
         File("{}", ["--feature", "buildkit=true"]).present(enable_cdi=True)
+
+
+@pytest.mark.parametrize(
+    ("asked", "flag", "key"),
+    [({"set_as_default": True}, "--default-runtime=kata", "default-runtime"),
+     ({"enable_cdi": True}, "--feature=buildkit=true", "features")],
+)  # fmt: skip
+def test_a_flag_that_came_after_our_change_is_told(asked: dict[str, t.Any], flag: str, key: str) -> None:
+    file = File("{}")
+    assert file.present(**asked).warnings == ()
+    file.unit = file.unit._replace(arguments=("/usr/bin/dockerd", flag))
+    plan = file.present(**asked)
+    assert not plan.files[0].changed
+    (warning,) = plan.warnings
+    assert flag.replace("=", " ", 1) in warning
+    assert "will not start any more" in warning
+    assert f"Remove the flag from the unit, or {key} from the file" in warning
 
 
 def test_a_flag_that_is_not_written_does_not_matter() -> None:

@@ -157,12 +157,12 @@ def test_resolve_may_leave_the_last_link(root: Path, host: HostRoot) -> None:
 def test_loop_of_links(root: Path, host: HostRoot, links: dict[str, str]) -> None:
     for link, target in links.items():
         (root / link).symlink_to(target)
-    for read in (host.resolve, host.read):
+    for read in (host.resolve, host.read, host.entries):
         with pytest.raises(HostError, match="/a/x: too many symbolic links"):
             read("/a/x")
     assert host.read_text("/a/x") == ""
     assert not host.exists("/a/x")
-    assert host.entries("/a/x") == []
+    assert host.readable_entries("/a/x") == []
 
 
 @pytest.mark.parametrize(("length", "fine"), [(40, True), (41, False)])
@@ -351,3 +351,16 @@ def test_same_program_of_absent_files(root: Path, host: HostRoot) -> None:
 def test_same_program_with_a_loop_of_links(root: Path, host: HostRoot) -> None:
     (root / "a").symlink_to("a")
     assert not host.same_program("/a", "/usr/bin/runc")
+
+
+@pytest.mark.parametrize("error", [PermissionError(13, "Permission denied"), OSError(5, "Input/output error")])
+def test_a_directory_that_cannot_be_read_is_not_an_empty_one(
+    monkeypatch: pytest.MonkeyPatch, host: HostRoot, error: OSError
+) -> None:
+    def listdir(_path: str) -> list[str]:
+        raise error
+
+    monkeypatch.setattr(os, "listdir", listdir)
+    with pytest.raises(HostError, match=f"/etc/docker cannot be read: {error.strerror}"):
+        host.entries("/etc/docker")
+    assert host.readable_entries("/etc/docker") == host.glob("/etc/docker/*") == []

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import select
@@ -266,3 +267,36 @@ def test_lock_that_is_a_folder(host: HostRoot, file: Path) -> None:
     file.mkdir()
     with pytest.raises(HostError, match=f"{LOCK_FILE} cannot be opened: Is a directory"), host_lock(host, 0):
         raise AssertionError
+
+
+@pytest.mark.parametrize("becomes", ["gone", "another's"])
+def test_a_lock_file_that_somebody_took_away_fails_nothing(host: HostRoot, file: Path, becomes: str) -> None:
+    """The work is done by then; and the file that stands there now is another run's lock."""
+    with host_lock(host, 0):
+        file.unlink()
+        if becomes != "gone":
+            file.write_text("1\n")
+    assert file.exists() is (becomes != "gone")
+    assert _is_free(host)
+
+
+def test_a_file_system_without_locks(monkeypatch: pytest.MonkeyPatch, host: HostRoot) -> None:
+    def refuse(_handle: int, _operation: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    before = os.listdir("/proc/self/fd")
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with pytest.raises(HostError, match=f"{LOCK_FILE} cannot be locked: No locks available"), host_lock(host, 0):
+        raise AssertionError
+    assert os.listdir("/proc/self/fd") == before
+
+
+def test_a_full_file_system_stops_no_lock(monkeypatch: pytest.MonkeyPatch, host: HostRoot) -> None:
+    def full(_handle: int, _text: bytes) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "write", full)
+    with host_lock(host, 0):
+        monkeypatch.undo()
+        assert not _is_free(host)
+    assert _is_free(host)

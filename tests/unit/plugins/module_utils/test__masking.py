@@ -40,10 +40,18 @@ SECRET_NAMES = [
     "access-key-id",
     "private_key",
     "privateKeyPath",
+    "pass",
+    "PASS",
+    "db_pass",
+    "pwd",
+    "Authorization",
+    "proxy-authorization",
 ]
 PLAIN_NAMES = [
     "authorization-plugins",
     "author",
+    "bypass",
+    "passive",
     "credsStore",
     "data-root",
     "default-runtime",
@@ -71,6 +79,17 @@ PLAIN_NAMES = [
         ("http://user:hunter2's@proxy", f"http://{MASK}@proxy"),
         ("a http://u:hunter2@x, b 'http://u:hunter2@y'", f"a http://{MASK}@x, b 'http://{MASK}@y'"),
         ('Get "http://u:hunter2@x/v2/": EOF', f'Get "http://{MASK}@x/v2/": EOF'),
+        # Not proper, but what people write, and what Go's parser quotes in its complaint.
+        ("http://u:hun/ter2@proxy", f"http://{MASK}@proxy"),
+        ("http://u:hun/t@er2@proxy:3128", f"http://{MASK}@proxy:3128"),
+        ("http://u:hun?te#r2@proxy", f"http://{MASK}@proxy"),
+        ("u:hunter2@proxy:3128", f"{MASK}@proxy:3128"),
+        ("u:hun@ter2@proxy", f"{MASK}@proxy"),
+        ("HTTP_PROXY=u:hunter2@proxy", f"HTTP_PROXY={MASK}@proxy"),
+        ("password=hunter2 and more", f"password={MASK} and more"),
+        ("x;db-password='hunter2 hunter2'", f"x;db-password={MASK}"),
+        ("https://x/?a=b&token=hunter2&c=d", f"https://x/?a=b&token={MASK}&c=d"),
+        ("--log-opt splunk-token=hunter2,tag=x", f"--log-opt splunk-token={MASK},tag=x"),
     ],
 )
 def test_user_information_is_hidden(text: str, masked: str) -> None:
@@ -91,6 +110,12 @@ def test_user_information_is_hidden(text: str, masked: str) -> None:
         "http://proxy and root@example.org",
         '"http://proxy" "root@example.org"',
         "sha256:abc@def",
+        "busybox:1.36@sha256:0123",
+        "http://[::1]:80/x@y",
+        "mailto:root@example.org",
+        "keyring=x&path=y",
+        "author=me",
+        "at 12:30 root@example.org",
     ],
 )
 def test_other_texts_stay(text: str) -> None:
@@ -121,6 +146,7 @@ def test_daemon_json() -> None:
     "log-opts": {"splunk-token": "hunter2", "splunk-url": "https://u:hunter2@splunk:8088", "tag": "a@b"},
     "auths": {"https://registry": {"auth": "aHVudGVyMg=="}},
     "registry-mirrors": ["https://u:hunter2@mirrör", "https://other"],
+    "exec-opts": ["password=hunter2"],
     "password": "a", "password": "hunter2"
 }"""
     masked = """{
@@ -128,6 +154,7 @@ def test_daemon_json() -> None:
     "log-opts": {"splunk-token": "********", "splunk-url": "https://********@splunk:8088", "tag": "a@b"},
     "auths": "********",
     "registry-mirrors": ["https://********@mirrör", "https://other"],
+    "exec-opts": ["password=********"],
     "password": "********", "password": "********"
 }"""
     assert mask_json(text) == masked

@@ -8,23 +8,29 @@ import contextlib
 import json
 import os
 import stat
+import tempfile
 import typing as t
 
 import pytest
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils import _lock, _runtime_configuration, _writing
+from ansible_collections.gpufleet.nvidia.plugins.module_utils import (
+    _lock,
+    _plan_writer,
+    _runtime_configuration,
+    _writing,
+)
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import Action
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, HostError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._runtime_configuration import (
-    Options,
-    Outcome,
-    RuntimeConfiguration,
-)
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._plan_writer import PlanWriter
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._planning import Options
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._runtime_configuration import RuntimeConfiguration
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._runtime_set import RuntimeRequest
 
 if t.TYPE_CHECKING:
     from pathlib import Path
+
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._outcome import Outcome
 
 ORIGINAL = b'{\n  "debug": true\n}'
 DAEMON_JSON = "/etc/docker/daemon.json"
@@ -208,6 +214,96 @@ def test_absent_finds_every_file_that_was_recorded(tree: Tree) -> None:
     assert not tree.absent().changed
 
 
+def _backups(tree: Tree) -> list[str]:
+    return sorted(path.name.partition(".json~")[0] for path in tree.root.rglob("*.backup"))
+
+
+def test_purge_takes_the_backups_of_the_named_file_only(tree: Tree) -> None:
+    tree.write(DAEMON_JSON, ORIGINAL)
+    tree.write("/srv/other.json", ORIGINAL)
+    tree.present()
+    tree.present(options={"config_path": "/srv/other.json"})
+    assert _backups(tree) == ["etc~docker~daemon", "srv~other"]
+    tree.absent(config_path="/srv/other.json", purge_backups=True)
+    assert _backups(tree) == ["etc~docker~daemon"]
+
+
+def test_purge_takes_the_backups_of_all_recorded_files(tree: Tree) -> None:
+    tree.write(DAEMON_JSON, ORIGINAL)
+    tree.write("/srv/other.json", ORIGINAL)
+    before = tree.bytes_and_modes()
+    tree.present()
+    tree.present(options={"config_path": "/srv/other.json"})
+    tree.absent(purge_backups=True)
+    assert _backups(tree) == []
+    assert tree.bytes_and_modes() == before
+
+
+@pytest.mark.parametrize("existing", [None, "/srv", "/srv/a/backups"])
+def test_purge_takes_the_directories_that_were_made_for_backups(installed: Tree, existing: str | None) -> None:
+    installed.write(DAEMON_JSON, ORIGINAL)
+    if existing is not None:
+        installed.path(existing).mkdir(parents=True)
+    before = installed.bytes_and_modes()
+    options: dict[str, t.Any] = {"backup_dir": "/srv/a/backups"}
+    installed.present(options=options)
+    installed.present(options=options, extra_modes=("cdi",))
+    assert len(list(installed.path("/srv/a/backups").iterdir())) == 2
+    installed.absent(purge_backups=True, **options)
+    assert installed.bytes_and_modes() == before
+
+
+def test_directories_that_were_made_for_backups_by_a_later_run_go_too(installed: Tree) -> None:
+    before = installed.bytes_and_modes()
+    installed.present()
+    installed.present(options={"backup_dir": "/srv/a/backups"}, extra_modes=("cdi",))
+    assert installed.path("/srv/a/backups").is_dir()
+    installed.absent(purge_backups=True, backup_dir="/srv/a/backups")
+    assert installed.bytes_and_modes() == before
+
+
+@pytest.mark.parametrize("order", [(1, 2), (2, 1)])
+def test_the_last_record_to_go_takes_the_directories_along(tree: Tree, order: tuple[int, int]) -> None:
+    tree.write("/srv/1.json", ORIGINAL)
+    tree.write("/srv/2.json", ORIGINAL)
+    before = tree.bytes_and_modes()
+    for number in (1, 2):
+        tree.present(options={"config_path": f"/srv/{number}.json"})
+    for number in order:
+        tree.absent(config_path=f"/srv/{number}.json", purge_backups=True)
+    assert tree.bytes_and_modes() == before
+
+
+def test_the_record_is_for_its_owner_only(tree: Tree) -> None:
+    """It holds the file as it was, with all secrets in it."""
+    tree.write(DAEMON_JSON, ORIGINAL)
+    tree.present()
+    (record,) = tree.path("/var/lib/gpufleet-nvidia/state").iterdir()
+    assert stat.S_IMODE(record.stat().st_mode) == 0o600
+    assert stat.S_IMODE(record.parent.stat().st_mode) == 0o700
+
+
+@pytest.mark.parametrize("spelled", ["/opt//nv/", "/opt/./nv", "/opt/x/../nv"])
+def test_paths_are_written_in_their_plain_form(tree: Tree, spelled: str) -> None:
+    assert tree.present(runtime_dir=spelled).runtimes == {"nvidia": "/opt/nv/nvidia-container-runtime"}
+    assert not tree.present(runtime_dir="/opt/nv").changed
+
+
+def test_a_stale_file_is_no_reason_to_disturb_the_daemon(tree: Tree) -> None:
+    tree.write("/srv/one.json", '{"runtimes": {}}')
+    tree.present(options={"config_path": "/srv/one.json"}, enable_cdi=True)
+    outcome = tree.absent()
+    assert outcome.changed
+    assert outcome.restart_action is Action.NONE
+
+
+def test_a_file_that_the_unit_does_not_name_is_no_reason_either(tree: Tree) -> None:
+    tree.write("/etc/systemd/system/docker.service", UNIT)
+    outcome = tree.present(options={"config_path": DAEMON_JSON}, enable_cdi=True)
+    assert outcome.restart_action is Action.NONE
+    assert outcome.pending_action is None
+
+
 @pytest.mark.parametrize(
     ("asked", "options", "words"),
     [
@@ -218,6 +314,7 @@ def test_absent_finds_every_file_that_was_recorded(tree: Tree) -> None:
         ({}, {"backup_dir": "/etc/crio/crio.conf.d/old"}, "every file is configuration"),
         ({}, {"backup_dir": "backups"}, "backup_dir 'backups' is not an absolute path"),
         ({}, {"validate": "true"}, "validate is true, but no docker"),
+        ({}, {"engine_version": "latest"}, "engine_version 'latest' is not a version. Write it in digits and dots"),
     ],
 )
 def test_refuses_before_anything_is_written(
@@ -277,6 +374,27 @@ def test_what_the_validator_refuses_is_not_written(live: Tree) -> None:
     assert live.present(options={"validate": "false"}).changed
 
 
+def test_what_the_validator_says_has_no_secrets_in_it(live: Tree) -> None:
+    live.write(DAEMON_JSON, '{"log-opts": {"splunk-token": "hunter2"}}')
+    live.write("/lib/systemd/system/docker.service", "[Service]\nExecStart=dockerd --registry-token hunter3\n")
+    live.answers["--validate"] = (1, "", "log-opts: (from flag: map[a:hunter4], from file: x) hunter2 hunter3\n")
+    with pytest.raises(GpufleetError, match="docker refuses what would be written") as caught:
+        live.present()
+    assert "hunter" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["mkdtemp", "makedirs"])
+def test_no_room_for_the_validator_s_copy(live: Tree, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    def full(*_args: t.Any, **_more: t.Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(tempfile if name == "mkdtemp" else os, name, full)
+    with pytest.raises(HostError, match=r"in /tmp cannot be .*: No space left on device\. Make room"):
+        live.present()
+    assert not live.path(DAEMON_JSON).exists()
+    assert not list(live.path("/tmp").iterdir())
+
+
 def test_an_engine_without_validator_is_believed(live: Tree) -> None:
     live.answers["--validate"] = (125, "", "Status: unknown flag: --validate\nSee 'dockerd --help'.")
     with pytest.raises(GpufleetError, match="unknown flag"):
@@ -328,7 +446,7 @@ def _kill_at(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
         return wrapped
 
     for name in ("replace_file", "remove_file"):
-        monkeypatch.setattr(_runtime_configuration, name, counting(getattr(_writing, name)))
+        monkeypatch.setattr(_plan_writer, name, counting(getattr(_writing, name)))
 
 
 @pytest.mark.parametrize("content", [None, ORIGINAL], ids=["no file", "foreign keys"])
@@ -391,7 +509,7 @@ def test_a_failed_write_leaves_no_record(installed: Tree, monkeypatch: pytest.Mo
         raise HostError(message)
 
     with monkeypatch.context() as patched:
-        patched.setattr(RuntimeConfiguration, "_put", put)
+        patched.setattr(PlanWriter, "_put", put)
         with pytest.raises(HostError, match="no room"):
             installed.present()
     installed.absent(purge_backups=True)
@@ -410,6 +528,46 @@ def test_a_run_that_waited_for_the_lock_plans_again(tree: Tree, monkeypatch: pyt
     outcome = tree.present()
     assert json.loads(tree.path(DAEMON_JSON).read_bytes())["labels"] == ["theirs"]
     assert outcome.files[0].before == b'{"labels": ["theirs"]}'
+
+
+def _meanwhile(monkeypatch: pytest.MonkeyPatch, work: t.Callable[[], object]) -> None:
+    """Another run does its work between our plan and our lock."""
+    lock = _lock.host_lock
+
+    def late(host: HostRoot) -> t.Any:
+        monkeypatch.setattr(_runtime_configuration, "host_lock", lock)
+        work()
+        return lock(host)
+
+    monkeypatch.setattr(_runtime_configuration, "host_lock", late)
+
+
+def test_what_another_run_did_meanwhile_is_not_ours(live: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    live.write(DAEMON_JSON, ORIGINAL)
+    _meanwhile(monkeypatch, live.present)
+    outcome = live.present()
+    assert (outcome.changed, outcome.files, outcome.backup_files) == (False, [], [])
+    assert outcome.restart_action is Action.NONE
+
+
+def test_what_is_planned_anew_is_judged_anew(live: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    live.write(DAEMON_JSON, ORIGINAL)
+    theirs = '{"hosts": "bad"}'
+
+    def spoil() -> None:
+        live.write(DAEMON_JSON, theirs)
+        live.answers["--validate"] = (1, "", "bad hosts")
+
+    _meanwhile(monkeypatch, spoil)
+    with pytest.raises(GpufleetError, match="docker refuses what would be written"):
+        live.present()
+    assert live.path(DAEMON_JSON).read_text() == theirs
+    assert not live.path("/var/lib/gpufleet-nvidia").exists()
+
+
+def test_what_is_planned_again_alike_is_judged_once(live: Tree) -> None:
+    live.present()
+    assert sum("--validate" in argv for argv in live.commands) == 1
 
 
 def test_a_damaged_record_is_named_and_nothing_is_touched(tree: Tree) -> None:

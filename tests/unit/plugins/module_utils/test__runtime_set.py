@@ -123,3 +123,19 @@ def test_name_asked_for_is_registered_and_the_main_runtime_is_first(name: str, m
 )
 def test_is_nvidia_program(path: t.Any, nvidia: bool) -> None:
     assert is_nvidia_program(path) is nvidia
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"config_mode": "drop_in"},
+        {"drop_in_path": "/etc/docker/nvidia.json"},
+        {"runtime_type": "oci"},
+        {"runtime_options": {"privileged": True}},
+        {"container_annotations": ("cdi.k8s.io/*",)},
+    ],
+)
+def test_what_only_toml_has_is_refused_elsewhere(asked: dict[str, t.Any]) -> None:
+    with pytest.raises(GpufleetError, match=f"^docker has no {next(iter(asked))}. Leave it out"):
+        RuntimeRequest(**asked).check_plain("docker")
+    RuntimeRequest(config_mode="in_place").check_plain("docker")

@@ -317,3 +317,27 @@ def test_environment(tmp_path: Path, service: str, expected: str) -> None:
 def test_flag_values(arguments: str, names: tuple[str, ...], values: list[str]) -> None:
     # The program itself is never a flag.
     assert Unit(NAME, "", arguments=("--host=program", *arguments.split())).flag_values(*names) == values
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments", "wrapper"),
+    [
+        ("/usr/bin/dockerd --debug", ("/usr/bin/dockerd", "--debug"), ""),
+        ("@/opt/bin/dockerd name --debug", ("/opt/bin/dockerd", "--debug"), ""),
+        ('/bin/sh -c "exec /usr/bin/dockerd $OPTS" --config-file=/x', (), "/bin/sh"),
+        ("/usr/bin/env dockerd --config-file=/x", (), "/usr/bin/env"),
+        ("/usr/bin/dockerd-rootless.sh --debug", (), "/usr/bin/dockerd-rootless.sh"),
+        ("", (), ""),
+    ],
+)
+def test_flags_are_only_those_of_the_program(
+    tmp_path: Path, command: str, arguments: tuple[str, ...], wrapper: str
+) -> None:
+    host = _host(tmp_path, {f"{VENDOR}/{NAME}": f"[Service]\nExecStart={command}\n"})
+    unit = load_unit(host, NAME, "dockerd")
+    assert unit is not None
+    assert (unit.arguments, unit.wrapper) == (arguments, wrapper)
+    whole = load_unit(host, NAME)
+    assert whole is not None
+    assert whole.wrapper == ""
+    assert bool(whole.arguments) is bool(command)

@@ -311,7 +311,7 @@ def test_entries_in_any_text_go_in_any_order(
 @st.composite
 def arrays(draw: Draw) -> str:
     """An array of strings /0, /1, ... over several lines; a comment names the element on whose line it stands."""
-    text = "a = [" + draw(st.sampled_from(["", " # open"])) + "\n"
+    text: str = "a = [" + draw(st.sampled_from(["", " # open"])) + "\n"
     count = draw(st.integers(0, 4))
     for index in range(count):
         text += f"  # above {index}\n" if text.endswith("\n") and draw(st.booleans()) else ""

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import stat
@@ -169,6 +170,133 @@ def test_leftovers_are_swept_and_nothing_else(file: Path, host: HostRoot) -> Non
         (file.parent / name).write_bytes(b"partial")
     replace_file(host, "/etc/file", b"new", 0o644)
     assert sorted(os.listdir(file.parent)) == sorted([*kept, "file"])
+
+
+# -- folders whose every file is configuration -----------------------------------------------------------------------
+
+
+class Watch:
+    """Notes which temporary files are made, and can keep files from moving between folders."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, error: int | None = None) -> None:
+        self.folders: list[str] = []
+        replace = os.replace
+
+        def watching(source: str, target: str) -> None:
+            self.folders.append(os.path.dirname(source))
+            if error is not None and os.path.dirname(source) != os.path.dirname(target):
+                raise OSError(error, os.strerror(error))
+            replace(source, target)
+
+        monkeypatch.setattr(os, "replace", watching)
+
+
+PARSED = ["/none", "/etc/crio/crio.conf.d"]
+
+
+@pytest.fixture
+def parsed(tmp_path: Path, host: HostRoot) -> Path:
+    """/etc/crio/crio.conf.d/sub on ``host``, all of which is parsed."""
+    assert host.exists("/etc")
+    folder = tmp_path / "etc/crio/crio.conf.d/sub"
+    folder.mkdir(parents=True)
+    return folder
+
+
+@pytest.mark.parametrize("before", [None, b"old"])
+@pytest.mark.parametrize("name", ["crio.conf.d/file", "crio.conf.d/sub/file"])
+def test_nothing_half_written_lies_in_a_parsed_folder(
+    monkeypatch: pytest.MonkeyPatch, parsed: Path, host: HostRoot, name: str, before: bytes | None
+) -> None:
+    crio = parsed.parents[1]
+    if before is not None:
+        (crio / name).write_bytes(before)
+    watch = Watch(monkeypatch)
+    replace_file(host, f"/etc/crio/{name}", b"new", 0o640, parsed=PARSED)
+    assert watch.folders == [str(crio)]
+    assert (crio / name).read_bytes() == b"new"
+    assert _mode(crio / name) == (0o640 if before is None else 0o644)
+    assert sorted(os.listdir(crio)) == ["crio.conf.d"]
+
+
+def test_a_folder_with_a_similar_name_is_not_parsed(
+    monkeypatch: pytest.MonkeyPatch, parsed: Path, host: HostRoot
+) -> None:
+    other = parsed.parents[1] / "crio.conf.d-old"
+    other.mkdir()
+    watch = Watch(monkeypatch)
+    replace_file(host, "/etc/crio/crio.conf.d-old/file", b"new", 0o644, parsed=PARSED)
+    assert watch.folders == [str(other)]
+
+
+def test_a_link_into_a_parsed_folder(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, parsed: Path, host: HostRoot
+) -> None:
+    (tmp_path / "link").symlink_to("/etc/crio/crio.conf.d/file")
+    watch = Watch(monkeypatch)
+    replace_file(host, "/link", b"new", 0o644, parsed=PARSED)
+    assert watch.folders == [str(parsed.parents[1])]
+    assert (parsed.parent / "file").read_bytes() == b"new"
+
+
+def test_leftovers_go_from_the_parsed_folder_and_from_the_other(parsed: Path, host: HostRoot) -> None:
+    crio = parsed.parents[1]
+    for folder in (crio, parsed.parent):
+        (folder / _LEFTOVER).write_bytes(b"partial")
+    replace_file(host, "/etc/crio/crio.conf.d/file", b"new", 0o644, parsed=PARSED)
+    assert os.listdir(crio) == ["crio.conf.d"]
+    assert sorted(os.listdir(parsed.parent)) == ["file", "sub"]
+
+
+@pytest.mark.parametrize("error", [errno.EXDEV, errno.EACCES])
+def test_where_nothing_can_be_moved_in_it_is_written_in_place(
+    monkeypatch: pytest.MonkeyPatch, parsed: Path, host: HostRoot, error: int
+) -> None:
+    """A bind mount has the device number of what is around it, so only the attempt tells."""
+    watch = Watch(monkeypatch, error)
+    replace_file(host, "/etc/crio/crio.conf.d/file", b"new", 0o644, parsed=PARSED)
+    assert watch.folders == [str(parsed.parents[1]), str(parsed.parent)]
+    assert (parsed.parent / "file").read_bytes() == b"new"
+    assert os.listdir(parsed.parents[1]) == ["crio.conf.d"]
+
+
+def test_another_error_is_not_tried_again(monkeypatch: pytest.MonkeyPatch, parsed: Path, host: HostRoot) -> None:
+    watch = Watch(monkeypatch, errno.ENOSPC)
+    with pytest.raises(HostError, match="No space left on device"):
+        replace_file(host, "/etc/crio/crio.conf.d/file", b"new", 0o644, parsed=PARSED)
+    assert watch.folders == [str(parsed.parents[1])]
+    assert os.listdir(parsed.parents[1]) == ["crio.conf.d"]
+
+
+def test_a_file_system_of_its_own(monkeypatch: pytest.MonkeyPatch, small: Path, tmp_path: Path) -> None:
+    watch = Watch(monkeypatch)
+    replace_file(HostRoot(str(tmp_path), live=False), "/etc/file", b"new", 0o644, parsed=["/etc"])
+    assert watch.folders == [str(small)]
+    assert (small / "file").read_bytes() == b"new"
+
+
+def test_a_new_file_gets_the_access_list_of_its_folder(parsed: Path, host: HostRoot) -> None:
+    """As if it had been made there, and nothing from the folder that it was really made in."""
+    crio = parsed.parents[1]
+    _set_attribute(parsed.parent, "system.posix_acl_default", _LIST)
+    replace_file(host, "/etc/crio/crio.conf.d/file", b"new", 0o640, parsed=PARSED)
+    replace_file(host, "/etc/crio/crio.conf.d/like", b"new", 0o640)
+    lists = [os.getxattr(parsed.parent / name, "system.posix_acl_access") for name in ("file", "like")]
+    assert lists[0] == lists[1]
+    os.removexattr(parsed.parent, "system.posix_acl_default")
+    _set_attribute(crio, "system.posix_acl_default", _LIST)
+    replace_file(host, "/etc/crio/crio.conf.d/plain", b"new", 0o640, parsed=PARSED)
+    assert "system.posix_acl_access" not in os.listxattr(parsed.parent / "plain")
+
+
+@needs_root
+@pytest.mark.parametrize("sharing", ["crio.conf.d", "."])
+def test_a_new_file_gets_the_group_that_its_folder_gives(parsed: Path, host: HostRoot, sharing: str) -> None:
+    shared = parsed.parents[1] / sharing
+    os.chown(shared, 0, 1234)
+    shared.chmod(0o2755)
+    replace_file(host, "/etc/crio/crio.conf.d/file", b"new", 0o640, parsed=PARSED)
+    assert (parsed.parent / "file").stat().st_gid == (1234 if sharing != "." else os.getegid())
 
 
 # -- crashes -------------------------------------------------------------------------------------------------------

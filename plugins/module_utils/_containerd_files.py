@@ -1,0 +1,275 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+# Private to this collection: a containerd configuration as containerd reads it, from its main file and all imports.
+#
+# Measured on containerd 1.6.20, 1.7.24 and 2.1.9.  Up to 2.0 a later file's table of a plugin replaces an earlier one's
+# as a whole, from 2.1 on they merge entry by entry (lists still replace).
+
+from __future__ import annotations
+
+import fnmatch
+import posixpath
+import typing as t
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_document import TomlDocument
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_plan import lookup, merged, require
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import Context, Files
+
+    KeyPath = t.Tuple[str, ...]
+
+# Where the CRI's settings stand, by the version of the file.
+CRI_TABLE: dict[int, KeyPath] = {
+    1: ("plugins", "cri"),
+    2: ("plugins", "io.containerd.grpc.v1.cri"),
+    3: ("plugins", "io.containerd.cri.v1.runtime"),
+    4: ("plugins", "io.containerd.cri.v1.runtime"),
+}
+# The first containerd that reads a version of the file (containerd's RELEASES.md).
+READ_SINCE = {3: (2, 0), 4: (2, 3)}
+# From then on the CRI's settings in a file of version 1 are ignored without a word.
+VERSION_1_IGNORED_SINCE = (2, 0)
+# Whether 2.0 merges has not been tried; what is written for the older ones works there too.
+MERGES_SINCE = (2, 1)
+
+# Inside the settings of the CRI, and inside the table of a runtime.
+RUNTIMES: KeyPath = ("containerd", "runtimes")
+DEFAULT: KeyPath = ("containerd", "default_runtime_name")
+LEGACY_DEFAULT: KeyPath = ("containerd", "default_runtime")
+PROGRAM: KeyPath = ("options", "BinaryName")
+
+# What means other things in other versions of the file.
+_VERSION_DEPENDENT = ("plugins", "disabled_plugins", "required_plugins")
+
+
+class ConfigFile(t.NamedTuple):
+    """One file of the configuration, by its path with all links resolved."""
+
+    path: str
+    document: TomlDocument
+
+
+class ContainerdFiles:
+    """All files in the order in which containerd reads them, later ones taking precedence.
+
+    ``overlay`` are documents that stand for files as they will be (None: gone).
+    """
+
+    def __init__(
+        self,
+        files: Files,
+        path: str,
+        engine_version: tuple[int, ...] | None,
+        overlay: t.Mapping[str, TomlDocument | None] | None = None,
+    ) -> None:
+        self._files = files
+        self._overlay = overlay or {}
+        self.engine_version = engine_version
+        self.merges = engine_version is not None and engine_version >= MERGES_SINCE
+        self.missing: list[str] = []
+        self.files = self._load(path)
+        self.main = self.files[0].document
+        self.version = self._version()
+        self.cri_path = CRI_TABLE[self.version]
+
+    @classmethod
+    def of(cls, context: Context, overlay: t.Mapping[str, TomlDocument | None] | None = None) -> ContainerdFiles:
+        return cls(context.files, context.path, context.version, overlay)
+
+    # -- reading -------------------------------------------------------------------------------------------------
+
+    def _load(self, path: str) -> list[ConfigFile]:
+        loaded: dict[str, ConfigFile] = {}
+        pending = [path]
+        while pending:
+            name = pending.pop(0)
+            real = self._files.resolve(name)
+            if real in loaded:
+                continue
+            document = self._document(real)
+            if document is None and loaded:
+                self.missing.append(name)
+                continue
+            document = document or TomlDocument.from_bytes(real, b"")
+            loaded[real] = ConfigFile(real, document)
+            for pattern in _patterns(name, document):
+                pending += self.expand(pattern)
+        return list(loaded.values())
+
+    def _version(self) -> int:
+        """The version in which the main file is read; raises ConfigurationError for one that nobody knows."""
+        versions = [require(file.document, ("version",), int, "Write 2 or 3.") for file in self.files]
+        if versions[0] is not None:
+            _check_known(self.main, versions[0])
+            return int(versions[0])
+        imported = set(versions) - {None}
+        unversioned = [file for file, version in zip(self.files, versions) if version is None]
+        if len(imported) > 1 or not all(says_nothing_versioned(file.document) for file in unversioned):
+            return 1
+        return next(iter(imported & set(CRI_TABLE)), fresh_version(self.engine_version))
+
+    def _document(self, path: str) -> TomlDocument | None:
+        if path in self._overlay:
+            return self._overlay[path]
+        content = self._files.read(path)
+        return None if content is None else TomlDocument.from_bytes(path, content)
+
+    def expand(self, pattern: str) -> list[str]:
+        """The files that an entry of ``imports`` means; only ``*`` makes it a pattern."""
+        if "*" not in pattern:
+            return [pattern]
+        found = {self._files.resolve(name): name for name in self._files.glob(pattern)}
+        for path, document in self._overlay.items():
+            if document is None:
+                found.pop(path, None)
+            elif path not in found and self.means(pattern, path):
+                name = posixpath.join(posixpath.dirname(pattern), posixpath.basename(path))
+                found[path] = name if self._files.resolve(name) == path else path
+        return sorted(found.values())
+
+    def means(self, pattern: str, path: str) -> bool:
+        """Whether an entry of ``imports`` means ``path``, in which all links are resolved."""
+        real = self._files.resolve(pattern)
+        return _matches(real, path) if "*" in pattern else real == path
+
+    # -- what it says --------------------------------------------------------------------------------------------
+
+    def covers(self, path: str) -> bool:
+        """Whether a file at ``path`` would be imported."""
+        return any(self.means(pattern, path) for file in self.files for pattern in _patterns(file.path, file.document))
+
+    def tables(self) -> list[tuple[ConfigFile, dict[str, t.Any]]]:
+        """The files with settings for the CRI, in the main file's version of the format, and these settings."""
+        found = []
+        for file in self.files:
+            version = file.document.value("version")
+            if version is None or version == self.version:
+                table = require(file.document, self.cri_path, dict, "Make it a table, or remove it.")
+                if table is not None:
+                    found.append((file, table))
+        return found
+
+    def strangers(self) -> list[str]:
+        """Imported files with settings for the CRI in another version of the format than the main file's."""
+        return [
+            file.path
+            for file in self.files[1:]
+            if file.document.value("version") not in (None, self.version)
+            and any(file.document.has(*path) for path in CRI_TABLE.values())
+        ]
+
+    def cri(self) -> dict[str, t.Any]:
+        """The settings of the CRI that take effect; what is built into containerd is not among them."""
+        table: dict[str, t.Any] = {}
+        for _file, later in self.tables():
+            table = merged(table, later) if self.merges else later
+        return table
+
+    def source(self) -> str:
+        """The file whose settings for the CRI take effect, of which a change shows."""
+        tables = self.tables()
+        return tables[-1][0].path if tables and not self.merges else self.files[0].path
+
+    def runtimes(self) -> dict[str, t.Any]:
+        found = lookup(self.cri(), RUNTIMES)
+        return found if isinstance(found, dict) else {}
+
+    def default_runtime(self) -> str | None:
+        found = lookup(self.cri(), DEFAULT)
+        return found if isinstance(found, str) else None
+
+    def legacy_default(self) -> dict[str, t.Any] | None:
+        """The table that containerd 1.x puts before default_runtime_name, which is empty in its printed defaults."""
+        found = lookup(self.cri(), LEGACY_DEFAULT)
+        return found if not self.merges and isinstance(found, dict) and found.get("runtime_type") else None
+
+    def holder(self, entry: KeyPath) -> str:
+        """The file from which an entry of the CRI's settings comes, or would be changed."""
+        with_it = [file.path for file, table in self.tables() if lookup(table, entry) is not None]
+        return with_it[-1] if with_it and self.merges else self.source()
+
+    def cri_disabled_in(self) -> str | None:
+        """The file that switches the CRI off, if one does; the entries of all files add up."""
+        old = self.engine_version is not None and self.engine_version < VERSION_1_IGNORED_SINCE
+        names = {"cri"}
+        if self.version > 1 or not old:
+            names.add("io.containerd.grpc.v1.cri")
+        if not old:
+            names.add("io.containerd.cri.v1.runtime")
+        for file in self.files:
+            disabled = require(file.document, ("disabled_plugins",), list, "Make it an array of strings.") or ()
+            if any(isinstance(entry, str) and entry in names for entry in disabled):
+                return file.path
+        return None
+
+
+def program_of(entry: t.Any) -> t.Any:
+    """The program of a runtime; containerd reads the names of options in any case."""
+    options = lookup(entry, PROGRAM[:-1])
+    return lookup(options, (spelling(options, PROGRAM[-1]),))
+
+
+def spelling(table: t.Any, name: str) -> str:
+    """How ``name`` is spelled in ``table``, in whatever case."""
+    names = list(table) if isinstance(table, dict) else []
+    return name if name in names else next((known for known in names if known.lower() == name.lower()), name)
+
+
+def _check_known(document: TomlDocument, version: int) -> None:
+    if version not in CRI_TABLE:
+        raise document.error(
+            ("version",),
+            f"version = {version} is none that this collection knows",
+            f"Known are {', '.join(map(str, CRI_TABLE))}; use a newer collection, or an older format.",
+        )
+
+
+def fresh_version(engine_version: tuple[int, ...] | None) -> int:
+    """The version for a file that has none: the newest that the engine is known to read, but not newer than 3."""
+    return 3 if engine_version is not None and engine_version >= READ_SINCE[3] else 2
+
+
+def says_nothing_versioned(document: TomlDocument) -> bool:
+    """Whether a file without version may be given one: nothing in it would change its meaning."""
+    return not document.has("version") and not any(document.value(name) for name in _VERSION_DEPENDENT)
+
+
+def too_new(files: ContainerdFiles) -> bool:
+    """Whether the main file is in a version of the format that this containerd does not read."""
+    return files.engine_version is not None and files.engine_version < READ_SINCE.get(files.version, ())
+
+
+def check_readable(files: ContainerdFiles) -> None:
+    """Raises GpufleetError where containerd would not see what is written into its main file."""
+    version = files.engine_version or ()
+    if too_new(files):
+        raise files.main.error(
+            ("version",),
+            f"containerd {'.'.join(map(str, version))} does not read version = {files.version}",
+            f"It needs containerd {'.'.join(map(str, READ_SINCE[files.version]))} or newer; write version = 2.",
+        )
+    if files.version == 1 and version >= VERSION_1_IGNORED_SINCE:
+        raise GpufleetError(
+            f"{files.files[0].path}: the file is in version 1 of the format, of which containerd"
+            f" {'.'.join(map(str, version))} ignores all settings for the CRI. Write version = 2 at its top and rename"
+            ' [plugins.cri…] to [plugins."io.containerd.grpc.v1.cri"…], then run this again.'
+        )
+
+
+def _patterns(path: str, document: TomlDocument) -> list[str]:
+    entries = require(document, ("imports",), list, "Make it an array of paths.") or []
+    if not all(isinstance(entry, str) for entry in entries):
+        raise document.error(("imports",), "imports holds what is no string", "Write paths in quotes.")
+    return [posixpath.normpath(posixpath.join(posixpath.dirname(path), entry)) for entry in entries]
+
+
+def _matches(pattern: str, path: str) -> bool:
+    """As Go's filepath.Match: no part of a pattern reaches beyond one name."""
+    parts, names = pattern.split("/"), path.split("/")
+    return len(parts) == len(names) and all(
+        fnmatch.fnmatchcase(name, part.replace("[^", "[!")) for part, name in zip(parts, names)
+    )

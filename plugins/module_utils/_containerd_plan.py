@@ -1,0 +1,359 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+# Private to this collection: what must change in containerd's files, and in which of them.
+
+from __future__ import annotations
+
+import typing as t
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._containerd_files import (
+    CRI_TABLE,
+    DEFAULT,
+    PROGRAM,
+    RUNTIMES,
+    ContainerdFiles,
+    check_readable,
+    program_of,
+    says_nothing_versioned,
+    too_new,
+)
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._containerd_imports import IMPORTS, Imports
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._containerd_writer import (
+    ANNOTATIONS,
+    BUILTIN_DEFAULT,
+    BUILTIN_TYPE,
+    CDI,
+    VERSION,
+    Writer,
+)
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import Action, ConfiguredState, EnginePlan
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_document import TomlDocument
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_plan import (
+    TomlFiles,
+    check_options,
+    give_back,
+    is_ours,
+    lookup,
+    require,
+)
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import Context
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._runtime_set import RuntimeRequest
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_plan import KeyPath, TomlEdit
+
+DROP_IN = "/etc/containerd/conf.d/99-nvidia.toml"
+# containerd's RELEASES.md: the setting exists from 1.7 on, is on by default from 2.0 on, and gone from 2.4 on.
+CDI_SINCE, CDI_BY_DEFAULT_SINCE, CDI_ALWAYS_SINCE = (1, 7), (2,), (2, 4)
+RESERVED = {("runtime_type",): "runtime_type", PROGRAM: "runtime_dir", ANNOTATIONS: "container_annotations"}
+
+MINIMAL = b"# Written by gpufleet.nvidia.nvidia_runtime_config, which takes it away again with state: absent.\n"
+SNAPSHOT = MINIMAL + (
+    b"# This containerd replaces a plugin's settings by those of a later file. So this is a copy of all settings\n"
+    b"# of the CRI, made from the other files on every run: change those and run again, not this one.\n"
+)
+
+
+class ContainerdPlanner:
+    """One plan for all files of one containerd."""
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self.files = TomlFiles(context, (SNAPSHOT, MINIMAL))
+        self.main = self.files.edit(context.path)
+        self.current = ContainerdFiles.of(context, self.files.overlay())
+        self.warnings: list[str] = []
+        self.imports = Imports(context, self.files, self.warnings)
+        self.kept = {path: self._kept(path) for path in (DEFAULT, CDI)}
+
+    # -- present -------------------------------------------------------------------------------------------------
+
+    def present(self, request: RuntimeRequest) -> EnginePlan:
+        check_options(request.runtime_options, RESERVED)
+        off = self.current.cri_disabled_in()
+        if off is not None:
+            return self._disabled(request, off)
+        writer = self._writer(request)
+        if writer.others.version > 1:
+            writer.write_version(self.main)
+        writer.runtimes(request)
+        self._default(request, writer)
+        self._cdi(request, writer)
+        writer.finish(request)
+        in_place = writer.mode == "in_place"
+        needed = writer.target.path if not in_place and writer.target.wanted else None
+        self.imports.withdraw(needed)
+        if needed is not None:
+            self.imports.ensure(needed)
+        self._mend()
+        self._prove(request)
+        return self._plan(None if in_place else request.drop_in_path or DROP_IN)
+
+    def _writer(self, request: RuntimeRequest) -> Writer:
+        """Which file ours goes into, and what the others say."""
+        drop_in = self.context.files.resolve(request.drop_in_path or DROP_IN)
+        mode = self._mode(request.config_mode)
+        if mode != "in_place" and drop_in == self.main.path:
+            raise GpufleetError(f"drop_in_path {drop_in} is the main file. Name another one, or use config_mode.")
+        others = self._others(None if mode == "in_place" else drop_in)
+        check_readable(others)
+        target = self.files.edit(others.source() if mode == "in_place" else drop_in)
+        # What is in it of ours is told apart entry by entry.
+        target.document = target.before
+        if mode != "in_place":
+            _begin(target, SNAPSHOT if mode == "snapshot" else MINIMAL)
+        self._check_types(target, others)
+        return Writer(self.context, others, target, mode)
+
+    def _others(self, drop_in: str | None) -> ContainerdFiles:
+        """All files without our entries, and without the drop-in that these go into."""
+        for path in self.context.recorded:
+            _withdraw(self.files.edit(path))
+        _withdraw(self.main, VERSION, IMPORTS)
+        hidden = {} if drop_in is None else {drop_in: None}
+        others = ContainerdFiles.of(self.context, {**self.files.outcome(), **hidden})
+        if too_new(others) and self.main.owns(VERSION):
+            # Of an engine that was newer then.
+            self.main.give_back(VERSION)
+            others = ContainerdFiles.of(self.context, {**self.files.outcome(), **hidden})
+        return others
+
+    def _disabled(self, request: RuntimeRequest, path: str) -> EnginePlan:
+        said = (
+            f"{path}: disabled_plugins switches containerd's CRI off, as Docker's packages do. No Kubernetes runs on"
+            " it, so there is nothing to configure"
+        )
+        if request.cri_disabled == "fail":
+            raise GpufleetError(f"{said}. Remove the entry to use the CRI, or set cri_disabled to note.")
+        self.warnings.append(f"{said}, and nothing was changed.")
+        state = configured_state(self.current)._replace(lists_runtimes=False)
+        return EnginePlan((), state, Action.NONE, tuple(self.warnings), None, self.current.version)
+
+    def _mode(self, asked: str) -> str:
+        """in_place, drop_in (minimal) or snapshot."""
+        merges = self.current.merges and self.current.version > 1
+        if asked == "in_place" or (asked == "auto" and not merges):
+            return "in_place"
+        return "drop_in" if merges else "snapshot"
+
+    def _default(self, request: RuntimeRequest, writer: Writer) -> None:
+        if request.set_as_default is False:
+            return
+        name = request.runtime_name if request.set_as_default else self.kept[DEFAULT]
+        if name is None or (not request.set_as_default and name not in request.runtimes()):
+            return
+        if writer.others.legacy_default() is not None:
+            raise GpufleetError(
+                f"{writer.others.source()}: the table default_runtime takes precedence over default_runtime_name in"
+                " containerd 1.x. Move it to runtimes.NAME with default_runtime_name = NAME, then run this again."
+            )
+        writer.leaf(DEFAULT, name)
+
+    def _cdi(self, request: RuntimeRequest, writer: Writer) -> None:
+        version, wanted = self.context.version, request.enable_cdi
+        if wanted is None:
+            if self.kept[CDI] is not None:
+                writer.leaf(CDI, self.kept[CDI])
+            return
+        name = f"containerd {'.'.join(map(str, version))}" if version else "containerd"
+        if version is not None and version < CDI_SINCE:
+            self.warnings.append(f"{name} knows no CDI, which begins with 1.7. Nothing was written for it.")
+        elif version is not None and version >= CDI_ALWAYS_SINCE:
+            if not wanted:
+                self.warnings.append(f"{name} always uses CDI; it cannot be switched off.")
+        else:
+            on = version is not None and version >= CDI_BY_DEFAULT_SINCE
+            if not (wanted and on) or lookup(writer.others.cri(), CDI) is False:
+                writer.leaf(CDI, wanted)
+
+    def _kept(self, path: KeyPath) -> t.Any:
+        """A setting of ours that a run says nothing about, in whichever file it stands."""
+        for name in (self.main.path, *self.context.recorded):
+            edit = self.files.edit(name)
+            for root in CRI_TABLE.values():
+                if edit.owns(root + path):
+                    return edit.document.value(*root, *path)
+        return None
+
+    # -- absent --------------------------------------------------------------------------------------------------
+
+    def absent(self, drop_in: str = DROP_IN) -> EnginePlan:
+        paths = [self.main.path, *self.context.recorded]
+        resolved = self.context.files.resolve(drop_in)
+        if resolved not in paths and self.context.files.read(resolved) is not None:
+            paths.append(resolved)
+        # With a record of one file it is known that the others were not touched.
+        unknown = all(self.files.edit(path).record is None for path in paths)
+        # The main file last: what it must go on importing depends on what is left of the others.
+        for path in reversed(paths):
+            edit = self.files.edit(path)
+            if edit.record is not None:
+                kept = (VERSION, IMPORTS) if edit is self.main and self.imports.needed() else ()
+                _withdraw(edit, *kept)
+            if unknown or _migrated(edit):
+                self._remove_unrecorded(edit)
+        self.imports.withdraw()
+        self._mend()
+        return self._plan(None)
+
+    def _remove_unrecorded(self, edit: TomlEdit) -> None:
+        """Take out runtimes that run NVIDIA's programs, where nothing says what stood there before."""
+        for root in dict.fromkeys(CRI_TABLE.values()):
+            runtimes = edit.document.value(*root, *RUNTIMES)
+            for name, entry in (runtimes if isinstance(runtimes, dict) else {}).items():
+                if is_ours("", program_of(entry)):
+                    edit.document = edit.document.delete((*root, *RUNTIMES, name), prune=True)
+
+    def _mend(self) -> None:
+        """Never leave a default that is not defined, nor runtimes that hide the built-in one which they need."""
+        after = self._after()
+        root, runtimes, default = after.cri_path, after.runtimes(), after.default_runtime()
+        edit = self.files.edit(after.holder(DEFAULT))
+        lost = default is not None and default not in runtimes and default in self.current.runtimes()
+        if lost and not _as_recorded(edit):
+            edit.document = self._mended_default(edit, root, runtimes)
+            default = self._after().default_runtime()
+            self.warnings.append(f"The default runtime is no longer defined: it is now {default or BUILTIN_DEFAULT}.")
+        edit = self.files.edit(after.source())
+        entry = (*RUNTIMES, BUILTIN_DEFAULT, "runtime_type")
+        typed = lookup(after.cri(), entry), lookup(self.current.cri(), entry)
+        before = edit.original.value(*root, *RUNTIMES) or {}
+        lost = bool(runtimes) and typed[0] is None and (default or BUILTIN_DEFAULT) == BUILTIN_DEFAULT
+        ours = typed[1] is not None and (not before or BUILTIN_DEFAULT in before)
+        if lost and ours and not after.merges and not _as_recorded(edit):
+            edit.document = edit.document.set(root + entry, BUILTIN_TYPE)
+            self.warnings.append(
+                f"runtimes.{BUILTIN_DEFAULT} stays in {edit.path}: without it the other runtimes there would hide the"
+                " built-in one, and the CRI would not start."
+            )
+
+    @staticmethod
+    def _mended_default(edit: TomlEdit, root: KeyPath, runtimes: t.Mapping[str, t.Any]) -> TomlDocument:
+        for former in CRI_TABLE.values():
+            known = edit.original.value(*former, *DEFAULT)
+            if isinstance(known, str) and known in runtimes:
+                return edit.document.set((*root, *DEFAULT), known)
+        return edit.document.delete((*root, *DEFAULT), prune=True)
+
+    # -- checks --------------------------------------------------------------------------------------------------
+
+    def _check_types(self, target: TomlEdit, others: ContainerdFiles) -> None:
+        document, root = target.document, others.cri_path
+        for depth in range(1, len(root) + 1):
+            require(document, root[:depth], dict, "Make it a table, or remove it.")
+        require(document, (*root, *CDI), bool, "Write true or false without quotes.")
+        require(document, root + DEFAULT, str, "Write the name of a runtime in quotes.")
+        runtimes = require(document, root + RUNTIMES, dict, "Make it a table, or remove it.")
+        for name in runtimes or {}:
+            require(document, (*root, *RUNTIMES, name), dict, "Make it a table, or remove it.")
+            require(document, (*root, *RUNTIMES, name, *PROGRAM), str, "Write the path in quotes.")
+        if target is not self.main and not target.owns(VERSION):
+            version = document.value("version")
+            if version not in (None, others.version):
+                raise document.error(
+                    ("version",),
+                    f"version = {version} beside version = {others.version} in {self.main.path}: containerd would lose"
+                    " the settings of one of them",
+                    "Move the file away if an earlier tool left it, or give both the same version.",
+                )
+
+    def _prove(self, request: RuntimeRequest) -> None:
+        """Raises GpufleetError where another file hides what is planned, or the CRI would not start."""
+        after = self._after()
+        runtimes = after.runtimes()
+        for name, program in request.runtimes().items():
+            found = program_of(runtimes.get(name))
+            if not isinstance(found, str) or not self.context.same_program(found, program):
+                raise GpufleetError(
+                    f"{self._culprit(after, (*RUNTIMES, name))}: it takes precedence and would hide the runtime {name}."
+                    " Remove its entry for this runtime, or its settings for the CRI, then run this again."
+                )
+        default = after.default_runtime()
+        default = BUILTIN_DEFAULT if default is None else default
+        if request.set_as_default and default != request.runtime_name:
+            raise GpufleetError(
+                f"{self._culprit(after, DEFAULT)}: it takes precedence and makes {default} the default runtime. Remove"
+                " default_runtime_name there, then run this again."
+            )
+        if default not in runtimes and not (default == BUILTIN_DEFAULT and after.merges):
+            raise GpufleetError(
+                f"{self._culprit(after, DEFAULT)}: default_runtime_name is {default!r}, but there is no runtime of this"
+                " name: containerd would start with its CRI dead. Define it, or name another default, then run this"
+                " again."
+            )
+        for path in after.strangers():
+            self.warnings.append(
+                f"{path} has settings for the CRI in another version of the format than {self.main.path}. containerd"
+                " ignores one of the two; give both the same version."
+            )
+
+    def _culprit(self, after: ContainerdFiles, entry: KeyPath) -> str:
+        tables = [file.path for file, table in after.tables() if not after.merges or lookup(table, entry) is not None]
+        return tables[-1] if tables else self.main.path
+
+    # -- result --------------------------------------------------------------------------------------------------
+
+    def _plan(self, drop_in: str | None) -> EnginePlan:
+        files = tuple(
+            self.imports.counted(file) if file.path == self.main.path else file for file in self.files.planned()
+        )
+        after = self._after()
+        # A signal would end containerd, and nothing else makes it read its files.
+        action = Action.RESTART if any(file.changed for file in files) else Action.NONE
+        return EnginePlan(files, configured_state(after), action, tuple(self.warnings), drop_in, after.version)
+
+    def _after(self) -> ContainerdFiles:
+        return ContainerdFiles.of(self.context, self.files.outcome())
+
+
+def configured_state(files: ContainerdFiles) -> ConfiguredState:
+    """What a containerd that starts with these files knows of runtimes."""
+    runtimes = {
+        name: {"path": program_of(entry), **entry}
+        for name, entry in files.runtimes().items()
+        if isinstance(entry, dict)
+    }
+    return ConfiguredState(
+        runtimes, files.default_runtime(), _cdi_of(files), lists_runtimes=files.cri_disabled_in() is None
+    )
+
+
+def _cdi_of(files: ContainerdFiles) -> bool | None:
+    version = files.engine_version
+    if version is None or version < CDI_SINCE:
+        return None
+    written = lookup(files.cri(), CDI)
+    on = version >= CDI_BY_DEFAULT_SINCE
+    return on if version >= CDI_ALWAYS_SINCE or not isinstance(written, bool) else written
+
+
+def _withdraw(edit: TomlEdit, *kept: KeyPath) -> None:
+    """Take out all of ours, but never the version under which others have written since."""
+    give_back(edit, kept.__contains__)
+    bare = edit.before.has(*VERSION) and not edit.document.has(*VERSION)
+    if bare and not _as_recorded(edit) and not says_nothing_versioned(edit.document):
+        edit.document = edit.before
+        give_back(edit, {VERSION, *kept}.__contains__)
+
+
+def _as_recorded(edit: TomlEdit) -> bool:
+    """Whether the file is again what it was before the first change."""
+    return edit.record is not None and edit.document.to_bytes() == edit.record.original
+
+
+def _migrated(edit: TomlEdit) -> bool:
+    """Whether somebody has brought the file to another version since, where our entries have other places."""
+    roots = {path[:2] for path in edit.recorded() if path[:1] == ("plugins",)}
+    return bool(roots) and not any(edit.before.has(*root) for root in roots)
+
+
+def _begin(edit: TomlEdit, words: bytes) -> None:
+    """Have a drop-in of ours begin with ``words``, which tell what it is."""
+    text = edit.document.to_bytes()
+    former = next((known for known in (SNAPSHOT, MINIMAL) if text.startswith(known)), b"")
+    if (former or not text) and former != words:
+        edit.fresh = words
+        edit.document = TomlDocument.from_bytes(edit.path, words + text[len(former) :])

@@ -1,0 +1,134 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+# Private to this collection: containerd, for Kubernetes through its CRI, as it stands on a host.
+
+from __future__ import annotations
+
+import typing as t
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._containerd_files import ContainerdFiles, program_of
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._containerd_plan import (
+    DROP_IN,
+    ContainerdPlanner,
+    configured_state,
+)
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._containerd_trial import trial, verdict
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._containerd_writer import BUILTIN_DEFAULT
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cri_api import status, version
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import Action, Installation, LiveState, Trial
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_files import HostFiles
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._processes import outdated, process_of
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd_units import load_unit
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_plan import is_ours, lookup
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import (
+        ConfiguredState,
+        Context,
+        EnginePlan,
+        PlannedFile,
+    )
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._runtime_set import RuntimeRequest
+
+# How containerd 1.x calls the default that stands in the old table default_runtime.
+LEGACY_DEFAULT_NAME = "default"
+
+
+class _Containerd:
+    name = "containerd"
+    syntax = "toml"
+    judged_together = True
+    config_path = "/etc/containerd/config.toml"
+    drop_in_path: str | None = DROP_IN
+    service = "containerd.service"
+    socket = "/run/containerd/containerd.sock"
+    default_runtime = BUILTIN_DEFAULT
+
+    # -- the host ------------------------------------------------------------------------------------------------
+
+    def inspect(self, host: HostRoot) -> Installation:
+        unit = load_unit(host, self.service, self.name)
+        programs = [unit.arguments[0]] if unit is not None and unit.arguments else []
+        named = unit.flag_values("--config", "-c") if unit is not None else []
+        addresses = unit.flag_values("--address", "-a") if unit is not None else []
+        return Installation(
+            binary=host.find_executable([*programs, self.name]),
+            unit=unit,
+            service=self.service,
+            socket=addresses[-1] if addresses else self.socket,
+            config_path=named[-1] if named else self.config_path,
+            pid=process_of(host, unit, self.name),
+        )
+
+    def live(self, host: HostRoot, installation: Installation) -> LiveState | None:
+        if installation.pid is None:
+            return None
+        said = status(host.outer(installation.socket))
+        if said is None:
+            # A dead or disabled CRI tells nothing; what is left is whether the process has seen the files.
+            late = outdated(host, installation.pid, self._paths(host, installation))
+            return LiveState("", {}, "", silent=True, outdated=late)
+        runtimes = lookup(said.config, ("containerd", "runtimes"))
+        cdi = said.config.get("enableCDI")
+        return LiveState(
+            version=version(host.outer(installation.socket)),
+            runtimes={
+                name: str(program_of(entry) or "")
+                for name, entry in (runtimes if isinstance(runtimes, dict) else {}).items()
+            },
+            default_runtime=str(lookup(said.config, ("containerd", "defaultRuntimeName")) or ""),
+            cdi=cdi if isinstance(cdi, bool) else None,
+        )
+
+    def _paths(self, host: HostRoot, installation: Installation) -> list[str]:
+        try:
+            files = ContainerdFiles(HostFiles(host, self.name), host.resolve(installation.config_path), None)
+        except GpufleetError:
+            return [installation.config_path]
+        return [file.path for file in files.files]
+
+    # -- plans ---------------------------------------------------------------------------------------------------
+
+    def present(self, request: RuntimeRequest, context: Context) -> EnginePlan:
+        return ContainerdPlanner(context).present(request)
+
+    def absent(self, context: Context) -> EnginePlan:
+        return ContainerdPlanner(context).absent()
+
+    def configured(self, context: Context) -> ConfiguredState:
+        return configured_state(ContainerdFiles.of(context))
+
+    def catch_up(self, live: LiveState, state: ConfiguredState) -> Action:
+        """Restart or nothing: containerd ends on the signal that others take for a reload."""
+        if not state.lists_runtimes:
+            return Action.NONE
+        if live.silent:
+            return Action.RESTART if live.outdated else Action.NONE
+        paths = {name: path or "" for name, path in state.paths().items()}
+        known = {name: live.runtimes.get(name) for name in paths}
+        surplus = [name for name, path in live.runtimes.items() if name not in paths and is_ours(name, path)]
+        default = state.default_runtime or BUILTIN_DEFAULT
+        differs = known != paths or bool(surplus) or live.default_runtime not in (default, LEGACY_DEFAULT_NAME)
+        switched = None not in (live.cdi, state.cdi) and live.cdi != state.cdi
+        return Action.RESTART if differs or switched else Action.NONE
+
+    # -- the program ---------------------------------------------------------------------------------------------
+
+    def version_argv(self, binary: str) -> list[str]:
+        return [binary, "--version"]
+
+    def trial(self, binary: str, folder: str, files: t.Sequence[PlannedFile], context: Context) -> Trial:
+        return trial(binary, folder, files, context)
+
+    def verdict(self, before: str, after: str, files: t.Sequence[PlannedFile]) -> str:
+        return verdict(before, after, files)
+
+    def validator_missing(self, _output: str) -> bool:
+        return False
+
+
+CONTAINERD = _Containerd()

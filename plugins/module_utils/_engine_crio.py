@@ -1,0 +1,111 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+# Private to this collection: CRI-O, a container engine for Kubernetes alone, as it stands on a host.
+
+from __future__ import annotations
+
+import posixpath
+import typing as t
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._crio_files import (
+    CONFIG_DIR,
+    DROP_IN_NAME,
+    CrioFiles,
+    config_dir,
+)
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._crio_plan import CrioPlanner, configured_state
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._crio_trial import trial, verdict
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import Action, Installation, LiveState, Trial
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._processes import outdated, process_of
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd_units import load_unit
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import (
+        ConfiguredState,
+        Context,
+        EnginePlan,
+        PlannedFile,
+    )
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._runtime_set import RuntimeRequest
+
+
+class _Crio:
+    name = "crio"
+    syntax = "toml"
+    judged_together = True
+    config_path = "/etc/crio/crio.conf"
+    drop_in_path: str | None = f"{CONFIG_DIR}/{DROP_IN_NAME}"
+    service = "crio.service"
+    socket = "/var/run/crio/crio.sock"
+    default_runtime = "crun"
+
+    # -- the host ------------------------------------------------------------------------------------------------
+
+    def inspect(self, host: HostRoot) -> Installation:
+        unit = load_unit(host, self.service, self.name)
+        programs = [unit.arguments[0]] if unit is not None and unit.arguments else []
+        named = unit.flag_values("--config", "-c") if unit is not None else []
+        sockets = unit.flag_values("--listen") if unit is not None else []
+        return Installation(
+            binary=host.find_executable([*programs, self.name]),
+            unit=unit,
+            service=self.service,
+            socket=sockets[-1] if sockets else self.socket,
+            config_path=named[-1] if named else self.config_path,
+            pid=process_of(host, unit, self.name),
+        )
+
+    def live(self, host: HostRoot, installation: Installation) -> LiveState | None:
+        """Only whether the process has seen the files.
+
+        Its socket names no runtimes, and after a reload speaks of settings that no pod can use yet.
+        """
+        if installation.pid is None:
+            return None
+        late = outdated(host, installation.pid, _watched(host, installation))
+        return LiveState("", {}, "", silent=True, outdated=late)
+
+    # -- plans ---------------------------------------------------------------------------------------------------
+
+    def present(self, request: RuntimeRequest, context: Context) -> EnginePlan:
+        return CrioPlanner(context).present(request)
+
+    def absent(self, context: Context) -> EnginePlan:
+        return CrioPlanner(context).absent()
+
+    def configured(self, context: Context) -> ConfiguredState:
+        return configured_state(CrioFiles.of(context), context.version)
+
+    def catch_up(self, live: LiveState, _state: ConfiguredState) -> Action:
+        return Action.RESTART if live.outdated else Action.NONE
+
+    # -- the program ---------------------------------------------------------------------------------------------
+
+    def version_argv(self, binary: str) -> list[str]:
+        return [binary, "--version"]
+
+    def trial(self, binary: str, folder: str, files: t.Sequence[PlannedFile], context: Context) -> Trial:
+        return trial(binary, folder, files, context)
+
+    def verdict(self, before: str, after: str, files: t.Sequence[PlannedFile]) -> str:
+        return verdict(before, after, files)
+
+    def validator_missing(self, _output: str) -> bool:
+        return False
+
+
+def _watched(host: HostRoot, installation: Installation) -> list[str]:
+    """All that changes when a file of the configuration changes, comes, or goes."""
+    directory = config_dir(installation.unit)
+    found = [installation.config_path]
+    if directory:
+        drop_ins = host.walk(directory)
+        found += [directory, *drop_ins, *dict.fromkeys(posixpath.dirname(path) for path in drop_ins)]
+    # A file or directory that was removed is only seen in the folder that it was in.
+    return [path if host.exists(path) else posixpath.dirname(path) for path in found]
+
+
+CRIO = _Crio()

@@ -1,0 +1,102 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+# Private to this collection: the engine's own opinion of what would be written, asked before it is.
+
+from __future__ import annotations
+
+import os
+import posixpath
+import shutil
+import tempfile
+import typing as t
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._validator_words import without_secrets
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._writing import explain
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import Context, Engine, PlannedFile
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
+
+    # Runs a command, returns its exit status, standard output and standard error.
+    Runner = t.Callable[[t.List[str]], t.Tuple[int, str, str]]
+
+# Where candidates are put, in a directory of its own that only the owner can enter.
+_SCRATCH = "/tmp"
+
+
+class Judge(t.NamedTuple):
+    """One engine of one host as a judge; ``strict`` fails where it cannot judge."""
+
+    engine: Engine
+    host: HostRoot
+    run: Runner
+    binary: str | None
+    strict: bool
+
+    def check(self, files: t.Sequence[PlannedFile], context: Context) -> None:
+        """Raises GpufleetError for files that the engine would not start with, or would misread."""
+        if self.binary is None or not self.host.live:
+            if self.strict and files:
+                raise GpufleetError(
+                    f"validate is true, but no {self.engine.name} of this host can be run. Use validate: auto."
+                )
+            return
+        for group in [files] if self.engine.judged_together else [(file,) for file in files]:
+            if group:
+                self._check(self.binary, group, context)
+
+    def _check(self, binary: str, files: t.Sequence[PlannedFile], context: Context) -> None:
+        outer = self._scratch()
+        folder = f"{_SCRATCH}/{os.path.basename(outer)}"
+        path = ", ".join(file.path for file in files)
+        try:
+            trial = self.engine.trial(binary, folder, files, context)
+            for name, content in trial.files.items():
+                _put(outer, name, content)
+            status, output, errors = self.run(self.host.argv(trial.argv))
+            if not status:
+                self._compare(path, trial.compare, output, files)
+                return
+        finally:
+            shutil.rmtree(outer, ignore_errors=True)
+        said = errors.strip() or output.strip()
+        if self.engine.validator_missing(said) and not self.strict:
+            return
+        for name, real in trial.stands_for.items():
+            said = said.replace(f"{folder}/{name}", real)
+        said = without_secrets(said, self.engine.syntax, trial.files.values(), context.unit)
+        raise GpufleetError(
+            f"{path}: {self.engine.name} refuses what would be written; nothing was changed. It says: {said}."
+            " Correct the file or the unit; validate: false writes it unjudged."
+        )
+
+    def _scratch(self) -> str:
+        try:
+            return tempfile.mkdtemp(prefix="gpufleet-", dir=self.host.outer(_SCRATCH))
+        except OSError as error:
+            raise explain(f"A directory for the validator in {_SCRATCH}", "made", error) from error
+
+    def _compare(self, path: str, argv: t.Sequence[str], after: str, files: t.Sequence[PlannedFile]) -> None:
+        if not argv:
+            return
+        status, before, _errors = self.run(self.host.argv(argv))
+        # An engine that cannot read what stands now has nothing to compare with.
+        complaint = self.engine.verdict(before, after, files) if not status else ""
+        if complaint:
+            raise GpufleetError(
+                f"{path}: with what would be written, {self.engine.name} would {complaint}; nothing was changed."
+                " validate: false writes it nevertheless."
+            )
+
+
+def _put(folder: str, name: str, content: bytes) -> None:
+    path = os.path.join(folder, name)
+    try:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "wb") as stream:
+            stream.write(content)
+    except OSError as error:
+        raise explain(f"A copy of {posixpath.basename(name)} in {_SCRATCH}", "written", error) from error

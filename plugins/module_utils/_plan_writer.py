@@ -1,0 +1,172 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+# Private to this collection: a plan becomes files, in an order in which a crash at any moment can be healed: the record
+# first, then the backup, then the file; at the end of a removal the record goes last.
+
+from __future__ import annotations
+
+import contextlib
+import os
+import typing as t
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils import _backups
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import ENGINES, PARSED_FOLDERS
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import HostError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import (
+    STATE_DIR,
+    FileRecord,
+    load_record,
+    load_records,
+    record_path,
+)
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._writing import (
+    make_directories,
+    missing_directories,
+    remove_empty_directories,
+    remove_file,
+    replace_file,
+)
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import EnginePlan, PlannedFile
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._planning import Planning
+
+CONFIG_MODE = 0o644
+_PRIVATE_DIRECTORY = 0o700
+_PRIVATE_FILE = 0o600
+
+
+class PlanWriter:
+    """Carries one plan out; the host's lock is held."""
+
+    def __init__(self, planning: Planning, backup_dir: str) -> None:
+        self.host = planning.host
+        self.engine = planning.engine.name
+        self.main_path = planning.main_path
+        self.removal = planning.removal
+        self.purging = planning.removal and planning.options.purge_backups
+        self.backup_dir = backup_dir
+        self._dropped: list[FileRecord] = []
+
+    def obsolete_backups(self, plan: EnginePlan) -> list[str]:
+        """The backups that a purge removes: those of the files of the plan."""
+        paths = [file.path for file in plan.files] if self.purging else []
+        return [backup for path in paths for backup in _backups.backups_of(self.host, self.backup_dir, path)]
+
+    def carry_out(self, plan: EnginePlan) -> list[dict[str, str | None]]:
+        """Write the files; returns which were changed and where their former content is kept."""
+        # Before anything is written: afterwards the records would no longer tell which files were concerned.
+        obsolete = self.obsolete_backups(plan)
+        backups: list[dict[str, str | None]] = []
+        for file in plan.files:
+            backups += self._write(file)
+        for backup in obsolete:
+            remove_file(self.host, backup)
+        self._sweep()
+        return backups
+
+    # -- one file ------------------------------------------------------------------------------------------------
+
+    def _write(self, file: PlannedFile) -> list[dict[str, str | None]]:
+        backups: list[dict[str, str | None]] = []
+        record = load_record(self.host, self.engine, file.path)
+        if file.changed:
+            kept = self._save_record(file, record)
+            try:
+                backups = self._back_up(file)
+                self._put(file, kept)
+            except HostError:
+                if record is None:
+                    self._drop_record(kept)
+                    self._sweep()
+                raise
+            record = kept
+        nothing_left = file.changed and not file.keys
+        if record is not None and (self.removal or nothing_left):
+            self._drop_record(record)
+        return backups
+
+    def _save_record(self, file: PlannedFile, record: FileRecord | None) -> FileRecord:
+        """Record what was there, before anything else changes."""
+        record = self._with_directories(file, record or self._new_record(file))
+        record = record.after_write(file.before, file.after, file.keys)
+        if not self.removal:
+            make_directories(self.host, STATE_DIR, _PRIVATE_DIRECTORY)
+            replace_file(self.host, record_path(self.engine, file.path), record.to_bytes(), _PRIVATE_FILE)
+        return record
+
+    def _new_record(self, file: PlannedFile) -> FileRecord:
+        example = file.path if file.before is not None else file.like
+        if example is None or not self.host.exists(example):
+            uid, gid, mode = os.geteuid(), os.getegid(), CONFIG_MODE
+        else:
+            status = os.stat(self.host.outer(example))
+            uid, gid, mode = status.st_uid, status.st_gid, status.st_mode & 0o7777
+        return FileRecord(self.engine, file.path, file.before, uid, gid, mode, main=self.main_path)
+
+    def _with_directories(self, file: PlannedFile, record: FileRecord) -> FileRecord:
+        """The record with all directories that this write makes, or that we made before and it uses too.
+
+        So the last record to go takes them along, whichever engine it belongs to.
+        """
+        folders = [os.path.dirname(file.path), STATE_DIR]
+        if file.before is not None and not self.purging:
+            folders.append(self.backup_dir)
+        made = [path for folder in folders for path in missing_directories(self.host, folder)]
+        used = {path for folder in folders for path in _with_parents(self.host.resolve(folder))}
+        made += sorted(used & self._made_before(), key=len)
+        return record._replace(created_directories=tuple(dict.fromkeys([*record.created_directories, *made])))
+
+    def _made_before(self) -> set[str]:
+        made: set[str] = set()
+        for engine in ENGINES:
+            # Another engine's damaged record is for its own run to complain of.
+            with contextlib.suppress(HostError):
+                made.update(path for record in load_records(self.host, engine) for path in record.created_directories)
+        return made
+
+    def _back_up(self, file: PlannedFile) -> list[dict[str, str | None]]:
+        if self.purging:
+            return []
+        if file.before is None:
+            return [{"path": file.path, "backup": None}]
+        return [{"path": file.path, "backup": _backups.save(self.host, self.backup_dir, file.path, file.before)}]
+
+    def _put(self, file: PlannedFile, record: FileRecord) -> None:
+        if file.after is None:
+            remove_file(self.host, file.path)
+            return
+        make_directories(self.host, os.path.dirname(file.path), 0o755)
+        ceiling = 0o7777
+        if file.like is not None and self.host.exists(file.like):
+            ceiling &= os.stat(self.host.outer(file.like)).st_mode
+        # Files beside the main one are only read because of the folder that they are in.
+        beside = [] if file.path == self.main_path else [os.path.dirname(file.path)]
+        parsed = (*PARSED_FOLDERS, *beside)
+        owner = (record.uid, record.gid)
+        replace_file(self.host, file.path, file.after, record.mode, owner, parsed=parsed, ceiling=ceiling)
+
+    # -- what is left --------------------------------------------------------------------------------------------
+
+    def _drop_record(self, record: FileRecord) -> None:
+        remove_file(self.host, record_path(self.engine, record.path))
+        remove_empty_directories(self.host, [os.path.dirname(STATE_DIR), STATE_DIR])
+        self._dropped.append(record)
+
+    def _sweep(self) -> None:
+        """Remove the directories that the records dropped in this run say we made, where nothing is left in them."""
+        made = {path for record in self._dropped for path in record.created_directories}
+        remove_empty_directories(self.host, sorted(made, key=len))
+        if self.purging:
+            # The default is ours whatever was recorded; another directory may be the user's own.
+            remove_empty_directories(self.host, [os.path.dirname(_backups.BACKUP_DIR), _backups.BACKUP_DIR])
+
+
+def _with_parents(path: str) -> list[str]:
+    found = []
+    while path != "/":
+        found.append(path)
+        path = os.path.dirname(path)
+    return found

@@ -1,0 +1,127 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+# Private to this collection: what one run asks of one engine, and the plans that this makes of the files as they stand.
+
+from __future__ import annotations
+
+import typing as t
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._backups import BACKUP_DIR
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import parse_version
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import ENGINES
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_files import HostFiles
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import load_record, load_records
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import (
+        Context,
+        Engine,
+        EnginePlan,
+        Installation,
+        LiveState,
+        PlannedFile,
+    )
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._judging import Runner
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._runtime_set import RuntimeRequest
+
+
+class Options(t.NamedTuple):
+    """The task's parameters; ``request`` is None for state=absent."""
+
+    engine: str
+    request: RuntimeRequest | None
+    config_path: str | None = None
+    engine_version: str | None = None
+    validate: str = "auto"
+    backup_dir: str = BACKUP_DIR
+    purge_backups: bool = False
+    require_runtime: bool = False
+
+
+class Planning:
+    """One engine of one host as this run finds it; plans are made of the files as they stand at the moment."""
+
+    def __init__(self, options: Options, host: HostRoot, run: Runner) -> None:
+        self.options = options
+        self.host = host
+        self.request = _checked(options.request, host)
+        self.engine: Engine = ENGINES[options.engine]
+        if options.engine_version and parse_version(options.engine_version) is None:
+            raise GpufleetError(
+                f"engine_version {options.engine_version!r} is not a version. Write it in digits and dots, such as"
+                " 26.1.5, or leave it out."
+            )
+        self.installation: Installation = self.engine.inspect(host)
+        named = host.check_path("config_path", options.config_path) if options.config_path else None
+        self.config_path = named or self.installation.config_path
+        self.live: LiveState | None = self.engine.live(host, self.installation)
+        self.version = options.engine_version or (self.live.version if self.live is not None else None)
+        self.version = self.version or ask_version(self.engine, self.installation, host, run)
+
+    @property
+    def removal(self) -> bool:
+        return self.request is None
+
+    @property
+    def main_path(self) -> str:
+        """The configuration file with all links resolved."""
+        return self.host.resolve(self.config_path)
+
+    @property
+    def takes_effect(self) -> bool:
+        """Whether the engine reads the file, as far as that can be known."""
+        unit = self.installation.unit
+        return (unit is not None and bool(unit.wrapper)) or self.main_path == self.host.resolve(
+            self.installation.config_path
+        )
+
+    def plan(self) -> EnginePlan:
+        context = self.context()
+        return self.engine.absent(context) if self.request is None else self.engine.present(self.request, context)
+
+    def context(self) -> Context:
+        """The files as they stand now; a removal that names no file is about all that the engine's records name."""
+        path = self.main_path
+        everything = self.removal and not self.options.config_path
+        recorded = tuple(
+            record.path
+            for record in load_records(self.host, self.engine.name)
+            if record.path != path and (everything or record.main == path)
+        )
+        files = HostFiles(self.host, self.engine.name)
+        return files.context(path, self.installation.unit, parse_version(self.version or ""), recorded)
+
+    def leaves_records(self, plan: EnginePlan) -> bool:
+        """Whether a removal that was killed after the file was restored left its record behind."""
+        return self.removal and any(load_record(self.host, self.engine.name, file.path) for file in plan.files)
+
+    def gives_back(self, file: PlannedFile) -> bool:
+        """Whether the file becomes what it was before us."""
+        if file.after is None or not self.removal:
+            return file.after is None
+        record = load_record(self.host, self.engine.name, file.path)
+        return record is not None and file.after == record.original
+
+
+def ask_version(engine: Engine, installation: Installation, host: HostRoot, run: Runner) -> str | None:
+    """The version that the engine's program prints; None where no program of the host may be run."""
+    if not host.live or installation.binary is None:
+        return None
+    status, output, _errors = run(host.argv(engine.version_argv(installation.binary)))
+    words = (word.strip(",") for word in output.split())
+    return next((word for word in words if status == 0 and word[:1].isdigit() and parse_version(word)), None)
+
+
+def _checked(request: RuntimeRequest | None, host: HostRoot) -> RuntimeRequest | None:
+    """The request with its paths normalised; raises GpufleetError for one that no engine should be given."""
+    if request is None:
+        return None
+    request.check()
+    request = request._replace(runtime_dir=host.check_path("runtime_dir", request.runtime_dir))
+    if request.drop_in_path is not None:
+        request = request._replace(drop_in_path=host.check_path("drop_in_path", request.drop_in_path))
+    return request

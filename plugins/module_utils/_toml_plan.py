@@ -1,0 +1,177 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+# Private to this collection: what the plans of engines that are configured in TOML have in common.  Such a
+# configuration is made of several files; which of them ours go into is the engine's business.
+
+from __future__ import annotations
+
+import copy
+import typing as t
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._file_edit import FileEdit
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._runtime_set import is_nvidia_program
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_document import TomlDocument, same
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import Context, PlannedFile
+
+    KeyPath = t.Tuple[str, ...]
+    TomlEdit = FileEdit[TomlDocument]
+
+_KINDS = {dict: "a table", str: "a string", bool: "true or false", list: "an array", int: "a number"}
+
+
+class TomlFiles:
+    """The files of one configuration that a plan looks at or changes, each read once.
+
+    ``openings`` are the words with which files of ours may begin, longest first.
+    """
+
+    def __init__(self, context: Context, openings: t.Sequence[bytes] = ()) -> None:
+        self.context = context
+        self.openings = openings
+        self.edits: dict[str, TomlEdit] = {}
+
+    def edit(self, path: str) -> TomlEdit:
+        """The file at ``path``, as it is or as it was left by the last call."""
+        path = self.context.files.resolve(path)
+        if path not in self.edits:
+            about = self.context if path == self.context.path else self.context.about(path)
+            text = about.content or b""
+            fresh = next((opening for opening in self.openings if text.startswith(opening)), b"")
+            self.edits[path] = FileEdit(TomlDocument.from_bytes, path, about.content, about.record, fresh)
+        return self.edits[path]
+
+    def overlay(self) -> dict[str, TomlDocument]:
+        """The documents as they are after all edits so far, of files that there are or will be."""
+        there = {path: edit for path, edit in self.edits.items() if edit.content is not None or edit.wanted}
+        return {path: edit.document for path, edit in there.items()}
+
+    def outcome(self) -> dict[str, TomlDocument | None]:
+        """The same, with None for files that go."""
+        overlay = self.overlay()
+        return {path: document if _after(self.edits[path]) is not None else None for path, document in overlay.items()}
+
+    def planned(self) -> tuple[PlannedFile, ...]:
+        """All files in the order that a crash survives: a drop-in comes before what reads it, and goes after that."""
+        main = self.context.path
+        files = [
+            edit.planned(_after(edit), main if _made_by_us(edit) and path != main else None)
+            for path, edit in self.edits.items()
+            if edit.content is not None or edit.wanted or path == main
+        ]
+
+        def turn(file: PlannedFile) -> tuple[bool, bool]:
+            vanishes = file.after is None
+            return vanishes, (file.path == main) is not vanishes
+
+        return tuple(sorted(files, key=turn))
+
+
+def _made_by_us(edit: TomlEdit) -> bool:
+    return edit.content is None or (edit.record is not None and edit.record.created)
+
+
+def _after(edit: TomlEdit) -> bytes | None:
+    """What the file shall hold; one that was made by us goes with the last of our entries."""
+    if _made_by_us(edit) and (edit.emptied or (edit.content is None and not edit.wanted)):
+        return None
+    return edit.document.to_bytes()
+
+
+def give_back(edit: TomlEdit, keep: t.Callable[[KeyPath], bool] = lambda _path: False) -> None:
+    """Take out what earlier runs wrote and this one does not want; with ``keep`` some of it stays."""
+    record = edit.record
+    if record is None:
+        return
+    unwanted = [path for path in edit.recorded() if path not in edit.wanted and not keep(path)]
+    if not edit.wanted and len(unwanted) == len(edit.recorded()) and record.restorable(edit.content):
+        edit.document = TomlDocument.from_bytes(edit.path, edit.fresh if record.original is None else record.original)
+        return
+    for path in unwanted:
+        edit.give_back(path)
+
+
+def write_table(edit: TomlEdit, path: KeyPath, table: t.Mapping[str, t.Any]) -> None:
+    """Write the entries of ``table`` at ``path``, beside others that stand there."""
+    if not edit.document.has(*path) and table:
+        edit.document = edit.document.set(path, plain_copy(table))
+    for leaf, value in leaves(table, path):
+        if same(edit.document.value(*leaf), value):
+            edit.wanted[leaf] = value
+        else:
+            edit.write(leaf, value)
+
+
+def leaves(table: t.Mapping[str, t.Any], path: KeyPath = ()) -> t.Iterator[tuple[KeyPath, t.Any]]:
+    """Every entry that is no table, with its path."""
+    for name, value in table.items():
+        if isinstance(value, dict):
+            yield from leaves(value, (*path, name))
+        else:
+            yield (*path, name), value
+
+
+def merged(below: t.Mapping[str, t.Any], above: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
+    """Both tables in one, at every depth; where both have a value, that of ``above``."""
+    result = dict(below)
+    for name, value in above.items():
+        beneath = result.get(name)
+        result[name] = merged(beneath, value) if isinstance(value, dict) and isinstance(beneath, dict) else value
+    return result
+
+
+def plain_copy(table: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
+    """The table without the tables in it that hold nothing."""
+    copied: dict[str, t.Any] = {}
+    for name, value in table.items():
+        inner = plain_copy(value) if isinstance(value, dict) else copy.deepcopy(value)
+        if inner != {}:
+            copied[name] = inner
+    return copied
+
+
+def lookup(data: t.Any, path: KeyPath) -> t.Any:
+    """The value at ``path``, None where there is none."""
+    for name in path:
+        data = data.get(name) if isinstance(data, dict) else None
+    return data
+
+
+def require(document: TomlDocument, path: KeyPath, kind: type, advice: str) -> t.Any:
+    """The value at ``path``, None where there is none; raises ConfigurationError if it is of another kind."""
+    for depth in range(1, len(path)):
+        around = document.value(*path[:depth])
+        if around is not None and not isinstance(around, dict):
+            raise document.error(
+                path[:depth], f"{'.'.join(path[:depth])} is no table", "Make it a table, or remove it."
+            )
+    value = document.value(*path)
+    if value is not None and (not isinstance(value, kind) or isinstance(value, bool) is not (kind is bool)):
+        raise document.error(path, f"{'.'.join(path)} is not {_KINDS[kind]}", advice)
+    return value
+
+
+def is_ours(name: str, program: t.Any) -> bool:
+    """Whether a runtime is one of NVIDIA's, from which no other may inherit."""
+    return name.startswith("nvidia") or is_nvidia_program(program)
+
+
+def check_options(options: t.Mapping[str, t.Any], reserved: t.Mapping[KeyPath, str]) -> None:
+    """Raises GpufleetError for runtime_options that say what another parameter says, or what TOML cannot."""
+    # The engines match names whatever their case.
+    parameters = {tuple(map(str.lower, path)): parameter for path, parameter in reserved.items()}
+    for path, value in leaves(options):
+        beginnings = (tuple(map(str.lower, path[:depth])) for depth in range(1, len(path) + 1))
+        parameter = next((parameters[start] for start in beginnings if start in parameters), None)
+        if parameter is not None:
+            raise GpufleetError(f"runtime_options must not hold {'.'.join(path)}. Use the parameter {parameter}.")
+        values = value if isinstance(value, list) else [value]
+        if any(item is None or not isinstance(item, (str, bool, int, float)) for item in values):
+            raise GpufleetError(
+                f"runtime_options.{'.'.join(path)} is not usable. Give a string, a number, true, false, a list of such,"
+                " or a dictionary."
+            )

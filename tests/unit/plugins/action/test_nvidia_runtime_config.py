@@ -1,0 +1,84 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import typing as t
+from unittest.mock import MagicMock
+
+import pytest
+
+pytest.importorskip("ansible.plugins.action", reason="the controller's half")
+
+from ansible.plugins.action import ActionBase
+
+from ansible_collections.gpufleet.nvidia.plugins.action import nvidia_runtime_config as plugin
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._shipped import PACKAGES
+from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._packing import pack
+
+RESULT = {"changed": True, "diff": [{"before": "", "after": "x"}], "invocation": {"module_args": {}}}
+
+
+class Run(t.NamedTuple):
+    result: dict[str, t.Any]
+    task_args: dict[str, t.Any]
+    sent: dict[str, t.Any]
+    call: dict[str, t.Any]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch) -> t.Callable[..., Run]:
+    """Runs the action plugin up to where Ansible would send the module."""
+    calls: list[dict[str, t.Any]] = []
+
+    def execute(_self: ActionBase, **call: t.Any) -> dict[str, t.Any]:
+        calls.append(call)
+        return dict(RESULT)
+
+    monkeypatch.setattr(ActionBase, "_execute_module", execute)
+
+    def run(async_val: int = 0, check_mode: bool = False, **args: t.Any) -> Run:
+        task = MagicMock(args=args, async_val=async_val, check_mode=check_mode, action="gpufleet.nvidia.x")
+        action: t.Any = plugin.ActionModule(task, *(MagicMock(has_native_async=False) for _part in range(5)))
+        result = action.run(task_vars={"a": 1})
+        (call,) = calls
+        return Run(result, args, call.pop("module_args"), call)
+
+    return run
+
+
+@pytest.mark.parametrize("engine", ["containerd", "crio"])
+@pytest.mark.parametrize("check_mode", [False, True])
+def test_engines_of_toml_take_tomlkit_along(run: t.Callable[..., Run], engine: str, check_mode: bool) -> None:
+    done = run(engine=engine, state="absent", check_mode=check_mode)
+    assert done.sent == {"engine": engine, "state": "absent", "shipped_tomlkit": pack("tomlkit")}
+    assert done.task_args == {"engine": engine, "state": "absent"}
+
+
+@pytest.mark.parametrize("engine", ["docker", "unknown", "", None, ["containerd"], {"a": 1}, 5])
+def test_nothing_else_travels(run: t.Callable[..., Run], engine: t.Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plugin, "packed", lambda *_args: pytest.fail("was packed"))
+    assert run(engine=engine).sent == {"engine": engine}
+
+
+def test_no_engine_is_the_modules_business(run: t.Callable[..., Run]) -> None:
+    assert run().sent == {}
+
+
+def test_a_controller_without_tomlkit_sends_none(run: t.Callable[..., Run], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plugin, "packed", lambda *_args: None)
+    assert run(engine="containerd").sent == {"engine": "containerd"}
+
+
+@pytest.mark.parametrize("async_val", [0, 60])
+def test_all_else_is_as_without_the_plugin(run: t.Callable[..., Run], async_val: int) -> None:
+    done = run(engine="crio", async_val=async_val)
+    assert done.result == RESULT
+    assert set(done.call) == {"task_vars", "wrap_async"}
+    assert done.call["task_vars"] == {"a": 1}
+    assert bool(done.call["wrap_async"]) is bool(async_val)
+
+
+def test_whatever_travels_is_in_the_table_of_packages() -> None:
+    assert {name for names in plugin.PACKAGES_OF_ENGINE.values() for name in names} <= set(PACKAGES)

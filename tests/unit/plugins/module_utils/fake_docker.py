@@ -1,0 +1,99 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A running Docker in a directory tree: unit, process, and a socket that answers."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import socketserver
+import tempfile
+import threading
+import typing as t
+from pathlib import Path
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
+
+PID = 4711
+UNIT = "/usr/lib/systemd/system/docker.service"
+CONTROL_GROUP = "/sys/fs/cgroup/system.slice/docker.service/cgroup.procs"
+SOCKET = "/run/docker.sock"
+
+
+class _Server(socketserver.ThreadingUnixStreamServer):
+    daemon_threads = False
+    info: t.ClassVar[dict[str, t.Any]] = {}
+
+
+class _Handler(socketserver.StreamRequestHandler):
+    server: _Server
+
+    def handle(self) -> None:
+        for _line in iter(self.rfile.readline, b"\r\n"):
+            pass
+        self.wfile.write(b"HTTP/1.0 200 OK\r\n\r\n" + json.dumps(self.server.info).encode())
+
+
+class FakeDocker:
+    """The tree; ``info`` is what the daemon answers."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.host = HostRoot(str(root), live=True)
+        self.info: dict[str, t.Any] = {
+            "ServerVersion": "26.1.5",
+            "Runtimes": {"runc": {"path": "runc"}, "io.containerd.runc.v2": {"path": "runc"}},
+            "DefaultRuntime": "runc",
+            "CDISpecDirs": [],
+            "LiveRestoreEnabled": True,
+            "ContainersRunning": 3,
+        }
+        self.commands: list[list[str]] = []
+        self.write("/usr/bin/dockerd", mode=0o755)
+        self.write(UNIT, "[Service]\nExecStart=/usr/bin/dockerd -H fd://\n")
+        self.write("/usr/lib/systemd/system/docker.socket", f"[Socket]\nListenStream={SOCKET}\n")
+        self.path("/tmp").mkdir()
+
+    def path(self, inner: str) -> Path:
+        return self.root / inner.lstrip("/")
+
+    def write(self, inner: str, content: str = "", mode: int = 0o644) -> None:
+        path = self.path(inner)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content, encoding="utf-8")
+        path.chmod(mode)
+
+    def runs(self, pid_file: str | None = None, name: str = "dockerd") -> None:
+        """The process is there, found by its pid file or else by its control group."""
+        self.write(f"/proc/{PID}/comm", f"{name}\n")
+        self.write(pid_file or CONTROL_GROUP, f"{PID}\n")
+
+    def run(self, argv: list[str]) -> tuple[int, str, str]:
+        self.commands.append(argv)
+        return 0, "Docker version 26.1.5, build 411e817\n" if "--version" in argv else "", ""
+
+    @contextlib.contextmanager
+    def answers(self, socket: str = SOCKET) -> t.Iterator[None]:
+        self.path(socket).parent.mkdir(parents=True, exist_ok=True)
+        with _Server(str(self.path(socket)), _Handler) as server:
+            server.info = self.info  # type: ignore[misc]
+            thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+            thread.start()
+            try:
+                yield
+            finally:
+                server.shutdown()
+                thread.join()
+        self.path(socket).unlink()
+
+
+@contextlib.contextmanager
+def docker_host() -> t.Iterator[FakeDocker]:
+    # The path of a socket must be short, which that of pytest's own folders is not.
+    root = Path(tempfile.mkdtemp(prefix="gpf-"))
+    try:
+        yield FakeDocker(root)
+    finally:
+        shutil.rmtree(root)

@@ -1,0 +1,149 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import json
+import os
+import typing as t
+
+import pytest
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils import _container_info
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._container_info import describe_host
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine_docker import DOCKER
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._planning import Options
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import STATE_DIR
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._runtime_configuration import RuntimeConfiguration
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._runtime_set import RuntimeRequest
+from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.fake_docker import (
+    PID,
+    SOCKET,
+    UNIT,
+    FakeDocker,
+    docker_host,
+)
+
+DAEMON_JSON = "/etc/docker/daemon.json"
+NVIDIA = "/usr/bin/nvidia-container-runtime"
+
+
+@pytest.fixture
+def docker(monkeypatch: pytest.MonkeyPatch) -> t.Iterator[FakeDocker]:
+    monkeypatch.setattr(_container_info, "ENGINES", {"docker": DOCKER})
+    with docker_host() as made:
+        yield made
+
+
+def described(docker: FakeDocker) -> dict[str, t.Any]:
+    (engine,) = describe_host(docker.host, docker.run)["engines"]
+    assert isinstance(engine, dict)
+    return engine
+
+
+def configure(docker: FakeDocker) -> None:
+    options = Options("docker", RuntimeRequest())
+    RuntimeConfiguration(options, docker.host, docker.run).execute(check_mode=False)
+
+
+def test_a_running_engine(docker: FakeDocker) -> None:
+    docker.runs()
+    docker.write(DAEMON_JSON, json.dumps({"runtimes": {"nvidia": {"path": NVIDIA}}}))
+    with docker.answers():
+        late = described(docker)
+        docker.info["Runtimes"]["nvidia"] = {"path": NVIDIA}
+        current = described(docker)
+    assert late["restart_required"]
+    assert current == {
+        "engine": "docker",
+        "installed": True,
+        "binary": "/usr/bin/dockerd",
+        "version": "26.1.5",
+        "running": True,
+        "pid": PID,
+        "service": "docker.service",
+        "unit_files": [UNIT],
+        "socket": SOCKET,
+        "config_path": DAEMON_JSON,
+        "config_exists": True,
+        "runtimes": {"nvidia": NVIDIA},
+        "default_runtime": "runc",
+        "recorded_files": [],
+        "live": {
+            "version": "26.1.5",
+            "runtimes": {"runc": "runc", "io.containerd.runc.v2": "runc", "nvidia": NVIDIA},
+            "default_runtime": "runc",
+            "cdi": False,
+            "live_restore": True,
+            "running_containers": 3,
+        },
+        "restart_required": False,
+        "problems": [],
+    }
+    assert docker.commands == []
+
+
+def test_a_stopped_engine_is_neither_asked_nor_pending(docker: FakeDocker) -> None:
+    configure(docker)
+    with docker.answers():
+        found = described(docker)
+    assert (found["running"], found["live"], found["restart_required"]) == (False, None, False)
+    assert found["version"] == "26.1.5"
+    assert found["recorded_files"] == [DAEMON_JSON]
+
+
+def test_an_engine_that_does_not_answer_is_a_problem(docker: FakeDocker) -> None:
+    docker.runs()
+    found = described(docker)
+    assert found["running"]
+    assert found["problems"] == [f"docker runs but does not answer on {SOCKET}."]
+
+
+def test_flags_that_cannot_be_read_are_a_problem(docker: FakeDocker) -> None:
+    docker.write(UNIT, "[Service]\nExecStart=/usr/bin/env dockerd --config-file /srv/x.json\n")
+    (problem,) = described(docker)["problems"]
+    assert "docker.service starts the engine through /usr/bin/env" in problem
+
+
+def test_a_broken_file_hides_nothing_else(docker: FakeDocker) -> None:
+    configure(docker)
+    docker.write(DAEMON_JSON, "{")
+    found = described(docker)
+    assert found["recorded_files"] == [DAEMON_JSON]
+    (problem,) = found["problems"]
+    assert f"{DAEMON_JSON}, line 1, column 2" in problem
+
+
+def test_records_that_cannot_be_read_are_a_problem_and_hide_nothing_else(
+    monkeypatch: pytest.MonkeyPatch, docker: FakeDocker
+) -> None:
+    configure(docker)
+    state = docker.host.outer(STATE_DIR)
+    listdir = os.listdir
+
+    def refusing(path: str) -> list[str]:
+        # As for everybody but root.
+        if path == state:
+            raise PermissionError(13, "Permission denied")
+        return listdir(path)
+
+    monkeypatch.setattr(os, "listdir", refusing)
+    found = described(docker)
+    assert found["runtimes"] == {"nvidia": NVIDIA}
+    assert found["recorded_files"] == []
+    assert found["problems"] == [f"{STATE_DIR} cannot be read: Permission denied. Run the task as root (become: true)."]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_as_somebody_else(docker: FakeDocker) -> None:
+    configure(docker)
+    docker.root.chmod(0o755)
+    try:
+        os.seteuid(65534)
+        found = described(docker)
+    finally:
+        os.seteuid(0)
+    assert found["runtimes"] == {"nvidia": NVIDIA}
+    (problem,) = found["problems"]
+    assert "Run the task as root" in problem

@@ -1,0 +1,251 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import os
+import typing as t
+
+import pytest
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils import _engine_containerd
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cri_api import CriStatus
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import (
+    Action,
+    ConfiguredState,
+    Installation,
+    LiveState,
+    Trial,
+)
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine_containerd import CONTAINERD
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_files import HostFiles
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._runtime_set import RuntimeRequest
+from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.fake_containerd import NVIDIA, default, runtime
+
+if t.TYPE_CHECKING:
+    from pathlib import Path
+
+MAIN = "/etc/containerd/config.toml"
+SOCKET = "/run/containerd/containerd.sock"
+
+
+def tree(root: Path, command: str | None = "/usr/bin/containerd", files: t.Mapping[str, str] | None = None) -> HostRoot:
+    """A host with containerd as process 7; ``command`` is what its unit starts."""
+    given = {"proc/7/comm": "containerd\n", "usr/bin/containerd": "", "usr/local/bin/containerd": ""}
+    given["sys/fs/cgroup/system.slice/containerd.service/cgroup.procs"] = "7\n"
+    if command is not None:
+        given["lib/systemd/system/containerd.service"] = f"[Service]\nExecStart={command}\n"
+    for name, text in {**given, **(files or {})}.items():
+        path = root / name.lstrip("/")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        if name.endswith("bin/containerd"):
+            path.chmod(0o755)
+    return HostRoot(str(root))
+
+
+# -- how it is installed ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("command", "binary", "config_path", "socket"),
+    [
+        ("/usr/bin/containerd", "/usr/bin/containerd", MAIN, SOCKET),
+        ("/usr/local/bin/containerd", "/usr/local/bin/containerd", MAIN, SOCKET),
+        ("-/opt/none/containerd", "/usr/local/bin/containerd", MAIN, SOCKET),
+        ("/usr/bin/containerd --config /x.toml", "/usr/bin/containerd", "/x.toml", SOCKET),
+        ("/usr/bin/containerd --config=/x.toml --log-level debug", "/usr/bin/containerd", "/x.toml", SOCKET),
+        ("/usr/bin/containerd -c /x.toml -a /s.sock", "/usr/bin/containerd", "/x.toml", "/s.sock"),
+        ("/usr/bin/containerd -c=/x.toml --address=/s.sock", "/usr/bin/containerd", "/x.toml", "/s.sock"),
+        ("/usr/bin/containerd --config /a.toml --address /b --config /c.toml", "/usr/bin/containerd", "/c.toml", "/b"),
+        (None, "/usr/local/bin/containerd", MAIN, SOCKET),
+    ],
+)
+def test_inspect(tmp_path: Path, command: str | None, binary: str, config_path: str, socket: str) -> None:
+    found = CONTAINERD.inspect(tree(tmp_path, command))
+    assert (found.binary, found.config_path, found.socket) == (binary, config_path, socket)
+    assert found.service == "containerd.service"
+    assert (found.unit is None) is (command is None)
+    assert found.pid == (7 if command else None)
+
+
+def test_inspect_an_empty_host(tmp_path: Path) -> None:
+    assert CONTAINERD.inspect(HostRoot(str(tmp_path), live=False)) == Installation(
+        None, None, "containerd.service", SOCKET, MAIN, None
+    )
+
+
+# -- what it says of itself ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def say(monkeypatch: pytest.MonkeyPatch) -> t.Callable[[t.Any], list[str]]:
+    """Has the CRI answer with a configuration, or not at all (None); returns the sockets that are asked."""
+
+    def prepare(config: t.Any) -> list[str]:
+        asked: list[str] = []
+
+        def status(path: str) -> CriStatus | None:
+            asked.append(path)
+            return None if config is None else CriStatus(config, ())
+
+        monkeypatch.setattr(_engine_containerd, "status", status)
+        return asked
+
+    return prepare
+
+
+@pytest.mark.parametrize(
+    ("config", "live"),
+    [
+        (
+            {
+                "containerd": {
+                    "defaultRuntimeName": "nvidia",
+                    "runtimes": {
+                        "runc": {"options": None},
+                        "crun": {"options": {}},
+                        "nvidia": {"options": {"BinaryName": NVIDIA}},
+                        "kubespray": {"options": {"binaryName": "/usr/local/bin/runc"}},
+                        "odd": 5,
+                    },
+                },
+                "enableCDI": False,
+            },
+            LiveState(
+                "",
+                {"runc": "", "crun": "", "nvidia": NVIDIA, "kubespray": "/usr/local/bin/runc", "odd": ""},
+                "nvidia",
+                cdi=False,
+            ),
+        ),
+        ({"containerd": {"defaultRuntimeName": "runc"}}, LiveState("", {}, "runc")),
+        ({"containerd": {"runtimes": None}, "enableCDI": True}, LiveState("", {}, "", cdi=True)),
+        ({}, LiveState("", {}, "")),
+    ],
+)
+def test_live(tmp_path: Path, say: t.Any, config: t.Any, live: LiveState) -> None:
+    host = tree(tmp_path)
+    asked = say(config)
+    assert CONTAINERD.live(host, CONTAINERD.inspect(host)) == live
+    assert asked == [str(tmp_path) + SOCKET]
+
+
+def test_nobody_is_asked_without_a_process(tmp_path: Path, say: t.Any) -> None:
+    asked = say({})
+    assert CONTAINERD.live(HostRoot(str(tmp_path)), CONTAINERD.inspect(HostRoot(str(tmp_path)))) is None
+    assert asked == []
+
+
+@pytest.mark.parametrize(
+    ("young", "late"), [(None, False), (MAIN, True), ("/x/imported.toml", True), ("/x/other.toml", False)]
+)
+def test_of_a_silent_daemon_only_its_age_counts(tmp_path: Path, say: t.Any, young: str | None, late: bool) -> None:
+    main = 'version = 2\nimports = ["/x/i*.toml"]\n'
+    files = {MAIN: main, "/x/imported.toml": "version = 2\n", "/x/other.toml": ""}
+    host = tree(tmp_path, files={**files, "proc/7/stat": f"7 (containerd) S {' '.join(['0'] * 18)} 100 0\n"})
+    say(None)
+    for name in files:
+        age = 2**31 if name == young else 0
+        os.utime(str(tmp_path) + name, (age, age))
+    live = CONTAINERD.live(host, CONTAINERD.inspect(host))
+    assert live == LiveState("", {}, "", silent=True, outdated=late)
+
+
+def test_a_broken_file_of_a_silent_daemon(tmp_path: Path, say: t.Any) -> None:
+    host = tree(tmp_path, files={MAIN: "= broken", "proc/7/stat": f"7 (x) S {' '.join(['0'] * 18)} 100 0\n"})
+    say(None)
+    os.utime(str(tmp_path) + MAIN, (2**31, 2**31))
+    live = CONTAINERD.live(host, CONTAINERD.inspect(host))
+    assert live is not None
+    assert live.outdated
+
+
+# -- what it needs ---------------------------------------------------------------------------------------------------
+
+
+def state(
+    runtimes: t.Mapping[str, str | None] | None = None, default_name: str | None = None, **more: t.Any
+) -> ConfiguredState:
+    entries = {name: {"path": path} for name, path in (runtimes or {}).items()}
+    return ConfiguredState(entries, default_name, **more)
+
+
+@pytest.mark.parametrize(
+    ("live", "wanted", "action"),
+    [
+        ({"runc": ""}, state(), Action.NONE),
+        ({"runc": ""}, state({"runc": None}), Action.NONE),
+        ({"runc": "", "nvidia": NVIDIA}, state({"runc": None, "nvidia": NVIDIA}), Action.NONE),
+        ({"runc": ""}, state({"nvidia": NVIDIA}), Action.RESTART),
+        ({"nvidia": "/old"}, state({"nvidia": NVIDIA}), Action.RESTART),
+        ({"nvidia": ""}, state({"nvidia": NVIDIA}), Action.RESTART),
+        # One of ours that is no longer wanted; others may be built in.
+        ({"nvidia": NVIDIA}, state(), Action.RESTART),
+        ({"nvidia-x": ""}, state(), Action.RESTART),
+        ({"gpu": NVIDIA}, state(), Action.RESTART),
+        ({"kata": ""}, state(), Action.NONE),
+        ({"kata": "/k"}, state({"kata": "/k"}), Action.NONE),
+    ],
+)
+def test_catch_up_with_runtimes(live: dict[str, str], wanted: ConfiguredState, action: Action) -> None:
+    assert CONTAINERD.catch_up(LiveState("", live, "runc"), wanted) is action
+
+
+@pytest.mark.parametrize(
+    ("live", "wanted", "action"),
+    [
+        (LiveState("", {}, "runc"), state(default_name="runc"), Action.NONE),
+        (LiveState("", {}, "nvidia"), state(), Action.RESTART),
+        (LiveState("", {}, "runc"), state(default_name="nvidia"), Action.RESTART),
+        # The name that 1.x gives the old table's.
+        (LiveState("", {}, "default"), state(), Action.NONE),
+        (LiveState("", {}, "runc", cdi=False), state(cdi=True), Action.RESTART),
+        (LiveState("", {}, "runc", cdi=True), state(cdi=True), Action.NONE),
+        (LiveState("", {}, "runc", cdi=True), state(cdi=None), Action.NONE),
+        (LiveState("", {}, "runc"), state(cdi=True), Action.NONE),
+        # Where the files switch the CRI off nothing of it matters.
+        (LiveState("", {}, "nvidia"), state(lists_runtimes=False), Action.NONE),
+        (LiveState("", {}, "", silent=True, outdated=True), state(lists_runtimes=False), Action.NONE),
+        (LiveState("", {}, "", silent=True, outdated=True), state(), Action.RESTART),
+        (LiveState("", {}, "", silent=True), state({"nvidia": NVIDIA}, "nvidia"), Action.NONE),
+    ],
+)
+def test_catch_up(live: LiveState, wanted: ConfiguredState, action: Action) -> None:
+    assert CONTAINERD.catch_up(live, wanted) is action
+
+
+# -- the rest --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("version", "cdi"), [(None, None), ((1, 6), None), ((1, 7), False), ((2, 0), True), ((2, 4), True)]
+)
+def test_configured(tmp_path: Path, version: tuple[int, ...] | None, cdi: bool | None) -> None:
+    text = "version = 2\n" + runtime("nvidia", NVIDIA) + runtime("low", binaryName='"/x"') + default("nvidia")
+    host = tree(tmp_path, files={MAIN: text})
+    context = HostFiles(host, "containerd").context(MAIN, None, version)
+    found = CONTAINERD.configured(context)
+    assert (found.paths(), found.default_runtime, found.cdi) == ({"nvidia": NVIDIA, "low": "/x"}, "nvidia", cdi)
+    assert found.lists_runtimes
+
+
+def test_plans_on_a_host(tmp_path: Path) -> None:
+    host = tree(tmp_path, files={MAIN: "disabled_plugins = ['cri']\n"})
+    context = HostFiles(host, "containerd").context(MAIN, None, None)
+    assert not CONTAINERD.configured(context).lists_runtimes
+    assert CONTAINERD.present(RuntimeRequest(), context).files == ()
+    assert not any(file.changed for file in CONTAINERD.absent(context).files)
+
+
+def test_its_commands(tmp_path: Path) -> None:
+    host = tree(tmp_path, files={MAIN: "version = 2\n"})
+    context = HostFiles(host, "containerd").context(MAIN, None, None)
+    assert CONTAINERD.version_argv("/c") == ["/c", "--version"]
+    found = CONTAINERD.trial("/c", "/t", CONTAINERD.present(RuntimeRequest(), context).files, context)
+    assert isinstance(found, Trial)
+    assert found.argv[:2] == ["/c", "--config"]
+    assert not CONTAINERD.validator_missing("unknown command")
+    assert (CONTAINERD.name, CONTAINERD.syntax, CONTAINERD.judged_together) == ("containerd", "toml", True)

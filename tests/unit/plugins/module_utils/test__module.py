@@ -1,0 +1,155 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import typing as t
+
+import pytest
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import PlannedFile
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import ConfigurationError, HostError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import (
+    diff_of,
+    finish,
+    host_of,
+    label_new_files,
+    run_in,
+)
+
+if t.TYPE_CHECKING:
+    from pathlib import Path
+
+
+class Ended(BaseException):
+    """The module is over; AnsibleModule ends the process."""
+
+
+class DummyModule:
+    """What our modules use of AnsibleModule."""
+
+    def __init__(self, check_mode: bool = False, **params: t.Any) -> None:
+        self.check_mode = check_mode
+        self.params = params
+        self.warnings: list[str] = []
+        self.labelled: list[str] = []
+        self.result: dict[str, t.Any] = {}
+        self.environ: dict[str, str] = {}
+
+    def warn(self, warning: str) -> None:
+        self.warnings.append(warning)
+
+    def exit_json(self, **result: t.Any) -> None:
+        self.result = result
+        raise Ended
+
+    def fail_json(self, msg: str) -> None:
+        self.result = {"failed": True, "msg": msg}
+        raise Ended
+
+    def run_command(self, argv: list[str], environ_update: dict[str, str]) -> tuple[int, str, str]:
+        self.environ = environ_update
+        return 3, " ".join(argv), "errors"
+
+    def set_default_selinux_context(self, path: str, changed: bool) -> bool:
+        self.labelled.append(path)
+        return changed
+
+
+def finished(work: t.Callable[[], dict[str, t.Any]]) -> DummyModule:
+    module = DummyModule()
+    with pytest.raises(Ended):
+        finish(t.cast("t.Any", module), work)
+    return module
+
+
+def test_a_result_and_its_warnings() -> None:
+    module = finished(lambda: {"changed": True, "warnings": ["one", "two"]})
+    assert module.result == {"changed": True}
+    assert module.warnings == ["one", "two"]
+    assert finished(lambda: {"changed": False}).result == {"changed": False}
+
+
+def test_our_own_errors_fail_the_task_in_their_own_words() -> None:
+    def work() -> dict[str, t.Any]:
+        raise ConfigurationError("/etc/x", "it is bad", "Mend it.", 3, 4)
+
+    assert finished(work).result == {"failed": True, "msg": "/etc/x, line 3, column 4: it is bad. Mend it."}
+
+
+def test_other_errors_are_bugs_and_stay_visible() -> None:
+    with pytest.raises(ZeroDivisionError):
+        finish(t.cast("t.Any", DummyModule()), lambda: {"changed": bool(1 // 0)})
+
+
+def test_the_host_of_the_parameters(tmp_path: Path) -> None:
+    module = DummyModule(host_root=str(tmp_path), host_root_live=True)
+    assert host_of(t.cast("t.Any", module)) == HostRoot(str(tmp_path.resolve()), live=True)
+    with pytest.raises(HostError):
+        host_of(t.cast("t.Any", DummyModule(host_root="relative", host_root_live=False)))
+
+
+def test_commands_speak_english() -> None:
+    module = DummyModule()
+    assert run_in(t.cast("t.Any", module))(["a", "b"]) == (3, "a b", "errors")
+    assert module.environ == {"LC_ALL": "C.UTF-8", "LANGUAGE": "C"}
+
+
+@pytest.mark.parametrize(
+    ("root", "check_mode", "labelled"), [("/", False, ["/etc/new"]), ("/", True, []), ("/srv/tree", False, [])]
+)
+def test_only_new_files_of_this_very_host_are_labelled(root: str, check_mode: bool, labelled: list[str]) -> None:
+    files = [
+        PlannedFile("/etc/new", None, b""),
+        PlannedFile("/etc/old", b"", b"x"),
+        PlannedFile("/etc/gone", b"", None),
+    ]
+    module = DummyModule(check_mode)
+    label_new_files(t.cast("t.Any", module), HostRoot(root, live=True), files)
+    assert module.labelled == labelled
+
+
+@pytest.mark.parametrize(
+    ("syntax", "text"), [("json", '{"password": "hunter2"}\n'), ("toml", 'password = "hunter2"\n')]
+)
+def test_a_diff_without_secrets(syntax: str, text: str) -> None:
+    made, gone = diff_of(
+        [PlannedFile("/etc/new", None, text.encode()), PlannedFile("/etc/gone", text.encode(), None)], syntax
+    )
+    masked = text.replace("hunter2", "********")
+    assert made == {
+        "before_header": "/etc/new (absent)", "after_header": "/etc/new", "before": "", "after": masked,
+    }  # fmt: skip
+    assert gone == {
+        "before_header": "/etc/gone", "after_header": "/etc/gone (absent)", "before": masked, "after": "",
+    }  # fmt: skip
+
+
+def test_the_module_says_what_is_pending(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    pytest.importorskip("ansible.module_utils.basic")
+    from ansible_collections.gpufleet.nvidia.plugins.modules import nvidia_runtime_config  # noqa: PLC0415
+
+    specification = _options(monkeypatch, nvidia_runtime_config)
+    arguments: dict[str, t.Any] = {name: option.get("default") for name, option in specification.items()}
+    arguments.update(engine="docker", host_root=str(tmp_path))
+    result = nvidia_runtime_config.configure(t.cast("t.Any", DummyModule(**arguments)))
+    assert result["changed"] is True
+    assert result["restart_action"] == "reload"
+    assert result["restart_required"] is False
+    assert result["pending_action"] is None
+
+
+def _options(monkeypatch: pytest.MonkeyPatch, module: t.Any) -> dict[str, dict[str, t.Any]]:
+    """The argument specification, as the module gives it to AnsibleModule."""
+    seen: list[dict[str, dict[str, t.Any]]] = []
+
+    def made(argument_spec: dict[str, dict[str, t.Any]], **_more: t.Any) -> None:
+        seen.append(argument_spec)
+        raise Ended
+
+    monkeypatch.setattr(module, "AnsibleModule", made)
+    with pytest.raises(Ended):
+        module.main()
+    return seen[0]

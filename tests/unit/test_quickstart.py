@@ -1,0 +1,50 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""What ./quickstart makes of its user's Ansible settings."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import shutil
+import sys
+import typing as t
+from pathlib import Path
+
+import pytest
+
+if sys.version_info < (3, 11):
+    pytest.skip("./quickstart runs on Python 3.11 and newer", allow_module_level=True)
+
+FOLDER = Path(__file__).resolve().parents[2] / "quickstart.d"
+CONFIG = shutil.which("ansible-config", path=os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"])))
+
+
+@pytest.fixture
+def quickstart(monkeypatch: pytest.MonkeyPatch) -> t.Iterator[t.Any]:
+    if not FOLDER.is_dir():
+        pytest.skip("only the repository has it")
+    before = set(sys.modules)
+    monkeypatch.syspath_prepend(str(FOLDER))
+    yield importlib.import_module("quickstart")
+    for name in set(sys.modules) - before:
+        del sys.modules[name]
+
+
+@pytest.mark.skipif(CONFIG is None, reason="needs Ansible")
+@pytest.mark.parametrize("in_environment", [False, True], ids=["ansible.cfg", "environment"])
+def test_the_owner_s_collections_stay_in_reach(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, quickstart: t.Any, in_environment: bool
+) -> None:
+    (tmp_path / "ansible.cfg").write_text("[defaults]\ncollections_path = /srv/one:relative\n")
+    tmp_path.chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("ANSIBLE_")}
+    environ.update(LC_ALL="C.UTF-8", HOME=str(tmp_path))
+    expected = ["/srv/one", str(tmp_path / "relative")]
+    if in_environment:
+        environ["ANSIBLE_COLLECTIONS_PATH"] = "/srv/two"
+        expected = ["/srv/two"]
+    assert quickstart._collections_paths(CONFIG, environ) == expected
