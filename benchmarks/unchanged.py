@@ -28,6 +28,25 @@ MODULE = """
       gpufleet.nvidia.nvidia_runtime_config: {engine: docker, host_root: "{{ tree }}", set_as_default: true}
 """
 
+CONTAINERD = """
+    - name: Configure containerd
+      gpufleet.nvidia.nvidia_runtime_config: {engine: containerd, host_root: "{{ tree }}", set_as_default: true}
+"""
+
+# As a guide for Kubernetes has it.
+CONFIG_TOML = """# The kubelet uses systemd's control groups too.
+version = 2
+
+[plugins."io.containerd.grpc.v1.cri"]
+  sandbox_image = "registry.example.net/pause:3.10"
+
+  [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+    runtime_type = "io.containerd.runc.v2"
+
+    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
+      SystemdCgroup = true
+"""
+
 # What roles without a module of their own do: look, read, merge with Jinja, ask the tool.
 DANCE = """
     - name: Look for the file
@@ -49,6 +68,7 @@ CASES = {
     "empty": "",
     "ping": "\n    - name: Ping\n      ansible.builtin.ping:\n",
     "module": MODULE,
+    "containerd": CONTAINERD,
     "dance": DANCE,
     "role": (
         "\n    - name: Run the role of site.yml\n"
@@ -68,13 +88,15 @@ PLAYBOOKS = ("site",)
 def prepare(folder: Path) -> None:
     """A host's tree that is configured already, and the plays."""
     tree = folder / "host"
-    for name in ("etc/docker", "usr/bin", "var/lib"):
+    for name in ("etc/docker", "etc/containerd", "usr/bin", "var/lib"):
         (tree / name).mkdir(parents=True)
     for program in ("dockerd", "nvidia-container-runtime"):
         (tree / "usr/bin" / program).write_text("")
         (tree / "usr/bin" / program).chmod(0o755)
     configuration = '{\n  "log-driver": "journald",\n  "features": {"buildkit": true}\n}\n'
     (tree / "etc/docker/daemon.json").write_text(configuration)
+    # Without its program: the role's case is that of a host with Docker alone.
+    (tree / "etc/containerd/config.toml").write_text(CONFIG_TOML)
     for name, tasks in CASES.items():
         repeats = 1 if name == "empty" else REPEATS
         head = f"- hosts: localhost\n  gather_facts: false\n  vars: {{tree: {tree}}}\n  tasks:"
@@ -122,6 +144,7 @@ def main() -> None:
     for label, one, other, goal in (
         ("nvidia_runtime_config, unchanged / ping", "module", "ping", 1.4),
         ("nvidia_runtime_config / stat, slurp, command", "module", "dance", 0.5),
+        ("the same for containerd, unchanged / ping", "containerd", "ping", 1.5),
         ("whole role of site.yml, unchanged / ping", "role", "ping", None),
         ("whole role / stat, slurp, command", "role", "dance", None),
         ("whole playbook site.yml, unchanged / ping", "site", "ping", None),

@@ -74,9 +74,8 @@ class Imports:
 
     def ours(self) -> list[str]:
         """The entries that we added and that are still there."""
-        before = self._main.original.value(*IMPORTS) or []
         here = self._entries()
-        return [entry for entry in dict.fromkeys(self._recorded) if entry not in before and entry in here]
+        return [entry for entry in dict.fromkeys(self._recorded) if entry in here]
 
     def counted(self, file: PlannedFile) -> PlannedFile:
         """The main file as planned, with our entries of the array instead of the whole of it."""

@@ -134,7 +134,7 @@ class ContainerdPlanner:
 
     def _mode(self, asked: str) -> str:
         """in_place, drop_in (minimal) or snapshot."""
-        merges = self.current.merges and self.current.version > 1
+        merges = self.current.merges
         if asked == "in_place" or (asked == "auto" and not merges):
             return "in_place"
         return "drop_in" if merges else "snapshot"

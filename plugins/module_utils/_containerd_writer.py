@@ -157,8 +157,6 @@ class Writer:
         stays: set[KeyPath] = {IMPORTS}
         if request.set_as_default is None:
             stays.add(self.root + DEFAULT)
-        if request.enable_cdi is None:
-            stays.add(self.root + CDI)
         give_back(self.target, stays.__contains__ if self.target.wanted else lambda _path: False)
 
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import typing as t
 
+from ansible_collections.gpufleet.nvidia.plugins.module_utils import _toml_trial
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._crio_files import DEFAULT, RUNTIMES, CrioFiles
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import Trial
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import ConfigurationError, GpufleetError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_document import TomlDocument
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_plan import leaves
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_trial import changed_tables
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import Context, PlannedFile
@@ -23,15 +24,11 @@ if t.TYPE_CHECKING:
 # A file that --config may name where there is none; CRI-O refuses to start without one that was named.
 _NO_FILE = "/dev/null"
 _MAIN, _DROP_INS = "crio.conf", "crio.conf.d"
-_SHOWN = 3
 
 
 def trial(binary: str, folder: str, files: t.Sequence[PlannedFile], context: Context) -> Trial:
     """What CRI-O makes of copies of all its files with ``files`` among them, and of the files as they stand."""
-    overlay = {
-        file.path: None if file.after is None else TomlDocument.from_bytes(file.path, file.after) for file in files
-    }
-    planned = CrioFiles.of(context, overlay)
+    planned = CrioFiles.of(context, _toml_trial.overlay_of(files))
     if planned.missing:
         raise GpufleetError(
             f"{', '.join(planned.missing)} is a link that leads nowhere: CRI-O would not start. Remove it, or put the"
@@ -55,30 +52,15 @@ def _argv(binary: str, path: str, directory: str) -> list[str]:
 
 def verdict(before: str, after: str, files: t.Sequence[PlannedFile]) -> str:
     """What would change beside our entries; empty if nothing would, or if what was printed cannot be read."""
-    try:
-        old, new = (dict(leaves(TomlDocument.from_bytes("config", text.encode()).data)) for text in (before, after))
-    except ConfigurationError:
-        return ""
-    ours = _our_entries(files)
-    lost = sorted(
-        ".".join(path)
-        for path in {**old, **new}
-        if old.get(path) != new.get(path) and not any(path[: len(entry)] == entry for entry in ours)
-    )
-    if not lost:
-        return ""
-    more = f" and {len(lost) - _SHOWN} more" if len(lost) > _SHOWN else ""
-    return f"take {', '.join(lost[:_SHOWN])}{more} for something else than now, which is not ours to change"
+    names = changed_tables(files, RUNTIMES)
+    defaults = {
+        TomlDocument.from_bytes(file.path, text or b"").value(*DEFAULT)
+        for file in files
+        for text in (file.before, file.after)
+    }
 
+    def is_ours(path: KeyPath) -> bool:
+        depth = len(RUNTIMES)
+        return (path == DEFAULT and len(defaults) > 1) or (path[:depth] == RUNTIMES and path[depth] in names)
 
-def _our_entries(files: t.Sequence[PlannedFile]) -> set[KeyPath]:
-    """The entries that a plan writes or takes away: the runtimes whose tables it changes, and the default."""
-    found: set[KeyPath] = set()
-    for file in files:
-        before, after = (TomlDocument.from_bytes(file.path, text or b"") for text in (file.before, file.after))
-        if before.value(*DEFAULT) != after.value(*DEFAULT):
-            found.add(DEFAULT)
-        old, new = (document.value(*RUNTIMES) for document in (before, after))
-        old, new = (table if isinstance(table, dict) else {} for table in (old, new))
-        found.update((*RUNTIMES, name) for name in {**old, **new} if old.get(name) != new.get(name))
-    return found
+    return _toml_trial.verdict(before, after, is_ours)

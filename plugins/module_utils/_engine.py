@@ -61,9 +61,10 @@ class Installation(t.NamedTuple):
 class LiveState(t.NamedTuple):
     """What a running daemon says of itself.
 
-    ``cdi`` is None where it does not tell.  ``silent`` is for a daemon that tells nothing of its runtimes: then all
-    that is known is whether it is ``outdated``, that is older than a file that it reads.  ``live_restore`` and
-    ``running_containers`` are Docker's alone, whose restart ends containers.
+    ``runtimes`` are their programs, ``entries`` what else it tells of each in the words of its files.  ``cdi`` is None
+    where it does not tell.  ``silent`` is for a daemon that tells nothing of its runtimes: then all that is known is
+    whether it is ``outdated``, that is older than a file that it reads.  ``live_restore`` and ``running_containers``
+    are Docker's alone, whose restart ends containers.
     """
 
     version: str
@@ -74,6 +75,7 @@ class LiveState(t.NamedTuple):
     running_containers: int | None = None
     silent: bool = False
     outdated: bool = False
+    entries: t.Mapping[str, t.Any] = NOTHING
 
 
 class ConfiguredState(t.NamedTuple):

@@ -36,6 +36,14 @@ if t.TYPE_CHECKING:
 
 # How containerd 1.x calls the default that stands in the old table default_runtime.
 LEGACY_DEFAULT_NAME = "default"
+# Entries of a runtime's table that the CRI tells, and how it calls them (its Status, in all versions tried).
+_TOLD = {
+    "runtime_type": "runtimeType",
+    "options": "options",
+    "pod_annotations": "PodAnnotations",
+    "container_annotations": "ContainerAnnotations",
+    "privileged_without_host_devices": "privileged_without_host_devices",
+}
 
 
 class _Containerd:
@@ -73,13 +81,12 @@ class _Containerd:
             late = outdated(host, installation.pid, self._paths(host, installation))
             return LiveState("", {}, "", silent=True, outdated=late)
         runtimes = lookup(said.config, ("containerd", "runtimes"))
+        runtimes = runtimes if isinstance(runtimes, dict) else {}
         cdi = said.config.get("enableCDI")
         return LiveState(
             version=version(host.outer(installation.socket)),
-            runtimes={
-                name: str(program_of(entry) or "")
-                for name, entry in (runtimes if isinstance(runtimes, dict) else {}).items()
-            },
+            runtimes={name: str(program_of(entry) or "") for name, entry in runtimes.items()},
+            entries={name: _in_words_of_files(entry) for name, entry in runtimes.items()},
             default_runtime=str(lookup(said.config, ("containerd", "defaultRuntimeName")) or ""),
             cdi=cdi if isinstance(cdi, bool) else None,
         )
@@ -113,6 +120,11 @@ class _Containerd:
         surplus = [name for name, path in live.runtimes.items() if name not in paths and is_ours(name, path)]
         default = state.default_runtime or BUILTIN_DEFAULT
         differs = known != paths or bool(surplus) or live.default_runtime not in (default, LEGACY_DEFAULT_NAME)
+        # Of others' runtimes only the programs matter here.
+        ours = [name for name, path in paths.items() if is_ours(name, path)]
+        differs = differs or any(
+            _set(live.entries.get(name, {})) != _set(_told_entries(state.runtimes[name])) for name in ours
+        )
         switched = None not in (live.cdi, state.cdi) and live.cdi != state.cdi
         return Action.RESTART if differs or switched else Action.NONE
 
@@ -129,6 +141,22 @@ class _Containerd:
 
     def validator_missing(self, _output: str) -> bool:
         return False
+
+
+def _in_words_of_files(entry: t.Any) -> dict[str, t.Any]:
+    """What the CRI tells of a runtime, under the names that files have for it."""
+    return {name: entry.get(told) for name, told in _TOLD.items()} if isinstance(entry, dict) else {}
+
+
+def _told_entries(entry: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
+    return {name: entry.get(name) for name in _TOLD}
+
+
+def _set(entry: t.Any) -> t.Any:
+    """What is set in it: zero values may be left out."""
+    if not isinstance(entry, dict):
+        return entry
+    return {name: kept for name, kept in ((name, _set(value)) for name, value in entry.items()) if kept}
 
 
 CONTAINERD = _Containerd()

@@ -49,7 +49,7 @@ class FileRecord(t.NamedTuple):
     def owns(self, path: tuple[str, ...], value: t.Any) -> bool:
         """Whether ``value`` at ``path`` is what we put there."""
         keys = self.keys or {}
-        return path in keys and json.dumps(keys[path]) == json.dumps(value)
+        return path in keys and json.dumps(keys[path], default=str) == json.dumps(value, default=str)
 
     def restorable(self, content: bytes | None) -> bool:
         """Whether ``content`` is our own work on ``original`` and nothing else."""
@@ -85,7 +85,7 @@ class FileRecord(t.NamedTuple):
             "created": self.created,
             "keys": [{"path": list(path), "value": value} for path, value in (self.keys or {}).items()],
         }
-        return (json.dumps(fields, indent=2) + "\n").encode("utf-8")
+        return (json.dumps(fields, indent=2, default=str) + "\n").encode("utf-8")
 
     @classmethod
     def from_bytes(cls, path: str, content: bytes) -> FileRecord:

@@ -228,8 +228,8 @@ version = 2
 [plugins."io.containerd.grpc.v1.cri"]
     sandbox_image = 'pause "ü"'
     # [plugins."io.containerd.grpc.v1.cri".containerd]
-[proxy_plugins."日本"]
-    address = "/run/x.sock"\
+[debug]
+    level = "info" # 日本\
 """
 
 ONE_FILE: dict[str, str | None] = {

@@ -331,6 +331,14 @@ def test_only_ours_goes_where_others_edited_between_our_runs() -> None:
     assert host.effect.cri().keys() == {"containerd"}
 
 
+@pytest.mark.parametrize(("version", "path"), [(V17, MAIN), (V21, DROP_IN)])
+def test_ours_stays_where_it_is_while_others_write_behind_it(version: tuple[int, ...], path: str) -> None:
+    host = Host(V2, version)
+    host.present(set_as_default=True)
+    host.add('\n[debug]\nlevel = "info"\n', path)
+    assert changed(host.present(set_as_default=True)) == []
+
+
 def test_absent_does_not_bring_back_what_somebody_removed() -> None:
     host = Host(V2, V21)
     host.present()

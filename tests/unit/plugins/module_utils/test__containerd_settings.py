@@ -49,7 +49,11 @@ class TestDefault:
     def test_goes_with_its_runtime(self, former: str | None, mode: str, version: tuple[int, ...]) -> None:
         host = self.host(former, version)
         host.present(config_mode=mode, set_as_default=True)
-        host.present(config_mode=mode, runtime_name="gpu")
+        plan = host.present(config_mode=mode, runtime_name="gpu")
+        # A snapshot takes the former one over with all the rest.
+        silent = mode == "drop_in" and version == V17 and former is not None
+        words = f"no longer defined: it is now {former or 'runc'}."
+        assert [words in warning for warning in plan.warnings] == ([] if silent else [True])
         assert host.default == former
         assert list(host.runtimes) == ["runc", "crun", "gpu"]
 
@@ -86,6 +90,15 @@ def test_refuses_an_undefined_default(name: str, version: tuple[int, ...] | None
     assert host.default == "nvidia"
     host.absent()
     assert host.text() == V2 + RUNC + default(name)
+
+
+@pytest.mark.parametrize("version", [V17, V21])
+def test_a_default_that_was_undefined_before_is_so_again(version: tuple[int, ...]) -> None:
+    """What a file was comes back to the byte, also where somebody had prepared it for us."""
+    host = Host(V2 + RUNC + default("nvidia"), version)
+    host.present(config_mode="in_place")
+    host.absent()
+    assert host.text() == V2 + RUNC + default("nvidia")
 
 
 @pytest.mark.parametrize("version", [None, V16, V17])

@@ -62,8 +62,9 @@ def test_comments_inside_the_array_of_imports_do_not_matter() -> None:
     assert b'level = "info"' in found.files["0config.toml"]
 
 
-def test_a_file_that_goes_is_not_among_them() -> None:
-    host = Host(V2, (2, 1, 9))
+@pytest.mark.parametrize("text", [V2, V2 + 'imports = ["conf.d/*"]\n'])
+def test_a_file_that_goes_is_not_among_them(text: str) -> None:
+    host = Host(text, (2, 1, 9))
     host.present()
     found = staged(host, config_mode="in_place")
     assert list(found.files) == ["0config.toml"]

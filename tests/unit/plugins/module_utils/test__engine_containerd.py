@@ -92,6 +92,7 @@ def say(monkeypatch: pytest.MonkeyPatch) -> t.Callable[[t.Any], list[str]]:
             return None if config is None else CriStatus(config, ())
 
         monkeypatch.setattr(_engine_containerd, "status", status)
+        monkeypatch.setattr(_engine_containerd, "version", lambda _path: "1.7.24")
         return asked
 
     return prepare
@@ -129,7 +130,9 @@ def say(monkeypatch: pytest.MonkeyPatch) -> t.Callable[[t.Any], list[str]]:
 def test_live(tmp_path: Path, say: t.Any, config: t.Any, live: LiveState) -> None:
     host = tree(tmp_path)
     asked = say(config)
-    assert CONTAINERD.live(host, CONTAINERD.inspect(host)) == live
+    found = CONTAINERD.live(host, CONTAINERD.inspect(host))
+    assert found is not None
+    assert found._replace(entries={}) == live._replace(entries={}, version="1.7.24")
     assert asked == [str(tmp_path) + SOCKET]
 
 
@@ -169,7 +172,10 @@ def test_a_broken_file_of_a_silent_daemon(tmp_path: Path, say: t.Any) -> None:
 def state(
     runtimes: t.Mapping[str, str | None] | None = None, default_name: str | None = None, **more: t.Any
 ) -> ConfiguredState:
-    entries = {name: {"path": path} for name, path in (runtimes or {}).items()}
+    entries = {
+        name: {"path": path, **({} if path is None else {"options": {"BinaryName": path}})}
+        for name, path in (runtimes or {}).items()
+    }
     return ConfiguredState(entries, default_name, **more)
 
 
@@ -191,7 +197,39 @@ def state(
     ],
 )
 def test_catch_up_with_runtimes(live: dict[str, str], wanted: ConfiguredState, action: Action) -> None:
-    assert CONTAINERD.catch_up(LiveState("", live, "runc"), wanted) is action
+    entries = {name: {"options": {"BinaryName": path}} for name, path in live.items()}
+    assert CONTAINERD.catch_up(LiveState("", live, "runc", entries=entries), wanted) is action
+
+
+@pytest.mark.parametrize(
+    ("told", "written", "action"),
+    [
+        ({"runtimeType": "v2", "PodAnnotations": None}, {"runtime_type": "v2"}, Action.NONE),
+        ({"options": {"SystemdCgroup": False}}, {}, Action.NONE),
+        ({"options": {"SystemdCgroup": True}}, {"options": {"SystemdCgroup": True}}, Action.NONE),
+        ({"options": {"SystemdCgroup": True}}, {}, Action.RESTART),
+        ({}, {"options": {"SystemdCgroup": True}}, Action.RESTART),
+        ({"runtimeType": "v1"}, {"runtime_type": "v2"}, Action.RESTART),
+        ({"ContainerAnnotations": ["a/*"]}, {"container_annotations": ["a/*"]}, Action.NONE),
+        ({"ContainerAnnotations": ["a/*"]}, {"container_annotations": ["a/*", "b/*"]}, Action.RESTART),
+        ({"PodAnnotations": ["a/*"]}, {}, Action.RESTART),
+        ({"privileged_without_host_devices": True}, {}, Action.RESTART),
+        # What it does not tell cannot be compared.
+        ({"snapshotter": "x"}, {"base_runtime_spec": "/etc/x.json"}, Action.NONE),
+    ],
+)
+def test_catch_up_with_what_a_runtime_is_told(
+    tmp_path: Path, say: t.Any, told: dict[str, t.Any], written: dict[str, t.Any], action: Action
+) -> None:
+    host = tree(tmp_path)
+    program = {"BinaryName": NVIDIA}
+    entry = {**told, "options": {**program, **told.get("options", {})}}
+    say({"containerd": {"defaultRuntimeName": "runc", "runtimes": {"nvidia": entry}}})
+    live = CONTAINERD.live(host, CONTAINERD.inspect(host))
+    assert live is not None
+    options = {**program, **written.get("options", {})}
+    wanted = ConfiguredState({"nvidia": {"path": NVIDIA, **written, "options": options}})
+    assert CONTAINERD.catch_up(live, wanted) is action
 
 
 @pytest.mark.parametrize(
