@@ -32,6 +32,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import Act
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_document import TomlDocument
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_plan import (
+    OPENING,
     TomlFiles,
     check_options,
     give_back,
@@ -50,8 +51,8 @@ DROP_IN = "/etc/containerd/conf.d/99-nvidia.toml"
 CDI_SINCE, CDI_BY_DEFAULT_SINCE, CDI_ALWAYS_SINCE = (1, 7), (2,), (2, 4)
 RESERVED = {("runtime_type",): "runtime_type", PROGRAM: "runtime_dir", ANNOTATIONS: "container_annotations"}
 
-MINIMAL = b"# Written by gpufleet.nvidia.nvidia_runtime_config, which takes it away again with state: absent.\n"
-SNAPSHOT = MINIMAL + (
+# The first words of a drop-in that holds a copy of all settings of the CRI.
+SNAPSHOT = OPENING + (
     b"# This containerd replaces a plugin's settings by those of a later file. So this is a copy of all settings\n"
     b"# of the CRI, made from the other files on every run: change those and run again, not this one.\n"
 )
@@ -62,7 +63,7 @@ class ContainerdPlanner:
 
     def __init__(self, context: Context) -> None:
         self.context = context
-        self.files = TomlFiles(context, (SNAPSHOT, MINIMAL))
+        self.files = TomlFiles(context, (SNAPSHOT, OPENING))
         self.main = self.files.edit(context.path)
         self.current = ContainerdFiles.of(context, self.files.overlay())
         self.warnings: list[str] = []
@@ -104,7 +105,7 @@ class ContainerdPlanner:
         # What is in it of ours is told apart entry by entry.
         target.document = target.before
         if mode != "in_place":
-            _begin(target, SNAPSHOT if mode == "snapshot" else MINIMAL)
+            _begin(target, SNAPSHOT if mode == "snapshot" else OPENING)
         self._check_types(target, others)
         return Writer(self.context, others, target, mode)
 
@@ -353,7 +354,7 @@ def _migrated(edit: TomlEdit) -> bool:
 def _begin(edit: TomlEdit, words: bytes) -> None:
     """Have a drop-in of ours begin with ``words``, which tell what it is."""
     text = edit.document.to_bytes()
-    former = next((known for known in (SNAPSHOT, MINIMAL) if text.startswith(known)), b"")
+    former = next((known for known in (SNAPSHOT, OPENING) if text.startswith(known)), b"")
     if (former or not text) and former != words:
         edit.fresh = words
         edit.document = TomlDocument.from_bytes(edit.path, words + text[len(former) :])

@@ -17,6 +17,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._containerd_files 
     RUNTIMES,
     ContainerdFiles,
 )
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._containerd_plan import SNAPSHOT
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._containerd_writer import CDI
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import Trial
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
@@ -30,7 +31,6 @@ if t.TYPE_CHECKING:
 
 # What no file says: how the format was read, and which files were.
 _ABOUT_FILES = ("version", "imports")
-_NOTHING = "nothing.toml"
 
 
 def trial(binary: str, folder: str, files: t.Sequence[PlannedFile], context: Context) -> Trial:
@@ -41,21 +41,29 @@ def trial(binary: str, folder: str, files: t.Sequence[PlannedFile], context: Con
             f"{context.path}: imports names {', '.join(planned.missing)}, which is not there: containerd would not"
             " start. Remove the entry, or put the file there."
         )
-    copies = {f"{number}{posixpath.basename(file.path)}": file for number, file in enumerate(planned.files)}
-    names = {file.path: f"{folder}/{name}" for name, file in copies.items()}
-    staged = {
-        # In the same order, for a later file takes precedence; an import that an import names follows all of its kind.
-        name: _with_imports(file.document, list(names.values())[1:] if file is planned.files[0] else [])
-        for name, file in copies.items()
-    }
-    argv = [binary, "--config", next(iter(names.values())), "config", "dump"]
+    staged, originals = _copies(planned, folder, "after")
+    argv = [binary, "--config", f"{folder}/{next(iter(staged))}", "config", "dump"]
     present = context.path
-    if context.content is None:
-        # Where there is no file containerd runs on what is built in, but 1.x refuses to dump that.
-        staged[_NOTHING] = b""
-        present = f"{folder}/{_NOTHING}"
-    originals = {name: file.path for name, file in copies.items()}
+    stale: dict[str, TomlDocument | None] = {file.path: None for file in files if _is_snapshot(file.before)}
+    if context.content is None or stale:
+        # Where there is no file containerd runs on what is built in, but 1.x refuses to dump that.  And a snapshot
+        # holds back what others have changed since; it is all ours, so what stands now is what stands without it.
+        copies, _paths = _copies(ContainerdFiles.of(context, stale), folder, "before")
+        present = f"{folder}/{next(iter(copies))}"
+        staged.update(copies)
     return Trial(staged, argv, [binary, "--config", present, "config", "dump"], originals)
+
+
+def _copies(files: ContainerdFiles, folder: str, prefix: str) -> tuple[dict[str, bytes], dict[str, str]]:
+    """Copies of all files by name, the main one first, and the paths that they stand for."""
+    names = [f"{prefix}{number}-{posixpath.basename(file.path)}" for number, file in enumerate(files.files)]
+    # In the same order, for a later file takes precedence; an import that an import names follows all of its kind.
+    imports = [f"{folder}/{name}" for name in names[1:]]
+    copies = {
+        name: _with_imports(file.document, imports if name == names[0] else [])
+        for name, file in zip(names, files.files)
+    }
+    return copies, {name: file.path for name, file in zip(names, files.files)}
 
 
 def _with_imports(document: TomlDocument, paths: list[str]) -> bytes:
@@ -64,10 +72,17 @@ def _with_imports(document: TomlDocument, paths: list[str]) -> bytes:
     return (document.set(("imports",), paths) if paths else document).to_bytes()
 
 
+def _is_snapshot(content: bytes | None) -> bool:
+    return content is not None and content.startswith(SNAPSHOT)
+
+
 def verdict(before: str, after: str, files: t.Sequence[PlannedFile]) -> str:
     """What would change beside our entries; empty if nothing would, or if the dumps cannot be read."""
     roots = set(CRI_TABLE.values())
     names = {name for root in roots for name in changed_tables(files, root + RUNTIMES)}
+    if any(_is_snapshot(file.before) for file in files):
+        # Compared is with what stands without the snapshot, in which ours are not.
+        names.update(path[4] for file in files for path in file.keys if path[2:4] == RUNTIMES)
 
     def is_ours(path: KeyPath) -> bool:
         inner = path[2:] if path[:2] in roots else ()

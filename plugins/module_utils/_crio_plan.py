@@ -27,6 +27,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import Act
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_document import TomlDocument, same
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_plan import (
+    OPENING,
     TomlFiles,
     check_options,
     give_back,
@@ -43,7 +44,6 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._runtime_set import RuntimeRequest
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_plan import KeyPath, TomlEdit
 
-MINIMAL = b"# Written by gpufleet.nvidia.nvidia_runtime_config, which takes it away again with state: absent.\n"
 DEFAULT_KIND = "oci"
 MONITOR = "monitor_path"
 # Where a runtime takes its settings from, if the default one is of no use.
@@ -65,7 +65,7 @@ class CrioPlanner:
 
     def __init__(self, context: Context) -> None:
         self.context = context
-        self.files = TomlFiles(context, (MINIMAL,))
+        self.files = TomlFiles(context, (OPENING,))
         self.main = self.files.edit(context.path)
         self.current = CrioFiles.of(context, self.files.overlay())
         self.warnings: list[str] = []
@@ -80,7 +80,7 @@ class CrioPlanner:
         kept = self._kept_default()
         others = self._without_ours(target)
         if target.content is None:
-            target.document = TomlDocument.from_bytes(target.path, MINIMAL)
+            target.document = TomlDocument.from_bytes(target.path, OPENING)
         parent = self._parent(request, others)
         for name in request.runtimes():
             self._runtime(request, name, parent, target, others)

@@ -63,8 +63,8 @@ class LiveState(t.NamedTuple):
 
     ``runtimes`` are their programs, ``entries`` what else it tells of each in the words of its files.  ``cdi`` is None
     where it does not tell.  ``silent`` is for a daemon that tells nothing of its runtimes: then all that is known is
-    whether it is ``outdated``, that is older than a file that it reads.  ``live_restore`` and ``running_containers``
-    are Docker's alone, whose restart ends containers.
+    whether it is ``outdated``, that is older than a file that it reads (one that answers: than a file made by us).
+    ``live_restore`` and ``running_containers`` are Docker's alone, whose restart ends containers.
     """
 
     version: str
@@ -195,11 +195,13 @@ class Engine(t.Protocol):
     """What an engine's file offers; the table that lists all engines is in ``_engines.py``.
 
     ``judged_together``: whether its validator judges all files of a plan at once, or one after the other.
+    ``tells_all``: whether a running daemon that answers tells of everything that our files can change.
     """
 
     name: str
     syntax: str
     judged_together: bool
+    tells_all: bool
     config_path: str
     drop_in_path: str | None
     service: str

@@ -21,6 +21,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import Act
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_files import HostFiles
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._processes import outdated, process_of
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import load_records
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd_units import load_unit
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_plan import is_ours, lookup
 
@@ -50,6 +51,7 @@ class _Containerd:
     name = "containerd"
     syntax = "toml"
     judged_together = True
+    tells_all = False
     config_path = "/etc/containerd/config.toml"
     drop_in_path: str | None = DROP_IN
     service = "containerd.service"
@@ -82,6 +84,8 @@ class _Containerd:
             return LiveState("", {}, "", silent=True, outdated=late)
         runtimes = lookup(said.config, ("containerd", "runtimes"))
         runtimes = runtimes if isinstance(runtimes, dict) else {}
+        # A snapshot holds settings that are not told.
+        made = [record.path for record in load_records(host, self.name) if record.created]
         cdi = said.config.get("enableCDI")
         return LiveState(
             version=version(host.outer(installation.socket)),
@@ -89,6 +93,7 @@ class _Containerd:
             entries={name: _in_words_of_files(entry) for name, entry in runtimes.items()},
             default_runtime=str(lookup(said.config, ("containerd", "defaultRuntimeName")) or ""),
             cdi=cdi if isinstance(cdi, bool) else None,
+            outdated=outdated(host, installation.pid, made),
         )
 
     def _paths(self, host: HostRoot, installation: Installation) -> list[str]:
@@ -113,7 +118,7 @@ class _Containerd:
         """Restart or nothing: containerd ends on the signal that others take for a reload."""
         if not state.lists_runtimes:
             return Action.NONE
-        if live.silent:
+        if live.silent or live.outdated:
             return Action.RESTART if live.outdated else Action.NONE
         paths = {name: path or "" for name, path in state.paths().items()}
         known = {name: live.runtimes.get(name) for name in paths}

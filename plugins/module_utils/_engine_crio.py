@@ -36,6 +36,7 @@ class _Crio:
     name = "crio"
     syntax = "toml"
     judged_together = True
+    tells_all = False
     config_path = "/etc/crio/crio.conf"
     drop_in_path: str | None = f"{CONFIG_DIR}/{DROP_IN_NAME}"
     service = "crio.service"

@@ -42,6 +42,7 @@ class _Docker:
     name = "docker"
     syntax = "json"
     judged_together = False
+    tells_all = True
     drop_in_path: str | None = None
     config_path = "/etc/docker/daemon.json"
     service = "docker.service"

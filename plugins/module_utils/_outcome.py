@@ -70,8 +70,8 @@ def _pending(planning: Planning, plan: EnginePlan) -> tuple[Action | None, list[
         )
     elif live is not None:
         action = planning.engine.catch_up(live, plan.state)
-        # Of a silent daemon only its age is known, and that was looked at before the change.
-        changing = live.silent and any(file.changed for file in plan.files)
+        # What a daemon does not tell it has to be given, and its age was looked at before the change.
+        changing = not planning.engine.tells_all and any(file.changed for file in plan.files)
         return max(action, plan.action if changing else Action.NONE), doubts
     elif installation.pid is not None:
         doubts.append(

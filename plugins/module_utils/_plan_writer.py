@@ -44,6 +44,7 @@ class PlanWriter:
     def __init__(self, planning: Planning, backup_dir: str) -> None:
         self.host = planning.host
         self.engine = planning.engine.name
+        self.drop_in_path = planning.engine.drop_in_path
         self.main_path = planning.main_path
         self.removal = planning.removal
         self.purging = planning.removal and planning.options.purge_backups
@@ -53,7 +54,11 @@ class PlanWriter:
     def obsolete_backups(self, plan: EnginePlan) -> list[str]:
         """The backups that a purge removes: those of the files of the plan."""
         paths = [file.path for file in plan.files] if self.purging else []
-        return [backup for path in paths for backup in _backups.backups_of(self.host, self.backup_dir, path)]
+        if self.purging and self.drop_in_path is not None:
+            # An earlier mode may have used it.
+            paths.append(self.host.resolve(self.drop_in_path))
+        found = [_backups.backups_of(self.host, self.backup_dir, path) for path in dict.fromkeys(paths)]
+        return [backup for backups in found for backup in backups]
 
     def carry_out(self, plan: EnginePlan) -> list[dict[str, str | None]]:
         """Write the files; returns which were changed and where their former content is kept."""

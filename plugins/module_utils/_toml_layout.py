@@ -117,11 +117,12 @@ class Layout:
         return below[len(above) :] if below.startswith(above) else ""
 
     def _lead(self, entry: Entry) -> int:
-        """The start of the comment lines that stand directly above ``entry``."""
+        """The start of the comment lines directly above ``entry``; an entry that is commented out belongs above."""
         start = entry.first
         while start:
             above = self.text.rfind("\n", 0, start - 1) + 1
-            if not self.text[above:start].lstrip().startswith("#"):
+            line = self.text[above:start]
+            if not line.lstrip().startswith("#") or _COMMENTED_ENTRY.match(line):
                 break
             start = above
         return start

@@ -21,6 +21,9 @@ if t.TYPE_CHECKING:
     KeyPath = t.Tuple[str, ...]
     TomlEdit = FileEdit[TomlDocument]
 
+# The first words of a drop-in that is ours.
+OPENING = b"# Written by gpufleet.nvidia.nvidia_runtime_config, which takes it away again with state: absent.\n"
+
 _KINDS = {dict: "a table", str: "a string", bool: "true or false", list: "an array", int: "a number"}
 
 

@@ -44,22 +44,22 @@ def test_all_files_in_their_order() -> None:
     }
     host = Host(files, (2, 1, 9))
     found = staged(host)
-    names = ["0config.toml", "1b.toml", "2a.toml", "399-nvidia.toml", "4c.toml"]
+    names = [f"after{name}" for name in ("0-config.toml", "1-b.toml", "2-a.toml", "3-99-nvidia.toml", "4-c.toml")]
     assert list(found.files) == names
     imports = ", ".join(f'"{FOLDER}/{name}"' for name in names[1:])
-    assert f"imports = [{imports}]".encode() in found.files["0config.toml"]
+    assert f"imports = [{imports}]".encode() in found.files["after0-config.toml"]
     # Each import of an import stands in the main file's list already.
-    assert found.files["2a.toml"] == V2.encode()
-    assert found.files["1b.toml"] == V2.encode()
-    assert found.files["399-nvidia.toml"] == host.plan().files[0].after
+    assert found.files["after2-a.toml"] == V2.encode()
+    assert found.files["after1-b.toml"] == V2.encode()
+    assert found.files["after3-99-nvidia.toml"] == host.plan().files[0].after
     assert host.plan().files[0].path == DROP_IN
 
 
 def test_comments_inside_the_array_of_imports_do_not_matter() -> None:
     main = V2 + 'imports = [\n  # ours\n  "/x/*", # all of it\n]\n[debug]\nlevel = "info"\n'
     found = staged(Host({MAIN: main, "/x/a": V2}))
-    assert b'"/tmp/scratch/1a"' in found.files["0config.toml"]
-    assert b'level = "info"' in found.files["0config.toml"]
+    assert b'"/tmp/scratch/after1-a"' in found.files["after0-config.toml"]
+    assert b'level = "info"' in found.files["after0-config.toml"]
 
 
 @pytest.mark.parametrize("text", [V2, V2 + 'imports = ["conf.d/*"]\n'])
@@ -67,14 +67,39 @@ def test_a_file_that_goes_is_not_among_them(text: str) -> None:
     host = Host(text, (2, 1, 9))
     host.present()
     found = staged(host, config_mode="in_place")
-    assert list(found.files) == ["0config.toml"]
-    assert b"conf.d" not in found.files["0config.toml"]
+    assert list(found.files) == ["after0-config.toml"]
+    assert b"conf.d" not in found.files["after0-config.toml"]
 
 
 def test_without_a_main_file_what_is_built_in_is_compared() -> None:
     found = staged(Host(None))
-    assert found.files["nothing.toml"] == b""
-    assert found.compare == [BINARY, "--config", f"{FOLDER}/nothing.toml", "config", "dump"]
+    assert found.files["before0-config.toml"] == b""
+    assert found.compare == [BINARY, "--config", f"{FOLDER}/before0-config.toml", "config", "dump"]
+
+
+@pytest.mark.parametrize("asked", [{"config_mode": "drop_in"}, {}])
+def test_a_snapshot_is_not_compared_with_what_it_holds_back(asked: dict[str, t.Any]) -> None:
+    host = Host({MAIN: V2 + f'imports = ["/x/*"]\n{CRI_2}sandbox_image = "old"\n', "/x/a": V2}, (1, 7, 24))
+    host.present(config_mode="drop_in")
+    host.edit('"old"', '"new"')
+    found = staged(host, **asked)
+    assert found.compare == [BINARY, "--config", f"{FOLDER}/before0-config.toml", "config", "dump"]
+    before = {name: content for name, content in found.files.items() if name.startswith("before")}
+    assert list(before) == ["before0-config.toml", "before1-a"]
+    assert b'sandbox_image = "new"' in before["before0-config.toml"]
+    assert f'imports = ["{FOLDER}/before1-a"]'.encode() in before["before0-config.toml"]
+
+
+@pytest.mark.parametrize("asked", [{"config_mode": "drop_in"}, {}])
+def test_what_a_snapshot_held_back_may_change_but_nothing_else(asked: dict[str, t.Any]) -> None:
+    host = Host({MAIN: V2 + CRI_2 + 'sandbox_image = "old"\n'}, (1, 7, 24))
+    host.present(config_mode="drop_in")
+    host.edit('"old"', '"new"')
+    files = host.plan(**asked).files
+    # Ours is not in the dump of what stands without the snapshot, and in the other it is.
+    before, after = DUMP.replace('"pause"', '"new"'), NEW.replace('"pause"', '"new"')
+    assert not verdict(before, after, files)
+    assert "sandbox_image" in verdict(before, NEW, files)
 
 
 def test_refuses_a_named_file_that_is_missing() -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._crio_plan import MINIMAL, CrioPlanner
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._crio_plan import OPENING, CrioPlanner
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import Action, EnginePlan
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import ConfigurationError, GpufleetError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._runtime_set import RuntimeRequest
@@ -265,7 +265,7 @@ def test_a_new_drop_in() -> None:
     host = Host({PACKAGED: BUNDLED})
     plan = host.present(set_as_default=True)
     assert plan.warnings == ()
-    assert host.text() == MINIMAL.decode() + (
+    assert host.text() == OPENING.decode() + (
         "\n[crio.runtime]\n"
         'default_runtime = "nvidia"\n'
         "\n[crio.runtime.runtimes.nvidia]\n"

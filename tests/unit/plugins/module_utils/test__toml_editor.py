@@ -42,6 +42,10 @@ LAYOUTS = {
         "[r.a]\nt = 1\n# u = 1\n\n# more\n# w = 1\n\n# [r.b]\n# t = 1\n\n[z]\n",
         '[r.a]\nt = 1\n# u = 1\n\n# more\n# w = 1\n\n[r.n]\nt = "x"\n\n[r.n.o]\nB = "P"\n\n# [r.b]\n# t = 1\n\n[z]\n',
     ),
+    "an entry that the sibling could have, right above the next table": (
+        "[r.a]\nt = 1\n# u = 1\n[z]\n",
+        '[r.a]\nt = 1\n# u = 1\n[r.n]\nt = "x"\n[r.n.o]\nB = "P"\n[z]\n',
+    ),
     "out of order": (
         "[r.a]\nt = 1\n[z]\n[r.b]\nt = 2\n[y]\n",
         '[r.a]\nt = 1\n[z]\n[r.b]\nt = 2\n[r.n]\nt = "x"\n[r.n.o]\nB = "P"\n[y]\n',
