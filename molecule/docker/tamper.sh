@@ -1,5 +1,5 @@
 #!/bin/sh
-# Inside a host: does to Docker what its owner might do (tamper.sh ACTION), then looks, as ../shared/observe.py does.
+# Inside a host: does to Docker what its owner might do (tamper.sh ACTION), then looks, as ../shared/observe_docker.py does.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 file=/etc/docker/daemon.json
@@ -79,4 +79,4 @@ END
         set --
         ;;
 esac
-exec python3 "$here/../shared/observe.py" "$@"
+exec python3 "$here/../shared/observe_docker.py" "$@"

@@ -63,7 +63,7 @@ class LiveState(t.NamedTuple):
 
     ``runtimes`` are their programs, ``entries`` what else it tells of each in the words of its files.  ``cdi`` is None
     where it does not tell.  ``silent`` is for a daemon that tells nothing of its runtimes: then all that is known is
-    whether it is ``outdated``, that is older than a file that it reads (one that answers: than a file made by us).
+    whether it is ``outdated``, that is older than a file that it reads (one that answers: than what we wrote last).
     ``live_restore`` and ``running_containers`` are Docker's alone, whose restart ends containers.
     """
 

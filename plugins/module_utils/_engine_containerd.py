@@ -21,7 +21,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import Act
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_files import HostFiles
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._processes import outdated, process_of
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import load_records
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import digest, load_records
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd_units import load_unit
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_plan import is_ours, lookup
 
@@ -84,8 +84,6 @@ class _Containerd:
             return LiveState("", {}, "", silent=True, outdated=late)
         runtimes = lookup(said.config, ("containerd", "runtimes"))
         runtimes = runtimes if isinstance(runtimes, dict) else {}
-        # A snapshot holds settings that are not told.
-        made = [record.path for record in load_records(host, self.name) if record.created]
         cdi = said.config.get("enableCDI")
         return LiveState(
             version=version(host.outer(installation.socket)),
@@ -93,8 +91,13 @@ class _Containerd:
             entries={name: _in_words_of_files(entry) for name, entry in runtimes.items()},
             default_runtime=str(lookup(said.config, ("containerd", "defaultRuntimeName")) or ""),
             cdi=cdi if isinstance(cdi, bool) else None,
-            outdated=outdated(host, installation.pid, made),
+            outdated=outdated(host, installation.pid, self._written(host)),
         )
+
+    def _written(self, host: HostRoot) -> list[str]:
+        """Files made by us that are as we left them: a snapshot holds settings that the CRI does not tell."""
+        made = [record for record in load_records(host, self.name) if record.created]
+        return [record.path for record in made if digest(host.read(record.path)) in record.written]
 
     def _paths(self, host: HostRoot, installation: Installation) -> list[str]:
         try:

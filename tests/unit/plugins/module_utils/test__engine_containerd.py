@@ -21,7 +21,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import (
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine_containerd import CONTAINERD
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_files import HostFiles
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import FileRecord, record_path
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import FileRecord, digest, record_path
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._runtime_set import RuntimeRequest
 from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.fake_containerd import NVIDIA, default, runtime
 
@@ -158,14 +158,14 @@ def test_of_a_silent_daemon_only_its_age_counts(tmp_path: Path, say: t.Any, youn
     assert live == LiveState("", {}, "", silent=True, outdated=late)
 
 
-@pytest.mark.parametrize(("ours", "late"), [(True, True), (False, False)])
-def test_of_a_daemon_that_answers_the_age_counts_beside_files_made_by_us(
-    tmp_path: Path, say: t.Any, ours: bool, late: bool
+@pytest.mark.parametrize(("ours", "edited", "late"), [(True, "", True), (False, "", False), (True, "# edited", False)])
+def test_of_a_daemon_that_answers_the_age_counts_beside_what_we_wrote(
+    tmp_path: Path, say: t.Any, ours: bool, edited: str, late: bool
 ) -> None:
     drop_in = "/etc/containerd/conf.d/99-nvidia.toml"
-    record = FileRecord("containerd", drop_in, None, 0, 0, 0o644, created=ours, main=MAIN)
+    record = FileRecord("containerd", drop_in, None, 0, 0, 0o644, created=ours, main=MAIN, written=(digest(b""),))
     stat = f"7 (containerd) S {' '.join(['0'] * 18)} 100 0\n"
-    files = {drop_in: "", record_path("containerd", drop_in): record.to_bytes().decode(), "proc/7/stat": stat}
+    files = {drop_in: edited, record_path("containerd", drop_in): record.to_bytes().decode(), "proc/7/stat": stat}
     host = tree(tmp_path, files=files)
     os.utime(str(tmp_path) + drop_in, (2**31, 2**31))
     say({"containerd": {"defaultRuntimeName": "runc"}})

@@ -1,0 +1,189 @@
+"""Inside a host: judges by the real containerd what became of configurations that were changed without being used.
+
+judge_containerd.py begin: lays them out, one folder each, and prints as JSON what is to become of each on this version
+judge_containerd.py present: whether containerd finds our entries in them, and all else as it was
+judge_containerd.py absent: whether files and settings are back
+
+The last two end with 1 if anything is wrong, and say what.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from difflib import ndiff
+from pathlib import Path
+from typing import Any
+
+import tomllib
+from observe_containerd import essence, flat
+from observing import differences
+
+FILES = Path("/molecule/containerd/files")
+STOCK = Path("/root/containerd-as-packaged.toml")
+PLACE = Path("/root/configurations")
+MEMORY = Path("/root/configurations.json")
+
+# What must be refused: from which version of containerd on, before which, and what the message must say.
+REFUSED = {
+    "broken": (0, 9, r"config\.toml, line 4, column 17"),
+    "missing": (0, 9, r"gone\.toml, which is not there: containerd would not start"),
+    "version-1": (2, 9, "version 1 of the format"),
+    "imports-3": (0, 2, "does not read version = 3"),
+    # Containerd 2 does not skip the mark at its beginning.
+    "windows": (2, 9, "containerd refuses what would be written"),
+}
+# The CRI is switched off.
+LEFT_ALONE = ("docker",)
+
+PROGRAMS = {"nvidia": "/usr/bin/nvidia-container-runtime", "nvidia-cdi": "/usr/bin/nvidia-container-runtime.cdi"}
+# The sections of the dump with runtimes in them, newest first.
+SECTIONS = ("io.containerd.cri.v1.runtime", "io.containerd.grpc.v1.cri")
+# Zero in the dump for a runtime that stands in a file, but not for the built-in one; the running daemon fills it in.
+FILLED_IN = ("sandbox_mode", "sandboxer")
+OURS = re.compile(
+    r"version|imports|.*\.containerd\.(default_runtime_name|runtimes\.nvidia(-cdi)?\..*|runtimes\.runc\.sandbox_mode)"
+)
+# Defined where a file of an earlier tool had hidden it.
+BUILT_IN = re.compile(r".*\.containerd\.runtimes\.runc\..*")
+# Lines that may become others.
+REWRITTEN = re.compile(r"default_runtime_name|imports|runtimes = \{")
+
+
+def put(name: str, text: str) -> None:
+    """Make a configuration of one file."""
+    (PLACE / name).mkdir(parents=True)
+    (PLACE / name / "config.toml").write_text(text, newline="")
+
+
+def lay_out() -> None:
+    """Those written for this, those that containerd and its package come with, and what others make of them."""
+    for source in FILES.iterdir():
+        if source.is_dir():
+            shutil.copytree(source, PLACE / source.name)
+        else:
+            put(source.stem, source.read_text())
+    stock = STOCK.read_text()
+    runtime = 'plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nvidia'
+    vendors = f'[{runtime}]\nruntime_type = "io.containerd.runc.v2"\n[{runtime}.options]\nBinaryName = "{{nvidia}}"\n'
+    put("stock", stock)
+    put("vendor", stock + vendors.format(**PROGRAMS))
+    put("default", subprocess.check_output(["containerd", "config", "default"], text=True))
+    put("windows", "\ufeff" + (FILES / "kubeadm.toml").read_text().replace("\n", "\r\n"))
+    (PLACE / "none").mkdir()
+    for folder in PLACE.iterdir():
+        for file in folder.rglob("*.toml"):
+            # Their imports are beside them.
+            file.write_bytes(file.read_bytes().replace(b"/etc/containerd/", f"{folder}/".encode()))
+
+
+def dump(folder: Path) -> dict[str, Any] | None:
+    """The settings that containerd finds, None where it finds fault; 1.x does so if there is no file."""
+    file = folder / "config.toml"
+    command = ["containerd", "--config", str(file) if file.exists() else "/dev/null", "config", "dump"]
+    printed = subprocess.run(command, check=False, capture_output=True, text=True)
+    return dict(essence(tomllib.loads(printed.stdout))) if printed.returncode == 0 else None
+
+
+def contents(folder: Path) -> dict[str, list[str]]:
+    """Mode and lines of everything in the folder."""
+    return {
+        str(path): [
+            oct(path.stat().st_mode),
+            *(path.read_bytes().decode().splitlines(keepends=True) if path.is_file() else []),
+        ]
+        for path in sorted(folder.rglob("*"))
+    }
+
+
+def begin() -> list[dict[str, Any]]:
+    """Lay them out, remember them, and tell what is to become of them."""
+    lay_out()
+    version = re.search(r" (?:v2 )?v?(\d+)\.", subprocess.check_output(["containerd", "--version"], text=True))
+    major = int(version[1]) if version else 0
+    rows: list[dict[str, Any]] = []
+    for folder in sorted(PLACE.iterdir()):
+        since, before, words = REFUSED.get(folder.name, (0, 0, ""))
+        refusal = words if since <= major < before else ""
+        changes = not refusal and folder.name not in LEFT_ALONE
+        rows.append({"name": folder.name, "folder": str(folder), "refusal": refusal, "changes": changes})
+    folders = [Path(row["folder"]) for row in rows]
+    memory = [{**row, "contents": contents(f), "dump": dump(f)} for row, f in zip(rows, folders)]
+    MEMORY.write_text(json.dumps(memory))
+    return rows
+
+
+def cri(data: dict[str, Any]) -> dict[str, Any]:
+    """The default runtime and all runtimes, as a dump has them."""
+    return next(dict(data["plugins"][name]["containerd"]) for name in SECTIONS if name in data["plugins"])
+
+
+def inheritance(runtime: dict[str, Any]) -> dict[str, Any]:
+    """All that one runtime may have from another one."""
+    return {
+        path: value for path, value in flat(runtime).items() if path and path not in ("options.BinaryName", *FILLED_IN)
+    }
+
+
+def wrong_entries(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
+    """What is not as it should be of our entries."""
+    faults = [] if new["default_runtime_name"] == "nvidia" else ["nvidia is not the default"]
+    default = old["default_runtime_name"]
+    parent = old["runtimes"].get("runc" if default.startswith("nvidia") else default, {})
+    expected = {"runtime_type": "io.containerd.runc.v2", **inheritance(parent)}
+    for name, program in PROGRAMS.items():
+        runtime = new["runtimes"].get(name, {})
+        if runtime.get("options", {}).get("BinaryName") != program:
+            faults.append(f"{name} has another program: {runtime}")
+        if inheritance(runtime) != expected:
+            faults.append(f"{name} has not inherited {expected}: {runtime}")
+    return faults
+
+
+def changed_lines(before: dict[str, list[str]], after: dict[str, list[str]]) -> list[str]:
+    """Lines that are lost or others, and of no business of ours."""
+    lines = [line for path, text in before.items() for line in ndiff(text, after.get(path, [])) if line[0] == "-"]
+    return [line for line in lines if not REWRITTEN.search(line)]
+
+
+def present(row: dict[str, Any]) -> list[Any]:
+    """What is wrong with a configuration that is to have our entries."""
+    if not row["changes"]:
+        return absent(row)
+    folder = Path(row["folder"])
+    before, after = row["dump"], dump(folder)
+    if before is None or after is None:
+        return ["containerd finds fault with it"]
+    old, new = cri(before), cri(after)
+    hidden = old["default_runtime_name"] not in old["runtimes"]
+    return [
+        *(
+            {path: values}
+            for path, values in differences(flat(before), flat(after)).items()
+            if not OURS.fullmatch(path) and not (hidden and BUILT_IN.fullmatch(path))
+        ),
+        *wrong_entries(old, new),
+        *changed_lines(row["contents"], contents(folder)),
+    ]
+
+
+def absent(row: dict[str, Any]) -> list[Any]:
+    """What is not as it was."""
+    folder = Path(row["folder"])
+    return [
+        *(path for path in differences(row["contents"], contents(folder))),
+        *differences(flat(row["dump"] or {}), flat(dump(folder) or {})),
+    ]
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "begin":
+        print(json.dumps(begin()))
+    else:
+        judge = {"present": present, "absent": absent}[sys.argv[1]]
+        verdicts = {row["name"]: judge(row) for row in json.loads(MEMORY.read_text())}
+        faults = {name: found for name, found in verdicts.items() if found}
+        sys.exit(json.dumps(faults, indent=2) if faults else 0)
