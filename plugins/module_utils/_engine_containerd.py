@@ -14,9 +14,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._containerd_plan i
     ContainerdPlanner,
     configured_state,
 )
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._containerd_trial import trial, verdict
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._containerd_writer import BUILTIN_DEFAULT
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cri_api import status, version
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import Action, Installation, LiveState, Trial
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_files import HostFiles
@@ -77,6 +75,9 @@ class _Containerd:
     def live(self, host: HostRoot, installation: Installation) -> LiveState | None:
         if installation.pid is None:
             return None
+        # Only where a containerd runs.
+        from ansible_collections.gpufleet.nvidia.plugins.module_utils._cri_api import status, version  # noqa: PLC0415
+
         said = status(host.outer(installation.socket))
         if said is None:
             # A dead or disabled CRI tells nothing; what is left is whether the process has seen the files.
@@ -142,9 +143,14 @@ class _Containerd:
         return [binary, "--version"]
 
     def trial(self, binary: str, folder: str, files: t.Sequence[PlannedFile], context: Context) -> Trial:
+        # Only a change pays for this import.
+        from ansible_collections.gpufleet.nvidia.plugins.module_utils._containerd_trial import trial  # noqa: PLC0415
+
         return trial(binary, folder, files, context)
 
     def verdict(self, before: str, after: str, files: t.Sequence[PlannedFile]) -> str:
+        from ansible_collections.gpufleet.nvidia.plugins.module_utils._containerd_trial import verdict  # noqa: PLC0415
+
         return verdict(before, after, files)
 
     def validator_missing(self, _output: str) -> bool:

@@ -16,7 +16,6 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._crio_files import
     config_dir,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._crio_plan import CrioPlanner, configured_state
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._crio_trial import trial, verdict
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import Action, Installation, LiveState, Trial
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._processes import outdated, process_of
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd_units import load_unit
@@ -89,9 +88,14 @@ class _Crio:
         return [binary, "--version"]
 
     def trial(self, binary: str, folder: str, files: t.Sequence[PlannedFile], context: Context) -> Trial:
+        # Only a change pays for this import.
+        from ansible_collections.gpufleet.nvidia.plugins.module_utils._crio_trial import trial  # noqa: PLC0415
+
         return trial(binary, folder, files, context)
 
     def verdict(self, before: str, after: str, files: t.Sequence[PlannedFile]) -> str:
+        from ansible_collections.gpufleet.nvidia.plugins.module_utils._crio_trial import verdict  # noqa: PLC0415
+
         return verdict(before, after, files)
 
     def validator_missing(self, _output: str) -> bool:

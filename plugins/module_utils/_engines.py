@@ -8,14 +8,30 @@ from __future__ import annotations
 
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine_containerd import CONTAINERD
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine_crio import CRIO
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine_docker import DOCKER
-
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import Engine
 
-ENGINES: dict[str, Engine] = {engine.name: engine for engine in (DOCKER, CONTAINERD, CRIO)}
+
+# Each is imported when it is asked for: a task for one engine does not pay for the others.
+def _docker() -> Engine:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine_docker import DOCKER  # noqa: PLC0415
+
+    return DOCKER
+
+
+def _containerd() -> Engine:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine_containerd import CONTAINERD  # noqa: PLC0415
+
+    return CONTAINERD
+
+
+def _crio() -> Engine:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine_crio import CRIO  # noqa: PLC0415
+
+    return CRIO
+
+
+ENGINES: dict[str, t.Callable[[], Engine]] = {"docker": _docker, "containerd": _containerd, "crio": _crio}
 
 # Folders whose every file is configuration to somebody: a backup laid there would take effect.
 PARSED_FOLDERS = (

@@ -25,6 +25,7 @@ class Outcome(t.NamedTuple):
     changed: bool
     files: list[PlannedFile]
     backup_files: list[dict[str, str | None]]
+    syntax: str
     config_path: str
     drop_in_path: str | None
     config_version: int | None
@@ -44,6 +45,7 @@ def outcome_of(planning: Planning, plan: EnginePlan, changed: bool, backups: lis
         changed=changed,
         files=[file for file in plan.files if file.changed],
         backup_files=backups,
+        syntax=planning.engine.syntax,
         config_path=planning.config_path,
         drop_in_path=plan.drop_in_path,
         config_version=plan.config_version,

@@ -49,7 +49,7 @@ class Planning:
         self.options = options
         self.host = host
         self.request = _checked(options.request, host)
-        self.engine: Engine = ENGINES[options.engine]
+        self.engine: Engine = ENGINES[options.engine]()
         if options.engine_version and parse_version(options.engine_version) is None:
             raise GpufleetError(
                 f"engine_version {options.engine_version!r} is not a version. Write it in digits and dots, such as"

@@ -12,7 +12,6 @@ import typing as t
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._backups import check_backup_dir
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import PARSED_FOLDERS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._judging import Judge
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._lock import host_lock
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._outcome import outcome_of
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._plan_writer import PlanWriter
@@ -83,5 +82,8 @@ class RuntimeConfiguration:
         if self.options.validate == "false" or not foreign:
             return
         strict = self.options.validate == "true"
+        # Only a change pays for this import.
+        from ansible_collections.gpufleet.nvidia.plugins.module_utils._judging import Judge  # noqa: PLC0415
+
         judge = Judge(planning.engine, self.host, self.run, planning.installation.binary, strict)
         judge.check(changed if planning.engine.judged_together else foreign, planning.context())

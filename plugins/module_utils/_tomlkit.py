@@ -8,9 +8,20 @@ from __future__ import annotations
 
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils import _shipped
+_offered: list[str] = []
+
+
+def offer(shipment: str) -> None:
+    """Remember what the controller sent; only load() looks into it."""
+    _offered[:] = [shipment]
 
 
 def load() -> t.Any:
     """The module tomlkit, this host's own or the controller's; raises GpufleetError where there is none."""
-    return _shipped.load("tomlkit")
+    # A host that reads TOML itself does not pay for this import.
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._shipped import load as load_package  # noqa: PLC0415
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._shipped import offer as offer_package  # noqa: PLC0415
+
+    for shipment in _offered:
+        offer_package("tomlkit", shipment)
+    return load_package("tomlkit")

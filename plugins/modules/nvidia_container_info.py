@@ -54,7 +54,9 @@ EXAMPLES = r"""
 
 RETURN = r"""
 engines:
-  description: One entry for each engine that this collection knows, installed or not.
+  description:
+    - One entry for each engine that this collection knows and of which the host has anything, be it the program, a
+      unit, a configuration below C(/etc), or our record of one.
   returned: success
   type: list
   elements: dict
@@ -141,11 +143,11 @@ engines:
           type: bool
           sample: true
         live_restore:
-          description: Whether containers survive its restart.
+          description: Whether Docker's containers survive its restart. Null for engines whose containers always do.
           type: bool
           sample: false
         running_containers:
-          description: How many containers run.
+          description: How many containers run. Null for engines other than Docker.
           type: int
           sample: 3
     restart_required:

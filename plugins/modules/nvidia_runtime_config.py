@@ -345,13 +345,16 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import (
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._planning import Options
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._runtime_configuration import RuntimeConfiguration
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._runtime_set import MODE_PROGRAMS, RuntimeRequest
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._shipped import offer
 
 
 def configure(module: AnsibleModule) -> dict[str, object]:
     """Plan and write; the result as documented."""
     params = module.params
-    offer("tomlkit", params["shipped_tomlkit"])
+    if params["shipped_tomlkit"]:
+        # A task for Docker need not wait for this import.
+        from ansible_collections.gpufleet.nvidia.plugins.module_utils._tomlkit import offer  # noqa: PLC0415
+
+        offer(params["shipped_tomlkit"])
     request = RuntimeRequest(
         runtime_name=params["runtime_name"],
         runtime_dir=params["runtime_dir"],
@@ -380,7 +383,7 @@ def configure(module: AnsibleModule) -> dict[str, object]:
     label_new_files(module, host, outcome.files)
     return {
         "changed": outcome.changed,
-        "diff": diff_of(outcome.files, ENGINES[options.engine].syntax),
+        "diff": diff_of(outcome.files, outcome.syntax),
         "config_path": outcome.config_path,
         "drop_in_path": outcome.drop_in_path,
         "config_version": outcome.config_version,

@@ -31,7 +31,7 @@ NVIDIA = "/usr/bin/nvidia-container-runtime"
 
 @pytest.fixture
 def docker(monkeypatch: pytest.MonkeyPatch) -> t.Iterator[FakeDocker]:
-    monkeypatch.setattr(_container_info, "ENGINES", {"docker": DOCKER})
+    monkeypatch.setattr(_container_info, "ENGINES", {"docker": lambda: DOCKER})
     with docker_host() as made:
         yield made
 

@@ -10,12 +10,13 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._crio_plan import OPENING, CrioPlanner
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._crio_plan import CrioPlanner
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import Action, EnginePlan
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import ConfigurationError, GpufleetError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._runtime_set import RuntimeRequest
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd_units import Unit
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_document import TomlDocument
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_plan import OPENING
 from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.fake_files import FakeFiles
 
 MAIN = "/etc/crio/crio.conf"

@@ -9,7 +9,7 @@ import typing as t
 
 import pytest
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils import _engine_containerd
+from ansible_collections.gpufleet.nvidia.plugins.module_utils import _cri_api
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cri_api import CriStatus
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import (
     Action,
@@ -92,8 +92,8 @@ def say(monkeypatch: pytest.MonkeyPatch) -> t.Callable[[t.Any], list[str]]:
             asked.append(path)
             return None if config is None else CriStatus(config, ())
 
-        monkeypatch.setattr(_engine_containerd, "status", status)
-        monkeypatch.setattr(_engine_containerd, "version", lambda _path: "1.7.24")
+        monkeypatch.setattr(_cri_api, "status", status)
+        monkeypatch.setattr(_cri_api, "version", lambda _path: "1.7.24")
         return asked
 
     return prepare

@@ -173,7 +173,7 @@ def running(tree: Tree) -> Tree:
 
 
 def test_it_is_in_the_table() -> None:
-    assert ENGINES["crio"] is CRIO
+    assert ENGINES["crio"]() is CRIO
     assert (CRIO.drop_in_path or "").rsplit("/", 1)[0] in PARSED_FOLDERS
 
 

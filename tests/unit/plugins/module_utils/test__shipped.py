@@ -43,6 +43,7 @@ def _bare_host(monkeypatch: pytest.MonkeyPatch) -> t.Iterator[None]:
     names = ("tomlkit", "yaml", "made_up")
     before = {name: module for name, module in sys.modules.items() if name.partition(".")[0] in names}
     monkeypatch.setattr(_shipped, "_offered", {})
+    monkeypatch.setattr(_tomlkit, "_offered", [])
     monkeypatch.setattr(sys, "meta_path", [Absent(*names), *sys.meta_path])
     forget(*names)
     yield
@@ -90,7 +91,7 @@ def message_of(name: str) -> str:
 class TestFromTheController:
     @pytest.fixture
     def shipped(self) -> t.Any:
-        _shipped.offer("tomlkit", on_controller("tomlkit"))
+        _tomlkit.offer(on_controller("tomlkit"))
         return _tomlkit.load()
 
     def test_works_as_the_real_one(self, shipped: t.Any) -> None:
@@ -125,7 +126,7 @@ class TestFromTheController:
 
     def test_leaves_the_ways_of_import_as_they_were(self) -> None:
         ways = (list(sys.path), list(sys.meta_path), list(sys.path_hooks))
-        _shipped.offer("tomlkit", on_controller("tomlkit"))
+        _tomlkit.offer(on_controller("tomlkit"))
         _tomlkit.load()
         assert (sys.path, sys.meta_path, sys.path_hooks) == ways
 
