@@ -104,6 +104,11 @@ class ContainerdPlanner:
         target = self.files.edit(others.source() if mode == "in_place" else drop_in)
         # What is in it of ours is told apart entry by entry.
         target.document = target.before
+        if mode == "snapshot" and target.record is None and target.document.has(*others.cri_path):
+            raise GpufleetError(
+                f"{target.path} holds settings for the CRI that are not ours, and a copy of all settings would replace"
+                " them. Move the file away, name another drop_in_path, or use config_mode: in_place."
+            )
         if mode != "in_place":
             _begin(target, SNAPSHOT if mode == "snapshot" else OPENING)
         self._check_types(target, others)
@@ -184,7 +189,7 @@ class ContainerdPlanner:
     def absent(self, drop_in: str = DROP_IN) -> EnginePlan:
         paths = [self.main.path, *self.context.recorded]
         resolved = self.context.files.resolve(drop_in)
-        if resolved not in paths and self.context.files.read(resolved) is not None:
+        if resolved not in paths and self._belongs(resolved):
             paths.append(resolved)
         # With a record of one file it is known that the others were not touched.
         unknown = all(self.files.edit(path).record is None for path in paths)
@@ -199,6 +204,13 @@ class ContainerdPlanner:
         self.imports.withdraw()
         self._mend()
         return self._plan(None)
+
+    def _belongs(self, drop_in: str) -> bool:
+        """Whether a drop-in is part of this configuration, and not of another one."""
+        record = self.files.edit(drop_in).record
+        if record is not None:
+            return record.main == self.main.path
+        return any(file.path == drop_in for file in self.current.files)
 
     def _remove_unrecorded(self, edit: TomlEdit) -> None:
         """Take out runtimes that run NVIDIA's programs, where nothing says what stood there before."""
@@ -242,15 +254,9 @@ class ContainerdPlanner:
     # -- checks --------------------------------------------------------------------------------------------------
 
     def _check_types(self, target: TomlEdit, others: ContainerdFiles) -> None:
-        document, root = target.document, others.cri_path
-        for depth in range(1, len(root) + 1):
-            require(document, root[:depth], dict, "Make it a table, or remove it.")
-        require(document, (*root, *CDI), bool, "Write true or false without quotes.")
-        require(document, root + DEFAULT, str, "Write the name of a runtime in quotes.")
-        runtimes = require(document, root + RUNTIMES, dict, "Make it a table, or remove it.")
-        for name in runtimes or {}:
-            require(document, (*root, *RUNTIMES, name), dict, "Make it a table, or remove it.")
-            require(document, (*root, *RUNTIMES, name, *PROGRAM), str, "Write the path in quotes.")
+        document = target.document
+        for checked in (document, *(file.document for file, _table in others.tables())):
+            _check_settings(checked, others.cri_path)
         if target is not self.main and not target.owns(VERSION):
             version = document.value("version")
             if version not in (None, others.version):
@@ -299,7 +305,8 @@ class ContainerdPlanner:
 
     def _plan(self, drop_in: str | None) -> EnginePlan:
         files = tuple(
-            self.imports.counted(file) if file.path == self.main.path else file for file in self.files.planned()
+            self.imports.counted(file) if file.path == self.main.path else file
+            for file in self.files.planned([file.path for file in self.current.files])
         )
         after = self._after()
         # A signal would end containerd, and nothing else makes it read its files.
@@ -349,6 +356,18 @@ def _migrated(edit: TomlEdit) -> bool:
     """Whether somebody has brought the file to another version since, where our entries have other places."""
     roots = {path[:2] for path in edit.recorded() if path[:1] == ("plugins",)}
     return bool(roots) and not any(edit.before.has(*root) for root in roots)
+
+
+def _check_settings(document: TomlDocument, root: KeyPath) -> None:
+    """Raises ConfigurationError for settings of the CRI that are of another kind than containerd takes."""
+    for depth in range(1, len(root) + 1):
+        require(document, root[:depth], dict, "Make it a table, or remove it.")
+    require(document, (*root, *CDI), bool, "Write true or false without quotes.")
+    require(document, root + DEFAULT, str, "Write the name of a runtime in quotes.")
+    runtimes = require(document, root + RUNTIMES, dict, "Make it a table, or remove it.")
+    for name in runtimes or {}:
+        require(document, (*root, *RUNTIMES, name), dict, "Make it a table, or remove it.")
+        require(document, (*root, *RUNTIMES, name, *PROGRAM), str, "Write the path in quotes.")
 
 
 def _begin(edit: TomlEdit, words: bytes) -> None:

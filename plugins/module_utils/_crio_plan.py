@@ -192,14 +192,20 @@ class CrioPlanner:
         directory = self.current.directory
         drop_in = self.context.files.resolve(f"{directory}/{DROP_IN_NAME}") if directory else self.main.path
         target = self.main if self.context.files.read(drop_in) is None else self.files.edit(drop_in)
-        for path in self._ours(target):
-            edit = self.files.edit(path)
-            if edit.record is not None:
-                self._take_back(edit)
-            else:
-                _remove_unrecorded(edit)
+        paths = [path for path in self._ours(target) if self._belongs(self.files.edit(path))]
+        # With a record of one file it is known that the others were not touched.
+        unknown = all(self.files.edit(path).record is None for path in paths)
+        for path in paths:
+            self._take_back(self.files.edit(path))
+            if unknown:
+                _remove_unrecorded(self.files.edit(path))
         self._mend(target)
         return self._plan(target)
+
+    def _belongs(self, edit: TomlEdit) -> bool:
+        """Whether a file is not part of another configuration."""
+        recorded = (self.main.path, *self.context.recorded)
+        return edit.path in recorded or edit.record is None or edit.record.main == self.main.path
 
     @staticmethod
     def _take_back(edit: TomlEdit) -> None:
@@ -317,7 +323,7 @@ class CrioPlanner:
     # -- result --------------------------------------------------------------------------------------------------
 
     def _plan(self, target: TomlEdit) -> EnginePlan:
-        files = self.files.planned()
+        files = self.files.planned([file.path for file in self.current.files])
         gone = {file.path: None for file in files if file.after is None}
         after = self._view({**self.files.overlay(), **gone})
         # After a reload CRI-O says that it knows the new runtimes, but cannot start pods with them (seen on 1.37).

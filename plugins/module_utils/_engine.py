@@ -145,14 +145,15 @@ class Context(t.NamedTuple):
 class PlannedFile(t.NamedTuple):
     """One file before and after (None: no file), and the entries in it that are ours afterwards.
 
-    ``like``: the file whose owner and mode a new one takes, and whose mode it never exceeds.
+    ``like``: files whose modes it never exceeds, for it may hold what they do; a new one takes owner and mode of the
+    first.
     """
 
     path: str
     before: bytes | None
     after: bytes | None
     keys: t.Mapping[tuple[str, ...], t.Any] = NOTHING
-    like: str | None = None
+    like: tuple[str, ...] = ()
 
     @property
     def changed(self) -> bool:

@@ -102,7 +102,7 @@ class FileEdit(t.Generic[Doc]):
         if self.owns(path):
             self.document = self.document.restore(path, self.original)
 
-    def planned(self, after: bytes | None, like: str | None = None) -> PlannedFile:
+    def planned(self, after: bytes | None, like: tuple[str, ...] = ()) -> PlannedFile:
         """The file with ``after`` in it; of the entries written now or earlier, those that are still ours."""
         final = self.document
         if after is None or after != final.to_bytes():

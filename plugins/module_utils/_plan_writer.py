@@ -103,7 +103,7 @@ class PlanWriter:
         return record
 
     def _new_record(self, file: PlannedFile) -> FileRecord:
-        example = file.path if file.before is not None else file.like
+        example = file.path if file.before is not None else next(iter(file.like), None)
         if example is None or not self.host.exists(example):
             uid, gid, mode = os.geteuid(), os.getegid(), CONFIG_MODE
         else:
@@ -145,8 +145,9 @@ class PlanWriter:
             return
         make_directories(self.host, os.path.dirname(file.path), 0o755)
         ceiling = 0o7777
-        if file.like is not None and self.host.exists(file.like):
-            ceiling &= os.stat(self.host.outer(file.like)).st_mode
+        for path in file.like:
+            if path != file.path and self.host.exists(path):
+                ceiling &= os.stat(self.host.outer(path)).st_mode
         # Files beside the main one are only read because of the folder that they are in.
         beside = [] if file.path == self.main_path else [os.path.dirname(file.path)]
         parsed = (*PARSED_FOLDERS, *beside)

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import re
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._backups import BACKUP_DIR
@@ -27,6 +28,8 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._judging import Runner
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._runtime_set import RuntimeRequest
+
+_VERSION = re.compile(r"v?([0-9]+\.[0-9].*)")
 
 
 class Options(t.NamedTuple):
@@ -112,8 +115,9 @@ def ask_version(engine: Engine, installation: Installation, host: HostRoot, run:
     if not host.live or installation.binary is None:
         return None
     status, output, _errors = run(host.argv(engine.version_argv(installation.binary)))
-    words = (word.strip(",") for word in output.split())
-    return next((word for word in words if status == 0 and word[:1].isdigit() and parse_version(word)), None)
+    # The commit that follows may begin with a digit too, but has no dots.
+    words = (_VERSION.match(word.strip(",")) for word in output.split())
+    return next((word.group(1) for word in words if status == 0 and word is not None), None)
 
 
 def _checked(request: RuntimeRequest | None, host: HostRoot) -> RuntimeRequest | None:

@@ -58,11 +58,15 @@ class TomlFiles:
         overlay = self.overlay()
         return {path: document if _after(self.edits[path]) is not None else None for path, document in overlay.items()}
 
-    def planned(self) -> tuple[PlannedFile, ...]:
-        """All files in the order that a crash survives: a drop-in comes before what reads it, and goes after that."""
+    def planned(self, read: t.Sequence[str] = ()) -> tuple[PlannedFile, ...]:
+        """All files in the order that a crash survives: a drop-in comes before what reads it, and goes after that.
+
+        ``read`` are the files of the configuration: what is inherited from them is not to be more readable in ours.
+        """
         main = self.context.path
+        like = tuple(dict.fromkeys([main, *read]))
         files = [
-            edit.planned(_after(edit), main if _made_by_us(edit) and path != main else None)
+            edit.planned(_after(edit), like if _made_by_us(edit) and path != main else ())
             for path, edit in self.edits.items()
             if edit.content is not None or edit.wanted or path == main
         ]

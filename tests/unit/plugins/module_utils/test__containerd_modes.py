@@ -74,7 +74,7 @@ def test_a_minimal_drop_in() -> None:
     plan = host.present()
     assert host.text() == f"{V3}{GLOB}"
     assert host.drop_in().partition("\n\n")[2] == ENTRY_3
-    assert [(file.path, file.like) for file in plan.files] == [(DROP_IN, MAIN), (MAIN, None)]
+    assert [(file.path, file.like) for file in plan.files] == [(DROP_IN, (MAIN,)), (MAIN, ())]
     assert plan.config_version == 3
 
 

@@ -277,7 +277,7 @@ def test_a_new_drop_in() -> None:
         'monitor_path = "/usr/libexec/crio/conmon"\n'
     )
     assert plan.files[-1].path == MAIN
-    assert plan.files[0].like == MAIN
+    assert plan.files[0].like[0] == MAIN
 
 
 # -- inheritance -----------------------------------------------------------------------------------------------------

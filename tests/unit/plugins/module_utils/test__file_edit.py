@@ -31,7 +31,7 @@ def test_a_first_change() -> None:
     file = change.planned(change.document.to_bytes())
     assert file.after == b'a = 1 # theirs\nb = 2\n\n[t]\nc = "x"\n'
     assert file.keys == {("b",): 2, ("t", "c"): "x"}
-    assert (file.path, file.before, file.like, file.changed) == (PATH, b"a = 1 # theirs\n", None, True)
+    assert (file.path, file.before, file.like, file.changed) == (PATH, b"a = 1 # theirs\n", (), True)
 
 
 def test_what_stood_there_with_the_same_value_is_not_ours() -> None:
@@ -111,8 +111,8 @@ def test_emptied(content: bytes | None, fresh: bytes, emptied: bool) -> None:
 def test_a_new_file_begins_with_our_words() -> None:
     change = edit(None, None, FRESH)
     change.write(("a",), 1)
-    file = change.planned(change.document.to_bytes(), "/etc/main.toml")
-    assert (file.before, file.like) == (None, "/etc/main.toml")
+    file = change.planned(change.document.to_bytes(), ("/etc/main.toml",))
+    assert (file.before, file.like) == (None, ("/etc/main.toml",))
     assert file.after is not None
     assert file.after.startswith(FRESH)
 

@@ -10,12 +10,16 @@ import typing as t
 import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils import _cri_api, _engine_containerd
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._containerd_plan import ContainerdPlanner
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cri_api import CriStatus
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import Action
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine_containerd import CONTAINERD
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._planning import Options
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._planning import Options, ask_version
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._runtime_configuration import RuntimeConfiguration
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._runtime_set import RuntimeRequest
+from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.fake_containerd import Host
 
 if t.TYPE_CHECKING:
     from pathlib import Path
@@ -100,3 +104,82 @@ def test_what_an_answering_daemon_does_not_tell_needs_a_restart_all_the_same(
         refreshed = tree.present(check_mode, config_mode="drop_in")
         assert refreshed.changed
         assert refreshed.restart_action is refreshed.pending_action is Action.RESTART
+
+
+def test_a_drop_in_is_not_more_readable_than_what_it_was_copied_from(tmp_path: Path) -> None:
+    tree = Tree(tmp_path)
+    (tmp_path / MAIN).write_text('version = 2\nimports = ["/etc/containerd/site.toml"]\n')
+    site = tmp_path / "etc/containerd/site.toml"
+    site.write_text(CONFIG + '[plugins."io.containerd.grpc.v1.cri".registry.configs.r.auth]\npassword = "hunter2"\n')
+    site.chmod(0o600)
+    tree.present(config_mode="drop_in")
+    mode, content = tree.files()[DROP_IN]
+    assert b"hunter2" in content
+    assert mode == 0o600
+
+
+@pytest.mark.parametrize(
+    ("said", "version"),
+    [
+        ("containerd github.com/containerd/containerd v1.7.24 88bf19b2105c8b17560993bee28a01ddc2f97182", "1.7.24"),
+        ("containerd github.com/containerd/containerd/v2 v2.1.4 75cb2b7193e4e490e9fbdc236c0e811ccaba3376", "2.1.4"),
+        ("containerd github.com/containerd/containerd v1.7.2 0cae528dd6cb557f7201036e9f43420650207b58", "1.7.2"),
+        ("containerd github.com/containerd/containerd 1.6.20~ds1 1.6.20~ds1-1+deb12u3", "1.6.20~ds1"),
+        ("containerd github.com/containerd/containerd/v2 2.1.9+unknown ", "2.1.9+unknown"),
+        ("containerd containerd.io 1.6.33 d2d58213f83a351ca8f528a95fbd145f5654e957", "1.6.33"),
+        ("Docker version 20.10.24+dfsg1, build 5d6db84", "20.10.24+dfsg1"),
+        ("crio version 1.31.0\nVersion:        1.31.0", "1.31.0"),
+        ("nothing of the kind", None),
+    ],
+)
+def test_the_version_is_told_from_the_commit(tmp_path: Path, said: str, version: str | None) -> None:
+    (tmp_path / "usr/bin").mkdir(parents=True)
+    program = tmp_path / "usr/bin/containerd"
+    program.write_text("")
+    program.chmod(0o755)
+    host = HostRoot(str(tmp_path))
+    installation = CONTAINERD.inspect(host)
+    assert ask_version(CONTAINERD, installation, host, lambda _argv: (0, said, "")) == version
+
+
+# -- what is not ours ------------------------------------------------------------------------------------------------
+
+CRI = '[plugins."io.containerd.grpc.v1.cri"]\n'
+RUNTIMES = 'plugins."io.containerd.grpc.v1.cri".containerd.runtimes'
+
+
+def test_a_copy_of_all_settings_never_replaces_those_of_a_foreign_drop_in() -> None:
+    foreign = f'version = 2\n{CRI}sandbox_image = "B"\n'
+    main = f'version = 2\nimports = ["/etc/containerd/conf.d/*.toml"]\n{CRI}sandbox_image = "A"\n'
+    host = Host({"/" + MAIN: main, "/" + DROP_IN: foreign}, (1, 7, 24))
+    with pytest.raises(GpufleetError, match=r"^/etc/containerd/conf\.d/99-nvidia\.toml holds settings .* not ours"):
+        host.present(config_mode="drop_in")
+    host.present(config_mode="drop_in", drop_in_path="/etc/containerd/conf.d/zz-ours.toml")
+    assert host.text("/" + DROP_IN) == foreign
+    assert 'sandbox_image = "B"' in host.text("/etc/containerd/conf.d/zz-ours.toml")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        f"[{RUNTIMES}]\nrunc = 'x'\n",
+        f"[{RUNTIMES}.runc]\noptions = 'x'\n",
+        f"[{RUNTIMES}.runc.options]\nBinaryName = 3\n",
+    ],
+)
+def test_what_is_copied_is_checked_where_it_stands(wrong: str) -> None:
+    host = Host("version = 2\n" + wrong)
+    with pytest.raises(GpufleetError, match=r"^/etc/containerd/config\.toml, line "):
+        host.present(config_mode="drop_in", set_as_default=True)
+
+
+def test_a_removal_leaves_the_drop_in_of_another_configuration() -> None:
+    host = Host({"/" + MAIN: "version = 3\n"}, (2, 1, 9))
+    host.present()
+    other = "/etc/other/config.toml"
+    host.files.put(other, "version = 3\n")
+    context = host.files.context(other, (2, 1, 9))._replace(recorded=())
+    assert not any(file.changed for file in ContainerdPlanner(context).absent().files)
+    # Nor one of nobody's that it does not read.
+    host.files.records.clear()
+    assert not any(file.changed for file in ContainerdPlanner(context).absent().files)

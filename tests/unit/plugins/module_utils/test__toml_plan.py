@@ -108,7 +108,7 @@ def test_only_files_of_ours_take_after_the_main_file() -> None:
     run = Run(host)
     for path in (MAIN, OTHER, THIRD):
         run.files.edit(path).write(("b",), 2)
-    assert {file.path: file.like for file in run.files.planned()} == {MAIN: None, OTHER: None, THIRD: MAIN}
+    assert {file.path: file.like for file in run.files.planned()} == {MAIN: (), OTHER: (), THIRD: (MAIN,)}
 
 
 @pytest.mark.parametrize(("text", "fresh"), [(LONG, LONG), (SHORT + b"a = 1\n", SHORT), (b"a = 1\n", b""), (b"", b"")])
