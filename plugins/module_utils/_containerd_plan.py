@@ -146,10 +146,8 @@ class ContainerdPlanner:
         return "drop_in" if merges else "snapshot"
 
     def _default(self, request: RuntimeRequest, writer: Writer) -> None:
-        if request.set_as_default is False:
-            return
-        name = request.runtime_name if request.set_as_default else self.kept[DEFAULT]
-        if name is None or (not request.set_as_default and name not in request.runtimes()):
+        name = request.default(self.kept[DEFAULT])
+        if name is None:
             return
         if writer.others.legacy_default() is not None:
             raise GpufleetError(

@@ -24,6 +24,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_plan import 
     lookup,
     merged,
     plain_copy,
+    put,
     write_table,
 )
 
@@ -67,8 +68,8 @@ class Writer:
             write_table(self.target, self.root, self.others.cri())
         if self._hides_builtin(present):
             self._runtime(BUILTIN_DEFAULT, {"runtime_type": BUILTIN_TYPE}, {})
+        parent = self._parent(present)
         for name, program in request.runtimes().items():
-            parent = self._parent(present)
             asked = merged(request.runtime_options, {})
             if request.runtime_type is not None:
                 asked["runtime_type"] = request.runtime_type
@@ -120,15 +121,18 @@ class Writer:
 
     def _existing(self, name: str) -> dict[str, t.Any]:
         """What stands for the runtime where the new entry goes, and in files beneath it."""
-        beneath = self.others.runtimes().get(name) if self.mode == "drop_in" else None
         here = self.target.document.value(*self.root, *RUNTIMES, name)
-        return merged(beneath if isinstance(beneath, dict) else {}, here if isinstance(here, dict) else {})
+        return merged(self._beneath(name), here if isinstance(here, dict) else {})
+
+    def _beneath(self, name: str) -> dict[str, t.Any]:
+        """What files beneath a drop-in that merges with them say of the runtime."""
+        found = self.others.runtimes().get(name) if self.mode == "drop_in" else None
+        return found if isinstance(found, dict) else {}
 
     def _runtime(self, name: str, inherited: t.Mapping[str, t.Any], asked: t.Mapping[str, t.Any]) -> None:
         """Write one runtime: what was asked for, and of the rest only what is missing or ours."""
         path = (*self.root, *RUNTIMES, name)
-        existing = self._existing(name)
-        beneath = self.others.runtimes().get(name) if self.mode == "drop_in" else None
+        existing, beneath = self._existing(name), self._beneath(name)
         wanted: dict[str, t.Any] = {}
         for leaf, value in leaves(merged(inherited, asked)):
             explicit = lookup(asked, leaf) is not None
@@ -136,7 +140,7 @@ class Writer:
             foreign = lookup(beneath, known) is not None or self._foreign(path + known)
             other = _respelled(asked, leaf) != leaf
             if not other and (explicit or not foreign) and lookup(beneath, known) != value:
-                _put(wanted, known, value)
+                put(wanted, known, value)
         write_table(self.target, path, wanted)
 
     def _foreign(self, path: KeyPath) -> bool:
@@ -163,9 +167,3 @@ class Writer:
 def _respelled(table: t.Mapping[str, t.Any], path: KeyPath) -> KeyPath:
     """``path`` as ``table`` spells it; the names of options mean the same in any case."""
     return (path[0], spelling(table.get(path[0]), path[1])) if len(path) == 2 and path[0] == PROGRAM[0] else path
-
-
-def _put(table: dict[str, t.Any], path: KeyPath, value: t.Any) -> None:
-    for name in path[:-1]:
-        table = table.setdefault(name, {})
-    table[path[-1]] = value

@@ -36,6 +36,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_plan import 
     lookup,
     merged,
     plain_copy,
+    put,
     write_table,
 )
 
@@ -160,12 +161,8 @@ class CrioPlanner:
         write_table(target, path, plain_copy(_difference(full, own)))
 
     def _default(self, request: RuntimeRequest, kept: str | None, target: TomlEdit, others: CrioFiles) -> None:
-        if request.set_as_default is False:
-            return
-        name = request.runtime_name if request.set_as_default else kept
-        if name is None or (not request.set_as_default and name not in request.runtimes()):
-            return
-        if _table(others, target.path, DEFAULT[:-1]).get(DEFAULT[-1]) != name:
+        name = request.default(kept)
+        if name is not None and _table(others, target.path, DEFAULT[:-1]).get(DEFAULT[-1]) != name:
             target.write(DEFAULT, name)
 
     def _kept_default(self) -> str | None:
@@ -391,8 +388,5 @@ def _difference(table: t.Mapping[str, t.Any], known: t.Mapping[str, t.Any]) -> d
     found: dict[str, t.Any] = {}
     for path, value in leaves(table):
         if not same(lookup(known, path), value):
-            inner = found
-            for name in path[:-1]:
-                inner = inner.setdefault(name, {})
-            inner[path[-1]] = value
+            put(found, path, value)
     return found

@@ -132,11 +132,6 @@ class Context(t.NamedTuple):
     files: Files
     recorded: tuple[str, ...] = ()
 
-    @property
-    def original(self) -> bytes | None:
-        """The bytes before the first change ever made here."""
-        return self.record.original if self.record is not None else self.content
-
     def about(self, path: str) -> Context:
         """The same for another file."""
         return self._replace(path=path, content=self.files.read(path), record=self.files.record(path))

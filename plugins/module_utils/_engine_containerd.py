@@ -18,9 +18,9 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._containerd_writer
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import Action, Installation, LiveState, Trial
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_files import HostFiles
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._processes import outdated, process_of
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._processes import outdated
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import digest, load_records
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd_units import load_unit
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_engine import TomlEngine
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_plan import is_ours, lookup
 
 if t.TYPE_CHECKING:
@@ -45,32 +45,14 @@ _TOLD = {
 }
 
 
-class _Containerd:
+class _Containerd(TomlEngine):
     name = "containerd"
-    syntax = "toml"
-    judged_together = True
-    tells_all = False
     config_path = "/etc/containerd/config.toml"
     drop_in_path: str | None = DROP_IN
     service = "containerd.service"
     socket = "/run/containerd/containerd.sock"
+    socket_flags = ("--address", "-a")
     default_runtime = BUILTIN_DEFAULT
-
-    # -- the host ------------------------------------------------------------------------------------------------
-
-    def inspect(self, host: HostRoot) -> Installation:
-        unit = load_unit(host, self.service, self.name)
-        programs = [unit.arguments[0]] if unit is not None and unit.arguments else []
-        named = unit.flag_values("--config", "-c") if unit is not None else []
-        addresses = unit.flag_values("--address", "-a") if unit is not None else []
-        return Installation(
-            binary=host.find_executable([*programs, self.name]),
-            unit=unit,
-            service=self.service,
-            socket=addresses[-1] if addresses else self.socket,
-            config_path=named[-1] if named else self.config_path,
-            pid=process_of(host, unit, self.name),
-        )
 
     def live(self, host: HostRoot, installation: Installation) -> LiveState | None:
         if installation.pid is None:
@@ -139,9 +121,6 @@ class _Containerd:
 
     # -- the program ---------------------------------------------------------------------------------------------
 
-    def version_argv(self, binary: str) -> list[str]:
-        return [binary, "--version"]
-
     def trial(self, binary: str, folder: str, files: t.Sequence[PlannedFile], context: Context) -> Trial:
         # Only a change pays for this import.
         from ansible_collections.gpufleet.nvidia.plugins.module_utils._containerd_trial import trial  # noqa: PLC0415
@@ -152,9 +131,6 @@ class _Containerd:
         from ansible_collections.gpufleet.nvidia.plugins.module_utils._containerd_trial import verdict  # noqa: PLC0415
 
         return verdict(before, after, files)
-
-    def validator_missing(self, _output: str) -> bool:
-        return False
 
 
 def _in_words_of_files(entry: t.Any) -> dict[str, t.Any]:

@@ -17,8 +17,8 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._crio_files import
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._crio_plan import CrioPlanner, configured_state
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import Action, Installation, LiveState, Trial
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._processes import outdated, process_of
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd_units import load_unit
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._processes import outdated
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_engine import TomlEngine
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import (
@@ -31,32 +31,14 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._runtime_set import RuntimeRequest
 
 
-class _Crio:
+class _Crio(TomlEngine):
     name = "crio"
-    syntax = "toml"
-    judged_together = True
-    tells_all = False
     config_path = "/etc/crio/crio.conf"
     drop_in_path: str | None = f"{CONFIG_DIR}/{DROP_IN_NAME}"
     service = "crio.service"
     socket = "/var/run/crio/crio.sock"
+    socket_flags = ("--listen",)
     default_runtime = "crun"
-
-    # -- the host ------------------------------------------------------------------------------------------------
-
-    def inspect(self, host: HostRoot) -> Installation:
-        unit = load_unit(host, self.service, self.name)
-        programs = [unit.arguments[0]] if unit is not None and unit.arguments else []
-        named = unit.flag_values("--config", "-c") if unit is not None else []
-        sockets = unit.flag_values("--listen") if unit is not None else []
-        return Installation(
-            binary=host.find_executable([*programs, self.name]),
-            unit=unit,
-            service=self.service,
-            socket=sockets[-1] if sockets else self.socket,
-            config_path=named[-1] if named else self.config_path,
-            pid=process_of(host, unit, self.name),
-        )
 
     def live(self, host: HostRoot, installation: Installation) -> LiveState | None:
         """Only whether the process has seen the files.
@@ -84,9 +66,6 @@ class _Crio:
 
     # -- the program ---------------------------------------------------------------------------------------------
 
-    def version_argv(self, binary: str) -> list[str]:
-        return [binary, "--version"]
-
     def trial(self, binary: str, folder: str, files: t.Sequence[PlannedFile], context: Context) -> Trial:
         # Only a change pays for this import.
         from ansible_collections.gpufleet.nvidia.plugins.module_utils._crio_trial import trial  # noqa: PLC0415
@@ -97,9 +76,6 @@ class _Crio:
         from ansible_collections.gpufleet.nvidia.plugins.module_utils._crio_trial import verdict  # noqa: PLC0415
 
         return verdict(before, after, files)
-
-    def validator_missing(self, _output: str) -> bool:
-        return False
 
 
 def _watched(host: HostRoot, installation: Installation) -> list[str]:

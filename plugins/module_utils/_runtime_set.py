@@ -79,6 +79,12 @@ class RuntimeRequest(t.NamedTuple):
         names.update((MODE_NAMES[mode], MODE_PROGRAMS[mode]) for mode in modes)
         return {name: posixpath.join(self.runtime_dir, program) for name, program in names.items()}
 
+    def default(self, kept: str | None) -> str | None:
+        """The runtime to make the default: the one asked for, or where nothing is said, ours so far while it stays."""
+        if self.set_as_default is None:
+            return kept if kept in self.runtimes() else None
+        return self.runtime_name if self.set_as_default else None
+
 
 def is_nvidia_program(path: t.Any) -> bool:
     """Whether ``path`` names one of NVIDIA's runtimes, wherever it was installed."""

@@ -148,6 +148,13 @@ def lookup(data: t.Any, path: KeyPath) -> t.Any:
     return data
 
 
+def put(table: dict[str, t.Any], path: KeyPath, value: t.Any) -> None:
+    """Set the value at ``path``; tables that are missing on the way are made."""
+    for name in path[:-1]:
+        table = table.setdefault(name, {})
+    table[path[-1]] = value
+
+
 def require(document: TomlDocument, path: KeyPath, kind: type, advice: str) -> t.Any:
     """The value at ``path``, None where there is none; raises ConfigurationError if it is of another kind."""
     for depth in range(1, len(path)):

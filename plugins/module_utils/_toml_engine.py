@@ -1,0 +1,49 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+# Private to this collection: what engines that are configured in TOML, and serve Kubernetes alone, have in common.
+
+from __future__ import annotations
+
+import typing as t
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import Installation
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._processes import process_of
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd_units import load_unit
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
+
+
+class TomlEngine:
+    """How such an engine is installed, and how its program is run; ``socket_flags`` name the socket of its unit."""
+
+    name: str
+    service: str
+    socket: str
+    socket_flags: tuple[str, ...]
+    config_path: str
+    syntax = "toml"
+    judged_together = True
+    tells_all = False
+
+    def inspect(self, host: HostRoot) -> Installation:
+        unit = load_unit(host, self.service, self.name)
+        programs = [unit.arguments[0]] if unit is not None and unit.arguments else []
+        named = unit.flag_values("--config", "-c") if unit is not None else []
+        sockets = unit.flag_values(*self.socket_flags) if unit is not None else []
+        return Installation(
+            binary=host.find_executable([*programs, self.name]),
+            unit=unit,
+            service=self.service,
+            socket=sockets[-1] if sockets else self.socket,
+            config_path=named[-1] if named else self.config_path,
+            pid=process_of(host, unit, self.name),
+        )
+
+    def version_argv(self, binary: str) -> list[str]:
+        return [binary, "--version"]
+
+    def validator_missing(self, _output: str) -> bool:
+        return False
