@@ -2,39 +2,16 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-# Private to this collection: questions to a live CRI (containerd, CRI-O) over its Unix socket, without crictl and
-# without a gRPC library: HTTP/2 (RFC 9113) as far as one call with a small answer needs it.
+# Private to this collection: questions to a live CRI (containerd, CRI-O) over its Unix socket, without crictl.
 
 from __future__ import annotations
 
 import json
-import socket
-import time
 import typing as t
 
-# Seconds for the whole call.  containerd answers within 5 ms; a hung one must not hold up a whole fleet.
-TIMEOUT = 5.0
-# Bytes of an answer.  Real ones have about 5000; with this as the windows announced, none needs to be enlarged.
-LIMIT = 1 << 20
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._grpc import call, fields
 
-_CHUNK = 65536
-# RFC 9113: the preface (3.4), the types of frames and their flags (6), settings (6.5.2), sizes (6.5.2, 6.9.2).
-_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-_DATA, _HEADERS, _RST_STREAM, _SETTINGS, _PUSH_PROMISE, _PING, _GOAWAY, _WINDOW_UPDATE = 0, 1, 3, 4, 5, 6, 7, 8
-_END_STREAM, _ACK, _END_HEADERS, _PADDED = 0x1, 0x1, 0x4, 0x8
-_ENABLE_PUSH, _INITIAL_WINDOW_SIZE = 2, 4
-_FRAME_LIMIT = 16384
-_FIRST_WINDOW = 65535
-# The only stream; a client's have odd numbers.
-_STREAM = 1
-# What gRPC wants of a request (grpc/doc/PROTOCOL-HTTP2.md), and runtime.v1 of k8s.io/cri-api (api.proto).
-_REQUEST_HEADERS = (
-    (":method", "POST"),
-    (":scheme", "http"),
-    (":authority", "localhost"),
-    ("content-type", "application/grpc"),
-    ("te", "trailers"),
-)
+# runtime.v1 of k8s.io/cri-api (api.proto).
 _SERVICE = "/runtime.v1.RuntimeService/"
 # StatusRequest: field 1, verbose, is true.
 _VERBOSE = b"\x08\x01"
@@ -62,7 +39,7 @@ def status(socket_path: str) -> CriStatus | None:
     The caller makes sure that a daemon runs: under socket activation the mere connection would start one.
     """
     try:
-        return _status(_call(socket_path, "Status", _VERBOSE))
+        return _status(call(socket_path, _SERVICE + "Status", _VERBOSE))
     except (OSError, ValueError, RecursionError):
         return None
 
@@ -70,153 +47,21 @@ def status(socket_path: str) -> CriStatus | None:
 def version(socket_path: str) -> str:
     """The version of the engine behind the CRI, empty where it does not tell."""
     try:
-        answer = dict(_fields(_call(socket_path, "Version", b"")))
+        answer = dict(fields(call(socket_path, _SERVICE + "Version", b"")))
         return answer.get(_RUNTIME_VERSION, b"").decode("utf-8")
     except (OSError, ValueError):
         return ""
 
 
-def _call(socket_path: str, method: str, message: bytes) -> bytes:
-    """The answer to ``message``.  Raises OSError or ValueError where there is no proper one."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-        wire = _Wire(connection)
-        wire.open(socket_path)
-        wire.send(_request(method, message))
-        return _answer(wire)
-
-
-class _Wire:
-    """A connection that does all its work before one deadline, however slowly the other side trickles."""
-
-    def __init__(self, connection: socket.socket) -> None:
-        self._connection = connection
-        self._deadline = time.monotonic() + TIMEOUT
-        self._buffer = bytearray()
-
-    def _timed(self) -> socket.socket:
-        left = self._deadline - time.monotonic()
-        if left <= 0:
-            raise socket.timeout("the answer is too slow")
-        self._connection.settimeout(left)
-        return self._connection
-
-    def open(self, path: str) -> None:
-        self._timed().connect(path)
-
-    def send(self, content: bytes) -> None:
-        self._timed().sendall(content)
-
-    def read(self, size: int) -> bytes:
-        while len(self._buffer) < size:
-            chunk = self._timed().recv(_CHUNK)
-            if not chunk:
-                raise ValueError("the answer ends in the middle")
-            self._buffer += chunk
-        content = bytes(self._buffer[:size])
-        del self._buffer[:size]
-        return content
-
-
-# -- HTTP/2 --------------------------------------------------------------------------------------------------------
-
-
-def _frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
-    return len(payload).to_bytes(3, "big") + bytes((kind, flags)) + stream.to_bytes(4, "big") + payload
-
-
-def _request(method: str, message: bytes) -> bytes:
-    # HPACK (RFC 7541, 6.2.2): literals without indexing, with names and values shorter than 127 bytes, as they are.
-    headers = b"".join(
-        b"\0" + bytes((len(name),)) + name.encode("ascii") + bytes((len(value),)) + value.encode("ascii")
-        for name, value in ((":path", _SERVICE + method), *_REQUEST_HEADERS)
-    )
-    settings = ((_ENABLE_PUSH, 0), (_INITIAL_WINDOW_SIZE, LIMIT))
-    frames = (
-        _frame(_SETTINGS, 0, 0, b"".join(key.to_bytes(2, "big") + value.to_bytes(4, "big") for key, value in settings)),
-        _frame(_WINDOW_UPDATE, 0, 0, (LIMIT - _FIRST_WINDOW).to_bytes(4, "big")),
-        _frame(_HEADERS, _END_HEADERS, _STREAM, headers),
-        # gRPC puts a byte (1: compressed) and the length before each message.
-        _frame(_DATA, _END_STREAM, _STREAM, b"\0" + len(message).to_bytes(4, "big") + message),
-    )
-    return _PREFACE + b"".join(frames)
-
-
-def _answer(wire: _Wire) -> bytes:
-    """The message that is the answer.  Raises ValueError where there is none, as after an error of gRPC.
-
-    The headers are not looked at: with an error no message comes.
-    """
-    body = bytearray()
-    while True:
-        head = wire.read(9)
-        size, kind, flags = int.from_bytes(head[:3], "big"), head[3], head[4]
-        if size > _FRAME_LIMIT:
-            raise ValueError("this is not HTTP/2")
-        payload = wire.read(size)
-        if kind == _DATA:
-            body += _unpadded(payload) if flags & _PADDED else payload
-            length = int.from_bytes(body[1:5], "big")
-            if body[:1] == b"\1" or 5 + length > LIMIT:
-                raise ValueError("the answer is compressed or too long")
-            if len(body) >= 5 + length:
-                return bytes(body[5 : 5 + length])
-        elif kind in (_SETTINGS, _PING) and not flags & _ACK:
-            wire.send(_frame(kind, _ACK, 0, payload if kind == _PING else b""))
-        # A daemon that stops says up to which stream it still answers.
-        gone = kind == _GOAWAY and int.from_bytes(payload[:4], "big") & 0x7FFFFFFF < _STREAM
-        ended = kind in (_DATA, _HEADERS) and flags & _END_STREAM
-        if gone or ended or kind in (_RST_STREAM, _PUSH_PROMISE):
-            raise ValueError("the answer ends without a message")
-
-
-def _unpadded(payload: bytes) -> bytes:
-    padding = payload[0] if payload else 0
-    if padding >= len(payload):
-        raise ValueError("more padding than content")
-    return payload[1 : len(payload) - padding]
-
-
-# -- protobuf (protobuf.dev/programming-guides/encoding) -----------------------------------------------------------
-
-
 def _status(answer: bytes) -> CriStatus | None:
-    fields = list(_fields(answer))
+    told = list(fields(answer))
     # A status is in every proper answer.
-    if not any(number == _STATUS for number, _content in fields):
+    if not any(number == _STATUS for number, _content in told):
         return None
-    entries = (dict(_fields(content)) for number, content in fields if number == _INFO)
+    entries = (dict(fields(content)) for number, content in told if number == _INFO)
     information = {entry.get(_KEY, b""): entry.get(_VALUE, b"") for entry in entries}
     config = json.loads(information.get(b"config", b"{}").decode("utf-8"))
     # An empty name is not sent at all.
-    names = (dict(_fields(content)).get(_NAME, b"") for number, content in fields if number == _HANDLERS)
+    names = (dict(fields(content)).get(_NAME, b"") for number, content in told if number == _HANDLERS)
     handlers = tuple(name.decode("utf-8") for name in names)
     return CriStatus(config, handlers) if isinstance(config, dict) else None
-
-
-def _fields(message: bytes) -> t.Iterator[tuple[int, bytes]]:
-    """Number and content of the strings and messages in a message; the numbers in it are left out."""
-    position = 0
-    while position < len(message):
-        key, position = _varint(message, position)
-        if key & 7 == 2:
-            size, start = _varint(message, position)
-            position = start + size
-            yield key >> 3, message[start:position]
-        elif key & 7 == 0:
-            _number, position = _varint(message, position)
-        elif key & 7 in (1, 5):
-            position += 8 if key & 7 == 1 else 4
-        else:
-            raise ValueError("this is not protobuf")
-        if position > len(message):
-            raise ValueError("a field ends in the middle")
-
-
-def _varint(message: bytes, position: int) -> tuple[int, int]:
-    """A number in groups of seven bits, the lowest first, and the position behind it."""
-    number = 0
-    for shift, byte in enumerate(message[position : position + 10]):
-        number |= (byte & 0x7F) << 7 * shift
-        if not byte & 0x80:
-            return number, position + shift + 1
-    raise ValueError("a number ends in the middle")

@@ -14,7 +14,7 @@ import typing as t
 
 import pytest
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils import _cri_api
+from ansible_collections.gpufleet.nvidia.plugins.module_utils import _grpc
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cri_api import CriStatus, status, version
 
 if t.TYPE_CHECKING:
@@ -148,8 +148,8 @@ def test_request(serve: Serve) -> None:
     settings, window, headers, data = daemon.frames[:4]
     assert settings[:3] == (SETTINGS, 0, 0)
     values = {settings[3][at + 1]: int.from_bytes(settings[3][at + 2 : at + 6], "big") for at in (0, 6)}
-    assert values == {2: 0, 4: _cri_api.LIMIT}
-    assert window == (WINDOW_UPDATE, 0, 0, (_cri_api.LIMIT - 65535).to_bytes(4, "big"))
+    assert values == {2: 0, 4: _grpc.LIMIT}
+    assert window == (WINDOW_UPDATE, 0, 0, (_grpc.LIMIT - 65535).to_bytes(4, "big"))
     assert headers[:3] == (HEADERS, END_HEADERS, 1)
     assert _headers(headers[3]) == {
         ":method": "POST",
@@ -268,10 +268,10 @@ def test_no_version(serve: Serve, answer: bytes) -> None:
 @pytest.mark.parametrize("excess", [0, 1])
 def test_large_answer(serve: Serve, excess: int) -> None:
     # What gRPC puts before a message counts too.
-    rest = _cri_api.LIMIT + excess - 5 - len(CONDITION + _entry(b"config", b'{"x": ""}' + b"x" * 65536)) + 65536
+    rest = _grpc.LIMIT + excess - 5 - len(CONDITION + _entry(b"config", b'{"x": ""}' + b"x" * 65536)) + 65536
     config = {"x": "x" * rest}
     answer = CONDITION + _entry(b"config", json.dumps(config).encode())
-    assert len(_message(answer)) == _cri_api.LIMIT + excess
+    assert len(_message(answer)) == _grpc.LIMIT + excess
     serve(_body(answer))
     assert status(SOCKET) == (None if excess else CriStatus(config, ()))
 
@@ -342,7 +342,7 @@ def _endless(frame: bytes) -> list[bytes]:
     ids=["silence", "no message", "cut message", "trickle", "pings", "empty frames", "slow message"],
 )
 def test_hung_daemon(monkeypatch: pytest.MonkeyPatch, serve: Serve, pieces: Pieces, pause: float) -> None:
-    monkeypatch.setattr(_cri_api, "TIMEOUT", 0.3)
+    monkeypatch.setattr(_grpc, "TIMEOUT", 0.3)
     serve(*pieces, pause=pause)
     started = time.monotonic()
     assert status(SOCKET) is None
@@ -350,7 +350,7 @@ def test_hung_daemon(monkeypatch: pytest.MonkeyPatch, serve: Serve, pieces: Piec
 
 
 def test_one_deadline_for_all(monkeypatch: pytest.MonkeyPatch, serve: Serve) -> None:
-    monkeypatch.setattr(_cri_api, "TIMEOUT", 1.0)
+    monkeypatch.setattr(_grpc, "TIMEOUT", 1.0)
     serve(b"", HELLO, None, pause=0.9)
     started = time.monotonic()
     assert status(SOCKET) is None
@@ -359,7 +359,7 @@ def test_one_deadline_for_all(monkeypatch: pytest.MonkeyPatch, serve: Serve) -> 
 
 def test_daemon_that_reads_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(_cri_api, "TIMEOUT", 0.3)
+    monkeypatch.setattr(_grpc, "TIMEOUT", 0.3)
     started = time.monotonic()
     with socket.socket(socket.AF_UNIX) as deaf:
         deaf.bind(SOCKET)
@@ -369,7 +369,7 @@ def test_daemon_that_reads_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
 
 
 def test_standard_timeout() -> None:
-    assert 1 <= _cri_api.TIMEOUT <= 10
+    assert 1 <= _grpc.TIMEOUT <= 10
 
 
 def test_nobody_listens(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
