@@ -4,32 +4,8 @@
 
 from __future__ import annotations
 
-import typing as t
-
-from ansible import constants
-from ansible.plugins.action.normal import ActionModule as NormalActionModule
-
-from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._packing import packed
-
-# What a host must be able to import to change an engine's configuration.  Each travels in the option shipped_NAME.
-PACKAGES_OF_ENGINE: dict[str, tuple[str, ...]] = {
-    "containerd": ("tomlkit",),
-    "crio": ("tomlkit",),
-}
+from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._shipping import ShippingAction
 
 
-class ActionModule(NormalActionModule):
-    """Runs the module of the same name as Ansible would, and sends along the packages that the host may lack.
-
-    The task keeps its arguments: what travels shows up in no callback, register or log.
-    """
-
-    def _execute_module(self, *args: t.Any, **kwargs: t.Any) -> dict[str, t.Any]:
-        module_args = dict(self._task.args)
-        for name in PACKAGES_OF_ENGINE.get(str(module_args.get("engine")), ()):
-            shipment = packed(name, constants.DEFAULT_LOCAL_TMP)  # type: ignore[attr-defined]
-            if shipment is not None:
-                module_args[f"shipped_{name}"] = shipment
-        kwargs["module_args"] = module_args
-        result: dict[str, t.Any] = super()._execute_module(*args, **kwargs)
-        return result
+class ActionModule(ShippingAction):
+    """Sends along what a host may lack to read configuration files."""

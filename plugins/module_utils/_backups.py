@@ -22,6 +22,8 @@ if t.TYPE_CHECKING:
 
 BACKUP_DIR = "/var/lib/gpufleet-nvidia/backups"
 KEPT = 5
+# What was recorded of a file when it was backed up stands beside the backup, under its name with this behind it.
+RECORD_SUFFIX = ".record"
 _SUFFIX = ".backup"
 
 
@@ -36,17 +38,28 @@ def check_backup_dir(host: HostRoot, directory: str, parsed: t.Iterable[str]) ->
             )
 
 
-def save(host: HostRoot, directory: str, path: str, content: bytes) -> str:
-    """Keep ``content`` of ``path`` in ``directory`` (0600 in 0700); returns the backup's path."""
+def save(host: HostRoot, directory: str, path: str, content: bytes, record: bytes | None = None) -> str:
+    """Keep ``content`` of ``path``, and what was recorded of it, in ``directory`` (0600 in 0700); returns the backup.
+
+    The record goes into a file of its own beside the backup, so that going back to this content goes back to it too.
+    """
     make_directories(host, directory, 0o700)
     moment = dt.datetime.now(dt.timezone.utc).strftime("%Y%m%dT%H%M%S.%fZ")
     backup = f"{directory}/{_stem(path)}{moment}{_SUFFIX}"
+    if record is not None:
+        replace_file(host, backup + RECORD_SUFFIX, record, 0o600)
     replace_file(host, backup, content, 0o600)
     # The new one stays whatever the clock said when the others were made.
     others = [other for other in backups_of(host, directory, path) if other != backup]
     for old in others[: -(KEPT - 1)]:
-        remove_file(host, old)
+        remove(host, old)
     return backup
+
+
+def remove(host: HostRoot, backup: str) -> None:
+    """Remove a backup and the record that goes with it."""
+    remove_file(host, backup)
+    remove_file(host, backup + RECORD_SUFFIX)
 
 
 def backups_of(host: HostRoot, directory: str, path: str) -> list[str]:

@@ -33,7 +33,7 @@ CDI_SINCE = (25,)
 CDI_BY_DEFAULT_SINCE = (28, 2)
 
 
-def _is_builtin(name: str) -> bool:
+def is_builtin(name: str) -> bool:
     """Runtimes that dockerd knows without being told (moby, daemon/runtime_unix.go)."""
     return name == "runc" or name.startswith("io.containerd.")
 
@@ -132,7 +132,7 @@ class DockerPlanner:
         """Never leave a default that is not defined: dockerd would not start."""
         default = self.document.value(DEFAULT)
         flagged = _flagged_runtimes(self.context.unit)
-        if not isinstance(default, str) or not default or _is_builtin(default) or default in flagged:
+        if not isinstance(default, str) or not default or is_builtin(default) or default in flagged:
             return
         entries = _entries(self.document)
         removed = default in _entries(self.file.before) and default not in entries
@@ -140,7 +140,7 @@ class DockerPlanner:
         if not removed and not restored:
             return
         previous = self.file.original.value(DEFAULT)
-        if isinstance(previous, str) and (previous in entries or _is_builtin(previous)):
+        if isinstance(previous, str) and (previous in entries or is_builtin(previous)):
             self.document = self.document.set((DEFAULT,), previous)
         else:
             self.document = self.document.delete((DEFAULT,))
@@ -279,7 +279,7 @@ def catch_up(live: LiveState, state: ConfiguredState) -> Action:
         # A runtime that is not registered by path shows none that could be compared.
         name: {"path": path} if name in paths or name not in state.runtimes else state.runtimes[name]
         for name, path in live.runtimes.items()
-        if (not _is_builtin(name) or name in state.runtimes) and name not in foreign
+        if (not is_builtin(name) or name in state.runtimes) and name not in foreign
     }
     wanted = {name: {"path": paths[name]} if name in paths else entry for name, entry in state.runtimes.items()}
     default = state.default_runtime or BUILTIN_DEFAULT

@@ -13,6 +13,7 @@ import typing as t
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._judging import Runner
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import FileRecord
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._runtime_set import RuntimeRequest
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd_units import Unit
@@ -190,11 +191,18 @@ class Trial(t.NamedTuple):
 class Engine(t.Protocol):
     """What an engine's file offers; the table that lists all engines is in ``_engines.py``.
 
+    ``program`` is the name of its process, ``companions`` the units that start it or are started with it.
+    ``no_reload`` says why a signal does not make it read its files again, and is empty for one that does; only such an
+    engine needs a ``greeting``, which it answers on its socket.
     ``judged_together``: whether its validator judges all files of a plan at once, or one after the other.
     ``tells_all``: whether a running daemon that answers tells of everything that our files can change.
     """
 
     name: str
+    program: str
+    companions: tuple[str, ...]
+    greeting: bytes
+    no_reload: str
     syntax: str
     judged_together: bool
     tells_all: bool
@@ -203,8 +211,11 @@ class Engine(t.Protocol):
     service: str
     default_runtime: str
 
-    def inspect(self, host: HostRoot) -> Installation:
-        """How the engine is installed on ``host``; nothing of it needs to be there."""
+    def inspect(self, host: HostRoot, service: str | None = None) -> Installation:
+        """How the engine is installed on ``host``; ``service`` is for another unit than its own.
+
+        Nothing of it needs to be there.
+        """
 
     def live(self, host: HostRoot, installation: Installation) -> LiveState | None:
         """What the running daemon says of itself, None where none runs or it does not answer."""
@@ -220,6 +231,20 @@ class Engine(t.Protocol):
 
     def catch_up(self, live: LiveState, state: ConfiguredState) -> Action:
         """The least that brings a daemon in state ``live`` to ``state``."""
+
+    def knows(self, runtime: str, state: ConfiguredState, version: tuple[int, ...] | None) -> bool:
+        """Whether an engine of ``version`` that starts in ``state`` defines ``runtime``, be it built in."""
+
+    def ailment(self, host: HostRoot, installation: Installation, state: ConfiguredState) -> str:
+        """Why a daemon that runs cannot do its work, in its own words if it has any; empty if nothing is known."""
+
+    def try_runtimes(
+        self, host: HostRoot, installation: Installation, runtimes: t.Sequence[str], run: Runner
+    ) -> tuple[list[str], list[str]]:
+        """Whether the daemon, which seems to work, can use ``runtimes``: what it lacks, and what could not be tried."""
+
+    def casualties(self, host: HostRoot, installation: Installation) -> list[str] | None:
+        """The running containers that a restart would stop, None if the daemon does not tell."""
 
     def version_argv(self, binary: str) -> list[str]:
         """The command that prints the engine's version."""

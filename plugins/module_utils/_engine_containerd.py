@@ -35,6 +35,7 @@ if t.TYPE_CHECKING:
 
 # How containerd 1.x calls the default that stands in the old table default_runtime.
 LEGACY_DEFAULT_NAME = "default"
+BUILTIN_STAYS_SINCE = (2,)
 # Entries of a runtime's table that the CRI tells, and how it calls them (its Status, in all versions tried).
 _TOLD = {
     "runtime_type": "runtimeType",
@@ -47,6 +48,8 @@ _TOLD = {
 
 class _Containerd(TomlEngine):
     name = "containerd"
+    program = "containerd"
+    no_reload = "containerd ends on the signal that others take for a reload"
     config_path = "/etc/containerd/config.toml"
     drop_in_path: str | None = DROP_IN
     service = "containerd.service"
@@ -101,7 +104,7 @@ class _Containerd(TomlEngine):
         return configured_state(ContainerdFiles.of(context))
 
     def catch_up(self, live: LiveState, state: ConfiguredState) -> Action:
-        """Restart or nothing: containerd ends on the signal that others take for a reload."""
+        """Restart or nothing, see no_reload."""
         if not state.lists_runtimes:
             return Action.NONE
         if live.silent or live.outdated:
@@ -118,6 +121,26 @@ class _Containerd(TomlEngine):
         )
         switched = None not in (live.cdi, state.cdi) and live.cdi != state.cdi
         return Action.RESTART if differs or switched else Action.NONE
+
+    def knows(self, runtime: str, state: ConfiguredState, version: tuple[int, ...] | None) -> bool:
+        """Before 2.0 the runc that is built in is only there while no file has runtimes."""
+        if not state.lists_runtimes or runtime in state.runtimes:
+            return True
+        lone = version is not None and version < BUILTIN_STAYS_SINCE and bool(state.runtimes)
+        return runtime == BUILTIN_DEFAULT and not lone
+
+    def ailment(self, host: HostRoot, installation: Installation, state: ConfiguredState) -> str:
+        # Only a restart pays for this import.
+        from ansible_collections.gpufleet.nvidia.plugins.module_utils._containerd_api import plugins  # noqa: PLC0415
+
+        told = plugins(host.outer(installation.socket))
+        if told is None:
+            return f"it does not answer on {installation.socket}"
+        parts = [plugin for plugin in told if plugin.serves_cri]
+        broken = [f"{plugin.name}: {plugin.error}" for plugin in parts if plugin.error]
+        if broken:
+            return f"its CRI is not loaded ({'; '.join(broken)})"
+        return "" if parts or not state.lists_runtimes else "its CRI is not there"
 
     # -- the program ---------------------------------------------------------------------------------------------
 

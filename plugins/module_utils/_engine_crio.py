@@ -13,6 +13,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._crio_files import
     CONFIG_DIR,
     DROP_IN_NAME,
     CrioFiles,
+    builtin_runtimes,
     config_dir,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._crio_plan import CrioPlanner, configured_state
@@ -28,11 +29,14 @@ if t.TYPE_CHECKING:
         PlannedFile,
     )
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._judging import Runner
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._runtime_set import RuntimeRequest
 
 
 class _Crio(TomlEngine):
     name = "crio"
+    program = "crio"
+    no_reload = "CRI-O tells of new runtimes after a reload, but no pod can use them before a restart"
     config_path = "/etc/crio/crio.conf"
     drop_in_path: str | None = f"{CONFIG_DIR}/{DROP_IN_NAME}"
     service = "crio.service"
@@ -63,6 +67,24 @@ class _Crio(TomlEngine):
 
     def catch_up(self, live: LiveState, _state: ConfiguredState) -> Action:
         return Action.RESTART if live.outdated else Action.NONE
+
+    def knows(self, runtime: str, state: ConfiguredState, version: tuple[int, ...] | None) -> bool:
+        return runtime in (*builtin_runtimes(version), *state.runtimes, *state.flagged_runtimes)
+
+    def try_runtimes(
+        self, host: HostRoot, installation: Installation, runtimes: t.Sequence[str], run: Runner
+    ) -> tuple[list[str], list[str]]:
+        # Only a restart pays for this import.
+        from ansible_collections.gpufleet.nvidia.plugins.module_utils._crictl import try_runtimes  # noqa: PLC0415
+
+        return try_runtimes(host, run, installation.socket, runtimes)
+
+    def ailment(self, host: HostRoot, installation: Installation, _state: ConfiguredState) -> str:
+        # Only a restart pays for this import.
+        from ansible_collections.gpufleet.nvidia.plugins.module_utils._cri_api import status  # noqa: PLC0415
+
+        answers = status(host.outer(installation.socket)) is not None
+        return "" if answers else f"it does not answer on {installation.socket}"
 
     # -- the program ---------------------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._docker_plan impor
     DockerPlanner,
     catch_up,
     configured_state,
+    is_builtin,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import Action, Installation, LiveState, Trial
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import HostError
@@ -31,29 +32,35 @@ if t.TYPE_CHECKING:
         PlannedFile,
     )
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._judging import Runner
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._runtime_set import RuntimeRequest
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd_units import Unit
 
 PROGRAM = "dockerd"
+SOCKET_UNIT = "docker.socket"
 PID_FILE = "/var/run/docker.pid"
 
 
 class _Docker:
     name = "docker"
+    program = PROGRAM
+    companions: tuple[str, ...] = (SOCKET_UNIT,)
+    greeting = b"GET /_ping HTTP/1.0\r\n\r\n"
+    no_reload = ""
     syntax = "json"
     judged_together = False
     tells_all = True
     drop_in_path: str | None = None
     config_path = "/etc/docker/daemon.json"
     service = "docker.service"
-    socket_unit = "docker.socket"
     socket = "/var/run/docker.sock"
     default_runtime = BUILTIN_DEFAULT
 
     # -- the host ------------------------------------------------------------------------------------------------
 
-    def inspect(self, host: HostRoot) -> Installation:
-        unit = load_unit(host, self.service, PROGRAM)
+    def inspect(self, host: HostRoot, service: str | None = None) -> Installation:
+        service = service or self.service
+        unit = load_unit(host, service, PROGRAM)
         programs = [unit.arguments[0]] if unit is not None and unit.arguments else []
         named = unit.flag_values("--config-file") if unit is not None else []
         config_path = named[-1] if named else self.config_path
@@ -62,7 +69,7 @@ class _Docker:
         return Installation(
             binary=host.find_executable([*programs, PROGRAM]),
             unit=unit,
-            service=self.service,
+            service=service,
             socket=self._socket(host, _values(unit, settings, "hosts", "--host", "-H")),
             config_path=config_path,
             pid=_pid(host, unit, _values(unit, settings, "pidfile", "--pidfile", "-p")),
@@ -73,7 +80,7 @@ class _Docker:
             if address.startswith("unix://"):
                 return address[len("unix://") :] or self.socket
         if any(address.startswith("fd://") for address in addresses):
-            activation = load_unit(host, self.socket_unit)
+            activation = load_unit(host, SOCKET_UNIT)
             for stream in activation.listen if activation is not None else ():
                 # %t is where a system unit's sockets are (systemd.unit(5), "Specifiers").
                 stream = stream.replace("%t", "/run", 1)
@@ -103,6 +110,30 @@ class _Docker:
             running_containers=int(info.get("ContainersRunning") or 0),
         )
 
+    def ailment(self, _host: HostRoot, _installation: Installation, _state: ConfiguredState) -> str:
+        """A dockerd that answers does its work."""
+        return ""
+
+    def try_runtimes(
+        self, _host: HostRoot, _installation: Installation, _runtimes: t.Sequence[str], _run: Runner
+    ) -> tuple[list[str], list[str]]:
+        """What dockerd says of its runtimes is so."""
+        return [], []
+
+    def casualties(self, host: HostRoot, installation: Installation) -> list[str] | None:
+        info = get(host.outer(installation.socket), "/info") if installation.pid is not None else {}
+        containers = get(host.outer(installation.socket), "/containers/json") if installation.pid is not None else []
+        if not isinstance(info, dict) or not isinstance(containers, list):
+            return None
+        # The daemon that stops leaves them alone if it knows of this setting, and so does the one that starts.
+        if info.get("LiveRestoreEnabled") and self._keeps_containers(host, installation):
+            return []
+        return sorted(_name_of(container) for container in containers if isinstance(container, dict))
+
+    def _keeps_containers(self, host: HostRoot, installation: Installation) -> bool:
+        flags = installation.unit.arguments if installation.unit is not None else ()
+        return _settings(host, installation.config_path).get("live-restore") is True or "--live-restore" in flags
+
     # -- plans ---------------------------------------------------------------------------------------------------
 
     def present(self, request: RuntimeRequest, context: Context) -> EnginePlan:
@@ -124,6 +155,9 @@ class _Docker:
     def catch_up(self, live: LiveState, state: ConfiguredState) -> Action:
         return catch_up(live, state)
 
+    def knows(self, runtime: str, state: ConfiguredState, _version: tuple[int, ...] | None) -> bool:
+        return is_builtin(runtime) or runtime in state.runtimes or runtime in state.flagged_runtimes
+
     # -- the program ---------------------------------------------------------------------------------------------
 
     def version_argv(self, binary: str) -> list[str]:
@@ -142,6 +176,12 @@ class _Docker:
 
     def validator_missing(self, output: str) -> bool:
         return "unknown flag: --validate" in output
+
+
+def _name_of(container: t.Mapping[str, t.Any]) -> str:
+    """Its name as people know it: the API puts a slash before it."""
+    names = [str(name) for name in container.get("Names") or [container.get("Id", "")[:12]]]
+    return names[0].lstrip("/")
 
 
 def _settings(host: HostRoot, path: str) -> dict[str, t.Any]:

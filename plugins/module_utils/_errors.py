@@ -6,9 +6,17 @@
 
 from __future__ import annotations
 
+import types
+import typing as t
+
 
 class GpufleetError(Exception):
-    """What is wrong and what to do about it, in words for an operator."""
+    """What is wrong and what to do about it, in words for an operator.
+
+    ``details`` are results that the failed task returns beside the message.
+    """
+
+    details: t.Mapping[str, t.Any] = types.MappingProxyType({})
 
 
 class ConfigurationError(GpufleetError):

@@ -12,12 +12,13 @@ import shutil
 import tempfile
 import typing as t
 
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import PlannedFile
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._validator_words import without_secrets
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._writing import explain
 
 if t.TYPE_CHECKING:
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import Context, Engine, PlannedFile
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import Context, Engine
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
 
     # Runs a command, returns its exit status, standard output and standard error.
@@ -48,30 +49,46 @@ class Judge(t.NamedTuple):
             if group:
                 self._check(self.binary, group, context)
 
+    def objection(self, context: Context) -> str:
+        """What the engine has against its files as they stand, in its own words; empty if nothing is known."""
+        if self.binary is None:
+            return "its program is not there" if self.strict else ""
+        standing = PlannedFile(context.path, context.content, context.content)
+        return self._objection(self.binary, (standing,), context, None)
+
     def _check(self, binary: str, files: t.Sequence[PlannedFile], context: Context) -> None:
+        path = ", ".join(file.path for file in files)
+        said = self._objection(binary, files, context, path)
+        if said:
+            raise GpufleetError(
+                f"{path}: {self.engine.name} refuses what would be written; nothing was changed. It says: {said}."
+                " Correct the file or the unit; validate: false writes it unjudged."
+            )
+
+    def _objection(
+        self, binary: str, files: t.Sequence[PlannedFile], context: Context, compared: str | None
+    ) -> str:
+        """What the engine says against ``files``; if it has nothing to say they are compared under that name."""
         outer = self._scratch()
         folder = f"{_SCRATCH}/{os.path.basename(outer)}"
-        path = ", ".join(file.path for file in files)
         try:
             trial = self.engine.trial(binary, folder, files, context)
             for name, content in trial.files.items():
                 _put(outer, name, content)
             status, output, errors = self.run(self.host.argv(trial.argv))
             if not status:
-                self._compare(path, trial.compare, output, files)
-                return
+                if compared is not None:
+                    self._compare(compared, trial.compare, output, files)
+                return ""
         finally:
             shutil.rmtree(outer, ignore_errors=True)
         said = errors.strip() or output.strip()
         if self.engine.validator_missing(said) and not self.strict:
-            return
+            return ""
         for name, real in trial.stands_for.items():
             said = said.replace(f"{folder}/{name}", real)
         said = without_secrets(said, self.engine.syntax, trial.files.values(), context.unit)
-        raise GpufleetError(
-            f"{path}: {self.engine.name} refuses what would be written; nothing was changed. It says: {said}."
-            " Correct the file or the unit; validate: false writes it unjudged."
-        )
+        return said or f"it ends with status {status}"
 
     def _scratch(self) -> str:
         try:

@@ -24,8 +24,8 @@ if t.TYPE_CHECKING:
 
 LOCK_FILE = "/run/lock/gpufleet-nvidia.lock"
 
-# Seconds.  A holder plans, validates and writes a few small files: far below this.
-TIMEOUT = 60.0
+# Seconds.  One that changes files is done within a few; one that restarts an engine may need twice its own timeout.
+TIMEOUT = 180.0
 _PAUSE = 0.1
 
 

@@ -44,7 +44,7 @@ def finish(module: AnsibleModule, work: t.Callable[[], dict[str, t.Any]]) -> Non
     try:
         result = work()
     except GpufleetError as error:
-        module.fail_json(msg=str(error))
+        module.fail_json(msg=str(error), **error.details)
     for warning in result.pop("warnings", ()):
         module.warn(warning)
     module.exit_json(**result)

@@ -17,6 +17,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import Hos
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import (
     STATE_DIR,
     FileRecord,
+    digest,
     load_record,
     load_records,
     record_path,
@@ -68,7 +69,7 @@ class PlanWriter:
         for file in plan.files:
             backups += self._write(file)
         for backup in obsolete:
-            remove_file(self.host, backup)
+            _backups.remove(self.host, backup)
         self._sweep()
         return backups
 
@@ -80,7 +81,7 @@ class PlanWriter:
         if file.changed:
             kept = self._save_record(file, record)
             try:
-                backups = self._back_up(file)
+                backups = self._back_up(file, record)
                 self._put(file, kept)
             except HostError:
                 if record is None:
@@ -132,12 +133,14 @@ class PlanWriter:
                 made.update(path for record in load_records(self.host, engine) for path in record.created_directories)
         return made
 
-    def _back_up(self, file: PlannedFile) -> list[dict[str, str | None]]:
+    def _back_up(self, file: PlannedFile, record: FileRecord | None) -> list[dict[str, str | None]]:
         if self.purging:
             return []
-        if file.before is None:
-            return [{"path": file.path, "backup": None}]
-        return [{"path": file.path, "backup": _backups.save(self.host, self.backup_dir, file.path, file.before)}]
+        backup = None
+        if file.before is not None:
+            recorded = None if record is None else record.to_bytes()
+            backup = _backups.save(self.host, self.backup_dir, file.path, file.before, recorded)
+        return [{"path": file.path, "backup": backup, "checksum": None if file.after is None else digest(file.after)}]
 
     def _put(self, file: PlannedFile, record: FileRecord) -> None:
         if file.after is None:

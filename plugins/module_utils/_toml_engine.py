@@ -14,33 +14,48 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd_units imp
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._judging import Runner
 
 
 class TomlEngine:
     """How such an engine is installed, and how its program is run; ``socket_flags`` name the socket of its unit."""
 
     name: str
+    program: str
     service: str
     socket: str
     socket_flags: tuple[str, ...]
     config_path: str
+    companions: tuple[str, ...] = ()
+    greeting = b""
+    no_reload: str
     syntax = "toml"
     judged_together = True
     tells_all = False
 
-    def inspect(self, host: HostRoot) -> Installation:
-        unit = load_unit(host, self.service, self.name)
+    def inspect(self, host: HostRoot, service: str | None = None) -> Installation:
+        service = service or self.service
+        unit = load_unit(host, service, self.program)
         programs = [unit.arguments[0]] if unit is not None and unit.arguments else []
         named = unit.flag_values("--config", "-c") if unit is not None else []
         sockets = unit.flag_values(*self.socket_flags) if unit is not None else []
         return Installation(
-            binary=host.find_executable([*programs, self.name]),
+            binary=host.find_executable([*programs, self.program]),
             unit=unit,
-            service=self.service,
+            service=service,
             socket=sockets[-1] if sockets else self.socket,
             config_path=named[-1] if named else self.config_path,
-            pid=process_of(host, unit, self.name),
+            pid=process_of(host, unit, self.program),
         )
+
+    def try_runtimes(
+        self, _host: HostRoot, _installation: Installation, _runtimes: t.Sequence[str], _run: Runner
+    ) -> tuple[list[str], list[str]]:
+        return [], []
+
+    def casualties(self, _host: HostRoot, _installation: Installation) -> list[str] | None:
+        """None at all: containers outlive these engines."""
+        return []
 
     def version_argv(self, binary: str) -> list[str]:
         return [binary, "--version"]

@@ -154,6 +154,12 @@ engines:
       description: Whether the running engine differs from its file.
       type: bool
       sample: false
+    unfinished_restart:
+      description:
+        - Whether M(gpufleet.nvidia.nvidia_runtime_restart) was killed before it could prove the engine's new state or
+          bring the old one back. Its next run ends that work.
+      type: bool
+      sample: false
     problems:
       description: What could not be read, and why.
       type: list
@@ -185,6 +191,7 @@ engines:
         live_restore: false
         running_containers: 3
       restart_required: false
+      unfinished_restart: false
       problems: []
 """
 

@@ -25,8 +25,8 @@ description:
     anything that would change beside our entries is a reason to refuse.
   - Docker is the system's own. Rootless Docker and Docker as a snap have other files and units, and are not handled
     yet.
-  - The engine is not restarted, see RV(restart_action) and RV(restart_required). The engine does not need to be
-    installed.
+  - The engine is not restarted, see RV(restart_action), RV(restart_required), and
+    M(gpufleet.nvidia.nvidia_runtime_restart). The engine does not need to be installed.
   - Hosts need no Python package. Where a host's Python cannot read TOML itself (before 3.11), the controller sends its
     own tomlkit along, which has to be 0.12 or newer, and 0.13 for hosts with Python 3.8.
 extends_documentation_fragment:
@@ -186,6 +186,7 @@ options:
     type: str
 seealso:
   - module: gpufleet.nvidia.nvidia_container_info
+  - module: gpufleet.nvidia.nvidia_runtime_restart
 """
 
 EXAMPLES = r"""
@@ -194,10 +195,13 @@ EXAMPLES = r"""
     engine: docker
   register: docker_runtime
 
-- name: Let Docker take it over
-  ansible.builtin.systemd_service:
-    name: "{{ docker_runtime.service }}"
-    state: "{{ {'reload': 'reloaded', 'restart': 'restarted'}[docker_runtime.pending_action] }}"
+- name: Let Docker take it over, or have it as it was
+  gpufleet.nvidia.nvidia_runtime_restart:
+    engine: docker
+    action: "{{ docker_runtime.pending_action }}"
+    expect:
+      runtimes: [nvidia]
+    rollback: "{{ docker_runtime.backup_files }}"
   when: docker_runtime.restart_required
 
 - name: Make it the default, and register the runtime that only uses CDI beside it
@@ -275,7 +279,10 @@ default_runtime:
   type: str
   sample: nvidia
 backup_files:
-  description: The files that were changed and where their former content is kept. Empty in check mode.
+  description:
+    - The files that were changed and where their former content is kept. Empty in check mode, and with O(purge_backups).
+    - It is the way back that O(gpufleet.nvidia.nvidia_runtime_restart#module:rollback) takes. What was recorded of a file
+      is kept beside the copy.
   returned: success
   type: list
   elements: dict
@@ -288,9 +295,14 @@ backup_files:
       description: Its copy, null if there was no file.
       type: str
       sample: /var/lib/gpufleet-nvidia/backups/etc~docker~daemon.json~20260821T143000.123456Z.backup
+    checksum:
+      description: SHA-256 of what was written, null if the file was removed.
+      type: str
+      sample: 6a09e667f3bcc908b2fb1366ea957d3e3adec17512775099da2f590b0667322a
   sample:
     - path: /etc/docker/daemon.json
       backup: /var/lib/gpufleet-nvidia/backups/etc~docker~daemon.json~20260821T143000.123456Z.backup
+      checksum: 6a09e667f3bcc908b2fb1366ea957d3e3adec17512775099da2f590b0667322a
 restart_action:
   description:
     - The least that makes this change effective, one of V(none), V(reload), and V(restart). It follows from the change

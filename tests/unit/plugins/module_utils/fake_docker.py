@@ -25,15 +25,18 @@ SOCKET = "/run/docker.sock"
 class _Server(socketserver.ThreadingUnixStreamServer):
     daemon_threads = False
     info: t.ClassVar[dict[str, t.Any]] = {}
+    containers: t.ClassVar[list[dict[str, t.Any]]] = []
 
 
 class _Handler(socketserver.StreamRequestHandler):
     server: _Server
 
     def handle(self) -> None:
+        request = self.rfile.readline()
         for _line in iter(self.rfile.readline, b"\r\n"):
             pass
-        self.wfile.write(b"HTTP/1.0 200 OK\r\n\r\n" + json.dumps(self.server.info).encode())
+        answer: t.Any = self.server.containers if b"/containers/json" in request else self.server.info
+        self.wfile.write(b"HTTP/1.0 200 OK\r\n\r\n" + json.dumps(answer).encode())
 
 
 class FakeDocker:
@@ -50,6 +53,7 @@ class FakeDocker:
             "LiveRestoreEnabled": True,
             "ContainersRunning": 3,
         }
+        self.containers: list[dict[str, t.Any]] = []
         self.commands: list[list[str]] = []
         self.write("/usr/bin/dockerd", mode=0o755)
         self.write(UNIT, "[Service]\nExecStart=/usr/bin/dockerd -H fd://\n")
@@ -79,6 +83,7 @@ class FakeDocker:
         self.path(socket).parent.mkdir(parents=True, exist_ok=True)
         with _Server(str(self.path(socket)), _Handler) as server:
             server.info = self.info  # type: ignore[misc]
+            server.containers = self.containers  # type: ignore[misc]
             thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
             thread.start()
             try:

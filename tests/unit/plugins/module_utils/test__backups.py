@@ -18,8 +18,10 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils import _backups
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._backups import (
     BACKUP_DIR,
     KEPT,
+    RECORD_SUFFIX,
     backups_of,
     check_backup_dir,
+    remove,
     save,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, HostError
@@ -108,6 +110,15 @@ def test_only_the_newest_are_kept(tmp_path: Path, host: HostRoot) -> None:
     assert not any(host.exists(path) for path in saved[:-KEPT])
     assert host.read(other) == b"other"
     assert len(list((tmp_path / "b").iterdir())) == KEPT + 4
+
+
+def test_what_was_recorded_comes_and_goes_with_the_backup(tmp_path: Path, host: HostRoot) -> None:
+    saved = [save(host, "/b", DAEMON, b"", f"record {number}".encode()) for number in range(KEPT + 1)]
+    assert host.read(saved[-1] + RECORD_SUFFIX) == f"record {KEPT}".encode()
+    assert backups_of(host, "/b", DAEMON) == saved[-KEPT:]
+    assert len(list((tmp_path / "b").iterdir())) == 2 * KEPT
+    remove(host, saved[-1])
+    assert len(list((tmp_path / "b").iterdir())) == 2 * KEPT - 2
 
 
 def test_no_directory_no_backups(host: HostRoot) -> None:

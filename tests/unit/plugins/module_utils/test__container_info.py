@@ -47,6 +47,11 @@ def configure(docker: FakeDocker) -> None:
     RuntimeConfiguration(options, docker.host, docker.run).execute(check_mode=False)
 
 
+def test_a_restart_that_was_killed_is_told(docker: FakeDocker) -> None:
+    docker.write("/var/lib/gpufleet-nvidia/state/restart-docker.json", "[]")
+    assert described(docker)["unfinished_restart"]
+
+
 def test_a_running_engine(docker: FakeDocker) -> None:
     docker.runs()
     docker.write(DAEMON_JSON, json.dumps({"runtimes": {"nvidia": {"path": NVIDIA}}}))
@@ -79,6 +84,7 @@ def test_a_running_engine(docker: FakeDocker) -> None:
             "running_containers": 3,
         },
         "restart_required": False,
+        "unfinished_restart": False,
         "problems": [],
     }
     assert docker.commands == []

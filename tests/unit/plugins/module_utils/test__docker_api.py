@@ -15,7 +15,7 @@ import typing as t
 import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils import _docker_api
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._docker_api import get
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._docker_api import Answer, ask, get
 
 if t.TYPE_CHECKING:
     from pathlib import Path
@@ -60,6 +60,16 @@ class _HttpHandler(http.server.BaseHTTPRequestHandler):
 
     protocol_version = "HTTP/1.1"
     server: _Daemon
+
+    def do_POST(self) -> None:
+        size = int(self.headers.get("Content-Length", 0))
+        sent = self.rfile.read(size).decode()
+        self.server.requests.append(f"{self.command} {self.path} {self.headers.get('Content-Type')} {sent}")
+        self.send_response(500)
+        self.end_headers()
+        self.wfile.write(b"".join(piece or b"" for piece in self.server.pieces))
+
+    do_DELETE = do_POST
 
     def do_GET(self) -> None:
         self.server.requests.append(f"{self.path} for {self.headers['Host']}")
@@ -203,3 +213,48 @@ def test_no_connection_stays_open(serve: Serve) -> None:
     while len(os.listdir("/proc/self/fd")) != before and time.monotonic() < deadline:
         time.sleep(0.01)
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_other_requests(serve: Serve) -> None:
+    daemon = serve(b'{"message":"no such thing"}\n', handler=_HttpHandler)
+    answer = ask(SOCKET, "POST", "/a", {"n": "\u00f6"})
+    assert answer == Answer(500, b'{"message":"no such thing"}\n')
+    assert answer.refused
+    assert answer.words() == "no such thing"
+    ask(SOCKET, "POST", "/b")
+    ask(SOCKET, "DELETE", "/c")
+    assert daemon.requests == [
+        'POST /a application/json {"n": "\\u00f6"}',
+        "POST /b application/json ",
+        "DELETE /c None ",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (b"page not found\n", "page not found"),
+        (b"", "status 404"),
+        (b"[]", "[]"),
+        (b'{"message": ""}', '{"message": ""}'),
+        (b"\xff", "\ufffd"),
+    ],
+)
+def test_words_of_other_answers(body: bytes, words: str) -> None:
+    assert Answer(404, body).words() == words
+    assert not Answer(304, body).refused
+
+
+@pytest.mark.parametrize("piece", [b"", b"HTTP/1.0 200 OK\r\n", b"HTTP/1.0\r\n\r\n", b"SSH-2 200 OK\r\n\r\n"])
+def test_what_is_not_http_is_an_error(serve: Serve, piece: bytes) -> None:
+    serve(piece)
+    with pytest.raises(ValueError, match="not HTTP"):
+        ask(SOCKET, "DELETE", "/x")
+
+
+def test_own_timeout(serve: Serve) -> None:
+    serve(None)
+    started = time.monotonic()
+    with pytest.raises(OSError):
+        ask(SOCKET, "POST", "/x", timeout=0.2)
+    assert time.monotonic() - started < 5

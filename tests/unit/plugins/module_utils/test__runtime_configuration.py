@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import stat
@@ -134,11 +135,16 @@ def test_backups_are_private_and_stay(tree: Tree) -> None:
     assert stat.S_IMODE(backup.parent.stat().st_mode) == 0o700
     tree.absent()
     assert backup.exists()
-    assert len(list(backup.parent.iterdir())) == 2
+    # Beside that of the removal stands what was recorded when it was made.
+    assert sorted(path.suffix for path in backup.parent.iterdir()) == [".backup", ".backup", ".record"]
 
 
 def test_no_backup_of_a_file_that_was_not_there(tree: Tree) -> None:
-    assert tree.present().backup_files == [{"path": DAEMON_JSON, "backup": None}]
+    (entry,) = tree.present().backup_files
+    written = hashlib.sha256(tree.path(DAEMON_JSON).read_bytes()).hexdigest()
+    assert entry == {"path": DAEMON_JSON, "backup": None, "checksum": written}
+    (entry,) = tree.absent().backup_files
+    assert entry["checksum"] is None
 
 
 @pytest.mark.parametrize("target", ["/srv/conf/docker.json", "../../srv/conf/docker.json"])
@@ -248,7 +254,7 @@ def test_purge_takes_the_directories_that_were_made_for_backups(installed: Tree,
     options: dict[str, t.Any] = {"backup_dir": "/srv/a/backups"}
     installed.present(options=options)
     installed.present(options=options, extra_modes=("cdi",))
-    assert len(list(installed.path("/srv/a/backups").iterdir())) == 2
+    assert len(list(installed.path("/srv/a/backups").iterdir())) == 3
     installed.absent(purge_backups=True, **options)
     assert installed.bytes_and_modes() == before
 

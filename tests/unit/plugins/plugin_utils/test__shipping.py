@@ -13,8 +13,9 @@ pytest.importorskip("ansible.plugins.action", reason="the controller's half")
 
 from ansible.plugins.action import ActionBase
 
-from ansible_collections.gpufleet.nvidia.plugins.action import nvidia_runtime_config as plugin
+from ansible_collections.gpufleet.nvidia.plugins.action import nvidia_runtime_config, nvidia_runtime_restart
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._shipped import PACKAGES
+from ansible_collections.gpufleet.nvidia.plugins.plugin_utils import _shipping
 from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._packing import pack
 
 RESULT = {"changed": True, "diff": [{"before": "", "after": "x"}], "invocation": {"module_args": {}}}
@@ -40,7 +41,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> t.Callable[..., Run]:
 
     def run(async_val: int = 0, check_mode: bool = False, **args: t.Any) -> Run:
         task = MagicMock(args=args, async_val=async_val, check_mode=check_mode, action="gpufleet.nvidia.x")
-        action: t.Any = plugin.ActionModule(task, *(MagicMock(has_native_async=False) for _part in range(5)))
+        action: t.Any = _shipping.ShippingAction(task, *(MagicMock(has_native_async=False) for _part in range(5)))
         result = action.run(task_vars={"a": 1})
         (call,) = calls
         return Run(result, args, call.pop("module_args"), call)
@@ -58,7 +59,7 @@ def test_engines_of_toml_take_tomlkit_along(run: t.Callable[..., Run], engine: s
 
 @pytest.mark.parametrize("engine", ["docker", "unknown", "", None, ["containerd"], {"a": 1}, 5])
 def test_nothing_else_travels(run: t.Callable[..., Run], engine: t.Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plugin, "packed", lambda *_args: pytest.fail("was packed"))
+    monkeypatch.setattr(_shipping, "packed", lambda *_args: pytest.fail("was packed"))
     assert run(engine=engine).sent == {"engine": engine}
 
 
@@ -67,7 +68,7 @@ def test_no_engine_is_the_modules_business(run: t.Callable[..., Run]) -> None:
 
 
 def test_a_controller_without_tomlkit_sends_none(run: t.Callable[..., Run], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plugin, "packed", lambda *_args: None)
+    monkeypatch.setattr(_shipping, "packed", lambda *_args: None)
     assert run(engine="containerd").sent == {"engine": "containerd"}
 
 
@@ -81,4 +82,9 @@ def test_all_else_is_as_without_the_plugin(run: t.Callable[..., Run], async_val:
 
 
 def test_whatever_travels_is_in_the_table_of_packages() -> None:
-    assert {name for names in plugin.PACKAGES_OF_ENGINE.values() for name in names} <= set(PACKAGES)
+    assert {name for names in _shipping.PACKAGES_OF_ENGINE.values() for name in names} <= set(PACKAGES)
+
+
+@pytest.mark.parametrize("plugin", [nvidia_runtime_config, nvidia_runtime_restart])
+def test_every_module_that_reads_configurations_has_it(plugin: t.Any) -> None:
+    assert issubclass(plugin.ActionModule, _shipping.ShippingAction)

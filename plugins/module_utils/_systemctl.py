@@ -1,0 +1,112 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+# Private to this collection: systemd of a host, asked and told through its own programs.
+
+from __future__ import annotations
+
+import re
+import typing as t
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import HostError
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._judging import Runner
+
+# Where systemd keeps its state while it is the host's init (sd_booted(3)).
+_BOOTED = "/run/systemd/system"
+_PROPERTIES = ("LoadState", "ActiveState", "SubState", "MainPID", "InvocationID", "NeedDaemonReload", "Job")
+_LINES_READ = 200
+_LAST_WORDS = 15
+# How the engines mark what is of no concern here (logrus, in all three).
+_INFORMATION = re.compile(r"\blevel=(info|debug|trace)\b")
+
+
+class UnitStatus(t.NamedTuple):
+    """What systemd says of a unit; ``busy`` while it works on what it was told, ``invocation`` names the last start."""
+
+    loaded: bool
+    active: str
+    detail: str
+    pid: int
+    invocation: str
+    needs_reload: bool
+    busy: bool
+
+    @property
+    def runs(self) -> bool:
+        return self.active in ("active", "reloading") and not self.busy
+
+    @property
+    def failed(self) -> bool:
+        """Whether the last start came to nothing, be it that systemd will try again by itself."""
+        return not self.busy and (
+            self.active in ("failed", "inactive") or (self.active, self.detail[:12]) == ("activating", "auto-restart")
+        )
+
+
+class Systemctl(t.NamedTuple):
+    """One unit of a host, and those that are started with it."""
+
+    host: HostRoot
+    run: Runner
+    unit: str
+    companions: tuple[str, ...] = ()
+
+    @classmethod
+    def booted(cls, host: HostRoot) -> bool:
+        return host.live and host.exists(_BOOTED)
+
+    def status(self) -> UnitStatus:
+        """Raises HostError if systemd does not answer."""
+        shown = self._tell("show", *(f"--property={name}" for name in _PROPERTIES), "--", self.unit)
+        values = dict(line.partition("=")[::2] for line in shown.splitlines())
+        pid = values.get("MainPID", "0")
+        return UnitStatus(
+            loaded=values.get("LoadState") == "loaded",
+            active=values.get("ActiveState", ""),
+            detail=values.get("SubState", ""),
+            pid=int(pid) if pid.isdigit() else 0,
+            invocation=values.get("InvocationID", ""),
+            needs_reload=values.get("NeedDaemonReload") == "yes",
+            busy=values.get("Job", "0") not in ("", "0"),
+        )
+
+    def restart(self) -> None:
+        """Have the unit restarted; the limit on its starts counts from anew.
+
+        Nothing here waits until it is up: a daemon may hang while it starts, and some units wait for theirs for ever.
+        """
+        self.run(self.host.argv(["systemctl", "reset-failed", "--", self.unit, *self.companions]))
+        self._tell("restart", "--no-block", "--", self.unit)
+
+    def reload(self) -> None:
+        self._tell("reload", "--no-block", "--", self.unit)
+
+    def daemon_reload(self) -> None:
+        self._tell("daemon-reload")
+
+    def kill(self) -> None:
+        """End the unit's main process for good; what it has started lives on."""
+        # The option's newer name is unknown before systemd 252, this one is known to 262.
+        self.run(self.host.argv(["systemctl", "kill", "--kill-who=main", "--signal=KILL", "--", self.unit]))
+
+    def last_words(self, since: float) -> list[str]:
+        """The unit's last lines in the journal since ``since`` (seconds since 1970); none if they cannot be read.
+
+        Only if nothing else was logged are those among them that merely inform.
+        """
+        argv = ["journalctl", "--quiet", "--no-pager", "--output=cat", f"--lines={_LINES_READ}"]
+        status, output, _errors = self.run(self.host.argv([*argv, f"--since=@{int(since)}", f"--unit={self.unit}"]))
+        lines = output.splitlines() if not status else []
+        telling = [line for line in lines if not _INFORMATION.search(line)]
+        return (telling or lines)[-_LAST_WORDS:]
+
+    def _tell(self, *words: str) -> str:
+        status, output, errors = self.run(self.host.argv(["systemctl", *words]))
+        if status:
+            said = (errors.strip() or output.strip() or f"it ended with status {status}").rstrip(".")
+            raise HostError(f"systemctl {words[0]} {self.unit} failed: {said}. Check the unit with systemctl status.")
+        return output

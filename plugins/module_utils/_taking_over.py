@@ -1,0 +1,193 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+# Private to this collection: the means by which a daemon is made to take its files over, and what stands in the way of
+# asking it afterwards.
+
+from __future__ import annotations
+
+import time
+import typing as t
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, HostError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._proof import Evidence
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._signals import hang_up, is_program, sender_of
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemctl import Systemctl
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import Installation
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._judging import Runner
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._proof import Witness
+
+# Seconds that a daemon gets to stop, if it was not proven to work, before it is killed.
+PATIENCE = 5.0
+# Seconds after which systemd has begun with a restart, or will not: one that it refuses it accepts without a word.
+_HESITATION = 2.0
+
+
+class Means:
+    """Nothing at all is done: what every means has, and all that mode none has."""
+
+    mode = "none"
+    acts = False
+    restarts = False
+
+    def begin(self, *, force: bool = False) -> None:
+        """Remember how things stand before the first act; with ``force`` a daemon that will not stop is killed."""
+
+    def act(self) -> None:
+        """Have the daemon take its files over; whether it did is for others to find out.  Raises HostError."""
+
+    def obstacle(self) -> Evidence | None:
+        """Why the daemon need not be asked yet; None if it may be.  Raises HostError."""
+
+    def daemon_reload(self) -> bool:
+        """Have systemd read this unit again if it has to; whether it had."""
+        return False
+
+    def last_words(self, _since: float) -> list[str]:
+        """What the daemon logged since that moment (seconds since 1970)."""
+        return []
+
+    def stronger(self) -> Means | None:
+        """The means that also works where this one did not, if there is one."""
+
+
+class ByRestart(Means):
+    """systemd stops the unit and starts it again."""
+
+    mode = "systemd"
+    acts = True
+    restarts = True
+
+    def __init__(self, systemctl: Systemctl) -> None:
+        self.systemctl = systemctl
+        self._former = ""
+        self._asked = 0.0
+        self._force = False
+
+    def begin(self, *, force: bool = False) -> None:
+        self._force = force
+
+    def act(self) -> None:
+        self._former = self.systemctl.status().invocation
+        self.systemctl.restart()
+        self._asked = time.monotonic()
+
+    def obstacle(self) -> Evidence | None:
+        status = self.systemctl.status()
+        unit, waited = self.systemctl.unit, time.monotonic() - self._asked
+        # Until systemd has begun with what it was told, the unit is as it was.
+        begun = status.invocation != self._former
+        if status.failed and (begun or waited > _HESITATION):
+            return Evidence(None, (f"{unit} is {status.active} ({status.detail})",), settled=True, again=True)
+        if status.runs and begun:
+            return None
+        if self._force and not begun and waited > PATIENCE:
+            self._force = False
+            self.systemctl.kill()
+        return Evidence(None, (f"{unit} is still {status.active} ({status.detail})",))
+
+    def daemon_reload(self) -> bool:
+        if not self.systemctl.status().needs_reload:
+            return False
+        self.systemctl.daemon_reload()
+        return True
+
+    def last_words(self, since: float) -> list[str]:
+        return self.systemctl.last_words(since)
+
+
+class ByReload(ByRestart):
+    """systemd runs what the unit has for a reload."""
+
+    restarts = False
+
+    def act(self) -> None:
+        self.systemctl.reload()
+
+    def obstacle(self) -> Evidence | None:
+        status = self.systemctl.status()
+        if status.runs:
+            return None
+        unit = self.systemctl.unit
+        return Evidence(None, (f"{unit} is {status.active} ({status.detail})",), settled=status.failed, again=False)
+
+    def stronger(self) -> Means | None:
+        return ByRestart(self.systemctl)
+
+
+class BySignal(Means):
+    """The daemon's own process gets the signal, with systemd or without."""
+
+    mode = "signal"
+    acts = True
+
+    def __init__(self, witness: Witness, systemctl: Systemctl | None) -> None:
+        self.witness = witness
+        self.systemctl = systemctl
+
+    def act(self) -> None:
+        engine, host = self.witness.engine, self.witness.host
+        for pid in self._candidates():
+            if is_program(host, pid, engine.program):
+                hang_up(host, pid, engine.program)
+                return
+        raise HostError(
+            f"No process is known to be {engine.name}, so none gets a signal: neither its unit's main process nor the"
+            f" one that answers on {self.witness.inspect().socket} is {engine.program}. Use mode: systemd, or give its"
+            " socket."
+        )
+
+    def _candidates(self) -> t.Iterator[int]:
+        if self.systemctl is not None:
+            yield self.systemctl.status().pid
+        # systemd may not know of it, or know only the shell around it.
+        socket_path = self.witness.host.outer(self.witness.inspect().socket)
+        yield sender_of(socket_path, self.witness.engine.greeting) or 0
+
+    def last_words(self, since: float) -> list[str]:
+        return self.systemctl.last_words(since) if self.systemctl is not None else []
+
+
+def means_of(mode: str, action: str, witness: Witness, installation: Installation, run: Runner) -> Means:
+    """The means for ``action``; ``mode`` auto is systemd where it runs the engine, else a signal where one will do.
+
+    Raises GpufleetError where there is none.
+    """
+    engine, host = witness.engine, witness.host
+    if mode == "none":
+        return Means()
+    reload = action == "reload"
+    if reload and engine.no_reload:
+        raise GpufleetError(f"{engine.no_reload}, so it was left as it runs. Use action: restart.")
+    if reload and installation.pid is None:
+        raise GpufleetError(
+            f"{engine.name} does not run as {installation.service}, so there is nothing to reload: it reads its files"
+            " when it starts."
+        )
+    systemctl = _systemctl_of(witness, installation, run)
+    if mode == "signal" and not reload:
+        raise GpufleetError(f"A signal cannot restart {engine.name}. Use mode: systemd, or action: reload.")
+    if systemctl is not None and mode != "signal":
+        return ByReload(systemctl) if reload else ByRestart(systemctl)
+    if mode != "systemd" and reload:
+        return BySignal(witness, systemctl)
+    raise GpufleetError(
+        f"{installation.service} is not a unit that systemd runs on {host.root}, so {engine.name} cannot be restarted."
+        " Name its unit with service, or restart it yourself."
+    )
+
+
+def _systemctl_of(witness: Witness, installation: Installation, run: Runner) -> Systemctl | None:
+    """systemd as far as it runs the engine; a daemon started by hand would only get a second one beside it."""
+    if not Systemctl.booted(witness.host):
+        return None
+    systemctl = Systemctl(witness.host, run, installation.service, witness.engine.companions)
+    status = systemctl.status()
+    if not status.loaded:
+        return None
+    # One that is just ending, or starting, is gone or known at the second look.
+    stranger = installation.pid is not None and not status.pid and not status.busy
+    return None if stranger and witness.inspect().pid is not None else systemctl

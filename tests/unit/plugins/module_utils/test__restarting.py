@@ -1,0 +1,547 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import json
+import typing as t
+
+import pytest
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils import _backups, _restarting, _rollback, _taking_over
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, HostError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._planning import Options
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._proof import Expectation
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import digest
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._restart_note import RestartNote
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._restarting import (
+    Restart,
+    Restarted,
+    RestartError,
+    RestartOptions,
+)
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._rollback import Change
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._runtime_configuration import RuntimeConfiguration
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._runtime_set import RuntimeRequest
+from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.fake_docker import CONTROL_GROUP, docker_host
+from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.fake_systemd import FILE, FakeSystemd
+
+OLD = '{"debug": true, "live-restore": true}\n'
+NVIDIA = Expectation(("nvidia",), "nvidia")
+BACKUPS = "/var/lib/gpufleet-nvidia/backups"
+STATE = "/var/lib/gpufleet-nvidia/state"
+NOTE = f"{STATE}/restart-docker.json"
+
+
+@pytest.fixture
+def systemd(monkeypatch: pytest.MonkeyPatch) -> t.Iterator[FakeSystemd]:
+    """A host whose Docker runs with OLD."""
+    monkeypatch.setattr(_restarting, "_PAUSE", 0.01)
+    monkeypatch.setattr(_taking_over, "_HESITATION", 0.2)
+    monkeypatch.setattr(_taking_over, "PATIENCE", 0.05)
+    with docker_host() as docker:
+        docker.write(FILE, OLD)
+        found = FakeSystemd(docker)
+        with docker.answers():
+            yield found
+
+
+def configure(systemd: FakeSystemd, **request: t.Any) -> tuple[Change, ...]:
+    """Register the runtime; the changes as they are given to the restart."""
+    options = Options("docker", RuntimeRequest(**{"set_as_default": True, **request}))
+    outcome = RuntimeConfiguration(options, systemd.docker.host, systemd.run).execute(check_mode=False)
+    return tuple(Change(str(file["path"]), file["backup"], file["checksum"]) for file in outcome.backup_files)
+
+
+def restart(systemd: FakeSystemd, check_mode: bool = False, **options: t.Any) -> Restarted:
+    given = {"engine": "docker", "timeout": 0.5, "backup_dir": BACKUPS, **options}
+    return Restart(RestartOptions(**given), systemd.docker.host, systemd.run).execute(check_mode)
+
+
+def failure(systemd: FakeSystemd, **options: t.Any) -> tuple[str, Restarted]:
+    with pytest.raises(RestartError) as caught:
+        restart(systemd, **options)
+    return str(caught.value), caught.value.outcome
+
+
+def only(bad: str, end: str) -> t.Callable[[str], str]:
+    """Starts that end badly while the file holds ``bad``."""
+    return lambda text: end if bad in text else "active"
+
+
+def states(systemd: FakeSystemd) -> list[str]:
+    """What is left in the folder of records."""
+    folder = systemd.docker.path(STATE)
+    return sorted(path.name.split("-")[0] for path in folder.iterdir()) if folder.exists() else []
+
+
+# -- the new state ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("action", "told"), [("restart", "restart --no-block"), ("reload", "reload --no-block")])
+def test_what_is_live_afterwards_is_new(systemd: FakeSystemd, action: str, told: str) -> None:
+    changes = configure(systemd)
+    done = restart(systemd, action=action, expect=NVIDIA, rollback=changes)
+    assert (done.state, done.changed, done.mode, done.attempts, done.pid) == ("new", True, "systemd", 1, 4711)
+    assert systemd.done(f"systemctl {told} -- docker.service")
+    assert not done.rejected
+    assert states(systemd) == ["docker"]
+    assert not systemd.done("systemctl daemon-reload")
+
+
+def test_the_limit_on_starts_is_lifted_for_the_socket_too(systemd: FakeSystemd) -> None:
+    restart(systemd)
+    assert systemd.done("systemctl reset-failed -- docker.service docker.socket")
+
+
+def test_a_unit_that_changed_is_read_again_before_it_is_started(systemd: FakeSystemd) -> None:
+    systemd.needs_reload = True
+    assert restart(systemd).daemon_reloaded
+    order = [command.split()[1] for command in systemd.commands if command.split()[1] in ("daemon-reload", "restart")]
+    assert order == ["daemon-reload", "restart"]
+
+
+def test_a_request_that_does_not_show_at_once_is_no_failure(systemd: FakeSystemd) -> None:
+    systemd.docker.write(CONTROL_GROUP, "")
+    systemd.active, systemd.detail, systemd.hesitates = "failed", "failed", 4
+    assert restart(systemd).attempts == 1
+
+
+def test_a_start_that_fails_once_is_tried_again(systemd: FakeSystemd) -> None:
+    ends = iter(["auto-restart", "active"])
+    systemd.ends = lambda _text: next(ends)
+    assert restart(systemd, retries=1).attempts == 2
+
+
+def test_no_more_tries_than_allowed(systemd: FakeSystemd) -> None:
+    systemd.ends = lambda _text: "failed"
+    message, done = failure(systemd, retries=2)
+    assert done.attempts == 3
+    assert "docker.service is failed (failed)" in message
+    assert (done.state, done.pid) == ("unknown", None)
+
+
+def test_a_daemon_that_lacks_what_is_expected_is_not_proven(systemd: FakeSystemd) -> None:
+    message, done = failure(systemd, expect=Expectation(("nvidia", "runc"), "nvidia", cdi=True), retries=0)
+    assert "it does not know the runtime nvidia, its default runtime is runc, not nvidia, CDI is off." in message
+    assert "There is no former state" in message
+    assert done.state == "unknown"
+
+
+def test_a_daemon_that_is_not_what_its_file_says_is_not_proven(systemd: FakeSystemd) -> None:
+    configure(systemd)
+    systemd.ends = lambda _text: "active"
+    message, _done = failure(systemd, action="reload", mode="none")
+    assert f"it runs with something else than {FILE} says" in message
+    assert not systemd.done("systemctl re")
+
+
+def test_mode_none_only_looks(systemd: FakeSystemd) -> None:
+    done = restart(systemd, mode="none", expect=Expectation(("runc",), "runc"))
+    assert (done.state, done.changed, done.attempts) == ("new", False, 0)
+    assert not systemd.docker.path(STATE).exists()
+
+
+# -- the old state ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("end", ["failed", "auto-restart"])
+def test_a_start_that_fails_brings_the_former_file_back(systemd: FakeSystemd, end: str) -> None:
+    changes = configure(systemd)
+    new = systemd.text
+    systemd.ends = only("nvidia", end)
+    systemd.journal = ["starting", "cannot do that"]
+    message, done = failure(systemd, expect=NVIDIA, rollback=changes)
+    assert systemd.text == OLD
+    assert (done.state, done.rolled_back, done.attempts, done.pid) == ("old", True, 3, 4711)
+    assert "docker did not take /etc/docker/daemon.json over" in message
+    assert "The former files are back, and it works with them. Its last words: starting | cannot do that" in message
+    (rejected,) = done.rejected
+    assert rejected["path"] == FILE
+    assert systemd.docker.path(str(rejected["backup"])).read_text() == new
+    # Nothing is recorded of a file that is what it was before us.
+    assert states(systemd) == []
+
+
+def test_a_second_change_goes_back_to_the_first(systemd: FakeSystemd) -> None:
+    configure(systemd)
+    restart(systemd)
+    first = systemd.text
+    record = next(systemd.docker.path(STATE).glob("docker-*")).read_text()
+    changes = configure(systemd, extra_modes=("cdi",))
+    systemd.ends = only("nvidia-cdi", "failed")
+    failure(systemd, rollback=changes)
+    assert systemd.text == first
+    assert next(systemd.docker.path(STATE).glob("docker-*")).read_text() == record
+
+
+def test_a_removal_goes_back_to_what_was_registered_and_recorded(systemd: FakeSystemd) -> None:
+    configure(systemd)
+    restart(systemd)
+    first = systemd.text
+    record = next(systemd.docker.path(STATE).glob("docker-*")).read_text()
+    outcome = RuntimeConfiguration(Options("docker", None), systemd.docker.host, systemd.run).execute(check_mode=False)
+    changes = [Change(str(file["path"]), file["backup"], file["checksum"]) for file in outcome.backup_files]
+    systemd.ends = lambda text: "active" if "nvidia" in text else "failed"
+    failure(systemd, rollback=tuple(changes))
+    assert systemd.text == first
+    assert next(systemd.docker.path(STATE).glob("docker-*")).read_text() == record
+
+
+def test_a_file_that_was_not_there_goes_again(systemd: FakeSystemd) -> None:
+    systemd.docker.path(FILE).unlink()
+    systemd.docker.path("/etc/docker").rmdir()
+    changes = configure(systemd)
+    systemd.ends = only("nvidia", "failed")
+    _message, done = failure(systemd, rollback=changes)
+    assert done.state == "old"
+    assert not systemd.docker.path("/etc/docker").exists()
+
+
+def test_of_several_changes_the_first_counts(systemd: FakeSystemd) -> None:
+    changes = configure(systemd) + configure(systemd, extra_modes=("cdi",))
+    systemd.ends = only("nvidia", "failed")
+    failure(systemd, rollback=changes)
+    assert systemd.text == OLD
+
+
+def test_a_daemon_that_hangs_is_killed_on_the_way_back(systemd: FakeSystemd) -> None:
+    changes = configure(systemd)
+    systemd.ends = only("nvidia", "hangs")
+    message, done = failure(systemd, rollback=changes)
+    assert "docker.service is still activating (start)" in message
+    assert done.state == "old"
+    assert systemd.done("systemctl kill --kill-who=main --signal=KILL -- docker.service")
+
+
+def test_a_daemon_that_is_slow_with_what_is_new_is_not_killed(systemd: FakeSystemd) -> None:
+    systemd.ends = lambda _text: "hangs"
+    failure(systemd)
+    assert not systemd.done("systemctl kill")
+
+
+def test_if_neither_state_works_that_is_said_aloud(systemd: FakeSystemd) -> None:
+    changes = configure(systemd)
+    systemd.ends = lambda _text: "failed"
+    message, done = failure(systemd, rollback=changes)
+    assert done.state == "unknown"
+    assert "COULD NOT BE PROVEN TO WORK WITH THEM EITHER: docker.service is failed (failed). This host" in message
+    assert systemd.text == OLD
+    # Whoever comes next is to know.
+    assert states(systemd) == ["restart"]
+
+
+def test_files_that_cannot_be_put_back_are_said_aloud(systemd: FakeSystemd, monkeypatch: pytest.MonkeyPatch) -> None:
+    changes = configure(systemd)
+    systemd.ends = only("nvidia", "failed")
+
+    def full(*_arguments: t.Any, **_more: t.Any) -> None:
+        raise HostError("/etc/docker/daemon.json cannot be written: No space left on device. Make room.")
+
+    monkeypatch.setattr(_rollback, "replace_file", full)
+    message, done = failure(systemd, rollback=changes)
+    assert "THE FORMER FILES COULD NOT BE PUT BACK: /etc/docker/daemon.json cannot be written" in message
+    assert done.state == "unknown"
+
+
+def test_a_copy_of_what_is_rejected_is_worth_less_than_a_host_that_works(
+    systemd: FakeSystemd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changes = configure(systemd)
+    systemd.ends = only("nvidia", "failed")
+
+    def full(*_arguments: t.Any) -> str:
+        raise HostError("full")
+
+    monkeypatch.setattr(_backups, "save", full)
+    _message, done = failure(systemd, rollback=changes)
+    assert done.state == "old"
+    assert done.rejected == ({"path": FILE, "backup": None},)
+
+
+def test_what_systemd_refuses_is_told(systemd: FakeSystemd) -> None:
+    changes = configure(systemd)
+    systemd.refused = "restart"
+    message, done = failure(systemd, rollback=changes)
+    assert "systemctl restart docker.service failed: Access denied" in message
+    assert done.state == "unknown"
+    assert systemd.text == OLD
+
+
+def test_the_daemon_s_words_have_no_secrets_in_them(systemd: FakeSystemd) -> None:
+    systemd.docker.write(FILE, '{"log-opts": {"splunk-token": "tell-nobody"}}')
+    changes = configure(systemd)
+    systemd.ends = only("nvidia", "failed")
+    systemd.journal = ["bad token tell-nobody of http://me:pass@x/"]
+    message, done = failure(systemd, rollback=changes)
+    assert "tell-nobody" not in message + str(done.journal)
+    assert "me:pass" not in message + str(done.journal)
+    assert "bad token" in message
+
+
+# -- a reload --------------------------------------------------------------------------------------------------------
+
+
+def test_a_reload_without_effect_is_tried_again_and_then_taken_back(systemd: FakeSystemd) -> None:
+    changes = configure(systemd)
+    systemd.ends = only("nvidia", "deaf")
+    message, done = failure(systemd, action="reload", rollback=changes, retries=2)
+    assert len(systemd.done("systemctl reload")) == 4
+    assert not systemd.done("systemctl restart")
+    assert done.state == "old"
+    assert "it runs with something else" in message
+
+
+def half(systemd: FakeSystemd) -> t.Callable[[str], str]:
+    """A reload that takes the runtime, but not the default."""
+
+    def end(text: str) -> str:
+        if "nvidia" in text and not systemd.done("systemctl restart"):
+            systemd.docker.info["Runtimes"] = {"runc": {"path": "runc"}, "nvidia": {"path": "/usr/bin/x"}}
+            return "deaf"
+        return "active"
+
+    return end
+
+
+def test_what_a_reload_cannot_take_back_a_restart_does_if_it_disturbs_nobody(systemd: FakeSystemd) -> None:
+    changes = configure(systemd)
+    systemd.ends = half(systemd)
+    _message, done = failure(systemd, action="reload", rollback=changes)
+    assert systemd.done("systemctl restart")
+    assert done.state == "old"
+
+
+def test_what_a_reload_cannot_take_back_stays_if_a_restart_would_stop_containers(systemd: FakeSystemd) -> None:
+    systemd.docker.info["LiveRestoreEnabled"] = False
+    systemd.docker.containers.append({"Names": ["/web"]})
+    changes = configure(systemd)
+    systemd.ends = half(systemd)
+    message, done = failure(systemd, action="reload", rollback=changes)
+    assert not systemd.done("systemctl restart")
+    assert done.state == "unknown"
+    assert "COULD NOT BE PROVEN" in message
+    assert systemd.text == OLD
+
+
+# -- before ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("sabotage", "reason"),
+    [
+        (lambda systemd: systemd.docker.path("/usr/bin/nvidia-container-runtime").unlink(), "is not an executable"),
+        (lambda systemd: systemd.docker.path("/usr/bin/dockerd").unlink(), "its unit docker.service starts"),
+        (lambda systemd: setattr(systemd, "validates", lambda _text: "I dislike it"), "says: I dislike it"),
+    ],
+)
+def test_what_would_not_start_is_taken_back_and_never_tried(
+    systemd: FakeSystemd, sabotage: t.Callable[[FakeSystemd], None], reason: str
+) -> None:
+    changes = configure(systemd)
+    sabotage(systemd)
+    message, done = failure(systemd, rollback=changes)
+    assert reason in message
+    assert "docker was not disturbed" in message
+    assert systemd.text == OLD
+    assert (done.state, done.attempts, done.rolled_back) == ("old", 0, True)
+    assert not systemd.done("systemctl restart")
+
+
+def test_a_missing_program_may_be_wanted(systemd: FakeSystemd) -> None:
+    configure(systemd)
+    systemd.docker.path("/usr/bin/nvidia-container-runtime").unlink()
+    assert restart(systemd, require_runtime=False).state == "new"
+
+
+def test_the_judgement_can_be_left_out(systemd: FakeSystemd) -> None:
+    systemd.validates = lambda _text: "I dislike it"
+    assert restart(systemd, validate="false").state == "new"
+
+
+@pytest.mark.parametrize("content", ['{"default-runtime": "nope"}', '{"debug": tru}'])
+def test_an_edit_of_others_is_left_to_them(systemd: FakeSystemd, content: str) -> None:
+    changes = configure(systemd)
+    systemd.docker.write(FILE, content)
+    message, done = failure(systemd, rollback=changes)
+    assert f"{FILE} was edited by others since it was written" in message
+    assert systemd.text == content
+    assert (done.state, done.changed) == ("old", False)
+    # Without a checksum nobody can tell.
+    _message, done = failure(systemd, rollback=tuple(change._replace(checksum=None) for change in changes))
+    assert systemd.text == OLD
+    assert done.changed
+
+
+def test_an_edit_of_others_goes_if_the_daemon_does_not_come_back_with_it(systemd: FakeSystemd) -> None:
+    changes = configure(systemd)
+    edited = systemd.text.replace("true", "false")
+    systemd.docker.write(FILE, edited)
+    systemd.ends = only("nvidia", "failed")
+    _message, done = failure(systemd, rollback=changes)
+    assert systemd.text == OLD
+    assert systemd.docker.path(str(done.rejected[0]["backup"])).read_text() == edited
+
+
+def test_what_others_have_changed_meanwhile_is_no_failure(systemd: FakeSystemd) -> None:
+    changes = configure(systemd)
+    configure(systemd, set_as_default=None, runtime_name="nvidia", extra_modes=("cdi",))
+    systemd.docker.write(FILE, '{"live-restore": true}')
+    done = restart(systemd, expect=NVIDIA, rollback=changes)
+    assert done.state == "new"
+    assert any("was changed by others since: it does not know the runtime nvidia" in text for text in done.warnings)
+
+
+def test_without_backups_nothing_is_begun(systemd: FakeSystemd) -> None:
+    changes = configure(systemd)
+    systemd.docker.path(str(changes[0].backup)).unlink()
+    with pytest.raises(GpufleetError, match="there would be no way back"):
+        restart(systemd, rollback=changes)
+    assert not systemd.done("systemctl re")
+
+
+# -- disruption ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def busy(systemd: FakeSystemd) -> FakeSystemd:
+    """Containers run, and nothing keeps them."""
+    systemd.docker.info["LiveRestoreEnabled"] = False
+    systemd.docker.containers += [{"Names": ["/web"]}, {"Names": ["/db", "/web/alias"]}, {"Id": "0123456789abcdef"}]
+    systemd.docker.write(FILE, "{}")
+    return systemd
+
+
+@pytest.mark.parametrize("check_mode", [False, True])
+def test_running_containers_are_not_stopped(busy: FakeSystemd, check_mode: bool) -> None:
+    changes = configure(busy)
+    text = busy.text
+    with pytest.raises(GpufleetError, match=r"would stop running containers: 0123456789ab, db, web\.") as caught:
+        restart(busy, check_mode, rollback=changes)
+    assert not isinstance(caught.value, RestartError)
+    assert busy.text == text
+    assert not busy.done("systemctl restart")
+
+
+def test_they_are_if_that_is_allowed(busy: FakeSystemd) -> None:
+    assert restart(busy, allow_disruption=True).state == "new"
+
+
+def test_a_reload_disturbs_nobody(busy: FakeSystemd) -> None:
+    changes = configure(busy)
+    assert restart(busy, action="reload", rollback=changes, expect=NVIDIA).state == "new"
+
+
+@pytest.mark.parametrize(
+    ("live", "text", "kept"),
+    [
+        (True, '{"live-restore": true}', True),
+        # The daemon that starts would stop them.
+        (True, "{}", False),
+        (False, '{"live-restore": true}', False),
+    ],
+)
+def test_live_restore_has_to_be_on_before_and_after(busy: FakeSystemd, live: bool, text: str, kept: bool) -> None:
+    busy.docker.info["LiveRestoreEnabled"] = live
+    busy.docker.write(FILE, text)
+    if kept:
+        assert restart(busy).state == "new"
+    else:
+        with pytest.raises(GpufleetError, match="would stop"):
+            restart(busy)
+
+
+def test_a_daemon_that_does_not_tell_is_not_restarted(systemd: FakeSystemd) -> None:
+    systemd.docker.write("/usr/lib/systemd/system/docker.socket", "[Socket]\nListenStream=/run/other.sock\n")
+    with pytest.raises(GpufleetError, match="unknown which containers"):
+        restart(systemd)
+
+
+# -- what cannot be done ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"engine": "containerd", "action": "reload"}, "containerd ends on the signal"),
+        ({"engine": "containerd", "action": "reload", "mode": "signal"}, "containerd ends on the signal"),
+        ({"engine": "crio", "action": "reload"}, "no pod can use them before a restart"),
+        ({"mode": "signal"}, "A signal cannot restart docker"),
+        ({"service": "other.service"}, "other.service is not a unit that systemd runs"),
+        ({"service": "other.service", "action": "reload"}, "does not run as other.service"),
+    ],
+)
+def test_refuses_before_anything_happens(systemd: FakeSystemd, options: dict[str, t.Any], reason: str) -> None:
+    systemd.loaded = "service" not in options
+    with pytest.raises(GpufleetError, match=reason):
+        restart(systemd, **options)
+    assert not systemd.done("systemctl re")
+
+
+def test_nothing_runs_in_an_offline_tree(systemd: FakeSystemd) -> None:
+    host = systemd.docker.host._replace(live=False)
+    with pytest.raises(GpufleetError, match="is an offline tree"):
+        Restart(RestartOptions("docker"), host, systemd.run)
+
+
+def test_a_daemon_beside_its_unit_does_not_get_a_second_one(systemd: FakeSystemd) -> None:
+    systemd.active, systemd.detail = "inactive", "dead"
+    with pytest.raises(GpufleetError, match="cannot be restarted"):
+        restart(systemd)
+
+
+def test_a_check_run_does_nothing(systemd: FakeSystemd) -> None:
+    changes = configure(systemd)
+    assert restart(systemd, check_mode=True, rollback=changes).changed
+    assert not systemd.done("systemctl re")
+    assert states(systemd) == ["docker"]
+    assert not restart(systemd, check_mode=True, mode="none").changed
+
+
+# -- a run that was killed -------------------------------------------------------------------------------------------
+
+
+class Killed(BaseException):
+    pass
+
+
+def test_what_a_killed_run_began_the_next_one_ends(systemd: FakeSystemd, monkeypatch: pytest.MonkeyPatch) -> None:
+    changes = configure(systemd)
+    systemd.ends = only("nvidia", "failed")
+
+    def killed(*_arguments: t.Any) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Restart, "_await", killed)
+        with pytest.raises(Killed):
+            restart(systemd, rollback=changes)
+    assert "nvidia" in systemd.text
+    assert states(systemd) == ["docker", "restart"]
+    noted = json.loads(systemd.docker.path(NOTE).read_text())
+    assert [entry["checksum"] for entry in noted] == [digest(systemd.text.encode())]
+    # The next run has changed nothing, so it brings no way back of its own.
+    _message, done = failure(systemd)
+    assert systemd.text == OLD
+    assert done.state == "old"
+    assert states(systemd) == []
+
+
+@pytest.mark.parametrize("content", ["", "{", "[1]", '[{"path": 5}]', "[{}]", "null"])
+def test_a_damaged_note_is_no_obstacle(systemd: FakeSystemd, content: str) -> None:
+    systemd.docker.write(NOTE, content)
+    assert restart(systemd).state == "new"
+    assert states(systemd) == []
+
+
+def test_a_note_that_cannot_be_written_is_a_warning(
+    systemd: FakeSystemd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_arguments: t.Any) -> None:
+        raise HostError("No space left on device")
+
+    monkeypatch.setattr(RestartNote, "write", full)
+    done = restart(systemd)
+    assert done.state == "new"
+    assert "nobody would know" in done.warnings[0]
