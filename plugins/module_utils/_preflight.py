@@ -62,22 +62,23 @@ class Preflight(t.NamedTuple):
             )
         return ""
 
-    def check_disruption(self, allowed: bool) -> None:
-        """Raises GpufleetError if a restart would stop containers and that is not ``allowed``."""
+    def disruption(self, allowed: bool) -> str:
+        """Why a restart is refused that would stop containers; empty if it would not, or if that is ``allowed``."""
         if allowed:
-            return
+            return ""
         engine, host = self.witness.engine, self.witness.host
         stopped = engine.casualties(host, self.installation)
         if stopped is None:
-            raise GpufleetError(
+            return (
                 f"{engine.name} runs but does not answer on {self.installation.socket}, so it is unknown which"
                 " containers a restart would stop; nothing was done. Find out what is wrong with it, or set"
                 " allow_disruption: true."
             )
-        if stopped:
-            more = f" and {len(stopped) - _SHOWN} more" if len(stopped) > _SHOWN else ""
-            raise GpufleetError(
-                f"A restart of {engine.name} would stop running containers: {', '.join(stopped[:_SHOWN])}{more}. It was"
-                " not restarted and works with its former configuration. Set live-restore to true in its configuration"
-                " and reload it, stop the containers, or set allow_disruption: true."
-            )
+        if not stopped:
+            return ""
+        more = f" and {len(stopped) - _SHOWN} more" if len(stopped) > _SHOWN else ""
+        return (
+            f"A restart of {engine.name} would stop running containers: {', '.join(stopped[:_SHOWN])}{more}. It was not"
+            " restarted and works with its former configuration. Set live-restore to true in its configuration and"
+            " reload it, stop the containers, or set allow_disruption: true."
+        )

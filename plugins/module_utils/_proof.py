@@ -94,11 +94,17 @@ class Witness(t.NamedTuple):
             return Evidence(installation.pid, (ailment,), settled="not answer" not in ailment)
         unmet = tuple(expectation.unmet(live))
         if self._differs(installation, live, state):
-            path = installation.config_path
-            return Evidence(installation.pid, (f"it runs with something else than {path} says", *unmet), settled=True)
+            difference = f"it runs with something else than {installation.config_path} says{_named(live, state)}"
+            return Evidence(installation.pid, (difference, *unmet), settled=True)
         return Evidence(installation.pid, unmet, settled=True, unmet=unmet)
 
     def _differs(self, installation: Installation, live: LiveState, state: ConfiguredState) -> bool:
         # Behind a wrapper nobody knows which file it reads.
         known = installation.unit is None or not installation.unit.wrapper
         return known and self.engine.catch_up(live, state) is not Action.NONE
+
+
+def _named(live: LiveState, state: ConfiguredState) -> str:
+    """The runtimes that the files have and the daemon does not, in brackets; empty if it is not about those."""
+    names = [name for name, path in state.paths().items() if live.runtimes.get(name) != path]
+    return f" (runtimes: {', '.join(names)})" if names and not live.silent else ""

@@ -115,7 +115,9 @@ class Restart:
     def execute(self, check_mode: bool) -> Restarted:
         """Raises GpufleetError, and RestartError if the new state is not proven."""
         if self.means.restarts:
-            self.preflight.check_disruption(self.options.allow_disruption)
+            refusal = self.preflight.disruption(self.options.allow_disruption)
+            if refusal:
+                self._fail(refusal, "old")
         if check_mode:
             return self.outcome._replace(changed=self.means.acts)
         if not self.means.acts:

@@ -280,9 +280,10 @@ default_runtime:
   sample: nvidia
 backup_files:
   description:
-    - The files that were changed and where their former content is kept. Empty in check mode, and with O(purge_backups).
-    - It is the way back that O(gpufleet.nvidia.nvidia_runtime_restart#module:rollback) takes. What was recorded of a file
-      is kept beside the copy.
+    - The files that were changed and where their former content is kept. Empty in check mode, and with
+      O(purge_backups).
+    - It is the way back that O(gpufleet.nvidia.nvidia_runtime_restart#module:rollback) takes. What was recorded of a
+      file is kept beside the copy.
   returned: success
   type: list
   elements: dict
