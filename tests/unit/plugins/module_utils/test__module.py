@@ -19,6 +19,9 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import (
     run_in,
 )
 
+from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.fake_docker import docker_host
+from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.fake_systemd import FILE, FakeSystemd
+
 if t.TYPE_CHECKING:
     from pathlib import Path
 
@@ -45,8 +48,8 @@ class DummyModule:
         self.result = result
         raise Ended
 
-    def fail_json(self, msg: str) -> None:
-        self.result = {"failed": True, "msg": msg}
+    def fail_json(self, msg: str, **result: t.Any) -> None:
+        self.result = {"failed": True, "msg": msg, **result}
         raise Ended
 
     def run_command(self, argv: list[str], environ_update: dict[str, str]) -> tuple[int, str, str]:
@@ -139,6 +142,30 @@ def test_the_module_says_what_is_pending(monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert result["restart_action"] == "reload"
     assert result["restart_required"] is False
     assert result["pending_action"] is None
+
+
+def test_a_restart_that_fails_tells_what_became_of_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("ansible.module_utils.basic")
+    yaml = pytest.importorskip("yaml")
+    from ansible_collections.gpufleet.nvidia.plugins.modules import nvidia_runtime_restart  # noqa: PLC0415
+
+    specification = _options(monkeypatch, nvidia_runtime_restart)
+    arguments: dict[str, t.Any] = {name: option.get("default") for name, option in specification.items()}
+    with docker_host() as docker:
+        systemd = FakeSystemd(docker)
+        systemd.ends = lambda text: "failed" if "nvidia" in text else "active"
+        docker.write("/x.backup", "{}")
+        docker.write(FILE, '{"runtimes": {"nvidia": {"path": "/usr/bin/nvidia-container-runtime"}}}')
+        rollback = [{"path": FILE, "backup": "/x.backup", "checksum": None}]
+        arguments.update(engine="docker", rollback=rollback, host_root=str(docker.root), host_root_live=True)
+        module = DummyModule(**arguments)
+        monkeypatch.setattr(module, "run_command", lambda argv, **_more: systemd.run(argv))
+        with docker.answers(), pytest.raises(Ended):
+            finish(t.cast("t.Any", module), lambda: nvidia_runtime_restart.restart(t.cast("t.Any", module)))
+        documented = set(yaml.safe_load(nvidia_runtime_restart.RETURN))
+        assert docker.path(FILE).read_text(encoding="utf-8") == "{}"
+    assert set(module.result) == {"failed", "msg", "changed"} | documented
+    assert (module.result["state"], module.result["changed"], module.result["rolled_back"]) == ("old", True, True)
 
 
 def _options(monkeypatch: pytest.MonkeyPatch, module: t.Any) -> dict[str, dict[str, t.Any]]:
