@@ -16,21 +16,59 @@ TIMEOUT = 10.0
 _CHUNK = 65536
 
 
+class Answer(t.NamedTuple):
+    """What a dockerd answers: the status of HTTP, and the body."""
+
+    status: int
+    body: bytes
+
+    @property
+    def refused(self) -> bool:
+        return self.status >= 400
+
+    def value(self) -> t.Any:
+        """The body as JSON, raises ValueError where it is none."""
+        return json.loads(self.body.decode("utf-8"))
+
+    def words(self) -> str:
+        """What the daemon says of a request that it refuses."""
+        try:
+            found = self.value()
+        except ValueError:
+            found = None
+        message = found.get("message") if isinstance(found, dict) else None
+        return str(message or self.body.decode("utf-8", "replace")).strip() or f"status {self.status}"
+
+
 def get(socket_path: str, request: str) -> t.Any:
     """The decoded JSON answer to ``GET request``, None where nobody answers it properly.
 
     The caller makes sure that a daemon runs: under socket activation the mere connection would start one.
+    """
+    try:
+        answer = ask(socket_path, "GET", request)
+        return answer.value() if answer.status == 200 else None
+    except (OSError, ValueError):
+        return None
+
+
+def ask(socket_path: str, method: str, request: str, body: t.Any = None, timeout: float | None = None) -> Answer:
+    """The answer to a request with ``body`` as JSON; ``timeout`` is for each of its parts.
+
+    Raises OSError or ValueError where nobody answers in HTTP.
 
     HTTP/1.0, which ends an answer by closing: the standard library's client knows more, but importing it would be the
     greatest single expense of an unchanged task.
     """
-    try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-            connection.settimeout(TIMEOUT)
-            connection.connect(socket_path)
-            connection.sendall(f"GET {request} HTTP/1.0\r\nHost: docker\r\n\r\n".encode("ascii"))
-            answer = b"".join(iter(lambda: connection.recv(_CHUNK), b""))
-        head, _separator, body = answer.partition(b"\r\n\r\n")
-        return json.loads(body.decode("utf-8")) if head.split(None, 2)[1:2] == [b"200"] else None
-    except (OSError, ValueError):
-        return None
+    content = b"" if body is None else json.dumps(body).encode("utf-8")
+    about = f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n" if method == "POST" else ""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(TIMEOUT if timeout is None else timeout)
+        connection.connect(socket_path)
+        connection.sendall(f"{method} {request} HTTP/1.0\r\nHost: docker\r\n{about}\r\n".encode("ascii") + content)
+        answer = b"".join(iter(lambda: connection.recv(_CHUNK), b""))
+    head, separator, found = answer.partition(b"\r\n\r\n")
+    words = head.split(None, 2)
+    if not separator or len(words) < 2 or not words[0].startswith(b"HTTP/") or not words[1].isdigit():
+        raise ValueError("the answer is not HTTP")
+    return Answer(int(words[1]), found)

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import time
 import typing as t
@@ -20,7 +21,7 @@ _CHUNK = 65536
 # RFC 9113: the preface (3.4), the types of frames and their flags (6), settings (6.5.2), sizes (6.5.2, 6.9.2).
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _DATA, _HEADERS, _RST_STREAM, _SETTINGS, _PUSH_PROMISE, _PING, _GOAWAY, _WINDOW_UPDATE = 0, 1, 3, 4, 5, 6, 7, 8
-_END_STREAM, _ACK, _END_HEADERS, _PADDED = 0x1, 0x1, 0x4, 0x8
+_END_STREAM, _ACK, _END_HEADERS, _PADDED, _PRIORITY = 0x1, 0x1, 0x4, 0x8, 0x20
 _ENABLE_PUSH, _INITIAL_WINDOW_SIZE = 2, 4
 _FRAME_LIMIT = 16384
 _FIRST_WINDOW = 65535
@@ -34,13 +35,19 @@ _REQUEST_HEADERS = (
     ("content-type", "application/grpc"),
     ("te", "trailers"),
 )
+# The header in which gRPC says why a call failed.
+_WORDS = "grpc-message"
+
+
+class CallError(ValueError):
+    """The service refuses, in its own words."""
 
 
 def call(socket_path: str, method: str, message: bytes, timeout: float | None = None) -> bytes:
     """The answer to ``message``, sent to ``method`` (``/package.Service/Method``), within ``timeout`` seconds.
 
-    Raises OSError or ValueError where there is no proper answer.  The caller makes sure that a daemon runs: under
-    socket activation the mere connection would start one.
+    Raises OSError or ValueError where there is no proper answer, CallError for an error in the service's own words.
+    The caller makes sure that a daemon runs: under socket activation the mere connection would start one.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         wire = _Wire(connection, TIMEOUT if timeout is None else timeout)
@@ -108,7 +115,7 @@ def _request(method: str, message: bytes) -> bytes:
 def _answer(wire: _Wire) -> bytes:
     """The message that is the answer.  Raises ValueError where there is none, as after an error of gRPC.
 
-    The headers are not looked at: with an error no message comes.
+    The headers are not looked at unless no message comes: then they say why.
     """
     body = bytearray()
     while True:
@@ -130,7 +137,23 @@ def _answer(wire: _Wire) -> bytes:
         gone = kind == _GOAWAY and int.from_bytes(payload[:4], "big") & 0x7FFFFFFF < _STREAM
         ended = kind in (_DATA, _HEADERS) and flags & _END_STREAM
         if gone or ended or kind in (_RST_STREAM, _PUSH_PROMISE):
-            raise ValueError("the answer ends without a message")
+            raise _refusal(payload if kind == _HEADERS and not flags & (_PADDED | _PRIORITY) else b"")
+
+
+def _refusal(headers: bytes) -> ValueError:
+    """Why there is no message: what the service says in the last headers, if it says anything."""
+    # Only an error pays for this import.
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._hpack import header  # noqa: PLC0415
+
+    try:
+        words = header(headers, _WORDS)
+    except ValueError:
+        words = None
+    if not words:
+        return ValueError("the answer ends without a message")
+    # What is not printable ASCII, and %, is written as %XX.
+    plain = re.sub(rb"%([0-9A-Fa-f]{2})", lambda found: bytes.fromhex(found.group(1).decode()), words.encode("utf-8"))
+    return CallError(plain.decode("utf-8", "replace"))
 
 
 def _unpadded(payload: bytes) -> bytes:
@@ -145,6 +168,15 @@ def _unpadded(payload: bytes) -> bytes:
 
 def fields(message: bytes) -> t.Iterator[tuple[int, bytes]]:
     """Number and content of the strings and messages in a message; the numbers in it are left out."""
+    return ((number, content) for number, content in _entries(message) if isinstance(content, bytes))
+
+
+def numbers(message: bytes) -> t.Iterator[tuple[int, int]]:
+    """The same for the numbers in a message; one that is zero is not sent."""
+    return ((number, content) for number, content in _entries(message) if isinstance(content, int))
+
+
+def _entries(message: bytes) -> t.Iterator[tuple[int, bytes | int]]:
     position = 0
     while position < len(message):
         key, position = _varint(message, position)
@@ -153,7 +185,8 @@ def fields(message: bytes) -> t.Iterator[tuple[int, bytes]]:
             position = start + size
             yield key >> 3, message[start:position]
         elif key & 7 == 0:
-            _number, position = _varint(message, position)
+            number, position = _varint(message, position)
+            yield key >> 3, number
         elif key & 7 in (1, 5):
             position += 8 if key & 7 == 1 else 4
         else:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import shutil
 import socketserver
 import tempfile
@@ -59,6 +60,7 @@ class _Handler(socketserver.StreamRequestHandler):
                     message = payload[5:]
                     break
             self.wfile.write(frame(SETTINGS, 0, 0) + self.server.cri.answer(method, message))
+            self.rfile.read()
 
 
 class FakeCri:
@@ -70,6 +72,7 @@ class FakeCri:
         self.config: dict[str, t.Any] = {"sandboxImage": "pause:1", "containerd": {"runtimes": {"nvidia": {}}}}
         self.images = {"pause:1": "sha256:aa", "busybox:1": "sha256:bb"}
         self.pods: dict[str, bytes] = {}
+        self.made: list[bytes] = []
         self.containers: list[bytes] = []
         self.calls: list[str] = []
         self.errors: dict[str, str] = {}
@@ -88,53 +91,54 @@ class FakeCri:
             words = self.errors[method].encode()
             trailers = b"\x88" + literal(b"grpc-status", b"2") + literal(b"grpc-message", words)
             return frame(HEADERS, 5, 1, trailers)
-        content = getattr(self, f"_{method}")(message)
+        content = getattr(self, "do" + re.sub("([A-Z])", r"_\1", method).lower())(message)
         return frame(HEADERS, 4, 1, b"\x88") + frame(DATA, 0, 1, b"\0" + len(content).to_bytes(4, "big") + content)
 
-    def _Status(self, _message: bytes) -> bytes:
+    def do_status(self, _message: bytes) -> bytes:
         return field(1, b"") + field(2, field(1, "config") + field(2, json.dumps(self.config)))
 
-    def _Version(self, _message: bytes) -> bytes:
+    def do_version(self, _message: bytes) -> bytes:
         return field(3, "1.7.24")
 
-    def _Plugins(self, _message: bytes) -> bytes:
+    def do_plugins(self, _message: bytes) -> bytes:
         return field(1, field(1, "io.containerd.grpc.v1") + field(2, "cri"))
 
-    def _ImageStatus(self, message: bytes) -> bytes:
+    def do_image_status(self, message: bytes) -> bytes:
         name = dict(fields(dict(fields(message))[1]))[1].decode()
         return field(1, field(1, self.images[name])) if name in self.images else b""
 
-    def _RunPodSandbox(self, message: bytes) -> bytes:
+    def do_run_pod_sandbox(self, message: bytes) -> bytes:
         name = f"pod{len(self.calls)}"
         self.pods[name] = message
+        self.made.append(message)
         return field(1, name)
 
-    def _CreateContainer(self, message: bytes) -> bytes:
+    def do_create_container(self, message: bytes) -> bytes:
         self.containers.append(message)
         return field(1, "container1")
 
-    def _StartContainer(self, message: bytes) -> bytes:
+    def do_start_container(self, message: bytes) -> bytes:
         assert dict(fields(message)) == {1: b"container1"}
         pod, config = (dict(fields(dict(fields(self.containers[-1]))[number])) for number in (3, 2))
         folder = self.root / pod[3].decode().lstrip("/")
         (folder / config[11].decode()).write_text(self.log)
         return b""
 
-    def _ContainerStatus(self, _message: bytes) -> bytes:
+    def do_container_status(self, _message: bytes) -> bytes:
         status = self.statuses.pop(0) if self.statuses else self.status
         told = b"" if status is None else field(3, 2) + (field(7, status) if status else b"")
         return field(1, field(1, "container1") + told)
 
-    def _ListPodSandbox(self, message: bytes) -> bytes:
+    def do_list_pod_sandbox(self, message: bytes) -> bytes:
         wanted = dict(fields(dict(fields(message))[1]))[3]
         labelled = [name for name, pod in self.pods.items() if _label(pod) == wanted]
         return b"".join(field(1, field(1, name) + field(3, 1)) for name in labelled)
 
-    def _StopPodSandbox(self, message: bytes) -> bytes:
+    def do_stop_pod_sandbox(self, message: bytes) -> bytes:
         assert dict(fields(message))[1].decode() in self.pods
         return b""
 
-    def _RemovePodSandbox(self, message: bytes) -> bytes:
+    def do_remove_pod_sandbox(self, message: bytes) -> bytes:
         del self.pods[dict(fields(message))[1].decode()]
         return b""
 

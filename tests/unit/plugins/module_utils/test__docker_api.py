@@ -69,7 +69,8 @@ class _HttpHandler(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(b"".join(piece or b"" for piece in self.server.pieces))
 
-    do_DELETE = do_POST
+    def do_DELETE(self) -> None:
+        self.do_POST()
 
     def do_GET(self) -> None:
         self.server.requests.append(f"{self.path} for {self.headers['Host']}")

@@ -18,7 +18,6 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import (
     label_new_files,
     run_in,
 )
-
 from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.fake_docker import docker_host
 from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.fake_systemd import FILE, FakeSystemd
 

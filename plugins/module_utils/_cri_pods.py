@@ -1,0 +1,196 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+# Private to this collection: a pod with one container through a CRI (containerd, CRI-O).  Nothing is ever pulled, and
+# no network is needed: the pod has the host's, for which no plugin is asked.
+
+from __future__ import annotations
+
+import os
+import shutil
+import typing as t
+import uuid
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._containers import (
+    LABEL,
+    NAME,
+    Deadline,
+    End,
+    NotRunError,
+    Order,
+    shortened,
+)
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._grpc import CallError, call, field, fields, numbers
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
+
+# runtime.v1 of k8s.io/cri-api (api.proto); the numbers below are its fields.
+_RUNTIME = "/runtime.v1.RuntimeService/"
+_IMAGES = "/runtime.v1.ImageService/ImageStatus"
+# NamespaceMode.NODE and ContainerState.CONTAINER_EXITED.
+_NODE, _EXITED = 2, 2
+# A slice of every host, for the pods of runtimes that ask systemd for their control groups.
+_SLICE = "system.slice"
+# Where the container's output goes: a folder of its own that only root can enter.
+_FOLDER = f"/run/{NAME}"
+_LOG = "output.log"
+# Seconds for the removal, which comes after all else has had its time.
+_REMOVAL = 30.0
+# On a node of a cluster the kubelet ends pods that it does not know, within seconds: with SIGTERM, then SIGKILL.
+_ENDED_BY_OTHERS = (143, 137)
+_ATTEMPTS = 3
+
+
+class Cri(t.NamedTuple):
+    """A CRI on a host: the engine's name, its socket, and what its pods need.
+
+    ``sandbox_image`` is that of every pod's first container, None where it is unknown; ``systemd_cgroup`` says whether
+    the runtime wants a slice.
+    """
+
+    host: HostRoot
+    engine: str
+    socket: str
+    sandbox_image: str | None
+    systemd_cgroup: bool
+
+
+class CriPods:
+    """Pods of one CRI."""
+
+    def __init__(self, cri: Cri) -> None:
+        self._cri = cri
+        self._deadline = Deadline(_REMOVAL)
+        self.left_behind = ""
+
+    def run(self, order: Order) -> End:
+        self._deadline = Deadline(order.timeout)
+        image = self._local(order.image, "image", "or name another one in image")
+        if self._cri.sandbox_image:
+            self._local(self._cri.sandbox_image, "pause image", "or configure another one")
+        for attempt in range(1, _ATTEMPTS + 1):
+            end = self._run(order, image)
+            if end.status not in _ENDED_BY_OTHERS or attempt == _ATTEMPTS:
+                return end
+        raise AssertionError
+
+    def _run(self, order: Order, image: str) -> End:
+        self._remove_all()
+        try:
+            self._make_folder()
+            return self._ended(order, image)
+        finally:
+            spent, self._deadline = self._deadline, Deadline(_REMOVAL)
+            self.left_behind = self._remove_all()
+            self._deadline = spent
+
+    def _ended(self, order: Order, image: str) -> End:
+        pod_config = self._pod_config()
+        pod = self._made("RunPodSandbox", field(1, pod_config) + field(2, order.runtime), "start the pod")
+        request = field(1, pod) + field(2, _container_config(order, image)) + field(3, pod_config)
+        container = self._made("CreateContainer", request, "create the container")
+        self._call("StartContainer", field(1, container), "start the container")
+        status = self._deadline.ended(lambda: self._status(container))
+        if status is None:
+            raise NotRunError(
+                f"It did not end within {order.timeout:g} seconds",
+                "Give it more with timeout, or a command that ends by itself.",
+                self._output(),
+            )
+        return End(status, self._output())
+
+    def _pod_config(self) -> bytes:
+        metadata = field(1, NAME) + field(2, str(uuid.uuid4())) + field(3, "default")
+        namespaces = field(2, field(1, field(1, _NODE)))
+        parent = field(1, _SLICE) if self._cri.systemd_cgroup else b""
+        return field(1, metadata) + field(3, _FOLDER) + field(6, _label()) + field(8, parent + namespaces)
+
+    # -- what the CRI has ----------------------------------------------------------------------------------------
+
+    def _local(self, image: str, kind: str, otherwise: str) -> str:
+        """The identifier of an image that is on this host, for which no CRI asks a registry."""
+        answer = self._call(_IMAGES, field(1, field(1, image)), f"say whether it has the {kind} {image}")
+        found = dict(fields(answer)).get(1)
+        if found is None:
+            load = f"ctr --namespace k8s.io images import FILE, {otherwise}"
+            if self._cri.engine != "containerd":
+                load = f"podman load --input FILE, {otherwise}"
+            raise NotRunError(
+                f"The {kind} {image} is not on this host, and nothing is pulled here",
+                f"Load it first, for example with {load}.",
+                tried=False,
+            )
+        return dict(fields(found)).get(1, b"").decode("utf-8", "replace") or image
+
+    def _status(self, container: str) -> int | None:
+        answer = self._call("ContainerStatus", field(1, container), "tell how the container is")
+        told = dict(numbers(dict(fields(answer)).get(1, b"")))
+        # A zero is not sent.
+        return told.get(7, 0) if told.get(3) == _EXITED else None
+
+    def _remove_all(self) -> str:
+        """Remove all pods that this module has ever left here; returns why one stays, if one does."""
+        try:
+            found = self._call("ListPodSandbox", field(1, field(3, _label())), "list its pods")
+            for pod in [dict(fields(content)).get(1, b"") for number, content in fields(found) if number == 1]:
+                self._call("StopPodSandbox", field(1, pod), "stop the pod")
+                self._call("RemovePodSandbox", field(1, pod), "remove the pod")
+        except NotRunError as error:
+            return f"The pod may still be there: {error.problem}"
+        finally:
+            shutil.rmtree(self._cri.host.outer(_FOLDER), ignore_errors=True)
+        return ""
+
+    # -- its output ----------------------------------------------------------------------------------------------
+
+    def _make_folder(self) -> None:
+        try:
+            os.mkdir(self._cri.host.outer(_FOLDER), 0o700)
+        except OSError as error:
+            raise NotRunError(
+                f"{_FOLDER} cannot be made: {error.strerror}", "Run the task as root (become: true)."
+            ) from error
+
+    def _output(self) -> str:
+        """The log without what the CRI puts before each line: a time, the stream, and P where the line goes on."""
+        text = ""
+        for line in self._cri.host.read_text(f"{_FOLDER}/{_LOG}").splitlines():
+            _time, _stream, tag, words = [*line.split(" ", 3), "", "", ""][:4]
+            text += words + ("" if tag.startswith("P") else "\n")
+        return shortened(text)
+
+    # -- the socket ----------------------------------------------------------------------------------------------
+
+    def _made(self, method: str, request: bytes, doing: str) -> str:
+        answer = self._call(method, request, doing)
+        try:
+            return dict(fields(answer))[1].decode("utf-8")
+        except (KeyError, ValueError) as error:
+            raise NotRunError(f"{self._cri.engine} does not say what it made of it") from error
+
+    def _call(self, method: str, request: bytes, doing: str) -> bytes:
+        path = method if method.startswith("/") else _RUNTIME + method
+        try:
+            return call(self._cri.host.outer(self._cri.socket), path, request, self._deadline.left())
+        except CallError as error:
+            raise NotRunError(f"{self._cri.engine} cannot {doing}: {error}", output=self._output()) from error
+        except (OSError, ValueError) as error:
+            raise NotRunError(
+                f"{self._cri.engine} gives no proper answer on {self._cri.socket} when it is to {doing}"
+                f" ({str(error) or 'it says nothing'})",
+                "Give it more time with timeout, or look at its journal.",
+            ) from error
+
+
+def _label() -> bytes:
+    return field(1, LABEL) + field(2, "1")
+
+
+def _container_config(order: Order, image: str) -> bytes:
+    # The command stands in place of the image's own, which may do anything.
+    config = field(1, field(1, NAME)) + field(2, field(1, image))
+    config += b"".join(field(3, word) for word in order.command)
+    config += b"".join(field(6, field(1, name) + field(2, value)) for name, value in order.environment.items())
+    return config + field(9, _label()) + field(11, _LOG)

@@ -1,0 +1,230 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+# Private to this collection: what a container with a GPU needs of its host beside an engine, read without running
+# anything: the driver, its devices, the toolkit and its configuration, and a CDI specification.
+
+from __future__ import annotations
+
+import posixpath
+import re
+import typing as t
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import (
+    ConfigurationError,
+    GpufleetError,
+    HostError,
+)
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._runtime_set import (
+    MAIN_PROGRAM,
+    MODE_NAMES,
+    MODE_PROGRAMS,
+)
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
+
+DRIVER, DEVICES, TOOLKIT, CONFIG, CDI = "driver", "device nodes", "toolkit", "config.toml", "CDI"
+
+_VERSION_FILES = ("/proc/driver/nvidia/version", "/sys/module/nvidia/version")
+_VERSION = re.compile(r"\b[0-9]{3,}\.[0-9]+(?:\.[0-9]+)*\b")
+_GPUS = "/proc/driver/nvidia/gpus"
+_PCI_VENDORS = "/sys/bus/pci/devices/*/vendor"
+_NVIDIA = "0x10de"
+# What makes each of the nodes that every container with a GPU needs.
+_CONTROL_NODES = {"/dev/nvidiactl": "nvidia-modprobe -c 0", "/dev/nvidia-uvm": "nvidia-modprobe -u -c 0"}
+_CONFIG_FILE = "/etc/nvidia-container-runtime/config.toml"
+# Below the folder of the programs, where these were installed into one of their own.
+_OWN_CONFIG_FILE = ".config/nvidia-container-runtime/config.toml"
+_HOOK, _CLI = "nvidia-container-runtime-hook", "nvidia-container-cli"
+_CDI_PROGRAMS = ("nvidia-ctk", "nvidia-cdi-hook")
+_SPECIFICATION_FOLDERS = ("/etc/cdi", "/var/run/cdi")
+_KIND = b"nvidia.com/gpu"
+_SECTION = "nvidia-container-runtime"
+
+
+class Check(t.NamedTuple):
+    """What was found of one link; ``ok`` is None where it could not be judged, ``advice`` is for a broken one."""
+
+    link: str
+    ok: bool | None
+    detail: str
+    advice: str = ""
+
+
+def holds(link: str, detail: str) -> Check:
+    return Check(link, ok=True, detail=detail)
+
+
+def breaks(link: str, detail: str, advice: str = "") -> Check:
+    return Check(link, ok=False, detail=detail, advice=advice)
+
+
+def unjudged(link: str, detail: str) -> Check:
+    return Check(link, ok=None, detail=detail)
+
+
+class GpuLinks:
+    """These links of one host, for a runtime with the program ``program`` (None: unknown).
+
+    ``runtime_dir`` is where the toolkit's programs are, None for the folder of that program.
+    """
+
+    def __init__(self, host: HostRoot, runtime_name: str, program: str | None, runtime_dir: str | None) -> None:
+        self._host = host
+        self._name = runtime_name
+        self._program = program
+        found = posixpath.dirname(program) if program and program.startswith("/") else ""
+        self._folder = runtime_dir or found or "/usr/bin"
+        self._settings: dict[str, t.Any] | None = None
+
+    def checks(self) -> list[Check]:
+        """All that these links are, in the order of the chain; CDI only where it is the way in."""
+        looks = [self.driver, self.devices, self.toolkit, self.config]
+        return [look() for look in looks] + ([self.cdi()] if self.way() == "cdi" else [])
+
+    # -- the driver ----------------------------------------------------------------------------------------------
+
+    def driver(self) -> Check:
+        path = next((path for path in _VERSION_FILES if self._host.exists(path)), None)
+        if path is not None:
+            version = _VERSION.search(self._host.read_text(path))
+            return holds(DRIVER, f"The driver {version.group() if version else 'of unknown version'} is loaded.")
+        vendors = self._host.glob(_PCI_VENDORS)
+        if vendors and not any(self._host.read_text(vendor).strip() == _NVIDIA for vendor in vendors):
+            return breaks(
+                DRIVER,
+                f"{_VERSION_FILES[0]} is not there, and this host has no NVIDIA device on its PCI bus.",
+                "Verify hosts without a GPU with level: engine.",
+            )
+        return breaks(
+            DRIVER,
+            f"{_VERSION_FILES[0]} is not there: no NVIDIA driver is loaded.",
+            "Install NVIDIA's driver, load it with modprobe nvidia, and look at the kernel's log if that fails.",
+        )
+
+    def devices(self) -> Check:
+        nodes = [node for node in _CONTROL_NODES if not self._host.exists(node)]
+        if nodes:
+            return breaks(
+                DEVICES, f"{' and '.join(nodes)} {_is(nodes)} not there.", f"Run {_CONTROL_NODES[nodes[-1]]}."
+            )
+        gpus = len(self._host.readable_entries(_GPUS))
+        there = [node for node in self._host.readable_entries("/dev") if re.match(r"nvidia[0-9]+\Z", node)]
+        if not gpus:
+            return breaks(DEVICES, f"{_GPUS} has no entries: the driver has found no GPU.", "Look at the kernel's log.")
+        if len(there) < gpus:
+            return breaks(
+                DEVICES,
+                f"The driver has found {gpus} GPUs, but of their nodes /dev/nvidia0 and so on {len(there)} are there.",
+                "Run nvidia-smi as root, which makes them.",
+            )
+        return holds(DEVICES, f"The nodes of {gpus} {'GPU is' if gpus == 1 else 'GPUs are'} there.")
+
+    # -- the toolkit ---------------------------------------------------------------------------------------------
+
+    def toolkit(self) -> Check:
+        program = self._program or f"{self._folder}/{MAIN_PROGRAM}"
+        missing = [] if self._host.find_executable([program]) else [program]
+        legacy = [name for name in (_HOOK, _CLI) if not self._found(name)]
+        modern = [] if any(self._found(name) for name in _CDI_PROGRAMS) else [" or ".join(_CDI_PROGRAMS)]
+        way = self.way()
+        # Which of the two ways the runtime takes by itself depends on its version.
+        missing += {"legacy": legacy, "cdi": modern}.get(way, legacy + modern if legacy and modern else [])
+        if missing:
+            return breaks(
+                TOOLKIT,
+                f"{', '.join(missing)} {_is(missing)} not there.",
+                "Install the NVIDIA Container Toolkit (package nvidia-container-toolkit), or name its folder in"
+                " runtime_dir.",
+            )
+        return holds(TOOLKIT, f"{program} is there, and what it needs.")
+
+    def _found(self, name: str) -> bool:
+        return self._host.find_executable([f"{self._folder}/{name}", name]) is not None
+
+    def way(self) -> str:
+        """How the runtime puts GPUs into containers: ``cdi``, ``legacy``, or as its version decides (``auto``)."""
+        programs = {path: mode for mode, path in MODE_PROGRAMS.items()}
+        by_program = programs.get(posixpath.basename(self._program or ""))
+        by_name = next((mode for mode, name in MODE_NAMES.items() if name == self._name), None)
+        if by_name is None and self._name.endswith("-cdi"):
+            by_name = "cdi"
+        mode = by_program or by_name or self._setting("mode")
+        return mode if mode in ("cdi", "legacy") else "auto"
+
+    # -- its configuration ---------------------------------------------------------------------------------------
+
+    def config(self) -> Check:
+        path = self._config_file()
+        try:
+            content = self._host.read(path)
+            if content is None:
+                return holds(CONFIG, f"{path} is not there, so that the toolkit's own settings apply.")
+            self._parsed(path, content)
+        except ConfigurationError as error:
+            place = f"{error.path}, line {error.line}" if error.line is not None else error.path
+            return breaks(
+                CONFIG,
+                f"{place}: {error.problem}.",
+                "Correct the file, or make it anew with nvidia-ctk --quiet config --output FILE.",
+            )
+        except HostError as error:
+            return breaks(CONFIG, str(error))
+        except GpufleetError as error:
+            # Nothing on this host can read TOML.
+            return unjudged(CONFIG, f"{path} was not judged. {error}")
+        return holds(CONFIG, f"{path} is valid.")
+
+    def _config_file(self) -> str:
+        own = posixpath.join(self._folder, _OWN_CONFIG_FILE)
+        return own if self._host.exists(own) else _CONFIG_FILE
+
+    def _parsed(self, path: str, content: bytes) -> dict[str, t.Any]:
+        # Only a host on which these links are looked at pays for this import.
+        from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_document import (  # noqa: PLC0415
+            TomlDocument,
+        )
+
+        return TomlDocument.from_bytes(path, content).data
+
+    def _setting(self, *names: str) -> t.Any:
+        """What config.toml says of the runtime, None where it says nothing or cannot be read."""
+        if self._settings is None:
+            path = self._config_file()
+            try:
+                self._settings = self._parsed(path, self._host.read(path) or b"")
+            except GpufleetError:
+                self._settings = {}
+        found: t.Any = self._settings
+        for name in (_SECTION, *names):
+            found = found.get(name) if isinstance(found, dict) else None
+        return found
+
+    # -- CDI -----------------------------------------------------------------------------------------------------
+
+    def cdi(self) -> Check:
+        named = self._setting("modes", "cdi", "spec-dirs")
+        folders = [name for name in named if isinstance(name, str)] if isinstance(named, list) else []
+        folders = folders or list(_SPECIFICATION_FOLDERS)
+        for folder in folders:
+            for name in self._host.readable_entries(folder):
+                path = f"{folder.rstrip('/')}/{name}"
+                if name.endswith((".yaml", ".json")) and self._mentions(path):
+                    return holds(CDI, f"{path} describes {_KIND.decode()}.")
+        return breaks(
+            CDI,
+            f"No specification in {' or '.join(folders)} describes {_KIND.decode()}.",
+            "Run nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml.",
+        )
+
+    def _mentions(self, path: str) -> bool:
+        try:
+            return _KIND in (self._host.read(path) or b"")
+        except GpufleetError:
+            return False
+
+
+def _is(names: t.Sequence[str]) -> str:
+    return "is" if len(names) == 1 else "are"

@@ -1,0 +1,319 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+# Private to this collection: whether an engine can start a container through a runtime, and if not, which link of the
+# chain from the driver to the container is broken.
+
+from __future__ import annotations
+
+import typing as t
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._containers import End, NotRunError, Order, interruptible
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import (
+    Action,
+    ConfiguredState,
+    Context,
+    parse_version,
+)
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import ENGINES
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu_links import (
+    CDI,
+    CONFIG,
+    DEVICES,
+    DRIVER,
+    TOOLKIT,
+    Check,
+    GpuLinks,
+    breaks,
+    holds,
+    unjudged,
+)
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_files import HostFiles
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._masking import mask_urls
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._planning import ask_version
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._containers import Containers
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import Engine, Installation, LiveState
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._judging import Runner
+
+FILE, LIVE, CONTAINER = "engine file", "live engine", "container"
+# In the order in which one depends on the other.
+LINKS = (DRIVER, DEVICES, TOOLKIT, CONFIG, FILE, LIVE, CDI, CONTAINER)
+LEVELS = ("config", "engine", "gpu")
+# What a container runs that shows what a level is about.
+COMMANDS = {"engine": ("true",), "gpu": ("nvidia-smi", "-L")}
+# The toolkit's word for no GPU at all: the runtime starts such a container on every host, whatever the image asks for.
+_GPUS = {"engine": "void", "gpu": "all"}
+# How a shell or a low-level runtime tells that there is no such program in an image.
+_NO_SUCH_PROGRAM, _NOT_FOUND = 127, "executable file not found"
+_KILLED = (137, 143)
+# Lines of a container's output that a message quotes.
+_QUOTED = 5
+
+
+class Wanted(t.NamedTuple):
+    """The task's parameters; ``command`` is empty where that of the level is meant."""
+
+    engine: str
+    level: str = "config"
+    runtime_name: str = "nvidia"
+    image: str | None = None
+    command: tuple[str, ...] = ()
+    runtime_dir: str | None = None
+    config_path: str | None = None
+    service: str | None = None
+    socket: str | None = None
+    timeout: float = 60.0
+
+
+class BrokenChainError(GpufleetError):
+    """A link is broken; the details are the module's results."""
+
+    def __init__(self, message: str, details: t.Mapping[str, t.Any]) -> None:
+        super().__init__(message)
+        self.details = details
+
+
+class Verification:
+    """One engine of one host, looked at link by link.  Nothing is changed but what a container needs and leaves."""
+
+    def __init__(self, wanted: Wanted, host: HostRoot, run: Runner) -> None:
+        self.wanted = _checked(wanted, host)
+        self.host = host
+        self.run = run
+        self.engine: Engine = ENGINES[wanted.engine]()
+        installation: Installation = self.engine.inspect(host, wanted.service)
+        self.installation = installation._replace(
+            socket=self.wanted.socket or installation.socket,
+            config_path=self.wanted.config_path or installation.config_path,
+        )
+        self.live: LiveState | None = self.engine.live(host, self.installation)
+        self.state: ConfiguredState | None = None
+        self.program: str | None = None
+        self.output = ""
+        # Whether a container failed for a reason that may lie outside of it.
+        self.unexplained = False
+        self.warnings: list[str] = []
+
+    def execute(self, check_mode: bool) -> dict[str, t.Any]:
+        """The module's results.  Raises BrokenChainError for a broken link."""
+        file = self._file()
+        checks = [file, self._live()]
+        links = GpuLinks(self.host, self.wanted.runtime_name, self.program, self.wanted.runtime_dir)
+        if self.wanted.level == "gpu":
+            checks += links.checks()
+        hint = ""
+        if self.wanted.level != "config" and not _broken(checks):
+            checks.append(self._container(check_mode))
+            if self.unexplained and self.wanted.level == "engine":
+                hint = _hint(links.checks())
+        checks.sort(key=lambda check: LINKS.index(check.link))
+        broken = _broken(checks)
+        result = {
+            "changed": False,
+            "checks": [{"link": check.link, "ok": check.ok, "detail": mask_urls(check.detail)} for check in checks],
+            "broken": broken.link if broken is not None else None,
+            "output": self.output,
+        }
+        if broken is not None:
+            words = [f"{broken.link}: {broken.detail}", broken.advice, hint, *self.warnings]
+            raise BrokenChainError(mask_urls(" ".join(word for word in words if word)), result)
+        skipped = [f"{check.link}: {check.detail}" for check in checks if check.ok is None]
+        return {**result, "warnings": [mask_urls(warning) for warning in [*skipped, *self.warnings]]}
+
+    # -- the engine ----------------------------------------------------------------------------------------------
+
+    def _context(self) -> Context:
+        version = self.live.version if self.live is not None else None
+        version = version or ask_version(self.engine, self.installation, self.host, self.run)
+        files = HostFiles(self.host, self.engine.name)
+        path = self.host.resolve(self.installation.config_path)
+        # What was recorded of the file is of no concern here, and perhaps for root's eyes only.
+        content, unit = self.host.read(path), self.installation.unit
+        return Context(path, content, None, unit, parse_version(version or ""), self.host.same_program, files)
+
+    def _file(self) -> Check:
+        """Whether the runtime is in what the engine's files and flags say, and its program on the host."""
+        name, engine, path = self.wanted.runtime_name, self.engine.name, self.installation.config_path
+        try:
+            state = self.state = self.engine.configured(self._context())
+        except GpufleetError as error:
+            return breaks(FILE, str(error))
+        if engine == "containerd" and not state.lists_runtimes:
+            return breaks(
+                FILE,
+                f"{path} or a file that it imports switches containerd's CRI off.",
+                "Take it out of disabled_plugins there, and restart containerd.",
+            )
+        flags = self.installation.unit.flag_values("--add-runtime") if self.installation.unit is not None else []
+        flagged = {flag.partition("=")[0]: flag.partition("=")[2] for flag in flags}
+        if name not in state.runtimes and name not in state.flagged_runtimes:
+            known = ", ".join(sorted([*state.runtimes, *state.flagged_runtimes])) or "none"
+            return breaks(
+                FILE,
+                f"{path} and what belongs to it register no runtime {name}. Registered: {known}.",
+                "Register it with nvidia_runtime_config, or correct runtime_name.",
+            )
+        self.program = _program_of(state.runtimes.get(name)) or flagged.get(name)
+        if self.program is None:
+            return holds(FILE, f"{path} registers {name}, without a program of its own.")
+        if self.host.find_executable([self.program]) is None:
+            return breaks(
+                FILE,
+                f"{path} registers {name} as {self.program}, which is no executable file on this host.",
+                "Install the NVIDIA Container Toolkit, or correct runtime_dir when registering it.",
+            )
+        return holds(FILE, f"{path} registers {name} as {self.program}.")
+
+    def _live(self) -> Check:
+        """Whether the daemon runs, answers, and runs with what its files say now."""
+        name, engine, installation = self.wanted.runtime_name, self.engine.name, self.installation
+        if not self.host.live:
+            return unjudged(LIVE, f"An offline tree has no running {engine}: only its files were looked at.")
+        journal = f"Look at journalctl --unit {installation.service}."
+        if installation.pid is None:
+            start = f"Start it with systemctl start {installation.service}; if it does not stay, look at its journal."
+            return breaks(LIVE, f"{engine} does not run as {installation.service}.", start)
+        if self.live is None:
+            problem = f"{engine} runs, but does not answer on {installation.socket}."
+            return breaks(LIVE, problem, f"{journal} If it listens elsewhere, name that in socket.")
+        ailment = self.engine.ailment(self.host, installation, self.state or ConfiguredState())
+        if ailment:
+            return breaks(LIVE, f"{engine} runs, but {ailment}.", journal)
+        restart = "Let it take its files over with nvidia_runtime_restart."
+        if not self.live.silent and name not in self.live.runtimes:
+            known = ", ".join(sorted(self.live.runtimes)) or "none"
+            return breaks(LIVE, f"The running {engine} knows no runtime {name}. It knows: {known}.", restart)
+        if self.state is not None and self.engine.catch_up(self.live, self.state) is not Action.NONE:
+            problem = f"{engine} runs with something else than {installation.config_path} says by now."
+            return breaks(LIVE, problem, restart)
+        if self.live.silent:
+            told = f"{engine} runs and has read its files as they are; it does not tell which runtimes it knows."
+            return holds(LIVE, told)
+        return holds(LIVE, f"The running {engine} {self.live.version} knows {name}.")
+
+    # -- the container -------------------------------------------------------------------------------------------
+
+    def _container(self, check_mode: bool) -> Check:
+        wanted = self.wanted
+        if check_mode:
+            return unjudged(CONTAINER, "No container is started in check mode.")
+        order = Order(
+            image=wanted.image or "",
+            command=wanted.command or COMMANDS[wanted.level],
+            runtime=wanted.runtime_name,
+            environment={"NVIDIA_VISIBLE_DEVICES": _GPUS[wanted.level]},
+            timeout=wanted.timeout,
+        )
+        try:
+            end = self._started(order)
+        except NotRunError as error:
+            self.output = mask_urls(error.output)
+            lacking = _NOT_FOUND in error.problem
+            self.unexplained = error.tried and not lacking
+            advice = self._about_program() if lacking else error.advice or self._look()
+            return breaks(CONTAINER, f"{error.problem.rstrip('.')}.{self._quoted()}", advice)
+        self.output = mask_urls(end.output)
+        ran = f"{' '.join(order.command)} in a container of {order.image}, started through {order.runtime},"
+        if end.status:
+            self.unexplained = end.status != _NO_SUCH_PROGRAM
+            return breaks(
+                CONTAINER, f"{ran} ended with status {end.status}.{self._quoted()}", self._meaning(end.status)
+            )
+        return holds(CONTAINER, f"{ran} ended with status 0.")
+
+    def _started(self, order: Order) -> End:
+        # Only these levels pay for the imports.
+        from ansible_collections.gpufleet.nvidia.plugins.module_utils._lock import host_lock  # noqa: PLC0415
+
+        # Whoever holds the lock is alone: all other containers of ours are leftovers.
+        with host_lock(self.host), interruptible():
+            containers = self._containers()
+            try:
+                return containers.run(order)
+            finally:
+                if containers.left_behind:
+                    self.warnings.append(f"{containers.left_behind.rstrip('.')}.")
+
+    def _containers(self) -> Containers:
+        socket = self.installation.socket
+        if self.engine.name == "docker":
+            from ansible_collections.gpufleet.nvidia.plugins.module_utils._docker_containers import (  # noqa: PLC0415
+                DockerContainers,
+            )
+
+            return DockerContainers(self.host.outer(socket), socket)
+        from ansible_collections.gpufleet.nvidia.plugins.module_utils._containerd_sandbox import (  # noqa: PLC0415
+            sandbox_image,
+            wants_slice,
+        )
+        from ansible_collections.gpufleet.nvidia.plugins.module_utils._cri_api import status  # noqa: PLC0415
+        from ansible_collections.gpufleet.nvidia.plugins.module_utils._cri_pods import Cri, CriPods  # noqa: PLC0415
+
+        said = status(self.host.outer(socket))
+        told = said.config if said is not None else {}
+        binary = self.installation.binary if self.engine.name == "containerd" else None
+        image = sandbox_image(told, binary, self.installation.config_path, self.host, self.run)
+        return CriPods(Cri(self.host, self.engine.name, socket, image, wants_slice(told, self.wanted.runtime_name)))
+
+    def _meaning(self, status: int) -> str:
+        if status == _NO_SUCH_PROGRAM:
+            return self._about_program()
+        if status in _KILLED:
+            return "It was killed: for want of memory, or by somebody who does not know it, such as a kubelet."
+        return self._look()
+
+    def _about_program(self) -> str:
+        if self.wanted.level == "gpu" and not self.wanted.command:
+            return "The runtime brings nvidia-smi along if it is installed on the host beside the driver."
+        return "The image has no such program: name another command or image."
+
+    def _look(self) -> str:
+        return (
+            f"Look at journalctl --unit {self.installation.service}. The runtime tells more with the setting debug of"
+            " nvidia-container-runtime in the toolkit's config.toml."
+        )
+
+    def _quoted(self) -> str:
+        lines = self.output.splitlines()[-_QUOTED:]
+        return f" It said: {' / '.join(lines)}." if lines else ""
+
+
+def _checked(wanted: Wanted, host: HostRoot) -> Wanted:
+    """The same with its paths normalised.  Raises GpufleetError for what cannot be done on this host."""
+    if wanted.level != "config" and not host.live:
+        raise GpufleetError(
+            f"level {wanted.level} starts a container, which needs a running host, and host_root {host.root!r} is an"
+            " offline tree. Use level: config, or set host_root_live: true if it is the file system of a running host."
+        )
+
+    def normal(name: str, path: str | None) -> str | None:
+        return None if path is None else host.check_path(name, path)
+
+    return wanted._replace(
+        runtime_dir=normal("runtime_dir", wanted.runtime_dir),
+        config_path=normal("config_path", wanted.config_path),
+        socket=normal("socket", wanted.socket),
+    )
+
+
+def _program_of(entry: t.Any) -> str | None:
+    """The program of a runtime: by path, or, where Docker is given a type in its place, by that type's option."""
+    options = entry.get("options") if isinstance(entry, dict) else None
+    named = options.get("BinaryName") if isinstance(options, dict) else None
+    program = (entry.get("path") if isinstance(entry, dict) else None) or named
+    return program if isinstance(program, str) and program else None
+
+
+def _broken(checks: t.Iterable[Check]) -> Check | None:
+    return next((check for check in checks if check.ok is False), None)
+
+
+def _hint(checks: t.Iterable[Check]) -> str:
+    """The likeliest cause of a container's failure on the host around it; a host without GPUs lacks all of it."""
+    broken = _broken(checks)
+    return f"Of what a GPU needs, this is not right either: {broken.link}: {broken.detail}" if broken else ""
