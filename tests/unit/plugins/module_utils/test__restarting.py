@@ -108,6 +108,12 @@ def test_a_request_that_does_not_show_at_once_is_no_failure(systemd: FakeSystemd
     assert restart(systemd).attempts == 1
 
 
+def test_what_runs_before_the_restart_begins_is_no_proof(systemd: FakeSystemd) -> None:
+    changes = configure(systemd)
+    systemd.hesitates = 5
+    assert restart(systemd, expect=NVIDIA, rollback=changes).state == "new"
+
+
 def test_a_start_that_fails_once_is_tried_again(systemd: FakeSystemd) -> None:
     ends = iter(["auto-restart", "active"])
     systemd.ends = lambda _text: next(ends)
@@ -127,6 +133,17 @@ def test_a_daemon_that_lacks_what_is_expected_is_not_proven(systemd: FakeSystemd
     assert "it does not know the runtime nvidia, its default runtime is runc, not nvidia, CDI is off." in message
     assert "There is no former state" in message
     assert done.state == "unknown"
+
+
+def test_a_daemon_that_has_answered_is_not_restarted_once_more(systemd: FakeSystemd) -> None:
+    _message, done = failure(systemd, expect=NVIDIA, retries=3)
+    assert done.attempts == 1
+
+
+def test_a_daemon_that_does_not_answer_is_not_proven(systemd: FakeSystemd) -> None:
+    message, done = failure(systemd, socket="/run/other.sock", allow_disruption=True)
+    assert "it does not answer on /run/other.sock" in message
+    assert done.socket == "/run/other.sock"
 
 
 def test_a_daemon_that_is_not_what_its_file_says_is_not_proven(systemd: FakeSystemd) -> None:
@@ -269,6 +286,22 @@ def test_what_systemd_refuses_is_told(systemd: FakeSystemd) -> None:
     assert systemd.text == OLD
 
 
+@pytest.mark.parametrize(
+    ("lines", "told"),
+    [
+        (["level=info msg=a", "level=error msg=b", 'time=x level=debug msg="c"', "d"], ["level=error msg=b", "d"]),
+        (["level=info msg=a", "level=info msg=b"], ["level=info msg=a", "level=info msg=b"]),
+        ([f"line {number}" for number in range(100)], [f"line {number}" for number in range(85, 100)]),
+    ],
+)
+def test_of_the_daemon_s_words_those_count_that_tell_something(
+    systemd: FakeSystemd, lines: list[str], told: list[str]
+) -> None:
+    systemd.ends, systemd.journal = (lambda _text: "failed"), lines
+    _message, done = failure(systemd)
+    assert list(done.journal) == told
+
+
 def test_the_daemon_s_words_have_no_secrets_in_them(systemd: FakeSystemd) -> None:
     systemd.docker.write(FILE, '{"log-opts": {"splunk-token": "tell-nobody"}}')
     changes = configure(systemd)
@@ -323,6 +356,65 @@ def test_what_a_reload_cannot_take_back_stays_if_a_restart_would_stop_containers
     assert done.state == "unknown"
     assert "COULD NOT BE PROVEN" in message
     assert systemd.text == OLD
+
+
+class Signalled(t.NamedTuple):
+    """Which processes are dockerd, who answers on the socket, and who got a signal."""
+
+    daemons: list[int]
+    answering: list[int]
+    got: list[int]
+
+
+@pytest.fixture
+def signalled(systemd: FakeSystemd, monkeypatch: pytest.MonkeyPatch) -> Signalled:
+    found = Signalled([4711], [4711], [])
+
+    def hang_up(_host: t.Any, pid: int, program: str) -> None:
+        assert program == "dockerd"
+        found.got.append(pid)
+        systemd.run(["chroot", "", "systemctl", "reload"])
+
+    monkeypatch.setattr(_taking_over, "is_program", lambda _host, pid, _program: pid in found.daemons)
+    monkeypatch.setattr(_taking_over, "sender_of", lambda _path, _greeting: (found.answering or [None])[0])
+    monkeypatch.setattr(_taking_over, "hang_up", hang_up)
+    return found
+
+
+def test_a_signal_goes_to_the_main_process_of_the_unit(systemd: FakeSystemd, signalled: Signalled) -> None:
+    changes = configure(systemd)
+    signalled.answering[:] = [5]
+    done = restart(systemd, action="reload", mode="signal", rollback=changes, expect=NVIDIA)
+    assert (done.state, done.mode, signalled.got) == ("new", "signal", [4711])
+
+
+def test_behind_a_wrapper_it_goes_to_the_one_that_answers(systemd: FakeSystemd, signalled: Signalled) -> None:
+    changes = configure(systemd)
+    signalled.daemons[:], signalled.answering[:] = [5, 6], [6]
+    assert restart(systemd, action="reload", mode="signal", rollback=changes).state == "new"
+    assert signalled.got == [6]
+
+
+def test_without_systemd_a_reload_is_a_signal(systemd: FakeSystemd, signalled: Signalled) -> None:
+    systemd.docker.path("/run/systemd/system").rmdir()
+    configure(systemd)
+    assert restart(systemd, action="reload").mode == "signal"
+    assert signalled.got == [4711]
+    with pytest.raises(GpufleetError, match="cannot be restarted"):
+        restart(systemd)
+    with pytest.raises(GpufleetError, match="cannot be restarted"):
+        restart(systemd, action="reload", mode="systemd")
+
+
+def test_nobody_that_is_not_the_engine_gets_a_signal(systemd: FakeSystemd, signalled: Signalled) -> None:
+    changes = configure(systemd)
+    signalled.daemons.clear()
+    message, done = failure(systemd, action="reload", mode="signal", rollback=changes)
+    assert "so none gets a signal" in message
+    assert not signalled.got
+    assert systemd.text == OLD
+    # It was never told of the other file.
+    assert done.state == "unknown"
 
 
 # -- before ----------------------------------------------------------------------------------------------------------
