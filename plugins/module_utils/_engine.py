@@ -79,6 +79,13 @@ class LiveState(t.NamedTuple):
     entries: t.Mapping[str, t.Any] = NOTHING
 
 
+class Ailment(t.NamedTuple):
+    """Why a daemon cannot do its work, in its own words if it has any; ``lasting`` if waiting will not help."""
+
+    words: str
+    lasting: bool = False
+
+
 class ConfiguredState(t.NamedTuple):
     """What a daemon that starts now would know, from its file and its unit's flags.
 
@@ -194,6 +201,7 @@ class Engine(t.Protocol):
     ``program`` is the name of its process, ``companions`` the units that start it or are started with it.
     ``no_reload`` says why a signal does not make it read its files again, and is empty for one that does; only such an
     engine needs a ``greeting``, which it answers on its socket.
+    ``default_aliases`` are names that a running daemon may give to its default runtime, whatever that is.
     ``judged_together``: whether its validator judges all files of a plan at once, or one after the other.
     ``tells_all``: whether a running daemon that answers tells of everything that our files can change.
     """
@@ -203,6 +211,7 @@ class Engine(t.Protocol):
     companions: tuple[str, ...]
     greeting: bytes
     no_reload: str
+    default_aliases: tuple[str, ...]
     syntax: str
     judged_together: bool
     tells_all: bool
@@ -235,8 +244,16 @@ class Engine(t.Protocol):
     def knows(self, runtime: str, state: ConfiguredState, version: tuple[int, ...] | None) -> bool:
         """Whether an engine of ``version`` that starts in ``state`` defines ``runtime``, be it built in."""
 
-    def ailment(self, host: HostRoot, installation: Installation, state: ConfiguredState) -> str:
-        """Why a daemon that runs cannot do its work, in its own words if it has any; empty if nothing is known."""
+    def ailment(
+        self, host: HostRoot, installation: Installation, live: LiveState, state: ConfiguredState | None
+    ) -> Ailment | None:
+        """Why a daemon that runs, and says ``live`` of itself, cannot do its work; None if nothing is known.
+
+        ``state`` is what it is meant to do, None where that is of no concern.
+        """
+
+    def sources(self, host: HostRoot, installation: Installation) -> list[str]:
+        """The files that its configuration consists of.  Raises GpufleetError."""
 
     def try_runtimes(
         self, host: HostRoot, installation: Installation, runtimes: t.Sequence[str], run: Runner

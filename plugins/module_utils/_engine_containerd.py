@@ -15,7 +15,13 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._containerd_plan i
     configured_state,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._containerd_writer import BUILTIN_DEFAULT
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import Action, Installation, LiveState, Trial
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import (
+    Action,
+    Ailment,
+    Installation,
+    LiveState,
+    Trial,
+)
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_files import HostFiles
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._processes import outdated
@@ -49,6 +55,7 @@ _TOLD = {
 class _Containerd(TomlEngine):
     name = "containerd"
     program = "containerd"
+    default_aliases: tuple[str, ...] = (LEGACY_DEFAULT_NAME,)
     no_reload = "containerd ends on the signal that others take for a reload"
     config_path = "/etc/containerd/config.toml"
     drop_in_path: str | None = DROP_IN
@@ -129,18 +136,30 @@ class _Containerd(TomlEngine):
         lone = version is not None and version < BUILTIN_STAYS_SINCE and bool(state.runtimes)
         return runtime == BUILTIN_DEFAULT and not lone
 
-    def ailment(self, host: HostRoot, installation: Installation, state: ConfiguredState) -> str:
+    def ailment(
+        self, host: HostRoot, installation: Installation, live: LiveState, state: ConfiguredState | None
+    ) -> Ailment | None:
+        # One that tells of its runtimes has a CRI that works.
+        if not live.silent:
+            return None
         # Only a restart pays for this import.
         from ansible_collections.gpufleet.nvidia.plugins.module_utils._containerd_api import plugins  # noqa: PLC0415
 
         told = plugins(host.outer(installation.socket))
         if told is None:
-            return f"it does not answer on {installation.socket}"
+            return Ailment(f"it does not answer on {installation.socket}")
         parts = [plugin for plugin in told if plugin.serves_cri]
         broken = [f"{plugin.name}: {plugin.error}" for plugin in parts if plugin.error]
         if broken:
-            return f"its CRI is not loaded ({'; '.join(broken)})"
-        return "" if parts or not state.lists_runtimes else "its CRI is not there"
+            return Ailment(f"its CRI is not loaded ({'; '.join(broken)})", lasting=True)
+        if parts:
+            # One that has just started needs a moment.
+            return Ailment(f"its CRI does not answer on {installation.socket}")
+        # One that is switched off is not even listed.
+        return Ailment("its CRI is switched off", lasting=True) if state is not None and state.lists_runtimes else None
+
+    def sources(self, host: HostRoot, installation: Installation) -> list[str]:
+        return self._paths(host, installation)
 
     # -- the program ---------------------------------------------------------------------------------------------
 

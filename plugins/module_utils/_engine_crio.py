@@ -17,7 +17,13 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._crio_files import
     config_dir,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._crio_plan import CrioPlanner, configured_state
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import Action, Installation, LiveState, Trial
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import (
+    Action,
+    Ailment,
+    Installation,
+    LiveState,
+    Trial,
+)
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._processes import outdated
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_engine import TomlEngine
 
@@ -79,12 +85,18 @@ class _Crio(TomlEngine):
 
         return try_runtimes(host, run, installation.socket, runtimes)
 
-    def ailment(self, host: HostRoot, installation: Installation, _state: ConfiguredState) -> str:
+    def ailment(
+        self, host: HostRoot, installation: Installation, _live: LiveState, _state: ConfiguredState | None
+    ) -> Ailment | None:
         # Only a restart pays for this import.
         from ansible_collections.gpufleet.nvidia.plugins.module_utils._cri_api import status  # noqa: PLC0415
 
         answers = status(host.outer(installation.socket)) is not None
-        return "" if answers else f"it does not answer on {installation.socket}"
+        return None if answers else Ailment(f"it does not answer on {installation.socket}")
+
+    def sources(self, host: HostRoot, installation: Installation) -> list[str]:
+        directory = config_dir(installation.unit)
+        return [installation.config_path, *(host.walk(directory) if directory else [])]
 
     # -- the program ---------------------------------------------------------------------------------------------
 

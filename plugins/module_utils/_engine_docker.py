@@ -18,11 +18,17 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._docker_plan impor
     configured_state,
     is_builtin,
 )
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import Action, Installation, LiveState, Trial
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import (
+    Action,
+    Ailment,
+    Installation,
+    LiveState,
+    Trial,
+)
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import HostError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._json_document import JsonDocument
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._processes import process_of
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd_units import load_unit
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd_units import load_unit, unit_name
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import (
@@ -47,6 +53,7 @@ class _Docker:
     companions: tuple[str, ...] = (SOCKET_UNIT,)
     greeting = b"GET /_ping HTTP/1.0\r\n\r\n"
     no_reload = ""
+    default_aliases: tuple[str, ...] = ()
     syntax = "json"
     judged_together = False
     tells_all = True
@@ -59,7 +66,7 @@ class _Docker:
     # -- the host ------------------------------------------------------------------------------------------------
 
     def inspect(self, host: HostRoot, service: str | None = None) -> Installation:
-        service = service or self.service
+        service = unit_name(service or self.service)
         unit = load_unit(host, service, PROGRAM)
         programs = [unit.arguments[0]] if unit is not None and unit.arguments else []
         named = unit.flag_values("--config-file") if unit is not None else []
@@ -110,9 +117,14 @@ class _Docker:
             running_containers=int(info.get("ContainersRunning") or 0),
         )
 
-    def ailment(self, _host: HostRoot, _installation: Installation, _state: ConfiguredState) -> str:
+    def ailment(
+        self, _host: HostRoot, _installation: Installation, _live: LiveState, _state: ConfiguredState | None
+    ) -> Ailment | None:
         """A dockerd that answers does its work."""
-        return ""
+        return None
+
+    def sources(self, _host: HostRoot, installation: Installation) -> list[str]:
+        return [installation.config_path]
 
     def try_runtimes(
         self, _host: HostRoot, _installation: Installation, _runtimes: t.Sequence[str], _run: Runner
@@ -131,8 +143,11 @@ class _Docker:
         return sorted(_name_of(container) for container in containers if isinstance(container, dict))
 
     def _keeps_containers(self, host: HostRoot, installation: Installation) -> bool:
-        flags = installation.unit.arguments if installation.unit is not None else ()
-        return _settings(host, installation.config_path).get("live-restore") is True or "--live-restore" in flags
+        arguments = installation.unit.arguments if installation.unit is not None else ()
+        flags = [word for word in arguments if word.partition("=")[0] == "--live-restore"]
+        if flags:
+            return flags[-1].partition("=")[2] in ("", "1", "t", "true", "T", "TRUE", "True")
+        return _settings(host, installation.config_path).get("live-restore") is True
 
     # -- plans ---------------------------------------------------------------------------------------------------
 

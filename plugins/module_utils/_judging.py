@@ -13,7 +13,7 @@ import tempfile
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import PlannedFile
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, HostError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._validator_words import without_secrets
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._writing import explain
 
@@ -40,10 +40,8 @@ class Judge(t.NamedTuple):
     def check(self, files: t.Sequence[PlannedFile], context: Context) -> None:
         """Raises GpufleetError for files that the engine would not start with, or would misread."""
         if self.binary is None or not self.host.live:
-            if self.strict and files:
-                raise GpufleetError(
-                    f"validate is true, but no {self.engine.name} of this host can be run. Use validate: auto."
-                )
+            if files:
+                self._refuse_blind()
             return
         for group in [files] if self.engine.judged_together else [(file,) for file in files]:
             if group:
@@ -52,9 +50,14 @@ class Judge(t.NamedTuple):
     def objection(self, context: Context) -> str:
         """What the engine has against its files as they stand, in its own words; empty if nothing is known."""
         if self.binary is None:
-            return "its program is not there" if self.strict else ""
+            self._refuse_blind()
+            return ""
         standing = PlannedFile(context.path, context.content, context.content)
         return self._objection(self.binary, (standing,), context, None)
+
+    def _refuse_blind(self) -> None:
+        if self.strict:
+            raise HostError(f"validate is true, but no {self.engine.name} of this host can be run. Use validate: auto.")
 
     def _check(self, binary: str, files: t.Sequence[PlannedFile], context: Context) -> None:
         path = ", ".join(file.path for file in files)
@@ -83,7 +86,11 @@ class Judge(t.NamedTuple):
         finally:
             shutil.rmtree(outer, ignore_errors=True)
         said = errors.strip() or output.strip()
-        if self.engine.validator_missing(said) and not self.strict:
+        if self.engine.validator_missing(said):
+            if self.strict:
+                raise HostError(
+                    f"validate is true, but this {self.engine.name} cannot judge its configuration. Use validate: auto."
+                )
             return ""
         for name, real in trial.stands_for.items():
             said = said.replace(f"{folder}/{name}", real)

@@ -24,8 +24,9 @@ if t.TYPE_CHECKING:
 
 LOCK_FILE = "/run/lock/gpufleet-nvidia.lock"
 
-# Seconds.  One that changes files is done within a few; one that restarts an engine may need twice its own timeout.
-TIMEOUT = 180.0
+# Seconds.  One that changes files is done within a few; one that restarts an engine may need a few times its
+# own timeout, which is 60 unless it is told otherwise.
+TIMEOUT = 240.0
 _PAUSE = 0.1
 
 

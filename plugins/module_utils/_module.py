@@ -29,16 +29,6 @@ def host_of(module: AnsibleModule) -> HostRoot:
     return HostRoot.of(module.params["host_root"], module.params["host_root_live"])
 
 
-def run_in(module: AnsibleModule) -> t.Callable[[list[str]], tuple[int, str, str]]:
-    """A runner of commands, with messages in English so that they can be understood."""
-
-    def run(argv: list[str]) -> tuple[int, str, str]:
-        status, output, errors = module.run_command(argv, environ_update={"LC_ALL": "C.UTF-8", "LANGUAGE": "C"})
-        return int(status), str(output), str(errors)
-
-    return run
-
-
 def finish(module: AnsibleModule, work: t.Callable[[], dict[str, t.Any]]) -> None:
     """Exit with what ``work`` returns, or fail with the words of our own errors."""
     try:

@@ -140,7 +140,7 @@ class PlanWriter:
         if file.before is not None:
             recorded = None if record is None else record.to_bytes()
             backup = _backups.save(self.host, self.backup_dir, file.path, file.before, recorded)
-        return [{"path": file.path, "backup": backup, "checksum": None if file.after is None else digest(file.after)}]
+        return [{"path": file.path, "backup": backup, "checksum": digest(file.after)}]
 
     def _put(self, file: PlannedFile, record: FileRecord) -> None:
         if file.after is None:

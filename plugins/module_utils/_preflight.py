@@ -3,13 +3,14 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 
 # Private to this collection: what is looked at before a daemon is disturbed, so that one is not stopped that would not
-# come back.
+# come back, and nobody's containers are.
 
 from __future__ import annotations
 
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import ENGINES
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, HostError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._judging import Judge
 
 if t.TYPE_CHECKING:
@@ -29,12 +30,22 @@ class Preflight(t.NamedTuple):
     run: Runner
 
     def objection(self, validate: str, require_runtime: bool) -> str:
-        """Why a daemon that starts with the files as they stand would not work; empty if nothing speaks against it."""
+        """Why a daemon that starts with the files as they stand would not work; empty if nothing speaks against it.
+
+        Raises HostError if that cannot be found out, for which the files are not to blame.
+        """
         unit, host = self.installation.unit, self.witness.host
-        if unit is not None and unit.arguments and host.find_executable(unit.arguments[:1]) is None:
-            return f"its unit {unit.name} starts {unit.arguments[0]}, which is not an executable file"
+        program = unit.arguments[0] if unit is not None and unit.arguments else ""
+        # A specifier (systemd.unit(5)) is not resolved here.
+        if unit is not None and program.startswith("/") and "%" not in program and not host.is_executable(program):
+            raise HostError(
+                f"The unit {unit.name} starts {program}, which is not an executable file, so"
+                f" {self.witness.engine.name} would not come back; it was left as it runs. Correct the unit."
+            )
         try:
             return self._judged(validate) or self._flaw(require_runtime)
+        except HostError:
+            raise
         except GpufleetError as error:
             return str(error).rstrip(".")
 
@@ -54,31 +65,50 @@ class Preflight(t.NamedTuple):
         default = state.default_runtime or engine.default_runtime
         if not engine.knows(default, state, context.version):
             return f"{self.installation.config_path}: the default runtime {default} is not defined"
-        program = state.paths().get(default)
-        if require_runtime and program and self.witness.host.find_executable([program]) is None:
+        program = state.paths().get(default, "")
+        # Where the engine looks for a bare name is its unit's business.
+        if require_runtime and program.startswith("/") and not self.witness.host.is_executable(program):
             return (
                 f"{self.installation.config_path}: the program of the default runtime {default}, {program}, is not an"
                 " executable file, so no container would start"
             )
         return ""
 
-    def disruption(self, allowed: bool) -> str:
-        """Why a restart is refused that would stop containers; empty if it would not, or if that is ``allowed``."""
-        if allowed:
-            return ""
-        engine, host = self.witness.engine, self.witness.host
-        stopped = engine.casualties(host, self.installation)
-        if stopped is None:
+    # -- whom it would stop --------------------------------------------------------------------------------------
+
+    def disruption(self, dragged: t.Iterable[str] = (), doomed: t.Sequence[int] = ()) -> str:
+        """Why a restart is refused that would stop containers; empty if it would not.
+
+        ``dragged`` are other units that systemd restarts along with this one, ``doomed`` the processes of containers
+        that it ends with it.
+        """
+        name = self.witness.engine.name
+        if doomed:
             return (
-                f"{engine.name} runs but does not answer on {self.installation.socket}, so it is unknown which"
-                " containers a restart would stop; nothing was done. Find out what is wrong with it, or set"
+                f"A restart of {name} would end {len(doomed)} processes of containers, since the KillMode of"
+                f" {self.installation.service} is not process. It was not restarted. Correct the unit, or set"
                 " allow_disruption: true."
             )
-        if not stopped:
+        stopped = self._stopped(self.witness.engine.name, self.installation)
+        for other, load in ENGINES.items():
+            engine = load()
+            if other != name and engine.service in dragged and not stopped:
+                stopped = self._stopped(other, engine.inspect(self.witness.host))
+        return stopped
+
+    def _stopped(self, name: str, installation: Installation) -> str:
+        names = ENGINES[name]().casualties(self.witness.host, installation)
+        if names is None:
+            return (
+                f"{name} runs but does not answer on {installation.socket}, so it is unknown which containers a"
+                " restart would stop; nothing was restarted. Find out what is wrong with it, or set"
+                " allow_disruption: true."
+            )
+        if not names:
             return ""
-        more = f" and {len(stopped) - _SHOWN} more" if len(stopped) > _SHOWN else ""
+        more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
         return (
-            f"A restart of {engine.name} would stop running containers: {', '.join(stopped[:_SHOWN])}{more}. It was not"
-            " restarted and works with its former configuration. Set live-restore to true in its configuration and"
-            " reload it, stop the containers, or set allow_disruption: true."
+            f"A restart of {name} would stop running containers: {', '.join(names[:_SHOWN])}{more}. It was not"
+            " restarted. Stop them, or have Docker keep them by its setting live-restore, which a reload takes over but"
+            " a swarm does not allow, or set allow_disruption: true."
         )

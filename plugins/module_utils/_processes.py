@@ -25,13 +25,21 @@ def process_of(host: HostRoot, unit: Unit | None, name: str) -> int | None:
 
     The group may hold others, such as the shims of containers that outlive their engine.
     """
+    found = processes_in(host, unit, (name,), exactly=True)
+    return found[0] if found else None
+
+
+def processes_in(host: HostRoot, unit: Unit | None, names: tuple[str, ...], exactly: bool = False) -> list[int]:
+    """The processes in the unit's control group that are called, or whose names begin with, one of ``names``."""
     if unit is None or not host.live:
-        return None
+        return []
+    found = []
     for hierarchy in _HIERARCHIES:
         for text in host.read_text(f"{hierarchy}{_slice_path(unit.slice)}/{unit.name}/cgroup.procs").split():
-            if host.read_text(f"/proc/{text}/comm").strip() == name:
-                return int(text)
-    return None
+            name = host.read_text(f"/proc/{text}/comm").strip()
+            if name in names or (not exactly and name.startswith(names)):
+                found.append(int(text))
+    return list(dict.fromkeys(found))
 
 
 def started(host: HostRoot, pid: int) -> float | None:

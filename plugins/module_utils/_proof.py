@@ -7,11 +7,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import Action, parse_version
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import Action, Ailment, parse_version
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_files import HostFiles
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._signals import is_program, sender_of
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import (
@@ -31,15 +33,21 @@ class Expectation(t.NamedTuple):
     default_runtime: str | None = None
     cdi: bool | None = None
 
-    def unmet(self, live: LiveState) -> list[str]:
-        """What ``live`` lacks; a daemon that tells nothing of its runtimes lacks nothing."""
-        if live.silent:
-            return []
-        lacks = [f"it does not know the runtime {name}" for name in self.runtimes if name not in live.runtimes]
-        if self.default_runtime is not None and live.default_runtime != self.default_runtime:
-            lacks.append(f"its default runtime is {live.default_runtime}, not {self.default_runtime}")
-        if self.cdi is not None and live.cdi is not None and live.cdi is not self.cdi:
-            lacks.append(f"CDI is {'on' if live.cdi else 'off'}")
+    def unmet(self, engine: Engine, live: LiveState, state: ConfiguredState) -> list[str]:
+        """What ``live`` lacks, or, if it tells nothing of its runtimes, the files that it has read."""
+        if not live.silent:
+            known, default, cdi = set(live.runtimes), live.default_runtime, live.cdi
+        elif state.lists_runtimes:
+            version = parse_version(live.version)
+            known = {name for name in self.runtimes if engine.knows(name, state, version)}
+            default, cdi = state.default_runtime or engine.default_runtime, state.cdi
+        else:
+            return ["its CRI is switched off, so it has no runtimes"] if self.runtimes else []
+        lacks = [f"it does not know the runtime {name}" for name in self.runtimes if name not in known]
+        if self.default_runtime not in (None, default) and default not in engine.default_aliases:
+            lacks.append(f"its default runtime is {default}, not {self.default_runtime}")
+        if None not in (self.cdi, cdi) and self.cdi is not cdi:
+            lacks.append(f"CDI is {'on' if cdi else 'off'}")
         return lacks
 
 
@@ -56,47 +64,82 @@ class Evidence(t.NamedTuple):
     again: bool = False
     unmet: tuple[str, ...] = ()
 
+    @property
+    def reasons(self) -> str:
+        return ", ".join(self.lacks)
+
 
 class Witness(t.NamedTuple):
-    """Looks at one engine of one host, run by ``service`` and listening on ``socket`` if they are given."""
+    """Looks at one engine of one host, run by ``service`` and listening on ``socket`` if they are given.
+
+    With ``by_socket`` the process is, if it cannot be found otherwise, the one that answers there.
+    """
 
     engine: Engine
     host: HostRoot
     service: str | None = None
     socket: str | None = None
+    by_socket: bool = False
 
     def inspect(self) -> Installation:
         installation = self.engine.inspect(self.host, self.service)
-        return installation if self.socket is None else installation._replace(socket=self.socket)
-
-    def live(self, installation: Installation) -> LiveState | None:
-        return self.engine.live(self.host, installation)
+        installation = installation if self.socket is None else installation._replace(socket=self.socket)
+        if self.by_socket and installation.pid is None:
+            pid = sender_of(self.host.outer(installation.socket), self.engine.greeting) or 0
+            return installation._replace(pid=pid if is_program(self.host, pid, self.engine.program) else None)
+        return installation
 
     def context(self, installation: Installation, version: str | None) -> Context:
         path = self.host.resolve(installation.config_path)
         files = HostFiles(self.host, self.engine.name)
         return files.context(path, installation.unit, parse_version(version or ""))
 
-    def examine(self, expectation: Expectation, version: str | None) -> Evidence:
-        """What the daemon of this moment proves, an engine of ``version`` if it does not tell its own."""
+    def texts(self) -> tuple[bytes, ...]:
+        """All that the engine's configuration says at the moment, as far as it can be read."""
+        found: list[bytes | None] = []
+        with contextlib.suppress(GpufleetError):
+            found.extend(self.host.read(path) for path in self.engine.sources(self.host, self.inspect()))
+        return tuple(text for text in found if text)
+
+    def health(self) -> Evidence:
+        """Whether the daemon of this moment does its work, with whatever configuration."""
         installation = self.inspect()
-        if installation.pid is None:
-            return Evidence(None, (f"no process of it runs as {installation.service}",))
-        live = self.live(installation)
-        if live is None:
-            return Evidence(installation.pid, (f"it does not answer on {installation.socket}",))
+        live = self.engine.live(self.host, installation)
+        ailment = self._ailment(installation, live, None)
+        lacks = () if ailment is None else (ailment.words,)
+        return Evidence(installation.pid, lacks, settled=ailment is None or ailment.lasting)
+
+    def examine(self, expectation: Expectation, version: str | None, fresh: bool = False) -> Evidence:
+        """What the daemon of this moment proves, an engine of ``version`` if it does not tell its own.
+
+        With ``fresh`` it is known to have been started with its files, whatever their time stamps are.
+        """
+        installation = self.inspect()
+        live = self.engine.live(self.host, installation)
         try:
-            state = self.engine.configured(self.context(installation, live.version or version))
+            told = live.version if live is not None else None
+            state = self.engine.configured(self.context(installation, told or version))
         except GpufleetError as error:
             return Evidence(installation.pid, (str(error).rstrip("."),), settled=True)
-        ailment = self.engine.ailment(self.host, installation, state)
-        if ailment:
-            return Evidence(installation.pid, (ailment,), settled="not answer" not in ailment)
-        unmet = tuple(expectation.unmet(live))
+        ailment = self._ailment(installation, live, state)
+        if ailment is not None or live is None:
+            words = ailment.words if ailment is not None else ""
+            return Evidence(installation.pid, (words,), settled=ailment is not None and ailment.lasting)
+        live = live._replace(outdated=False) if fresh else live
+        unmet = tuple(expectation.unmet(self.engine, live, state))
         if self._differs(installation, live, state):
             difference = f"it runs with something else than {installation.config_path} says{_named(live, state)}"
             return Evidence(installation.pid, (difference, *unmet), settled=True)
         return Evidence(installation.pid, unmet, settled=True, unmet=unmet)
+
+    def _ailment(
+        self, installation: Installation, live: LiveState | None, state: ConfiguredState | None
+    ) -> Ailment | None:
+        if installation.pid is None:
+            return Ailment(f"no process of it runs as {installation.service}")
+        if live is None:
+            return Ailment(f"it does not answer on {installation.socket}")
+        return self.engine.ailment(self.host, installation, live, state)
 
     def _differs(self, installation: Installation, live: LiveState, state: ConfiguredState) -> bool:
         # Behind a wrapper nobody knows which file it reads.

@@ -3,17 +3,18 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 
 # Private to this collection: the note that a restart is under way.  Whoever finds one knows that a run was killed
-# before it could prove the new state or bring the old one back, and what that takes.
+# before it could prove the new state or bring the old one back, and has all that it takes: backups may be gone by then.
 
 from __future__ import annotations
 
+import base64
 import json
 import posixpath
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import HostError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import STATE_DIR
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._rollback import Change
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._rollback import Former
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._writing import (
     make_directories,
     remove_empty_directories,
@@ -38,23 +39,42 @@ class RestartNote(t.NamedTuple):
     def exists(self) -> bool:
         return self.host.is_there(self.path)
 
-    def changes(self) -> tuple[Change, ...]:
-        """The changes that the unfinished restart was to take over, none where there is no note.
+    def formers(self) -> tuple[Former, ...]:
+        """The files as they were before what the unfinished restart was to take over, none where there is no note.
 
-        One that cannot be read is as good as one that names no changes.
+        One that cannot be read is as good as one that names no files.
         """
         try:
             entries = json.loads((self.host.read(self.path) or b"[]").decode("utf-8"))
-            return tuple(Change(entry["path"], entry["backup"], entry.get("checksum")) for entry in entries)
+            return tuple(_decoded(entry) for entry in entries)
         except (ValueError, LookupError, TypeError, AttributeError, HostError):
             return ()
 
-    def write(self, changes: t.Sequence[Change]) -> None:
+    def write(self, formers: t.Iterable[Former]) -> None:
         """Raises HostError where it cannot be written."""
+        entries = [
+            {**former._asdict(), "content": _text(former.content), "record": _text(former.record)} for former in formers
+        ]
         make_directories(self.host, STATE_DIR, 0o700)
-        text = json.dumps([change._asdict() for change in changes], indent=2) + "\n"
-        replace_file(self.host, self.path, text.encode("utf-8"), 0o600)
+        # The files may hold secrets.
+        replace_file(self.host, self.path, (json.dumps(entries, indent=2) + "\n").encode("utf-8"), 0o600)
 
     def remove(self) -> None:
         remove_file(self.host, self.path)
         remove_empty_directories(self.host, [posixpath.dirname(STATE_DIR), STATE_DIR])
+
+
+def _text(content: bytes | None) -> str | None:
+    return None if content is None else base64.b64encode(content).decode("ascii")
+
+
+def _bytes(text: str | None) -> bytes | None:
+    return None if text is None else base64.b64decode(text, validate=True)
+
+
+def _decoded(entry: t.Mapping[str, t.Any]) -> Former:
+    """Raises ValueError, LookupError or TypeError for anything but what write() has written."""
+    path, written = entry["path"], entry["written"]
+    if not isinstance(path, str) or not path.startswith("/") or not isinstance(written, (str, type(None))):
+        raise ValueError("this is no former file")
+    return Former(path, _bytes(entry["content"]), _bytes(entry["record"]), written)

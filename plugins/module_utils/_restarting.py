@@ -10,24 +10,24 @@ from __future__ import annotations
 import time
 import typing as t
 
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._bringing_up import BringUp
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import ENGINES
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, HostError
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._lock import host_lock
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._lock import TIMEOUT, host_lock
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._planning import ask_version
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._preflight import Preflight
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._proof import Evidence, Expectation, Witness
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._proof import Expectation, Witness
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._restart_note import RestartNote
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._rollback import Rollback
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._rollback import Rollback, formers_of
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._taking_over import Means, means_of
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._validator_words import without_secrets
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._judging import Runner
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._proof import Evidence
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._rollback import Change
 
-# Seconds between two looks at a daemon.
-_PAUSE = 0.2
 # Lines of the journal that go into the message; the result has more.
 _QUOTED = 4
 
@@ -49,9 +49,17 @@ class RestartOptions(t.NamedTuple):
     retries: int = 1
     backup_dir: str = ""
 
+    def check(self) -> None:
+        """Raises GpufleetError for numbers that make no sense."""
+        if self.timeout <= 0 or self.retries < 0:
+            raise GpufleetError("timeout has to be greater than 0, and retries must not be negative. Correct them.")
+
 
 class Restarted(t.NamedTuple):
-    """How it ended; ``state`` is new, old or unknown, ``rejected`` are the files that were taken back."""
+    """How it ended; ``state`` is new, old or unknown, ``rejected`` are the files that were taken back.
+
+    ``created`` are those of them that had been removed.
+    """
 
     changed: bool
     state: str
@@ -62,13 +70,14 @@ class Restarted(t.NamedTuple):
     attempts: int = 0
     daemon_reloaded: bool = False
     rejected: tuple[t.Mapping[str, str | None], ...] = ()
+    created: tuple[str, ...] = ()
     rolled_back: bool = False
     journal: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
 
 class RestartError(GpufleetError):
-    """The new state could not be proven; ``outcome`` tells what became of the host."""
+    """The new state is not there; ``outcome`` tells what became of the host."""
 
     def __init__(self, message: str, outcome: Restarted) -> None:
         super().__init__(message)
@@ -76,193 +85,234 @@ class RestartError(GpufleetError):
 
 
 class Restart:
-    """One engine of one host, given its files and asked for proof."""
+    """One engine of one host, given its files and asked for proof.  The host's lock is held if anything is to be done.
+
+    Raises GpufleetError for what cannot be done; nothing has happened then.
+    """
 
     def __init__(self, options: RestartOptions, host: HostRoot, run: Runner) -> None:
-        """Raises GpufleetError for what cannot be done; nothing has happened then."""
-        if not host.live:
-            raise GpufleetError(
-                f"host_root {host.root!r} is an offline tree, in which nothing runs. Leave the engine to its next"
-                " start, or set host_root_live: true if it is the file system of a running host."
-            )
         self.options = options
         self.host = host
         self.run = run
-        self.witness = Witness(ENGINES[options.engine](), host, options.service, options.socket)
+        by_socket = options.mode == "signal"
+        self.witness = Witness(ENGINES[options.engine](), host, options.service, options.socket, by_socket)
         self.engine = self.witness.engine
         self.installation = self.witness.inspect()
-        self.means: Means = means_of(options.mode, options.action, self.witness, self.installation, run)
+        means: Means = means_of(options.mode, options.action, self.witness, self.installation, run)
+        live = self.engine.live(host, self.installation)
+        version = live.version if live is not None and live.version else None
+        self.version = version or ask_version(self.engine, self.installation, host, run)
+        self.bring_up = BringUp(self.witness, means, self.version, options.timeout, options.retries)
         self.note = RestartNote(host, options.engine)
-        # What a run that was killed had begun comes first.
-        self.rollback = Rollback(host, options.engine, (*self.note.changes(), *options.rollback), options.backup_dir)
-        live = self.witness.live(self.installation)
-        self.version = live.version if live is not None and live.version else None
-        self.version = self.version or ask_version(self.engine, self.installation, host, run)
+        # A run that was killed has left the engine in any state.
+        self.unfinished = means.acts and self.note.exists()
+        noted = self.note.formers() if means.acts else ()
+        self.formers = formers_of(host, options.rollback, noted)
+        self.rollback = Rollback(host, options.engine, self.formers, options.backup_dir)
+        self.texts = self.witness.texts()
         self.began = time.time()
-        self.outcome = Restarted(
-            changed=False,
-            state="unknown",
-            mode=self.means.mode,
-            service=self.installation.service,
-            socket=self.installation.socket,
-            pid=self.installation.pid,
-        )
+        self.daemon_reloaded = False
+        self.warnings: list[str] = []
+
+    @property
+    def means(self) -> Means:
+        return self.bring_up.means
 
     @property
     def preflight(self) -> Preflight:
         return Preflight(self.witness, self.installation, self.version, self.run)
 
-    def execute(self, check_mode: bool) -> Restarted:
-        """Raises GpufleetError, and RestartError if the new state is not proven."""
-        if self.means.restarts:
-            refusal = self.preflight.disruption(self.options.allow_disruption)
-            if refusal:
-                self._fail(refusal, "old")
-        if check_mode:
-            return self.outcome._replace(changed=self.means.acts)
-        if not self.means.acts:
-            return self._only_proven()
-        # Nobody may change the files between the judgement and the proof.
-        with host_lock(self.host):
-            return self._carried_out()
+    def foretell(self) -> Restarted:
+        """What would be done.  Raises RestartError for a disruption that is refused."""
+        refusal = self._refusal()
+        if refusal:
+            raise RestartError(refusal, self._outcome(self._untouched()))
+        return self._outcome("unknown")._replace(changed=self.means.acts)
 
-    def _only_proven(self) -> Restarted:
-        evidence = self._await(self.options.expect, time.monotonic() + self.options.timeout)
+    def prove(self) -> Restarted:
+        """Only look.  Raises RestartError."""
+        evidence = self.bring_up.await_proof(self.options.expect, time.monotonic() + self.options.timeout)
         if evidence.lacks:
-            message = f"{self.engine.name} is not as it should be: {_reasons(evidence)}. Nothing was done."
-            self._fail(message, "unknown")
-        return self.outcome._replace(state="new", pid=evidence.pid)
+            message = f"{self.engine.name} is not as it should be: {evidence.reasons}. Nothing was done."
+            raise RestartError(self._masked(message), self._outcome("unknown"))
+        return self._outcome("new")
 
-    def _carried_out(self) -> Restarted:
+    def carry_out(self) -> Restarted:
+        """Take over, prove, go back if need be.  Raises RestartError if the new state is not there."""
+        if self.unfinished and self.formers and not self.rollback.possible and not self.options.rollback:
+            self._finish_going_back()
         edited = self.rollback.edited_since()
         objection = self.preflight.objection(self.options.validate, self.options.require_runtime)
         if objection:
             self._leave_alone(objection, edited)
-        warnings = self._take_note()
-        if self.means.daemon_reload():
-            self.outcome = self.outcome._replace(daemon_reloaded=True)
-        evidence = self._bring_up(self.options.expect)
+        refusal = self._refusal()
+        if refusal and self._finished_after_all():
+            self._drop_note()
+            return self._outcome("new")
+        if refusal:
+            raise RestartError(refusal, self._outcome(self._untouched()))
+        self._take_note()
+        evidence = self._taken_over()
         if evidence.lacks and edited and evidence.lacks == evidence.unmet:
-            # What this run wanted has been changed by another one, which the daemon has taken over.
-            warnings.append(f"{', '.join(edited)} was changed by others since: {_reasons(evidence)}.")
+            # The daemon does what its files say, which others have changed meanwhile.
+            self.warnings.append(f"{', '.join(edited)} was changed by others since: {evidence.reasons}.")
             evidence = evidence._replace(lacks=())
         if not evidence.lacks:
             names = self.options.expect.runtimes
             lacks, untried = self.engine.try_runtimes(self.host, self.installation, names, self.run)
-            warnings += untried
+            self.warnings += untried
             evidence = evidence._replace(lacks=tuple(lacks))
         if evidence.lacks:
             self._go_back(evidence)
-        self.note.remove()
-        return self.outcome._replace(state="new", pid=evidence.pid, warnings=tuple(warnings))
+        self._drop_note()
+        return self._outcome("new")
 
     # -- the new state -------------------------------------------------------------------------------------------
 
-    def _take_note(self) -> list[str]:
-        try:
-            self.note.write((*self.note.changes(), *self.options.rollback))
-        except HostError as error:
-            return [f"The restart is not noted, so nobody would know if this run were killed: {error}"]
-        return []
+    def _refusal(self) -> str:
+        """Why nothing is restarted, since that would stop containers; empty if it would not, or if that is allowed."""
+        if self.options.allow_disruption or not self.means.restarts:
+            return ""
+        return self.preflight.disruption(self.means.dragged(), self.means.doomed())
 
-    def _bring_up(self, expectation: Expectation, *, force: bool = False) -> Evidence:
-        """Have the files taken over, and again as often as allowed; what is proven in the end."""
-        deadline = time.monotonic() + self.options.timeout
-        evidence = Evidence(None, ())
-        try:
-            self.means.begin(force=force)
-            for left in range(self.options.retries, -1, -1):
-                self.outcome = self.outcome._replace(changed=True, attempts=self.outcome.attempts + 1)
-                self.means.act()
-                # A restart may take all the time there is; a signal that has no effect is sent again.
-                share = 1 if self.means.restarts else left + 1
-                now = time.monotonic()
-                evidence = self._await(expectation, now + (deadline - now) / share)
-                if not evidence.lacks or time.monotonic() >= deadline or not (evidence.again or share > 1):
-                    break
-        except HostError as error:
-            return Evidence(None, (str(error).rstrip("."),))
-        return evidence
+    def _finished_after_all(self) -> bool:
+        """Whether the run that was killed had come far enough: then nobody needs to be stopped once more."""
+        evidence = self.witness.examine(self.options.expect, self.version)
+        return self.unfinished and not self.options.rollback and not evidence.lacks
 
-    def _await(self, expectation: Expectation, end: float) -> Evidence:
-        """The evidence as soon as it is complete, or cannot become so any more, or at ``end`` (monotonic)."""
-        while True:
-            obstacle = self.means.obstacle()
-            evidence = self.witness.examine(expectation, self.version) if obstacle is None else obstacle
-            # A daemon that reloads answers meanwhile as before.
-            settled = evidence.settled and (self.means.restarts or not self.means.acts or obstacle is not None)
-            if not evidence.lacks or settled or time.monotonic() >= end:
-                return evidence
-            time.sleep(_PAUSE)
+    def _taken_over(self) -> Evidence:
+        try:
+            self.daemon_reloaded = self.means.prepare()
+        except HostError as error:
+            return self.witness.health()._replace(lacks=(str(error).rstrip("."),))
+        return self.bring_up.carry_out(self.options.expect)
+
+    def _take_note(self) -> None:
+        try:
+            self.note.write(self.formers)
+        except HostError as error:
+            self.warnings.append(f"The restart is not noted, so nobody would know if this run were killed: {error}")
+
+    def _drop_note(self) -> None:
+        try:
+            self.note.remove()
+        except HostError as error:
+            self.warnings.append(f"The next run will take this restart for an unfinished one: {error}")
 
     # -- the old state -------------------------------------------------------------------------------------------
 
     def _leave_alone(self, objection: str, edited: t.Sequence[str]) -> t.NoReturn:
-        """The daemon runs with its former configuration; what would stop it at its next start goes."""
-        state = "old" if self.installation.pid is not None else "unknown"
+        """The daemon is not told of files with which it would not start; if they are ours, they go."""
         message = f"{self.engine.name} was not disturbed: {objection}."
-        advice = "Correct that, then run this again."
         if edited:
-            message += f" {', '.join(edited)} was edited by others since it was written, so it is left to you."
-        elif self.rollback.possible:
-            try:
-                self._put_back()
-                self.note.remove()
-                message += " The former files are back."
-            except GpufleetError as error:
-                message += f" THE FORMER FILES COULD NOT BE PUT BACK: {error}"
-        self._fail(f"{message} {advice}", state)
+            self._fail(
+                f"{message} {', '.join(edited)} was edited by others since it was written, so it is left to you, and"
+                " with it the rest. Correct that, then run this again.",
+                self._untouched(),
+            )
+        if self.rollback.possible:
+            self._take_note()
+            message = self._put_back(message, self._untouched())
+            if self.unfinished:
+                self._prove_former(message)
+            self._drop_note()
+        self._fail(f"{message} Correct that, then run this again.", self._untouched())
 
     def _go_back(self, evidence: Evidence) -> t.NoReturn:
-        journal = self._last_words()
-        name = self.engine.name
-        message = f"{name} did not take {self.installation.config_path} over: {_reasons(evidence)}."
+        message = f"{self.engine.name} did not take {self.installation.config_path} over: {evidence.reasons}."
         if not self.rollback.possible:
-            self._fail(f"{message} There is no former state of its files to go back to.", "unknown", journal)
-        try:
-            self._put_back()
-        except GpufleetError as error:
-            self._fail(f"{message} THE FORMER FILES COULD NOT BE PUT BACK: {error}", "unknown", journal)
-        former = self._bring_back()
-        if former.lacks:
-            message += (
-                f" The former files are back, but {name} COULD NOT BE PROVEN TO WORK WITH THEM EITHER:"
-                f" {_reasons(former)}. This host needs you."
-            )
-            self._fail(message, "unknown", (*journal, *self._last_words()))
-        self.note.remove()
-        self._fail(f"{message} The former files are back, and it works with them.", "old", journal)
+            self._fail(f"{message} There is nothing to go back to.", "unknown", self._last_words())
+        message = self._put_back(message, "unknown")
+        self._prove_former(message, self._last_words())
 
-    def _bring_back(self) -> Evidence:
+    def _finish_going_back(self) -> t.NoReturn:
+        self._prove_former("A run was killed after it had put the former files back.")
+
+    def _put_back(self, message: str, state: str) -> str:
+        """The message with what has become of the files; fails in ``state`` if they cannot be put back."""
+        self.texts += self.witness.texts()
+        try:
+            self.rollback.carry_out()
+        except GpufleetError as error:
+            self._fail(f"{message} THE FORMER FILES COULD NOT BE PUT BACK: {error}", state, self._last_words())
+        lost = self.rollback.without_copy()
+        return f"{message} The former files are back." + (
+            f" NO COPY COULD BE KEPT of what stood in {', '.join(lost)}." if lost else ""
+        )
+
+    def _prove_former(self, message: str, journal: t.Sequence[str] = ()) -> t.NoReturn:
         """Let the daemon take the former files over, by a restart if a reload is not enough and disturbs nobody."""
-        former = self._bring_up(Expectation(), force=True)
+        name = self.engine.name
+        self.began = time.time()
+        patience = self.options.timeout / 2
+        if self.means.restarts and not self._may_restart():
+            message += f" But {name} WAS NOT RESTARTED WITH THEM, for that would stop containers started meanwhile."
+            self._fail(message, "unknown", journal)
+        former = self.bring_up.carry_out(Expectation(), patience)
         stronger = self.means.stronger()
-        if former.lacks and stronger is not None and self._may_restart():
-            self.means = stronger
-            former = self._bring_up(Expectation(), force=True)
-        return former
+        if former.lacks and stronger is not self.means and self._may_restart():
+            self.bring_up.means = stronger
+            former = self.bring_up.carry_out(Expectation(), patience)
+        if former.lacks:
+            message += f" But {name} COULD NOT BE PROVEN TO WORK WITH THEM EITHER: {former.reasons}."
+            message += " This host needs you."
+            self._fail(message, "unknown", (*journal, *self._last_words()))
+        self._drop_note()
+        self._fail(f"{message} {name} works with them.", "old", journal)
 
     def _may_restart(self) -> bool:
-        return self.options.allow_disruption or self.engine.casualties(self.host, self.installation) == []
+        """A daemon that does not even answer has nothing more to lose."""
+        return self.options.allow_disruption or not self.engine.casualties(self.host, self.witness.inspect())
 
-    def _put_back(self) -> None:
-        rejected = self.rollback.carry_out()
-        self.outcome = self.outcome._replace(changed=True, rejected=tuple(rejected), rolled_back=True)
+    def _untouched(self) -> str:
+        """The state of a daemon that this run has told nothing."""
+        return "unknown" if self.unfinished or self.witness.health().lacks else "old"
 
     # -- words ---------------------------------------------------------------------------------------------------
 
+    def _outcome(self, state: str) -> Restarted:
+        attempts = self.bring_up.attempts
+        gone_back = bool(self.rollback.rejected)
+        return Restarted(
+            changed=bool(attempts) or gone_back or self.daemon_reloaded,
+            state=state,
+            mode=self.means.mode,
+            service=self.installation.service,
+            socket=self.installation.socket,
+            pid=self.witness.inspect().pid,
+            attempts=attempts,
+            daemon_reloaded=self.daemon_reloaded,
+            rejected=tuple(self.rollback.rejected),
+            created=tuple(self.rollback.created),
+            rolled_back=gone_back,
+            warnings=tuple(self._masked(warning) for warning in self.warnings),
+        )
+
     def _last_words(self) -> tuple[str, ...]:
-        said = "\n".join(self.means.last_words(self.began))
-        contents = [content for file in self.rollback.files for content in (file.content, self.host.read(file.path))]
-        known = [content for content in contents if content]
-        return tuple(without_secrets(said, self.engine.syntax, known, self.installation.unit).splitlines())
+        return tuple(self._masked("\n".join(self.means.last_words(self.began))).splitlines())
+
+    def _masked(self, text: str) -> str:
+        return without_secrets(text, self.engine.syntax, self.texts, self.installation.unit)
 
     def _fail(self, message: str, state: str, journal: t.Sequence[str] = ()) -> t.NoReturn:
+        message = self._masked(message)
         if journal:
             message += f" Its last words: {' | '.join(journal[-_QUOTED:])}"
-        pid = self.witness.inspect().pid
-        raise RestartError(message, self.outcome._replace(state=state, pid=pid, journal=tuple(journal)))
+        raise RestartError(message, self._outcome(state)._replace(journal=tuple(journal)))
 
 
-def _reasons(evidence: Evidence) -> str:
-    return ", ".join(evidence.lacks)
+def restart(options: RestartOptions, host: HostRoot, run: Runner, check_mode: bool) -> Restarted:
+    """Do what ``options`` say.  Raises GpufleetError, and RestartError if the new state is not there."""
+    options.check()
+    if not host.live:
+        raise GpufleetError(
+            f"host_root {host.root!r} is an offline tree, in which nothing runs. Leave the engine to its next start, or"
+            " set host_root_live: true if it is the file system of a running host."
+        )
+    if check_mode:
+        return Restart(options, host, run).foretell()
+    if options.mode == "none":
+        return Restart(options, host, run).prove()
+    # Nobody may change the files, or restart the engine, between the first look and the proof.
+    with host_lock(host, TIMEOUT + 3 * options.timeout):
+        return Restart(options, host, run).carry_out()

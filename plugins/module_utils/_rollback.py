@@ -34,9 +34,9 @@ _CONFIG_MODE = 0o644
 
 
 class Change(t.NamedTuple):
-    """One file that was changed: its copy from before (None: there was no file) and the checksum of what was written.
+    """One file that was changed: its copy from before (None: there was no file) and the digest of what was written.
 
-    ``checksum`` is None where the file was removed, or where that is not known.
+    ``checksum`` is None where it is not known.
     """
 
     path: str
@@ -45,41 +45,56 @@ class Change(t.NamedTuple):
 
 
 class Former(t.NamedTuple):
-    """A file as it was before the changes: content and record (None: there was none)."""
+    """A file as it was before it was changed: content and record (None: there was none).
+
+    ``written`` is the digest of what took its place, None where it is not known.
+    """
 
     path: str
     content: bytes | None
     record: bytes | None
+    written: str | None = None
+
+
+def formers_of(host: HostRoot, changes: t.Iterable[Change], noted: t.Iterable[Former] = ()) -> tuple[Former, ...]:
+    """What each file was before the first of ``changes`` in turn, of which ``noted`` came before.
+
+    Where somebody else wrote between two of them, the way back ends there: what they wrote is not ours to undo.  Raises
+    GpufleetError for a change whose backup is not there.
+    """
+    found = {former.path: former for former in noted}
+    for change in changes:
+        path = host.resolve(host.check_path("rollback.path", change.path))
+        step = _former(host, path, change)
+        earlier = found.pop(path, None)
+        unbroken = earlier is not None and earlier.written in (None, digest(step.content))
+        found[path] = step if earlier is None or not unbroken else earlier._replace(written=change.checksum)
+    return tuple(found.values())
+
+
+def _former(host: HostRoot, path: str, change: Change) -> Former:
+    if change.backup is None:
+        return Former(path, None, None, change.checksum)
+    content = host.read(host.check_path("rollback.backup", change.backup))
+    if content is None:
+        raise GpufleetError(
+            f"rollback: there is no backup {change.backup} of {path}, so there would be no way back. Give the"
+            " backup_files that nvidia_runtime_config returned for this host, or leave them out."
+        )
+    return Former(path, content, host.read(change.backup + _backups.RECORD_SUFFIX), change.checksum)
 
 
 class Rollback:
-    """The way back; everything that it needs is read before anything happens."""
+    """The way back to ``formers``.  ``rejected`` and ``created`` tell how far it has come, also after an error."""
 
-    def __init__(self, host: HostRoot, engine: str, changes: t.Sequence[Change], backup_dir: str) -> None:
-        """Raises GpufleetError for changes whose backups are not there."""
+    def __init__(self, host: HostRoot, engine: str, formers: t.Sequence[Former], backup_dir: str) -> None:
         self.host = host
         self.engine = engine
         self.backup_dir = backup_dir
-        first: dict[str, Former] = {}
-        self.written: dict[str, str | None] = {}
-        for change in changes:
-            path = host.resolve(host.check_path("rollback.path", change.path))
-            if path not in first:
-                first[path] = self._former(path, change.backup)
-            self.written[path] = change.checksum
         # What was written last goes back first: an import before the file that it names.
-        self.files = tuple(reversed(tuple(first.values())))
-
-    def _former(self, path: str, backup: str | None) -> Former:
-        if backup is None:
-            return Former(path, None, None)
-        content = self.host.read(self.host.check_path("rollback.backup", backup))
-        if content is None:
-            raise GpufleetError(
-                f"rollback: there is no backup {backup} of {path}, so there would be no way back. Give the backup_files"
-                " that nvidia_runtime_config returned for this host, or leave them out."
-            )
-        return Former(path, content, self.host.read(backup + _backups.RECORD_SUFFIX))
+        self.files = tuple(reversed(formers))
+        self.rejected: list[dict[str, str | None]] = []
+        self.created: list[str] = []
 
     @property
     def possible(self) -> bool:
@@ -87,31 +102,46 @@ class Rollback:
         return any(self.host.read(file.path) != file.content for file in self.files)
 
     def edited_since(self) -> list[str]:
-        """The files that are not as they were written: somebody else has changed them since."""
+        """The files that are neither as they were written nor as they were before: somebody else has changed them."""
         return [
-            path
-            for path, checksum in self.written.items()
-            if checksum is not None and digest(self.host.read(path)) != checksum
+            file.path
+            for file in self.files
+            if file.written is not None
+            and digest(self.host.read(file.path)) not in (file.written, digest(file.content))
         ]
 
-    def carry_out(self) -> list[dict[str, str | None]]:
-        """Put the former files back; returns which, and where what stood in their place is kept.  Raises HostError.
+    def without_copy(self) -> list[str]:
+        """The files that were taken back without a copy of what stood there, for which there was no room."""
+        uncopied = [str(entry["path"]) for entry in self.rejected if not entry["backup"]]
+        return [path for path in uncopied if path not in self.created]
 
-        The host's lock is held.
-        """
-        rejected: list[dict[str, str | None]] = []
+    def carry_out(self) -> None:
+        """Put the former files back.  Raises HostError.  The host's lock is held."""
         swept: list[str] = []
         for file in self.files:
             current = self.host.read(file.path)
             record = self._record(file.path)
             if current != file.content:
-                rejected.append({"path": file.path, "backup": self._keep(file.path, current)})
-                self._put(file, record)
+                self._replace(file, current, record)
             self._put_record(file, record)
             if file.record is None and record is not None:
                 swept += record.created_directories
         remove_empty_directories(self.host, sorted(set(swept), key=len))
-        return rejected
+
+    def _replace(self, file: Former, current: bytes | None, record: FileRecord | None) -> None:
+        copy = self._keep(file.path, current)
+        try:
+            self._put(file, record)
+        except HostError:
+            if copy is None:
+                raise
+            # On a full disk the copy may have taken the room.  A host that works is worth more than what did not.
+            _backups.remove(self.host, copy)
+            copy = None
+            self._put(file, record)
+        if current is None:
+            self.created.append(file.path)
+        self.rejected.append({"path": file.path, "backup": copy})
 
     def _record(self, path: str) -> FileRecord | None:
         try:
@@ -125,7 +155,6 @@ class Rollback:
         try:
             return _backups.save(self.host, self.backup_dir, path, content)
         except HostError:
-            # On a full disk, say.  A host that works is worth more than a copy of what did not.
             return None
 
     def _put(self, file: Former, record: FileRecord | None) -> None:

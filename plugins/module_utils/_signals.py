@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import socket
@@ -58,11 +59,23 @@ def is_program(host: HostRoot, pid: int, program: str) -> bool:
     return same and os.path.basename(found) == program
 
 
+def _handle(pid: int) -> int | None:
+    """A handle that stays with the process, whatever becomes of its number; None where there is no such thing."""
+    if not hasattr(os, "pidfd_open"):
+        return None
+    try:
+        return os.pidfd_open(pid)
+    except OSError as error:
+        # An old kernel, or a container's filter of system calls.
+        if error.errno in (errno.ENOSYS, errno.EPERM):
+            return None
+        raise
+
+
 def hang_up(host: HostRoot, pid: int, program: str) -> None:
     """Send SIGHUP to process ``pid`` of ``host``, which has to run ``program``.  Raises HostError where it does not."""
     try:
-        # The handle stays with the process, whatever becomes of its number.
-        handle = os.pidfd_open(pid) if hasattr(os, "pidfd_open") else None
+        handle = _handle(pid)
         try:
             if not is_program(host, pid, program):
                 raise HostError(f"Process {pid} is not {program} of this host, so it gets no signal.")

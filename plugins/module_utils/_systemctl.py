@@ -10,6 +10,8 @@ import re
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import HostError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._processes import processes_in
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd_units import load_unit
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
@@ -17,7 +19,10 @@ if t.TYPE_CHECKING:
 
 # Where systemd keeps its state while it is the host's init (sd_booted(3)).
 _BOOTED = "/run/systemd/system"
-_PROPERTIES = ("LoadState", "ActiveState", "SubState", "MainPID", "InvocationID", "NeedDaemonReload", "Job")
+_PROPERTIES = ("Id", "LoadState", "ActiveState", "SubState", "MainPID", "InvocationID", "NeedDaemonReload", "Job")
+# Values of KillMode (systemd.kill(5)) that end all processes of a unit, and what containers run under.
+_ENDS_ALL = ("control-group", "mixed")
+_SHIM = ("containerd-shim", "conmon")
 _LINES_READ = 200
 _LAST_WORDS = 15
 # How the engines mark what is of no concern here (logrus, in all three).
@@ -27,6 +32,7 @@ _INFORMATION = re.compile(r"\blevel=(info|debug|trace)\b")
 class UnitStatus(t.NamedTuple):
     """What systemd says of a unit; ``busy`` while it works on what it was told, ``invocation`` names the last start."""
 
+    name: str
     loaded: bool
     active: str
     detail: str
@@ -65,6 +71,7 @@ class Systemctl(t.NamedTuple):
         values = dict(line.partition("=")[::2] for line in shown.splitlines())
         pid = values.get("MainPID", "0")
         return UnitStatus(
+            name=values.get("Id", ""),
             loaded=values.get("LoadState") == "loaded",
             active=values.get("ActiveState", ""),
             detail=values.get("SubState", ""),
@@ -73,6 +80,17 @@ class Systemctl(t.NamedTuple):
             needs_reload=values.get("NeedDaemonReload") == "yes",
             busy=values.get("Job", "0") not in ("", "0"),
         )
+
+    def dependants(self) -> list[str]:
+        """The units that a restart of this one restarts, or stops, too (systemd.unit(5))."""
+        properties = ("RequiredBy", "BoundBy", "ConsistsOf")
+        shown = self._tell("show", "--value", *(f"--property={name}" for name in properties), "--", self.unit)
+        return shown.split()
+
+    def doomed(self) -> list[int]:
+        """The processes of containers that end with this unit: none, unless it ends more than its main process."""
+        mode = self._tell("show", "--value", "--property=KillMode", "--", self.unit).strip()
+        return processes_in(self.host, load_unit(self.host, self.unit), _SHIM) if mode in _ENDS_ALL else []
 
     def restart(self) -> None:
         """Have the unit restarted; the limit on its starts counts from anew.

@@ -83,6 +83,11 @@ class _Settings:
             self.environment.update(_pair(word) for word in _words(value) if "=" in word)
 
 
+def unit_name(name: str) -> str:
+    """The name as systemctl understands it: what has no suffix is a service."""
+    return name if posixpath.splitext(name)[1] else f"{name}.service"
+
+
 def load_unit(host: HostRoot, name: str, program: str = "") -> Unit | None:
     """The unit ``name`` as its files describe it, None where there is none or it is masked.
 

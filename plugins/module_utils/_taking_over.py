@@ -20,7 +20,7 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._judging import Runner
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._proof import Witness
 
-# Seconds that a daemon gets to stop, if it was not proven to work, before it is killed.
+# Seconds that a daemon gets to stop which never came up, before it is killed.
 PATIENCE = 5.0
 # Seconds after which systemd has begun with a restart, or will not: one that it refuses it accepts without a word.
 _HESITATION = 2.0
@@ -33,25 +33,34 @@ class Means:
     acts = False
     restarts = False
 
-    def begin(self, *, force: bool = False) -> None:
-        """Remember how things stand before the first act; with ``force`` a daemon that will not stop is killed."""
+    def act(self, _patience: float | None = None) -> None:
+        """Have the daemon take its files over; whether it did is for others to find out.  Raises HostError.
 
-    def act(self) -> None:
-        """Have the daemon take its files over; whether it did is for others to find out.  Raises HostError."""
+        One that does not stop within that many seconds is killed, if they are given.
+        """
 
     def obstacle(self) -> Evidence | None:
         """Why the daemon need not be asked yet; None if it may be.  Raises HostError."""
 
-    def daemon_reload(self) -> bool:
-        """Have systemd read this unit again if it has to; whether it had."""
+    def prepare(self) -> bool:
+        """Have systemd read this unit again if it has to; whether it had.  Raises HostError."""
         return False
+
+    def dragged(self) -> list[str]:
+        """The other units that are restarted along."""
+        return []
+
+    def doomed(self) -> list[int]:
+        """The processes of containers that end with the daemon."""
+        return []
 
     def last_words(self, _since: float) -> list[str]:
         """What the daemon logged since that moment (seconds since 1970)."""
         return []
 
-    def stronger(self) -> Means | None:
-        """The means that also works where this one did not, if there is one."""
+    def stronger(self) -> Means:
+        """The means that also works where this one did not; itself if there is none."""
+        return self
 
 
 class ByRestart(Means):
@@ -65,13 +74,15 @@ class ByRestart(Means):
         self.systemctl = systemctl
         self._former = ""
         self._asked = 0.0
-        self._force = False
+        self._patience: float | None = None
 
-    def begin(self, *, force: bool = False) -> None:
-        self._force = force
-
-    def act(self) -> None:
-        self._former = self.systemctl.status().invocation
+    def act(self, _patience: float | None = None) -> None:
+        before = self.systemctl.status()
+        self._former = before.invocation
+        # An orderly stop takes its time; one that hangs while it starts has nothing to put in order.
+        self._patience = _patience
+        if _patience is not None and before.active != "active":
+            self._patience = min(_patience, PATIENCE)
         self.systemctl.restart()
         self._asked = time.monotonic()
 
@@ -84,37 +95,50 @@ class ByRestart(Means):
             return Evidence(None, (f"{unit} is {status.active} ({status.detail})",), settled=True, again=True)
         if status.runs and begun:
             return None
-        if self._force and not begun and waited > PATIENCE:
-            self._force = False
+        if self._patience is not None and not begun and waited > self._patience:
+            self._patience = None
             self.systemctl.kill()
         return Evidence(None, (f"{unit} is still {status.active} ({status.detail})",))
 
-    def daemon_reload(self) -> bool:
+    def prepare(self) -> bool:
         if not self.systemctl.status().needs_reload:
             return False
         self.systemctl.daemon_reload()
         return True
 
+    def dragged(self) -> list[str]:
+        return self.systemctl.dependants()
+
+    def doomed(self) -> list[int]:
+        return self.systemctl.doomed()
+
     def last_words(self, since: float) -> list[str]:
         return self.systemctl.last_words(since)
 
 
-class ByReload(ByRestart):
+class ByReload(Means):
     """systemd runs what the unit has for a reload."""
 
-    restarts = False
+    mode = "systemd"
+    acts = True
 
-    def act(self) -> None:
+    def __init__(self, systemctl: Systemctl) -> None:
+        self.systemctl = systemctl
+
+    def act(self, _patience: float | None = None) -> None:
         self.systemctl.reload()
 
     def obstacle(self) -> Evidence | None:
         status = self.systemctl.status()
         if status.runs:
             return None
-        unit = self.systemctl.unit
-        return Evidence(None, (f"{unit} is {status.active} ({status.detail})",), settled=status.failed, again=False)
+        words = f"{self.systemctl.unit} is {status.active} ({status.detail})"
+        return Evidence(None, (words,), settled=status.failed)
 
-    def stronger(self) -> Means | None:
+    def last_words(self, since: float) -> list[str]:
+        return self.systemctl.last_words(since)
+
+    def stronger(self) -> Means:
         return ByRestart(self.systemctl)
 
 
@@ -128,7 +152,7 @@ class BySignal(Means):
         self.witness = witness
         self.systemctl = systemctl
 
-    def act(self) -> None:
+    def act(self, _patience: float | None = None) -> None:
         engine, host = self.witness.engine, self.witness.host
         for pid in self._candidates():
             if is_program(host, pid, engine.program):
@@ -162,14 +186,14 @@ def means_of(mode: str, action: str, witness: Witness, installation: Installatio
     reload = action == "reload"
     if reload and engine.no_reload:
         raise GpufleetError(f"{engine.no_reload}, so it was left as it runs. Use action: restart.")
+    if mode == "signal" and not reload:
+        raise GpufleetError(f"A signal cannot restart {engine.name}. Use mode: systemd, or action: reload.")
     if reload and installation.pid is None:
         raise GpufleetError(
             f"{engine.name} does not run as {installation.service}, so there is nothing to reload: it reads its files"
             " when it starts."
         )
     systemctl = _systemctl_of(witness, installation, run)
-    if mode == "signal" and not reload:
-        raise GpufleetError(f"A signal cannot restart {engine.name}. Use mode: systemd, or action: reload.")
     if systemctl is not None and mode != "signal":
         return ByReload(systemctl) if reload else ByRestart(systemctl)
     if mode != "systemd" and reload:
@@ -188,6 +212,11 @@ def _systemctl_of(witness: Witness, installation: Installation, run: Runner) -> 
     status = systemctl.status()
     if not status.loaded:
         return None
+    if installation.unit is None or status.name != installation.service:
+        raise GpufleetError(
+            f"{installation.service} is another name of {status.name}, or made from a template, and its process cannot"
+            " be found by it. Give the name of a unit that has a file of its own as service."
+        )
     # One that is just ending, or starting, is gone or known at the second look.
     stranger = installation.pid is not None and not status.pid and not status.busy
     return None if stranger and witness.inspect().pid is not None else systemctl

@@ -10,7 +10,7 @@ import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import Installation
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._processes import process_of
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd_units import load_unit
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd_units import load_unit, unit_name
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
@@ -29,12 +29,13 @@ class TomlEngine:
     companions: tuple[str, ...] = ()
     greeting = b""
     no_reload: str
+    default_aliases: tuple[str, ...] = ()
     syntax = "toml"
     judged_together = True
     tells_all = False
 
     def inspect(self, host: HostRoot, service: str | None = None) -> Installation:
-        service = service or self.service
+        service = unit_name(service or self.service)
         unit = load_unit(host, service, self.program)
         programs = [unit.arguments[0]] if unit is not None and unit.arguments else []
         named = unit.flag_values("--config", "-c") if unit is not None else []

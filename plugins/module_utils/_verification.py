@@ -181,9 +181,9 @@ class Verification:
         if self.live is None:
             problem = f"{engine} runs, but does not answer on {installation.socket}."
             return breaks(LIVE, problem, f"{journal} If it listens elsewhere, name that in socket.")
-        ailment = self.engine.ailment(self.host, installation, self.state or ConfiguredState())
-        if ailment:
-            return breaks(LIVE, f"{engine} runs, but {ailment}.", journal)
+        ailment = self.engine.ailment(self.host, installation, self.live, self.state)
+        if ailment is not None:
+            return breaks(LIVE, f"{engine} runs, but {ailment.words}.", journal)
         restart = "Let it take its files over with nvidia_runtime_restart."
         if not self.live.silent and name not in self.live.runtimes:
             known = ", ".join(sorted(self.live.runtimes)) or "none"

@@ -297,7 +297,7 @@ backup_files:
       type: str
       sample: /var/lib/gpufleet-nvidia/backups/etc~docker~daemon.json~20260821T143000.123456Z.backup
     checksum:
-      description: SHA-256 of what was written, null if the file was removed.
+      description: SHA-256 of what was written, V(absent) if the file was removed.
       type: str
       sample: 6a09e667f3bcc908b2fb1366ea957d3e3adec17512775099da2f590b0667322a
   sample:
@@ -346,6 +346,7 @@ socket:
 from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._backups import BACKUP_DIR
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._commands import run
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import ENGINES
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import (
     HOST_ROOT_OPTIONS,
@@ -353,7 +354,6 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import (
     finish,
     host_of,
     label_new_files,
-    run_in,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._planning import Options
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._runtime_configuration import RuntimeConfiguration
@@ -392,7 +392,7 @@ def configure(module: AnsibleModule) -> dict[str, object]:
         require_runtime=params["require_runtime"],
     )
     host = host_of(module)
-    outcome = RuntimeConfiguration(options, host, run_in(module)).execute(module.check_mode)
+    outcome = RuntimeConfiguration(options, host, run).execute(module.check_mode)
     label_new_files(module, host, outcome.files)
     return {
         "changed": outcome.changed,

@@ -21,8 +21,8 @@ description:
     started through each runtime of O(expect). What the daemon tells has to agree with what its files say.
   - C(systemctl daemon-reload), which can cut running containers off from their GPUs, is only run where systemd says
     that this very unit needs it.
-  - A run that is killed leaves a note in C(/var/lib/gpufleet-nvidia/state). The next run finds it and ends the work,
-    with the same way back.
+  - A run that is killed leaves a note in C(/var/lib/gpufleet-nvidia/state), in which the former files are. The next run
+    finds it and ends the work, with the same way back.
   - The host's lock is held from the judgement to the proof, so nobody changes the files meanwhile.
 extends_documentation_fragment:
   - gpufleet.nvidia.attributes
@@ -50,8 +50,8 @@ options:
     required: true
   action:
     description:
-      - V(restart) stops the engine and starts it again. Pods of containerd and CRI-O live on, containers of Docker only
-        with its setting C(live-restore).
+      - V(restart) stops the engine and starts it again. Pods of containerd and CRI-O live on as long as the unit's
+        C(KillMode) is V(process), containers of Docker only with its setting C(live-restore).
       - V(reload) makes it read its files while it runs. Only Docker can do so. containerd ends on the signal, and CRI-O
         tells of runtimes that no pod can use.
     type: str
@@ -114,11 +114,15 @@ options:
         type: path
       checksum:
         description:
-          - SHA-256 of what was written. Where the file is another one by now, others have edited it since. It is then
-            not taken back because of a complaint about it, but only if the engine does not come back with it.
+          - SHA-256 of what was written, V(absent) if the file was removed. Where the file is another one by now, others
+            have edited it since. Then nothing is taken back because of a complaint about the files, but only if the
+            engine does not come back with them, and what O(expect) misses because of the edit is a warning.
+          - Where others wrote between two entries of one file, the way back ends at what they wrote.
         type: str
   allow_disruption:
-    description: Whether a restart of Docker may stop running containers. Without it such a restart is refused.
+    description:
+      - Whether a restart may stop running containers, those of Docker, or of a Docker whose unit systemd restarts
+        along, or those that a unit's C(KillMode) ends. Without it such a restart is refused.
     type: bool
     default: false
   require_runtime:
@@ -198,8 +202,8 @@ RETURN = r"""
 state:
   description:
     - V(new) if the engine is proven to work with its files as they were given, V(old) if it works with its former
-      configuration, V(unknown) if neither could be proven.
-  returned: when not refused at once, outside check mode
+      configuration, V(unknown) if neither could be proven, or nothing was tried.
+  returned: when not refused at once
   type: str
   sample: new
 action:
@@ -270,6 +274,7 @@ journal:
 from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._backups import BACKUP_DIR, check_backup_dir
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._commands import run
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import PlannedFile
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import ENGINES, PARSED_FOLDERS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import (
@@ -277,19 +282,18 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import (
     finish,
     host_of,
     label_new_files,
-    run_in,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._proof import Expectation
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._restarting import (
-    Restart,
     Restarted,
     RestartError,
     RestartOptions,
+    restart,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._rollback import Change
 
 
-def restart(module: AnsibleModule) -> dict[str, object]:
+def take_over(module: AnsibleModule) -> dict[str, object]:
     """Take over, prove, go back if need be; the result as documented."""
     params = module.params
     if params["shipped_tomlkit"]:
@@ -316,11 +320,12 @@ def restart(module: AnsibleModule) -> dict[str, object]:
         backup_dir=backup_dir,
     )
     try:
-        outcome = Restart(options, host, run_in(module)).execute(module.check_mode)
+        outcome = restart(options, host, run, module.check_mode)
     except RestartError as error:
-        back = [PlannedFile(str(file["path"]), None, b"") for file in error.outcome.rejected if not file["backup"]]
-        label_new_files(module, host, [file for file in back if host.exists(file.path)])
+        label_new_files(module, host, [PlannedFile(path, None, b"") for path in error.outcome.created])
         error.details = _result(params, error.outcome)
+        for warning in error.outcome.warnings:
+            module.warn(warning)
         raise
     result = _result(params, outcome)
     return {**result, "warnings": outcome.warnings}
@@ -387,7 +392,7 @@ def main() -> None:
         },
         supports_check_mode=True,
     )
-    finish(module, lambda: restart(module))
+    finish(module, lambda: take_over(module))
 
 
 if __name__ == "__main__":

@@ -39,6 +39,10 @@ class FakeSystemd:
         self.active, self.detail, self.invocation, self.job = "active", "running", 1, False
         # Looks at the unit until a request that was accepted shows.
         self.hesitates = 0
+        # Looks at a unit that takes its time to stop, as long as it is not killed.
+        self.stubborn = 0
+        self.started: t.Callable[[], t.Any] = lambda: None
+        self.name, self.kill_mode, self.dependants = "docker.service", "process", ""
         self._pending: t.Callable[[], None] | None = None
         docker.path("/run/systemd/system").mkdir(parents=True)
         docker.runs()
@@ -60,13 +64,15 @@ class FakeSystemd:
         if words[0] == "journalctl":
             return 0, "\n".join(self.journal), ""
         if words[0] == "systemctl":
-            return self._systemctl(words[1])
+            return self._systemctl(words[1], words)
         if "--validate" in words:
             complaint = self.validates(self.text)
             return int(bool(complaint)), "", complaint
         return 0, "Docker version 26.1.5, build 411e817\n", ""
 
-    def _systemctl(self, verb: str) -> tuple[int, str, str]:
+    def _systemctl(self, verb: str, words: list[str]) -> tuple[int, str, str]:
+        if verb == "show" and "--value" in words:
+            return 0, self.kill_mode if "--property=KillMode" in words else self.dependants, ""
         if verb == "show":
             return 0, self._show(), ""
         if verb == self.refused:
@@ -78,19 +84,27 @@ class FakeSystemd:
         elif verb == "daemon-reload":
             self.needs_reload = False
         elif verb == "kill":
+            self.stubborn = 0
             self._start()
         return 0, "", ""
 
     def _show(self) -> str:
-        if self._pending is not None and not self.hesitates:
+        if self._pending is not None and self.hesitates:
+            self.hesitates -= 1
+        elif self._pending is not None and self.stubborn and self.active == "active":
+            self.stubborn -= 1
+            return self._told("deactivating", "stop-sigterm", job=True)
+        elif self._pending is not None:
             work, self._pending = self._pending, None
             work()
-        elif self._pending is not None:
-            self.hesitates -= 1
+        return self._told(self.active, self.detail, self.job)
+
+    def _told(self, active: str, detail: str, job: bool) -> str:
         return (
-            f"LoadState={'loaded' if self.loaded else 'not-found'}\nActiveState={self.active}\nSubState={self.detail}\n"
+            f"Id={self.name}\nLoadState={'loaded' if self.loaded else 'not-found'}\n"
+            f"ActiveState={active}\nSubState={detail}\n"
             f"MainPID={PID if self.active == 'active' else 0}\nInvocationID={self.invocation:032x}\n"
-            f"NeedDaemonReload={'yes' if self.needs_reload else 'no'}\nJob={7 if self.job else 0}\n"
+            f"NeedDaemonReload={'yes' if self.needs_reload else 'no'}\nJob={7 if job else 0}\n"
         )
 
     def _start(self) -> None:
@@ -109,6 +123,8 @@ class FakeSystemd:
         running = end == "active"
         self.docker.write(CONTROL_GROUP, f"{PID}\n" if running else "")
         self._take_over(running, from_nothing=True)
+        if running:
+            self.started()
 
     def _take_over(self, really: bool, from_nothing: bool = False) -> None:
         if not really:

@@ -10,18 +10,20 @@ import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils import _containerd_api
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._containerd_api import Plugin, plugins
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import ConfiguredState, Installation
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import ConfiguredState, Installation, LiveState
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine_containerd import CONTAINERD
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine_crio import CRIO
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine_docker import DOCKER
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._grpc import field, fields
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._proof import Expectation
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import Engine
 
 GRPC, CRI = "io.containerd.grpc.v1", "io.containerd.cri.v1"
 INSTALLATION = Installation(None, None, "containerd.service", "/run/x.sock", "/etc/containerd/config.toml", 7)
+SILENT = LiveState("", {}, "", silent=True)
 REASON = 'invalid plugin config: no corresponding runtime configured for default_runtime_name = "nope"'
 
 
@@ -66,27 +68,63 @@ def test_nobody_answers(monkeypatch: pytest.MonkeyPatch, problem: Exception) -> 
 @pytest.mark.parametrize(
     ("answer", "lists_runtimes", "ailment"),
     [
-        # 1.6, 1.7; 2.1; not there at all; switched off, as in Docker's packages.
-        (_message(GRPC, "cri"), True, ""),
+        # It does not tell of its runtimes, and this is why.  1.6, 1.7; 2.1; switched off, as in Docker's packages.
+        (_message(GRPC, "cri"), True, "its CRI does not answer on /run/x.sock"),
         (_message(GRPC, "cri", REASON), True, f"its CRI is not loaded (io.containerd.grpc.v1.cri: {REASON})"),
-        (_message(CRI, "images") + _message(CRI, "runtime") + _message(GRPC, "cri"), True, ""),
+        (_message(CRI, "images") + _message(CRI, "runtime"), True, "its CRI does not answer on /run/x.sock"),
         (
             _message(CRI, "images") + _message(CRI, "runtime", REASON) + _message(GRPC, "cri"),
             True,
             f"its CRI is not loaded (io.containerd.cri.v1.runtime: {REASON})",
         ),
-        (_message("io.containerd.snapshotter.v1", "zfs", "skip"), True, "its CRI is not there"),
-        (_message("io.containerd.snapshotter.v1", "zfs", "skip"), False, ""),
+        (_message("io.containerd.snapshotter.v1", "zfs", "skip"), True, "its CRI is switched off"),
+        (_message("io.containerd.snapshotter.v1", "zfs", "skip"), False, None),
         (OSError("gone"), True, "it does not answer on /run/x.sock"),
         (OSError("gone"), False, "it does not answer on /run/x.sock"),
     ],
 )
 def test_a_containerd_that_is_active_may_be_of_no_use(
-    monkeypatch: pytest.MonkeyPatch, answer: bytes | Exception, lists_runtimes: bool, ailment: str
+    monkeypatch: pytest.MonkeyPatch, answer: bytes | Exception, lists_runtimes: bool, ailment: str | None
 ) -> None:
     _answer(monkeypatch, answer)
     state = ConfiguredState(lists_runtimes=lists_runtimes)
-    assert CONTAINERD.ailment(HostRoot(), INSTALLATION, state) == ailment
+    found = CONTAINERD.ailment(HostRoot(), INSTALLATION, SILENT, state)
+    assert (found.words if found is not None else None) == ailment
+    # Waiting helps one that is about to answer.
+    assert found is None or found.lasting is ("answer" not in found.words)
+
+
+def test_a_containerd_that_tells_of_its_runtimes_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    _answer(monkeypatch, OSError("is not even asked"))
+    assert CONTAINERD.ailment(HostRoot(), INSTALLATION, SILENT._replace(silent=False), ConfiguredState()) is None
+
+
+@pytest.mark.parametrize(
+    ("expectation", "state", "unmet"),
+    [
+        (Expectation(), ConfiguredState(), []),
+        # One that tells nothing is believed to know what its files say.
+        (Expectation(("nvidia",), "nvidia"), ConfiguredState({"nvidia": {}}, "nvidia"), []),
+        (Expectation(("nope",)), ConfiguredState({"nvidia": {}}), ["it does not know the runtime nope"]),
+        (Expectation((), "nvidia"), ConfiguredState({"nvidia": {}}), ["its default runtime is runc, not nvidia"]),
+        (Expectation(cdi=True), ConfiguredState(cdi=False), ["CDI is off"]),
+        (Expectation(cdi=True), ConfiguredState(), []),
+        (
+            Expectation(("nvidia",)),
+            ConfiguredState(lists_runtimes=False),
+            ["its CRI is switched off, so it has no runtimes"],
+        ),
+        (Expectation((), "runc"), ConfiguredState(lists_runtimes=False), []),
+    ],
+)
+def test_silence_is_no_proof(expectation: Expectation, state: ConfiguredState, unmet: list[str]) -> None:
+    assert expectation.unmet(CONTAINERD, SILENT, state) == unmet
+
+
+def test_the_old_name_of_a_default_is_as_good_as_any() -> None:
+    live = LiveState("1.7.24", {"runc": "runc"}, "default")
+    assert Expectation((), "runc").unmet(CONTAINERD, live, ConfiguredState()) == []
+    assert Expectation((), "runc").unmet(DOCKER, live, ConfiguredState()) != []
 
 
 RUNC, NVIDIA = {"runc": {"path": "runc"}}, {"nvidia": {"path": "/usr/bin/nvidia-container-runtime"}}

@@ -16,7 +16,6 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import (
     finish,
     host_of,
     label_new_files,
-    run_in,
 )
 from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.fake_docker import docker_host
 from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.fake_systemd import FILE, FakeSystemd
@@ -38,7 +37,6 @@ class DummyModule:
         self.warnings: list[str] = []
         self.labelled: list[str] = []
         self.result: dict[str, t.Any] = {}
-        self.environ: dict[str, str] = {}
 
     def warn(self, warning: str) -> None:
         self.warnings.append(warning)
@@ -50,10 +48,6 @@ class DummyModule:
     def fail_json(self, msg: str, **result: t.Any) -> None:
         self.result = {"failed": True, "msg": msg, **result}
         raise Ended
-
-    def run_command(self, argv: list[str], environ_update: dict[str, str]) -> tuple[int, str, str]:
-        self.environ = environ_update
-        return 3, " ".join(argv), "errors"
 
     def set_default_selinux_context(self, path: str, changed: bool) -> bool:
         self.labelled.append(path)
@@ -91,12 +85,6 @@ def test_the_host_of_the_parameters(tmp_path: Path) -> None:
     assert host_of(t.cast("t.Any", module)) == HostRoot(str(tmp_path.resolve()), live=True)
     with pytest.raises(HostError):
         host_of(t.cast("t.Any", DummyModule(host_root="relative", host_root_live=False)))
-
-
-def test_commands_speak_english() -> None:
-    module = DummyModule()
-    assert run_in(t.cast("t.Any", module))(["a", "b"]) == (3, "a b", "errors")
-    assert module.environ == {"LC_ALL": "C.UTF-8", "LANGUAGE": "C"}
 
 
 @pytest.mark.parametrize(
@@ -158,9 +146,9 @@ def test_a_restart_that_fails_tells_what_became_of_the_host(monkeypatch: pytest.
         rollback = [{"path": FILE, "backup": "/x.backup", "checksum": None}]
         arguments.update(engine="docker", rollback=rollback, host_root=str(docker.root), host_root_live=True)
         module = DummyModule(**arguments)
-        monkeypatch.setattr(module, "run_command", lambda argv, **_more: systemd.run(argv))
+        monkeypatch.setattr(nvidia_runtime_restart, "run", systemd.run)
         with docker.answers(), pytest.raises(Ended):
-            finish(t.cast("t.Any", module), lambda: nvidia_runtime_restart.restart(t.cast("t.Any", module)))
+            finish(t.cast("t.Any", module), lambda: nvidia_runtime_restart.take_over(t.cast("t.Any", module)))
         documented = set(yaml.safe_load(nvidia_runtime_restart.RETURN))
         assert docker.path(FILE).read_text(encoding="utf-8") == "{}"
     assert set(module.result) == {"failed", "msg", "changed"} | documented

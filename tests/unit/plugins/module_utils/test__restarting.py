@@ -9,14 +9,22 @@ import typing as t
 
 import pytest
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils import _backups, _restarting, _rollback, _taking_over
+from ansible_collections.gpufleet.nvidia.plugins.module_utils import (
+    _backups,
+    _bringing_up,
+    _restarting,
+    _rollback,
+    _taking_over,
+)
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine_containerd import CONTAINERD
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine_docker import DOCKER
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, HostError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._planning import Options
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._proof import Expectation
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._preflight import Preflight
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._proof import Expectation, Witness
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import digest
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._restart_note import RestartNote
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._restarting import (
-    Restart,
     Restarted,
     RestartError,
     RestartOptions,
@@ -24,7 +32,12 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._restarting import
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._rollback import Change
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._runtime_configuration import RuntimeConfiguration
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._runtime_set import RuntimeRequest
-from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.fake_docker import CONTROL_GROUP, docker_host
+from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.fake_docker import (
+    CONTROL_GROUP,
+    PID,
+    UNIT,
+    docker_host,
+)
 from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.fake_systemd import FILE, FakeSystemd
 
 OLD = '{"debug": true, "live-restore": true}\n'
@@ -37,7 +50,8 @@ NOTE = f"{STATE}/restart-docker.json"
 @pytest.fixture
 def systemd(monkeypatch: pytest.MonkeyPatch) -> t.Iterator[FakeSystemd]:
     """A host whose Docker runs with OLD."""
-    monkeypatch.setattr(_restarting, "_PAUSE", 0.01)
+    monkeypatch.setattr(_bringing_up, "_PAUSE", 0.01)
+    monkeypatch.setattr(_bringing_up, "_STEADY", 0.0)
     monkeypatch.setattr(_taking_over, "_HESITATION", 0.2)
     monkeypatch.setattr(_taking_over, "PATIENCE", 0.05)
     with docker_host() as docker:
@@ -56,7 +70,7 @@ def configure(systemd: FakeSystemd, **request: t.Any) -> tuple[Change, ...]:
 
 def restart(systemd: FakeSystemd, check_mode: bool = False, **options: t.Any) -> Restarted:
     given = {"engine": "docker", "timeout": 0.5, "backup_dir": BACKUPS, **options}
-    return Restart(RestartOptions(**given), systemd.docker.host, systemd.run).execute(check_mode)
+    return _restarting.restart(RestartOptions(**given), systemd.docker.host, systemd.run, check_mode)
 
 
 def failure(systemd: FakeSystemd, **options: t.Any) -> tuple[str, Restarted]:
@@ -131,7 +145,7 @@ def test_no_more_tries_than_allowed(systemd: FakeSystemd) -> None:
 def test_a_daemon_that_lacks_what_is_expected_is_not_proven(systemd: FakeSystemd) -> None:
     message, done = failure(systemd, expect=Expectation(("nvidia", "runc"), "nvidia", cdi=True), retries=0)
     assert "it does not know the runtime nvidia, its default runtime is runc, not nvidia, CDI is off." in message
-    assert "There is no former state" in message
+    assert "There is nothing to go back to" in message
     assert done.state == "unknown"
 
 
@@ -148,7 +162,6 @@ def test_a_daemon_that_does_not_answer_is_not_proven(systemd: FakeSystemd) -> No
 
 def test_a_daemon_that_is_not_what_its_file_says_is_not_proven(systemd: FakeSystemd) -> None:
     configure(systemd)
-    systemd.ends = lambda _text: "active"
     message, _done = failure(systemd, action="reload", mode="none")
     assert f"it runs with something else than {FILE} says" in message
     assert not systemd.done("systemctl re")
@@ -173,7 +186,7 @@ def test_a_start_that_fails_brings_the_former_file_back(systemd: FakeSystemd, en
     assert systemd.text == OLD
     assert (done.state, done.rolled_back, done.attempts, done.pid) == ("old", True, 3, 4711)
     assert "docker did not take /etc/docker/daemon.json over" in message
-    assert "The former files are back, and it works with them. Its last words: starting | cannot do that" in message
+    assert "The former files are back. docker works with them. Its last words: starting | cannot do that" in message
     (rejected,) = done.rejected
     assert rejected["path"] == FILE
     assert systemd.docker.path(str(rejected["backup"])).read_text() == new
@@ -282,7 +295,8 @@ def test_what_systemd_refuses_is_told(systemd: FakeSystemd) -> None:
     systemd.refused = "restart"
     message, done = failure(systemd, rollback=changes)
     assert "systemctl restart docker.service failed: Access denied" in message
-    assert done.state == "unknown"
+    # It runs as before.
+    assert (done.state, done.attempts) == ("old", 0)
     assert systemd.text == OLD
 
 
@@ -376,7 +390,7 @@ def signalled(systemd: FakeSystemd, monkeypatch: pytest.MonkeyPatch) -> Signalle
         systemd.run(["chroot", "", "systemctl", "reload"])
 
     monkeypatch.setattr(_taking_over, "is_program", lambda _host, pid, _program: pid in found.daemons)
-    monkeypatch.setattr(_taking_over, "sender_of", lambda _path, _greeting: (found.answering or [None])[0])
+    monkeypatch.setattr(_taking_over, "sender_of", lambda _path, _greeting: next(iter(found.answering), None))
     monkeypatch.setattr(_taking_over, "hang_up", hang_up)
     return found
 
@@ -414,7 +428,7 @@ def test_nobody_that_is_not_the_engine_gets_a_signal(systemd: FakeSystemd, signa
     assert not signalled.got
     assert systemd.text == OLD
     # It was never told of the other file.
-    assert done.state == "unknown"
+    assert (done.state, done.attempts) == ("old", 0)
 
 
 # -- before ----------------------------------------------------------------------------------------------------------
@@ -424,7 +438,6 @@ def test_nobody_that_is_not_the_engine_gets_a_signal(systemd: FakeSystemd, signa
     ("sabotage", "reason"),
     [
         (lambda systemd: systemd.docker.path("/usr/bin/nvidia-container-runtime").unlink(), "is not an executable"),
-        (lambda systemd: systemd.docker.path("/usr/bin/dockerd").unlink(), "its unit docker.service starts"),
         (lambda systemd: setattr(systemd, "validates", lambda _text: "I dislike it"), "says: I dislike it"),
     ],
 )
@@ -540,14 +553,64 @@ def test_live_restore_has_to_be_on_before_and_after(busy: FakeSystemd, live: boo
     if kept:
         assert restart(busy).state == "new"
     else:
-        with pytest.raises(GpufleetError, match="would stop"):
-            restart(busy)
+        assert "would stop" in failure(busy)[0]
 
 
 def test_a_daemon_that_does_not_tell_is_not_restarted(systemd: FakeSystemd) -> None:
     systemd.docker.write("/usr/lib/systemd/system/docker.socket", "[Socket]\nListenStream=/run/other.sock\n")
-    with pytest.raises(GpufleetError, match="unknown which containers"):
-        restart(systemd)
+    message, done = failure(systemd)
+    assert "unknown which containers" in message
+    assert done.state == "unknown"
+
+
+def test_an_orderly_stop_is_waited_for(busy: FakeSystemd) -> None:
+    """Containers get the time that dockerd gives them."""
+    busy.ends = lambda _text: "active"
+    changes = configure(busy)
+    busy.stubborn = 5
+    _message, done = failure(busy, allow_disruption=True, rollback=changes, expect=Expectation(("nope",)))
+    assert done.state == "old"
+    assert not busy.done("systemctl kill")
+
+
+def test_containers_that_came_up_meanwhile_are_not_stopped_on_the_way_back(busy: FakeSystemd) -> None:
+    containers = list(busy.docker.containers)
+    busy.docker.containers.clear()
+    changes = configure(busy)
+    busy.started = lambda: busy.docker.containers.extend(containers)
+    message, done = failure(busy, rollback=changes, expect=Expectation(("nope",)))
+    assert "WAS NOT RESTARTED WITH THEM, for that would stop containers" in message
+    assert (done.state, len(busy.done("systemctl restart"))) == ("unknown", 1)
+
+
+def test_a_docker_that_is_restarted_along_has_containers_too(busy: FakeSystemd) -> None:
+    """Of a unit that requires the one that is restarted."""
+    preflight = Preflight(Witness(CONTAINERD, busy.docker.host), CONTAINERD.inspect(busy.docker.host), None, busy.run)
+    assert preflight.disruption() == ""
+    assert preflight.disruption(["nginx.service"]) == ""
+    assert "A restart of docker would stop running containers" in preflight.disruption(["docker.service"])
+
+
+def test_a_unit_that_ends_all_its_processes_has_containers_to_lose(systemd: FakeSystemd) -> None:
+    systemd.docker.write(CONTROL_GROUP, f"{PID}\n5\n6\n")
+    systemd.docker.write("/proc/5/comm", "containerd-shim-runc-v2\n")
+    systemd.docker.write("/proc/6/comm", "docker-proxy\n")
+    assert restart(systemd).state == "new"
+    systemd.docker.write(CONTROL_GROUP, f"{PID}\n5\n6\n")
+    systemd.kill_mode = "control-group"
+    message, _done = failure(systemd)
+    assert "would end 1 processes of containers" in message
+    assert restart(systemd, allow_disruption=True).state == "new"
+
+
+@pytest.mark.parametrize(
+    ("flags", "kept"),
+    [("--live-restore", True), ("--live-restore=true -D", True), ("--live-restore --live-restore=false", False)],
+)
+def test_live_restore_may_be_a_flag(busy: FakeSystemd, flags: str, kept: bool) -> None:
+    busy.docker.info["LiveRestoreEnabled"] = True
+    busy.docker.write(UNIT, f"[Service]\nExecStart=/usr/bin/dockerd -H fd:// {flags}\n")
+    assert (DOCKER.casualties(busy.docker.host, DOCKER.inspect(busy.docker.host)) == []) is kept
 
 
 # -- what cannot be done ---------------------------------------------------------------------------------------------
@@ -556,12 +619,14 @@ def test_a_daemon_that_does_not_tell_is_not_restarted(systemd: FakeSystemd) -> N
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
+        ({"retries": -1}, "retries must not be negative"),
+        ({"timeout": 0}, "timeout has to be greater"),
         ({"engine": "containerd", "action": "reload"}, "containerd ends on the signal"),
         ({"engine": "containerd", "action": "reload", "mode": "signal"}, "containerd ends on the signal"),
         ({"engine": "crio", "action": "reload"}, "no pod can use them before a restart"),
         ({"mode": "signal"}, "A signal cannot restart docker"),
         ({"service": "other.service"}, "other.service is not a unit that systemd runs"),
-        ({"service": "other.service", "action": "reload"}, "does not run as other.service"),
+        ({"service": "other", "action": "reload"}, "does not run as other.service"),
     ],
 )
 def test_refuses_before_anything_happens(systemd: FakeSystemd, options: dict[str, t.Any], reason: str) -> None:
@@ -574,13 +639,42 @@ def test_refuses_before_anything_happens(systemd: FakeSystemd, options: dict[str
 def test_nothing_runs_in_an_offline_tree(systemd: FakeSystemd) -> None:
     host = systemd.docker.host._replace(live=False)
     with pytest.raises(GpufleetError, match="is an offline tree"):
-        Restart(RestartOptions("docker"), host, systemd.run)
+        _restarting.restart(RestartOptions("docker"), host, systemd.run, check_mode=False)
 
 
 def test_a_daemon_beside_its_unit_does_not_get_a_second_one(systemd: FakeSystemd) -> None:
     systemd.active, systemd.detail = "inactive", "dead"
     with pytest.raises(GpufleetError, match="cannot be restarted"):
         restart(systemd)
+
+
+def test_a_unit_may_be_named_without_its_suffix(systemd: FakeSystemd) -> None:
+    assert restart(systemd, service="docker").service == "docker.service"
+
+
+@pytest.mark.parametrize("shown", ["dockerd.service", "docker@x.service"])
+def test_a_unit_that_has_another_name_is_refused(systemd: FakeSystemd, shown: str) -> None:
+    systemd.name = shown
+    with pytest.raises(GpufleetError, match=f"another name of {shown}"):
+        restart(systemd)
+
+
+def test_a_unit_whose_program_is_gone_is_not_the_files_fault(systemd: FakeSystemd) -> None:
+    changes = configure(systemd)
+    systemd.docker.path("/usr/bin/dockerd").unlink()
+    with pytest.raises(GpufleetError, match=r"starts /usr/bin/dockerd, which is not an executable file"):
+        restart(systemd, rollback=changes)
+    assert "nvidia" in systemd.text
+    assert not systemd.done("systemctl re")
+
+
+def test_a_validator_that_is_demanded_has_to_be_there(systemd: FakeSystemd) -> None:
+    changes = configure(systemd)
+    systemd.validates = lambda _text: "unknown flag: --validate"
+    with pytest.raises(GpufleetError, match="cannot judge its configuration"):
+        restart(systemd, rollback=changes, validate="true")
+    assert "nvidia" in systemd.text
+    assert restart(systemd, rollback=changes).state == "new"
 
 
 def test_a_check_run_does_nothing(systemd: FakeSystemd) -> None:
@@ -606,13 +700,13 @@ def test_what_a_killed_run_began_the_next_one_ends(systemd: FakeSystemd, monkeyp
         raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr(Restart, "_await", killed)
+        patch.setattr(_bringing_up.BringUp, "await_proof", killed)
         with pytest.raises(Killed):
             restart(systemd, rollback=changes)
     assert "nvidia" in systemd.text
     assert states(systemd) == ["docker", "restart"]
     noted = json.loads(systemd.docker.path(NOTE).read_text())
-    assert [entry["checksum"] for entry in noted] == [digest(systemd.text.encode())]
+    assert [entry["written"] for entry in noted] == [digest(systemd.text.encode())]
     # The next run has changed nothing, so it brings no way back of its own.
     _message, done = failure(systemd)
     assert systemd.text == OLD
@@ -620,7 +714,99 @@ def test_what_a_killed_run_began_the_next_one_ends(systemd: FakeSystemd, monkeyp
     assert states(systemd) == []
 
 
-@pytest.mark.parametrize("content", ["", "{", "[1]", '[{"path": 5}]', "[{}]", "null"])
+def cut_off(systemd: FakeSystemd, monkeypatch: pytest.MonkeyPatch, step: tuple[t.Any, str], **options: t.Any) -> None:
+    """A restart that is killed when it comes to ``step``."""
+
+    def killed(*_arguments: t.Any, **_more: t.Any) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(*step, killed)
+        with pytest.raises(Killed):
+            restart(systemd, **options)
+
+
+def test_a_run_that_was_killed_on_its_way_back_is_brought_to_its_end(
+    systemd: FakeSystemd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The files are the former ones again, and nobody else has edited them."""
+    changes = configure(systemd)
+    systemd.ends = only("nvidia", "failed")
+    cut_off(systemd, monkeypatch, (_restarting.Restart, "_prove_former"), rollback=changes)
+    assert systemd.text == OLD
+    assert systemd.active == "failed"
+    message, done = failure(systemd, expect=NVIDIA)
+    assert "killed after it had put the former files back" in message
+    assert (done.state, systemd.active) == ("old", "active")
+    assert states(systemd) == []
+
+
+def test_backups_that_are_gone_by_now_are_not_needed(systemd: FakeSystemd, monkeypatch: pytest.MonkeyPatch) -> None:
+    changes = configure(systemd)
+    systemd.ends = only("nvidia", "failed")
+    cut_off(systemd, monkeypatch, (_bringing_up.BringUp, "await_proof"), rollback=changes)
+    systemd.docker.path(str(changes[0].backup)).unlink()
+    _message, done = failure(systemd)
+    assert (done.state, systemd.text) == ("old", OLD)
+
+
+def test_what_others_wrote_meanwhile_is_not_undone(systemd: FakeSystemd, monkeypatch: pytest.MonkeyPatch) -> None:
+    changes = configure(systemd)
+    cut_off(systemd, monkeypatch, (_bringing_up.BringUp, "await_proof"), rollback=changes)
+    edited = '{"debug": false, "live-restore": true, "labels": ["mine"]}'
+    systemd.docker.write(FILE, edited)
+    changes = configure(systemd)
+    systemd.ends = only("nvidia", "failed")
+    failure(systemd, rollback=changes)
+    assert systemd.text == edited
+
+
+def test_an_objection_does_not_leave_a_failed_engine_behind(
+    systemd: FakeSystemd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changes = configure(systemd)
+    systemd.ends = only("nvidia", "failed")
+    cut_off(systemd, monkeypatch, (_bringing_up.BringUp, "await_proof"), rollback=changes)
+    systemd.validates = lambda text: "no" if "nvidia" in text else ""
+    message, done = failure(systemd)
+    assert "docker works with them" in message
+    assert (done.state, systemd.text, systemd.active) == ("old", OLD, "active")
+
+
+def test_a_restart_that_was_killed_when_all_was_done_stops_nobody(
+    busy: FakeSystemd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changes = configure(busy)
+    cut_off(busy, monkeypatch, (_restarting.Restart, "_drop_note"), rollback=changes, allow_disruption=True)
+    done = restart(busy, expect=NVIDIA)
+    assert (done.state, done.attempts) == ("new", 0)
+    assert states(busy) == ["docker"]
+
+
+def test_without_a_journal_there_is_still_a_way_back(systemd: FakeSystemd) -> None:
+    changes = configure(systemd)
+    systemd.ends = only("nvidia", "failed")
+    run = systemd.run
+
+    def without(argv: list[str]) -> tuple[int, str, str]:
+        return (127, "", "journalctl cannot be run") if "journalctl" in argv else run(argv)
+
+    systemd.run = without  # type: ignore[method-assign]
+    _message, done = failure(systemd, rollback=changes)
+    assert (done.state, done.journal) == ("old", ())
+
+
+_ENTRY = '{"path": %s, "content": %s, "record": null, "written": %s}'
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *["", "{", "[1]", '[{"path": 5}]', "[{}]", "null"],
+        *[f"[{_ENTRY % entry}]" for entry in (("5", "null", "null"), ('"x"', "null", "null"), ('"/x"', "5", "null"))],
+        *[f"[{_ENTRY % entry}]" for entry in (('"/x"', '"*"', "null"), ('"/x"', "null", "5"))],
+    ],
+)
 def test_a_damaged_note_is_no_obstacle(systemd: FakeSystemd, content: str) -> None:
     systemd.docker.write(NOTE, content)
     assert restart(systemd).state == "new"

@@ -4,16 +4,18 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 import typing as t
+from pathlib import Path
 
 import pytest
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils import _rollback
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, HostError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._rollback import Change, Rollback
-
-if t.TYPE_CHECKING:
-    from pathlib import Path
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import FileRecord, record_path
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._rollback import Change, Former, Rollback, formers_of
 
 MAIN, DROP_IN = "/etc/containerd/config.toml", "/etc/containerd/conf.d/99-nvidia.toml"
 
@@ -28,12 +30,16 @@ def host(tmp_path: Path) -> HostRoot:
     return HostRoot(str(tmp_path))
 
 
+def way_back(host: HostRoot, *changes: Change) -> Rollback:
+    return Rollback(host, "containerd", formers_of(host, changes), "/b")
+
+
 def test_what_was_written_last_goes_back_first(host: HostRoot) -> None:
     """containerd does not start while an import names a file that is not there."""
-    rollback = Rollback(host, "containerd", [Change(DROP_IN, None), Change(MAIN, "/b/main")], "/b")
+    rollback = way_back(host, Change(DROP_IN, None), Change(MAIN, "/b/main"))
     assert [file.path for file in rollback.files] == [MAIN, DROP_IN]
-    rejected = rollback.carry_out()
-    assert [entry["path"] for entry in rejected] == [MAIN, DROP_IN]
+    rollback.carry_out()
+    assert [entry["path"] for entry in rollback.rejected] == [MAIN, DROP_IN]
     assert host.read(MAIN) == b"old"
     assert not host.exists(DROP_IN)
     assert not rollback.possible
@@ -41,14 +47,14 @@ def test_what_was_written_last_goes_back_first(host: HostRoot) -> None:
 
 def test_a_link_stays_a_link(host: HostRoot, tmp_path: Path) -> None:
     (tmp_path / "etc/link.toml").symlink_to(MAIN)
-    Rollback(host, "containerd", [Change("/etc/link.toml", "/b/main")], "/b").carry_out()
+    way_back(host, Change("/etc/link.toml", "/b/main")).carry_out()
     assert (tmp_path / "etc/link.toml").is_symlink()
     assert host.read(MAIN) == b"old"
 
 
 def test_the_mode_of_a_file_stays(host: HostRoot, tmp_path: Path) -> None:
     (tmp_path / MAIN[1:]).chmod(0o640)
-    Rollback(host, "containerd", [Change(MAIN, "/b/main")], "/b").carry_out()
+    way_back(host, Change(MAIN, "/b/main")).carry_out()
     assert (tmp_path / MAIN[1:]).stat().st_mode & 0o777 == 0o640
 
 
@@ -63,5 +69,96 @@ def test_the_mode_of_a_file_stays(host: HostRoot, tmp_path: Path) -> None:
 )
 def test_refuses_a_way_that_leads_nowhere(host: HostRoot, change: Change, reason: str) -> None:
     with pytest.raises(GpufleetError, match=reason):
-        Rollback(host, "containerd", [change], "/b")
+        way_back(host, change)
     assert host.read(MAIN) == b"new"
+
+
+@pytest.fixture
+def copies(host: HostRoot, tmp_path: Path) -> HostRoot:
+    """Backups of the main file, each named after its content."""
+    for text in ("one", "two", "edited"):
+        (tmp_path / "b" / text).write_text(text)
+    return host
+
+
+def of(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+@pytest.mark.parametrize(
+    ("changes", "former"),
+    [
+        # Each found what the one before had written, or nobody can tell.
+        ([("one", of("two")), ("two", of("new"))], "one"),
+        ([("one", None), ("two", None)], "one"),
+        ([("one", None), ("edited", of("new"))], "one"),
+        # Somebody wrote in between, or took the file away.
+        ([("one", of("two")), ("edited", of("new"))], "edited"),
+        ([("one", of("two")), ("two", of("x")), ("edited", of("new"))], "edited"),
+        ([("one", of("two")), (None, of("new"))], None),
+        # It was removed, and made again.
+        ([("one", "absent"), (None, of("new"))], "one"),
+        ([("one", "absent"), ("edited", of("new"))], "edited"),
+    ],
+)
+def test_the_way_back_ends_where_others_wrote(
+    copies: HostRoot, changes: list[tuple[str | None, str | None]], former: str | None
+) -> None:
+    steps = [Change(MAIN, None if text is None else f"/b/{text}", written) for text, written in changes]
+    content = None if former is None else former.encode()
+    assert [file.content for file in formers_of(copies, steps)] == [content]
+    # The same if a killed run has noted the first of them.
+    assert [file.content for file in formers_of(copies, steps[1:], formers_of(copies, steps[:1]))] == [content]
+
+
+@pytest.mark.parametrize(
+    ("now", "edited"), [("new", False), ("old", False), ("other", True), (None, True)]
+)
+def test_what_neither_we_wrote_nor_stood_there_before_is_an_edit(
+    host: HostRoot, tmp_path: Path, now: str | None, edited: bool
+) -> None:
+    rollback = way_back(host, Change(MAIN, "/b/main", of("new")))
+    if now is None:
+        (tmp_path / MAIN[1:]).unlink()
+    else:
+        (tmp_path / MAIN[1:]).write_text(now)
+    assert rollback.edited_since() == ([MAIN] if edited else [])
+
+
+def test_a_file_that_was_removed_and_made_by_others_is_an_edit(host: HostRoot) -> None:
+    assert way_back(host, Change(MAIN, "/b/main", "absent")).edited_since() == [MAIN]
+
+
+def test_an_error_on_the_way_tells_how_far_it_came(host: HostRoot, monkeypatch: pytest.MonkeyPatch) -> None:
+    rollback = way_back(host, Change(DROP_IN, None), Change(MAIN, "/b/main"))
+
+    def fails(*_arguments: t.Any) -> None:
+        raise HostError("read-only")
+
+    monkeypatch.setattr(_rollback, "remove_file", fails)
+    with pytest.raises(HostError):
+        rollback.carry_out()
+    assert [entry["path"] for entry in rollback.rejected] == [MAIN]
+
+
+def test_a_copy_that_takes_the_room_is_given_up(host: HostRoot, monkeypatch: pytest.MonkeyPatch) -> None:
+    rollback = way_back(host, Change(MAIN, "/b/main"))
+    put = Rollback._put
+
+    def full(self: Rollback, *arguments: t.Any) -> None:
+        if len(list(Path(host.outer("/b")).iterdir())) > 1:
+            raise HostError("No space left on device")
+        put(self, *arguments)
+
+    monkeypatch.setattr(Rollback, "_put", full)
+    rollback.carry_out()
+    assert host.read(MAIN) == b"old"
+    assert rollback.without_copy() == [MAIN]
+
+
+def test_owner_and_mode_of_a_file_that_was_removed_come_back(host: HostRoot, tmp_path: Path) -> None:
+    record = FileRecord("containerd", MAIN, None, os.geteuid(), os.getegid(), 0o640).to_bytes()
+    (tmp_path / MAIN[1:]).unlink()
+    Rollback(host, "containerd", [Former(MAIN, b"old", record)], "/b").carry_out()
+    assert (tmp_path / MAIN[1:]).stat().st_mode & 0o777 == 0o640
+    assert host.read(record_path("containerd", MAIN)) == record
