@@ -24,10 +24,22 @@ WITHOUT_DEFAULT = {
     "nvidia_runtime_type",
     "nvidia_runtime_engine_version",
 }
+# Handlers are far from the place where the role was told its variables: they find these in what is noted for them.
+OF_HANDLERS = {
+    "nvidia_runtime_before_restart",
+    "nvidia_runtime_after_restart",
+    "nvidia_runtime_verify_image",
+    "nvidia_runtime_verify_command",
+}
+WITHOUT_DEFAULT |= OF_HANDLERS
 
 
 def load(name: str) -> t.Any:
     return yaml.safe_load((ROLE / name).read_text(encoding="utf-8"))
+
+
+def tasks(folder: str) -> list[Path]:
+    return sorted((ROLE / folder).glob("*.yml"))
 
 
 def options() -> dict[str, dict[str, t.Any]]:
@@ -42,8 +54,10 @@ def test_every_default_is_specified_with_the_same_value() -> None:
 
 
 def test_every_variable_used_is_specified_or_the_role_s_own() -> None:
-    text = "".join((ROLE / name).read_text(encoding="utf-8") for name in ("tasks/main.yml", "handlers/main.yml"))
-    own = set(load("vars/main.yml")) | set(re.findall(r"register: (\w+)", text))
+    text = "".join(path.read_text(encoding="utf-8") for folder in ("tasks", "handlers") for path in tasks(folder))
+    own = set(load("vars/main.yml")) | set(re.findall(r"(?:register|loop_var): (\w+)", text))
+    # What hooks are told.
+    own.add("nvidia_runtime_restarts")
     text += (ROLE / "vars/main.yml").read_text(encoding="utf-8")
     used = set(re.findall(r"(?<!\.)\bnvidia_runtime_\w+", text))
     assert used - own == set(options()) & used
@@ -52,7 +66,7 @@ def test_every_variable_used_is_specified_or_the_role_s_own() -> None:
 
 def test_variables_without_default_are_omitted_where_they_are_not_set() -> None:
     text = (ROLE / "tasks/main.yml").read_text(encoding="utf-8")
-    for name in WITHOUT_DEFAULT:
+    for name in WITHOUT_DEFAULT - OF_HANDLERS:
         assert f"{name} | default(omit)" in text
 
 
@@ -78,15 +92,30 @@ def test_what_the_handlers_give_an_engine(
     variables = load("vars/main.yml")
     item = {"item": "docker", "pending_action": pending, "restart_action": changed}
     due = {} if earlier is None else {"/ docker": {"action": earlier}}
-    known = {"item": item, "nvidia_runtime_host_root": "/", "nvidia_runtime_due": due}
+    known = {"item": item, "nvidia_runtime_host_root": "/", "nvidia_runtime_unfinished": []}
     place = jinja2.Template(variables["nvidia_runtime_place"]).render(known)
     assert place == "/ docker"
-    action = jinja2.Template(variables["nvidia_runtime_action"]).render(known, nvidia_runtime_place=place)
-    assert action.strip() == expected
+    known["nvidia_runtime_noted"] = due.get(place, {})
+    action = jinja2.Template(variables["nvidia_runtime_action"])
+    assert action.render(known).strip() == expected
+
+
+@pytest.mark.parametrize(
+    ("mode", "signalable", "expected"),
+    [("auto", [], "restart"), ("systemd", [], "restart"), ("signal", [], "reload"), ("auto", ["docker"], "reload")],
+)
+def test_what_was_cut_off_is_begun_again_by_the_means_at_hand(
+    mode: str, signalable: list[str], expected: str
+) -> None:
+    jinja2 = pytest.importorskip("jinja2")
+    action = jinja2.Template(load("vars/main.yml")["nvidia_runtime_action"])
+    item = {"item": "docker", "pending_action": "none", "restart_action": "none"}
+    known = {"nvidia_runtime_unfinished": ["docker"], "nvidia_runtime_restart_mode": mode}
+    assert action.render(item=item, nvidia_runtime_signalable=signalable, **known).strip() == expected
 
 
 def test_engines_are_treated_in_the_same_order_in_every_run() -> None:
     """These filters go by the hash of their items, which differs from one run to the next."""
-    for name in ("tasks/main.yml", "handlers/main.yml", "vars/main.yml"):
-        text = (ROLE / name).read_text(encoding="utf-8")
+    for path in [*tasks("tasks"), *tasks("handlers"), ROLE / "vars/main.yml"]:
+        text = path.read_text(encoding="utf-8")
         assert not re.findall(r"\|\s*(union|difference|intersect|symmetric_difference)\b", text)
