@@ -12,9 +12,9 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import Con
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import ENGINES
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_files import HostFiles
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._notes import Note
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._planning import ask_version
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import STATE_DIR, load_records
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._restart_note import RestartNote
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd_units import UNIT_FOLDERS
 
 if t.TYPE_CHECKING:
@@ -64,7 +64,7 @@ def _describe_engine(engine: Engine, host: HostRoot, run: Runner) -> dict[str, t
         "recorded_files": [],
         "live": None if live is None else _describe_live(live),
         "restart_required": False,
-        "unfinished_restart": RestartNote(host, engine.name).exists(),
+        "unfinished_restart": Note.of_restart(host, engine.name).exists(),
         "problems": problems,
     }
     # One after the other: what can be read is told whatever cannot.

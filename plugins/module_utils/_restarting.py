@@ -14,11 +14,11 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._bringing_up impor
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import ENGINES
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, HostError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._lock import TIMEOUT, host_lock
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._notes import Note
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._planning import ask_version
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._preflight import Preflight
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._proof import Expectation, Witness
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._restart_note import RestartNote
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._rollback import Rollback, formers_of
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._rollback import Rollback, formers_of, joined
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._taking_over import Means, means_of
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._validator_words import without_secrets
 
@@ -26,7 +26,7 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._judging import Runner
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._proof import Evidence
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._rollback import Change
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._rollback import Change, Former
 
 # Lines of the journal that go into the message; the result has more.
 _QUOTED = 4
@@ -103,16 +103,21 @@ class Restart:
         version = live.version if live is not None and live.version else None
         self.version = version or ask_version(self.engine, self.installation, host, run)
         self.bring_up = BringUp(self.witness, means, self.version, options.timeout, options.retries)
-        self.note = RestartNote(host, options.engine)
+        self.note = Note.of_restart(host, options.engine)
+        self.changes = Note.of_changes(host, options.engine)
         # A run that was killed has left the engine in any state.
         self.unfinished = means.acts and self.note.exists()
-        noted = self.note.formers() if means.acts else ()
-        self.formers = formers_of(host, options.rollback, noted)
+        self.formers = joined(self._noted() if means.acts else (), formers_of(host, options.rollback))
         self.rollback = Rollback(host, options.engine, self.formers, options.backup_dir)
         self.texts = self.witness.texts()
         self.began = time.time()
         self.daemon_reloaded = False
         self.warnings: list[str] = []
+
+    def _noted(self) -> tuple[Former, ...]:
+        """What earlier runs have left to be taken back: a restart that was cut off, changes that none was given."""
+        taken = not self.unfinished and not self.witness.examine(Expectation(), self.version).lacks
+        return joined(self.note.formers(), () if taken else self.changes.formers())
 
     @property
     def means(self) -> Means:
@@ -152,6 +157,7 @@ class Restart:
         if refusal:
             raise RestartError(refusal, self._outcome(self._untouched()))
         self._take_note()
+        self.rollback.prepare()
         evidence = self._taken_over()
         if evidence.lacks and edited and evidence.lacks == evidence.unmet:
             # The daemon does what its files say, which others have changed meanwhile.
@@ -194,7 +200,9 @@ class Restart:
             self.warnings.append(f"The restart is not noted, so nobody would know if this run were killed: {error}")
 
     def _drop_note(self) -> None:
+        self.rollback.discard()
         try:
+            self.changes.remove()
             self.note.remove()
         except HostError as error:
             self.warnings.append(f"The next run will take this restart for an unfinished one: {error}")
@@ -215,6 +223,7 @@ class Restart:
             message = self._put_back(message, self._untouched())
             if self.unfinished:
                 self._prove_former(message)
+            message += "."
             self._drop_note()
         self._fail(f"{message} Correct that, then run this again.", self._untouched())
 
@@ -226,7 +235,7 @@ class Restart:
         self._prove_former(message, self._last_words())
 
     def _finish_going_back(self) -> t.NoReturn:
-        self._prove_former("A run was killed after it had put the former files back.")
+        self._prove_former("A run was killed after it had put the former files back")
 
     def _put_back(self, message: str, state: str) -> str:
         """The message with what has become of the files; fails in ``state`` if they cannot be put back."""
@@ -235,10 +244,11 @@ class Restart:
             self.rollback.carry_out()
         except GpufleetError as error:
             self._fail(f"{message} THE FORMER FILES COULD NOT BE PUT BACK: {error}", state, self._last_words())
+        finally:
+            self.rollback.discard()
         lost = self.rollback.without_copy()
-        return f"{message} The former files are back." + (
-            f" NO COPY COULD BE KEPT of what stood in {', '.join(lost)}." if lost else ""
-        )
+        message += f" NO COPY COULD BE KEPT of what stood in {', '.join(lost)}." if lost else ""
+        return f"{message} The former files are back"
 
     def _prove_former(self, message: str, journal: t.Sequence[str] = ()) -> t.NoReturn:
         """Let the daemon take the former files over, by a restart if a reload is not enough and disturbs nobody."""
@@ -246,7 +256,7 @@ class Restart:
         self.began = time.time()
         patience = self.options.timeout / 2
         if self.means.restarts and not self._may_restart():
-            message += f" But {name} WAS NOT RESTARTED WITH THEM, for that would stop containers started meanwhile."
+            message += f", but {name} WAS NOT RESTARTED WITH THEM, for that would stop containers started meanwhile."
             self._fail(message, "unknown", journal)
         former = self.bring_up.carry_out(Expectation(), patience)
         stronger = self.means.stronger()
@@ -254,11 +264,11 @@ class Restart:
             self.bring_up.means = stronger
             former = self.bring_up.carry_out(Expectation(), patience)
         if former.lacks:
-            message += f" But {name} COULD NOT BE PROVEN TO WORK WITH THEM EITHER: {former.reasons}."
+            message += f", but {name} COULD NOT BE PROVEN TO WORK WITH THEM EITHER: {former.reasons}."
             message += " This host needs you."
             self._fail(message, "unknown", (*journal, *self._last_words()))
         self._drop_note()
-        self._fail(f"{message} {name} works with them.", "old", journal)
+        self._fail(f"{message}, and it works with them.", "old", journal)
 
     def _may_restart(self) -> bool:
         """A daemon that does not even answer has nothing more to lose."""

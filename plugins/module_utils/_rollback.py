@@ -22,9 +22,11 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import (
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._writing import (
     make_directories,
+    prepare_file,
     remove_empty_directories,
     remove_file,
     replace_file,
+    use_prepared_file,
 )
 
 if t.TYPE_CHECKING:
@@ -56,19 +58,25 @@ class Former(t.NamedTuple):
     written: str | None = None
 
 
-def formers_of(host: HostRoot, changes: t.Iterable[Change], noted: t.Iterable[Former] = ()) -> tuple[Former, ...]:
-    """What each file was before the first of ``changes`` in turn, of which ``noted`` came before.
-
-    Where somebody else wrote between two of them, the way back ends there: what they wrote is not ours to undo.  Raises
-    GpufleetError for a change whose backup is not there.
-    """
-    found = {former.path: former for former in noted}
+def formers_of(host: HostRoot, changes: t.Iterable[Change]) -> tuple[Former, ...]:
+    """What each file was before the first of ``changes``.  Raises GpufleetError for one whose backup is not there."""
+    found: tuple[Former, ...] = ()
     for change in changes:
         path = host.resolve(host.check_path("rollback.path", change.path))
-        step = _former(host, path, change)
-        earlier = found.pop(path, None)
-        unbroken = earlier is not None and earlier.written in (None, digest(step.content))
-        found[path] = step if earlier is None or not unbroken else earlier._replace(written=change.checksum)
+        found = joined(found, [_former(host, path, change)])
+    return found
+
+
+def joined(earlier: t.Iterable[Former], later: t.Iterable[Former]) -> tuple[Former, ...]:
+    """What each file was before ``earlier`` and then ``later`` changes; those that are in both count once.
+
+    Where somebody else wrote in between, the way back ends there: what they wrote is not ours to undo.
+    """
+    found = {former.path: former for former in earlier}
+    for step in later:
+        before = found.pop(step.path, step)
+        unbroken = before.written in (None, step.written, digest(step.content))
+        found[step.path] = before._replace(written=step.written) if unbroken else step
     return tuple(found.values())
 
 
@@ -95,6 +103,25 @@ class Rollback:
         self.files = tuple(reversed(formers))
         self.rejected: list[dict[str, str | None]] = []
         self.created: list[str] = []
+        self._ready: dict[str, str] = {}
+
+    def prepare(self) -> None:
+        """Lay the former files ready, so that on a disk that is full by then there is still a way back."""
+        for file in self.files:
+            if file.content is not None and self.host.read(file.path) != file.content:
+                # Where it cannot be done, there may be room when it comes to it.
+                with contextlib.suppress(HostError):
+                    mode, owner = self._dress(file, self._record(file.path))
+                    self._ready[file.path] = prepare_file(
+                        self.host, file.path, file.content, mode, owner, parsed=PARSED_FOLDERS
+                    )
+
+    def discard(self) -> None:
+        """Take away what was laid ready and is not needed."""
+        for ready in self._ready.values():
+            with contextlib.suppress(OSError):
+                os.unlink(ready)
+        self._ready.clear()
 
     @property
     def possible(self) -> bool:
@@ -163,11 +190,18 @@ class Rollback:
             return
         folder = os.path.dirname(file.path)
         make_directories(self.host, folder, 0o755)
+        ready = self._ready.pop(file.path, None)
+        if ready is not None and use_prepared_file(self.host, ready, file.path):
+            return
+        mode, owner = self._dress(file, record)
+        replace_file(self.host, file.path, file.content, mode, owner, parsed=[*PARSED_FOLDERS, folder])
+
+    def _dress(self, file: Former, record: FileRecord | None) -> tuple[int, tuple[int, int] | None]:
+        """Mode and owner of the file, if it is not there."""
         if file.record is not None:
             with contextlib.suppress(HostError):
                 record = FileRecord.from_bytes(file.path, file.record)
-        mode, owner = (_CONFIG_MODE, None) if record is None else (record.mode, (record.uid, record.gid))
-        replace_file(self.host, file.path, file.content, mode, owner, parsed=[*PARSED_FOLDERS, folder])
+        return (_CONFIG_MODE, None) if record is None else (record.mode, (record.uid, record.gid))
 
     def _put_record(self, file: Former, record: FileRecord | None) -> None:
         where = record_path(self.engine, file.path)

@@ -10,12 +10,14 @@ from __future__ import annotations
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._backups import check_backup_dir
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import Action
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import PARSED_FOLDERS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._lock import host_lock
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._outcome import outcome_of
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._plan_writer import PlanWriter
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._planning import Planning
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import digest, load_record
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import EnginePlan
@@ -52,7 +54,9 @@ class RuntimeConfiguration:
                 if fresh.files != plan.files:
                     self._validate(fresh)
                 plan, changed = fresh, self._has_work(fresh)
-                backups = self.writer.carry_out(fresh) if changed else []
+                if changed:
+                    self._note_changes(fresh)
+                    backups = self.writer.carry_out(fresh)
         return outcome_of(self.planning, plan, changed, backups)
 
     def _has_work(self, plan: EnginePlan) -> bool:
@@ -61,6 +65,27 @@ class RuntimeConfiguration:
             or self.planning.leaves_records(plan)
             or bool(self.writer.obsolete_backups(plan))
         )
+
+    def _note_changes(self, plan: EnginePlan) -> None:
+        """Keep what a running engine works with now, for a restart in whatever play: this one may end before it."""
+        planning, host = self.planning, self.host
+        engine = planning.engine
+        if planning.installation.pid is None or not planning.takes_effect:
+            return
+        # Only a change of a live host pays for this import.
+        from ansible_collections.gpufleet.nvidia.plugins.module_utils._notes import Note  # noqa: PLC0415
+        from ansible_collections.gpufleet.nvidia.plugins.module_utils._rollback import Former, joined  # noqa: PLC0415
+
+        steps = []
+        for file in plan.files:
+            if file.changed:
+                record = load_record(host, engine.name, file.path)
+                recorded = None if record is None else record.to_bytes()
+                steps.append(Former(file.path, file.before, recorded, digest(file.after)))
+        live = planning.live
+        taken = live is not None and engine.catch_up(live, engine.configured(planning.context())) is Action.NONE
+        note = Note.of_changes(host, engine.name)
+        note.write(joined(() if taken else note.formers(), steps))
 
     def _require_runtime(self) -> None:
         """A default runtime that is not there would stop every container of the host from starting."""

@@ -21,6 +21,7 @@ if t.TYPE_CHECKING:
 # Also how the leftovers of a killed run are recognised.  The suffix keeps them out of globs such as *.toml.
 _PREFIX = ".gpufleet-"
 _SUFFIX = ".tmp"
+_READY = ".ready"
 _PATIENCE = 100
 _ANY_MODE = 0o7777
 _ACCESS_LIST = "system.posix_acl_access"
@@ -120,6 +121,46 @@ def replace_file(
             _replace_by_way_of(folder, outer, content, dress)
     except OSError as error:
         raise explain(path, "written", error) from error
+
+
+def prepare_file(
+    host: HostRoot, path: str, content: bytes, mode: int, owner: tuple[int, int] | None, *, parsed: t.Iterable[str]
+) -> str:
+    """Do all of replace_file() but the replacement; returns where the content lies ready, for use_prepared_file().
+
+    The name is always the same, so that what a killed run has left is found again.
+    """
+    outer = host.outer(path)
+    folder = os.path.dirname(outer)
+    stage = _stage(folder, [host.outer(name) for name in parsed])
+    ready = os.path.join(stage, _PREFIX + os.path.basename(outer) + _READY)
+    try:
+        handle = os.open(ready, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(content)
+            stream.flush()
+            if os.path.dirname(ready) != folder:
+                _move_in(handle, ready, folder)
+            _dress(handle, ready, outer, mode, owner)
+            os.fsync(handle)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            os.unlink(ready)
+        raise explain(path, "prepared", error) from error
+    return ready
+
+
+def use_prepared_file(host: HostRoot, ready: str, path: str) -> bool:
+    """Put what lies ready at ``path`` in one step; whether that could be done."""
+    outer = host.outer(path)
+    try:
+        os.replace(ready, outer)
+        _sync_folder(os.path.dirname(outer))
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.unlink(ready)
+        return False
+    return True
 
 
 def _replace_by_way_of(stage: str, outer: str, content: bytes, dress: t.Callable[[int, str], None]) -> None:

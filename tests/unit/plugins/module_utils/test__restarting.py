@@ -19,11 +19,11 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils import (
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine_containerd import CONTAINERD
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine_docker import DOCKER
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, HostError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._notes import Note
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._planning import Options
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._preflight import Preflight
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._proof import Expectation, Witness
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import digest
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._restart_note import RestartNote
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._restarting import (
     Restarted,
     RestartError,
@@ -186,7 +186,7 @@ def test_a_start_that_fails_brings_the_former_file_back(systemd: FakeSystemd, en
     assert systemd.text == OLD
     assert (done.state, done.rolled_back, done.attempts, done.pid) == ("old", True, 3, 4711)
     assert "docker did not take /etc/docker/daemon.json over" in message
-    assert "The former files are back. docker works with them. Its last words: starting | cannot do that" in message
+    assert "The former files are back, and it works with them. Its last words: starting | cannot do that" in message
     (rejected,) = done.rejected
     assert rejected["path"] == FILE
     assert systemd.docker.path(str(rejected["backup"])).read_text() == new
@@ -259,7 +259,7 @@ def test_if_neither_state_works_that_is_said_aloud(systemd: FakeSystemd) -> None
     assert "COULD NOT BE PROVEN TO WORK WITH THEM EITHER: docker.service is failed (failed). This host" in message
     assert systemd.text == OLD
     # Whoever comes next is to know.
-    assert states(systemd) == ["restart"]
+    assert states(systemd) == ["changes", "restart"]
 
 
 def test_files_that_cannot_be_put_back_are_said_aloud(systemd: FakeSystemd, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -270,9 +270,43 @@ def test_files_that_cannot_be_put_back_are_said_aloud(systemd: FakeSystemd, monk
         raise HostError("/etc/docker/daemon.json cannot be written: No space left on device. Make room.")
 
     monkeypatch.setattr(_rollback, "replace_file", full)
+    monkeypatch.setattr(_rollback, "use_prepared_file", lambda *_arguments: False)
     message, done = failure(systemd, rollback=changes)
     assert "THE FORMER FILES COULD NOT BE PUT BACK: /etc/docker/daemon.json cannot be written" in message
     assert done.state == "unknown"
+
+
+def test_on_a_disk_that_is_full_by_then_the_way_back_lies_ready(
+    systemd: FakeSystemd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changes = configure(systemd)
+    systemd.docker.path(FILE).chmod(0o600)
+
+    def full(*_arguments: t.Any, **_more: t.Any) -> None:
+        raise HostError("No space left on device")
+
+    def end(text: str) -> str:
+        monkeypatch.setattr(_rollback, "replace_file", full)
+        monkeypatch.setattr(_backups, "replace_file", full)
+        return "failed" if "nvidia" in text else "active"
+
+    systemd.ends = end
+    message, done = failure(systemd, rollback=changes)
+    assert (done.state, systemd.text) == ("old", OLD)
+    assert f"NO COPY COULD BE KEPT of what stood in {FILE}" in message
+    assert systemd.docker.path(FILE).stat().st_mode & 0o777 == 0o600
+    assert [path.name for path in systemd.docker.path("/etc/docker").iterdir()] == ["daemon.json"]
+
+
+@pytest.mark.parametrize("end", ["active", "failed"])
+def test_nothing_stays_ready_afterwards(systemd: FakeSystemd, end: str) -> None:
+    changes = configure(systemd)
+    systemd.ends = only("nvidia", end)
+    if end == "active":
+        restart(systemd, rollback=changes)
+    else:
+        failure(systemd, rollback=changes)
+    assert [path.name for path in systemd.docker.path("/etc/docker").iterdir()] == ["daemon.json"]
 
 
 def test_a_copy_of_what_is_rejected_is_worth_less_than_a_host_that_works(
@@ -681,7 +715,7 @@ def test_a_check_run_does_nothing(systemd: FakeSystemd) -> None:
     changes = configure(systemd)
     assert restart(systemd, check_mode=True, rollback=changes).changed
     assert not systemd.done("systemctl re")
-    assert states(systemd) == ["docker"]
+    assert states(systemd) == ["changes", "docker"]
     assert not restart(systemd, check_mode=True, mode="none").changed
 
 
@@ -704,7 +738,7 @@ def test_what_a_killed_run_began_the_next_one_ends(systemd: FakeSystemd, monkeyp
         with pytest.raises(Killed):
             restart(systemd, rollback=changes)
     assert "nvidia" in systemd.text
-    assert states(systemd) == ["docker", "restart"]
+    assert states(systemd) == ["changes", "docker", "restart"]
     noted = json.loads(systemd.docker.path(NOTE).read_text())
     assert [entry["written"] for entry in noted] == [digest(systemd.text.encode())]
     # The next run has changed nothing, so it brings no way back of its own.
@@ -712,6 +746,46 @@ def test_what_a_killed_run_began_the_next_one_ends(systemd: FakeSystemd, monkeyp
     assert systemd.text == OLD
     assert done.state == "old"
     assert states(systemd) == []
+
+
+def test_what_a_play_that_ended_early_has_changed_is_taken_back_by_the_next(systemd: FakeSystemd) -> None:
+    configure(systemd)
+    configure(systemd, extra_modes=("cdi",))
+    systemd.ends = only("nvidia", "failed")
+    _message, done = failure(systemd)
+    assert (done.state, systemd.text) == ("old", OLD)
+    assert states(systemd) == []
+
+
+def by_itself(systemd: FakeSystemd) -> None:
+    """The daemon is restarted by others."""
+    systemd.run(["chroot", "", "systemctl", "restart"])
+    systemd.run(["chroot", "", "systemctl", "show"])
+
+
+def test_what_the_daemon_works_with_is_not_taken_back(systemd: FakeSystemd) -> None:
+    configure(systemd)
+    by_itself(systemd)
+    systemd.ends = only("nvidia", "failed")
+    message, _done = failure(systemd)
+    assert "nothing to go back to" in message
+    assert "nvidia" in systemd.text
+
+
+def test_the_way_back_begins_where_the_daemon_is(systemd: FakeSystemd) -> None:
+    configure(systemd)
+    by_itself(systemd)
+    first = systemd.text
+    configure(systemd, extra_modes=("cdi",))
+    systemd.ends = only("nvidia-cdi", "failed")
+    failure(systemd)
+    assert systemd.text == first
+
+
+def test_an_engine_that_does_not_run_leaves_no_note(systemd: FakeSystemd) -> None:
+    systemd.docker.write(CONTROL_GROUP, "")
+    configure(systemd)
+    assert states(systemd) == ["docker"]
 
 
 def cut_off(systemd: FakeSystemd, monkeypatch: pytest.MonkeyPatch, step: tuple[t.Any, str], **options: t.Any) -> None:
@@ -769,7 +843,7 @@ def test_an_objection_does_not_leave_a_failed_engine_behind(
     cut_off(systemd, monkeypatch, (_bringing_up.BringUp, "await_proof"), rollback=changes)
     systemd.validates = lambda text: "no" if "nvidia" in text else ""
     message, done = failure(systemd)
-    assert "docker works with them" in message
+    assert "and it works with them" in message
     assert (done.state, systemd.text, systemd.active) == ("old", OLD, "active")
 
 
@@ -819,7 +893,7 @@ def test_a_note_that_cannot_be_written_is_a_warning(
     def full(*_arguments: t.Any) -> None:
         raise HostError("No space left on device")
 
-    monkeypatch.setattr(RestartNote, "write", full)
+    monkeypatch.setattr(Note, "write", full)
     done = restart(systemd)
     assert done.state == "new"
     assert "nobody would know" in done.warnings[0]

@@ -15,7 +15,13 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils import _rollback
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, HostError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import FileRecord, record_path
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._rollback import Change, Former, Rollback, formers_of
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._rollback import (
+    Change,
+    Former,
+    Rollback,
+    formers_of,
+    joined,
+)
 
 MAIN, DROP_IN = "/etc/containerd/config.toml", "/etc/containerd/conf.d/99-nvidia.toml"
 
@@ -108,7 +114,10 @@ def test_the_way_back_ends_where_others_wrote(
     content = None if former is None else former.encode()
     assert [file.content for file in formers_of(copies, steps)] == [content]
     # The same if a killed run has noted the first of them.
-    assert [file.content for file in formers_of(copies, steps[1:], formers_of(copies, steps[:1]))] == [content]
+    noted, rest = formers_of(copies, steps[:1]), formers_of(copies, steps[1:])
+    assert [file.content for file in joined(noted, rest)] == [content]
+    # And if that is noted which is given, too.
+    assert [file.content for file in joined(joined(noted, rest), rest)] == [content]
 
 
 @pytest.mark.parametrize(

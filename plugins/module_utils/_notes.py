@@ -2,8 +2,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-# Private to this collection: the note that a restart is under way.  Whoever finds one knows that a run was killed
-# before it could prove the new state or bring the old one back, and has all that it takes: backups may be gone by then.
+# Private to this collection: notes for the next run, with all that a way back takes: backups may be gone by then.  One
+# tells which changes no daemon has been proven to work with yet: the play may end before its handlers.  The other tells
+# that a restart is under way: whoever finds it knows that a run was killed in the middle.
 
 from __future__ import annotations
 
@@ -26,21 +27,25 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
 
 
-class RestartNote(t.NamedTuple):
-    """The note about one engine."""
+class Note(t.NamedTuple):
+    """A note about one engine."""
 
     host: HostRoot
-    engine: str
+    path: str
 
-    @property
-    def path(self) -> str:
-        return f"{STATE_DIR}/restart-{self.engine}.json"
+    @classmethod
+    def of_restart(cls, host: HostRoot, engine: str) -> Note:
+        return cls(host, f"{STATE_DIR}/restart-{engine}.json")
+
+    @classmethod
+    def of_changes(cls, host: HostRoot, engine: str) -> Note:
+        return cls(host, f"{STATE_DIR}/changes-{engine}.json")
 
     def exists(self) -> bool:
         return self.host.is_there(self.path)
 
     def formers(self) -> tuple[Former, ...]:
-        """The files as they were before what the unfinished restart was to take over, none where there is no note.
+        """The files as they were before what was or is to be taken over, none where there is no note.
 
         One that cannot be read is as good as one that names no files.
         """
