@@ -26,6 +26,7 @@ PATIENCE = 8.0
 STARTED = "39f53479d3a045ac8e11786248231fbf"
 # What is compared, and how the differences from the last look and from the fresh host are called.
 COMPARED = {"trees": ("touched", "left"), "settings": ("settings_touched", "settings_left")}
+NOTES = "/state/changes-"
 # What is only told of now.
 PASSING = ("dump",)
 
@@ -106,6 +107,8 @@ def observe(look: Callable[[], dict[str, Any]], daemon: str, units: Sequence[str
         if what in now
         for name, old in zip(names, (before, fresh))
     }
+    # What a daemon has not taken over yet is noted until it has, whichever run sees to that.
+    changes["touched"] = {path: change for path, change in changes["touched"].items() if NOTES not in path}
     for entry in (fresh, before, now):
         for what in (*COMPARED, *(PASSING if entry is not now else ())):
             entry.pop(what, None)

@@ -70,18 +70,18 @@ class RuntimeConfiguration:
         """Keep what a running engine works with now, for a restart in whatever play: this one may end before it."""
         planning, host = self.planning, self.host
         engine = planning.engine
-        if planning.installation.pid is None or not planning.takes_effect:
+        changed = [file for file in plan.files if file.changed]
+        if not changed or planning.installation.pid is None or not planning.takes_effect:
             return
         # Only a change of a live host pays for this import.
         from ansible_collections.gpufleet.nvidia.plugins.module_utils._notes import Note  # noqa: PLC0415
         from ansible_collections.gpufleet.nvidia.plugins.module_utils._rollback import Former, joined  # noqa: PLC0415
 
         steps = []
-        for file in plan.files:
-            if file.changed:
-                record = load_record(host, engine.name, file.path)
-                recorded = None if record is None else record.to_bytes()
-                steps.append(Former(file.path, file.before, recorded, digest(file.after)))
+        for file in changed:
+            record = load_record(host, engine.name, file.path)
+            recorded = None if record is None else record.to_bytes()
+            steps.append(Former(file.path, file.before, recorded, digest(file.after)))
         live = planning.live
         taken = live is not None and engine.catch_up(live, engine.configured(planning.context())) is Action.NONE
         note = Note.of_changes(host, engine.name)

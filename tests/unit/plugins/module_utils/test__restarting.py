@@ -782,6 +782,18 @@ def test_the_way_back_begins_where_the_daemon_is(systemd: FakeSystemd) -> None:
     assert systemd.text == first
 
 
+def test_where_no_file_is_changed_nothing_is_noted(systemd: FakeSystemd) -> None:
+    """Such as by a purge of backups."""
+    configure(systemd)
+    restart(systemd)
+    for purge in (False, True):
+        options = Options("docker", None, purge_backups=purge)
+        RuntimeConfiguration(options, systemd.docker.host, systemd.run).execute(check_mode=False)
+        assert states(systemd) == ([] if purge else ["changes"])
+        restart(systemd)
+    assert states(systemd) == []
+
+
 def test_an_engine_that_does_not_run_leaves_no_note(systemd: FakeSystemd) -> None:
     systemd.docker.write(CONTROL_GROUP, "")
     configure(systemd)
