@@ -114,13 +114,14 @@ class Systemctl(t.NamedTuple):
     def last_words(self, since: float) -> list[str]:
         """The unit's last lines in the journal since ``since`` (seconds since 1970); none if they cannot be read.
 
-        Only if nothing else was logged are those among them that merely inform.
+        Only if nothing else was logged are those among them that merely inform, or that systemd said of the unit.
         """
         argv = ["journalctl", "--quiet", "--no-pager", "--output=cat", f"--lines={_LINES_READ}"]
         status, output, _errors = self.run(self.host.argv([*argv, f"--since=@{int(since)}", f"--unit={self.unit}"]))
         lines = output.splitlines() if not status else []
         telling = [line for line in lines if not _INFORMATION.search(line)]
-        return (telling or lines)[-_LAST_WORDS:]
+        own = [line for line in telling if self.unit not in line]
+        return (own or telling or lines)[-_LAST_WORDS:]
 
     def _tell(self, *words: str) -> str:
         status, output, errors = self.run(self.host.argv(["systemctl", *words]))

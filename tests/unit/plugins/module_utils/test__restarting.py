@@ -339,6 +339,8 @@ def test_what_systemd_refuses_is_told(systemd: FakeSystemd) -> None:
     [
         (["level=info msg=a", "level=error msg=b", 'time=x level=debug msg="c"', "d"], ["level=error msg=b", "d"]),
         (["level=info msg=a", "level=info msg=b"], ["level=info msg=a", "level=info msg=b"]),
+        (["no disk", "docker.service: Failed with result 'exit-code'.", "Stopped docker.service - x."], ["no disk"]),
+        (["level=info msg=a", "Failed to start docker.service."], ["Failed to start docker.service."]),
         ([f"line {number}" for number in range(100)], [f"line {number}" for number in range(85, 100)]),
     ],
 )
