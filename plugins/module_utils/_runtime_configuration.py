@@ -45,13 +45,15 @@ class RuntimeConfiguration:
         plan = self.planning.plan()
         changed = self._has_work(plan)
         backups: list[dict[str, str | None]] = []
-        if changed:
-            self._validate(plan)
+        objection = self._objection(plan) if changed else None
+        if objection is not None and check_mode:
+            raise objection
         if changed and not check_mode:
             with host_lock(self.host):
                 # Another run may have written since; only what is read under the lock counts.
                 fresh = self.planning.plan()
-                if fresh.files != plan.files:
+                # Nor need an objection hold that was raised while another run wrote.
+                if fresh.files != plan.files or objection is not None:
                     self._validate(fresh)
                 plan, changed = fresh, self._has_work(fresh)
                 if changed:
@@ -98,6 +100,13 @@ class RuntimeConfiguration:
                 f"{request.runtime_name} is not made the default runtime: {path} is not an executable file on this"
                 " host. Install the NVIDIA Container Toolkit, or set runtime_dir; nothing was changed."
             )
+
+    def _objection(self, plan: EnginePlan) -> GpufleetError | None:
+        try:
+            self._validate(plan)
+        except GpufleetError as error:
+            return error
+        return None
 
     def _validate(self, plan: EnginePlan) -> None:
         """Let the engine judge each new text before it replaces the old one; what is given back as it was is exempt."""

@@ -556,6 +556,16 @@ def test_what_another_run_did_meanwhile_is_not_ours(live: Tree, monkeypatch: pyt
     assert outcome.restart_action is Action.NONE
 
 
+def test_an_objection_that_another_run_caused_is_raised_again_or_dropped(
+    live: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Engines of TOML compare with what stands there, which another run may change just then."""
+    live.write(DAEMON_JSON, ORIGINAL)
+    live.answers["--validate"] = (1, "", "that was half written")
+    _meanwhile(monkeypatch, lambda: live.answers.pop("--validate"))
+    assert live.present().changed
+
+
 def test_what_is_planned_anew_is_judged_anew(live: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
     live.write(DAEMON_JSON, ORIGINAL)
     theirs = '{"hosts": "bad"}'
