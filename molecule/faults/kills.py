@@ -1,0 +1,107 @@
+"""Inside a host: kills a module in the middle of its work, at each point where it is about to change something.
+
+kills.py ENGINE config|restart SHARE [FAULT...]
+
+SHARE, such as 2/3, takes every third of the points, from the second on. After each kill the host has to work (only a
+fault may keep it from that), and what the role does next has to end in the new state, or in spite of a fault in the old
+one, with nothing of the killed run left. Prints as JSON at how many points that was tried, and what was wrong at which.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from itertools import count
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from engines import COLLECTIONS, ENGINES, PATIENCE, STATE, Engine, call, files, module, remembered, settled, status
+from faults import mend
+from fresh import fresh
+from observe import leftovers, look
+
+UNTIL = str(Path(__file__).with_name("until.py"))
+WANTED = {"runtimes": ["nvidia"], "default_runtime": "nvidia"}
+
+
+class Victim(NamedTuple):
+    """A module that is killed; ``new`` are the engine's files as an undisturbed run leaves them."""
+
+    module: str
+    engine: Engine
+    faults: list[str]
+    new: dict[str, str]
+
+    def arguments(self, changes: list[dict[str, Any]] | None) -> dict[str, Any]:
+        """What the module is told; ``changes`` are for the restart."""
+        if changes is None:
+            return {"engine": self.engine.name, "set_as_default": True}
+        return {"engine": self.engine.name, "expect": WANTED, "rollback": changes, "timeout": 30}
+
+    def configure(self) -> dict[str, Any]:
+        """Write the new configuration."""
+        return call("nvidia_runtime_config", **self.arguments(None))
+
+    def killed(self, point: int) -> bool:
+        """Run it to that point on a fresh host; false if it came to its end before."""
+        fresh(self.engine, self.faults)
+        changes = self.configure()["backup_files"] if self.module == "restart" else None
+        command = module(f"nvidia_runtime_{self.module}", self.arguments(changes), UNTIL, str(point))
+        ended = subprocess.run(command, check=False, capture_output=True, timeout=PATIENCE, cwd=COLLECTIONS)
+        return ended.returncode == -signal.SIGKILL
+
+    def left(self) -> str:
+        """What is wrong with the host after the kill."""
+        if self.faults:
+            return ""
+        if self.module == "config":
+            same = status(self.engine.unit)["MainPID"] == remembered("pids")[self.engine.name]
+            whole = files(self.engine) in (remembered("files")[self.engine.name], self.new)
+            return "" if same and whole else f"after the kill: {same}, {files(self.engine)}"
+        settled(self.engine.unit)
+        found = look(self.engine)
+        return "" if found["sound"] and not found["disturbed"] else f"after the kill: {found}"
+
+    def healed(self) -> str:
+        """What is wrong with the host after the next run of the role."""
+        configured = self.configure()
+        if self.module == "config":
+            left = leftovers(self.engine, unchanged=False)
+            done = files(self.engine) == self.new and configured["restart_required"] and not left
+            return "" if done else f"after the next run: {configured}, {files(self.engine)}, {left}"
+        restarted: dict[str, Any] = {}
+        if configured["restart_required"] or Path(f"{STATE}/state/restart-{self.engine.name}.json").exists():
+            restarted = call("nvidia_runtime_restart", **self.arguments(configured["backup_files"]))
+        found = look(self.engine)
+        state = "old" if self.faults else "new"
+        kind = "old" if found["files"] == "old" else "new" if files(self.engine) == self.new else "other"
+        told = restarted.get("state", state)
+        seen = (told, kind, found["live"], found["sound"], found["disturbed"], found["leftovers"])
+        return "" if seen == (state, state, state, True, [], []) else f"after the next run: {restarted}, {found}"
+
+
+def main() -> None:
+    """Kill until there is nothing to kill any more."""
+    name, what, share, *faults = sys.argv[1:]
+    first, step = map(int, share.split("/"))
+    engine = ENGINES[name]
+    fresh(engine, [])
+    victim = Victim(what, engine, faults, {})
+    victim.configure()
+    victim = victim._replace(new=files(engine))
+    points, wrong = 0, {}
+    for point in count(first, step):
+        if not victim.killed(point):
+            break
+        points += 1
+        faulty = [text for text in (victim.left(), victim.healed()) if text]
+        if faulty:
+            wrong[point] = faulty
+    mend()
+    print(json.dumps({"points": points, "wrong": wrong}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,86 @@
+"""Inside a host: tries rows of vars/rows.yml, and prints as JSON what became of each: table.py ROWS (as JSON).
+
+said: what the failed module said, if one failed
+now: refused, state, files, live, daemon, disturbed, leftovers, as rows.yml explains them
+wrong: what of that is not as the row has it
+seen: what observe.py found; seconds: how long it all took
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import time
+from typing import Any
+
+from engines import ENGINES, Engine, call
+from faults import FAULTS, mend
+from fresh import fresh
+from observe import look
+
+# What becomes of a host where nothing is changed, and where nobody is any the wiser.
+ORDINARY = {
+    "refused": False,
+    "state": "none",
+    "files": "old",
+    "live": "old",
+    "daemon": "same",
+    "disturbed": [],
+    "leftovers": [],
+}
+
+
+def took_place(row: dict[str, Any], engine: Engine) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Configure and restart, as the role does; what both modules said, the second nothing if it was not called."""
+    fresh(engine, row.get("first", []))
+    settings = {"engine": engine.name, "set_as_default": row.get("set_as_default", True)}
+    configured = call("nvidia_runtime_config", **settings)
+    if configured.get("failed"):
+        return configured, {}
+    if row.get("twice"):
+        configured = {**call("nvidia_runtime_config", **settings), "written": configured["backup_files"]}
+    for fault in row.get("between", []):
+        FAULTS[fault](engine)
+    options = dict(row.get("restart", {}))
+    rollback = configured["backup_files"]
+    if options.pop("blind", False):
+        rollback = [{**entry, "checksum": None} for entry in rollback]
+    expect = {"runtimes": list(configured["runtimes"]), "default_runtime": configured["default_runtime"]}
+    options = {"timeout": 30, "expect": expect, "rollback": rollback, **options}
+    return configured, call("nvidia_runtime_restart", engine=engine.name, **options)
+
+
+def outcome(row: dict[str, Any], engine: Engine) -> dict[str, Any]:
+    """What became of one row on one engine."""
+    began = time.monotonic()
+    configured, restarted = took_place(row, engine)
+    seen = look(engine)
+    mend()
+    changes = configured.get("written", configured.get("backup_files", []))
+    written = {entry["path"]: entry["checksum"] for entry in changes}
+    said = " ".join(result["msg"] for result in (configured, restarted) if result.get("failed"))
+    files = seen["files"]
+    now = {
+        "refused": configured.get("failed", False),
+        "state": restarted.get("state", "none"),
+        "files": files if files == "old" else "new" if {**files, **written} == files else "other",
+        "live": seen["live"] if seen["sound"] else "none",
+        **{name: seen[name] for name in ("daemon", "disturbed", "leftovers")},
+    }
+    wanted = {**ORDINARY, **row["expect"]}
+    wrong = [f"{name}: {now[name]}, not {wanted[name]}" for name in wanted if now[name] != wanted[name]]
+    if not re.search(row.get("message", "^$"), said, re.DOTALL):
+        wrong.append("the message")
+    title = f"{row['row']} ({engine.name})"
+    return {"row": title, "said": said, "now": now, "wrong": wrong, "seen": seen, "seconds": time.monotonic() - began}
+
+
+def main() -> None:
+    """Go through the table."""
+    rows = json.loads(sys.argv[1])
+    print(json.dumps([outcome(row, ENGINES[engine]) for row in rows for engine in row["engines"]]))
+
+
+if __name__ == "__main__":
+    main()
