@@ -22,6 +22,17 @@ HOST_ROOT_OPTIONS: dict[str, dict[str, t.Any]] = {
     "host_root": {"type": "path", "default": "/"},
     "host_root_live": {"type": "bool", "default": False},
 }
+# Filled by the action plugin (plugin_utils/_shipping.py); what travels is of no interest in a log.
+SHIPPED_OPTIONS: dict[str, dict[str, t.Any]] = {"shipped_tomlkit": {"type": "str", "no_log": True}}
+
+
+def accept_shipments(module: AnsibleModule) -> None:
+    """Make importable what the controller has sent along."""
+    if module.params["shipped_tomlkit"]:
+        # A task for Docker need not wait for this import.
+        from ansible_collections.gpufleet.nvidia.plugins.module_utils._tomlkit import offer  # noqa: PLC0415
+
+        offer(module.params["shipped_tomlkit"])
 
 
 def host_of(module: AnsibleModule) -> HostRoot:

@@ -32,6 +32,7 @@ description:
 extends_documentation_fragment:
   - gpufleet.nvidia.attributes
   - gpufleet.nvidia.host_root
+  - gpufleet.nvidia.shipped
 attributes:
   check_mode:
     support: full
@@ -180,10 +181,6 @@ options:
     description: With O(state=absent), remove the backups of the files concerned too.
     type: bool
     default: false
-  shipped_tomlkit:
-    description:
-      - Internal, not for use in tasks. The controller packs its own tomlkit into it for hosts that need one.
-    type: str
 seealso:
   - module: gpufleet.nvidia.nvidia_container_info
   - module: gpufleet.nvidia.nvidia_runtime_restart
@@ -350,6 +347,8 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._commands import r
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import ENGINES
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import (
     HOST_ROOT_OPTIONS,
+    SHIPPED_OPTIONS,
+    accept_shipments,
     diff_of,
     finish,
     host_of,
@@ -363,11 +362,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._runtime_set impor
 def configure(module: AnsibleModule) -> dict[str, object]:
     """Plan and write; the result as documented."""
     params = module.params
-    if params["shipped_tomlkit"]:
-        # A task for Docker need not wait for this import.
-        from ansible_collections.gpufleet.nvidia.plugins.module_utils._tomlkit import offer  # noqa: PLC0415
-
-        offer(params["shipped_tomlkit"])
+    accept_shipments(module)
     request = RuntimeRequest(
         runtime_name=params["runtime_name"],
         runtime_dir=params["runtime_dir"],
@@ -435,8 +430,8 @@ def main() -> None:
             "require_runtime": {"type": "bool", "default": False},
             "backup_dir": {"type": "path", "default": BACKUP_DIR},
             "purge_backups": {"type": "bool", "default": False},
-            "shipped_tomlkit": {"type": "str", "no_log": True},
             **HOST_ROOT_OPTIONS,
+            **SHIPPED_OPTIONS,
         },
         supports_check_mode=True,
     )

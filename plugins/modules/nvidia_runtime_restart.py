@@ -27,6 +27,7 @@ description:
 extends_documentation_fragment:
   - gpufleet.nvidia.attributes
   - gpufleet.nvidia.host_root
+  - gpufleet.nvidia.shipped
 attributes:
   check_mode:
     support: partial
@@ -149,10 +150,6 @@ options:
     description: Directory for copies of files that are taken back.
     type: path
     default: /var/lib/gpufleet-nvidia/backups
-  shipped_tomlkit:
-    description:
-      - Internal, not for use in tasks. The controller packs its own tomlkit into it for hosts that need one.
-    type: str
 notes:
   - The message of a failed task says in which state the engine is, and so does the returned C(state). V(unknown) means
     that a person has to look.
@@ -279,6 +276,8 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import Pla
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import ENGINES, PARSED_FOLDERS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import (
     HOST_ROOT_OPTIONS,
+    SHIPPED_OPTIONS,
+    accept_shipments,
     finish,
     host_of,
     label_new_files,
@@ -296,11 +295,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._rollback import C
 def take_over(module: AnsibleModule) -> dict[str, object]:
     """Take over, prove, go back if need be; the result as documented."""
     params = module.params
-    if params["shipped_tomlkit"]:
-        # A task for Docker need not wait for this import.
-        from ansible_collections.gpufleet.nvidia.plugins.module_utils._tomlkit import offer  # noqa: PLC0415
-
-        offer(params["shipped_tomlkit"])
+    accept_shipments(module)
     host = host_of(module)
     backup_dir = host.check_path("backup_dir", params["backup_dir"])
     check_backup_dir(host, backup_dir, PARSED_FOLDERS)
@@ -387,8 +382,8 @@ def main() -> None:
             "timeout": {"type": "int", "default": 60},
             "retries": {"type": "int", "default": 1},
             "backup_dir": {"type": "path", "default": BACKUP_DIR},
-            "shipped_tomlkit": {"type": "str", "no_log": True},
             **HOST_ROOT_OPTIONS,
+            **SHIPPED_OPTIONS,
         },
         supports_check_mode=True,
     )

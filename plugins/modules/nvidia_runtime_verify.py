@@ -24,6 +24,7 @@ description:
 extends_documentation_fragment:
   - gpufleet.nvidia.attributes
   - gpufleet.nvidia.host_root
+  - gpufleet.nvidia.shipped
 attributes:
   check_mode:
     support: full
@@ -99,10 +100,6 @@ options:
         within seconds; this is noticed, and such a pod is started up to three times.
     type: int
     default: 60
-  shipped_tomlkit:
-    description:
-      - Internal, not for use in tasks. The controller packs its own tomlkit into it for hosts that need one.
-    type: str
 seealso:
   - module: gpufleet.nvidia.nvidia_container_info
   - module: gpufleet.nvidia.nvidia_runtime_config
@@ -190,6 +187,8 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._commands import r
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import ENGINES
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import (
     HOST_ROOT_OPTIONS,
+    SHIPPED_OPTIONS,
+    accept_shipments,
     finish,
     host_of,
 )
@@ -199,11 +198,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._verification impo
 def verify(module: AnsibleModule) -> dict[str, object]:
     """Look at the chain; the result as documented."""
     params = module.params
-    if params["shipped_tomlkit"]:
-        # Most tasks for Docker need not wait for this import.
-        from ansible_collections.gpufleet.nvidia.plugins.module_utils._tomlkit import offer  # noqa: PLC0415
-
-        offer(params["shipped_tomlkit"])
+    accept_shipments(module)
     wanted = Wanted(
         engine=params["engine"],
         level=params["level"],
@@ -232,8 +227,8 @@ def main() -> None:
             "service": {"type": "str"},
             "socket": {"type": "path"},
             "timeout": {"type": "int", "default": 60},
-            "shipped_tomlkit": {"type": "str", "no_log": True},
             **HOST_ROOT_OPTIONS,
+            **SHIPPED_OPTIONS,
         },
         required_if=[("level", "engine", ("image",)), ("level", "gpu", ("image",))],
         supports_check_mode=True,
