@@ -19,7 +19,7 @@ from faults import FAULTS, mend
 from fresh import fresh
 from observe import look
 
-# What becomes of a host where nothing is changed, and where nobody is any the wiser.
+# What becomes of a host where nothing is changed.
 ORDINARY = {
     "refused": False,
     "state": "none",

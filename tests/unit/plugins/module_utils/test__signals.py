@@ -35,6 +35,8 @@ def folder() -> t.Iterator[Path]:
 def sleeper(folder: Path) -> t.Iterator[t.Callable[[str], subprocess.Popen[bytes]]]:
     """Starts a process of a program with that name."""
     started: list[subprocess.Popen[bytes]] = []
+    # The tests themselves may run under nohup, and children inherit that.
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
     def start(name: str) -> subprocess.Popen[bytes]:
         program = folder / name
@@ -43,6 +45,7 @@ def sleeper(folder: Path) -> t.Iterator[t.Callable[[str], subprocess.Popen[bytes
         return started[-1]
 
     yield start
+    signal.signal(signal.SIGHUP, before)
     for process in started:
         process.kill()
         process.wait()
