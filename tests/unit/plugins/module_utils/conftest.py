@@ -1,0 +1,58 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Hosts that several of the tests here share."""
+
+from __future__ import annotations
+
+import typing as t
+
+import pytest
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils import (
+    _bringing_up,
+    _taking_over,
+)
+from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.fake_docker import (
+    docker_host,
+)
+from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.fake_systemd import FILE, FakeSystemd
+from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.restarts import OLD, Signalled
+
+
+@pytest.fixture
+def systemd(monkeypatch: pytest.MonkeyPatch) -> t.Iterator[FakeSystemd]:
+    """A host whose Docker runs with OLD."""
+    monkeypatch.setattr(_bringing_up, "_PAUSE", 0.01)
+    monkeypatch.setattr(_bringing_up, "_STEADY", 0.0)
+    monkeypatch.setattr(_taking_over, "_HESITATION", 0.2)
+    monkeypatch.setattr(_taking_over, "PATIENCE", 0.05)
+    with docker_host() as docker:
+        docker.write(FILE, OLD)
+        found = FakeSystemd(docker)
+        with docker.answers():
+            yield found
+
+
+@pytest.fixture
+def busy(systemd: FakeSystemd) -> FakeSystemd:
+    """Containers run, and nothing keeps them."""
+    systemd.docker.info["LiveRestoreEnabled"] = False
+    systemd.docker.containers += [{"Names": ["/web"]}, {"Names": ["/db", "/web/alias"]}, {"Id": "0123456789abcdef"}]
+    systemd.docker.write(FILE, "{}")
+    return systemd
+
+
+@pytest.fixture
+def signalled(systemd: FakeSystemd, monkeypatch: pytest.MonkeyPatch) -> Signalled:
+    found = Signalled([4711], [4711], [])
+
+    def hang_up(_host: t.Any, pid: int, program: str) -> None:
+        assert program == "dockerd"
+        found.got.append(pid)
+        systemd.run(["chroot", "", "systemctl", "reload"])
+
+    monkeypatch.setattr(_taking_over, "is_program", lambda _host, pid, _program: pid in found.daemons)
+    monkeypatch.setattr(_taking_over, "sender_of", lambda _path, _greeting: next(iter(found.answering), None))
+    monkeypatch.setattr(_taking_over, "hang_up", hang_up)
+    return found

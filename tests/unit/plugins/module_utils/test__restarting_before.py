@@ -1,0 +1,204 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import typing as t
+
+import pytest
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine_containerd import CONTAINERD
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine_docker import DOCKER
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._preflight import Preflight
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._proof import Expectation, Witness
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._restarting import (
+    RestartError,
+)
+from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.fake_docker import (
+    CONTROL_GROUP,
+    PID,
+    UNIT,
+)
+from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.fake_systemd import FILE, FakeSystemd
+from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.restarts import (
+    NVIDIA,
+    OLD,
+    configure,
+    failure,
+    only,
+    restart,
+)
+
+# -- before ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("sabotage", "reason"),
+    [
+        (lambda systemd: systemd.docker.path("/usr/bin/nvidia-container-runtime").unlink(), "is not an executable"),
+        (lambda systemd: setattr(systemd, "validates", lambda _text: "I dislike it"), "says: I dislike it"),
+    ],
+)
+def test_what_would_not_start_is_taken_back_and_never_tried(
+    systemd: FakeSystemd, sabotage: t.Callable[[FakeSystemd], None], reason: str
+) -> None:
+    changes = configure(systemd)
+    sabotage(systemd)
+    message, done = failure(systemd, rollback=changes)
+    assert reason in message
+    assert "docker was not disturbed" in message
+    assert systemd.text == OLD
+    assert (done.state, done.attempts, done.rolled_back) == ("old", 0, True)
+    assert not systemd.done("systemctl restart")
+
+
+def test_a_missing_program_may_be_wanted(systemd: FakeSystemd) -> None:
+    configure(systemd)
+    systemd.docker.path("/usr/bin/nvidia-container-runtime").unlink()
+    assert restart(systemd, require_runtime=False).state == "new"
+
+
+def test_the_judgement_can_be_left_out(systemd: FakeSystemd) -> None:
+    systemd.validates = lambda _text: "I dislike it"
+    assert restart(systemd, validate="false").state == "new"
+
+
+@pytest.mark.parametrize("content", ['{"default-runtime": "nope"}', '{"debug": tru}'])
+def test_an_edit_of_others_is_left_to_them(systemd: FakeSystemd, content: str) -> None:
+    changes = configure(systemd)
+    systemd.docker.write(FILE, content)
+    message, done = failure(systemd, rollback=changes)
+    assert f"{FILE} was edited by others since it was written" in message
+    assert systemd.text == content
+    assert (done.state, done.changed) == ("old", False)
+    # Without a checksum nobody can tell.
+    _message, done = failure(systemd, rollback=tuple(change._replace(checksum=None) for change in changes))
+    assert systemd.text == OLD
+    assert done.changed
+
+
+def test_an_edit_of_others_goes_if_the_daemon_does_not_come_back_with_it(systemd: FakeSystemd) -> None:
+    changes = configure(systemd)
+    edited = systemd.text.replace("true", "false")
+    systemd.docker.write(FILE, edited)
+    systemd.ends = only("nvidia", "failed")
+    _message, done = failure(systemd, rollback=changes)
+    assert systemd.text == OLD
+    assert systemd.docker.path(str(done.rejected[0]["backup"])).read_text() == edited
+
+
+def test_what_others_have_changed_meanwhile_is_no_failure(systemd: FakeSystemd) -> None:
+    changes = configure(systemd)
+    configure(systemd, set_as_default=None, runtime_name="nvidia", extra_modes=("cdi",))
+    systemd.docker.write(FILE, '{"live-restore": true}')
+    done = restart(systemd, expect=NVIDIA, rollback=changes)
+    assert done.state == "new"
+    assert any("was changed by others since: it does not know the runtime nvidia" in text for text in done.warnings)
+
+
+def test_without_backups_nothing_is_begun(systemd: FakeSystemd) -> None:
+    changes = configure(systemd)
+    systemd.docker.path(str(changes[0].backup)).unlink()
+    with pytest.raises(GpufleetError, match="there would be no way back"):
+        restart(systemd, rollback=changes)
+    assert not systemd.done("systemctl re")
+
+
+# -- disruption ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("check_mode", [False, True])
+def test_running_containers_are_not_stopped(busy: FakeSystemd, check_mode: bool) -> None:
+    changes = configure(busy)
+    text = busy.text
+    with pytest.raises(RestartError, match=r"would stop running containers: 0123456789ab, db, web\.") as caught:
+        restart(busy, check_mode, rollback=changes)
+    assert (caught.value.outcome.state, caught.value.outcome.changed) == ("old", False)
+    assert busy.text == text
+    assert not busy.done("systemctl restart")
+
+
+def test_they_are_if_that_is_allowed(busy: FakeSystemd) -> None:
+    assert restart(busy, allow_disruption=True).state == "new"
+
+
+def test_a_reload_disturbs_nobody(busy: FakeSystemd) -> None:
+    changes = configure(busy)
+    assert restart(busy, action="reload", rollback=changes, expect=NVIDIA).state == "new"
+
+
+@pytest.mark.parametrize(
+    ("live", "text", "kept"),
+    [
+        (True, '{"live-restore": true}', True),
+        # The daemon that starts would stop them.
+        (True, "{}", False),
+        (False, '{"live-restore": true}', False),
+    ],
+)
+def test_live_restore_has_to_be_on_before_and_after(busy: FakeSystemd, live: bool, text: str, kept: bool) -> None:
+    busy.docker.info["LiveRestoreEnabled"] = live
+    busy.docker.write(FILE, text)
+    if kept:
+        assert restart(busy).state == "new"
+    else:
+        assert "would stop" in failure(busy)[0]
+
+
+def test_a_daemon_that_does_not_tell_is_not_restarted(systemd: FakeSystemd) -> None:
+    systemd.docker.write("/usr/lib/systemd/system/docker.socket", "[Socket]\nListenStream=/run/other.sock\n")
+    message, done = failure(systemd)
+    assert "unknown which containers" in message
+    assert done.state == "unknown"
+
+
+def test_an_orderly_stop_is_waited_for(busy: FakeSystemd) -> None:
+    """Containers get the time that dockerd gives them."""
+    busy.ends = lambda _text: "active"
+    changes = configure(busy)
+    busy.stubborn = 5
+    _message, done = failure(busy, allow_disruption=True, rollback=changes, expect=Expectation(("nope",)))
+    assert done.state == "old"
+    assert not busy.done("systemctl kill")
+
+
+def test_containers_that_came_up_meanwhile_are_not_stopped_on_the_way_back(busy: FakeSystemd) -> None:
+    containers = list(busy.docker.containers)
+    busy.docker.containers.clear()
+    changes = configure(busy)
+    busy.started = lambda: busy.docker.containers.extend(containers)
+    message, done = failure(busy, rollback=changes, expect=Expectation(("nope",)))
+    assert "WAS NOT RESTARTED WITH THEM, for that would stop containers" in message
+    assert (done.state, len(busy.done("systemctl restart"))) == ("unknown", 1)
+
+
+def test_a_docker_that_is_restarted_along_has_containers_too(busy: FakeSystemd) -> None:
+    """Of a unit that requires the one that is restarted."""
+    preflight = Preflight(Witness(CONTAINERD, busy.docker.host), CONTAINERD.inspect(busy.docker.host), None, busy.run)
+    assert preflight.disruption() == ""
+    assert preflight.disruption(["nginx.service"]) == ""
+    assert "A restart of docker would stop running containers" in preflight.disruption(["docker.service"])
+
+
+def test_a_unit_that_ends_all_its_processes_has_containers_to_lose(systemd: FakeSystemd) -> None:
+    systemd.docker.write(CONTROL_GROUP, f"{PID}\n5\n6\n")
+    systemd.docker.write("/proc/5/comm", "containerd-shim-runc-v2\n")
+    systemd.docker.write("/proc/6/comm", "docker-proxy\n")
+    assert restart(systemd).state == "new"
+    systemd.docker.write(CONTROL_GROUP, f"{PID}\n5\n6\n")
+    systemd.kill_mode = "control-group"
+    message, _done = failure(systemd)
+    assert "would end 1 processes of containers" in message
+    assert restart(systemd, allow_disruption=True).state == "new"
+
+
+@pytest.mark.parametrize(
+    ("flags", "kept"),
+    [("--live-restore", True), ("--live-restore=true -D", True), ("--live-restore --live-restore=false", False)],
+)
+def test_live_restore_may_be_a_flag(busy: FakeSystemd, flags: str, kept: bool) -> None:
+    busy.docker.info["LiveRestoreEnabled"] = True
+    busy.docker.write(UNIT, f"[Service]\nExecStart=/usr/bin/dockerd -H fd:// {flags}\n")
+    assert (DOCKER.casualties(busy.docker.host, DOCKER.inspect(busy.docker.host)) == []) is kept
