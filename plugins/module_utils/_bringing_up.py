@@ -42,7 +42,7 @@ class BringUp:
         left = self.retries
         while True:
             evidence = self._once(expectation, patience, deadline, left)
-            again = evidence.again or not self.means.restarts
+            again = evidence.again or (not self.means.restarts and not _obeys(evidence))
             if not evidence.lacks or not left or not again or time.monotonic() >= deadline:
                 return evidence
             left -= 1
@@ -70,7 +70,8 @@ class BringUp:
             obstacle = self.means.obstacle()
             evidence = self._examine(expectation) if obstacle is None else obstacle
             # A daemon that reloads answers meanwhile as before.
-            settled = evidence.settled and (self.means.restarts or not self.means.acts or obstacle is not None)
+            at_once = self.means.restarts or not self.means.acts or obstacle is not None
+            settled = evidence.settled and (at_once or _obeys(evidence))
             if not evidence.lacks or settled or time.monotonic() >= end:
                 return evidence
             time.sleep(_PAUSE)
@@ -85,3 +86,8 @@ class BringUp:
 
     def _examine(self, expectation: Expectation) -> Evidence:
         return self.witness.examine(expectation, self.version, fresh=self.means.restarts)
+
+
+def _obeys(evidence: Evidence) -> bool:
+    """Whether the daemon does what its files say, so that only the files can disappoint an expectation."""
+    return bool(evidence.unmet) and evidence.lacks == evidence.unmet

@@ -271,8 +271,10 @@ class Restart:
         self._fail(f"{message}, and it works with them.", "old", journal)
 
     def _may_restart(self) -> bool:
-        """A daemon that does not even answer has nothing more to lose."""
-        return self.options.allow_disruption or not self.engine.casualties(self.host, self.witness.inspect())
+        """A daemon that does not even answer has nothing more to lose; one that is not up need not be asked."""
+        if self.options.allow_disruption or not self.means.up():
+            return True
+        return not self.engine.casualties(self.host, self.witness.inspect())
 
     def _untouched(self) -> str:
         """The state of a daemon that this run has told nothing."""

@@ -19,6 +19,8 @@ if t.TYPE_CHECKING:
 
 # Where systemd keeps its state while it is the host's init (sd_booted(3)).
 _BOOTED = "/run/systemd/system"
+# States of a unit whose daemon has come up.
+UP = ("active", "reloading")
 _PROPERTIES = ("Id", "LoadState", "ActiveState", "SubState", "MainPID", "InvocationID", "NeedDaemonReload", "Job")
 # Values of KillMode (systemd.kill(5)) that end all processes of a unit, and what containers run under.
 _ENDS_ALL = ("control-group", "mixed")
@@ -43,7 +45,7 @@ class UnitStatus(t.NamedTuple):
 
     @property
     def runs(self) -> bool:
-        return self.active in ("active", "reloading") and not self.busy
+        return self.active in UP and not self.busy
 
     @property
     def failed(self) -> bool:

@@ -13,7 +13,7 @@ import typing as t
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, HostError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._proof import Evidence
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._signals import hang_up, is_program, sender_of
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemctl import Systemctl
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemctl import UP, Systemctl
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import Installation
@@ -41,6 +41,10 @@ class Means:
 
     def obstacle(self) -> Evidence | None:
         """Why the daemon need not be asked yet; None if it may be.  Raises HostError."""
+
+    def up(self) -> bool:
+        """Whether the daemon is up as far as can be told without asking it.  Raises HostError."""
+        return True
 
     def prepare(self) -> bool:
         """Have systemd read this unit again if it has to; whether it had.  Raises HostError."""
@@ -100,6 +104,9 @@ class ByRestart(Means):
             self.systemctl.kill()
         return Evidence(None, (f"{unit} is still {status.active} ({status.detail})",))
 
+    def up(self) -> bool:
+        return self.systemctl.status().active in UP
+
     def prepare(self) -> bool:
         if not self.systemctl.status().needs_reload:
             return False
@@ -134,6 +141,9 @@ class ByReload(Means):
             return None
         words = f"{self.systemctl.unit} is {status.active} ({status.detail})"
         return Evidence(None, (words,), settled=status.failed)
+
+    def up(self) -> bool:
+        return self.systemctl.status().active in UP
 
     def last_words(self, since: float) -> list[str]:
         return self.systemctl.last_words(since)

@@ -12,6 +12,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils import (
     _backups,
     _rollback,
 )
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine_docker import DOCKER
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import HostError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._planning import Options
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._rollback import Change
@@ -98,6 +99,23 @@ def test_a_daemon_that_hangs_is_killed_on_the_way_back(systemd: FakeSystemd) -> 
     assert "docker.service is still activating (start)" in message
     assert done.state == "old"
     assert systemd.done("systemctl kill --kill-who=main --signal=KILL -- docker.service")
+
+
+def test_a_daemon_that_hangs_is_not_asked_for_its_containers(
+    systemd: FakeSystemd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would not answer, and meanwhile nothing works."""
+    changes = configure(systemd)
+    systemd.ends = only("nvidia", "hangs")
+    asked: list[str] = []
+
+    def casualties(*_arguments: t.Any) -> list[str]:
+        asked.append(systemd.active)
+        return []
+
+    monkeypatch.setattr(type(DOCKER), "casualties", casualties)
+    failure(systemd, rollback=changes)
+    assert asked == ["active"]
 
 
 def test_a_daemon_that_is_slow_with_what_is_new_is_not_killed(systemd: FakeSystemd) -> None:

@@ -9,6 +9,7 @@ import typing as t
 import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
+from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.fake_systemd import FILE, FakeSystemd
 from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.restarts import (
     NVIDIA,
     OLD,
@@ -18,9 +19,6 @@ from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.restart
     only,
     restart,
 )
-
-if t.TYPE_CHECKING:
-    from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.fake_systemd import FakeSystemd
 
 # -- a reload --------------------------------------------------------------------------------------------------------
 
@@ -33,6 +31,14 @@ def test_a_reload_without_effect_is_tried_again_and_then_taken_back(systemd: Fak
     assert not systemd.done("systemctl restart")
     assert done.state == "old"
     assert "it runs with something else" in message
+
+
+def test_a_reload_that_has_done_what_the_files_say_is_not_waited_for(systemd: FakeSystemd) -> None:
+    """Others have changed the file meanwhile, so that it will never be what was expected."""
+    changes = configure(systemd)
+    systemd.docker.write(FILE, OLD)
+    _message, done = failure(systemd, action="reload", expect=NVIDIA, rollback=changes, retries=3)
+    assert done.attempts == 1
 
 
 def half(systemd: FakeSystemd) -> t.Callable[[str], str]:
