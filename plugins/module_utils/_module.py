@@ -18,6 +18,11 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import PlannedFile
 
 # The options of the doc fragment host_root.
+# Seconds for a command.  Those that are run here answer within one.
+TIMEOUT = 60
+# What timeout(1) and shells give for one that does not end, and for one that is not there.
+_NOT_ENDED, _NOT_RUN = 124, 127
+
 HOST_ROOT_OPTIONS: dict[str, dict[str, t.Any]] = {
     "host_root": {"type": "path", "default": "/"},
     "host_root_live": {"type": "bool", "default": False},
@@ -38,6 +43,28 @@ def accept_shipments(module: AnsibleModule) -> None:
 def host_of(module: AnsibleModule) -> HostRoot:
     """The host that the task's parameters name.  Raises HostError."""
     return HostRoot.of(module.params["host_root"], module.params["host_root_live"])
+
+
+def run_in(module: AnsibleModule) -> t.Callable[[list[str]], tuple[int, str, str]]:
+    """A runner of commands, with messages in English so that they can be understood.
+
+    One that is not there, or does not end in time, has a status and a message like any other: whoever runs it may have
+    to clean up, so the task must not end there.
+    """
+
+    def run(argv: list[str]) -> tuple[int, str, str]:
+        timeout = module.get_bin_path("timeout")
+        limited = [timeout, "-k", "5", str(TIMEOUT), *argv] if timeout else argv
+        environment = {"LC_ALL": "C.UTF-8", "LANGUAGE": "C"}
+        try:
+            status, output, errors = module.run_command(limited, environ_update=environment, handle_exceptions=False)
+        except OSError as error:
+            return _NOT_RUN, "", f"{argv[0]} cannot be run: {error.strerror}"
+        if status == _NOT_ENDED and timeout:
+            errors = f"{argv[0]} did not end within {TIMEOUT} seconds"
+        return int(status), str(output), str(errors)
+
+    return run
 
 
 def finish(module: AnsibleModule, work: t.Callable[[], dict[str, t.Any]]) -> None:

@@ -197,18 +197,18 @@ engines:
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._commands import run
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._container_info import describe_host
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import (
     HOST_ROOT_OPTIONS,
     finish,
     host_of,
+    run_in,
 )
 
 
 def main() -> None:
     module = AnsibleModule(argument_spec=HOST_ROOT_OPTIONS, supports_check_mode=True)
-    finish(module, lambda: describe_host(host_of(module), run))
+    finish(module, lambda: describe_host(host_of(module), run_in(module)))
 
 
 if __name__ == "__main__":

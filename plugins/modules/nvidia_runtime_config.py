@@ -343,7 +343,6 @@ socket:
 from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._backups import BACKUP_DIR
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._commands import run
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import ENGINES
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import (
     HOST_ROOT_OPTIONS,
@@ -353,6 +352,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import (
     finish,
     host_of,
     label_new_files,
+    run_in,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._planning import Options
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._runtime_configuration import RuntimeConfiguration
@@ -387,7 +387,7 @@ def configure(module: AnsibleModule) -> dict[str, object]:
         require_runtime=params["require_runtime"],
     )
     host = host_of(module)
-    outcome = RuntimeConfiguration(options, host, run).execute(module.check_mode)
+    outcome = RuntimeConfiguration(options, host, run_in(module)).execute(module.check_mode)
     label_new_files(module, host, outcome.files)
     return {
         "changed": outcome.changed,

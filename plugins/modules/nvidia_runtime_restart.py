@@ -271,7 +271,6 @@ journal:
 from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._backups import BACKUP_DIR, check_backup_dir
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._commands import run
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import PlannedFile
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import ENGINES, PARSED_FOLDERS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import (
@@ -281,6 +280,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import (
     finish,
     host_of,
     label_new_files,
+    run_in,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._proof import Expectation
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._restarting import (
@@ -315,7 +315,7 @@ def take_over(module: AnsibleModule) -> dict[str, object]:
         backup_dir=backup_dir,
     )
     try:
-        outcome = restart(options, host, run, module.check_mode)
+        outcome = restart(options, host, run_in(module), module.check_mode)
     except RestartError as error:
         label_new_files(module, host, [PlannedFile(path, None, b"") for path in error.outcome.created])
         error.details = _result(params, error.outcome)

@@ -183,7 +183,6 @@ output:
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._commands import run
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import ENGINES
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import (
     HOST_ROOT_OPTIONS,
@@ -191,6 +190,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import (
     accept_shipments,
     finish,
     host_of,
+    run_in,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._verification import LEVELS, Verification, Wanted
 
@@ -211,7 +211,7 @@ def verify(module: AnsibleModule) -> dict[str, object]:
         socket=params["socket"],
         timeout=params["timeout"],
     )
-    return Verification(wanted, host_of(module), run).execute(module.check_mode)
+    return Verification(wanted, host_of(module), run_in(module)).execute(module.check_mode)
 
 
 def main() -> None:

@@ -4,10 +4,14 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import typing as t
 
 import pytest
 
+from ansible_collections.gpufleet.nvidia.plugins.module_utils import _module
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import PlannedFile
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import ConfigurationError, HostError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
@@ -16,6 +20,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import (
     finish,
     host_of,
     label_new_files,
+    run_in,
 )
 from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.fake_docker import docker_host
 from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.fake_systemd import FILE, FakeSystemd
@@ -36,6 +41,7 @@ class DummyModule:
         self.params = params
         self.warnings: list[str] = []
         self.labelled: list[str] = []
+        self.missing: list[str] = []
         self.result: dict[str, t.Any] = {}
 
     def warn(self, warning: str) -> None:
@@ -48,6 +54,17 @@ class DummyModule:
     def fail_json(self, msg: str, **result: t.Any) -> None:
         self.result = {"failed": True, "msg": msg, **result}
         raise Ended
+
+    def get_bin_path(self, name: str) -> str | None:
+        return None if name in self.missing else f"/usr/bin/{name}"
+
+    def run_command(
+        self, argv: list[str], environ_update: dict[str, str], handle_exceptions: bool
+    ) -> tuple[int, str, str]:
+        # Or it would end the task where a program is not there.
+        assert not handle_exceptions
+        done = subprocess.run(argv, env={**os.environ, **environ_update}, capture_output=True, text=True, check=False)
+        return done.returncode, done.stdout, done.stderr
 
     def set_default_selinux_context(self, path: str, changed: bool) -> bool:
         self.labelled.append(path)
@@ -146,13 +163,40 @@ def test_a_restart_that_fails_tells_what_became_of_the_host(monkeypatch: pytest.
         rollback = [{"path": FILE, "backup": "/x.backup", "checksum": None}]
         arguments.update(engine="docker", rollback=rollback, host_root=str(docker.root), host_root_live=True)
         module = DummyModule(**arguments)
-        monkeypatch.setattr(nvidia_runtime_restart, "run", systemd.run)
+        monkeypatch.setattr(nvidia_runtime_restart, "run_in", lambda _module: systemd.run)
         with docker.answers(), pytest.raises(Ended):
             finish(t.cast("t.Any", module), lambda: nvidia_runtime_restart.take_over(t.cast("t.Any", module)))
         documented = set(yaml.safe_load(nvidia_runtime_restart.RETURN))
         assert docker.path(FILE).read_text(encoding="utf-8") == "{}"
     assert set(module.result) == {"failed", "msg", "changed"} | documented
     assert (module.result["state"], module.result["changed"], module.result["rolled_back"]) == ("old", True, True)
+
+
+_TELL = "import os, sys; print(os.environ['LC_ALL'], os.environ['KEPT']); print('x', file=sys.stderr); sys.exit(3)"
+
+
+@pytest.mark.parametrize("missing", [[], ["timeout"]])
+def test_a_command_speaks_english_and_is_told_all_else(monkeypatch: pytest.MonkeyPatch, missing: list[str]) -> None:
+    monkeypatch.setenv("KEPT", "kept")
+    monkeypatch.setenv("LC_ALL", "de_DE.UTF-8")
+    module = DummyModule()
+    module.missing = missing
+    assert run_in(t.cast("t.Any", module))([sys.executable, "-c", _TELL]) == (3, "C.UTF-8 kept\n", "x\n")
+
+
+@pytest.mark.parametrize("missing", [[], ["timeout"]])
+def test_a_program_that_is_not_there_is_a_failure_like_any(missing: list[str]) -> None:
+    module = DummyModule()
+    module.missing = missing
+    status, output, errors = run_in(t.cast("t.Any", module))(["/nowhere/program"])
+    assert (status, output) == (127, "")
+    assert "/nowhere/program" in errors
+
+
+def test_a_command_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_module, "TIMEOUT", 1)
+    status, _output, errors = run_in(t.cast("t.Any", DummyModule()))(["sleep", "60"])
+    assert (status, errors) == (124, "sleep did not end within 1 seconds")
 
 
 def _options(monkeypatch: pytest.MonkeyPatch, module: t.Any) -> dict[str, dict[str, t.Any]]:
