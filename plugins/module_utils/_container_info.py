@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import Context, parse_version
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import ENGINES
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_files import HostFiles
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._notes import Note
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._planning import ask_version
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import STATE_DIR, load_records
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import STATE_DIR, load_records, restart_note
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd_units import UNIT_FOLDERS
 
 if t.TYPE_CHECKING:
@@ -64,7 +62,7 @@ def _describe_engine(engine: Engine, host: HostRoot, run: Runner) -> dict[str, t
         "recorded_files": [],
         "live": None if live is None else _describe_live(live),
         "restart_required": False,
-        "unfinished_restart": Note.of_restart(host, engine.name).exists(),
+        "unfinished_restart": host.is_there(restart_note(engine.name)),
         "problems": problems,
     }
     # One after the other: what can be read is told whatever cannot.
@@ -82,20 +80,7 @@ def _describe_engine(engine: Engine, host: HostRoot, run: Runner) -> dict[str, t
 def _describe_files(
     engine: Engine, host: HostRoot, installation: Installation, live: LiveState | None, version: str | None
 ) -> dict[str, t.Any]:
-    path = host.resolve(installation.config_path)
-    files = HostFiles(host, engine.name)
-    # What was recorded of the file is of no concern here, and perhaps for root's eyes only.
-    state = engine.configured(
-        Context(
-            path,
-            host.read(path),
-            None,
-            installation.unit,
-            parse_version(version or ""),
-            host.same_program,
-            files,
-        )
-    )
+    state = engine.configured(HostFiles(host, engine.name).as_configured(installation, version))
     return {
         "runtimes": state.paths(),
         "default_runtime": state.default_runtime or engine.default_runtime,

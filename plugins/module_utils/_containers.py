@@ -17,6 +17,9 @@ LABEL = "gpufleet.nvidia.verify"
 # Characters of a container's output that are kept, the last ones.
 OUTPUT_LIMIT = 4000
 
+# Seconds for the removal, which comes after all else has had its time.
+REMOVAL = 30.0
+
 _SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 # Seconds between two looks at a container, the first and the longest.
 _PAUSE, _LONGEST_PAUSE = 0.02, 0.5
@@ -53,6 +56,12 @@ class NotRunError(Exception):
         self.advice = advice
         self.output = output
         self.tried = tried
+
+
+def not_ended(order: Order, output: str) -> NotRunError:
+    """Why nothing can be told of a container that goes on and on."""
+    problem = f"It did not end within {order.timeout:g} seconds"
+    return NotRunError(problem, "Give it more with timeout, or a command that ends by itself.", output)
 
 
 class Containers(t.Protocol):

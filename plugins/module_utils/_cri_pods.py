@@ -15,10 +15,12 @@ import uuid
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._containers import (
     LABEL,
     NAME,
+    REMOVAL,
     Deadline,
     End,
     NotRunError,
     Order,
+    not_ended,
     shortened,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._grpc import CallError, call, field, fields, numbers
@@ -36,8 +38,6 @@ _SLICE = "system.slice"
 # Where the container's output goes: a folder of its own that only root can enter.
 _FOLDER = f"/run/{NAME}"
 _LOG = "output.log"
-# Seconds for the removal, which comes after all else has had its time.
-_REMOVAL = 30.0
 # On a node of a cluster the kubelet ends pods that it does not know, within seconds: with SIGTERM, then SIGKILL.
 _ENDED_BY_OTHERS = (143, 137)
 _ATTEMPTS = 3
@@ -62,7 +62,7 @@ class CriPods:
 
     def __init__(self, cri: Cri) -> None:
         self._cri = cri
-        self._deadline = Deadline(_REMOVAL)
+        self._deadline = Deadline(REMOVAL)
         self.left_behind = ""
 
     def run(self, order: Order) -> End:
@@ -82,7 +82,7 @@ class CriPods:
             self._make_folder()
             return self._ended(order, image)
         finally:
-            spent, self._deadline = self._deadline, Deadline(_REMOVAL)
+            spent, self._deadline = self._deadline, Deadline(REMOVAL)
             self.left_behind = self._remove_all()
             self._deadline = spent
 
@@ -94,11 +94,7 @@ class CriPods:
         self._call("StartContainer", field(1, container), "start the container")
         status = self._deadline.ended(lambda: self._status(container))
         if status is None:
-            raise NotRunError(
-                f"It did not end within {order.timeout:g} seconds",
-                "Give it more with timeout, or a command that ends by itself.",
-                self._output(),
-            )
+            raise not_ended(order, self._output())
         return End(status, self._output())
 
     def _pod_config(self) -> bytes:

@@ -9,19 +9,19 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-import tempfile
 import typing as t
 
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import HostError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._masking import mask_urls
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._writing import explain
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._writing import scratch_folder
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._judging import Runner
 
 _PROGRAM = "crictl"
-_SCRATCH = "/tmp"
+# A pod without containers writes nothing there.
+_LOGS = "/tmp"
 # What CRI-O 1.37 says of a runtime that it does not have; anything else may have other causes (no image, no network).
 _UNKNOWN = "failed to find runtime handler"
 # NamespaceMode.NODE of the CRI: in the host's network nothing has to be set up.
@@ -50,27 +50,27 @@ def try_runtimes(
 def _try(host: HostRoot, run: Runner, crictl: t.Sequence[str], runtime: str) -> str:
     """What the CRI has against a pod with that runtime; empty if it started one."""
     try:
-        outer = tempfile.mkdtemp(prefix="gpufleet-", dir=host.outer(_SCRATCH))
-    except OSError as error:
-        return str(explain(f"A directory for the pod in {_SCRATCH}", "made", error))
-    try:
-        with open(os.path.join(outer, "pod.json"), "w", encoding="utf-8") as stream:
-            json.dump(_pod(runtime), stream)
-        description = f"{_SCRATCH}/{os.path.basename(outer)}/pod.json"
-        status, output, errors = run(host.argv([*crictl, "runp", "--runtime", runtime, description]))
-        if status:
-            return mask_urls((errors.strip() or output.strip() or f"crictl ended with status {status}").rstrip("."))
-        for action in ("stopp", "rmp"):
-            run(host.argv([*crictl, action, output.strip()]))
-        return ""
-    finally:
-        shutil.rmtree(outer, ignore_errors=True)
+        with scratch_folder(host, "the pod") as (outer, folder):
+            with open(os.path.join(outer, "pod.json"), "w", encoding="utf-8") as stream:
+                json.dump(_pod(runtime), stream)
+            return _start(host, run, crictl, ["--runtime", runtime, f"{folder}/pod.json"])
+    except HostError as error:
+        return str(error)
+
+
+def _start(host: HostRoot, run: Runner, crictl: t.Sequence[str], words: t.Sequence[str]) -> str:
+    status, output, errors = run(host.argv([*crictl, "runp", *words]))
+    if status:
+        return mask_urls((errors.strip() or output.strip() or f"crictl ended with status {status}").rstrip("."))
+    for action in ("stopp", "rmp"):
+        run(host.argv([*crictl, action, output.strip()]))
+    return ""
 
 
 def _pod(runtime: str) -> dict[str, t.Any]:
     name = f"gpufleet-{runtime}"
     return {
         "metadata": {"name": name, "namespace": "gpufleet", "uid": f"{name}-{os.getpid()}"},
-        "log_directory": _SCRATCH,
+        "log_directory": _LOGS,
         "linux": {"security_context": {"namespace_options": {"network": _HOST_NETWORK}}},
     }

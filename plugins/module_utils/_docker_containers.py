@@ -14,16 +14,16 @@ from urllib.parse import quote
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._containers import (
     LABEL,
     NAME,
+    REMOVAL,
     Deadline,
     End,
     NotRunError,
     Order,
+    not_ended,
     shortened,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._docker_api import Answer, ask
 
-# Seconds for the removal, which comes after all else has had its time.
-_REMOVAL = 30.0
 # Lines of a container's output that are asked for.
 _LINES = 100
 # What Docker puts before each piece of the output of a container without a terminal: stream, zeros, size.
@@ -36,7 +36,7 @@ class DockerContainers:
     def __init__(self, socket_path: str, shown_socket: str) -> None:
         self._socket = socket_path
         self._shown_socket = shown_socket
-        self._deadline = Deadline(_REMOVAL)
+        self._deadline = Deadline(REMOVAL)
         self.left_behind = ""
 
     def run(self, order: Order) -> End:
@@ -46,7 +46,7 @@ class DockerContainers:
         try:
             return self._run(order)
         finally:
-            self._deadline = Deadline(_REMOVAL)
+            self._deadline = Deadline(REMOVAL)
             self.left_behind = self._remove_all()
 
     def _run(self, order: Order) -> End:
@@ -60,11 +60,7 @@ class DockerContainers:
         status = self._deadline.ended(lambda: self._status(name))
         output = self._output(name)
         if status is None:
-            raise NotRunError(
-                f"It did not end within {order.timeout:g} seconds",
-                "Give it more with timeout, or a command that ends by itself.",
-                output,
-            )
+            raise not_ended(order, output)
         return End(status, output)
 
     def _check_image(self, image: str) -> None:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import Context
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import Context, parse_version
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import FileRecord, load_record
 
 if t.TYPE_CHECKING:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import Installation
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd_units import Unit
 
@@ -37,10 +38,16 @@ class HostFiles(t.NamedTuple):
     def walk(self, folder: str) -> list[str]:
         return self.host.walk(folder)
 
+    def as_configured(self, installation: Installation, version: str | None) -> Context:
+        """What the engine's configuration is read from, without what was recorded of it.
+
+        That is of no concern to those who only read, and perhaps for root's eyes only.
+        """
+        path, unit = self.resolve(installation.config_path), installation.unit
+        return Context(path, self.read(path), None, unit, parse_version(version or ""), self.host.same_program, self)
+
     def context(
         self, path: str, unit: Unit | None, version: tuple[int, ...] | None, recorded: tuple[str, ...] = ()
     ) -> Context:
         """Everything that a plan for the configuration in ``path`` (links resolved) may look at."""
-        return Context(
-            path, self.read(path), self.record(path), unit, version, self.host.same_program, self, recorded
-        )
+        return Context(path, self.read(path), self.record(path), unit, version, self.host.same_program, self, recorded)

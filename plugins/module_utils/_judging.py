@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import os
 import posixpath
-import shutil
-import tempfile
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import PlannedFile
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, HostError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._validator_words import without_secrets
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._writing import explain
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._writing import SCRATCH, explain, scratch_folder
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import Context, Engine
@@ -23,9 +21,6 @@ if t.TYPE_CHECKING:
 
     # Runs a command, returns its exit status, standard output and standard error.
     Runner = t.Callable[[t.List[str]], t.Tuple[int, str, str]]
-
-# Where candidates are put, in a directory of its own that only the owner can enter.
-_SCRATCH = "/tmp"
 
 
 class Judge(t.NamedTuple):
@@ -68,13 +63,9 @@ class Judge(t.NamedTuple):
                 " Correct the file or the unit; validate: false writes it unjudged."
             )
 
-    def _objection(
-        self, binary: str, files: t.Sequence[PlannedFile], context: Context, compared: str | None
-    ) -> str:
+    def _objection(self, binary: str, files: t.Sequence[PlannedFile], context: Context, compared: str | None) -> str:
         """What the engine says against ``files``; if it has nothing to say they are compared under that name."""
-        outer = self._scratch()
-        folder = f"{_SCRATCH}/{os.path.basename(outer)}"
-        try:
+        with scratch_folder(self.host, "the validator") as (outer, folder):
             trial = self.engine.trial(binary, folder, files, context)
             for name, content in trial.files.items():
                 _put(outer, name, content)
@@ -83,8 +74,6 @@ class Judge(t.NamedTuple):
                 if compared is not None:
                     self._compare(compared, trial.compare, output, files)
                 return ""
-        finally:
-            shutil.rmtree(outer, ignore_errors=True)
         said = errors.strip() or output.strip()
         if self.engine.validator_missing(said):
             if self.strict:
@@ -96,12 +85,6 @@ class Judge(t.NamedTuple):
             said = said.replace(f"{folder}/{name}", real)
         said = without_secrets(said, self.engine.syntax, trial.files.values(), context.unit)
         return said or f"it ends with status {status}"
-
-    def _scratch(self) -> str:
-        try:
-            return tempfile.mkdtemp(prefix="gpufleet-", dir=self.host.outer(_SCRATCH))
-        except OSError as error:
-            raise explain(f"A directory for the validator in {_SCRATCH}", "made", error) from error
 
     def _compare(self, path: str, argv: t.Sequence[str], after: str, files: t.Sequence[PlannedFile]) -> None:
         if not argv:
@@ -123,4 +106,4 @@ def _put(folder: str, name: str, content: bytes) -> None:
         with open(path, "wb") as stream:
             stream.write(content)
     except OSError as error:
-        raise explain(f"A copy of {posixpath.basename(name)} in {_SCRATCH}", "written", error) from error
+        raise explain(f"A copy of {posixpath.basename(name)} in {SCRATCH}", "written", error) from error

@@ -14,7 +14,7 @@ import posixpath
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import HostError
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import STATE_DIR
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import STATE_DIR, restart_note
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._rollback import Former
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._writing import (
     make_directories,
@@ -35,7 +35,7 @@ class Note(t.NamedTuple):
 
     @classmethod
     def of_restart(cls, host: HostRoot, engine: str) -> Note:
-        return cls(host, f"{STATE_DIR}/restart-{engine}.json")
+        return cls(host, restart_note(engine))
 
     @classmethod
     def of_changes(cls, host: HostRoot, engine: str) -> Note:

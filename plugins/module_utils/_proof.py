@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import Action, Ailment, parse_version
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import Action, parse_version
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_files import HostFiles
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._signals import is_program, sender_of
@@ -90,9 +90,7 @@ class Witness(t.NamedTuple):
         return installation
 
     def context(self, installation: Installation, version: str | None) -> Context:
-        path = self.host.resolve(installation.config_path)
-        files = HostFiles(self.host, self.engine.name)
-        return files.context(path, installation.unit, parse_version(version or ""))
+        return HostFiles(self.host, self.engine.name).as_configured(installation, version)
 
     def texts(self) -> tuple[bytes, ...]:
         """All that the engine's configuration says at the moment, as far as it can be read."""
@@ -105,9 +103,10 @@ class Witness(t.NamedTuple):
         """Whether the daemon of this moment does its work, with whatever configuration."""
         installation = self.inspect()
         live = self.engine.live(self.host, installation)
-        ailment = self._ailment(installation, live, None)
-        lacks = () if ailment is None else (ailment.words,)
-        return Evidence(installation.pid, lacks, settled=ailment is None or ailment.lasting)
+        if live is None:
+            return Evidence(installation.pid, (_silence(installation),))
+        ailment = self.engine.ailment(self.host, installation, live, None)
+        return Evidence(installation.pid, () if ailment is None else (ailment.words,))
 
     def examine(self, expectation: Expectation, version: str | None, fresh: bool = False) -> Evidence:
         """What the daemon of this moment proves, an engine of ``version`` if it does not tell its own.
@@ -121,10 +120,11 @@ class Witness(t.NamedTuple):
             state = self.engine.configured(self.context(installation, told or version))
         except GpufleetError as error:
             return Evidence(installation.pid, (str(error).rstrip("."),), settled=True)
-        ailment = self._ailment(installation, live, state)
-        if ailment is not None or live is None:
-            words = ailment.words if ailment is not None else ""
-            return Evidence(installation.pid, (words,), settled=ailment is not None and ailment.lasting)
+        if live is None:
+            return Evidence(installation.pid, (_silence(installation),))
+        ailment = self.engine.ailment(self.host, installation, live, state)
+        if ailment is not None:
+            return Evidence(installation.pid, (ailment.words,), settled=ailment.lasting)
         live = live._replace(outdated=False) if fresh else live
         unmet = tuple(expectation.unmet(self.engine, live, state))
         if self._differs(installation, live, state):
@@ -132,19 +132,17 @@ class Witness(t.NamedTuple):
             return Evidence(installation.pid, (difference, *unmet), settled=True)
         return Evidence(installation.pid, unmet, settled=True, unmet=unmet)
 
-    def _ailment(
-        self, installation: Installation, live: LiveState | None, state: ConfiguredState | None
-    ) -> Ailment | None:
-        if installation.pid is None:
-            return Ailment(f"no process of it runs as {installation.service}")
-        if live is None:
-            return Ailment(f"it does not answer on {installation.socket}")
-        return self.engine.ailment(self.host, installation, live, state)
-
     def _differs(self, installation: Installation, live: LiveState, state: ConfiguredState) -> bool:
         # Behind a wrapper nobody knows which file it reads.
         known = installation.unit is None or not installation.unit.wrapper
         return known and self.engine.catch_up(live, state) is not Action.NONE
+
+
+def _silence(installation: Installation) -> str:
+    """Why a daemon says nothing of itself."""
+    if installation.pid is None:
+        return f"no process of it runs as {installation.service}"
+    return f"it does not answer on {installation.socket}"
 
 
 def _named(live: LiveState, state: ConfiguredState) -> str:

@@ -133,6 +133,11 @@ def record_path(engine: str, path: str) -> str:
     return f"{STATE_DIR}/{engine}-{posixpath.basename(path)}-{hashlib.sha256(path.encode()).hexdigest()[:12]}.json"
 
 
+def restart_note(engine: str) -> str:
+    """Where it is noted that a restart is under way (_notes.py)."""
+    return f"{STATE_DIR}/restart-{engine}.json"
+
+
 def load_record(host: HostRoot, engine: str, path: str) -> FileRecord | None:
     """The record of ``path``, None where there is none."""
     where = record_path(engine, path)

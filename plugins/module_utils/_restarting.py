@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 import typing as t
 
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._backups import BACKUP_DIR
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._bringing_up import BringUp
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import ENGINES
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, HostError
@@ -47,7 +48,7 @@ class RestartOptions(t.NamedTuple):
     validate: str = "auto"
     timeout: float = 60.0
     retries: int = 1
-    backup_dir: str = ""
+    backup_dir: str = BACKUP_DIR
 
     def check(self) -> None:
         """Raises GpufleetError for numbers that make no sense."""
@@ -116,8 +117,11 @@ class Restart:
 
     def _noted(self) -> tuple[Former, ...]:
         """What earlier runs have left to be taken back: a restart that was cut off, changes that none was given."""
-        taken = not self.unfinished and not self.witness.examine(Expectation(), self.version).lacks
-        return joined(self.note.formers(), () if taken else self.changes.formers())
+        changes = self.changes.formers()
+        if changes and not self.unfinished and not self.witness.examine(Expectation(), self.version).lacks:
+            # The daemon has taken them over by itself.
+            changes = ()
+        return joined(self.note.formers(), changes)
 
     @property
     def means(self) -> Means:
@@ -212,20 +216,20 @@ class Restart:
     def _leave_alone(self, objection: str, edited: t.Sequence[str]) -> t.NoReturn:
         """The daemon is not told of files with which it would not start; if they are ours, they go."""
         message = f"{self.engine.name} was not disturbed: {objection}."
+        state = self._untouched()
         if edited:
-            self._fail(
-                f"{message} {', '.join(edited)} was edited by others since it was written, so it is left to you, and"
-                " with it the rest. Correct that, then run this again.",
-                self._untouched(),
+            message += (
+                f" {', '.join(edited)} was edited by others since it was written, so it is left to you, and with it the"
+                " rest."
             )
-        if self.rollback.possible:
+        elif self.rollback.possible:
             self._take_note()
-            message = self._put_back(message, self._untouched())
+            message = self._put_back(message, state)
             if self.unfinished:
                 self._prove_former(message)
             message += "."
             self._drop_note()
-        self._fail(f"{message} Correct that, then run this again.", self._untouched())
+        self._fail(f"{message} Correct that, then run this again.", state)
 
     def _go_back(self, evidence: Evidence) -> t.NoReturn:
         message = f"{self.engine.name} did not take {self.installation.config_path} over: {evidence.reasons}."

@@ -67,15 +67,29 @@ class Means:
         return self
 
 
-class ByRestart(Means):
-    """systemd stops the unit and starts it again."""
+class _ByUnit(Means):
+    """systemd does something with the engine's unit."""
 
     mode = "systemd"
     acts = True
-    restarts = True
 
     def __init__(self, systemctl: Systemctl) -> None:
         self.systemctl = systemctl
+
+    def up(self) -> bool:
+        return self.systemctl.status().active in UP
+
+    def last_words(self, since: float) -> list[str]:
+        return self.systemctl.last_words(since)
+
+
+class ByRestart(_ByUnit):
+    """systemd stops the unit and starts it again."""
+
+    restarts = True
+
+    def __init__(self, systemctl: Systemctl) -> None:
+        super().__init__(systemctl)
         self._former = ""
         self._asked = 0.0
         self._patience: float | None = None
@@ -104,9 +118,6 @@ class ByRestart(Means):
             self.systemctl.kill()
         return Evidence(None, (f"{unit} is still {status.active} ({status.detail})",))
 
-    def up(self) -> bool:
-        return self.systemctl.status().active in UP
-
     def prepare(self) -> bool:
         if not self.systemctl.status().needs_reload:
             return False
@@ -119,18 +130,9 @@ class ByRestart(Means):
     def doomed(self) -> list[int]:
         return self.systemctl.doomed()
 
-    def last_words(self, since: float) -> list[str]:
-        return self.systemctl.last_words(since)
 
-
-class ByReload(Means):
+class ByReload(_ByUnit):
     """systemd runs what the unit has for a reload."""
-
-    mode = "systemd"
-    acts = True
-
-    def __init__(self, systemctl: Systemctl) -> None:
-        self.systemctl = systemctl
 
     def act(self, _patience: float | None = None) -> None:
         self.systemctl.reload()
@@ -141,12 +143,6 @@ class ByReload(Means):
             return None
         words = f"{self.systemctl.unit} is {status.active} ({status.detail})"
         return Evidence(None, (words,), settled=status.failed)
-
-    def up(self) -> bool:
-        return self.systemctl.status().active in UP
-
-    def last_words(self, since: float) -> list[str]:
-        return self.systemctl.last_words(since)
 
     def stronger(self) -> Means:
         return ByRestart(self.systemctl)

@@ -10,12 +10,7 @@ from __future__ import annotations
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._containers import End, NotRunError, Order, interruptible
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import (
-    Action,
-    ConfiguredState,
-    Context,
-    parse_version,
-)
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import Action
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import ENGINES
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu_links import (
@@ -36,7 +31,13 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._planning import a
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._containers import Containers
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import Engine, Installation, LiveState
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import (
+        ConfiguredState,
+        Context,
+        Engine,
+        Installation,
+        LiveState,
+    )
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._judging import Runner
 
@@ -130,11 +131,7 @@ class Verification:
     def _context(self) -> Context:
         version = self.live.version if self.live is not None else None
         version = version or ask_version(self.engine, self.installation, self.host, self.run)
-        files = HostFiles(self.host, self.engine.name)
-        path = self.host.resolve(self.installation.config_path)
-        # What was recorded of the file is of no concern here, and perhaps for root's eyes only.
-        content, unit = self.host.read(path), self.installation.unit
-        return Context(path, content, None, unit, parse_version(version or ""), self.host.same_program, files)
+        return HostFiles(self.host, self.engine.name).as_configured(self.installation, version)
 
     def _file(self) -> Check:
         """Whether the runtime is in what the engine's files and flags say, and its program on the host."""

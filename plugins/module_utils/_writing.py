@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import shutil
 import stat
 import tempfile
 import typing as t
@@ -22,6 +23,8 @@ if t.TYPE_CHECKING:
 _PREFIX = ".gpufleet-"
 _SUFFIX = ".tmp"
 _READY = ".ready"
+# Where what is of no use to anybody else is put.
+SCRATCH = "/tmp"
 _PATIENCE = 100
 _ANY_MODE = 0o7777
 _ACCESS_LIST = "system.posix_acl_access"
@@ -103,8 +106,6 @@ def replace_file(
     folder = os.path.dirname(outer)
 
     def dress(handle: int, temporary: str) -> None:
-        if os.path.dirname(temporary) != folder:
-            _move_in(handle, temporary, folder)
         _dress(handle, temporary, outer, mode, owner)
         if ceiling != _ANY_MODE:
             os.fchmod(handle, os.fstat(handle).st_mode & ceiling)
@@ -131,16 +132,13 @@ def prepare_file(
     The name is always the same, so that what a killed run has left is found again.
     """
     outer = host.outer(path)
-    folder = os.path.dirname(outer)
-    stage = _stage(folder, [host.outer(name) for name in parsed])
+    stage = _stage(os.path.dirname(outer), [host.outer(name) for name in parsed])
     ready = os.path.join(stage, _PREFIX + os.path.basename(outer) + _READY)
     try:
         handle = os.open(ready, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         with os.fdopen(handle, "wb") as stream:
             stream.write(content)
             stream.flush()
-            if os.path.dirname(ready) != folder:
-                _move_in(handle, ready, folder)
             _dress(handle, ready, outer, mode, owner)
             os.fsync(handle)
     except OSError as error:
@@ -161,6 +159,19 @@ def use_prepared_file(host: HostRoot, ready: str, path: str) -> bool:
             os.unlink(ready)
         return False
     return True
+
+
+@contextlib.contextmanager
+def scratch_folder(host: HostRoot, purpose: str) -> t.Iterator[tuple[str, str]]:
+    """A folder for a moment that only its owner can enter: its path here, and on the host.  Raises HostError."""
+    try:
+        outer = tempfile.mkdtemp(prefix="gpufleet-", dir=host.outer(SCRATCH))
+    except OSError as error:
+        raise explain(f"A directory for {purpose} in {SCRATCH}", "made", error) from error
+    try:
+        yield outer, f"{SCRATCH}/{os.path.basename(outer)}"
+    finally:
+        shutil.rmtree(outer, ignore_errors=True)
 
 
 def _replace_by_way_of(stage: str, outer: str, content: bytes, dress: t.Callable[[int, str], None]) -> None:
@@ -218,6 +229,9 @@ def remove_file(host: HostRoot, path: str) -> None:
 
 def _dress(handle: int, temporary: str, outer: str, mode: int, owner: tuple[int, int] | None) -> None:
     """Give the new file what the old one wears.  Owner first: changing it clears set-id bits."""
+    folder = os.path.dirname(outer)
+    if os.path.dirname(temporary) != folder:
+        _move_in(handle, temporary, folder)
     try:
         status = os.stat(outer)
     except FileNotFoundError:

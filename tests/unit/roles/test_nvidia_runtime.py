@@ -104,9 +104,7 @@ def test_what_the_handlers_give_an_engine(
     ("mode", "signalable", "expected"),
     [("auto", [], "restart"), ("systemd", [], "restart"), ("signal", [], "reload"), ("auto", ["docker"], "reload")],
 )
-def test_what_was_cut_off_is_begun_again_by_the_means_at_hand(
-    mode: str, signalable: list[str], expected: str
-) -> None:
+def test_what_was_cut_off_is_begun_again_by_the_means_at_hand(mode: str, signalable: list[str], expected: str) -> None:
     jinja2 = pytest.importorskip("jinja2")
     action = jinja2.Template(load("vars/main.yml")["nvidia_runtime_action"])
     item = {"item": "docker", "pending_action": "none", "restart_action": "none"}

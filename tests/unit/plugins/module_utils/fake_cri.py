@@ -8,16 +8,16 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-import shutil
 import socketserver
-import tempfile
-import threading
 import time
 import typing as t
-from pathlib import Path
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._grpc import field, fields, numbers
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
+from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.serving import serving, short_folder
+
+if t.TYPE_CHECKING:
+    from pathlib import Path
 
 SOCKET = "/run/cri.sock"
 PREFACE = 24
@@ -145,16 +145,10 @@ class FakeCri:
     @contextlib.contextmanager
     def answers(self) -> t.Iterator[None]:
         path = self.root / SOCKET.lstrip("/")
-        with _Server(str(path), _Handler) as server:
-            server.cri = self
-            thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-            thread.start()
-            try:
-                yield
-            finally:
-                server.shutdown()
-                thread.join()
-        path.unlink()
+        server = _Server(str(path), _Handler)
+        server.cri = self
+        with serving(server, path):
+            yield
 
 
 def _label(pod: bytes) -> bytes:
@@ -174,9 +168,5 @@ def parent_of(pod: bytes) -> str:
 
 @contextlib.contextmanager
 def cri_host() -> t.Iterator[FakeCri]:
-    # The path of a socket must be short, which that of pytest's own folders is not.
-    root = Path(tempfile.mkdtemp(prefix="gpf-"))
-    try:
+    with short_folder() as root:
         yield FakeCri(root)
-    finally:
-        shutil.rmtree(root)

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import json
-import shutil
 import socketserver
-import tempfile
-import threading
 import typing as t
-from pathlib import Path
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
+from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.serving import serving, short_folder
+
+if t.TYPE_CHECKING:
+    from pathlib import Path
 
 PID = 4711
 UNIT = "/usr/lib/systemd/system/docker.service"
@@ -81,24 +81,14 @@ class FakeDocker:
     @contextlib.contextmanager
     def answers(self, socket: str = SOCKET) -> t.Iterator[None]:
         self.path(socket).parent.mkdir(parents=True, exist_ok=True)
-        with _Server(str(self.path(socket)), _Handler) as server:
-            server.info = self.info  # type: ignore[misc]
-            server.containers = self.containers  # type: ignore[misc]
-            thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-            thread.start()
-            try:
-                yield
-            finally:
-                server.shutdown()
-                thread.join()
-        self.path(socket).unlink()
+        server = _Server(str(self.path(socket)), _Handler)
+        server.info = self.info  # type: ignore[misc]
+        server.containers = self.containers  # type: ignore[misc]
+        with serving(server, self.path(socket)):
+            yield
 
 
 @contextlib.contextmanager
 def docker_host() -> t.Iterator[FakeDocker]:
-    # The path of a socket must be short, which that of pytest's own folders is not.
-    root = Path(tempfile.mkdtemp(prefix="gpf-"))
-    try:
+    with short_folder() as root:
         yield FakeDocker(root)
-    finally:
-        shutil.rmtree(root)

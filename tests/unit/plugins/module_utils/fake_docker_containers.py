@@ -9,11 +9,11 @@ import contextlib
 import http.server
 import json
 import socketserver
-import threading
 import typing as t
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.fake_docker import SOCKET, FakeDocker
+from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.serving import serving
 
 if t.TYPE_CHECKING:
     from pathlib import Path
@@ -101,16 +101,10 @@ class DockerWithContainers(FakeDocker):
     @contextlib.contextmanager
     def answers(self, socket: str = SOCKET) -> t.Iterator[None]:
         self.path(socket).parent.mkdir(parents=True, exist_ok=True)
-        with _Server(str(self.path(socket)), _Handler) as server:
-            server.docker = self
-            thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-            thread.start()
-            try:
-                yield
-            finally:
-                server.shutdown()
-                thread.join()
-        self.path(socket).unlink()
+        server = _Server(str(self.path(socket)), _Handler)
+        server.docker = self
+        with serving(server, self.path(socket)):
+            yield
 
 
 def _json(content: t.Any) -> Answered:

@@ -174,9 +174,7 @@ def test_directory_that_is_a_file(tmp_path: Path, host: HostRoot) -> None:
         save(host, "/b", DAEMON, b"")
 
 
-def test_old_backups_stay_when_the_new_one_cannot_be_written(
-    monkeypatch: pytest.MonkeyPatch, host: HostRoot
-) -> None:
+def test_old_backups_stay_when_the_new_one_cannot_be_written(monkeypatch: pytest.MonkeyPatch, host: HostRoot) -> None:
     saved = [save(host, "/b", DAEMON, b"") for _number in range(KEPT)]
 
     def full(*_args: t.Any) -> None:

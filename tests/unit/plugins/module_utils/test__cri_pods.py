@@ -9,7 +9,6 @@ import typing as t
 
 import pytest
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils import _cri_pods
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._containers import LABEL, End, NotRunError, Order
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cri_pods import Cri, CriPods
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._grpc import field, fields
@@ -197,7 +196,3 @@ def test_pods_that_a_kubelet_ends_are_started_again(cri: FakeCri, status: int) -
 def test_a_folder_that_cannot_be_made(cri: FakeCri) -> None:
     (cri.root / "run" / "gpufleet-verify").write_text("")
     assert failure(cri).problem.startswith("/run/gpufleet-verify cannot be made: ")
-
-
-def test_standard_times() -> None:
-    assert _cri_pods._REMOVAL >= 10

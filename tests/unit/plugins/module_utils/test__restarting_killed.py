@@ -213,9 +213,7 @@ def test_a_damaged_note_is_no_obstacle(systemd: FakeSystemd, content: str) -> No
     assert states(systemd) == []
 
 
-def test_a_note_that_cannot_be_written_is_a_warning(
-    systemd: FakeSystemd, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_note_that_cannot_be_written_is_a_warning(systemd: FakeSystemd, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_arguments: t.Any) -> None:
         raise HostError("No space left on device")
 

@@ -120,9 +120,7 @@ def test_the_way_back_ends_where_others_wrote(
     assert [file.content for file in joined(joined(noted, rest), rest)] == [content]
 
 
-@pytest.mark.parametrize(
-    ("now", "edited"), [("new", False), ("old", False), ("other", True), (None, True)]
-)
+@pytest.mark.parametrize(("now", "edited"), [("new", False), ("old", False), ("other", True), (None, True)])
 def test_what_neither_we_wrote_nor_stood_there_before_is_an_edit(
     host: HostRoot, tmp_path: Path, now: str | None, edited: bool
 ) -> None:
