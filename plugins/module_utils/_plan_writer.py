@@ -31,8 +31,13 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._writing import (
 )
 
 if t.TYPE_CHECKING:
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import EnginePlan, PlannedFile
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._planning import Planning
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import PlannedFile
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
+
+# Beside the engines: the toolkit's own configuration, and what its packages bring.
+TOOLKIT, PACKAGES = "toolkit", "packages"
+# All in whose names records are kept.
+RECORD_OWNERS = (*ENGINES, TOOLKIT, PACKAGES)
 
 CONFIG_MODE = 0o644
 _PRIVATE_DIRECTORY = 0o700
@@ -40,33 +45,55 @@ _PRIVATE_FILE = 0o600
 
 
 class PlanWriter:
-    """Carries one plan out; the host's lock is held."""
+    """Carries plans out for the configuration in ``main_path`` (links resolved); the host's lock is held.
 
-    def __init__(self, planning: Planning, backup_dir: str) -> None:
-        self.host = planning.host
-        self.engine = planning.engine.name
-        self.drop_in_path = planning.engine.drop_in_path
-        self.main_path = planning.main_path
-        self.removal = planning.removal
-        self.purging = planning.removal and planning.options.purge_backups
+    ``owner`` is in whose name records are kept.  ``purge`` is for a removal that takes the backups along too.
+    ``drop_in_path`` is a file that an earlier run may have written, whether or not the plan concerns it.
+    """
+
+    def __init__(
+        self,
+        host: HostRoot,
+        owner: str,
+        main_path: str,
+        backup_dir: str,
+        *,
+        removal: bool,
+        purge: bool,
+        drop_in_path: str | None = None,
+    ) -> None:
+        self.host = host
+        self.owner = owner
+        self.main_path = main_path
         self.backup_dir = backup_dir
+        self.removal = removal
+        self.purging = removal and purge
+        self.drop_in_path = drop_in_path
         self._dropped: list[FileRecord] = []
 
-    def obsolete_backups(self, plan: EnginePlan) -> list[str]:
-        """The backups that a purge removes: those of the files of the plan."""
-        paths = [file.path for file in plan.files] if self.purging else []
+    def has_work(self, files: t.Sequence[PlannedFile]) -> bool:
+        """Whether anything is left to do: a file, a backup to purge, or a record that a killed removal has left."""
+        return (
+            any(file.changed for file in files)
+            or (self.removal and any(load_record(self.host, self.owner, file.path) for file in files))
+            or bool(self.obsolete_backups(files))
+        )
+
+    def obsolete_backups(self, files: t.Sequence[PlannedFile]) -> list[str]:
+        """The backups that a purge removes: those of ``files``."""
+        paths = [file.path for file in files] if self.purging else []
         if self.purging and self.drop_in_path is not None:
             # An earlier mode may have used it.
             paths.append(self.host.resolve(self.drop_in_path))
         found = [_backups.backups_of(self.host, self.backup_dir, path) for path in dict.fromkeys(paths)]
         return [backup for backups in found for backup in backups]
 
-    def carry_out(self, plan: EnginePlan) -> list[dict[str, str | None]]:
+    def carry_out(self, files: t.Sequence[PlannedFile]) -> list[dict[str, str | None]]:
         """Write the files; returns which were changed and where their former content is kept."""
         # Before anything is written: afterwards the records would no longer tell which files were concerned.
-        obsolete = self.obsolete_backups(plan)
+        obsolete = self.obsolete_backups(files)
         backups: list[dict[str, str | None]] = []
-        for file in plan.files:
+        for file in files:
             backups += self._write(file)
         for backup in obsolete:
             _backups.remove(self.host, backup)
@@ -77,7 +104,7 @@ class PlanWriter:
 
     def _write(self, file: PlannedFile) -> list[dict[str, str | None]]:
         backups: list[dict[str, str | None]] = []
-        record = load_record(self.host, self.engine, file.path)
+        record = load_record(self.host, self.owner, file.path)
         if file.changed:
             kept = self._save_record(file, record)
             try:
@@ -100,7 +127,7 @@ class PlanWriter:
         record = record.after_write(file.before, file.after, file.keys)
         if not self.removal:
             make_directories(self.host, STATE_DIR, _PRIVATE_DIRECTORY)
-            replace_file(self.host, record_path(self.engine, file.path), record.to_bytes(), _PRIVATE_FILE)
+            replace_file(self.host, record_path(self.owner, file.path), record.to_bytes(), _PRIVATE_FILE)
         return record
 
     def _new_record(self, file: PlannedFile) -> FileRecord:
@@ -110,12 +137,12 @@ class PlanWriter:
         else:
             status = os.stat(self.host.outer(example))
             uid, gid, mode = status.st_uid, status.st_gid, status.st_mode & 0o7777
-        return FileRecord(self.engine, file.path, file.before, uid, gid, mode, main=self.main_path)
+        return FileRecord(self.owner, file.path, file.before, uid, gid, mode, main=self.main_path)
 
     def _with_directories(self, file: PlannedFile, record: FileRecord) -> FileRecord:
         """The record with all directories that this write makes, or that we made before and it uses too.
 
-        So the last record to go takes them along, whichever engine it belongs to.
+        So the last record to go takes them along, whoever it belongs to.
         """
         folders = [os.path.dirname(file.path), STATE_DIR]
         if file.before is not None and not self.purging:
@@ -127,10 +154,10 @@ class PlanWriter:
 
     def _made_before(self) -> set[str]:
         made: set[str] = set()
-        for engine in ENGINES:
-            # Another engine's damaged record is for its own run to complain of.
+        for owner in RECORD_OWNERS:
+            # Another owner's damaged record is for its own run to complain of.
             with contextlib.suppress(HostError):
-                made.update(path for record in load_records(self.host, engine) for path in record.created_directories)
+                made.update(path for record in load_records(self.host, owner) for path in record.created_directories)
         return made
 
     def _back_up(self, file: PlannedFile, record: FileRecord | None) -> list[dict[str, str | None]]:
@@ -160,7 +187,7 @@ class PlanWriter:
     # -- what is left --------------------------------------------------------------------------------------------
 
     def _drop_record(self, record: FileRecord) -> None:
-        remove_file(self.host, record_path(self.engine, record.path))
+        remove_file(self.host, record_path(self.owner, record.path))
         remove_empty_directories(self.host, [os.path.dirname(STATE_DIR), STATE_DIR])
         self._dropped.append(record)
 

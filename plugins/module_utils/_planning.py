@@ -98,10 +98,6 @@ class Planning:
         files = HostFiles(self.host, self.engine.name)
         return files.context(path, self.installation.unit, parse_version(self.version or ""), recorded)
 
-    def leaves_records(self, plan: EnginePlan) -> bool:
-        """Whether a removal that was killed after the file was restored left its record behind."""
-        return self.removal and any(load_record(self.host, self.engine.name, file.path) for file in plan.files)
-
     def gives_back(self, file: PlannedFile) -> bool:
         """Whether the file becomes what it was before us."""
         if file.after is None or not self.removal:

@@ -37,13 +37,21 @@ class RuntimeConfiguration:
         backup_dir = host.check_path("backup_dir", options.backup_dir)
         check_backup_dir(host, backup_dir, PARSED_FOLDERS)
         self.planning = Planning(options, host, run)
-        self.writer = PlanWriter(self.planning, backup_dir)
+        self.writer = PlanWriter(
+            host,
+            self.planning.engine.name,
+            self.planning.main_path,
+            backup_dir,
+            removal=self.planning.removal,
+            purge=options.purge_backups,
+            drop_in_path=self.planning.engine.drop_in_path,
+        )
 
     def execute(self, check_mode: bool) -> Outcome:
         """Plan, and unless ``check_mode`` write under the host's lock.  Raises GpufleetError."""
         self._require_runtime()
         plan = self.planning.plan()
-        changed = self._has_work(plan)
+        changed = self.writer.has_work(plan.files)
         backups: list[dict[str, str | None]] = []
         objection = self._objection(plan) if changed else None
         if objection is not None and check_mode:
@@ -55,18 +63,11 @@ class RuntimeConfiguration:
                 # Nor need an objection hold that was raised while another run wrote.
                 if fresh.files != plan.files or objection is not None:
                     self._validate(fresh)
-                plan, changed = fresh, self._has_work(fresh)
+                plan, changed = fresh, self.writer.has_work(fresh.files)
                 if changed:
                     self._note_changes(fresh)
-                    backups = self.writer.carry_out(fresh)
+                    backups = self.writer.carry_out(fresh.files)
         return outcome_of(self.planning, plan, changed, backups)
-
-    def _has_work(self, plan: EnginePlan) -> bool:
-        return (
-            any(file.changed for file in plan.files)
-            or self.planning.leaves_records(plan)
-            or bool(self.writer.obsolete_backups(plan))
-        )
 
     def _note_changes(self, plan: EnginePlan) -> None:
         """Keep what a running engine works with now, for a restart in whatever play: this one may end before it."""

@@ -1,0 +1,160 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+# Private to this collection: what becomes of config.toml, from what a task asks, the text as it stands, and the record
+# of what it was.  Settings that were turned off are recorded as ours too, as None, which no value in TOML is.
+
+from __future__ import annotations
+
+import typing as t
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import PlannedFile
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._file_edit import FileEdit
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_document import TomlDocument, same
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_plan import give_back, leaves
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_settings import (
+    BY_PATH,
+    SETTINGS,
+    TABLES,
+    default_of,
+    dotted,
+    effective,
+    unsafe,
+)
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_values import fits, kind_of
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import FileRecord
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_profiles import Wishes
+
+    KeyPath = t.Tuple[str, ...]
+
+
+class ToolkitPlan(t.NamedTuple):
+    """The file before and after, and what it amounts to then.
+
+    ``settings`` are the effective ones, ``changed_keys`` those whose values in the file change, both by dotted keys.
+    """
+
+    file: PlannedFile
+    settings: dict[str, t.Any]
+    changed_keys: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+
+class ConfigFile(t.NamedTuple):
+    """config.toml as it stands (``content`` None: not at all), and what was recorded of it.
+
+    ``real_ldconfig``: whether the host has an ldconfig of that name, which the default then is.
+    """
+
+    path: str
+    content: bytes | None
+    record: FileRecord | None
+    real_ldconfig: bool = False
+
+    def present(self, wishes: Wishes) -> ToolkitPlan:
+        """The plan that makes ``wishes`` true.  Raises GpufleetError before anything is written."""
+        edit = _ConfigEdit(self)
+        asked = wishes.asked()
+        for path in sorted(asked, key=_place):
+            edit.put(path, asked[path])
+        if wishes.exclusive and self.content is not None:
+            give_back(edit)
+        plan = self._plan(edit)
+        if self.content is None and plan.file.changed and not wishes.create:
+            raise GpufleetError(
+                f"{self.path} is not there, and create is false. Install the NVIDIA Container Toolkit, whose packages"
+                " bring it, or leave create out; nothing was changed."
+            )
+        return plan
+
+    def absent(self) -> ToolkitPlan:
+        """The plan that takes back what earlier runs wrote."""
+        edit = _ConfigEdit(self)
+        if self.content is not None:
+            give_back(edit)
+        return self._plan(edit)
+
+    def _plan(self, edit: _ConfigEdit) -> ToolkitPlan:
+        file = edit.outcome()
+        final = TomlDocument.from_bytes(self.path, file.after or b"")
+        settings = effective(final.data, self.real_ldconfig)
+        warnings = (*_unfit(final), *unsafe(settings))
+        return ToolkitPlan(file, settings, _changed(edit.before, final), warnings)
+
+
+class _ConfigEdit(FileEdit[TomlDocument]):
+    """The changes to config.toml: lines are turned on and off where they stand."""
+
+    def __init__(self, file: ConfigFile) -> None:
+        super().__init__(TomlDocument.from_bytes, file.path, file.content, file.record)
+        self._real_ldconfig = file.real_ldconfig
+
+    def put(self, path: KeyPath, value: t.Any) -> None:
+        """Make the setting at ``path`` say ``value``; None makes it what it is when nobody has set it."""
+        document = self.document
+        if path in BY_PATH and isinstance(document.value(*path), dict):
+            problem = f"{dotted(path)} is a table, but should be {kind_of(BY_PATH[path])}"
+            raise document.error(path, problem, "Remove the table; nothing was changed.")
+        self.document = self._reset(path) if value is None else document.turn_on(path, value, self.original)
+        self.wanted[path] = self.document.value(*path)
+
+    def _reset(self, path: KeyPath) -> TomlDocument:
+        document, original, setting = self.document, self.original, BY_PATH.get(path)
+        if not document.has(*path):
+            return document
+        if not original.has(*path):
+            # It came after us, most likely from us.
+            return document.turn_off(path, None, original)
+        default = None if setting is None else default_of(setting, self._real_ldconfig)
+        if setting is None or setting.commented or default is None:
+            return document.turn_off(path, default, original)
+        return document.turn_on(path, default, original)
+
+    def give_back(self, path: KeyPath) -> None:
+        """Put back what stood at ``path`` before us, unless somebody changed it since."""
+        if not self.owns(path):
+            return
+        document, original = self.document, self.original
+        if not original.has(*path):
+            self.document = document.turn_off(path, None, original)
+        elif document.has(*path):
+            self.document = document.restore(path, original)
+        else:
+            self.document = document.turn_on(path, original.value(*path), original)
+
+    def outcome(self) -> PlannedFile:
+        """The file; one that was made by us goes with the last of our settings."""
+        made_by_us = self.content is None or (self.record is not None and self.record.created)
+        after = None if made_by_us and self.emptied else self.document.to_bytes()
+        final = TomlDocument.from_bytes(self.path, after or b"")
+        candidates = {**((self.record.keys or {}) if self.record is not None else {}), **self.wanted}
+        keys = {
+            path: value
+            for path, value in candidates.items()
+            if same(final.value(*path), value) and not same(self.original.value(*path), value)
+        }
+        return PlannedFile(self.path, self.content, after, keys)
+
+
+def _place(path: KeyPath) -> tuple[int, KeyPath]:
+    """Where a setting stands in the packages' file, what is not in it last."""
+    return next((index for index, setting in enumerate(SETTINGS) if setting.path == path), len(SETTINGS)), path
+
+
+def _changed(before: TomlDocument, after: TomlDocument) -> tuple[str, ...]:
+    old, new = dict(leaves(before.data)), dict(leaves(after.data))
+    paths = [path for path in {**old, **new} if path not in old or path not in new or not same(old[path], new[path])]
+    return tuple(map(dotted, sorted(paths, key=_place)))
+
+
+def _unfit(document: TomlDocument) -> list[str]:
+    """What a person wrote into the file that the toolkit cannot read, with its place."""
+    unfit = [(path, "a table") for path in sorted(TABLES) if not isinstance(document.value(*path) or {}, dict)]
+    there = [setting for setting in SETTINGS if document.has(*setting.path)]
+    unfit += [(s.path, kind_of(s)) for s in there if not fits(s, document.value(*s.path))]
+    advice = "The toolkit cannot read that. Correct it by hand or with the option settings."
+    return [str(document.error(path, f"{dotted(path)} should be {kind}", advice)) for path, kind in unfit]

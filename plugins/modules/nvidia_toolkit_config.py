@@ -1,0 +1,296 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: nvidia_toolkit_config
+short_description: Configure the NVIDIA Container Toolkit
+version_added: 0.1.0
+author:
+  - gpufleet.nvidia maintainers (@gpufleet)
+description:
+  - Changes settings in the C(config.toml) of the NVIDIA Container Toolkit, which its runtimes, its hook and
+    C(nvidia-container-cli) read, and takes all of it back.
+  - Names and values are checked before anything is written. Only what is named is changed, and everything else keeps
+    its bytes, that is order, comments, indentation, line ends, and settings that this module does not know.
+  - A default that stands in the file as a comment is turned on where it stands, as a person would do it, and becomes
+    that comment again when the setting is taken back.
+  - The scripts of the toolkit's packages write the file anew when they are upgraded, and some versions lose settings in
+    doing so. Run this module after them, and what is missing is written again.
+  - What the file was before the first change is recorded below C(/var/lib/gpufleet-nvidia/state), and O(state=absent)
+    restores it.
+  - Nothing has to be restarted. The toolkit reads the file whenever a container starts. It does not need to be
+    installed.
+  - Hosts need no Python package. Where a host's Python cannot read TOML itself (before 3.11), the controller sends its
+    own tomlkit along, which has to be 0.12 or newer, and 0.13 for hosts with Python 3.8.
+extends_documentation_fragment:
+  - gpufleet.nvidia.attributes
+  - gpufleet.nvidia.host_root
+  - gpufleet.nvidia.shipped
+attributes:
+  check_mode:
+    support: full
+  diff_mode:
+    support: full
+    details: The values of keys that look like secrets, and user names and passwords in URLs, are masked.
+  idempotent:
+    support: full
+  platform:
+    platforms: Linux
+    support: full
+  safe_file_operations:
+    support: full
+options:
+  settings:
+    description:
+      - The settings and their values. Tables are nested dictionaries or names with dots, so that
+        C(nvidia-container-runtime.log-level) and C(log-level) in a dictionary C(nvidia-container-runtime) are the same.
+      - A setting that is null is made what it is when nobody has set it. Its line becomes the comment with the default
+        again, or holds the default where the packages' file has it so, or goes where there is no default.
+      - Values have to be of the type that the toolkit expects. Booleans may also be the words V(true), V(false),
+        V(yes), and V(no), as templates deliver them.
+    type: dict
+    default: {}
+  profile:
+    description:
+      - Settings for a purpose. O(settings) win over them.
+      - V(kubernetes_hardened) lets unprivileged pods get GPUs only as the device plugin gives them, and not by an
+        environment variable of an image or a pod. The device plugin then has to use the strategy C(volume-mounts) or
+        CDI.
+      - V(rootless) sets C(nvidia-container-cli.no-cgroups), for engines that do not run as root and use the legacy
+        mode. Containers of engines that do run as root may then not open their GPUs, of which a warning tells.
+    type: str
+    choices: [kubernetes_hardened, rootless]
+  debug:
+    description:
+      - V(true) makes the runtime write its log to C(/var/log/nvidia-container-runtime.log) with the level V(debug), and
+        C(nvidia-container-cli), which the hook calls, to C(/var/log/nvidia-container-toolkit.log).
+      - V(false) switches both logs off and the level back to the default.
+      - When left out, these settings are left alone. O(settings) win over this switch.
+    type: bool
+  exclusive:
+    description:
+      - Settings that earlier runs of this module wrote, and that this one does not name, go back to what they were
+        before.
+      - Settings that others wrote are left alone.
+    type: bool
+    default: false
+  allow_unknown:
+    description:
+      - Accepts settings that this module does not know, for toolkits newer than it. They may have any value that TOML
+        has.
+    type: bool
+    default: false
+  state:
+    description:
+      - V(present) makes the file say what the other options ask.
+      - V(absent) takes back everything that this module wrote, and takes no settings. While the file still holds what
+        this module wrote, its former content comes back byte for byte, or the file goes if there was none. Where others
+        have changed the file since, the settings go back one by one, but for those that are not as this module left
+        them.
+    type: str
+    choices: [present, absent]
+    default: present
+  path:
+    description:
+      - The configuration file. A toolkit in a folder of its own, such as C(/usr/local/nvidia/toolkit), has it in
+        C(.config/nvidia-container-runtime/config.toml) below that folder.
+    type: path
+    default: /etc/nvidia-container-runtime/config.toml
+  create:
+    description:
+      - Whether a file that is not there is made, with nothing but the settings in it.
+      - With V(false) that is an error, unless there is nothing to write.
+    type: bool
+    default: true
+  backup_dir:
+    description:
+      - Directory for copies of the file from before each change. The newest five are kept, readable by the owner only.
+      - Directories whose every file an engine reads as configuration are refused.
+    type: path
+    default: /var/lib/gpufleet-nvidia/backups
+  purge_backups:
+    description: With O(state=absent), remove the backups of the file too.
+    type: bool
+    default: false
+seealso:
+  - module: gpufleet.nvidia.nvidia_container_info
+  - module: gpufleet.nvidia.nvidia_runtime_config
+"""
+
+EXAMPLES = r"""
+- name: See why containers do not start on one host
+  gpufleet.nvidia.nvidia_toolkit_config:
+    debug: true
+
+- name: Enough seen
+  gpufleet.nvidia.nvidia_toolkit_config:
+    debug: false
+
+- name: Let pods have only the GPUs that the device plugin gives them
+  gpufleet.nvidia.nvidia_toolkit_config:
+    profile: kubernetes_hardened
+
+- name: Use CDI, and wrap the low-level runtime of CRI-O wherever PATH leads
+  gpufleet.nvidia.nvidia_toolkit_config:
+    settings:
+      nvidia-container-runtime:
+        mode: cdi
+        runtimes: [/usr/libexec/crio/crun, /usr/libexec/crio/runc]
+
+- name: Close CVE-2025-23266 where an older toolkit has to stay for now
+  gpufleet.nvidia.nvidia_toolkit_config:
+    settings:
+      features.disable-cuda-compat-lib-hook: true
+
+- name: Have one setting as the packages have it
+  gpufleet.nvidia.nvidia_toolkit_config:
+    settings:
+      nvidia-container-runtime.mode: null
+
+- name: Configure an image that is being built, and be the only owner of its settings
+  gpufleet.nvidia.nvidia_toolkit_config:
+    host_root: /srv/images/gpu-node
+    exclusive: true
+    settings:
+      nvidia-container-cli:
+        no-cgroups: false
+
+- name: Put everything back as it was
+  gpufleet.nvidia.nvidia_toolkit_config:
+    state: absent
+"""
+
+RETURN = r"""
+path:
+  description: The configuration file, as the host sees it.
+  returned: success
+  type: str
+  sample: /etc/nvidia-container-runtime/config.toml
+settings:
+  description:
+    - The settings that are in effect afterwards, by names with dots. Those that the file does not have are at their
+      defaults, or null where nothing is set by default.
+    - Settings that this module does not know are among them, as the file has them.
+  returned: success
+  type: dict
+  sample:
+    accept-nvidia-visible-devices-as-volume-mounts: false
+    features.disable-cuda-compat-lib-hook: false
+    nvidia-container-cli.debug: null
+    nvidia-container-runtime.log-level: info
+    nvidia-container-runtime.runtimes: [runc, crun]
+changed_keys:
+  description: The settings whose values in the file have changed, or would in check mode.
+  returned: success
+  type: list
+  elements: str
+  sample: [nvidia-container-runtime.log-level]
+backup_files:
+  description: Where the former content is kept. Empty in check mode, where nothing changed, and with O(purge_backups).
+  returned: success
+  type: list
+  elements: dict
+  contains:
+    path:
+      description: The file, symbolic links resolved.
+      type: str
+      sample: /etc/nvidia-container-runtime/config.toml
+    backup:
+      description: Its copy, null if there was no file.
+      type: str
+      sample: /var/lib/gpufleet-nvidia/backups/etc~nvidia-container-runtime~config.toml~20260821T143000.123456Z.backup
+    checksum:
+      description: SHA-256 of what was written, V(absent) if the file was removed.
+      type: str
+      sample: 6a09e667f3bcc908b2fb1366ea957d3e3adec17512775099da2f590b0667322a
+  sample:
+    - path: /etc/nvidia-container-runtime/config.toml
+      backup: /var/lib/gpufleet-nvidia/backups/etc~nvidia-container-runtime~config.toml~20260821T143000.123456Z.backup
+      checksum: 6a09e667f3bcc908b2fb1366ea957d3e3adec17512775099da2f590b0667322a
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._backups import BACKUP_DIR
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import (
+    HOST_ROOT_OPTIONS,
+    SHIPPED_OPTIONS,
+    accept_shipments,
+    diff_of,
+    finish,
+    host_of,
+    label_new_files,
+)
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import CONFIG_FILE
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_configuration import (
+    ToolkitConfiguration,
+    ToolkitOptions,
+)
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_profiles import PROFILES, Wishes
+
+
+def configure(module: AnsibleModule) -> dict[str, object]:
+    """Plan and write; the result as documented."""
+    params = module.params
+    accept_shipments(module)
+    asked = [name for name in ("settings", "profile", "debug") if params[name] not in (None, {})]
+    if params["state"] == "absent" and asked:
+        raise GpufleetError(
+            f"state is absent, which takes everything back and goes with no {' or '.join(asked)}. Leave that out, or"
+            " state; nothing was changed."
+        )
+    wishes = Wishes(
+        settings=params["settings"],
+        profile=params["profile"],
+        debug=params["debug"],
+        exclusive=params["exclusive"],
+        allow_unknown=params["allow_unknown"],
+        create=params["create"],
+    )
+    options = ToolkitOptions(
+        wishes=wishes if params["state"] == "present" else None,
+        path=params["path"],
+        backup_dir=params["backup_dir"],
+        purge_backups=params["purge_backups"],
+    )
+    host = host_of(module)
+    outcome = ToolkitConfiguration(options, host).execute(module.check_mode)
+    label_new_files(module, host, outcome.files)
+    return {
+        "changed": outcome.changed,
+        "diff": diff_of(outcome.files, "toml"),
+        "path": outcome.path,
+        "settings": outcome.settings,
+        "changed_keys": outcome.changed_keys,
+        "backup_files": outcome.backup_files,
+        "warnings": outcome.warnings,
+    }
+
+
+def main() -> None:
+    module = AnsibleModule(
+        argument_spec={
+            "settings": {"type": "dict", "default": {}},
+            "profile": {"type": "str", "choices": list(PROFILES)},
+            "debug": {"type": "bool"},
+            "exclusive": {"type": "bool", "default": False},
+            "allow_unknown": {"type": "bool", "default": False},
+            "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
+            "path": {"type": "path", "default": CONFIG_FILE},
+            "create": {"type": "bool", "default": True},
+            "backup_dir": {"type": "path", "default": BACKUP_DIR},
+            "purge_backups": {"type": "bool", "default": False},
+            **HOST_ROOT_OPTIONS,
+            **SHIPPED_OPTIONS,
+        },
+        supports_check_mode=True,
+    )
+    finish(module, lambda: configure(module))
+
+
+if __name__ == "__main__":
+    main()

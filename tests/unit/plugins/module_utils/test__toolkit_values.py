@@ -1,0 +1,121 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import typing as t
+
+import pytest
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_settings import BY_PATH
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_values import checked, checked_unknown
+from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.toolkit_configs import SAMPLES
+
+CLI, RUNTIME = "nvidia-container-cli", "nvidia-container-runtime"
+
+
+def check(key: str, value: t.Any) -> t.Any:
+    return checked(BY_PATH[tuple(key.split("."))], value)
+
+
+@pytest.mark.parametrize(("key", "value"), [(key, value) for key, values in SAMPLES.items() for value in values])
+def test_what_is_right_stays_as_it_is(key: str, value: t.Any) -> None:
+    assert check(key, value) == value
+    assert isinstance(check(key, value), type(value))
+
+
+@pytest.mark.parametrize(
+    ("word", "value"), [("True", True), ("yes", True), ("true", True), ("False", False), ("NO", False)]
+)
+def test_words_of_templates_are_booleans(word: str, value: bool) -> None:
+    assert check("disable-require", word) is value
+
+
+RIGHT: list[tuple[str, t.Any]] = [
+    ("supported-driver-capabilities", "video"),
+    (f"{CLI}.ldconfig", "/sbin/ldconfig"),
+    (f"{CLI}.debug", "/dev/stderr"),
+    (f"{CLI}.user", "root"),
+    (f"{CLI}.user", "0"),
+    (f"{CLI}.user", "svc_gpu-1.x$:44"),
+    (f"{CLI}.path", "/run/nvidia toolkit/cli"),
+    (f"{CLI}.environment", ["HTTP_PROXY=http://x:1/?a=b", "B="]),
+    (f"{RUNTIME}.log-level", "trace"),
+    (f"{RUNTIME}.mode", "jit-cdi"),
+    (f"{RUNTIME}.modes.cdi.default-kind", "a/b"),
+    (f"{RUNTIME}.modes.cdi.annotation-prefixes", []),
+    (f"{RUNTIME}.modes.legacy.cuda-compat-mode", "mount"),
+]
+
+
+@pytest.mark.parametrize(("key", "value"), RIGHT)
+def test_more_that_is_right(key: str, value: t.Any) -> None:
+    assert check(key, value) == value
+
+
+# Key, value, and what is said of it.
+WRONG: list[tuple[str, t.Any, str]] = [
+    ("disable-require", "maybe", "'maybe', but should be true or false"),
+    ("disable-require", "", "'', but should be true or false"),
+    ("disable-require", 1, "1, but should be true or false"),
+    ("disable-require", "1", "'1', but should be true or false"),
+    ("disable-require", [True], "[true], but should be true or false"),
+    ("swarm-resource", True, "true, but should be a string"),
+    ("swarm-resource", 5, "5, but should be a string"),
+    ("swarm-resource", "A-B", "'A-B', but should be the name of an environment variable"),
+    ("swarm-resource", "A,,B", "but should be the name of an environment variable"),
+    ("supported-driver-capabilities", "compute,gpu", "'compute,gpu', but should be all, or some of compat32,compute,"),
+    ("supported-driver-capabilities", "compute, video", "with commas and without blanks"),
+    ("supported-driver-capabilities", "", "'', but should be a string that is not empty"),
+    (f"{CLI}.debug", "~/cli.log", "'~/cli.log', but should be an absolute path"),
+    (f"{CLI}.debug", "cli.log", "an absolute path"),
+    (f"{CLI}.debug", "", "a string that is not empty"),
+    (f"{CLI}.debug", "/a\nb", "a string without control characters"),
+    (f"{CLI}.root", "run/nvidia", "an absolute path"),
+    (f"{CLI}.ldconfig", "@sbin/ldconfig", "an absolute path, with @ before it"),
+    (f"{CLI}.ldconfig", "ldconfig", "an absolute path, with @ before it"),
+    (f"{CLI}.ldconfig", "@", "an absolute path, with @ before it"),
+    (f"{CLI}.path", "bin/cli", "an absolute path or the name of a program"),
+    (f"{CLI}.path", "~cli", "an absolute path or the name of a program"),
+    (f"{CLI}.user", "root:", "USER or USER:GROUP"),
+    (f"{CLI}.user", "ro ot", "USER or USER:GROUP"),
+    (f"{CLI}.user", "1a", "USER or USER:GROUP"),
+    (f"{CLI}.environment", "A=1", "'A=1', but should be a list of strings"),
+    (f"{CLI}.environment", ["A"], "'A', but should be NAME=value"),
+    (f"{CLI}.environment", ["A=1", 2], "[A=1, 2], but should be a list of strings"),
+    (f"{CLI}.environment", ["A=1", None], "a list of strings"),
+    (f"{RUNTIME}.log-level", "DEBUG", "one of panic, fatal, error, warn, warning, info, debug, trace"),
+    (f"{RUNTIME}.mode", "atuo", "'atuo', but should be one of auto, legacy, cdi, csv, jit-cdi"),
+    (f"{RUNTIME}.runtimes", [], "[], but should be a list of at least one"),
+    (f"{RUNTIME}.runtimes", ["runc", ""], "'', but should be a string that is not empty"),
+    (f"{RUNTIME}.runtimes", ["./runc"], "'./runc', but should be an absolute path or the name of a program"),
+    (f"{RUNTIME}.modes.cdi.default-kind", "nvidia.com", "VENDOR/CLASS"),
+    (f"{RUNTIME}.modes.cdi.default-kind", "nvidia.com/gpu=0", "VENDOR/CLASS"),
+    (f"{RUNTIME}.modes.cdi.spec-dirs", ["etc/cdi"], "'etc/cdi', but should be an absolute path"),
+    (f"{RUNTIME}.modes.csv.mount-spec-path", "csv", "an absolute path"),
+    (f"{RUNTIME}.modes.legacy.cuda-compat-mode", "true", "one of ldconfig, mount, disabled, hook"),
+    ("nvidia-ctk.path", "../nvidia-ctk", "an absolute path or the name of a program"),
+    ("features.disable-cuda-compat-lib-hook", 0, "0, but should be true or false"),
+]
+
+
+@pytest.mark.parametrize(("key", "value", "words"), WRONG)
+def test_what_is_wrong_is_said_with_what_would_be_right(key: str, value: t.Any, words: str) -> None:
+    with pytest.raises(GpufleetError) as raised:
+        check(key, value)
+    assert str(raised.value).startswith(f"settings: {key} is ")
+    assert words in str(raised.value)
+    assert str(raised.value).endswith("Nothing was changed.")
+
+
+@pytest.mark.parametrize("value", [1, -(2**63), 1.5, True, "", "x\n", [], [1, "x", [True]], {"a": {"b": [1]}}])
+def test_an_unknown_setting_may_be_all_that_toml_has(value: t.Any) -> None:
+    assert checked_unknown("new.key", value) == value
+
+
+@pytest.mark.parametrize("value", [None, 2**63, [1, None], [{"a": None}], {"a": b"x"}])
+def test_what_toml_has_not_is_refused(value: t.Any) -> None:
+    with pytest.raises(GpufleetError, match=r"settings: new\.key.* holds what TOML cannot"):
+        checked_unknown("new.key", value)
