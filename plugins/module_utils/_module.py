@@ -20,6 +20,14 @@ if t.TYPE_CHECKING:
 # The options of the doc fragment host_root.
 # Seconds for a command.  Those that are run here answer within one.
 TIMEOUT = 60
+# What every command is told: English, no questions (debconf), and no daemon restarted behind our back (needrestart).
+ENVIRONMENT = {
+    "LC_ALL": "C.UTF-8",
+    "LANGUAGE": "C",
+    "DEBIAN_FRONTEND": "noninteractive",
+    "APT_LISTCHANGES_FRONTEND": "none",
+    "NEEDRESTART_MODE": "l",
+}
 # What timeout(1) and shells give for one that does not end, and for one that is not there.
 _NOT_ENDED, _NOT_RUN = 124, 127
 
@@ -45,23 +53,24 @@ def host_of(module: AnsibleModule) -> HostRoot:
     return HostRoot.of(module.params["host_root"], module.params["host_root_live"])
 
 
-def run_in(module: AnsibleModule) -> t.Callable[[list[str]], tuple[int, str, str]]:
-    """A runner of commands, with messages in English so that they can be understood.
+def run_in(module: AnsibleModule, limit: int | None = TIMEOUT) -> t.Callable[[list[str]], tuple[int, str, str]]:
+    """A runner of commands that may take ``limit`` seconds, or as long as they need if that is None.
+
+    Their messages are in English so that they can be understood, and they ask no questions.
 
     One that is not there, or does not end in time, has a status and a message like any other: whoever runs it may have
     to clean up, so the task must not end there.
     """
 
     def run(argv: list[str]) -> tuple[int, str, str]:
-        timeout = module.get_bin_path("timeout")
-        limited = [timeout, "-k", "5", str(TIMEOUT), *argv] if timeout else argv
-        environment = {"LC_ALL": "C.UTF-8", "LANGUAGE": "C"}
+        timeout = None if limit is None else module.get_bin_path("timeout")
+        limited = [timeout, "-k", "5", str(limit), *argv] if timeout else argv
         try:
-            status, output, errors = module.run_command(limited, environ_update=environment, handle_exceptions=False)
+            status, output, errors = module.run_command(limited, environ_update=ENVIRONMENT, handle_exceptions=False)
         except OSError as error:
             return _NOT_RUN, "", f"{argv[0]} cannot be run: {error.strerror}"
         if status == _NOT_ENDED and timeout:
-            errors = f"{argv[0]} did not end within {TIMEOUT} seconds"
+            errors = f"{argv[0]} did not end within {limit} seconds"
         return int(status), str(output), str(errors)
 
     return run

@@ -11,7 +11,6 @@ import typing as t
 
 import pytest
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils import _module
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import PlannedFile
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import ConfigurationError, HostError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
@@ -193,10 +192,30 @@ def test_a_program_that_is_not_there_is_a_failure_like_any(missing: list[str]) -
     assert "/nowhere/program" in errors
 
 
-def test_a_command_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_module, "TIMEOUT", 1)
-    status, _output, errors = run_in(t.cast("t.Any", DummyModule()))(["sleep", "60"])
+def test_a_command_that_hangs_is_ended() -> None:
+    status, _output, errors = run_in(t.cast("t.Any", DummyModule()), limit=1)(["sleep", "60"])
     assert (status, errors) == (124, "sleep did not end within 1 seconds")
+
+
+@pytest.mark.parametrize(("limit", "words"), [(7, ["/usr/bin/timeout", "-k", "5", "7", "x"]), (None, ["x"])])
+def test_a_command_has_a_limit_unless_nobody_may_cut_it_off(
+    monkeypatch: pytest.MonkeyPatch, limit: int | None, words: list[str]
+) -> None:
+    ran: list[list[str]] = []
+    module = DummyModule()
+
+    def run_command(argv: list[str], **_more: t.Any) -> tuple[int, str, str]:
+        ran.append(argv)
+        return 0, "", ""
+
+    monkeypatch.setattr(module, "run_command", run_command)
+    assert run_in(t.cast("t.Any", module), limit)(["x"]) == (0, "", "")
+    assert ran == [words]
+
+
+def test_a_command_asks_no_questions_and_restarts_nothing() -> None:
+    tell = "import os; print(os.environ['DEBIAN_FRONTEND'], os.environ['NEEDRESTART_MODE'])"
+    assert run_in(t.cast("t.Any", DummyModule()))([sys.executable, "-c", tell]) == (0, "noninteractive l\n", "")
 
 
 def _options(monkeypatch: pytest.MonkeyPatch, module: t.Any) -> dict[str, dict[str, t.Any]]:

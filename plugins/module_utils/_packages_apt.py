@@ -1,0 +1,269 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+# Private to this collection: packages of Debian, Ubuntu and their kin.  What is installed is read from dpkg's own
+# files, so that it costs no process and works in a tree; all else is asked of apt-get, apt-cache, apt-mark and dpkg.
+
+from __future__ import annotations
+
+import re
+import typing as t
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import HostError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import (
+    LOCK_TIMEOUT,
+    Candidate,
+    CommandError,
+    Package,
+    PackageFile,
+    Preview,
+    last_words,
+    patiently,
+)
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import Change, Commands
+
+STATUS_FILE = "/var/lib/dpkg/status"
+# What dpkg has done since it wrote that file; entries here mean that it was cut off.
+UPDATES = "/var/lib/dpkg/updates"
+SOURCE_FILE = "/etc/apt/sources.list.d/nvidia-container-toolkit.sources"
+
+# Nobody is asked about a configuration file: one that was edited stays.
+_CONFFILES = ("--force-confdef", "--force-confold")
+# No sources, so nothing can be downloaded (--no-download fails with files of packages on apt 2.6), and no cache on the
+# disk that the next run would have to make anew.
+_NO_SOURCES = (
+    "Dir::Etc::SourceList=/dev/null",
+    "Dir::Etc::SourceParts=/dev/null",
+    "Dir::Cache::pkgcache=",
+    "Dir::Cache::srcpkgcache=",
+)
+# The others' lists stay as they are.
+_OUR_SOURCE = (
+    f"Dir::Etc::SourceList={SOURCE_FILE}",
+    "Dir::Etc::SourceParts=/dev/null",
+    "APT::Get::List-Cleanup=0",
+)
+_BUSY = re.compile(r"Could not get lock|is locked by|was locked by another process|Unable to acquire the dpkg frontend")
+# What older versions of apt-get update only warn of.  Not every warning is one of these: apt 3.3 has some of its own.
+_NOT_FETCHED = re.compile(
+    r"^W: (Failed to fetch|Some index files failed|GPG error|An error occurred during the sig)", re.MULTILINE
+)
+_NOISE = re.compile(
+    r"\d+ upgraded,|\(Reading database|(Reading|Building|Solving) .*\.\.\.|(Get|Ign|Hit):\d|After this operation|"
+    r"(Need to get|Fetched|Selecting|Preparing|Unpacking|Setting up|Removing|Purging|Processing) |The following .*:$|"
+    r"debconf: delaying|N: |Note, |dpkg: warning: downgrading |"
+    # What follows from another failure.
+    r"(dpkg: )?dependency problems |\S+ depends on .*; however:|Package \S+ is not configured yet|Errors were enc"
+)
+_LISTS = re.compile(r"^The following (?!packages have unmet).*:\n(?: .*\n)+", re.MULTILINE)
+_VERSION_ROW = re.compile(r"^ (?:\*\*\*|   ) (\S+)(?: -?\d+)?(?: \(.*\))?$")
+_SOURCE_ROW = re.compile(r"^ {6,}-?\d+ (\S.*)$")
+_STEP = re.compile(r"^(Inst|Remv|Purg) (\S+)(?: \[[^]]*\])?(?: \((\S+))?", re.MULTILINE)
+
+
+class Apt:
+    """The packages of one host with dpkg."""
+
+    name = "apt"
+    # In a tree, too.
+    readable = True
+
+    def __init__(self, host: HostRoot, commands: Commands, lock_timeout: int = LOCK_TIMEOUT) -> None:
+        self.host = host
+        self.commands = commands
+        self.lock_timeout = lock_timeout
+
+    # -- what is there -------------------------------------------------------------------------------------------
+
+    def installed(self, names: t.Iterable[str]) -> dict[str, Package]:
+        found = {}
+        for name, (words, version) in self._states(names).items():
+            want, flag, state = words
+            if state not in ("config-files", "not-installed"):
+                # One whose triggers are still to be processed is configured.
+                whole = flag == "ok" and (state == "installed" or state.startswith("triggers-"))
+                found[name] = Package(version, want == "hold", whole)
+        return found
+
+    def leftovers(self, names: t.Iterable[str]) -> list[str]:
+        return [name for name, (words, _version) in self._states(names).items() if words[2] == "config-files"]
+
+    def interrupted(self) -> bool:
+        return bool(self._updates())
+
+    def mend(self, ours: bool) -> None:
+        if not ours:
+            raise HostError(
+                "dpkg was interrupted while it changed packages that are not the toolkit's. Run dpkg --configure -a on"
+                " the host and look at what it says, then run this again."
+            )
+        status, output, errors = self._patiently(["dpkg", *_CONFFILES, "--configure", "-a"], self.commands.change)
+        # Packages that lack the other half of an upgrade cannot be configured yet: the transaction brings it.
+        if status and self._updates():
+            raise CommandError("dpkg --configure -a", _words(output, errors), "Mend it by hand.")
+
+    def _states(self, names: t.Iterable[str]) -> dict[str, tuple[list[str], str]]:
+        wanted = set(names)
+        found: dict[str, tuple[list[str], str]] = {}
+        for path in [STATUS_FILE, *self._updates()]:
+            found.update(states_of(self.host.read_text(path), wanted))
+        return found
+
+    def _updates(self) -> list[str]:
+        names = [name for name in self.host.readable_entries(UPDATES) if name.isdigit()]
+        return [f"{UPDATES}/{name}" for name in names]
+
+    # -- what is on offer ----------------------------------------------------------------------------------------
+
+    def candidates(self, names: t.Sequence[str], offline: bool = False) -> dict[str, list[Candidate]]:
+        del offline  # apt-cache knows nothing else
+        output = self._read("asking apt-cache for versions", ["apt-cache", "policy", *names])
+        return candidates_of(output)
+
+    def refresh(self, everything: bool = False) -> None:
+        options = () if everything or not self.host.exists(SOURCE_FILE) else _OUR_SOURCE
+        argv = ["apt-get", "update", "-q", *_set("APT::Update::Error-Mode=any", *options)]
+        status, output, errors = self._patiently(argv, self.commands.fetch)
+        if status or _NOT_FETCHED.search(output + errors):
+            raise CommandError(
+                "Fetching the package lists (apt-get update)",
+                _words("", errors) or _words(output, ""),
+                "Check the repository's address and key, the proxy and the network; no package was changed.",
+            )
+
+    def describe(self, files: t.Iterable[str]) -> list[PackageFile]:
+        form = "--showformat=${Package}\\t${Version}\\t${Architecture}\\n"
+        found = []
+        for path in files:
+            fields = self._read(f"reading the package {path}", ["dpkg-deb", "-W", form, path]).strip().split("\t")
+            if len(fields) != 3:
+                raise HostError(f"{path} is not a package that dpkg can read. Name another file.")
+            found.append(PackageFile(path, *fields))
+        return found
+
+    def architecture(self) -> str:
+        return self._read("asking dpkg for the architecture", ["dpkg", "--print-architecture"]).strip()
+
+    # -- transactions --------------------------------------------------------------------------------------------
+
+    def preview(self, change: Change, offline: bool = False) -> Preview:
+        del offline  # nothing is fetched for it
+        output = self._read("trying the change (apt-get -s)", ["apt-get", "-s", *self._arguments(change)])
+        return preview_of(output)
+
+    def carry_out(self, change: Change) -> None:
+        argv = ["apt-get", *self._arguments(change)]
+        status, output, errors = self._patiently(argv, self.commands.change)
+        if status:
+            raise CommandError(f"apt-get {_verb(change)}", _words(output, errors), "")
+
+    def _arguments(self, change: Change) -> list[str]:
+        forced = [f"Dpkg::Options::={option}" for option in _CONFFILES]
+        waiting = f"DPkg::Lock::Timeout={self.lock_timeout}"
+        arguments = ["-y", "-q", *_set(*forced, waiting, "Dpkg::Use-Pty=0")]
+        if change.change_held:
+            arguments.append("--allow-change-held-packages")
+        if not change.install and not change.files:
+            return [*arguments, "purge", *change.remove]
+        if change.files:
+            arguments += _set(*_NO_SOURCES)
+        named = change.files or [f"{name}={version}" for name, version in change.install.items()]
+        # All in one command: apt does not find the exact versions that the four need of each other.
+        going = [f"{name}-" for name in change.remove]
+        return [*arguments, "--no-install-recommends", "--allow-downgrades", "install", *named, *going]
+
+    # -- holds ---------------------------------------------------------------------------------------------------
+
+    def require_holds(self) -> None:
+        """apt-mark is a part of apt."""
+
+    def hold(self, packages: t.Mapping[str, str]) -> None:
+        self._read("apt-mark hold", ["apt-mark", "hold", *packages])
+
+    def unhold(self, names: t.Sequence[str]) -> None:
+        self._read("apt-mark unhold", ["apt-mark", "unhold", *names])
+
+    def _read(self, doing: str, argv: list[str]) -> str:
+        status, output, errors = self._patiently(argv, self.commands.read)
+        if status:
+            words = _words("", errors) or _words(output, "")
+            if "unmet dependencies" in output:
+                words = _words(output.split("unmet dependencies:", 1)[1], errors)
+            raise CommandError(doing[0].upper() + doing[1:], words, "")
+        return output
+
+    def _patiently(self, argv: list[str], run: t.Callable[[list[str]], tuple[int, str, str]]) -> tuple[int, str, str]:
+        # Only apt-get's transactions know how to wait; its lists, apt-mark and dpkg do not.
+        return patiently(run, self.host.argv(argv), lambda said: bool(_BUSY.search(said)), self.lock_timeout)
+
+
+def states_of(text: str, wanted: t.Collection[str]) -> dict[str, tuple[list[str], str]]:
+    """The three words of its status and the version of each of the ``wanted`` packages in a file of dpkg's."""
+    found: dict[str, tuple[list[str], str]] = {}
+    for stanza in text.split("\n\n"):
+        heading = stanza.lstrip("\n").split("\n", 1)[0]
+        if not heading.startswith("Package:") or heading[8:].strip() not in wanted:
+            continue
+        fields = dict(re.findall(r"^(Status|Version):[ \t]*(.*)$", stanza, re.MULTILINE))
+        words = fields.get("Status", "").split()
+        name = heading[8:].strip()
+        # The same package of a foreign architecture does not count before that of the host.
+        if len(words) == 3 and not (name in found and words[2] in ("config-files", "not-installed")):
+            found[name] = (words, fields.get("Version", "").strip())
+    return found
+
+
+def candidates_of(output: str) -> dict[str, list[Candidate]]:
+    """The versions in the output of apt-cache policy, which has the newest first."""
+    found: dict[str, list[Candidate]] = {}
+    name, candidate = "", ""
+    for line in output.splitlines():
+        version, source = _VERSION_ROW.match(line), _SOURCE_ROW.match(line)
+        if line and not line[0].isspace() and line.endswith(":"):
+            name = line[:-1]
+        elif line.startswith("  Candidate: "):
+            candidate = line[13:].strip()
+        elif version:
+            found.setdefault(name, []).append(Candidate(version.group(1), "", version.group(1) == candidate))
+        elif source and found.get(name):
+            last = found[name][-1]
+            origin = source.group(1)
+            if origin.endswith(" Packages"):
+                origin = origin[:-9].rstrip()
+            # The first source has the highest priority.
+            found[name][-1] = last._replace(origin=last.origin or origin)
+    return found
+
+
+def preview_of(output: str) -> Preview:
+    """What apt-get -s would do."""
+    install: dict[str, str] = {}
+    remove: list[str] = []
+    for step, name, version in _STEP.findall(output):
+        if step == "Inst":
+            install[name] = version
+        elif name not in remove:
+            remove.append(name)
+    block = re.search(r"^The following packages will be DOWNGRADED:\n((?: .*\n)+)", output, re.MULTILINE)
+    return Preview(install, tuple(remove), tuple(block.group(1).split()) if block else ())
+
+
+def _set(*settings: str) -> list[str]:
+    return [argument for setting in settings for argument in ("-o", setting)]
+
+
+def _verb(change: Change) -> str:
+    return "install" if change.install or change.files else "purge"
+
+
+def _words(output: str, errors: str) -> list[str]:
+    """The last words, without the lists of packages that a change concerns."""
+    return last_words(_LISTS.sub("", output), errors, _noise)
+
+
+def _noise(line: str) -> bool:
+    return bool(_NOISE.match(line))

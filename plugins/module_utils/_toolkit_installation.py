@@ -1,0 +1,331 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+# Private to this collection: the way to four packages of one version.  An unchanged host is only read; what speaks
+# against a change is found before anything is touched, and again under the host's lock.
+
+from __future__ import annotations
+
+import typing as t
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils import _toolkit_traces as traces
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import (
+    ConfigurationError,
+    GpufleetError,
+    HostError,
+)
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._lock import host_lock
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import Change, CommandError, Package
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._repository_conflicts import conflicts
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import PACKAGES
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_packages import (
+    Outcome,
+    State,
+    ToolkitTask,
+    explain_failure,
+)
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_parts import (
+    differences,
+    one_version,
+    upstream,
+)
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_versions import (
+    LATEST,
+    NotOfferedError,
+    Target,
+    agreed,
+    choose,
+    is_version,
+    refuse_held,
+    refuse_strangers,
+    satisfies,
+    version_of_files,
+)
+
+_UNKNOWN = "(not known yet)"
+
+
+class Needs(t.NamedTuple):
+    """What has to be done, as far as it can be told without asking what is on offer."""
+
+    packages: bool
+    former: tuple[str, ...]
+    hold: bool
+    sources: tuple[str, ...]
+    stale: tuple[str, ...]
+
+    @property
+    def transaction(self) -> bool:
+        return self.packages or bool(self.former)
+
+    @property
+    def something(self) -> bool:
+        return self.transaction or self.hold or bool(self.sources) or bool(self.stale)
+
+
+class Installation(ToolkitTask):
+    """The four packages on the host, at one version."""
+
+    def execute(self, check_mode: bool) -> Outcome:
+        """Install what is missing unless ``check_mode``.  Raises GpufleetError."""
+        if self.options.source == "existing":
+            return self._existing(check_mode)
+        wanted = self._wanted(check_mode)
+        seen = self.look()
+        needs = self._needs(seen, wanted)
+        if not needs.something:
+            if not check_mode:
+                self._try_source()
+            self._check_parts(seen)
+            return Outcome(changed=False, before=seen, after=seen)
+        self._object(seen, needs, wanted)
+        if check_mode:
+            return self._foretell(seen, needs, wanted)
+        with host_lock(self.host):
+            # Another run may have worked since, and containers may have started.
+            seen = self.look()
+            needs = self._needs(seen, wanted)
+            self._object(seen, needs, wanted)
+            return self._work(seen, needs, wanted)
+
+    # -- what is asked and what is there -------------------------------------------------------------------------
+
+    def _existing(self, check_mode: bool) -> Outcome:
+        """Whatever is there has to do; it is only looked at."""
+        seen = self.look()
+        found = self.ask_programs()
+        versions = {name: package.version for name, package in seen.packages.items()}
+        asked = self.options.version
+        version = one_version(versions, found)
+        missing = differences(versions, found)
+        problem = None
+        if not versions and not found:
+            problem = (
+                "source is existing, but nothing of the NVIDIA Container Toolkit is on this host. Install it first."
+            )
+        elif missing:
+            problem = f"source is existing, but the toolkit that is there is not of one piece: {' '.join(missing)}"
+        elif asked not in (None, LATEST) and version is not None and version != upstream(str(asked)):
+            problem = (
+                f"source is existing, and the toolkit that is there is {version}, not {asked}. Change one of the two."
+            )
+        if problem is not None:
+            # What earlier tasks of the play would install is not there in check mode.
+            if not check_mode:
+                raise HostError(problem)
+            self.warnings.append(problem)
+        self.check_minimum(version)
+        return Outcome(changed=False, before=seen, after=seen)
+
+    def _wanted(self, check_mode: bool) -> str | None:
+        """The version to have; with files it is theirs, in full, where they are there already."""
+        options = self.options
+        if options.source != "files":
+            return options.version
+        if check_mode and options.pending and not all(self.host.exists(path) for path in self.files):
+            return options.version
+        manager = self.manager
+        return version_of_files(manager.describe(self.files), manager.architecture(), options.version)
+
+    def _needs(self, seen: State, wanted: str | None) -> Needs:
+        options = self.options
+        packages = not satisfies(seen.packages, wanted) or self.manager.interrupted()
+        # What is newest is not to be seen here, nor what files are that are still to come.
+        packages = packages or wanted == LATEST or (options.source == "files" and wanted is None)
+        hold = options.hold is not None and any(p.held != options.hold for p in seen.packages.values())
+        keep = self.files if options.source == "files" else ()
+        return Needs(
+            packages,
+            tuple(seen.former) if options.remove_conflicts else (),
+            hold,
+            self._sources_in_the_way(),
+            tuple(traces.stale_files(self.host, self.cache, keep)),
+        )
+
+    def _sources_in_the_way(self) -> tuple[str, ...]:
+        # Files need no source, and say nothing about those that are there.
+        if not self.options.remove_conflicts or self.options.source != "repository":
+            return ()
+        found = conflicts(self.host, self.manager.name)
+        for entry in found.mixed:
+            raise ConfigurationError(
+                entry.path,
+                f"the source {entry.address} conflicts with the one of this collection, and the file has others too",
+                "Take the entry out, or set remove_conflicts: false.",
+                entry.line,
+            )
+        return tuple(found.files)
+
+    # -- objections ----------------------------------------------------------------------------------------------
+
+    def _object(self, seen: State, needs: Needs, wanted: str | None) -> None:
+        """Raise what can be known before anything is touched."""
+        if self.options.hold:
+            self.manager.require_holds()
+        known = wanted if wanted != LATEST else None
+        self.check_minimum(known)
+        if known is not None:
+            self._refuse_held(seen, needs, known)
+        # With "latest", packages may well stay as they are; then it is asked when that is known.
+        if needs.former or (needs.packages and not (wanted == LATEST and agreed(seen.packages))):
+            self.guard_containers()
+
+    def _refuse_held(self, seen: State, needs: Needs, version: str) -> None:
+        if self.options.hold is not None:
+            return
+        changing = [n for n, p in seen.packages.items() if p.held and not is_version(p.version, version)]
+        refuse_held(changing + [name for name in needs.former if seen.former[name].held])
+
+    # -- check mode ----------------------------------------------------------------------------------------------
+
+    def _foretell(self, seen: State, needs: Needs, wanted: str | None) -> Outcome:
+        standing = agreed(seen.packages) if not needs.packages or wanted == LATEST else None
+        target = Target(standing or (wanted if wanted not in (None, LATEST) else None) or _UNKNOWN)
+        blind = self.options.pending or needs.sources or self.manager.interrupted()
+        if needs.transaction and not blind:
+            try:
+                target = self._choose(seen, needs, wanted, offline=True)
+                self._preview(seen, needs, target, wanted, offline=True)
+            except (CommandError, NotOfferedError):
+                # The lists on the host may be old, or none; they are fetched in a real run only.
+                self.warnings.append(
+                    "The package lists on this host do not tell all that would change; check mode fetches no others."
+                )
+        packages = {name: Package(target.version, held=self._held_afterwards(seen, name)) for name in PACKAGES}
+        former = {} if needs.former else seen.former
+        others = needs.former or needs.hold or needs.sources or needs.stale
+        changed = bool(others) or packages != seen.packages
+        return self._outcome(changed, seen, State(packages, former), needs, target, foretold=True)
+
+    def _held_afterwards(self, seen: State, name: str) -> bool:
+        if self.options.hold is not None:
+            return self.options.hold
+        return name in seen.packages and seen.packages[name].held
+
+    # -- the work, under the lock --------------------------------------------------------------------------------
+
+    def _work(self, before: State, needs: Needs, wanted: str | None) -> Outcome:
+        seen = before
+        if self.manager.interrupted() or not all(package.whole for package in seen.packages.values()):
+            self.manager.mend(not all(package.whole for package in seen.packages.values()))
+            seen = self.look()
+        sources = traces.remove_sources(self.host, needs.sources, self.backup_dir)
+        try:
+            target = self._transaction(seen, needs, wanted)
+        except GpufleetError:
+            if self.look() == seen:
+                traces.put_back(self.host, sources)
+            raise
+        self._set_holds()
+        after = self.look()
+        self._check_parts(after)
+        if self.cache is not None and needs.stale:
+            traces.clean_cache(self.host, self.cache, needs.stale)
+        changed = after != before or bool(sources) or bool(needs.stale)
+        backups = [{"path": source.path, "backup": source.backup, "checksum": "absent"} for source in sources]
+        return self._outcome(changed, before, after, needs, target)._replace(backups=tuple(backups))
+
+    def _transaction(self, seen: State, needs: Needs, wanted: str | None) -> Target:
+        """Find the version, try the change, carry it out; the target that the packages now have."""
+        if not needs.transaction:
+            self._try_source()
+            return Target(agreed(seen.packages) or "")
+        target = self._find(seen, needs, wanted)
+        if agreed(seen.packages) == target.version and not needs.former:
+            return target
+        record = traces.note_config(self.host)
+        try:
+            self.manager.carry_out(self._change(needs, target))
+        except CommandError as error:
+            raise explain_failure(error, seen, self.look()) from error
+        finally:
+            traces.forget_config(self.host, record)
+        return target
+
+    def _find(self, seen: State, needs: Needs, wanted: str | None) -> Target:
+        """The target, from lists that are as fresh as they have to be: ours are fetched first, the others' only if
+        what is wanted, or what it depends on, is not to be found without."""
+        fresh = [False] if self.options.pending or needs.sources or wanted == LATEST else [None, False]
+        problem: HostError | None = None
+        for everything in [*fresh, True] if self.options.source == "repository" else [None]:
+            try:
+                if everything is not None:
+                    self.manager.refresh(everything)
+            except CommandError:
+                # Of all sources any may be broken; what is missing matters more.
+                if not everything or problem is None:
+                    raise
+                break
+            try:
+                target = self._choose(seen, needs, wanted)
+                self._preview(seen, needs, target, wanted)
+            except (CommandError, NotOfferedError) as error:
+                problem = error
+            else:
+                return target
+        raise problem or HostError("No package list could be asked.")
+
+    def _try_source(self) -> None:
+        """Fetch the list of a source that has just been changed, though nothing comes from it now: does it work?"""
+        if self.options.pending and self.options.source == "repository":
+            self.manager.refresh()
+
+    def _choose(self, seen: State, needs: Needs, wanted: str | None, offline: bool = False) -> Target:
+        if self.options.source == "files":
+            return Target(wanted or _UNKNOWN, "files")
+        if not needs.packages:
+            return Target(agreed(seen.packages) or "")
+        return choose(self.manager.candidates(PACKAGES, offline), wanted, seen.packages)
+
+    def _preview(self, seen: State, needs: Needs, target: Target, wanted: str | None, offline: bool = False) -> None:
+        """Raises GpufleetError if ``target`` is refused by a rule of ours, CommandError if by the package manager."""
+        self.check_minimum(target.version)
+        if agreed(seen.packages) == target.version and not needs.former:
+            return
+        self._refuse_held(seen, needs, target.version)
+        if wanted == LATEST:
+            self.guard_containers()
+        preview = self.manager.preview(self._change(needs, target), offline)
+        refuse_strangers(preview, PACKAGES, needs.former)
+
+    def _change(self, needs: Needs, target: Target) -> Change:
+        install = {} if self.files else dict.fromkeys(PACKAGES, target.version)
+        return Change(install, self.files, needs.former, change_held=self.options.hold is not None)
+
+    def _set_holds(self) -> None:
+        """Hold or release as asked; a transaction releases what it was allowed to change."""
+        hold, seen = self.options.hold, self.look()
+        other = {name: package.version for name, package in seen.packages.items() if package.held != hold}
+        if hold is None or not other:
+            return
+        if hold:
+            self.manager.hold(other)
+        else:
+            self.manager.unhold(list(other))
+
+    # -- what is told --------------------------------------------------------------------------------------------
+
+    def _check_parts(self, seen: State) -> None:
+        """Raises HostError if packages and programs are not of one version."""
+        versions = {name: package.version for name, package in seen.packages.items()}
+        self.check_minimum(agreed(seen.packages))
+        found = differences(versions, self.ask_programs())
+        if found:
+            raise HostError(
+                f"The packages are installed, but the toolkit's parts do not go together: {' '.join(found)} Remove what"
+                " does not come from the packages."
+            )
+
+    def _outcome(
+        self, changed: bool, before: State, after: State, needs: Needs, target: Target, *, foretold: bool = False
+    ) -> Outcome:
+        return Outcome(
+            changed,
+            before,
+            after,
+            target.origin if before.packages != after.packages else None,
+            needs.sources,
+            needs.stale,
+            foretold=foretold,
+        )

@@ -1,0 +1,157 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+# Private to this collection: the parts of the toolkit that a host has, and whether they are of one version.
+
+from __future__ import annotations
+
+import posixpath
+import re
+import typing as t
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import LATER_PROGRAMS, PACKAGES, PROGRAMS
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._vulnerabilities import VULNERABILITIES, Vulnerability
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._judging import Runner
+
+FOLDER = "/usr/bin"
+
+# Debian writes 1.18.0~rc.1-1, the programs 1.18.0-rc.1, and RPM 1.18.0-0.1.rc.1.
+_VERSION = re.compile(r"(?<![\w.])v?([0-9]+(?:\.[0-9]+)+)(?:[~-](?:[0-9][0-9.]*)?(alpha|beta|rc)\.?([0-9]*))?")
+# The runtime adds what the low-level one says of itself, and without a driver a wrapper runs only that one.
+_LOW_LEVEL = re.compile(r"^(?:runc|crun|youki)\b", re.MULTILINE)
+
+
+class Program(t.NamedTuple):
+    """A program of the toolkit; ``version`` is None where it could not be asked or did not tell."""
+
+    path: str
+    version: str | None
+
+
+def programs(host: HostRoot, run: Runner, folder: str = FOLDER) -> dict[str, Program]:
+    """The toolkit's programs by name: those in ``folder``, else where a service would find them.
+
+    Only the former are run.
+    """
+    found = {}
+    for name in (*PROGRAMS, *LATER_PROGRAMS):
+        path = host.find_executable([posixpath.join(folder, name), name])
+        if path is not None:
+            told = _ask(path, host, run) if posixpath.dirname(path) == folder.rstrip("/") else None
+            found[name] = Program(path, told)
+    return found
+
+
+def _ask(path: str, host: HostRoot, run: Runner) -> str | None:
+    if not host.live:
+        return None
+    # The runtime prints its version and then fails where it finds no low-level one: the status says nothing.
+    _status, output, errors = run(host.argv([path, "--version"]))
+    return next(filter(None, (upstream(_LOW_LEVEL.split(text)[0]) for text in (output, errors))), None)
+
+
+def upstream(text: str) -> str | None:
+    """The first version in ``text`` as NVIDIA's tags have it, without a package's revision; None if it has none."""
+    found = _VERSION.search(text)
+    if found is None:
+        return None
+    number, kind, count = found.groups()
+    return number if kind is None else f"{number}-{kind}.{count}" if count else f"{number}-{kind}"
+
+
+def version_key(text: str) -> tuple[tuple[int, ...], tuple[str, int]]:
+    """What to sort versions by: 1.19.10 is newer than 1.19.9, and 1.20.0 than 1.20.0-rc.2.
+
+    A package's revision does not count.  A text without a version is older than all.
+    """
+    found = _VERSION.search(text)
+    if found is None:
+        return (), ("", 0)
+    number, kind, count = found.groups()
+    parts = [int(part) for part in number.split(".")]
+    while parts and not parts[-1]:
+        parts.pop()
+    # Behind every letter, so that the release is newer than what came before it.
+    return tuple(parts), (kind or "~", int(count or 0))
+
+
+def open_vulnerabilities(version: str) -> list[Vulnerability]:
+    """The known vulnerabilities of a toolkit of this version."""
+    return [entry for entry in VULNERABILITIES if version_key(version) < version_key(entry.floor)]
+
+
+def newest_floor() -> str:
+    """The oldest version without a known vulnerability."""
+    return max((entry.floor for entry in VULNERABILITIES), key=version_key)
+
+
+def one_version(packages: t.Mapping[str, str], programs: t.Mapping[str, Program]) -> str | None:
+    """The version of all that is there, without a package's revision; None if there is none or more than one."""
+    versions = {*_versions_of(packages).values(), *_told(programs).values()}
+    return versions.pop() if len(versions) == 1 else None
+
+
+def differences(packages: t.Mapping[str, str], programs: t.Mapping[str, Program], folder: str = FOLDER) -> list[str]:
+    """What of the toolkit is missing or of another version than the rest, in sentences; empty if nothing is.
+
+    ``packages`` are the installed ones with their versions, others than the toolkit's own do not count; none at all is
+    no difference, since a toolkit need not come from packages.  ``folder`` is where the programs should be.
+    """
+    versions, told = _versions_of(packages), _told(programs)
+    return [
+        *_of_packages(versions),
+        *_of_places(programs, folder.rstrip("/")),
+        *_of_versions(set(versions.values()), programs, told),
+    ]
+
+
+def _versions_of(packages: t.Mapping[str, str]) -> dict[str, str]:
+    return {name: upstream(packages[name]) or packages[name] for name in PACKAGES if name in packages}
+
+
+def _told(programs: t.Mapping[str, Program]) -> dict[str, str]:
+    return {name: program.version for name, program in programs.items() if program.version is not None}
+
+
+def _of_packages(versions: t.Mapping[str, str]) -> t.Iterator[str]:
+    missing = [name for name in PACKAGES if name not in versions]
+    if versions and missing:
+        yield f"{_listed(missing, 'The package', 'The packages')} not installed, but others of the toolkit are."
+    if len(set(versions.values())) > 1:
+        each = ", ".join(f"{name} {version}" for name, version in versions.items())
+        yield f"The packages are of several versions: {each}."
+
+
+def _of_places(programs: t.Mapping[str, Program], folder: str) -> t.Iterator[str]:
+    missing = [name for name in PROGRAMS if name not in programs]
+    if missing:
+        yield f"{_listed(missing, 'The program', 'The programs')} not there."
+    for program in programs.values():
+        if posixpath.dirname(program.path) != folder:
+            yield f"{program.path} is there, but none in {folder}."
+
+
+def _of_versions(
+    of_packages: set[str], programs: t.Mapping[str, Program], told: t.Mapping[str, str]
+) -> t.Iterator[str]:
+    if len(of_packages) == 1:
+        (expected,) = of_packages
+        for name, version in told.items():
+            if version != expected:
+                yield f"{programs[name].path} is of version {version}, but the packages are of {expected}."
+    elif len(set(told.values())) > 1:
+        each = ", ".join(f"{programs[name].path} {version}" for name, version in told.items())
+        yield f"The programs are of several versions: {each}."
+    folders = {posixpath.dirname(programs[name].path) for name in told}
+    for name, program in programs.items():
+        # Where others of its folder could be asked, so could it.
+        if name not in told and posixpath.dirname(program.path) in folders:
+            yield f"{program.path} tells no version: run it with --version to see why."
+
+
+def _listed(names: t.Sequence[str], one: str, several: str) -> str:
+    return f"{one} {names[0]} is" if len(names) == 1 else f"{several} {', '.join(names)} are"

@@ -1,0 +1,181 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+# Private to this collection: which version of the toolkit is wanted, which one that is among those on offer, and what
+# speaks against a change.
+
+from __future__ import annotations
+
+import typing as t
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, HostError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import PACKAGES
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_parts import (
+    open_vulnerabilities,
+    upstream,
+    version_key,
+)
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import (
+        Candidate,
+        Package,
+        PackageFile,
+        Preview,
+    )
+
+LATEST = "latest"
+# The architectures of packages that run everywhere, and dpkg's and rpm's names for those that mean the same.
+_EVERYWHERE = ("all", "noarch")
+
+
+class Target(t.NamedTuple):
+    """The full version that all four packages shall have, and where it comes from."""
+
+    version: str
+    origin: str | None = None
+
+
+class NotOfferedError(HostError):
+    """No source has the wanted version of all four packages."""
+
+
+def is_version(full: str, wanted: str) -> bool:
+    """Whether a package's full version is the one that somebody means: 1.19.1 means 1.19.1-1, but not 1.19.10-1."""
+    return full == wanted or full.startswith(wanted + "-")
+
+
+def agreed(packages: t.Mapping[str, Package]) -> str | None:
+    """The full version of all four packages, None if one is missing, half installed or of another version."""
+    versions = {packages[name].version for name in PACKAGES if name in packages and packages[name].whole}
+    complete = all(name in packages and packages[name].whole for name in PACKAGES)
+    return versions.pop() if complete and len(versions) == 1 else None
+
+
+def satisfies(packages: t.Mapping[str, Package], wanted: str | None) -> bool:
+    """Whether what is installed will do without asking anybody what is on offer."""
+    found = agreed(packages)
+    return found is not None and (wanted in (None, LATEST) or is_version(found, str(wanted)))
+
+
+def choose(
+    offers: t.Mapping[str, t.Sequence[Candidate]], wanted: str | None, installed: t.Mapping[str, Package]
+) -> Target:
+    """The newest version on offer that is ``wanted`` and there is of all four packages.
+
+    Without one that is wanted, what the package manager itself prefers; but nothing goes back because a source is
+    behind.  Raises NotOfferedError.
+    """
+    common = [
+        entry
+        for entry in offers.get(PACKAGES[0], ())
+        if all(entry.version in [other.version for other in offers.get(name, ())] for name in PACKAGES)
+    ]
+    if wanted in (None, LATEST):
+        found = next((entry for entry in common if _preferred(offers, entry.version, all)), None)
+        # A repository that is just being written may have one of them earlier than another.
+        found = found or next((entry for entry in common if _preferred(offers, entry.version, any)), None)
+        standing = agreed(installed)
+        if standing and (found is None or version_key(standing) > version_key(found.version)):
+            return Target(standing)
+    else:
+        found = next((entry for entry in common if is_version(entry.version, str(wanted))), None)
+    if found is None:
+        raise NotOfferedError(_not_offered(offers, wanted))
+    return Target(found.version, found.origin or None)
+
+
+def _preferred(
+    offers: t.Mapping[str, t.Sequence[Candidate]], version: str, enough: t.Callable[[t.Iterable[bool]], bool]
+) -> bool:
+    entries = [entry for name in PACKAGES for entry in offers[name] if entry.version == version]
+    return enough(entry.preferred for entry in entries)
+
+
+def _not_offered(offers: t.Mapping[str, t.Sequence[Candidate]], wanted: str | None) -> str:
+    meant = "a version" if wanted in (None, LATEST) else f"version {wanted}"
+    listed = {name: _listed(offers.get(name, ())) for name in PACKAGES}
+    # As a rule a repository has the same of all.
+    if len(set(listed.values())) == 1:
+        lines = [f"of each {listed[PACKAGES[0]]}"]
+    else:
+        lines = [f"of {name} {entries}" for name, entries in listed.items()]
+    return (
+        f"No source offers {meant} of all four packages of the toolkit. On offer are {'; '.join(lines)}."
+        " Choose another version, or correct the package sources."
+    )
+
+
+def _listed(entries: t.Sequence[Candidate]) -> str:
+    return ", ".join(f"{entry.version} ({entry.origin or 'origin unknown'})" for entry in entries) or "none"
+
+
+def version_of_files(files: t.Sequence[PackageFile], architecture: str, wanted: str | None) -> str:
+    """The full version of the four packages in ``files``.  Raises GpufleetError unless it is them and nothing else."""
+    by_name: dict[str, PackageFile] = {}
+    for file in files:
+        if file.name not in PACKAGES:
+            raise GpufleetError(f"{file.path} is the package {file.name}, which is none of {', '.join(PACKAGES)}.")
+        if file.name in by_name:
+            raise GpufleetError(f"{by_name[file.name].path} and {file.path} are both {file.name}. Name one of them.")
+        if file.architecture not in (architecture, *_EVERYWHERE):
+            raise GpufleetError(
+                f"{file.path} is a package for {file.architecture}, but this host is {architecture}. Name another."
+            )
+        by_name[file.name] = file
+    missing = [name for name in PACKAGES if name not in by_name]
+    if missing:
+        raise GpufleetError(f"files lacks {', '.join(missing)}: all four packages are installed at once. Add them.")
+    versions = {file.version for file in files}
+    if len(versions) > 1:
+        each = ", ".join(f"{file.path} {file.version}" for file in files)
+        raise GpufleetError(f"files are of several versions: {each}. All four packages must be of one.")
+    found = versions.pop()
+    if wanted not in (None, LATEST) and not is_version(found, str(wanted)):
+        raise GpufleetError(f"files are of version {found}, but version asks for {wanted}. Change one of the two.")
+    return found
+
+
+def refuse_strangers(preview: Preview, ours: t.Collection[str], going: t.Collection[str]) -> None:
+    """Raises HostError if a change would take along what nobody asked for; ``going`` may go."""
+    removed = [name for name in preview.remove if _plain(name) not in going]
+    if removed:
+        raise HostError(
+            f"The change would also remove {', '.join(removed)}. Remove or replace these first if they are not needed;"
+            " nothing was changed." + _about_conflicts(removed)
+        )
+    older = [name for name in preview.downgrade if _plain(name) not in ours]
+    if older:
+        raise HostError(
+            f"The change would also bring older versions of {', '.join(older)}. Choose a version of the toolkit that"
+            " fits them; nothing was changed."
+        )
+
+
+def _about_conflicts(removed: t.Sequence[str]) -> str:
+    known = [name for name in removed if name.startswith("nvidia-")]
+    return " Former packages of the toolkit go with remove_conflicts: true." if known else ""
+
+
+def refuse_held(held: t.Sequence[str]) -> None:
+    """Raises HostError for held packages that would have to change although nobody said whose the hold is."""
+    if held:
+        raise HostError(
+            f"{', '.join(held)} would have to change, but somebody holds the version. Set hold: true to change the"
+            " packages and hold them again, or hold: false to release them; nothing was changed."
+        )
+
+
+def below_minimum(version: str, floor: str) -> str | None:
+    """What is wrong with ``version``, in a sentence; None if it is not older than ``floor``."""
+    if version_key(version) >= version_key(floor):
+        return None
+    open_to = ", ".join(f"{entry.name} ({entry.about})" for entry in open_vulnerabilities(version))
+    known = f" It is open to {open_to}." if open_to else ""
+    return f"Version {upstream(version) or version} of the toolkit is older than {floor}.{known}"
+
+
+def _plain(name: str) -> str:
+    """A package's name without its architecture."""
+    return name.split(":", 1)[0]

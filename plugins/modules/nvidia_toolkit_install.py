@@ -1,0 +1,372 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: nvidia_toolkit_install
+short_description: Install the packages of the NVIDIA Container Toolkit at one version, or remove them
+version_added: 0.1.0
+author:
+  - gpufleet.nvidia maintainers (@gpufleet)
+description:
+  - Puts C(nvidia-container-toolkit), C(nvidia-container-toolkit-base), C(libnvidia-container-tools), and
+    C(libnvidia-container1) on the host, all at the same version, or takes them away.
+  - All four come and go in one transaction, up or down. Before it, the package manager is asked what it would do. If
+    that removes or downgrades anything else, the task fails and nothing is changed.
+  - A host that already has what is asked for is only read. No lock is taken and no network is needed.
+  - Afterwards packages and programs have to be of one version, or the task fails and says what differs.
+  - Works with C(apt) on Debian, Ubuntu and their kin, and with C(dnf) on Fedora, RHEL and theirs.
+  - The sources themselves are not written here, and no engine is configured or restarted.
+  - A run that was cut off is brought to its end by the next one, where the half installed packages are the toolkit's.
+extends_documentation_fragment:
+  - gpufleet.nvidia.attributes
+  - gpufleet.nvidia.host_root
+attributes:
+  check_mode:
+    support: full
+    details: Package lists are not fetched, so a version that they do not have yet is reported as it is asked for.
+  diff_mode:
+    support: full
+  idempotent:
+    support: full
+    details: With O(version=latest) as long as no newer version is published.
+  platform:
+    platforms: linux
+    support: full
+  safe_file_operations:
+    support: full
+    details: Files of packages are written by the package manager in its own way.
+options:
+  state:
+    description:
+      - V(present) installs the packages, or brings them to the version that is asked for.
+      - V(absent) removes them and what configuration they have of their own. Also removed, after a backup, is
+        C(/etc/nvidia-container-runtime/config.toml), if an installation by this module is what made it. What was
+        removed because of O(remove_conflicts) does not come back.
+    type: str
+    choices: [present, absent]
+    default: present
+  source:
+    description:
+      - V(repository) takes the packages from the host's package sources.
+      - V(files) takes them from O(files), downloads nothing, and needs no source.
+      - V(existing) changes nothing. The toolkit that is there, whoever installed it, has to be complete, of one
+        version, and in line with O(version) and O(minimum_version). It is the only one for an offline tree and for
+        distributions without C(apt) and C(dnf).
+    type: str
+    choices: [repository, files, existing]
+    default: repository
+  version:
+    description:
+      - The version, such as V(1.19.1), of which the newest revision is taken, or with a revision, such as V(1.19.1-1).
+      - V(latest) is the one that the package manager prefers. Package lists are then fetched each time.
+      - When left out, any version will do that all four packages have. If there is none, the one that the package
+        manager prefers is installed.
+    type: str
+  files:
+    description:
+      - Paths, on the host, of the files of all four packages. Needed with O(source=files) and O(state=present).
+    type: list
+    elements: path
+    default: []
+  pending:
+    description:
+      - The source or the files have just been changed, or would be in check mode. The source's package list is then
+        fetched in any case, and check mode does not ask the package manager.
+    type: bool
+    default: false
+  hold:
+    description:
+      - V(true) holds the packages at their version, so that upgrades of the host leave them alone, with C(apt-mark) or
+        C(dnf versionlock), for which C(dnf) 4 needs C(python3-dnf-plugin-versionlock). V(false) releases them.
+      - When left out, holds stay as they are, and a held package that would have to change is an error.
+      - O(state=absent) releases them in any case.
+    type: bool
+  remove_conflicts:
+    description:
+      - Whether packages that the toolkit replaces go, which are C(nvidia-docker2), C(nvidia-docker),
+        C(nvidia-container-runtime), and C(nvidia-container-runtime-hook). With C(apt) they go in the same transaction,
+        and their configuration files stay. With C(dnf) they go in a second one, after the new packages came.
+      - With O(source=repository) so do, after a backup, source files of former instructions, beside which C(apt)
+        refuses to work. They are put back if nothing could be installed.
+    type: bool
+    default: true
+  running_gpu_containers:
+    description:
+      - What to do if packages have to change while containers run that got their GPU from NVIDIA's legacy hook. They
+        lose it when package scripts let systemd read its units again, and have to be created anew.
+      - With O(state=absent) also what to do while containers run by a runtime of the toolkit. Without that program no
+        engine can stop them.
+      - V(fail) leaves everything as it is, V(warn) and V(ignore) go on.
+    type: str
+    choices: [fail, warn, ignore]
+    default: fail
+  minimum_version:
+    description:
+      - The oldest version that O(minimum_version_policy) accepts.
+      - When left out, the oldest without a vulnerability that this collection knows of.
+    type: str
+  minimum_version_policy:
+    description:
+      - What to do about a version that is older, V(warn), V(fail), or V(ignore). The message names its vulnerabilities.
+      - With V(fail), a version that is too old is not installed.
+    type: str
+    choices: [warn, fail, ignore]
+    default: warn
+  lock_timeout:
+    description: Seconds to wait while somebody else uses the package manager.
+    type: int
+    default: 120
+  backup_dir:
+    description: Directory for copies of files that are removed.
+    type: path
+    default: /var/lib/gpufleet-nvidia/backups
+  package_cache:
+    description:
+      - Directory to which the controller copied the files of packages. Those that are not among O(files) are removed
+        from it when all is done, and all of them with O(state=absent).
+      - It must be V(/var/cache/gpufleet-nvidia/packages) or lie in a folder that is named C(gpufleet-nvidia).
+    type: path
+notes:
+  - The host is never rebooted, see RV(reboot_required).
+  - Engines are not restarted by C(needrestart) either, which is told to do nothing but list.
+seealso:
+  - module: gpufleet.nvidia.nvidia_container_info
+  - module: gpufleet.nvidia.nvidia_toolkit_config
+  - module: gpufleet.nvidia.nvidia_runtime_config
+"""
+
+EXAMPLES = r"""
+- name: Install the toolkit at a version and keep it there
+  gpufleet.nvidia.nvidia_toolkit_install:
+    version: 1.19.1
+    hold: true
+
+- name: Install it from packages that lie on the host
+  gpufleet.nvidia.nvidia_toolkit_install:
+    source: files
+    files:
+      - /srv/packages/libnvidia-container1_1.19.1-1_amd64.deb
+      - /srv/packages/libnvidia-container-tools_1.19.1-1_amd64.deb
+      - /srv/packages/nvidia-container-toolkit-base_1.19.1-1_amd64.deb
+      - /srv/packages/nvidia-container-toolkit_1.19.1-1_amd64.deb
+
+- name: Fail on a host whose toolkit is open to a known vulnerability, whoever installed it
+  gpufleet.nvidia.nvidia_toolkit_install:
+    source: existing
+    minimum_version_policy: fail
+
+- name: Remove the toolkit
+  gpufleet.nvidia.nvidia_toolkit_install:
+    state: absent
+"""
+
+RETURN = r"""
+diff:
+  description: Packages, and files that are removed, before and after; in check mode what they would be.
+  returned: success
+  type: dict
+  sample:
+    before_header: packages
+    after_header: packages
+    before: |
+      libnvidia-container-tools 1.18.2-1
+      libnvidia-container1 1.18.2-1
+      nvidia-container-toolkit 1.18.2-1
+      nvidia-container-toolkit-base 1.18.2-1
+    after: |
+      libnvidia-container-tools 1.19.1-1 (held)
+      libnvidia-container1 1.19.1-1 (held)
+      nvidia-container-toolkit 1.19.1-1 (held)
+      nvidia-container-toolkit-base 1.19.1-1 (held)
+version:
+  description: The version of the toolkit, null if there is none or more than one.
+  returned: success
+  type: str
+  sample: 1.19.1
+packages:
+  description: The installed packages of the toolkit, and those that it replaces. In check mode what they would be.
+  returned: success
+  type: dict
+  contains:
+    version:
+      description: The full version.
+      type: str
+      sample: 1.19.1-1
+    held:
+      description: Whether upgrades of the host leave it alone.
+      type: bool
+      sample: true
+  sample:
+    nvidia-container-toolkit:
+      version: 1.19.1-1
+      held: true
+programs:
+  description: The toolkit's programs on the host, by name.
+  returned: success
+  type: dict
+  contains:
+    path:
+      description: The program.
+      type: str
+      sample: /usr/bin/nvidia-ctk
+    version:
+      description: What it says of itself, null if it could not be asked.
+      type: str
+      sample: 1.19.1
+  sample:
+    nvidia-ctk:
+      path: /usr/bin/nvidia-ctk
+      version: 1.19.1
+origin:
+  description:
+    - Where the packages of this run came from in the package manager's words, V(files) for O(files).
+    - Null if none was installed.
+  returned: success
+  type: str
+  sample: https://nvidia.github.io/libnvidia-container/stable/deb/amd64
+open_cves:
+  description: Known vulnerabilities that the version is open to.
+  returned: success
+  type: list
+  elements: dict
+  contains:
+    name:
+      description: The vulnerability.
+      type: str
+      sample: CVE-2026-24260
+    floor:
+      description: The first version without it.
+      type: str
+      sample: 1.19.1
+    about:
+      description: What it is.
+      type: str
+      sample: race between check and use
+  sample: []
+gpu_containers:
+  description: Running containers that got their GPU from the legacy hook. Only looked for if packages have to change.
+  returned: success
+  type: list
+  elements: str
+  sample: [docker/4f2a90c1b7de]
+reboot_required:
+  description: Whether the host says that it waits for a reboot, null where it has no way to say so.
+  returned: success
+  type: bool
+  sample: false
+removed_sources:
+  description: Source files that were removed because they conflict.
+  returned: success
+  type: list
+  elements: str
+  sample: [/etc/apt/sources.list.d/nvidia-docker.list]
+backup_files:
+  description: Files that were removed, and where their content is kept.
+  returned: success
+  type: list
+  elements: dict
+  contains:
+    path:
+      description: The file.
+      type: str
+      sample: /etc/apt/sources.list.d/nvidia-docker.list
+    backup:
+      description: Its copy.
+      type: str
+      sample: /var/lib/gpufleet-nvidia/backups/etc~apt~sources.list.d~nvidia-docker.list~20260821T143000.123456Z.backup
+    checksum:
+      description: V(absent), since the file is gone.
+      type: str
+      sample: absent
+  sample: []
+"""
+
+import typing as t
+
+from ansible.module_utils.basic import AnsibleModule
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._backups import BACKUP_DIR
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import HostError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import (
+    HOST_ROOT_OPTIONS,
+    finish,
+    host_of,
+    run_in,
+)
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._package_managers import manager_of
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import LOCK_TIMEOUT, Commands
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_installation import Installation
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_packages import InstallOptions
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_removal import Removal
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import PackageManager
+
+# Seconds in which package lists have to be fetched.
+_FETCHING = 300
+
+
+def install(module: AnsibleModule) -> dict[str, t.Any]:
+    """Install or remove; the result as documented."""
+    params = module.params
+    host = host_of(module)
+    options = InstallOptions(
+        state=params["state"],
+        source=params["source"],
+        version=params["version"],
+        files=tuple(params["files"]),
+        pending=params["pending"],
+        hold=params["hold"],
+        remove_conflicts=params["remove_conflicts"],
+        running_gpu_containers=params["running_gpu_containers"],
+        minimum_version=params["minimum_version"],
+        minimum_version_policy=params["minimum_version_policy"],
+        backup_dir=params["backup_dir"],
+        package_cache=params["package_cache"],
+    )
+    run = run_in(module)
+    work = Installation if options.state == "present" else Removal
+    task = work(options, host, _manager(module, host), run)
+    return task.result(task.execute(module.check_mode))
+
+
+def _manager(module: AnsibleModule, host: HostRoot) -> PackageManager | None:
+    commands = Commands(run_in(module), run_in(module, _FETCHING), run_in(module, None))
+    try:
+        return manager_of(host, commands, module.params["lock_timeout"])
+    except HostError:
+        # What is there needs no package manager, or has one that is none of ours.
+        if module.params["source"] == "existing":
+            return None
+        raise
+
+
+def main() -> None:
+    module = AnsibleModule(
+        argument_spec={
+            "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
+            "source": {"type": "str", "choices": ["repository", "files", "existing"], "default": "repository"},
+            "version": {"type": "str"},
+            "files": {"type": "list", "elements": "path", "default": []},
+            "pending": {"type": "bool", "default": False},
+            "hold": {"type": "bool"},
+            "remove_conflicts": {"type": "bool", "default": True},
+            "running_gpu_containers": {"type": "str", "choices": ["fail", "warn", "ignore"], "default": "fail"},
+            "minimum_version": {"type": "str"},
+            "minimum_version_policy": {"type": "str", "choices": ["warn", "fail", "ignore"], "default": "warn"},
+            "lock_timeout": {"type": "int", "default": LOCK_TIMEOUT},
+            "backup_dir": {"type": "path", "default": BACKUP_DIR},
+            "package_cache": {"type": "path"},
+            **HOST_ROOT_OPTIONS,
+        },
+        supports_check_mode=True,
+    )
+    finish(module, lambda: install(module))
+
+
+if __name__ == "__main__":
+    main()

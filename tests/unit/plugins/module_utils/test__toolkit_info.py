@@ -1,0 +1,267 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import json
+import typing as t
+
+import pytest
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils import _toolkit_info
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import HostError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import CONFIG_FILE, PACKAGES, PROGRAMS
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_info import describe_toolkit
+
+if t.TYPE_CHECKING:
+    from pathlib import Path
+
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import Package
+
+LIST = "/etc/apt/sources.list.d/nvidia-docker.list"
+MAIN_LIST = "/etc/apt/sources.list"
+ADDRESS = "nvidia.github.io/libnvidia-container/stable"
+BUNDLE = "/run/containerd/io.containerd.runtime.v2.task/moby/train"
+EVERYTHING = {
+    "gpu",
+    "package_manager",
+    "packages",
+    "programs",
+    "version",
+    "differences",
+    "open_cves",
+    "config_path",
+    "config_exists",
+    "settings",
+    "unsafe_settings",
+    "conflicting_sources",
+    "repository_files",
+    "gpu_containers",
+    "reboot_required",
+    "problems",
+}
+
+
+class Tree:
+    """A host of Debian; its programs tell ``version``."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.version = "1.19.0"
+        self.ran: list[str] = []
+        self.put("/etc/os-release", "ID=debian\n")
+        for name in ("apt-get", "apt-cache", "apt-mark", "dpkg", "dpkg-deb"):
+            self.put(f"/usr/bin/{name}", "", 0o755)
+
+    def put(self, path: str, text: str, mode: int = 0o644) -> None:
+        file = self.root / path.lstrip("/")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+        file.chmod(mode)
+
+    def install(
+        self, version: str = "1.19.0-1", status: str = "install ok installed", folder: str = "/usr/bin"
+    ) -> None:
+        stanzas = [f"Package: {name}\nStatus: {status}\nVersion: {version}\n" for name in PACKAGES]
+        self.put("/var/lib/dpkg/status", "\n".join(stanzas))
+        for name in PROGRAMS:
+            self.put(f"{folder}/{name}", "", 0o755)
+
+    def run(self, argv: list[str]) -> tuple[int, str, str]:
+        assert argv[:2] == ["chroot", str(self.root)]
+        self.ran.append(argv[2])
+        return 0, f"version {self.version}\n", ""
+
+    def describe(self, live: bool = True) -> dict[str, t.Any]:
+        found = describe_toolkit(HostRoot(str(self.root), live), self.run)
+        assert set(found) == EVERYTHING
+        json.dumps(found)
+        return found
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Tree:
+    return Tree(tmp_path)
+
+
+def test_a_host_without_any(tree: Tree) -> None:
+    tree.put("/sys/bus/pci/devices/0000:00:01.0/vendor", "0x8086\n")
+    found = tree.describe()
+    assert found.pop("gpu")["present"] is False
+    assert found == {
+        "package_manager": "apt",
+        "packages": {},
+        "programs": {},
+        "version": None,
+        "differences": [],
+        "open_cves": [],
+        "config_path": CONFIG_FILE,
+        "config_exists": False,
+        "settings": {},
+        "unsafe_settings": [],
+        "conflicting_sources": [],
+        "repository_files": [],
+        "gpu_containers": [],
+        "reboot_required": False,
+        "problems": [],
+    }
+    assert tree.ran == []
+
+
+def test_its_forerunners_are_none_of_it(tree: Tree) -> None:
+    tree.put("/var/lib/dpkg/status", "Package: nvidia-docker2\nStatus: install ok installed\nVersion: 2.13.0-1\n")
+    found = tree.describe()
+    assert found["packages"] == {"nvidia-docker2": {"version": "2.13.0-1", "held": False}}
+    assert (found["version"], found["differences"], found["settings"]) == (None, [], {})
+
+
+def test_a_host_with_everything(tree: Tree) -> None:
+    tree.install(status="hold ok installed")
+    tree.put("/proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX Open Kernel Module  580.95.05  Release\n")
+    tree.put(
+        CONFIG_FILE, '[features]\nallow-ldconfig-from-container = true\n[nvidia-container-runtime]\nmode = "cdi"\n'
+    )
+    tree.put(LIST, f"deb https://{ADDRESS} /\n")
+    tree.put(MAIN_LIST, f"deb http://deb.debian.org/debian x main\ndeb https://{ADDRESS} /\n")
+    tree.put("/etc/apt/preferences.d/nvidia-container-toolkit", "")
+    tree.put("/run/reboot-required", "")
+    hook = {"hooks": {"prestart": [{"path": "/usr/bin/nvidia-container-runtime-hook"}]}}
+    tree.put(f"{BUNDLE}/config.json", json.dumps({**hook, "process": {"env": ["NVIDIA_VISIBLE_DEVICES=0"]}}))
+    found = tree.describe()
+    assert found["gpu"] == {
+        "present": True,
+        "evidence": "The driver is loaded: /proc/driver/nvidia/version is there.",
+        "driver_version": "580.95.05",
+    }
+    assert found["packages"] == {name: {"version": "1.19.0-1", "held": True} for name in PACKAGES}
+    assert found["programs"] == {name: {"path": f"/usr/bin/{name}", "version": "1.19.0"} for name in PROGRAMS}
+    assert (found["version"], found["differences"]) == ("1.19.0", [])
+    (vulnerability,) = found["open_cves"]
+    assert vulnerability["name"] == "CVE-2026-24260"
+    assert set(vulnerability) == {"floor", "name", "about"}
+    assert found["config_exists"]
+    assert found["settings"]["nvidia-container-runtime.mode"] == "cdi"
+    assert found["settings"]["nvidia-container-runtime.log-level"] == "info"
+    (words,) = found["unsafe_settings"]
+    assert words.startswith("features.allow-ldconfig-from-container is true: ")
+    assert found["conflicting_sources"] == [
+        {"path": LIST, "line": None, "address": None},
+        {"path": MAIN_LIST, "line": 2, "address": ADDRESS},
+    ]
+    assert found["repository_files"] == ["/etc/apt/preferences.d/nvidia-container-toolkit"]
+    assert found["gpu_containers"] == ["docker/train"]
+    assert found["reboot_required"] is True
+    assert found["problems"] == []
+
+
+def test_parts_of_several_versions(tree: Tree) -> None:
+    tree.install("1.18.2-1")
+    (tree.root / "usr/bin/nvidia-ctk").unlink()
+    found = tree.describe()
+    assert found["version"] is None
+    assert found["open_cves"] == []
+    assert found["differences"][0] == "The program nvidia-ctk is not there."
+    assert len(found["differences"]) == len(PROGRAMS)
+
+
+def test_an_offline_tree(tree: Tree) -> None:
+    tree.install()
+    tree.put("/run/reboot-required", "")
+    found = tree.describe(live=False)
+    assert tree.ran == []
+    assert found["gpu"]["present"] is None
+    assert found["version"] == "1.19.0"
+    assert found["programs"]["nvidia-ctk"] == {"path": "/usr/bin/nvidia-ctk", "version": None}
+    assert found["differences"] == []
+    assert found["reboot_required"] is None
+
+
+def test_no_file_is_what_the_toolkit_says_by_itself(tree: Tree) -> None:
+    tree.install()
+    (tree.root / "sbin").mkdir()
+    tree.put("/sbin/ldconfig.real", "")
+    found = tree.describe()
+    assert not found["config_exists"]
+    assert found["settings"]["nvidia-container-runtime.mode"] == "auto"
+    assert found["settings"]["nvidia-container-cli.ldconfig"] == "@/sbin/ldconfig.real"
+    assert found["unsafe_settings"] == []
+
+
+def test_programs_in_another_folder_have_their_own_file(tree: Tree) -> None:
+    tree.install(folder="/usr/local/bin")
+    own = "/usr/local/bin/.config/nvidia-container-runtime/config.toml"
+    tree.put(own, "disable-require = true\n")
+    found = tree.describe()
+    assert found["config_path"] == own
+    assert found["settings"]["disable-require"] is True
+    assert found["programs"]["nvidia-ctk"] == {"path": "/usr/local/bin/nvidia-ctk", "version": "1.19.0"}
+    assert found["differences"] == []
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "words"),
+    [
+        (CONFIG_FILE, "mode = \n", f"{CONFIG_FILE}, line 1"),
+        (f"{CONFIG_FILE}/x", "", f"{CONFIG_FILE} is not a regular file"),
+        ("/etc/os-release", "ID=opensuse\n", "not supported"),
+    ],
+)
+def test_what_cannot_be_read_hides_nothing_else(tree: Tree, path: str, text: str, words: str) -> None:
+    tree.install()
+    tree.put(path, text)
+    found = tree.describe()
+    (problem,) = found["problems"]
+    assert words in problem
+    assert found["version"] == "1.19.0"
+    assert bool(found["settings"]) == (CONFIG_FILE not in path)
+    assert bool(found["packages"]) == (CONFIG_FILE in path)
+
+
+def test_an_unknown_distribution_is_none_that_is_wrong(tree: Tree) -> None:
+    tree.install()
+    tree.put("/etc/os-release", "ID=nixos\n")
+    tree.put(LIST, f"deb https://{ADDRESS} /\n")
+    found = tree.describe()
+    assert (found["package_manager"], found["packages"], found["problems"]) == (None, {}, [])
+    assert found["version"] == "1.19.0"
+    assert found["conflicting_sources"] == []
+    assert found["reboot_required"] is None
+
+
+def test_packages_half_installed_are_a_problem(tree: Tree) -> None:
+    tree.install(status="install ok half-configured")
+    found = tree.describe()
+    assert found["packages"]["libnvidia-container1"]["version"] == "1.19.0-1"
+    assert "The package libnvidia-container1 is only half installed: a run was cut off." in found["problems"]
+
+
+class _Silent:
+    """A package manager that cannot tell."""
+
+    name = "dnf"
+
+    def __init__(self, readable: bool) -> None:
+        self.readable = readable
+
+    def installed(self, _names: t.Iterable[str]) -> dict[str, Package]:
+        raise HostError("rpm failed. Repair it.")
+
+
+@pytest.mark.parametrize(
+    ("readable", "problem"),
+    [(True, "rpm failed. Repair it."), (False, "Only dnf of a running host can tell which packages are installed.")],
+)
+def test_a_silent_package_manager_is_a_problem(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch, readable: bool, problem: str
+) -> None:
+    monkeypatch.setattr(_toolkit_info, "manager_of", lambda *_host: _Silent(readable))
+    tree.install()
+    tree.put("/etc/yum.repos.d/nvidia-docker.repo", f"[x]\nbaseurl=https://{ADDRESS}\n")
+    found = tree.describe()
+    assert found["problems"] == [problem]
+    assert found["packages"] == {}
+    assert found["version"] == "1.19.0"
+    assert found["conflicting_sources"][0]["path"] == "/etc/yum.repos.d/nvidia-docker.repo"
+    assert found["reboot_required"] is None

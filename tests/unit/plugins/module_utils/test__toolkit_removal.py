@@ -1,0 +1,195 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import typing as t
+
+import pytest
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils import (
+    _toolkit_packages,
+    _toolkit_removal,
+    _toolkit_traces,
+)
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import HostError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import Package, Preview
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._plan_writer import PACKAGES as OWNER
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._plan_writer import TOOLKIT
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import FileRecord, load_record, record_path
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import CONFIG_FILE, PACKAGE_CACHE, PACKAGES
+from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.fake_packages import World, four
+
+if t.TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    found = World(tmp_path)
+    found.listed = ["1.20.0-1"]
+    return found
+
+
+def host_of(world: World) -> HostRoot:
+    return HostRoot(str(world.root), live=True)
+
+
+def test_nothing_to_remove(world: World) -> None:
+    assert not world.execute(state="absent", package_cache=PACKAGE_CACHE)["changed"]
+    assert world.calls == []
+
+
+def test_there_and_back(world: World) -> None:
+    world.write("/etc/hostname", "x\n")
+    world.write("/usr/bin/true")
+    world.write("/run/lock/other")
+    world.path("/etc/apt").mkdir()
+    before = world.snapshot()
+    world.execute(hold=True)
+    standing = world.snapshot()
+    foretold = world.execute(check_mode=True, state="absent")
+    assert world.snapshot() == standing
+    world.calls.clear()
+    result = world.execute(state="absent")
+    assert world.calls == ["preview", "unhold", "carry out"]
+    assert result["diff"] == foretold["diff"]
+    assert (result["changed"], foretold["changed"], result["packages"]) == (True, True, {})
+    (backup,) = result["backup_files"]
+    assert (backup["path"], backup["checksum"]) == (CONFIG_FILE, "absent")
+    assert world.path(backup["backup"]).read_text() == "disable-require = false\n"
+    left = {path: content for path, content in world.snapshot().items() if "backups" not in path}
+    assert left == {**before, "var": None, "var/lib": None, "var/lib/gpufleet-nvidia": None}
+    assert not world.execute(state="absent")["changed"]
+
+
+def test_what_an_earlier_removal_left_is_purged(world: World) -> None:
+    world.configured_only = [PACKAGES[0]]
+    assert world.execute(state="absent")["changed"]
+    assert [change.remove for change in world.changes] == [(PACKAGES[0],)]
+    assert not world.execute(state="absent")["changed"]
+
+
+def test_former_packages_are_not_touched(world: World) -> None:
+    world.have({"nvidia-docker2": Package("2.13.0-1")})
+    assert not world.execute(state="absent")["changed"]
+    assert "nvidia-docker2" in world.packages
+
+
+@pytest.mark.parametrize("check_mode", [True, False])
+def test_strangers_stay(world: World, check_mode: bool) -> None:
+    world.have(four("1.20.0-1", held=True))
+    world.along = Preview(remove=("gpufleet-bystander",))
+    with pytest.raises(HostError, match="would also remove gpufleet-bystander"):
+        world.execute(check_mode, state="absent")
+    assert world.packages == four("1.20.0-1", held=True)
+
+
+@pytest.mark.parametrize("check_mode", [True, False])
+def test_containers_that_would_lose_their_gpu(world: World, monkeypatch: pytest.MonkeyPatch, check_mode: bool) -> None:
+    monkeypatch.setattr(_toolkit_packages, "running", lambda _host: ["docker/0123"])
+    assert not world.execute(check_mode, state="absent")["changed"]
+    world.have(four("1.20.0-1"))
+    with pytest.raises(HostError, match="docker/0123"):
+        world.execute(check_mode, state="absent")
+    assert world.calls == []
+
+
+@pytest.mark.parametrize("check_mode", [True, False])
+def test_containers_whose_runtime_would_go(world: World, monkeypatch: pytest.MonkeyPatch, check_mode: bool) -> None:
+    monkeypatch.setattr(_toolkit_removal, "run_by_toolkit", lambda _host: ["docker/4567"])
+    assert not world.execute(check_mode, state="absent")["changed"]
+    world.have(four("1.20.0-1"))
+    with pytest.raises(HostError, match="docker/4567 run by a runtime of the toolkit"):
+        world.execute(check_mode, state="absent")
+    assert world.calls == []
+    warned = world.execute(check_mode, state="absent", running_gpu_containers="warn")
+    assert (warned["changed"], len(warned["warnings"])) == (True, 1)
+
+
+def test_a_removal_that_fails_holds_again(world: World) -> None:
+    world.have(four("1.20.0-1", held=True))
+    world.failures["carry out"] = "E: prerm fails"
+    with pytest.raises(HostError, match=r"E: prerm fails\. The packages are as they were"):
+        world.execute(state="absent")
+    assert world.packages == four("1.20.0-1", held=True)
+
+
+def test_a_removal_that_was_cut_off(world: World) -> None:
+    world.have({**four("1.20.0-1"), PACKAGES[1]: Package("1.20.0-1", whole=False)})
+    world.cut_off = True
+    assert world.execute(check_mode=True, state="absent")["changed"]
+    world.execute(state="absent")
+    assert world.calls == ["mend", "preview", "carry out"]
+
+
+def test_existing_packages_are_not_ours_to_remove(world: World) -> None:
+    world.have(four("1.20.0-1"))
+    world.live = False
+    assert not world.execute(state="absent", source="existing")["changed"]
+    assert world.packages == four("1.20.0-1")
+
+
+# -- config.toml -----------------------------------------------------------------------------------------------------
+
+
+def test_a_config_file_of_others_stays(world: World) -> None:
+    world.write(CONFIG_FILE, "# mine\n")
+    world.execute()
+    world.execute(state="absent")
+    assert world.path(CONFIG_FILE).read_text() == "# mine\n"
+
+
+def test_settings_go_first(world: World) -> None:
+    world.execute()
+    settings = world.write(record_path(TOOLKIT, CONFIG_FILE), _record_of_settings())
+    result = world.execute(state="absent")
+    assert world.packages == {}
+    assert world.path(CONFIG_FILE).exists()
+    assert len(result["warnings"]) == 1
+    assert "nvidia_toolkit_config" in result["warnings"][0]
+    settings.unlink()
+    # Packages are gone by now, what they made goes nevertheless.
+    assert world.execute(state="absent")["changed"]
+    assert not world.path("/etc/nvidia-container-runtime").exists()
+
+
+def _record_of_settings() -> str:
+    record = FileRecord(TOOLKIT, CONFIG_FILE, b"", 0, 0, 0o644)
+    return record.to_bytes().decode()
+
+
+@pytest.mark.parametrize("failing", ["remove_file", "_drop"])
+def test_a_removal_that_is_killed_is_ended_by_the_next(
+    world: World, monkeypatch: pytest.MonkeyPatch, failing: str
+) -> None:
+    world.execute()
+
+    def killed(*_arguments: t.Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_toolkit_traces, failing, killed)
+        with pytest.raises(KeyboardInterrupt):
+            world.execute(state="absent")
+    assert load_record(host_of(world), OWNER, CONFIG_FILE) is not None
+    assert world.execute(state="absent")["changed"]
+    assert not world.path("/etc/nvidia-container-runtime").exists()
+    assert load_record(host_of(world), OWNER, CONFIG_FILE) is None
+    assert not world.execute(state="absent")["changed"]
+
+
+# -- the cache -------------------------------------------------------------------------------------------------------
+
+
+def test_the_cache_goes(world: World) -> None:
+    world.write(f"{PACKAGE_CACHE}/a.deb")
+    world.write("/var/cache/other")
+    assert world.execute(check_mode=True, state="absent", package_cache=PACKAGE_CACHE)["changed"]
+    assert world.path(f"{PACKAGE_CACHE}/a.deb").exists()
+    result = world.execute(state="absent", package_cache=PACKAGE_CACHE)
+    assert f"{PACKAGE_CACHE}/a.deb" in result["diff"]["before"]
+    assert not world.path("/var/cache/gpufleet-nvidia").exists()
+    assert world.path("/var/cache/other").exists()

@@ -1,0 +1,136 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import pytest
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import Candidate, Package, PackageFile
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import PACKAGES
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_versions import (
+    NotOfferedError,
+    Target,
+    agreed,
+    below_minimum,
+    choose,
+    is_version,
+    satisfies,
+    version_of_files,
+)
+
+
+@pytest.mark.parametrize(
+    ("full", "wanted", "same"),
+    [
+        ("1.19.1-1", "1.19.1", True),
+        ("1.19.1-1", "1.19.1-1", True),
+        ("1.19.1", "1.19.1", True),
+        ("1.19.10-1", "1.19.1", False),
+        ("1.19.1-10", "1.19.1-1", False),
+        ("1.19.1-1", "1.19", False),
+        ("1.19.1~rc.1-1", "1.19.1", False),
+        ("1.19.1-1", "", False),
+    ],
+)
+def test_which_version_is_meant(full: str, wanted: str, same: bool) -> None:
+    assert is_version(full, wanted) is same
+
+
+def four(version: str) -> dict[str, Package]:
+    return {name: Package(version) for name in PACKAGES}
+
+
+def test_all_four_agree() -> None:
+    assert agreed(four("1.19.1-1")) == "1.19.1-1"
+    assert agreed({}) is None
+    for name in PACKAGES:
+        others = four("1.19.1-1")
+        assert agreed({**others, name: Package("1.19.1-2")}) is None
+        assert agreed({**others, name: Package("1.19.1-1", whole=False)}) is None
+        del others[name]
+        assert agreed(others) is None
+    assert satisfies(four("1.19.1-1"), "1.19.1")
+    assert satisfies(four("1.19.1-1"), None)
+    assert not satisfies(four("1.19.1-1"), "1.19.2")
+
+
+def offers(*versions: str, preferred: str = "") -> list[Candidate]:
+    return [Candidate(version, "x", version == preferred) for version in versions]
+
+
+def test_a_version_that_only_some_packages_have_is_none() -> None:
+    every = {name: offers("1.20.0-1", "1.19.1-1", preferred="1.20.0-1") for name in PACKAGES}
+    for name in PACKAGES:
+        behind = {**every, name: offers("1.19.1-1", preferred="1.19.1-1")}
+        assert choose(behind, None, {}) == Target("1.19.1-1", "x")
+        with pytest.raises(NotOfferedError, match=f"version 1.20.0 of all four .*of {name} 1.19.1-1 "):
+            choose(behind, "1.20.0", {})
+        with pytest.raises(NotOfferedError, match=f"a version of all four .*of {name} none"):
+            choose({**every, name: []}, "latest", {})
+    with pytest.raises(NotOfferedError, match="On offer are of each none"):
+        choose({}, None, {})
+
+
+def test_a_pin_decides_where_nobody_asks_for_a_version() -> None:
+    pinned = {name: offers("1.20.0-1", "1.19.1-1", "1.18.2-1", preferred="1.19.1-1") for name in PACKAGES}
+    assert choose(pinned, "latest", {}).version == "1.19.1-1"
+    assert choose(pinned, "1.20.0", {}).version == "1.20.0-1"
+    forbidden = {name: offers("1.20.0-1") for name in PACKAGES}
+    with pytest.raises(NotOfferedError):
+        choose(forbidden, None, {})
+
+
+@pytest.mark.parametrize(
+    ("standing", "chosen"), [("1.20.0-1", "1.20.0-1"), ("1.18.2-1", "1.19.1-1"), ("1.19.1-2", "1.19.1-1")]
+)
+def test_latest_takes_nothing_back(standing: str, chosen: str) -> None:
+    behind = {name: offers("1.19.1-1", preferred="1.19.1-1") for name in PACKAGES}
+    assert choose(behind, "latest", four(standing)).version == chosen
+
+
+def files(version: str = "1.19.1-1", architecture: str = "amd64") -> list[PackageFile]:
+    return [PackageFile(f"/srv/{name}.deb", name, version, architecture) for name in PACKAGES]
+
+
+def test_files() -> None:
+    assert version_of_files(files(), "amd64", None) == "1.19.1-1"
+    assert version_of_files(files(architecture="all"), "amd64", "1.19.1") == "1.19.1-1"
+    assert version_of_files(files(architecture="noarch"), "x86_64", "1.19.1-1") == "1.19.1-1"
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted", "words"),
+    [
+        (files()[:2], None, "^files lacks libnvidia-container-tools, libnvidia-container1: "),
+        ([*files(), files()[0]], None, f"are both {PACKAGES[0]}"),
+        ([*files(), PackageFile("/srv/x.deb", "bash", "5", "amd64")], None, "^/srv/x.deb is the package bash"),
+        ([*files()[:3], files("1.19.2-1")[3]], None, "several versions: .*/srv/libnvidia-container1.deb 1.19.2-1"),
+        (files(architecture="arm64"), None, "is a package for arm64, but this host is amd64"),
+        (files(), "1.19.2", "files are of version 1.19.1-1, but version asks for 1.19.2"),
+    ],
+)
+def test_files_that_are_not_the_four(given: list[PackageFile], wanted: str | None, words: str) -> None:
+    with pytest.raises(GpufleetError, match=words):
+        version_of_files(given, "amd64", wanted)
+
+
+@pytest.mark.parametrize(
+    ("version", "floor", "problem"),
+    [
+        ("1.19.1-1", "1.19.1", None),
+        ("1.19.10-1", "1.19.9", None),
+        ("1.19.9-1", "1.19.10", "Version 1.19.9 of the toolkit is older than 1.19.10."),
+        (
+            "1.18.2-1",
+            "1.19.1",
+            (
+                "Version 1.18.2 of the toolkit is older than 1.19.1."
+                " It is open to CVE-2026-24260 (race between check and use)."
+            ),
+        ),
+    ],
+)
+def test_below_the_minimum(version: str, floor: str, problem: str | None) -> None:
+    assert below_minimum(version, floor) == problem
