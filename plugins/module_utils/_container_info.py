@@ -21,10 +21,33 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._judging import Runner
 
 
-def describe_host(host: HostRoot, run: Runner) -> dict[str, t.Any]:
-    """Everything about ``host``; a strange one gives problems in the answer, never an error."""
+# What can be looked at.
+SUBJECTS = ("engines", "toolkit")
+
+
+def describe_host(host: HostRoot, run: Runner, gather: t.Collection[str] = SUBJECTS) -> dict[str, t.Any]:
+    """Everything about ``host``; a strange one gives problems in the answer, never an error.
+
+    What is not in ``gather`` is None.
+    """
+    return {
+        "engines": _describe_engines(host, run) if "engines" in gather else None,
+        "toolkit": _describe_toolkit(host, run) if "toolkit" in gather else None,
+    }
+
+
+def _describe_toolkit(host: HostRoot, run: Runner) -> dict[str, t.Any]:
+    # Who asks for the engines only need not wait for this import.
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_info import (  # noqa: PLC0415
+        describe_toolkit,
+    )
+
+    return describe_toolkit(host, run)
+
+
+def _describe_engines(host: HostRoot, run: Runner) -> list[dict[str, t.Any]]:
     found = [load() for name, load in ENGINES.items() if _leaves_trace(name, host)]
-    return {"engines": [_describe_engine(engine, host, run) for engine in found]}
+    return [_describe_engine(engine, host, run) for engine in found]
 
 
 def _leaves_trace(name: str, host: HostRoot) -> bool:

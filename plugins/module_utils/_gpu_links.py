@@ -16,27 +16,26 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import (
     GpufleetError,
     HostError,
 )
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu_presence import (
+    VERSION_FILES,
+    loaded_driver,
+    nvidia_devices,
+)
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._runtime_set import (
     MAIN_PROGRAM,
     MODE_NAMES,
     MODE_PROGRAMS,
 )
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import CONFIG_FILE, OWN_CONFIG_FILE
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
 
 DRIVER, DEVICES, TOOLKIT, CONFIG, CDI = "driver", "device nodes", "toolkit", "config.toml", "CDI"
 
-_VERSION_FILES = ("/proc/driver/nvidia/version", "/sys/module/nvidia/version")
-_VERSION = re.compile(r"\b[0-9]{3,}\.[0-9]+(?:\.[0-9]+)*\b")
 _GPUS = "/proc/driver/nvidia/gpus"
-_PCI_VENDORS = "/sys/bus/pci/devices/*/vendor"
-_NVIDIA = "0x10de"
 # What makes each of the nodes that every container with a GPU needs.
 _CONTROL_NODES = {"/dev/nvidiactl": "nvidia-modprobe -c 0", "/dev/nvidia-uvm": "nvidia-modprobe -u -c 0"}
-_CONFIG_FILE = "/etc/nvidia-container-runtime/config.toml"
-# Below the folder of the programs, where these were installed into one of their own.
-_OWN_CONFIG_FILE = ".config/nvidia-container-runtime/config.toml"
 _HOOK, _CLI = "nvidia-container-runtime-hook", "nvidia-container-cli"
 _CDI_PROGRAMS = ("nvidia-ctk", "nvidia-cdi-hook")
 _SPECIFICATION_FOLDERS = ("/etc/cdi", "/var/run/cdi")
@@ -65,6 +64,12 @@ def unjudged(link: str, detail: str) -> Check:
     return Check(link, ok=None, detail=detail)
 
 
+def config_file(host: HostRoot, folder: str) -> str:
+    """The config.toml of the programs in ``folder``: their own, if they were installed into a folder of their own."""
+    own = posixpath.join(folder, OWN_CONFIG_FILE)
+    return own if host.exists(own) else CONFIG_FILE
+
+
 class GpuLinks:
     """These links of one host, for a runtime with the program ``program`` (None: unknown).
 
@@ -87,20 +92,18 @@ class GpuLinks:
     # -- the driver ----------------------------------------------------------------------------------------------
 
     def driver(self) -> Check:
-        path = next((path for path in _VERSION_FILES if self._host.exists(path)), None)
-        if path is not None:
-            version = _VERSION.search(self._host.read_text(path))
-            return holds(DRIVER, f"The driver {version.group() if version else 'of unknown version'} is loaded.")
-        vendors = self._host.glob(_PCI_VENDORS)
-        if vendors and not any(self._host.read_text(vendor).strip() == _NVIDIA for vendor in vendors):
+        driver = loaded_driver(self._host)
+        if driver is not None:
+            return holds(DRIVER, f"The driver {driver.version or 'of unknown version'} is loaded.")
+        if nvidia_devices(self._host) == {}:
             return breaks(
                 DRIVER,
-                f"{_VERSION_FILES[0]} is not there, and this host has no NVIDIA device on its PCI bus.",
+                f"{VERSION_FILES[0]} is not there, and this host has no NVIDIA device on its PCI bus.",
                 "Verify hosts without a GPU with level: engine.",
             )
         return breaks(
             DRIVER,
-            f"{_VERSION_FILES[0]} is not there: no NVIDIA driver is loaded.",
+            f"{VERSION_FILES[0]} is not there: no NVIDIA driver is loaded.",
             "Install NVIDIA's driver, load it with modprobe nvidia, and look at the kernel's log if that fails.",
         )
 
@@ -178,8 +181,7 @@ class GpuLinks:
         return holds(CONFIG, f"{path} is valid.")
 
     def _config_file(self) -> str:
-        own = posixpath.join(self._folder, _OWN_CONFIG_FILE)
-        return own if self._host.exists(own) else _CONFIG_FILE
+        return config_file(self._host, self._folder)
 
     def _parsed(self, path: str, content: bytes) -> dict[str, t.Any]:
         # Only a host on which these links are looked at pays for this import.

@@ -6,18 +6,29 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: nvidia_container_info
-short_description: Tell which container engines a host has and how they stand
+short_description: Tell which container engines and which NVIDIA Container Toolkit a host has, and how they stand
 version_added: 0.1.0
 author:
   - gpufleet.nvidia maintainers (@gpufleet)
 description:
   - Reads which container engines are installed and running on a host, which configuration file each one really uses,
     which runtimes it registers, and what the running engine says of itself.
-  - Nothing is changed and nothing is started. A strange host is described, with RV(engines[].problems), and is no
-    failure.
+  - Reads which parts of the NVIDIA Container Toolkit are installed, whether they are of one version, which known
+    vulnerabilities and which settings make it unsafe, and what would stand in the way of another version.
+  - Nothing is changed and nothing is started, but the toolkit's programs are asked for their versions. A strange host
+    is described, with RV(engines[].problems) and RV(toolkit.problems), and is no failure.
+options:
+  gather:
+    description:
+      - What to look at. The less, the faster.
+    type: list
+    elements: str
+    choices: [engines, toolkit]
+    default: [engines, toolkit]
 extends_documentation_fragment:
   - gpufleet.nvidia.attributes
   - gpufleet.nvidia.host_root
+  - gpufleet.nvidia.shipped
 attributes:
   check_mode:
     support: full
@@ -36,6 +47,8 @@ attributes:
     details: This module writes no file.
 seealso:
   - module: gpufleet.nvidia.nvidia_runtime_config
+  - module: gpufleet.nvidia.nvidia_toolkit_install
+  - module: gpufleet.nvidia.nvidia_toolkit_config
 """
 
 EXAMPLES = r"""
@@ -47,6 +60,16 @@ EXAMPLES = r"""
   ansible.builtin.debug:
     msg: "{{ host.engines | selectattr('restart_required') | map(attribute='engine') }}"
 
+- name: Look at the toolkit only
+  gpufleet.nvidia.nvidia_container_info:
+    gather: [toolkit]
+  register: host
+
+- name: Refuse hosts with known vulnerabilities
+  ansible.builtin.assert:
+    that: host.toolkit.open_cves | length == 0
+    fail_msg: "{{ host.toolkit.open_cves | map(attribute='name') | join(', ') }}"
+
 - name: Look into an image that is being built
   gpufleet.nvidia.nvidia_container_info:
     host_root: /srv/images/gpu-node
@@ -57,6 +80,7 @@ engines:
   description:
     - One entry for each engine that this collection knows and of which the host has anything, be it the program, a
       unit, a configuration below C(/etc), or our record of one.
+    - Null if O(gather) does not have V(engines).
   returned: success
   type: list
   elements: dict
@@ -193,22 +217,203 @@ engines:
       restart_required: false
       unfinished_restart: false
       problems: []
+toolkit:
+  description: What the host has of the NVIDIA Container Toolkit. Null if O(gather) does not have V(toolkit).
+  returned: success
+  type: dict
+  contains:
+    gpu:
+      description: Whether the host has a GPU of NVIDIA.
+      type: dict
+      contains:
+        present:
+          description: Whether it has one, null where that cannot be known, as in an offline tree.
+          type: bool
+          sample: true
+        evidence:
+          description: What tells so.
+          type: str
+          sample: "The driver is loaded: /proc/driver/nvidia/version is there."
+        driver_version:
+          description: Version of the loaded driver, null if none is loaded or it does not tell.
+          type: str
+          sample: 580.95.05
+    package_manager:
+      description: The package manager that this collection would use, null if it knows none for this host.
+      type: str
+      sample: apt
+    packages:
+      description:
+        - The installed packages of the toolkit, and those of its forerunners, by name. Each has its C(version), and
+          C(held) says whether the package manager was told to keep it.
+      type: dict
+      sample:
+        nvidia-container-toolkit:
+          version: 1.19.1-1
+          held: false
+        nvidia-container-toolkit-base:
+          version: 1.19.1-1
+          held: false
+        libnvidia-container-tools:
+          version: 1.19.1-1
+          held: false
+        libnvidia-container1:
+          version: 1.19.1-1
+          held: false
+    programs:
+      description:
+        - The programs of the toolkit, by name, with C(path) and C(version). The latter is null where the program may
+          not be run, as in an offline tree, or does not tell.
+      type: dict
+      sample:
+        nvidia-ctk:
+          path: /usr/bin/nvidia-ctk
+          version: 1.19.1
+    version:
+      description:
+        - The version of all packages and programs, without a package's revision. Null if there are none, or several
+          versions.
+      type: str
+      sample: 1.19.1
+    differences:
+      description: What of the toolkit is missing or of another version than the rest, in sentences.
+      type: list
+      elements: str
+      sample: []
+    open_cves:
+      description: The known vulnerabilities of RV(toolkit.version).
+      type: list
+      elements: dict
+      contains:
+        name:
+          description: Its name.
+          type: str
+          sample: CVE-2026-24260
+        floor:
+          description: The oldest version without it.
+          type: str
+          sample: 1.19.1
+        about:
+          description: What it is about.
+          type: str
+          sample: race between check and use
+    config_path:
+      description: The toolkit's configuration file.
+      type: str
+      sample: /etc/nvidia-container-runtime/config.toml
+    config_exists:
+      description: Whether that file exists.
+      type: bool
+      sample: true
+    settings:
+      description:
+        - The settings in effect, by dotted keys, defaults included; null is a setting without a value. Empty if the
+          file cannot be read, or there is no toolkit.
+      type: dict
+      sample:
+        accept-nvidia-visible-devices-envvar-when-unprivileged: true
+        nvidia-container-runtime.log-level: info
+    unsafe_settings:
+      description: Which of them are unsafe and why, in sentences.
+      type: list
+      elements: str
+      sample: []
+    conflicting_sources:
+      description: Sources of packages that would contend with the one that this collection writes.
+      type: list
+      elements: dict
+      contains:
+        path:
+          description: The file.
+          type: str
+          sample: /etc/apt/sources.list
+        line:
+          description: The first line of it that contends, null if the file has nothing else and can go as a whole.
+          type: int
+          sample: 12
+        address:
+          description: The address there, without scheme and user, null if the file can go as a whole.
+          type: str
+          sample: nvidia.github.io/libnvidia-container/stable/deb/$(ARCH)
+    repository_files:
+      description: The files of the source that this collection writes, as far as they are there.
+      type: list
+      elements: str
+      sample: [/etc/apt/sources.list.d/nvidia-container-toolkit.sources]
+    gpu_containers:
+      description:
+        - Running containers that got their GPU from the toolkit's hook and not through CDI. They lose it when systemd
+          reloads its units, as the scripts of the toolkit's packages make it do.
+      type: list
+      elements: str
+      sample: [docker/926edfbc4433]
+    reboot_required:
+      description: Whether the host waits for a reboot, null where that is not known.
+      type: bool
+      sample: false
+    problems:
+      description: What could not be read, and why.
+      type: list
+      elements: str
+      sample: []
+  sample:
+    gpu:
+      present: true
+      evidence: "The driver is loaded: /proc/driver/nvidia/version is there."
+      driver_version: 580.95.05
+    package_manager: apt
+    packages:
+      nvidia-container-toolkit:
+        version: 1.19.1-1
+        held: false
+    programs:
+      nvidia-ctk:
+        path: /usr/bin/nvidia-ctk
+        version: 1.19.1
+    version: 1.19.1
+    differences: []
+    open_cves: []
+    config_path: /etc/nvidia-container-runtime/config.toml
+    config_exists: true
+    settings:
+      nvidia-container-runtime.log-level: info
+    unsafe_settings: []
+    conflicting_sources: []
+    repository_files: [/etc/apt/sources.list.d/nvidia-container-toolkit.sources]
+    gpu_containers: []
+    reboot_required: false
+    problems: []
 """
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._container_info import describe_host
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._container_info import SUBJECTS, describe_host
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import (
     HOST_ROOT_OPTIONS,
+    SHIPPED_OPTIONS,
+    accept_shipments,
     finish,
     host_of,
     run_in,
 )
 
 
+def describe(module: AnsibleModule) -> dict[str, object]:
+    """Look at the host; the result as documented."""
+    accept_shipments(module)
+    return describe_host(host_of(module), run_in(module), module.params["gather"])
+
+
 def main() -> None:
-    module = AnsibleModule(argument_spec=HOST_ROOT_OPTIONS, supports_check_mode=True)
-    finish(module, lambda: describe_host(host_of(module), run_in(module)))
+    module = AnsibleModule(
+        argument_spec={
+            "gather": {"type": "list", "elements": "str", "choices": list(SUBJECTS), "default": list(SUBJECTS)},
+            **HOST_ROOT_OPTIONS,
+            **SHIPPED_OPTIONS,
+        },
+        supports_check_mode=True,
+    )
+    finish(module, lambda: describe(module))
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import typing as t
 
 import pytest
@@ -37,7 +38,9 @@ def docker(monkeypatch: pytest.MonkeyPatch) -> t.Iterator[FakeDocker]:
 
 
 def described(docker: FakeDocker) -> dict[str, t.Any]:
-    (engine,) = describe_host(docker.host, docker.run)["engines"]
+    found = describe_host(docker.host, docker.run, ["engines"])
+    assert found["toolkit"] is None
+    (engine,) = found["engines"]
     assert isinstance(engine, dict)
     return engine
 
@@ -45,6 +48,28 @@ def described(docker: FakeDocker) -> dict[str, t.Any]:
 def configure(docker: FakeDocker) -> None:
     options = Options("docker", RuntimeRequest())
     RuntimeConfiguration(options, docker.host, docker.run).execute(check_mode=False)
+
+
+def test_what_is_not_asked_for_is_not_looked_at(docker: FakeDocker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_container_info, "_describe_engines", lambda *_args: pytest.fail("was looked at"))
+    found = describe_host(docker.host, docker.run, ["toolkit"])
+    assert found["engines"] is None
+    assert found["toolkit"]["config_path"] == "/etc/nvidia-container-runtime/config.toml"
+
+
+def test_everything_is_looked_at_by_default(docker: FakeDocker) -> None:
+    found = describe_host(docker.host, docker.run)
+    assert [engine["engine"] for engine in found["engines"]] == ["docker"]
+    assert found["toolkit"]["programs"] == {}
+
+
+def test_who_asks_for_engines_pays_for_nothing_else(docker: FakeDocker, monkeypatch: pytest.MonkeyPatch) -> None:
+    # An import of any of these would fail.
+    for room in ("_toolkit_info", "_toolkit_parts", "_toolkit_settings", "_package_managers", "_gpu_presence"):
+        monkeypatch.setitem(sys.modules, f"ansible_collections.gpufleet.nvidia.plugins.module_utils.{room}", None)
+    described(docker)
+    with pytest.raises(ImportError):
+        describe_host(docker.host, docker.run)
 
 
 def test_a_restart_that_was_killed_is_told(docker: FakeDocker) -> None:

@@ -1,0 +1,84 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+# Private to this collection: whether a host has a GPU of NVIDIA, and which driver, read without running anything.
+
+from __future__ import annotations
+
+import posixpath
+import re
+import typing as t
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
+
+VERSION_FILES = ("/proc/driver/nvidia/version", "/sys/module/nvidia/version")
+_VERSION = re.compile(r"\b[0-9]{3,}\.[0-9]+(?:\.[0-9]+)*\b")
+_PCI_VENDORS = "/sys/bus/pci/devices/*/vendor"
+_NVIDIA = "0x10de"
+# Display controllers, of which NVIDIA's are GPUs; an NVSwitch is a bridge (0x0680).  PCI Code and ID Assignment.
+_DISPLAY = "0x03"
+# Paravirtualised GPUs of Windows, whose driver lies outside.
+_WSL = "/dev/dxg"
+_DEVICE_TREE = "/proc/device-tree/compatible"
+_TEGRA = "nvidia,tegra"
+
+
+class Gpu(t.NamedTuple):
+    """``present`` is None where it cannot be known; ``driver`` is the loaded driver's version, if that is known."""
+
+    present: bool | None
+    evidence: str
+    driver: str | None
+
+
+class LoadedDriver(t.NamedTuple):
+    """A loaded kernel module; ``path`` is the file that says so, ``version`` None where that does not tell one."""
+
+    path: str
+    version: str | None
+
+
+def gpu_of(host: HostRoot) -> Gpu:
+    """Whether ``host`` has a GPU, and what tells so; an offline tree has no hardware to look at."""
+    if not host.live:
+        return Gpu(None, "The host is an offline tree, which has no hardware.", None)
+    driver = loaded_driver(host)
+    if driver is not None:
+        return Gpu(present=True, evidence=f"The driver is loaded: {driver.path} is there.", driver=driver.version)
+    evidence = _evidence(host)
+    if evidence is not None:
+        return Gpu(present=True, evidence=evidence, driver=None)
+    if not host.exists("/sys/bus"):
+        return Gpu(None, "/sys is not mounted, and no driver of NVIDIA is loaded.", None)
+    nothing = "No driver of NVIDIA is loaded, no GPU of NVIDIA is on the PCI bus, and this is neither WSL nor Tegra."
+    return Gpu(present=False, evidence=nothing, driver=None)
+
+
+def _evidence(host: HostRoot) -> str | None:
+    """What of the hardware tells of a GPU, None where nothing does."""
+    for path, kind in (nvidia_devices(host) or {}).items():
+        if kind.startswith(_DISPLAY):
+            return f"{path} is a GPU of NVIDIA; no driver is loaded."
+    if host.exists(_WSL):
+        return f"{_WSL} is there: Windows shares its GPUs with this host."
+    if any(name.startswith(_TEGRA) for name in host.read_text(_DEVICE_TREE).split("\0")):
+        return f"{_DEVICE_TREE} names a Tegra."
+    return None
+
+
+def loaded_driver(host: HostRoot) -> LoadedDriver | None:
+    """NVIDIA's kernel module, None where it is not loaded."""
+    path = next((path for path in VERSION_FILES if host.exists(path)), None)
+    if path is None:
+        return None
+    version = _VERSION.search(host.read_text(path))
+    return LoadedDriver(path, version.group() if version else None)
+
+
+def nvidia_devices(host: HostRoot) -> dict[str, str] | None:
+    """NVIDIA's devices on the PCI bus with their classes; None where there is no such bus to look at."""
+    vendors = host.glob(_PCI_VENDORS)
+    devices = [posixpath.dirname(path) for path in vendors if host.read_text(path).strip() == _NVIDIA]
+    return {path: host.read_text(f"{path}/class").strip() for path in devices} if vendors else None

@@ -1,0 +1,116 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+# Private to this collection: what a host has of the NVIDIA Container Toolkit, read without changing anything.
+
+from __future__ import annotations
+
+import posixpath
+import typing as t
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu_links import config_file
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu_presence import gpu_of
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._package_managers import manager_of
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import reboot_required
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._repository_conflicts import conflicts, written
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._runtime_set import MAIN_PROGRAM
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_document import TomlDocument
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import FORMER_PACKAGES, PACKAGES
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_containers import running
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_parts import (
+    FOLDER,
+    differences,
+    one_version,
+    open_vulnerabilities,
+    programs,
+)
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_settings import (
+    REAL_LDCONFIG,
+    effective,
+    unsafe,
+)
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._judging import Runner
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import Package, PackageManager
+
+_Found = t.TypeVar("_Found")
+
+
+def describe_toolkit(host: HostRoot, run: Runner) -> dict[str, t.Any]:
+    """Everything about the toolkit on ``host``; a strange one gives problems in the answer, never an error."""
+    return _Look(host, run).describe()
+
+
+class _Look:
+    """One look at a host, in which every part is told whatever cannot be read of the others."""
+
+    def __init__(self, host: HostRoot, run: Runner) -> None:
+        self._host = host
+        self._run = run
+        self._problems: list[str] = []
+
+    def describe(self) -> dict[str, t.Any]:
+        host, gpu = self._host, gpu_of(self._host)
+        manager = self._try(lambda: manager_of(host, self._run), None)
+        installed = self._installed(manager)
+        main = host.find_executable([f"{FOLDER}/{MAIN_PROGRAM}", MAIN_PROGRAM])
+        folder = posixpath.dirname(main) if main is not None else FOLDER
+        found = programs(host, self._run, folder)
+        versions = {name: package.version for name, package in installed.items() if name in PACKAGES}
+        version = one_version(versions, found)
+        config_path = config_file(host, folder)
+        settings: dict[str, t.Any] = self._try(lambda: self._settings(config_path, bool(versions or found)), {})
+        return {
+            "gpu": {"present": gpu.present, "evidence": gpu.evidence, "driver_version": gpu.driver},
+            "package_manager": None if manager is None else manager.name,
+            "packages": {name: {"version": own.version, "held": own.held} for name, own in installed.items()},
+            "programs": {name: program._asdict() for name, program in found.items()},
+            "version": version,
+            # Where there is nothing of the toolkit, nothing of it is missing.
+            "differences": differences(versions, found, folder) if versions or found else [],
+            "open_cves": [] if version is None else [entry._asdict() for entry in open_vulnerabilities(version)],
+            "config_path": config_path,
+            "config_exists": host.exists(config_path),
+            "settings": settings,
+            "unsafe_settings": unsafe(settings),
+            "conflicting_sources": [] if manager is None else self._conflicting(manager.name),
+            "repository_files": written(host),
+            "gpu_containers": running(host),
+            "reboot_required": reboot_required(host, manager),
+            "problems": self._problems,
+        }
+
+    def _try(self, look: t.Callable[[], _Found], otherwise: _Found) -> _Found:
+        try:
+            return look()
+        except GpufleetError as error:
+            self._problems.append(str(error))
+            return otherwise
+
+    def _installed(self, manager: PackageManager | None) -> dict[str, Package]:
+        if manager is None:
+            return {}
+        if not manager.readable:
+            self._problems.append(f"Only {manager.name} of a running host can tell which packages are installed.")
+            return {}
+        found: dict[str, Package] = self._try(lambda: manager.installed([*PACKAGES, *FORMER_PACKAGES]), {})
+        for name, package in found.items():
+            if not package.whole:
+                self._problems.append(f"The package {name} is only half installed: a run was cut off.")
+        return found
+
+    def _settings(self, path: str, has_toolkit: bool) -> dict[str, t.Any]:
+        content = self._host.read(path)
+        if content is None and not has_toolkit:
+            return {}
+        data = TomlDocument.from_bytes(path, content or b"").data
+        return effective(data, self._host.exists(REAL_LDCONFIG))
+
+    def _conflicting(self, family: str) -> list[dict[str, t.Any]]:
+        found = conflicts(self._host, family)
+        whole = [{"path": path, "line": None, "address": None} for path in found.files]
+        return whole + [entry._asdict() for entry in found.mixed]
