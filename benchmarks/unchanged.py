@@ -78,9 +78,11 @@ CASES = {
     # The playbook itself, once for each repetition: a play of its own for every host, as with serial: 1.
     "site": (
         "\n- import_playbook: gpufleet.nvidia.site\n"
-        '  vars: {nvidia_runtime_host_root: "{{ tree }}", nvidia_runtime_set_as_default: true}\n'
+        '  vars: {nvidia_runtime_host_root: "{{ tree }}", nvidia_runtime_set_as_default: true,\n'
+        '         nvidia_toolkit_host_root: "{{ tree }}", nvidia_toolkit_source: existing}\n'
     ),
 }
+TOOLKIT = ("nvidia-container-runtime", "nvidia-container-runtime-hook", "nvidia-container-cli", "nvidia-ctk")
 # These stand in place of plays, not in one.
 PLAYBOOKS = ("site",)
 
@@ -90,7 +92,7 @@ def prepare(folder: Path) -> None:
     tree = folder / "host"
     for name in ("etc/docker", "etc/containerd", "usr/bin", "var/lib"):
         (tree / name).mkdir(parents=True)
-    for program in ("dockerd", "nvidia-container-runtime"):
+    for program in ("dockerd", *TOOLKIT):
         (tree / "usr/bin" / program).write_text("")
         (tree / "usr/bin" / program).chmod(0o755)
     configuration = '{\n  "log-driver": "journald",\n  "features": {"buildkit": true}\n}\n'

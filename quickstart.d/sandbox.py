@@ -52,11 +52,18 @@ _ENTRIES: dict[str, dict[tuple[str, ...], t.Any]] = {
             "io.containers.trace-syscall", "io.kubernetes.cri-o.Devices",
         ],
     },
+    # The first is switched on where it stands commented out, the second was not mentioned.
+    "etc/nvidia-container-runtime/config.toml": {
+        ("accept-nvidia-visible-devices-as-volume-mounts",): True,
+        ("accept-nvidia-visible-devices-envvar-when-unprivileged",): False,
+    },
 }  # fmt: skip
 # What a diff must never show: the passwords in the files of the sandbox.
 _SECRET = "not-for-a-log"  # noqa: S105
+_PURGE = {"nvidia_runtime_purge_backups": True, "nvidia_toolkit_purge_backups": True}
 _ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
 _RECAP = re.compile(r"^sandbox\s+: ok=\d+\s+changed=(\d+)\s", re.MULTILINE)
+_COMMENTED_OUT = re.compile(r"\s*#\s*[\w.-]+\s*=")
 _DIFF_LINE = re.compile(r"^[-+].*$", re.MULTILINE)
 
 
@@ -144,6 +151,9 @@ class Sandbox:
                 "ansible_connection": "local",
                 "ansible_python_interpreter": node_python,
                 "ansible_remote_tmp": str(work / "ansible-tmp"),
+                "nvidia_toolkit_source": "existing",
+                "nvidia_toolkit_profile": "kubernetes_hardened",
+                "nvidia_toolkit_host_root": str(self.root),
                 "nvidia_runtime_host_root": str(self.root),
                 "nvidia_runtime_set_as_default": True,
                 "nvidia_runtime_enable_cdi": True,
@@ -180,9 +190,9 @@ class Sandbox:
             self._configured(name, original[name].content if name in original else b"", entries)
         configured, identities = _snapshot(self.root), _identities(self.root)
         self._tell(
-            "The same diff, now written: the NVIDIA runtime is registered with Docker, containerd and CRI-O and the\n"
-            "   default, CDI is on, every other setting keeps its value and every comment its place, and no password\n"
-            "   appears in a diff."
+            "The same diff, now written: the toolkit's configuration is hardened for Kubernetes, the NVIDIA runtime\n"
+            "   is registered with Docker, containerd and CRI-O and the default, CDI is on, every other setting keeps\n"
+            "   its value and every comment its place, and no password appears in a diff."
         )
 
         self._headline("3. A second run")
@@ -194,7 +204,7 @@ class Sandbox:
         self._tell("changed=0; no file was written again, not even with the same content.")
 
         self._headline("4. Everything back (remove)")
-        changed, _output = self._play("remove", "--extra-vars", json.dumps({"nvidia_runtime_purge_backups": True}))
+        changed, _output = self._play("remove", "--extra-vars", json.dumps(_PURGE))
         self._expect(changed > 0, "the removal reports no change")
         self._unchanged(original, "the removal leaves the host other than it was")
         self._tell(f"All {len(original)} files and directories are what they were: bytes, owner, group and mode.")
@@ -229,7 +239,8 @@ class Sandbox:
         self._expect(new == entries, f"in {name} there is other than expected: {new}")
         lost = [path for path in before if path not in after]
         self._expect(not lost, f"{name} has lost {lost}")
-        comments = [line for line in original.decode().splitlines() if "#" in line]
+        lines = original.decode().splitlines()
+        comments = [line for line in lines if "#" in line and not _COMMENTED_OUT.match(line)]
         remaining = iter(content.decode().splitlines())
         self._expect(all(line in remaining for line in comments), f"comments of {name} have changed")
 

@@ -2,72 +2,15 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The role's variables stand in three places; they must say the same."""
+"""What the role nvidia_runtime decides by its variables."""
 
 from __future__ import annotations
 
-import re
-import typing as t
-from pathlib import Path
-
 import pytest
 
-yaml = pytest.importorskip("yaml")
+from ansible_collections.gpufleet.nvidia.tests.unit.roles.role_files import Role
 
-ROLE = Path(__file__).resolve().parents[3] / "roles" / "nvidia_runtime"
-# "Leave it alone" is an answer, so there is no default.
-WITHOUT_DEFAULT = {
-    "nvidia_runtime_set_as_default",
-    "nvidia_runtime_enable_cdi",
-    "nvidia_runtime_config_path",
-    "nvidia_runtime_drop_in_path",
-    "nvidia_runtime_type",
-    "nvidia_runtime_engine_version",
-}
-# Handlers are far from the place where the role was told its variables: they find these in what is noted for them.
-OF_HANDLERS = {
-    "nvidia_runtime_before_restart",
-    "nvidia_runtime_after_restart",
-    "nvidia_runtime_verify_image",
-    "nvidia_runtime_verify_command",
-}
-WITHOUT_DEFAULT |= OF_HANDLERS
-
-
-def load(name: str) -> t.Any:
-    return yaml.safe_load((ROLE / name).read_text(encoding="utf-8"))
-
-
-def tasks(folder: str) -> list[Path]:
-    return sorted((ROLE / folder).glob("*.yml"))
-
-
-def options() -> dict[str, dict[str, t.Any]]:
-    found: dict[str, dict[str, t.Any]] = load("meta/argument_specs.yml")["argument_specs"]["main"]["options"]
-    return found
-
-
-def test_every_default_is_specified_with_the_same_value() -> None:
-    defaults = load("defaults/main.yml")
-    assert defaults == {name: option["default"] for name, option in options().items() if "default" in option}
-    assert set(options()) - set(defaults) == WITHOUT_DEFAULT
-
-
-def test_every_variable_used_is_specified_or_the_role_s_own() -> None:
-    text = "".join(path.read_text(encoding="utf-8") for folder in ("tasks", "handlers") for path in tasks(folder))
-    own = set(load("vars/main.yml")) | set(re.findall(r"(?:register|loop_var): (\w+)", text))
-    # What hooks are told.
-    own.add("nvidia_runtime_restarts")
-    text += (ROLE / "vars/main.yml").read_text(encoding="utf-8")
-    used = set(re.findall(r"(?<!\.)\bnvidia_runtime_\w+", text))
-    assert used - own == set(options()) & used
-    assert set(options()) <= used
-
-
-def test_variables_without_default_are_omitted_where_they_are_not_set() -> None:
-    text = (ROLE / "tasks/main.yml").read_text(encoding="utf-8")
-    for name in WITHOUT_DEFAULT - OF_HANDLERS:
-        assert f"{name} | default(omit)" in text
+load = Role("nvidia_runtime").load
 
 
 @pytest.mark.parametrize(
@@ -110,10 +53,3 @@ def test_what_was_cut_off_is_begun_again_by_the_means_at_hand(mode: str, signala
     item = {"item": "docker", "pending_action": "none", "restart_action": "none"}
     known = {"nvidia_runtime_unfinished": ["docker"], "nvidia_runtime_restart_mode": mode}
     assert action.render(item=item, nvidia_runtime_signalable=signalable, **known).strip() == expected
-
-
-def test_engines_are_treated_in_the_same_order_in_every_run() -> None:
-    """These filters go by the hash of their items, which differs from one run to the next."""
-    for path in [*tasks("tasks"), *tasks("handlers"), ROLE / "vars/main.yml"]:
-        text = path.read_text(encoding="utf-8")
-        assert not re.findall(r"\|\s*(union|difference|intersect|symmetric_difference)\b", text)

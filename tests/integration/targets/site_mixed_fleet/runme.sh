@@ -12,5 +12,5 @@ run judge.yml --extra-vars stage=configured "$@"
 run gpufleet.nvidia.site "$@" | tee "$trees/second"
 # A host whose line of the recap shows a change.
 if grep -E '^[a-z-]+ +: ok=.* changed=[1-9]' "$trees/second"; then exit 1; fi
-run gpufleet.nvidia.remove --extra-vars nvidia_runtime_purge_backups=true "$@"
+run gpufleet.nvidia.remove --extra-vars 'nvidia_runtime_purge_backups=true nvidia_toolkit_purge_backups=true' "$@"
 run judge.yml --extra-vars stage=removed "$@"

@@ -1,0 +1,91 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""A role's variables stand in three places; they must say the same."""
+
+from __future__ import annotations
+
+import re
+import typing as t
+
+import pytest
+
+from ansible_collections.gpufleet.nvidia.tests.unit.roles.role_files import Role
+
+# "Leave it alone" is an answer, so there is no default: these are left out of a module's parameters.
+OMITTED = {
+    "nvidia_runtime": {
+        "nvidia_runtime_set_as_default",
+        "nvidia_runtime_enable_cdi",
+        "nvidia_runtime_config_path",
+        "nvidia_runtime_drop_in_path",
+        "nvidia_runtime_type",
+        "nvidia_runtime_engine_version",
+    },
+    "nvidia_toolkit": {
+        "nvidia_toolkit_version",
+        "nvidia_toolkit_hold",
+        "nvidia_toolkit_minimum_version",
+        "nvidia_toolkit_profile",
+        "nvidia_toolkit_debug",
+    },
+}
+# These have none either, and are asked for in other ways.
+ASKED_FOR = {
+    # Handlers are far from the place where the role was told its variables: they find these in what is noted for them.
+    "nvidia_runtime": {
+        "nvidia_runtime_before_restart",
+        "nvidia_runtime_after_restart",
+        "nvidia_runtime_verify_image",
+        "nvidia_runtime_verify_command",
+    },
+    "nvidia_toolkit": {
+        "nvidia_toolkit_repository_url",
+        "nvidia_toolkit_key",
+        "nvidia_toolkit_proxy",
+        "nvidia_toolkit_pin_priority",
+    },
+}
+# What one role knows of another, and what hooks are told.
+FOREIGN: dict[str, set[str]] = {
+    "nvidia_runtime": {"nvidia_runtime_restarts"},
+    # For the plays that have both roles.
+    "nvidia_toolkit": set(),
+}
+
+
+@pytest.fixture(params=sorted(OMITTED))
+def role(request: pytest.FixtureRequest) -> Role:
+    name: t.Any = request.param
+    return Role(name)
+
+
+def test_every_default_is_specified_with_the_same_value(role: Role) -> None:
+    defaults = role.load("defaults/main.yml")
+    options = role.options()
+    assert defaults == {name: option["default"] for name, option in options.items() if "default" in option}
+    assert set(options) - set(defaults) == OMITTED[role.name] | ASKED_FOR[role.name]
+
+
+def test_every_variable_used_is_specified_or_the_role_s_own(role: Role) -> None:
+    own = set(role.load("vars/main.yml")) | set(re.findall(r"(?:register|loop_var): (\w+)", role.tasks()))
+    own |= FOREIGN[role.name]
+    pattern = rf"(?<!\.)\b{role.name}_\w+"
+    used = set(re.findall(pattern, role.tasks() + role.variables()))
+    defaults = (role.folder / "defaults/main.yml").read_text(encoding="utf-8")
+    # One default may be made of another.
+    used |= {name for line in defaults.splitlines() for name in re.findall(pattern, line.partition(": ")[2])}
+    assert used - own == set(role.options()) & used
+    assert set(role.options()) <= used
+
+
+def test_variables_without_default_are_omitted_where_they_are_not_set(role: Role) -> None:
+    for name in OMITTED[role.name]:
+        assert f"{name} | default(omit)" in role.tasks()
+
+
+def test_things_are_treated_in_the_same_order_in_every_run(role: Role) -> None:
+    """These filters go by the hash of their items, which differs from one run to the next."""
+    text = role.tasks() + role.variables()
+    assert not re.findall(r"\|\s*(union|difference|intersect|symmetric_difference)\b", text)
