@@ -1,0 +1,112 @@
+"""Inside a host: makes real packages of contents.py: build.py OUT --kind deb|rpm.
+
+They lie in OUT/, those that are not for the repository in OUT/other/.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import tempfile
+from pathlib import Path
+
+from contents import REVISION, Package, packages
+
+DESCRIPTION = "Stand-in for a package of the NVIDIA Container Toolkit"
+
+
+def output(*argv: str) -> str:
+    """What a command says."""
+    return subprocess.check_output(argv, text=True).strip()
+
+
+def put(file: Path, text: str, mode: int = 0o755) -> None:
+    """Write a file and the folders above it."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text)
+    file.chmod(mode)
+
+
+def depends(package: Package, exactly: str) -> list[str]:
+    """What a package needs: the others in its own version, unless it is somebody else's."""
+    return [name if package.other else name + exactly for name in package.depends]
+
+
+def deb(package: Package, folder: Path, out: Path) -> None:
+    """Make a package for dpkg."""
+    version = f"{package.version}-{REVISION}"
+    fields = {
+        "Package": package.name,
+        "Version": version,
+        "Architecture": output("dpkg", "--print-architecture"),
+        "Maintainer": "gpufleet.nvidia <gpufleet@example.invalid>",
+        "Depends": ", ".join(depends(package, f" (= {version})")),
+        "Provides": ", ".join(package.provides),
+        "Description": DESCRIPTION,
+    }
+    for path, text in package.files.items():
+        put(folder / path.lstrip("/"), text)
+    control = "".join(f"{name}: {value}\n" for name, value in fields.items() if value)
+    put(folder / "DEBIAN" / "control", control, 0o644)
+    for name, when, text in (("postinst", "configure", package.installed), ("postrm", "purge", package.purged)):
+        if text:
+            put(folder / "DEBIAN" / name, f'#!/bin/sh\nset -e\n[ "$1" = {when} ] || exit 0\n{text}')
+    # Compression is most of the time that this takes.
+    output("dpkg-deb", "--root-owner-group", "-Zgzip", "-z1", "--build", str(folder), str(out))
+
+
+def rpm(package: Package, folder: Path, out: Path) -> None:
+    """Make a package for rpm."""
+    for path, text in package.files.items():
+        put(folder / "files" / path.lstrip("/"), text)
+    lines = [
+        f"Name: {package.name}",
+        f"Version: {package.version}",
+        f"Release: {REVISION}",
+        f"Summary: {DESCRIPTION}",
+        "License: GPL-3.0-or-later",
+        "AutoReqProv: no",
+        *(f"Requires: {name}" for name in depends(package, f" = {package.version}-{REVISION}")),
+        *(f"Provides: {name}" for name in package.provides),
+        "%description",
+        DESCRIPTION,
+        "%install",
+        "mkdir -p %{buildroot}",
+        *([f"cp -a {folder}/files/. %{{buildroot}}/"] if package.files else []),
+    ]
+    if package.installed:
+        lines += ["%post", package.installed]
+    if package.purged:
+        lines += ["%postun", 'if [ "$1" = 0 ]; then', package.purged, "fi"]
+    lines += ["%files", *package.files]
+    put(folder / "package.spec", "\n".join(lines) + "\n", 0o644)
+    settings = {
+        "_topdir": folder / "top",
+        "_rpmdir": out,
+        "_rpmfilename": "%{NAME}-%{VERSION}-%{RELEASE}.%{ARCH}.rpm",
+        # Nothing here is to be stripped or compressed.
+        "__os_install_post": "%{nil}",
+        "debug_package": "%{nil}",
+        "_binary_payload": "w1.gzdio",
+    }
+    defines = [f"--define={name} {value}" for name, value in settings.items()]
+    output("rpmbuild", "--quiet", "-bb", *defines, str(folder / "package.spec"))
+
+
+def main() -> None:
+    """Make all packages."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--kind", choices=BUILDERS, required=True)
+    arguments = parser.parse_args()
+    for package in packages(arguments.kind):
+        out = arguments.out / "other" if package.other else arguments.out
+        out.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory() as folder:
+            BUILDERS[arguments.kind](package, Path(folder), out)
+
+
+BUILDERS = {"deb": deb, "rpm": rpm}
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,99 @@
+"""Inside a host: makes a signed repository of packages: repository.py PACKAGES ROOT --kind deb|rpm
+
+It lies in ROOT/stable/deb/ARCHITECTURE or ROOT/stable/rpm/ARCHITECTURE, as NVIDIA's does below its address; the key
+that signs it is ROOT/gpgkey, another one ROOT/wrongkey. ROOT/fingerprints.json has their fingerprints by these names.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from email.utils import formatdate
+from pathlib import Path
+
+SIGNER = "gpgkey"
+KEYS = (SIGNER, "wrongkey")
+
+
+def output(*argv: str) -> str:
+    """What a command says."""
+    return subprocess.check_output(argv, text=True).strip()
+
+
+def gpg(*arguments: str) -> str:
+    """What gpg says; it uses the keys of this run, and asks nobody for a passphrase."""
+    return output("gpg", "--batch", "--quiet", "--yes", "--pinentry-mode=loopback", "--passphrase=", *arguments)
+
+
+def make_keys(root: Path) -> None:
+    """Make the keys, and tell their public parts and fingerprints."""
+    fingerprints = {}
+    for name in KEYS:
+        gpg("--quick-generate-key", f"{name} <{name}@example.invalid>", "rsa3072", "sign", "never")
+        listed = gpg("--with-colons", "--list-keys", f"{name}@").splitlines()
+        fingerprints[name] = next(line.split(":")[9] for line in listed if line.startswith("fpr:"))
+        (root / name).write_text(gpg("--armor", "--export", f"{name}@") + "\n")
+    (root / "fingerprints.json").write_text(json.dumps(fingerprints))
+
+
+def apt(folder: Path) -> None:
+    """Write the index of a flat repository of apt's, and sign it."""
+    entries = []
+    for package in sorted(folder.glob("*.deb")):
+        content = package.read_bytes()
+        fields = {
+            "Filename": f"./{package.name}",
+            "Size": len(content),
+            "SHA256": hashlib.sha256(content).hexdigest(),
+        }
+        control = output("dpkg-deb", "--field", str(package)).splitlines()
+        entries.append("\n".join([*control, *(f"{name}: {value}" for name, value in fields.items())]))
+    index = ("\n\n".join(entries) + "\n").encode()
+    (folder / "Packages").write_bytes(index)
+    release = [
+        "Origin: gpufleet test",
+        f"Date: {formatdate(usegmt=True)}",
+        "SHA256:",
+        f" {hashlib.sha256(index).hexdigest()} {len(index)} Packages",
+    ]
+    (folder / "Release").write_text("\n".join(release) + "\n")
+    gpg("--local-user", f"{SIGNER}@", "--clearsign", "--output", str(folder / "InRelease"), str(folder / "Release"))
+
+
+def dnf(folder: Path) -> None:
+    """Sign the packages, write the index of a repository of dnf's, and sign that too."""
+    packages = [str(package) for package in sorted(folder.glob("*.rpm"))]
+    output("rpmsign", f"--define=_gpg_name {SIGNER}@", "--addsign", *packages)
+    output("createrepo_c", "--quiet", str(folder))
+    gpg("--local-user", f"{SIGNER}@", "--armor", "--detach-sign", str(folder / "repodata" / "repomd.xml"))
+
+
+def main() -> None:
+    """Make the keys and the repository."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("packages", type=Path)
+    parser.add_argument("root", type=Path)
+    parser.add_argument("--kind", choices=("deb", "rpm"), required=True)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as home:
+        os.environ["GNUPGHOME"] = home
+        arguments.root.mkdir(parents=True)
+        make_keys(arguments.root)
+        if arguments.kind == "deb":
+            folder = arguments.root / "stable" / "deb" / output("dpkg", "--print-architecture")
+        else:
+            folder = arguments.root / "stable" / "rpm" / os.uname().machine
+        folder.mkdir(parents=True)
+        for package in arguments.packages.glob(f"*.{arguments.kind}"):
+            shutil.copy(package, folder)
+        (apt if arguments.kind == "deb" else dnf)(folder)
+        output("gpgconf", "--kill", "gpg-agent")
+
+
+if __name__ == "__main__":
+    main()
