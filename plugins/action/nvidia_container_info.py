@@ -8,13 +8,10 @@ from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._shipping import S
 
 
 class ActionModule(ShippingAction):
-    """Sends along what a host may lack to read the toolkit's configuration."""
+    """Sends along what a host may lack to read the configuration of its toolkit and of its engines.
+
+    Which engines it has is known there only.
+    """
 
     def packages(self) -> tuple[str, ...]:
-        gather = self._task.args.get("gather")
-        # Ansible takes a text with commas for a list too, and nothing for the default, which is all.
-        subjects = gather.split(",") if isinstance(gather, str) else gather
-        wanted = subjects is None or (
-            isinstance(subjects, list) and "toolkit" in [str(name).strip() for name in subjects]
-        )
-        return ("tomlkit",) if wanted else ()
+        return ("tomlkit",)

@@ -149,7 +149,7 @@ class PlannedFile(t.NamedTuple):
     """One file before and after (None: no file), and the entries in it that are ours afterwards.
 
     ``like``: files whose modes it never exceeds, for it may hold what they do; a new one takes owner and mode of the
-    first.
+    first.  ``mode`` is another limit, where it is given.
     """
 
     path: str
@@ -157,6 +157,7 @@ class PlannedFile(t.NamedTuple):
     after: bytes | None
     keys: t.Mapping[tuple[str, ...], t.Any] = NOTHING
     like: tuple[str, ...] = ()
+    mode: int | None = None
 
     @property
     def changed(self) -> bool:

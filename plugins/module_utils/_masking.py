@@ -30,6 +30,7 @@ _IN_TEXT = re.compile(_PATTERN.replace("QUOTE", '"'))
 _IN_STRING = re.compile(_PATTERN.replace("QUOTE", ""))
 # password=…, also in the query of a URL.
 _ASSIGNMENT = re.compile(r"([\w.-]+)=(\"[^\"]*\"|'[^']*'|[^\s&;,\"']+)")
+_WHOLE_ASSIGNMENT = re.compile(r"([\w.-]+)=.")
 BYTE_ORDER_MARK = "\ufeff"
 
 
@@ -39,7 +40,10 @@ def mask_urls(text: str) -> str:
 
 
 def mask_urls_in_string(value: str) -> str:
-    """The same for a string that has been read."""
+    """The same for a string that has been read; one that is an assignment itself is hidden to its end, with blanks."""
+    whole = _WHOLE_ASSIGNMENT.match(value)
+    if whole is not None and is_secret(whole.group(1)):
+        return f"{whole.group(1)}={MASK}"
     return _IN_STRING.sub(MASK, _ASSIGNMENT.sub(_mask_assignment, value))
 
 

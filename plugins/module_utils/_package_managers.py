@@ -24,6 +24,10 @@ if t.TYPE_CHECKING:
 OS_RELEASE = ("/etc/os-release", "/usr/lib/os-release")
 
 
+class UnsupportedError(HostError):
+    """A distribution whose packages this collection cannot manage."""
+
+
 class Family(t.NamedTuple):
     """Distributions by their ID or ID_LIKE, what manages their packages (None: nothing that is supported yet)."""
 
@@ -57,7 +61,7 @@ def _made(
     family: Family, distribution: str, host: HostRoot, run: Runner | Commands, lock_timeout: int
 ) -> PackageManager:
     if family.make is None:
-        raise HostError(
+        raise UnsupportedError(
             f"Packages of {distribution} are not supported yet. Install the NVIDIA Container Toolkit by the"
             " distribution's own means, and set source: existing."
         )

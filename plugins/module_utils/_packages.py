@@ -67,11 +67,15 @@ class Change(t.NamedTuple):
 
 
 class Preview(t.NamedTuple):
-    """What the package manager would do: versions that come, by name, and the names of what goes or goes back."""
+    """What the package manager would do: versions that come, by name, and the names of what goes or goes back.
+
+    ``held`` are those of them whose version somebody holds.
+    """
 
     install: t.Mapping[str, str] = types.MappingProxyType({})
     remove: tuple[str, ...] = ()
     downgrade: tuple[str, ...] = ()
+    held: tuple[str, ...] = ()
 
 
 class Commands(t.NamedTuple):
@@ -102,7 +106,10 @@ class PackageManager(t.Protocol):
         """Those of which only configuration files are left."""
 
     def interrupted(self) -> bool:
-        """Whether a transaction was cut off so that nothing works before it is mended."""
+        """Whether a transaction was cut off so that nothing works before it is mended.
+
+        Waits for one that is still at work.  Raises HostError if that takes too long.
+        """
 
     def mend(self, ours: bool) -> None:
         """Bring a transaction to its end that was cut off.  Raises HostError if it is not ``ours`` to do."""
@@ -160,6 +167,21 @@ def patiently(run: Runner, argv: list[str], busy: t.Callable[[str], bool], timeo
         if not status or time.monotonic() >= deadline or not busy(output + errors):
             return status, output, errors
         time.sleep(_PAUSE)
+
+
+def outwaited(busy: t.Callable[[], bool], timeout: float) -> bool:
+    """Whether what is ``busy`` comes to an end within ``timeout`` seconds."""
+    deadline = time.monotonic() + timeout
+    while busy():
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(_PAUSE)
+    return True
+
+
+def notes_of(manager: PackageManager | None) -> list[str]:
+    """What a package manager did beside its work and people should know, in sentences."""
+    return list(getattr(manager, "notes", ()))
 
 
 def last_words(output: str, errors: str, noise: t.Callable[[str], bool]) -> list[str]:

@@ -7,7 +7,10 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import re
+import struct
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import HostError
@@ -19,17 +22,22 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import (
     PackageFile,
     Preview,
     last_words,
+    outwaited,
     patiently,
 )
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import APT_SOURCE
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import Change, Commands
 
 STATUS_FILE = "/var/lib/dpkg/status"
-# What dpkg has done since it wrote that file; entries here mean that it was cut off.
+# What dpkg has done since it wrote that file; entries here mean that it is at work, or was cut off.
 UPDATES = "/var/lib/dpkg/updates"
-SOURCE_FILE = "/etc/apt/sources.list.d/nvidia-container-toolkit.sources"
+# Who works with dpkg holds the first all the time, dpkg itself the second.
+LOCKS = ("/var/lib/dpkg/lock-frontend", "/var/lib/dpkg/lock")
+# The structure flock of fcntl(2): kind, whence, start, length, pid.
+_FLOCK = "hhqqi4x"
 
 # Nobody is asked about a configuration file: one that was edited stays.
 _CONFFILES = ("--force-confdef", "--force-confold")
@@ -43,7 +51,7 @@ _NO_SOURCES = (
 )
 # The others' lists stay as they are.
 _OUR_SOURCE = (
-    f"Dir::Etc::SourceList={SOURCE_FILE}",
+    f"Dir::Etc::SourceList={APT_SOURCE}",
     "Dir::Etc::SourceParts=/dev/null",
     "APT::Get::List-Cleanup=0",
 )
@@ -93,6 +101,12 @@ class Apt:
         return [name for name, (words, _version) in self._states(names).items() if words[2] == "config-files"]
 
     def interrupted(self) -> bool:
+        if not outwaited(lambda: bool(self._updates()) and self._lock() is not None, self.lock_timeout):
+            path, pid = self._lock() or (LOCKS[0], 0)
+            raise HostError(
+                f"Another program{f' (process {pid})' if pid > 0 else ''} is at work with dpkg and holds {path}. Run"
+                " this again when it has ended, or let lock_timeout be longer; nothing was changed."
+            )
         return bool(self._updates())
 
     def mend(self, ours: bool) -> None:
@@ -113,6 +127,14 @@ class Apt:
             found.update(states_of(self.host.read_text(path), wanted))
         return found
 
+    def _lock(self) -> tuple[str, int] | None:
+        """The lock that is held, and by which process; None if none is."""
+        for path in LOCKS:
+            pid = _locked_by(self.host.outer(path)) if self.host.exists(path) else None
+            if pid is not None:
+                return path, pid
+        return None
+
     def _updates(self) -> list[str]:
         names = [name for name in self.host.readable_entries(UPDATES) if name.isdigit()]
         return [f"{UPDATES}/{name}" for name in names]
@@ -125,7 +147,7 @@ class Apt:
         return candidates_of(output)
 
     def refresh(self, everything: bool = False) -> None:
-        options = () if everything or not self.host.exists(SOURCE_FILE) else _OUR_SOURCE
+        options = () if everything or not self.host.exists(APT_SOURCE) else _OUR_SOURCE
         argv = ["apt-get", "update", "-q", *_set("APT::Update::Error-Mode=any", *options)]
         status, output, errors = self._patiently(argv, self.commands.fetch)
         if status or _NOT_FETCHED.search(output + errors):
@@ -153,7 +175,11 @@ class Apt:
     def preview(self, change: Change, offline: bool = False) -> Preview:
         del offline  # nothing is fetched for it
         output = self._read("trying the change (apt-get -s)", ["apt-get", "-s", *self._arguments(change)])
-        return preview_of(output)
+        found = preview_of(output)
+        names = (*found.install, *found.remove)
+        # Where held packages may change, apt makes no difference between them.
+        seen = self.installed([_plain(name) for name in names])
+        return found._replace(held=tuple(name for name in names if _plain(name) in seen and seen[_plain(name)].held))
 
     def carry_out(self, change: Change) -> None:
         argv = ["apt-get", *self._arguments(change)]
@@ -164,11 +190,14 @@ class Apt:
     def _arguments(self, change: Change) -> list[str]:
         forced = [f"Dpkg::Options::={option}" for option in _CONFFILES]
         waiting = f"DPkg::Lock::Timeout={self.lock_timeout}"
-        arguments = ["-y", "-q", *_set(*forced, waiting, "Dpkg::Use-Pty=0")]
+        # Somebody's apt.conf may let every transaction take along what nothing needs any more.
+        tidying = "APT::Get::AutomaticRemove=false"
+        arguments = ["-y", "-q", *_set(*forced, waiting, "Dpkg::Use-Pty=0", tidying)]
         if change.change_held:
             arguments.append("--allow-change-held-packages")
         if not change.install and not change.files:
-            return [*arguments, "purge", *change.remove]
+            # Sources that are broken are no reason to keep packages.
+            return [*arguments, *_set(*_NO_SOURCES), "purge", *change.remove]
         if change.files:
             arguments += _set(*_NO_SOURCES)
         named = change.files or [f"{name}={version}" for name, version in change.install.items()]
@@ -250,6 +279,25 @@ def preview_of(output: str) -> Preview:
             remove.append(name)
     block = re.search(r"^The following packages will be DOWNGRADED:\n((?: .*\n)+)", output, re.MULTILINE)
     return Preview(install, tuple(remove), tuple(block.group(1).split()) if block else ())
+
+
+def _locked_by(outer: str) -> int | None:
+    """The process that holds a POSIX lock on a file, 0 if it cannot be seen from here; None if none does.
+
+    It is only asked, since even a moment's lock of ours could make another program fail.
+    """
+    question = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+    try:
+        with open(outer, "rb") as stream:
+            kind, _whence, _start, _length, pid = struct.unpack(_FLOCK, fcntl.fcntl(stream, fcntl.F_GETLK, question))
+    except OSError:
+        return None
+    return None if kind == fcntl.F_UNLCK else max(pid, 0)
+
+
+def _plain(name: str) -> str:
+    """A package's name without its architecture."""
+    return name.split(":", 1)[0]
 
 
 def _set(*settings: str) -> list[str]:

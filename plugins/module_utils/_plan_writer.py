@@ -34,10 +34,10 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import PlannedFile
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
 
-# Beside the engines: the toolkit's own configuration, and what its packages bring.
-TOOLKIT, PACKAGES = "toolkit", "packages"
+# Beside the engines: the toolkit's own configuration, what its packages bring, and what they come from.
+TOOLKIT, PACKAGES, REPOSITORY = "toolkit", "packages", "repository"
 # All in whose names records are kept.
-RECORD_OWNERS = (*ENGINES, TOOLKIT, PACKAGES)
+RECORD_OWNERS = (*ENGINES, TOOLKIT, PACKAGES, REPOSITORY)
 
 CONFIG_MODE = 0o644
 _PRIVATE_DIRECTORY = 0o700
@@ -174,7 +174,7 @@ class PlanWriter:
             remove_file(self.host, file.path)
             return
         make_directories(self.host, os.path.dirname(file.path), 0o755)
-        ceiling = 0o7777
+        ceiling = 0o7777 if file.mode is None else file.mode
         for path in file.like:
             if path != file.path and self.host.exists(path):
                 ceiling &= os.stat(self.host.outer(path)).st_mode

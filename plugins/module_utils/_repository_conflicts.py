@@ -16,6 +16,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import (
     FORMER_SOURCES,
     KEY_PATTERNS,
     REPOSITORY_FILES,
+    STAGED_KEYS,
 )
 
 if t.TYPE_CHECKING:
@@ -33,6 +34,8 @@ _OPTIONS_OR_COMMENT = re.compile(r"(\[[^]]*\])|#.*")
 _ADDRESS = re.compile(r"(?:[a-z0-9.+-]+:/*)?(?:[^/@]*@)?([^/:]*)(?::[0-9]+)?(/.*)?", re.IGNORECASE)
 # As apt (sources.list(5), apt.conf(5)) and dnf (dnf.conf(5)) spell it.
 _NO = ("no", "false", "without", "off", "disable", "0")
+# As they stand in addresses, and what apt and dnf put them in the place of.
+_ARCHITECTURES = ("$(ARCH)", "$basearch", "$arch", "amd64", "arm64", "x86_64", "aarch64", "ppc64el", "ppc64le")
 _ADDRESS_KEYS = ("baseurl", "mirrorlist", "metalink")
 
 
@@ -58,27 +61,29 @@ class Conflicts(t.NamedTuple):
     mixed: list[Mixed]
 
 
-def conflicts(host: HostRoot, family: str) -> Conflicts:
+def conflicts(host: HostRoot, family: str, address: str | None = None) -> Conflicts:
     """The sources on ``host`` for the packages that ours offers; ``family`` is ``apt`` or ``dnf``.
 
+    ``address`` is that of ours, if it is known: others must not name it, as they must not name NVIDIA's.  A file by a
+    name of NVIDIA's instructions counts, too, if each of its addresses looks like a mirror of the toolkit's packages.
     What is switched off is none, nor is a file that cannot be read.
     """
     found = Conflicts([], [])
     for path in _apt_files(host) if family == "apt" else host.glob(f"{_DNF_FOLDER}/*.repo"):
         active = _entries(path, host.read_text(path))
-        theirs = [entry for entry in active if is_former(entry.address)]
-        if path in REPOSITORY_FILES or not (theirs or (active and _has_former_name(path))):
+        theirs = [entry for entry in active if is_former(entry.address) or _is_same(entry.address, address)]
+        if path in REPOSITORY_FILES or not active:
             continue
         if theirs and len(theirs) < len(active):
             found.mixed.append(Mixed(path, theirs[0].line, _plain(theirs[0].address)))
-        else:
+        elif theirs or (_has_former_name(path) and all(_looks_like_toolkit(entry.address) for entry in active)):
             found.files.append(path)
     return found
 
 
 def written(host: HostRoot) -> list[str]:
-    """The files that the role writes for its source, as far as they are there."""
-    keys = [path for pattern in KEY_PATTERNS for path in host.glob(pattern)]
+    """The files that are ours for the sake of the source, keys that were only fetched too, as far as they are there."""
+    keys = [path for pattern in (*KEY_PATTERNS, STAGED_KEYS) for path in host.glob(pattern)]
     return [path for path in REPOSITORY_FILES if host.is_there(path)] + keys
 
 
@@ -101,6 +106,20 @@ def is_former(address: str) -> bool:
     """Whether it is one of NVIDIA's for the toolkit, by whatever way it is fetched."""
     plain = _plain(address)
     return any((plain + "/").startswith(known + "/") for known in FORMER_ADDRESSES)
+
+
+def _is_same(address: str, other: str | None) -> bool:
+    """Whether two addresses have host and path in common, be the architecture named or left open in them."""
+    return bool(other) and _comparable(address) == _comparable(str(other))
+
+
+def _comparable(address: str) -> list[str]:
+    return ["$" if part in _ARCHITECTURES else part for part in _plain(address).split("/")]
+
+
+def _looks_like_toolkit(address: str) -> bool:
+    _host, _slash, path = _plain(address).partition("/")
+    return any(name in path for name in FORMER_SOURCES)
 
 
 def _plain(address: str) -> str:

@@ -79,10 +79,9 @@ def usual_gap(layout: Layout) -> str:
     return " " if gaps.count(" ") * 2 > len(gaps) else ""
 
 
-def commented_header(layout: Layout, path: KeyPath) -> Commented | None:
-    """The first line in which the header of the table at ``path`` is commented out."""
-    lines = _commented(layout)
-    return next((line for line in lines if line.entry.node is None and line.entry.path == path), None)
+def commented_headers(layout: Layout, path: KeyPath) -> list[Commented]:
+    """The lines in which the header of the table at ``path`` is commented out."""
+    return [line for line in _commented(layout) if line.entry.node is None and line.entry.path == path]
 
 
 def _commented(layout: Layout) -> t.Iterator[Commented]:
@@ -95,8 +94,7 @@ def _commented(layout: Layout) -> t.Iterator[Commented]:
         first = found.start()
         while following < len(entries) and entries[following].first < first:
             # A header ends what a commented one has begun; so does an entry, which would not be in that table now.
-            if entries[following].node is None or header is not None:
-                table, header = _table_of(entries[following]), None
+            table, header = _table_of(entries[following]), None
             following += 1
         inside = following and entries[following - 1].end > first
         if inside or not _LIKELY.match(found.group(3)):

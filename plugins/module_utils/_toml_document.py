@@ -147,23 +147,36 @@ class TomlDocument:
         except ValueError:
             return []
 
-    def without_bare_header(self, path: KeyPath) -> TomlDocument:
-        """Remove the header of a table that holds nothing but tables: they say by themselves that it exists."""
+    def without_bare_header(self, path: KeyPath, original: TomlDocument, keep: bool) -> TomlDocument:
+        """Without the header of a table that holds nothing but tables: they say by themselves that it exists.
+
+        It may have been a comment, and then is one again, also with ``keep``.  One with a remark is somebody's own.
+        """
+        header = self.editor().bare_header(path)
+        if header is None:
+            return self
+        like = self._formerly(path, original)
+        if like is not None:
+            return self._turned_off(header, like, expected=self.data)
+        if keep or self.editor().remark(header):
+            return self
 
         def change(editor: Editor) -> None:
             editor.remove_bare_header(path)
 
-        return self._edited(path, change, self.data, deleted=True) if self.has(*path) else self
+        return self._edited(path, change, self.data, deleted=True)
 
     def without_tables_around(self, path: KeyPath, original: TomlDocument) -> TomlDocument:
         """Without empty tables around ``path``, and headers that nothing needs, unless the original has them."""
         document = self
         for depth in range(len(path) - 1, 0, -1):
             around = path[:depth]
-            if document.value(*around) == {} and not original.has(*around):
-                document = document._without_table(around, original)
+            if document.value(*around) == {}:
+                if not original.has(*around):
+                    document = document._without_table(around, original)
             elif original.editor().header(around) is None:
-                document = document.without_bare_header(around)
+                # Further out a header was bare before the entry went: somebody wants it so.
+                document = document.without_bare_header(around, original, keep=depth < len(path) - 1)
         return document
 
     def editor(self, source: TomlDocument | None = None) -> Editor:
@@ -188,40 +201,47 @@ class TomlDocument:
 
     def _with_header_on(self, path: KeyPath) -> TomlDocument:
         """With a table at ``path``, if there is but its header, commented out, and nothing else would come into it."""
-        header = None if self.has(*path) else self._commented_header(path)
-        if header is None:
+        headers = [] if self.has(*path) else self._commented_headers(path)
+        if not headers:
             return self
 
         def change(editor: Editor) -> None:
-            editor.turn_header_on(header)
+            editor.turn_header_on(headers[0])
 
         with contextlib.suppress(ConfigurationError):
-            return self._edited(path, change, _replaced(self.data, path, {}), turned=[header])
+            return self._edited(path, change, _replaced(self.data, path, {}), turned=headers[:1])
         return self
 
-    def _commented_header(self, path: KeyPath) -> Commented | None:
+    def _commented_headers(self, path: KeyPath) -> list[Commented]:
         from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_commented import (  # noqa: PLC0415
-            commented_header,
+            commented_headers,
         )
 
         try:
-            return commented_header(self.editor(), path)
+            return commented_headers(self.editor(), path)
         except ValueError:
-            return None
+            return []
 
-    def _turned_off(self, entry: Entry, like: Commented | None, default: t.Any = None) -> TomlDocument:
+    def _turned_off(
+        self, entry: Entry, like: Commented | None, default: t.Any = None, expected: t.Any = _MISSING
+    ) -> TomlDocument:
         def change(editor: Editor) -> None:
             editor.turn_off(entry, like, default)
 
-        expected = _replaced(self.data, entry.path, _MISSING)
+        if expected is _MISSING:
+            expected = _replaced(self.data, entry.path, _MISSING)
         return self._edited(entry.path, change, expected, deleted=True, turned=[entry])
 
     def _without_table(self, path: KeyPath, original: TomlDocument) -> TomlDocument:
         """Without the empty table at ``path``, whose header may have been a comment."""
-        header, like = self.editor().header(path), original._commented_header(path)
-        if header is None or like is None or self._commented_header(path) is not None:
-            return self.delete(path)
-        return self._turned_off(header, like)
+        header, like = self.editor().header(path), self._formerly(path, original)
+        if header is not None and like is not None:
+            return self._turned_off(header, like)
+        return self if header is not None and self.editor().remark(header) else self.delete(path)
+
+    def _formerly(self, path: KeyPath, original: TomlDocument) -> Commented | None:
+        """The commented header of the original that is none here."""
+        return _missing(original._commented_headers(path), self._commented_headers(path))
 
     def _set(
         self, path: KeyPath, value: t.Any, source: TomlDocument | None, heed_headers: bool = False
@@ -268,7 +288,7 @@ class TomlDocument:
             concerned = turned or [entry for entry in before if _concerns(entry, path, deleted)]
             ours = [_lines(self.text, entry) for entry in concerned]
         except (ValueError, ConfigurationError) as error:
-            raise self._lossy(path) from error
+            raise self._lossy(path, getattr(error, "comment", "")) from error
         document.bom = self.bom
         for depth in range(len(path) - 1, 0, -1):
             if _lookup(expected, path[:depth]) == {} and deleted and not document.has(*path[:depth]):
@@ -279,7 +299,13 @@ class TomlDocument:
             raise self._lossy(path)
         return document
 
-    def _lossy(self, path: KeyPath) -> ConfigurationError:
+    def _lossy(self, path: KeyPath, lost: str = "") -> ConfigurationError:
+        if lost:
+            return self.error(
+                path,
+                f"{'.'.join(path)} cannot be changed here without losing a comment inside its value: {lost}",
+                "Nothing was changed. Move the comment above the entry, or change it by hand.",
+            )
         return self.error(
             path,
             f"{'.'.join(path)} cannot be changed here without touching what is not ours",

@@ -9,9 +9,11 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 import typing as t
 
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._masking import mask_urls
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_commented import usual_gap
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_layout import Layout
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_reader import line_end, same, scan
@@ -24,7 +26,11 @@ _REST_OF_LINE = re.compile(r"[ \t]*(#[^\n]*?)?(?=\r?\n|\Z)")
 
 
 class UneditableError(ValueError):
-    """An edit that would take something along that is not ours."""
+    """An edit that would take something along that is not ours: a comment inside a value."""
+
+    def __init__(self, comments: t.Collection[str]) -> None:
+        super().__init__()
+        self.comment = mask_urls(min(comments))
 
 
 class Editor(Layout):
@@ -53,10 +59,20 @@ class Editor(Layout):
 
     def remove_bare_header(self, path: KeyPath) -> None:
         """Take out the header of a table that has nothing but tables in it."""
-        header = self.header(path)
-        if header is not None and not any(e.node is not None and e.table == path for e in self.entries):
+        header = self.bare_header(path)
+        if header is not None:
             self._cut_lines(header.first, header.last)
             self._changed()
+
+    def bare_header(self, path: KeyPath) -> Entry | None:
+        """The header of the table at ``path``, if there is one and no entry of its own."""
+        header = self.header(path)
+        own = any(entry.node is not None and entry.table == path for entry in self.entries)
+        return None if own else header
+
+    def remark(self, entry: Entry) -> str:
+        """What stands behind an entry or a header on its line."""
+        return self.text[entry.end : entry.last].strip()
 
     def _inline_member(self, path: KeyPath) -> tuple[Node, int] | None:
         for entry in self.entries:
@@ -89,7 +105,7 @@ class Editor(Layout):
         text, members, commas = self.text, node.members, node.commas
         member = members[index]
         if self.comments(member.node):
-            raise UneditableError
+            raise UneditableError(self.comments(member.node))
         if len(members) == 1 and not self.comments(node):
             return self._splice((node.start + 1, node.end - 1, ""))
         end = commas[index] + 1 if index < len(commas) else member.node.end
@@ -118,10 +134,13 @@ class Editor(Layout):
         lost = self.comments(node) - (self.source.comments(source) if self.source and source else set())
         if isinstance(old, list) and isinstance(value, list) and (source is None or lost):
             kept, surplus = _common_start(old, value)
-            if kept or not old or not value:
+            if lost and old and value:
+                if self._replace_between(path, old, value):
+                    return None
+            elif kept or not old or not value:
                 return self._replace_elements(path, surplus, value[kept:])
         if lost:
-            raise UneditableError
+            raise UneditableError(lost)
         return self._splice((node.start, node.end, self._spelled(path, value)))
 
     def _replace_elements(self, path: KeyPath, surplus: list[int], items: list[t.Any]) -> None:
@@ -132,6 +151,42 @@ class Editor(Layout):
         member = self.member(path)
         if member is not None and items:
             self._append(member.node, [self._value(item) for item in items])
+
+    def _replace_between(self, path: KeyPath, old: list[t.Any], value: list[t.Any]) -> bool:
+        """The same, with new elements between those that stay with their comments; False if none stays."""
+        before, after = ([self._value(item) for item in items] for items in (old, value))
+        steps = difflib.SequenceMatcher(None, before, after, autojunk=False).get_opcodes()
+        if all(kind != "equal" for kind, *_places in steps):
+            return False
+        for _kind, first, last, start, end in reversed([step for step in steps if step[0] != "equal"]):
+            for index in reversed(range(first, last)):
+                self._remove_member(self._array(path), index)
+            items = [self._value(item) for item in value[start:end]]
+            node = self._array(path)
+            if items and first < len(node.members):
+                self._insert_before(node, first, items)
+            elif items:
+                self._append(node, items)
+        return True
+
+    def _array(self, path: KeyPath) -> Node:
+        member = self.member(path)
+        if member is None:
+            raise ValueError(path)
+        return member.node
+
+    def _insert_before(self, node: Node, index: int, items: list[str]) -> None:
+        """Put items before an element of an array, and before the comments above it."""
+        element = node.members[index]
+        at = node.commas[index - 1] + 1 if index else node.start + 1
+        lead, newline, indent = self.text[at : element.start].rpartition("\n")
+        if not newline:
+            return self._splice((element.start, element.start, "".join(f"{item}, " for item in items)))
+        rest = _REST_OF_LINE.match(self.text, at)
+        if rest is None:
+            raise ValueError(lead)
+        added = "".join(f"{self.newline}{indent}{item}," for item in items)
+        return self._splice((rest.end(), rest.end(), added))
 
     def insert(self, path: KeyPath, value: t.Any) -> None:
         """Write ``value`` at ``path``, where nothing stands yet."""
@@ -252,7 +307,7 @@ class Editor(Layout):
     def turn_off(self, entry: Entry, like: Commented | None, default: t.Any) -> None:
         """Make a comment of the line of an entry or a header, in the words of ``like`` or else with ``default``."""
         if entry.node is not None and self.comments(entry.node):
-            raise UneditableError
+            raise UneditableError(self.comments(entry.node))
         lead, remark = self._indent_of(entry), self.text[entry.end : entry.last]
         if like is not None and like.entry.raws == entry.raws and like.indent_when_on == lead:
             off = like.without_remark

@@ -49,16 +49,23 @@ FORMER_ADDRESSES = (
     "nvidia.github.io/nvidia-docker",
     "nvidia.github.io/nvidia-container-runtime",
 )
-# What the role nvidia_toolkit writes (its vars/main.yml); keys carry their fingerprint in their names.
+# What nvidia_toolkit_install writes for the role nvidia_toolkit, under names that nobody else's instructions use.
+DNF_REPOSITORY = "gpufleet-nvidia-container-toolkit"
+APT_SOURCE = "/etc/apt/sources.list.d/gpufleet-nvidia-container-toolkit.sources"
+DNF_SOURCE = "/etc/yum.repos.d/gpufleet-nvidia-container-toolkit.repo"
 REPOSITORY_FILES = (
-    "/etc/apt/sources.list.d/nvidia-container-toolkit.sources",
-    "/etc/apt/preferences.d/nvidia-container-toolkit",
-    "/etc/apt/apt.conf.d/95nvidia-container-toolkit-proxy",
-    "/etc/yum.repos.d/nvidia-container-toolkit.repo",
+    APT_SOURCE,
+    "/etc/apt/preferences.d/gpufleet-nvidia-container-toolkit",
+    "/etc/apt/apt.conf.d/95gpufleet-nvidia-container-toolkit",
+    DNF_SOURCE,
 )
+# Keys carry sixteen hexadecimal digits of their fingerprints in their names.
+_SHORT_FINGERPRINT = "[0-9A-Fa-f]" * 16
 KEY_PATTERNS = (
-    "/usr/share/keyrings/nvidia-container-toolkit-*.asc",
-    "/etc/pki/rpm-gpg/RPM-GPG-KEY-nvidia-container-toolkit-*",
+    f"/usr/share/keyrings/gpufleet-nvidia-container-toolkit-{_SHORT_FINGERPRINT}.asc",
+    f"/etc/pki/rpm-gpg/RPM-GPG-KEY-gpufleet-nvidia-container-toolkit-{_SHORT_FINGERPRINT}",
 )
+# Where the role keeps those that it fetched, until they are in their places.
+STAGED_KEYS = f"/var/cache/gpufleet-nvidia-key-{_SHORT_FINGERPRINT}.asc"
 # Where it keeps packages that the controller sends.
 PACKAGE_CACHE = "/var/cache/gpufleet-nvidia/packages"

@@ -17,13 +17,12 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_plan import 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_settings import (
     BY_PATH,
     SETTINGS,
-    TABLES,
     default_of,
     dotted,
     effective,
     unsafe,
 )
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_values import fits, kind_of
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_values import kind_of, unfit
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import FileRecord
@@ -61,6 +60,8 @@ class ConfigFile(t.NamedTuple):
         asked = wishes.asked()
         for path in sorted(asked, key=_place):
             edit.put(path, asked[path])
+        for path, loud in wishes.silenced().items():
+            edit.silence(path, loud)
         if wishes.exclusive and self.content is not None:
             give_back(edit)
         plan = self._plan(edit)
@@ -82,7 +83,7 @@ class ConfigFile(t.NamedTuple):
         file = edit.outcome()
         final = TomlDocument.from_bytes(self.path, file.after or b"")
         settings = effective(final.data, self.real_ldconfig)
-        warnings = (*_unfit(final), *unsafe(settings))
+        warnings = (*unfit(final), *unsafe(settings))
         return ToolkitPlan(file, settings, _changed(edit.before, final), warnings)
 
 
@@ -92,6 +93,18 @@ class _ConfigEdit(FileEdit[TomlDocument]):
     def __init__(self, file: ConfigFile) -> None:
         super().__init__(TomlDocument.from_bytes, file.path, file.content, file.record)
         self._real_ldconfig = file.real_ldconfig
+
+    def silence(self, path: KeyPath, loud: tuple[t.Any, ...]) -> None:
+        """Give back what is ours at ``path``; what is one of the ``loud`` values without us is reset.
+
+        So a log that a person keeps elsewhere, or a level of their own, stays.
+        """
+        ours = self.owns(path)
+        theirs = self.original.value(*path) if ours else self.document.value(*path)
+        if theirs in loud:
+            self.put(path, None)
+        elif ours:
+            self.give_back(path)
 
     def put(self, path: KeyPath, value: t.Any) -> None:
         """Make the setting at ``path`` say ``value``; None makes it what it is when nobody has set it."""
@@ -106,7 +119,7 @@ class _ConfigEdit(FileEdit[TomlDocument]):
         document, original, setting = self.document, self.original, BY_PATH.get(path)
         if not document.has(*path):
             return document
-        if not original.has(*path):
+        if not original.has(*path) and (original.commented(path) or not self._rewritten):
             # It came after us, most likely from us.
             return document.turn_off(path, None, original)
         default = None if setting is None else default_of(setting, self._real_ldconfig)
@@ -114,15 +127,24 @@ class _ConfigEdit(FileEdit[TomlDocument]):
             return document.turn_off(path, default, original)
         return document.turn_on(path, default, original)
 
+    @property
+    def _rewritten(self) -> bool:
+        """Whether the packages have written the file anew since: then it has lines that neither we nor others wrote.
+
+        A setting of ours that is taken back then is what they write.
+        """
+        others = [s for s in SETTINGS if s.default is not None and not s.commented and s.path not in self.recorded()]
+        return self.record is not None and any(
+            self.before.has(*s.path) and not self.original.has(*s.path) for s in others
+        )
+
     def give_back(self, path: KeyPath) -> None:
         """Put back what stood at ``path`` before us, unless somebody changed it since."""
         if not self.owns(path):
             return
         document, original = self.document, self.original
         if not original.has(*path):
-            self.document = document.turn_off(path, None, original)
-        elif document.has(*path):
-            self.document = document.restore(path, original)
+            self.document = self._reset(path)
         else:
             self.document = document.turn_on(path, original.value(*path), original)
 
@@ -130,14 +152,25 @@ class _ConfigEdit(FileEdit[TomlDocument]):
         """The file; one that was made by us goes with the last of our settings."""
         made_by_us = self.content is None or (self.record is not None and self.record.created)
         after = None if made_by_us and self.emptied else self.document.to_bytes()
-        final = TomlDocument.from_bytes(self.path, after or b"")
-        candidates = {**((self.record.keys or {}) if self.record is not None else {}), **self.wanted}
-        keys = {
+        keys = self._keys(TomlDocument.from_bytes(self.path, after or b""))
+        if not keys and self.record is not None and self.record.restorable(self.content):
+            # All values are those of before, if perhaps in other words, and the record goes now.
+            after = self.record.original
+        return PlannedFile(self.path, self.content, after, keys)
+
+    def _keys(self, final: TomlDocument) -> dict[KeyPath, t.Any]:
+        """Our settings in ``final``: what somebody else had set to the wanted value already is not ours."""
+        recorded = (self.record.keys or {}) if self.record is not None else {}
+        written = {
             path: value
-            for path, value in candidates.items()
+            for path, value in self.wanted.items()
+            if path in recorded or not same(self.before.value(*path), value)
+        }
+        return {
+            path: value
+            for path, value in {**recorded, **written}.items()
             if same(final.value(*path), value) and not same(self.original.value(*path), value)
         }
-        return PlannedFile(self.path, self.content, after, keys)
 
 
 def _place(path: KeyPath) -> tuple[int, KeyPath]:
@@ -149,12 +182,3 @@ def _changed(before: TomlDocument, after: TomlDocument) -> tuple[str, ...]:
     old, new = dict(leaves(before.data)), dict(leaves(after.data))
     paths = [path for path in {**old, **new} if path not in old or path not in new or not same(old[path], new[path])]
     return tuple(map(dotted, sorted(paths, key=_place)))
-
-
-def _unfit(document: TomlDocument) -> list[str]:
-    """What a person wrote into the file that the toolkit cannot read, with its place."""
-    unfit = [(path, "a table") for path in sorted(TABLES) if not isinstance(document.value(*path) or {}, dict)]
-    there = [setting for setting in SETTINGS if document.has(*setting.path)]
-    unfit += [(s.path, kind_of(s)) for s in there if not fits(s, document.value(*s.path))]
-    advice = "The toolkit cannot read that. Correct it by hand or with the option settings."
-    return [str(document.error(path, f"{dotted(path)} should be {kind}", advice)) for path, kind in unfit]

@@ -16,7 +16,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._plan_writer impor
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import load_record
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import CONFIG_FILE
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_config_plan import ConfigFile
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_settings import REAL_LDCONFIG
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_settings import REAL_LDCONFIG, shown
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import PlannedFile
@@ -35,7 +35,7 @@ class ToolkitOptions(t.NamedTuple):
 
 
 class ToolkitOutcome(t.NamedTuple):
-    """What was found and done, or would be done in check mode."""
+    """What was found and done, or would be done in check mode; secrets in ``settings`` are hidden."""
 
     changed: bool
     files: list[PlannedFile]
@@ -81,7 +81,7 @@ class ToolkitConfiguration:
             files=[plan.file] if plan.file.changed else [],
             backup_files=backups,
             path=self.path,
-            settings=plan.settings,
+            settings=shown(plan.settings),
             changed_keys=list(plan.changed_keys),
             warnings=list(plan.warnings),
         )

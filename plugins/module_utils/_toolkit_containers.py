@@ -56,6 +56,8 @@ _BUNDLES = (
     _Bundles("containerd", "/run/containerd", *_TASKS),
     _Bundles("docker", "/run/docker/containerd/daemon", *_TASKS),
     _Bundles("k3s", "/run/k3s/containerd", *_TASKS),
+    _Bundles("k0s", "/run/k0s/containerd", *_TASKS),
+    _Bundles("microk8s", "/var/snap/microk8s/common/run/containerd", *_TASKS),
     _Bundles("crio", "/run/containers", *_STORAGE),
     # CRI-O has copies of its own there.
     _Bundles("podman", "/var/lib/containers", *_STORAGE, pid_root="/run/containers"),

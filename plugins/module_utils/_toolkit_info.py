@@ -14,6 +14,8 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu_links import 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu_presence import gpu_of
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._package_managers import manager_of
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import reboot_required
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._plan_writer import TOOLKIT
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import load_records
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._repository_conflicts import conflicts, written
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._runtime_set import MAIN_PROGRAM
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_document import TomlDocument
@@ -23,14 +25,16 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_parts imp
     FOLDER,
     differences,
     one_version,
-    open_vulnerabilities,
+    open_to,
     programs,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_settings import (
     REAL_LDCONFIG,
     effective,
+    shown,
     unsafe,
 )
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_values import unfit
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
@@ -61,23 +65,25 @@ class _Look:
         folder = posixpath.dirname(main) if main is not None else FOLDER
         found = programs(host, self._run, folder)
         versions = {name: package.version for name, package in installed.items() if name in PACKAGES}
-        version = one_version(versions, found)
+        vulnerabilities = open_to(versions, found)
         config_path = config_file(host, folder)
+        recorded: list[str] = self._try(self._recorded, [])
         settings: dict[str, t.Any] = self._try(lambda: self._settings(config_path, bool(versions or found)), {})
         return {
             "gpu": {"present": gpu.present, "evidence": gpu.evidence, "driver_version": gpu.driver},
             "package_manager": None if manager is None else manager.name,
             "packages": {name: {"version": own.version, "held": own.held} for name, own in installed.items()},
             "programs": {name: program._asdict() for name, program in found.items()},
-            "version": version,
+            "version": one_version(versions, found),
             # Where there is nothing of the toolkit, nothing of it is missing.
             "differences": differences(versions, found, folder) if versions or found else [],
-            "open_cves": [] if version is None else [entry._asdict() for entry in open_vulnerabilities(version)],
+            "open_cves": None if vulnerabilities is None else [entry._asdict() for entry in vulnerabilities],
             "config_path": config_path,
             "config_exists": host.exists(config_path),
-            "settings": settings,
+            "settings": shown(settings),
             "unsafe_settings": unsafe(settings),
             "conflicting_sources": [] if manager is None else self._conflicting(manager.name),
+            "recorded_files": recorded,
             "repository_files": written(host),
             "gpu_containers": running(host),
             "reboot_required": reboot_required(host, manager),
@@ -107,8 +113,12 @@ class _Look:
         content = self._host.read(path)
         if content is None and not has_toolkit:
             return {}
-        data = TomlDocument.from_bytes(path, content or b"").data
-        return effective(data, self._host.exists(REAL_LDCONFIG))
+        document = TomlDocument.from_bytes(path, content or b"")
+        self._problems += unfit(document)
+        return effective(document.data, self._host.exists(REAL_LDCONFIG))
+
+    def _recorded(self) -> list[str]:
+        return [record.path for record in load_records(self._host, TOOLKIT) if record.engine == TOOLKIT]
 
     def _conflicting(self, family: str) -> list[dict[str, t.Any]]:
         found = conflicts(self._host, family)

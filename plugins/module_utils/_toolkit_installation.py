@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils import _toolkit_traces as traces
@@ -19,17 +20,24 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._lock import host_
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import Change, CommandError, Package
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._repository_conflicts import conflicts
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import PACKAGES
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_existing import problem_of
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_packages import (
     Outcome,
     State,
     ToolkitTask,
     explain_failure,
+    not_downloaded,
 )
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_parts import (
-    differences,
-    one_version,
-    upstream,
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_parts import differences, one_version
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_repository import (
+    RepositoryPlan,
+    address_of,
+    carry_out,
+    clean_staged,
+    forget_staged,
+    plan_of,
 )
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_undoing import Undo
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_versions import (
     LATEST,
     NotOfferedError,
@@ -54,14 +62,19 @@ class Needs(t.NamedTuple):
     hold: bool
     sources: tuple[str, ...]
     stale: tuple[str, ...]
+    repository: RepositoryPlan
 
     @property
     def transaction(self) -> bool:
         return self.packages or bool(self.former)
 
     @property
+    def files(self) -> bool:
+        return bool(self.sources or self.stale) or self.repository.changes
+
+    @property
     def something(self) -> bool:
-        return self.transaction or self.hold or bool(self.sources) or bool(self.stale)
+        return self.transaction or self.hold or self.files or self.repository.unproven
 
 
 class Installation(ToolkitTask):
@@ -73,10 +86,10 @@ class Installation(ToolkitTask):
             return self._existing(check_mode)
         wanted = self._wanted(check_mode)
         seen = self.look()
-        needs = self._needs(seen, wanted)
+        needs = self._needs(seen, wanted, foretold=check_mode)
         if not needs.something:
             if not check_mode:
-                self._try_source()
+                self._try_source(needs)
             self._check_parts(seen)
             return Outcome(changed=False, before=seen, after=seen)
         self._object(seen, needs, wanted)
@@ -96,20 +109,8 @@ class Installation(ToolkitTask):
         seen = self.look()
         found = self.ask_programs()
         versions = {name: package.version for name, package in seen.packages.items()}
-        asked = self.options.version
         version = one_version(versions, found)
-        missing = differences(versions, found)
-        problem = None
-        if not versions and not found:
-            problem = (
-                "source is existing, but nothing of the NVIDIA Container Toolkit is on this host. Install it first."
-            )
-        elif missing:
-            problem = f"source is existing, but the toolkit that is there is not of one piece: {' '.join(missing)}"
-        elif asked not in (None, LATEST) and version is not None and version != upstream(str(asked)):
-            problem = (
-                f"source is existing, and the toolkit that is there is {version}, not {asked}. Change one of the two."
-            )
+        problem = problem_of(versions, found, self.options.version, self.options.minimum_version_policy)
         if problem is not None:
             # What earlier tasks of the play would install is not there in check mode.
             if not check_mode:
@@ -128,9 +129,9 @@ class Installation(ToolkitTask):
         manager = self.manager
         return version_of_files(manager.describe(self.files), manager.architecture(), options.version)
 
-    def _needs(self, seen: State, wanted: str | None) -> Needs:
+    def _needs(self, seen: State, wanted: str | None, *, foretold: bool = False) -> Needs:
         options = self.options
-        packages = not satisfies(seen.packages, wanted) or self.manager.interrupted()
+        packages = not satisfies(seen.packages, wanted)
         # What is newest is not to be seen here, nor what files are that are still to come.
         packages = packages or wanted == LATEST or (options.source == "files" and wanted is None)
         hold = options.hold is not None and any(p.held != options.hold for p in seen.packages.values())
@@ -141,13 +142,22 @@ class Installation(ToolkitTask):
             hold,
             self._sources_in_the_way(),
             tuple(traces.stale_files(self.host, self.cache, keep)),
+            self._repository(foretold),
         )
+
+    def _repository(self, foretold: bool) -> RepositoryPlan:
+        plan = plan_of(self.host, self.repository_files, self.options.proxy, foretold=foretold)
+        # Packages that come as files prove nothing.
+        if self.repository_files is None and self.options.source != "repository":
+            return RepositoryPlan()
+        return plan
 
     def _sources_in_the_way(self) -> tuple[str, ...]:
         # Files need no source, and say nothing about those that are there.
         if not self.options.remove_conflicts or self.options.source != "repository":
             return ()
-        found = conflicts(self.host, self.manager.name)
+        family = self.manager.name
+        found = conflicts(self.host, family, address_of(self.host, self.repository_files, family))
         for entry in found.mixed:
             raise ConfigurationError(
                 entry.path,
@@ -182,7 +192,7 @@ class Installation(ToolkitTask):
     def _foretell(self, seen: State, needs: Needs, wanted: str | None) -> Outcome:
         standing = agreed(seen.packages) if not needs.packages or wanted == LATEST else None
         target = Target(standing or (wanted if wanted not in (None, LATEST) else None) or _UNKNOWN)
-        blind = self.options.pending or needs.sources or self.manager.interrupted()
+        blind = self.options.pending or needs.sources or needs.repository.to_prove or self.manager.interrupted()
         if needs.transaction and not blind:
             try:
                 target = self._choose(seen, needs, wanted, offline=True)
@@ -194,7 +204,7 @@ class Installation(ToolkitTask):
                 )
         packages = {name: Package(target.version, held=self._held_afterwards(seen, name)) for name in PACKAGES}
         former = {} if needs.former else seen.former
-        others = needs.former or needs.hold or needs.sources or needs.stale
+        others = needs.former or needs.hold or needs.files
         changed = bool(others) or packages != seen.packages
         return self._outcome(changed, seen, State(packages, former), needs, target, foretold=True)
 
@@ -206,47 +216,101 @@ class Installation(ToolkitTask):
     # -- the work, under the lock --------------------------------------------------------------------------------
 
     def _work(self, before: State, needs: Needs, wanted: str | None) -> Outcome:
-        seen = before
-        if self.manager.interrupted() or not all(package.whole for package in seen.packages.values()):
-            self.manager.mend(not all(package.whole for package in seen.packages.values()))
-            seen = self.look()
-        sources = traces.remove_sources(self.host, needs.sources, self.backup_dir)
+        undo = Undo(self.host, self.backup_dir)
         try:
-            target = self._transaction(seen, needs, wanted)
-        except GpufleetError:
-            if self.look() == seen:
-                traces.put_back(self.host, sources)
+            return self._change_host(before, needs, wanted, undo)
+        except GpufleetError as error:
+            with contextlib.suppress(GpufleetError):
+                changed = undo.changed or self.look() != before
+                error.details = {**error.details, "changed": changed}
             raise
-        self._set_holds()
-        after = self.look()
-        self._check_parts(after)
+
+    def _change_host(self, before: State, needs: Needs, wanted: str | None, undo: Undo) -> Outcome:
+        seen = before
+        if not seen.whole:
+            # Somebody who is at work with them now is waited for.
+            self.manager.interrupted()
+            seen = self.look()
+        if not seen.whole:
+            self.manager.mend(ours=True)
+            seen = self.look()
+        try:
+            backups = self._put_sources(needs, undo)
+            target = self._transaction(seen, needs, wanted)
+            self._set_holds()
+            after = self.look()
+            self._check_parts(after)
+        except GpufleetError as error:
+            self._go_back(seen, undo, error)
+            raise
+        undo.settle()
+        clean_staged(self.host, needs.repository)
         if self.cache is not None and needs.stale:
             traces.clean_cache(self.host, self.cache, needs.stale)
-        changed = after != before or bool(sources) or bool(needs.stale)
-        backups = [{"path": source.path, "backup": source.backup, "checksum": "absent"} for source in sources]
+        changed = after != before or needs.files
         return self._outcome(changed, before, after, needs, target)._replace(backups=tuple(backups))
+
+    def _put_sources(self, needs: Needs, undo: Undo) -> list[dict[str, str | None]]:
+        """Have the sources that are asked for, and none that is in their way."""
+        if not needs.sources and not needs.repository.to_prove:
+            return []
+        undo.begin([file.path for file in needs.repository.touched], needs.sources)
+        backups = traces.remove_sources(self.host, needs.sources, self.backup_dir)
+        return [*backups, *carry_out(self.host, needs.repository, self.backup_dir)]
+
+    def _go_back(self, seen: State, undo: Undo, error: GpufleetError) -> None:
+        """Leave the sources as they were, unless packages have come from the new ones."""
+        if self.look() != seen:
+            undo.settle()
+            return
+        try:
+            undo.put_back()
+        except HostError as another:
+            raise HostError(f"{error} The sources of packages could not be put back: {another}") from error
+        if undo.begun:
+            forget_staged(self.host, self.repository_files or ())
 
     def _transaction(self, seen: State, needs: Needs, wanted: str | None) -> Target:
         """Find the version, try the change, carry it out; the target that the packages now have."""
         if not needs.transaction:
-            self._try_source()
+            self._try_source(needs)
             return Target(agreed(seen.packages) or "")
         target = self._find(seen, needs, wanted)
+        failure = self._carry_out(seen, needs, target)
+        if failure is not None and self._may_be_outdated(failure) and self.look() == seen:
+            # What is still missing then is told by the first failure.
+            with contextlib.suppress(CommandError):
+                target = self._find(seen, needs, wanted, again=True)
+                failure = self._carry_out(seen, needs, target)
+        if failure is not None:
+            raise explain_failure(failure, seen, self.look()) from failure
+        return target
+
+    def _may_be_outdated(self, failure: CommandError) -> bool:
+        """Whether the lists may be older than what the mirror has by now."""
+        return self.options.source == "repository" and not_downloaded(failure)
+
+    def _carry_out(self, seen: State, needs: Needs, target: Target) -> CommandError | None:
+        """Change the packages; what the package manager failed with, None if it did not."""
         if agreed(seen.packages) == target.version and not needs.former:
-            return target
+            return None
         record = traces.note_config(self.host)
         try:
             self.manager.carry_out(self._change(needs, target))
         except CommandError as error:
-            raise explain_failure(error, seen, self.look()) from error
+            return error
         finally:
             traces.forget_config(self.host, record)
-        return target
+        return None
 
-    def _find(self, seen: State, needs: Needs, wanted: str | None) -> Target:
+    def _find(self, seen: State, needs: Needs, wanted: str | None, *, again: bool = False) -> Target:
         """The target, from lists that are as fresh as they have to be: ours are fetched first, the others' only if
         what is wanted, or what it depends on, is not to be found without."""
-        fresh = [False] if self.options.pending or needs.sources or wanted == LATEST else [None, False]
+        changed = self.options.pending or needs.sources or needs.repository.to_prove
+        fresh = [False] if changed or wanted == LATEST else [None, False]
+        if again:
+            # Ours was fetched already, or is now.
+            fresh = [None not in fresh]
         problem: HostError | None = None
         for everything in [*fresh, True] if self.options.source == "repository" else [None]:
             try:
@@ -266,9 +330,9 @@ class Installation(ToolkitTask):
                 return target
         raise problem or HostError("No package list could be asked.")
 
-    def _try_source(self) -> None:
+    def _try_source(self, needs: Needs) -> None:
         """Fetch the list of a source that has just been changed, though nothing comes from it now: does it work?"""
-        if self.options.pending and self.options.source == "repository":
+        if self.options.source == "repository" and (self.options.pending or needs.repository.to_prove):
             self.manager.refresh()
 
     def _choose(self, seen: State, needs: Needs, wanted: str | None, offline: bool = False) -> Target:
@@ -286,6 +350,8 @@ class Installation(ToolkitTask):
         self._refuse_held(seen, needs, target.version)
         if wanted == LATEST:
             self.guard_containers()
+        if not offline and self.manager.interrupted():
+            self.manager.mend(not seen.whole)
         preview = self.manager.preview(self._change(needs, target), offline)
         refuse_strangers(preview, PACKAGES, needs.former)
 
@@ -326,6 +392,7 @@ class Installation(ToolkitTask):
             after,
             target.origin if before.packages != after.packages else None,
             needs.sources,
-            needs.stale,
+            (*needs.stale, *needs.repository.staged),
+            needs.repository,
             foretold=foretold,
         )

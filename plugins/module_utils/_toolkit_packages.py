@@ -7,20 +7,26 @@
 
 from __future__ import annotations
 
+import re
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._backups import BACKUP_DIR, check_backup_dir
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import PARSED_FOLDERS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, HostError
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import reboot_required
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import notes_of, reboot_required
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import FORMER_PACKAGES, PACKAGES
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_containers import running
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_parts import (
     newest_floor,
     one_version,
-    open_vulnerabilities,
+    open_to,
     programs,
     upstream,
+)
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_repository import (
+    RepositoryFile,
+    RepositoryPlan,
+    check_files,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_traces import check_cache
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_versions import below_minimum
@@ -36,7 +42,11 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_parts import Program
 
 # Where any file would be taken for a source of packages.
-SOURCE_FOLDERS = ("/etc/apt/sources.list.d", "/etc/apt/preferences.d", "/etc/yum.repos.d")
+SOURCE_FOLDERS = ("/etc/apt/sources.list.d", "/etc/apt/preferences.d", "/etc/apt/apt.conf.d", "/etc/yum.repos.d")
+# How apt-get and dnf, 4 and 5, tell of a package that they could not fetch.
+_NOT_DOWNLOADED = re.compile(
+    r"Failed to fetch|Unable to fetch|Error downloading|Failed to download|Cannot download|Status code: 4|No more mirr"
+)
 
 
 class InstallOptions(t.NamedTuple):
@@ -47,6 +57,8 @@ class InstallOptions(t.NamedTuple):
     version: str | None = None
     files: tuple[str, ...] = ()
     pending: bool = False
+    repository_files: tuple[RepositoryFile, ...] | None = None
+    proxy: str | None = None
     hold: bool | None = None
     remove_conflicts: bool = True
     running_gpu_containers: str = "fail"
@@ -61,6 +73,11 @@ class State(t.NamedTuple):
 
     packages: dict[str, Package]
     former: dict[str, Package]
+
+    @property
+    def whole(self) -> bool:
+        """Whether none of the four was left half installed."""
+        return all(package.whole for package in self.packages.values())
 
     def lines(self) -> list[str]:
         """One line for each, for people to compare."""
@@ -80,6 +97,7 @@ class Outcome(t.NamedTuple):
     origin: str | None = None
     removed_sources: tuple[str, ...] = ()
     removed_files: tuple[str, ...] = ()
+    repository: RepositoryPlan = RepositoryPlan()
     backups: tuple[t.Mapping[str, str | None], ...] = ()
     foretold: bool = False
 
@@ -96,6 +114,8 @@ class ToolkitTask:
         check_backup_dir(host, self.backup_dir, (*PARSED_FOLDERS, *SOURCE_FOLDERS))
         self.cache = None if options.package_cache is None else check_cache(host, options.package_cache)
         self.files = tuple(host.check_path("files", path) for path in options.files)
+        files = options.repository_files
+        self.repository_files = None if files is None else check_files(files, options.proxy)
         self.warnings: list[str] = []
         self.gpu_containers: list[str] = []
         self._programs: dict[str, Program] | None = None
@@ -170,16 +190,18 @@ class ToolkitTask:
         found = self.ask_programs() if self._programs is None else self._programs
         versions = {name: package.version for name, package in outcome.after.packages.items()}
         version = one_version(versions, {} if outcome.foretold else found)
+        open_cves = open_to(versions, {} if outcome.foretold else found)
         removed = [f"{path} (source)" for path in outcome.removed_sources]
         removed += [f"{path} (file)" for path in outcome.removed_files]
+        packages_diff = {
+            "before_header": "packages",
+            "after_header": "packages",
+            "before": _text([*outcome.before.lines(), *removed]),
+            "after": _text(outcome.after.lines()),
+        }
         return {
             "changed": outcome.changed,
-            "diff": {
-                "before_header": "packages",
-                "after_header": "packages",
-                "before": _text([*outcome.before.lines(), *removed]),
-                "after": _text(outcome.after.lines()),
-            },
+            "diff": [packages_diff, *outcome.repository.diff()],
             # What is not known yet is no version.
             "version": version if version is not None and upstream(version) else None,
             "packages": {
@@ -188,15 +210,14 @@ class ToolkitTask:
             },
             "programs": {name: {"path": entry.path, "version": entry.version} for name, entry in found.items()},
             "origin": outcome.origin,
-            "open_cves": [
-                {"name": entry.name, "floor": entry.floor, "about": entry.about}
-                for entry in (open_vulnerabilities(version) if version is not None and upstream(version) else [])
-            ],
+            "open_cves": None if open_cves is None else [entry._asdict() for entry in open_cves],
             "gpu_containers": self.gpu_containers,
             "reboot_required": reboot_required(self.host, self._manager),
             "removed_sources": list(outcome.removed_sources),
+            "written_files": [file.path for file in outcome.repository.files],
+            "restored_files": [file.path for file in outcome.repository.back],
             "backup_files": [dict(backup) for backup in outcome.backups],
-            "warnings": self.warnings,
+            "warnings": [*self.warnings, *notes_of(self._manager)],
         }
 
     def _check_options(self) -> None:
@@ -205,6 +226,12 @@ class ToolkitTask:
             raise GpufleetError("files is for source: files only. Leave one of the two out.")
         if options.source == "files" and options.state == "present" and not options.files:
             raise GpufleetError("source: files needs files, the paths of all four packages on the host.")
+        if self.repository_files and options.source != "repository":
+            raise GpufleetError("repository_files is for source: repository only. Leave one of the two out.")
+        if options.minimum_version is not None and upstream(options.minimum_version) is None:
+            raise GpufleetError(
+                f"minimum_version {options.minimum_version!r} is no version. Give one such as {newest_floor()}."
+            )
         if options.source != "existing" and not self.host.live:
             raise HostError(
                 "Packages cannot be installed or removed in an offline tree: their scripts would have to run in it."
@@ -223,6 +250,11 @@ def explain_failure(error: CommandError, before: State, after: State) -> HostErr
     failure = HostError(f"{error} {state}")
     failure.details = {"changed": after != before}
     return failure
+
+
+def not_downloaded(error: CommandError) -> bool:
+    """Whether a transaction failed because a package could not be fetched, say since the lists are older than it."""
+    return any(_NOT_DOWNLOADED.search(line) for line in error.said)
 
 
 def _text(lines: t.Sequence[str]) -> str:

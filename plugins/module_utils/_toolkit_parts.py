@@ -84,6 +84,18 @@ def open_vulnerabilities(version: str) -> list[Vulnerability]:
     return [entry for entry in VULNERABILITIES if version_key(version) < version_key(entry.floor)]
 
 
+def open_to(packages: t.Mapping[str, str], programs: t.Mapping[str, Program]) -> list[Vulnerability] | None:
+    """The known vulnerabilities of the oldest part of a toolkit; None where it is there but tells no version.
+
+    ``packages`` are the installed ones with their versions, others than the toolkit's own do not count.
+    """
+    versions = [*_versions_of(packages).values(), *_told(programs).values()]
+    known = [version for version in versions if upstream(version) is not None]
+    if not known:
+        return None if versions or programs else []
+    return open_vulnerabilities(min(known, key=version_key))
+
+
 def newest_floor() -> str:
     """The oldest version without a known vulnerability."""
     return max((entry.floor for entry in VULNERABILITIES), key=version_key)

@@ -16,10 +16,12 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_settings 
     BY_PATH,
     SETTINGS,
     TABLES,
+    Setting,
     dotted,
     spelled,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_values import (
+    LEVEL_KEY,
     checked,
     checked_unknown,
     kind_of,
@@ -43,7 +45,12 @@ PROFILES: dict[str, dict[str, t.Any]] = {
 _LOGS = ("nvidia-container-cli.debug", "nvidia-container-runtime.debug")
 _DEBUG: dict[str, t.Any] = {
     **{setting.key: setting.default for setting in SETTINGS if setting.key in _LOGS},
-    "nvidia-container-runtime.log-level": "debug",
+    LEVEL_KEY: "debug",
+}
+# What a person may have turned on with the same purpose.
+_LOUD: dict[str, tuple[t.Any, ...]] = {
+    **{key: (value,) for key, value in _DEBUG.items()},
+    LEVEL_KEY: ("debug", "trace"),
 }
 
 
@@ -68,10 +75,16 @@ class Wishes(t.NamedTuple):
         found: Asked = {}
         if self.profile is not None:
             found.update(_by_path(PROFILES[self.profile]))
-        if self.debug is not None:
-            found.update(_by_path(_DEBUG if self.debug else dict.fromkeys(_DEBUG)))
+        if self.debug:
+            found.update(_by_path(_DEBUG))
         found.update(_Reader(self.allow_unknown).read(self.settings))
         return found
+
+    def silenced(self) -> dict[KeyPath, tuple[t.Any, ...]]:
+        """What ``debug`` False turns off, as far as it is not named itself: for each setting its loud values."""
+        named = self.asked()
+        loud = _by_path(_LOUD) if self.debug is False else {}
+        return {path: values for path, values in loud.items() if path not in named}
 
 
 def _by_path(settings: t.Mapping[str, t.Any]) -> Asked:
@@ -100,7 +113,7 @@ class _Reader:
             self._entry(path, value)
 
     def _entry(self, path: KeyPath, value: t.Any) -> None:
-        setting = BY_PATH.get(path)
+        setting = BY_PATH.get(path) or self._new_feature(path)
         if setting is not None:
             if isinstance(value, dict):
                 raise GpufleetError(
@@ -118,6 +131,10 @@ class _Reader:
             self._put(path, None if value is None else checked_unknown(dotted(path), value))
         else:
             raise _unknown(path)
+
+    def _new_feature(self, path: KeyPath) -> Setting | None:
+        """A switch of a newer toolkit: all in that table are booleans."""
+        return Setting(dotted(path), bool, None) if self.allow_unknown and _is_feature(path) else None
 
     def _put(self, path: KeyPath, value: t.Any) -> None:
         if path in self.found and not same(self.found[path], value):
@@ -138,7 +155,11 @@ class _Reader:
 
 
 def _inside_a_value(path: KeyPath) -> bool:
-    return any(path[:depth] in BY_PATH for depth in range(1, len(path)))
+    return any(path[:depth] in BY_PATH or _is_feature(path[:depth]) for depth in range(1, len(path)))
+
+
+def _is_feature(path: KeyPath) -> bool:
+    return path[:1] == ("features",) and len(path[1:]) == 1
 
 
 def _unknown(path: KeyPath) -> GpufleetError:

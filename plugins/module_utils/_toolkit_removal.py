@@ -10,6 +10,7 @@ from __future__ import annotations
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils import _toolkit_traces as traces
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._lock import host_lock
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import Change, CommandError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import PACKAGES
@@ -20,6 +21,13 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_packages 
     ToolkitTask,
     explain_failure,
 )
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_repository import (
+    RepositoryPlan,
+    carry_out,
+    clean_staged,
+    plan_of_removal,
+)
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_undoing import forget
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_versions import refuse_strangers
 
 if t.TYPE_CHECKING:
@@ -27,15 +35,17 @@ if t.TYPE_CHECKING:
 
 
 class Leavings(t.NamedTuple):
-    """What is to go: packages, a config.toml that they made, files that the controller sent."""
+    """What is to go: packages, a config.toml that they made, files that the controller sent, and the repository's."""
 
     packages: tuple[str, ...]
     config: FileRecord | None
     cached: tuple[str, ...]
+    repository: RepositoryPlan
 
     @property
     def something(self) -> bool:
-        return bool(self.packages or self.cached) or self.config is not None
+        mine = self.repository.changes or self.repository.unproven
+        return bool(self.packages or self.cached) or self.config is not None or mine
 
 
 class Removal(ToolkitTask):
@@ -44,12 +54,10 @@ class Removal(ToolkitTask):
     def execute(self, check_mode: bool) -> Outcome:
         """Remove what is there unless ``check_mode``.  Raises GpufleetError."""
         seen = self.look()
-        if self.options.source == "existing":
-            return Outcome(changed=False, before=seen, after=seen)
         leavings = self._leavings(seen)
         if not leavings.something:
             return Outcome(changed=False, before=seen, after=seen)
-        if seen.packages:
+        if leavings.packages and seen.packages:
             self.guard_containers()
             self.guard(
                 run_by_toolkit(self.host),
@@ -60,20 +68,25 @@ class Removal(ToolkitTask):
         if check_mode:
             if leavings.packages and not self.manager.interrupted():
                 self._preview(leavings)
-            return self._outcome(seen, State({}, seen.former), leavings, foretold=True)
+            left = {name: package for name, package in seen.packages.items() if name not in leavings.packages}
+            return self._outcome(seen, State(left, seen.former), leavings, foretold=True)
         with host_lock(self.host):
             # Another run may have worked since.
             seen = self.look()
             return self._work(seen, self._leavings(seen))
 
     def _leavings(self, seen: State) -> Leavings:
+        repository = plan_of_removal(self.host)
+        cached = tuple(traces.stale_files(self.host, self.cache, ()))
+        # What exists is not ours to remove; and where packages cannot be managed, none came from us.
+        if self.options.source == "existing" or self._manager is None:
+            return Leavings((), None, cached, repository)
         config = traces.noted_config(self.host)
         if config is not None and traces.settings_are_written(self.host):
             self._warn_of_settings(config.path)
             config = None
         packages = (*seen.packages, *self.manager.leftovers(PACKAGES))
-        cached = traces.stale_files(self.host, self.cache, ())
-        return Leavings(packages, config, tuple(cached))
+        return Leavings(packages, config, cached, repository)
 
     def _warn_of_settings(self, path: str) -> None:
         warning = (
@@ -90,17 +103,28 @@ class Removal(ToolkitTask):
     def _work(self, before: State, leavings: Leavings) -> Outcome:
         if leavings.packages:
             self._remove_packages(before, leavings)
+        try:
+            backups = self._remove_files(leavings)
+        except GpufleetError as error:
+            error.details = {**error.details, "changed": True}
+            raise
+        return self._outcome(before, self.look(), leavings)._replace(backups=tuple(backups))
+
+    def _remove_files(self, leavings: Leavings) -> list[dict[str, str | None]]:
         backups: list[dict[str, str | None]] = []
         if leavings.config is not None:
             backups = traces.remove_config(self.host, leavings.config, self.backup_dir)
         if self.cache is not None and leavings.cached:
             traces.clean_cache(self.host, self.cache, leavings.cached)
-        return self._outcome(before, self.look(), leavings)._replace(backups=tuple(backups))
+        backups += carry_out(self.host, leavings.repository, self.backup_dir)
+        clean_staged(self.host, leavings.repository)
+        if leavings.repository.unproven:
+            forget(self.host)
+        return backups
 
     def _remove_packages(self, before: State, leavings: Leavings) -> None:
-        whole = all(package.whole for package in before.packages.values())
-        if self.manager.interrupted() or not whole:
-            self.manager.mend(not whole)
+        if self.manager.interrupted() or not before.whole:
+            self.manager.mend(not before.whole)
         self._preview(leavings)
         held = {name: package.version for name, package in before.packages.items() if package.held}
         if held:
@@ -116,8 +140,15 @@ class Removal(ToolkitTask):
             raise explain_failure(error, before, after) from error
 
     def _outcome(self, before: State, after: State, leavings: Leavings, foretold: bool = False) -> Outcome:
-        removed = [*leavings.cached, *([leavings.config.path] if leavings.config is not None else [])]
-        return Outcome(changed=True, before=before, after=after, removed_files=tuple(removed), foretold=foretold)
+        config = [leavings.config.path] if leavings.config is not None else []
+        return Outcome(
+            changed=True,
+            before=before,
+            after=after,
+            removed_files=(*leavings.cached, *config, *leavings.repository.staged),
+            repository=leavings.repository,
+            foretold=foretold,
+        )
 
 
 def _purge(leavings: Leavings) -> Change:

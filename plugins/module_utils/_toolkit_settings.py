@@ -10,6 +10,7 @@ from __future__ import annotations
 import datetime
 import typing as t
 
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._masking import MASK, is_secret, mask_urls_in_string
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_plan import leaves
 
 if t.TYPE_CHECKING:
@@ -20,6 +21,8 @@ _RUNTIME = "nvidia-container-runtime"
 _MODES = f"{_RUNTIME}.modes"
 
 LDCONFIG_KEY = f"{_CLI}.ldconfig"
+# Its values are for programs, and may be passwords whatever their names.
+ENVIRONMENT_KEY = f"{_CLI}.environment"
 # Debian's ldconfig is a script around this one, where it is there.
 REAL_LDCONFIG = "/sbin/ldconfig.real"
 
@@ -74,7 +77,7 @@ SETTINGS = (
     _feature("ignore-imex-channel-requests"),
     _feature("no-additional-gids-for-device-nodes"),
     _commented(f"{_CLI}.debug", "/var/log/nvidia-container-toolkit.log"),
-    _set(f"{_CLI}.environment", []),
+    _set(ENVIRONMENT_KEY, []),
     _commented(f"{_CLI}.ldcache", "/etc/ld.so.cache"),
     _set(LDCONFIG_KEY, "@/sbin/ldconfig"),
     _set(f"{_CLI}.load-kmods", default=True),
@@ -168,14 +171,31 @@ def dotted(path: KeyPath) -> str:
 
 
 def spelled(value: t.Any) -> str:
-    """A value for a message."""
+    """A value for a message, without secrets."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, dict):
         return "a table"
     if isinstance(value, (list, tuple)):
         return "[" + ", ".join(map(spelled, value)) + "]"
-    return str(value)
+    return mask_urls_in_string(str(value))
+
+
+def shown(value: t.Any) -> t.Any:
+    """``value`` as a result may hold it: secret-looking values and user information in URLs are hidden.
+
+    Strings are judged as ``NAME=value`` too, which is how an environment is written.
+    """
+    if isinstance(value, dict):
+        return {name: MASK if _hides(name, entry) else shown(entry) for name, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [shown(entry) for entry in value]
+    return mask_urls_in_string(value) if isinstance(value, str) else value
+
+
+def _hides(name: t.Any, entry: t.Any) -> bool:
+    # Dotted keys hold no dictionaries, so that only the last name says what a value is.
+    return entry is not None and not isinstance(entry, (bool, dict)) and is_secret(str(name).rpartition(".")[2])
 
 
 def _plain(value: t.Any) -> t.Any:

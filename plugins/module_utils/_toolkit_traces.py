@@ -38,36 +38,18 @@ if t.TYPE_CHECKING:
 _OUR_FOLDER = "gpufleet-nvidia"
 
 
-class Source(t.NamedTuple):
-    """A removed source file, and all that is needed to put it back."""
-
-    path: str
-    content: bytes
-    mode: int
-    owner: tuple[int, int]
-    backup: str
-
-
-def remove_sources(host: HostRoot, paths: t.Iterable[str], backup_dir: str) -> list[Source]:
-    """Remove source files, each after a backup; returns what put_back() needs."""
-    removed = []
+def remove_sources(host: HostRoot, paths: t.Iterable[str], backup_dir: str) -> list[dict[str, str | None]]:
+    """Remove source files, each after a backup; returns where their content is kept."""
+    backups: list[dict[str, str | None]] = []
     for path in paths:
         content = host.read(path)
         if content is None:
             continue
-        status = os.stat(host.outer(path))
-        backup = _backups.save(host, backup_dir, path, content)
-        removed.append(Source(path, content, status.st_mode & 0o7777, (status.st_uid, status.st_gid), backup))
+        # Under the name of what is removed, be it reached by a link.
+        backup = _backups.save(host, backup_dir, host.resolve(path), content)
+        backups.append({"path": path, "backup": backup, "checksum": digest(None)})
         remove_file(host, path)
-    return removed
-
-
-def put_back(host: HostRoot, sources: t.Iterable[Source]) -> None:
-    """Undo remove_sources(), backups included."""
-    for source in sources:
-        folder = posixpath.dirname(source.path)
-        replace_file(host, source.path, source.content, source.mode, source.owner, parsed=(folder,))
-        _backups.remove(host, source.backup)
+    return backups
 
 
 # -- config.toml -----------------------------------------------------------------------------------------------------

@@ -10,14 +10,23 @@ import re
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_settings import spelled
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._masking import mask_urls_in_string
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_settings import (
+    ENVIRONMENT_KEY,
+    SETTINGS,
+    TABLES,
+    dotted,
+    spelled,
+)
 
 if t.TYPE_CHECKING:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_document import TomlDocument
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_settings import Setting
 
     # What is wrong with a string, as the end of "KEY should be ..."; empty if nothing is.
     Check = t.Callable[[str], str]
 
+LEVEL_KEY = "nvidia-container-runtime.log-level"
 # As Ansible's templates may deliver them.
 _WORDS = {"true": True, "yes": True, "false": False, "no": False}
 _KINDS = {bool: "true or false", str: "a string", list: "a list of strings"}
@@ -65,7 +74,7 @@ _CHECKS: dict[str, Check] = {
         f"{_VARIABLE}(?:,{_VARIABLE})*", "the name of an environment variable, or several with commas between them"
     ),
     "nvidia-container-cli.debug": _absolute,
-    "nvidia-container-cli.environment": _matching(rf"(?s){_VARIABLE}=.*", "NAME=value"),
+    ENVIRONMENT_KEY: _matching(rf"(?s){_VARIABLE}=.*", "NAME=value"),
     "nvidia-container-cli.ldcache": _absolute,
     "nvidia-container-cli.ldconfig": _ldconfig,
     "nvidia-container-cli.path": _program,
@@ -73,9 +82,7 @@ _CHECKS: dict[str, Check] = {
     "nvidia-container-cli.user": _matching(f"{_USER}(?::{_USER})?", "USER or USER:GROUP, as names or numbers"),
     "nvidia-container-runtime.debug": _absolute,
     # As the library that writes the log names them.
-    "nvidia-container-runtime.log-level": _one_of(
-        *("panic", "fatal", "error", "warn", "warning", "info", "debug", "trace")
-    ),
+    LEVEL_KEY: _one_of(*("panic", "fatal", "error", "warn", "warning", "info", "debug", "trace")),
     "nvidia-container-runtime.mode": _one_of("auto", "legacy", "cdi", "csv", "jit-cdi"),
     "nvidia-container-runtime.runtimes": _program,
     "nvidia-container-runtime.modes.cdi.default-kind": _matching(
@@ -97,18 +104,44 @@ def checked(setting: Setting, value: t.Any) -> t.Any:
         value = _WORDS.get(value.lower(), value)
     if isinstance(value, tuple):
         value = list(value)
-    if not fits(setting, value):
-        raise _error(setting, value, _KINDS[setting.kind])
-    if setting.key in _NEVER_EMPTY and not value:
-        raise _error(setting, value, "a list of at least one")
-    for text in value if setting.kind is list else [value] if setting.kind is str else []:
-        wanted = _text_problem(text) or _CHECKS.get(setting.key, _anything)(text)
-        if wanted:
-            raise _error(setting, text, wanted)
+    complaint = _complaint(setting, value)
+    if complaint:
+        raise GpufleetError(f"settings: {complaint}. Nothing was changed.")
     return value
 
 
-def fits(setting: Setting, value: t.Any) -> bool:
+def unfit(document: TomlDocument) -> list[str]:
+    """What a config.toml holds that the toolkit cannot use, in sentences with its place."""
+    advice = "The toolkit cannot use that. Correct it by hand or with the module nvidia_toolkit_config."
+    tables = [path for path in sorted(TABLES) if document.has(*path) and not isinstance(document.value(*path), dict)]
+    found = [(path, _sentence(dotted(path), document.value(*path), "a table")) for path in tables]
+    there = [setting for setting in SETTINGS if document.has(*setting.path)]
+    found += [(setting.path, _complaint_of_person(setting, document.value(*setting.path))) for setting in there]
+    return [str(document.error(path, complaint, advice)) for path, complaint in found if complaint]
+
+
+def _complaint_of_person(setting: Setting, value: t.Any) -> str:
+    """The same as for a task, but for what the toolkit accepts beyond that."""
+    # It takes an empty string as none at all, and levels in any case.
+    if value == "" and setting.kind is str and setting.commented:
+        return ""
+    return _complaint(setting, value.lower() if setting.key == LEVEL_KEY and isinstance(value, str) else value)
+
+
+def _complaint(setting: Setting, value: t.Any) -> str:
+    """What is wrong with a value, as a sentence without its end; empty if nothing is."""
+    if not _fits(setting, value):
+        return _sentence(setting.key, value, _KINDS[setting.kind])
+    if setting.key in _NEVER_EMPTY and not value:
+        return _sentence(setting.key, value, "a list of at least one")
+    for text in value if setting.kind is list else [value] if setting.kind is str else []:
+        wanted = _text_problem(text) or _CHECKS.get(setting.key, _anything)(text)
+        if wanted:
+            return _sentence(setting.key, text, wanted)
+    return ""
+
+
+def _fits(setting: Setting, value: t.Any) -> bool:
     """Whether ``value`` is of the setting's kind."""
     if setting.kind is list:
         return isinstance(value, list) and all(isinstance(item, str) for item in value)
@@ -141,7 +174,12 @@ def _text_problem(text: str) -> str:
     return "" if text.isprintable() else "a string without control characters"
 
 
-def _error(setting: Setting, value: t.Any, wanted: str) -> GpufleetError:
+def _sentence(key: str, value: t.Any, wanted: str) -> str:
+    return f"{key} is {_given(key, value)}, but should be {wanted}"
+
+
+def _given(key: str, value: t.Any) -> str:
+    if key == ENVIRONMENT_KEY:
+        return "a list that is not shown" if isinstance(value, list) else "a value that is not shown"
     # A word that stands for another kind, such as "5", is told from it by its quotes.
-    given = repr(value) if isinstance(value, str) else spelled(value)
-    return GpufleetError(f"settings: {setting.key} is {given}, but should be {wanted}. Nothing was changed.")
+    return repr(mask_urls_in_string(value)) if isinstance(value, str) else spelled(value)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, HostError
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import PACKAGES
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import FORMER_PACKAGES, PACKAGES
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_parts import (
     open_vulnerabilities,
     upstream,
@@ -94,7 +94,9 @@ def _preferred(
 
 
 def _not_offered(offers: t.Mapping[str, t.Sequence[Candidate]], wanted: str | None) -> str:
-    meant = "a version" if wanted in (None, LATEST) else f"version {wanted}"
+    unnamed = wanted in (None, LATEST)
+    meant = f"{'a version' if unnamed else f'version {wanted}'} of all four packages of the toolkit"
+    taken = " that the package manager would take by itself" if unnamed else ""
     listed = {name: _listed(offers.get(name, ())) for name in PACKAGES}
     # As a rule a repository has the same of all.
     if len(set(listed.values())) == 1:
@@ -102,8 +104,8 @@ def _not_offered(offers: t.Mapping[str, t.Sequence[Candidate]], wanted: str | No
     else:
         lines = [f"of {name} {entries}" for name, entries in listed.items()]
     return (
-        f"No source offers {meant} of all four packages of the toolkit. On offer are {'; '.join(lines)}."
-        " Choose another version, or correct the package sources."
+        f"No source offers {meant}{taken}. On offer are {'; '.join(lines)}."
+        f" {'Name a' if unnamed else 'Choose another'} version, or correct the package sources."
     )
 
 
@@ -139,11 +141,17 @@ def version_of_files(files: t.Sequence[PackageFile], architecture: str, wanted: 
 
 def refuse_strangers(preview: Preview, ours: t.Collection[str], going: t.Collection[str]) -> None:
     """Raises HostError if a change would take along what nobody asked for; ``going`` may go."""
+    held = [name for name in preview.held if _plain(name) not in (*ours, *going)]
+    if held:
+        raise HostError(
+            f"The change would also change or remove {', '.join(held)}, whose version somebody holds. Release it, or"
+            " choose a version of the toolkit that goes with it; nothing was changed."
+        )
     removed = [name for name in preview.remove if _plain(name) not in going]
     if removed:
         raise HostError(
             f"The change would also remove {', '.join(removed)}. Remove or replace these first if they are not needed;"
-            " nothing was changed." + _about_conflicts(removed)
+            " nothing was changed." + _about_conflicts(preview, removed)
         )
     older = [name for name in preview.downgrade if _plain(name) not in ours]
     if older:
@@ -153,9 +161,12 @@ def refuse_strangers(preview: Preview, ours: t.Collection[str], going: t.Collect
         )
 
 
-def _about_conflicts(removed: t.Sequence[str]) -> str:
-    known = [name for name in removed if name.startswith("nvidia-")]
-    return " Former packages of the toolkit go with remove_conflicts: true." if known else ""
+def _about_conflicts(preview: Preview, removed: t.Sequence[str]) -> str:
+    known = [name for name in removed if _plain(name) in FORMER_PACKAGES]
+    # A removal looks after no former packages.
+    if not known or not preview.install:
+        return ""
+    return " Former packages of the toolkit go with remove_conflicts: true."
 
 
 def refuse_held(held: t.Sequence[str]) -> None:
@@ -168,12 +179,19 @@ def refuse_held(held: t.Sequence[str]) -> None:
 
 
 def below_minimum(version: str, floor: str) -> str | None:
-    """What is wrong with ``version``, in a sentence; None if it is not older than ``floor``."""
+    """What is wrong with ``version``, in a sentence; None if it is not older than ``floor``.
+
+    Raises GpufleetError for a ``floor`` that is no version.
+    """
+    if upstream(floor) is None:
+        raise GpufleetError(f"minimum_version {floor!r} is no version of the toolkit. Write one like 1.19.1.")
+    if upstream(version) is None:
+        return f"Version {version!r} of the toolkit cannot be compared with {floor}, which it must not be older than."
     if version_key(version) >= version_key(floor):
         return None
     open_to = ", ".join(f"{entry.name} ({entry.about})" for entry in open_vulnerabilities(version))
     known = f" It is open to {open_to}." if open_to else ""
-    return f"Version {upstream(version) or version} of the toolkit is older than {floor}.{known}"
+    return f"Version {upstream(version)} of the toolkit is older than {floor}.{known}"
 
 
 def _plain(name: str) -> str:

@@ -65,10 +65,12 @@ EXAMPLES = r"""
     gather: [toolkit]
   register: host
 
-- name: Refuse hosts with known vulnerabilities
+- name: Refuse hosts with known vulnerabilities, and those whose toolkit tells no version
   ansible.builtin.assert:
-    that: host.toolkit.open_cves | length == 0
-    fail_msg: "{{ host.toolkit.open_cves | map(attribute='name') | join(', ') }}"
+    that:
+      - host.toolkit.open_cves is not none
+      - host.toolkit.open_cves | length == 0
+    fail_msg: "{{ host.toolkit.open_cves | default([], true) | map(attribute='name') | join(', ') }}"
 
 - name: Look into an image that is being built
   gpufleet.nvidia.nvidia_container_info:
@@ -281,7 +283,9 @@ toolkit:
       elements: str
       sample: []
     open_cves:
-      description: The known vulnerabilities of RV(toolkit.version).
+      description:
+        - The known vulnerabilities of the oldest version that any package or program of the toolkit has. Empty if there
+          is nothing of the toolkit, null if there is but none of it tells a version.
       type: list
       elements: dict
       contains:
@@ -309,6 +313,8 @@ toolkit:
       description:
         - The settings in effect, by dotted keys, defaults included; null is a setting without a value. Empty if the
           file cannot be read, or there is no toolkit.
+        - Secrets are masked, that is user names and passwords in URLs, values of keys that look like secrets, and of
+          variables in C(nvidia-container-cli.environment) whose names look so.
       type: dict
       sample:
         accept-nvidia-visible-devices-envvar-when-unprivileged: true
@@ -335,6 +341,13 @@ toolkit:
           description: The address there, without scheme and user, null if the file can go as a whole.
           type: str
           sample: nvidia.github.io/libnvidia-container/stable/deb/$(ARCH)
+    recorded_files:
+      description:
+        - The files with settings of the toolkit that M(gpufleet.nvidia.nvidia_toolkit_config) changed and can restore
+          with O(gpufleet.nvidia.nvidia_toolkit_config#module:state=absent).
+      type: list
+      elements: str
+      sample: [/etc/nvidia-container-runtime/config.toml]
     repository_files:
       description: The files of the source that this collection writes, as far as they are there.
       type: list
@@ -352,7 +365,7 @@ toolkit:
       type: bool
       sample: false
     problems:
-      description: What could not be read, and why.
+      description: What could not be read and why, and what of RV(toolkit.settings) the toolkit cannot use.
       type: list
       elements: str
       sample: []
@@ -379,6 +392,7 @@ toolkit:
       nvidia-container-runtime.log-level: info
     unsafe_settings: []
     conflicting_sources: []
+    recorded_files: []
     repository_files: [/etc/apt/sources.list.d/nvidia-container-toolkit.sources]
     gpu_containers: []
     reboot_required: false

@@ -34,7 +34,7 @@ attributes:
     support: full
   diff_mode:
     support: full
-    details: The values of keys that look like secrets, and user names and passwords in URLs, are masked.
+    details: Secrets are masked as in RV(settings).
   idempotent:
     support: full
   platform:
@@ -49,6 +49,7 @@ options:
         C(nvidia-container-runtime.log-level) and C(log-level) in a dictionary C(nvidia-container-runtime) are the same.
       - A setting that is null is made what it is when nobody has set it. Its line becomes the comment with the default
         again, or holds the default where the packages' file has it so, or goes where there is no default.
+      - Where newer packages wrote the file anew since, a line that they would have written stays, with the default.
       - Values have to be of the type that the toolkit expects. Booleans may also be the words V(true), V(false),
         V(yes), and V(no), as templates deliver them.
     type: dict
@@ -67,20 +68,22 @@ options:
     description:
       - V(true) makes the runtime write its log to C(/var/log/nvidia-container-runtime.log) with the level V(debug), and
         C(nvidia-container-cli), which the hook calls, to C(/var/log/nvidia-container-toolkit.log).
-      - V(false) switches both logs off and the level back to the default.
+      - V(false) makes sure that none of this is so because of an earlier V(true). What this module wrote of these three
+        settings goes back to what it was. What others wrote is reset only where it is what V(true) would write, or the
+        level V(trace). So a log that somebody keeps in another file stays, and so does another level.
       - When left out, these settings are left alone. O(settings) win over this switch.
     type: bool
   exclusive:
     description:
       - Settings that earlier runs of this module wrote, and that this one does not name, go back to what they were
         before.
-      - Settings that others wrote are left alone.
+      - Settings that others wrote are left alone, also those that already have the value that is asked for.
     type: bool
     default: false
   allow_unknown:
     description:
-      - Accepts settings that this module does not know, for toolkits newer than it. They may have any value that TOML
-        has.
+      - Accepts settings that this module does not know, for toolkits newer than it. They may be strings, numbers,
+        booleans, lists, and dictionaries, but no dates and times. Those in C(features) are booleans.
     type: bool
     default: false
   state:
@@ -174,6 +177,8 @@ settings:
     - The settings that are in effect afterwards, by names with dots. Those that the file does not have are at their
       defaults, or null where nothing is set by default.
     - Settings that this module does not know are among them, as the file has them.
+    - Secrets are masked, that is user names and passwords in URLs, values of keys that look like secrets, and of
+      variables in C(nvidia-container-cli.environment) whose names look so.
   returned: success
   type: dict
   sample:
@@ -231,6 +236,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_configura
     ToolkitOptions,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_profiles import PROFILES, Wishes
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_settings import shown
 
 
 def configure(module: AnsibleModule) -> dict[str, object]:
@@ -251,6 +257,8 @@ def configure(module: AnsibleModule) -> dict[str, object]:
         allow_unknown=params["allow_unknown"],
         create=params["create"],
     )
+    # Ansible adds the parameters to what is returned.
+    params["settings"] = shown(params["settings"])
     options = ToolkitOptions(
         wishes=wishes if params["state"] == "present" else None,
         path=params["path"],

@@ -18,7 +18,9 @@ description:
   - A host that already has what is asked for is only read. No lock is taken and no network is needed.
   - Afterwards packages and programs have to be of one version, or the task fails and says what differs.
   - Works with C(apt) on Debian, Ubuntu and their kin, and with C(dnf) on Fedora, RHEL and theirs.
-  - The sources themselves are not written here, and no engine is configured or restarted.
+  - The files that make a repository known to the package manager can be written along, see O(repository_files). A run
+    that fails before a package has changed leaves them as they were.
+  - No engine is configured or restarted.
   - A run that was cut off is brought to its end by the next one, where the half installed packages are the toolkit's.
 extends_documentation_fragment:
   - gpufleet.nvidia.attributes
@@ -45,6 +47,8 @@ options:
       - V(absent) removes them and what configuration they have of their own. Also removed, after a backup, is
         C(/etc/nvidia-container-runtime/config.toml), if an installation by this module is what made it. What was
         removed because of O(remove_conflicts) does not come back.
+      - Whatever O(source) says, V(absent) also takes back what O(repository_files) wrote, and removes keys in
+        C(/var/cache) that were fetched for it.
     type: str
     choices: [present, absent]
     default: present
@@ -52,7 +56,7 @@ options:
     description:
       - V(repository) takes the packages from the host's package sources.
       - V(files) takes them from O(files), downloads nothing, and needs no source.
-      - V(existing) changes nothing. The toolkit that is there, whoever installed it, has to be complete, of one
+      - V(existing) changes no package. The toolkit that is there, whoever installed it, has to be complete, of one
         version, and in line with O(version) and O(minimum_version). It is the only one for an offline tree and for
         distributions without C(apt) and C(dnf).
     type: str
@@ -77,6 +81,45 @@ options:
         fetched in any case, and check mode does not ask the package manager.
     type: bool
     default: false
+  repository_files:
+    description:
+      - The files that make the repository known to C(apt) or C(dnf), all of them. One that is missing or different is
+        written, after a backup, and one that an earlier run wrote and that is not listed any more goes back to what was
+        there before, which as a rule is nothing.
+      - The package list is then fetched. If that fails, or anything after it before a package has changed, all is put
+        back, and fetched keys are removed so that the next run fetches them again. A run after one that was cut off
+        does the same.
+      - When left out, such files stay as they are. Other than an empty list they need O(source=repository).
+    type: list
+    elements: dict
+    suboptions:
+      path:
+        description:
+          - Where the file stands. Only names that are this collection's are allowed.
+          - For C(apt) these are C(/etc/apt/sources.list.d/gpufleet-nvidia-container-toolkit.sources),
+            C(/etc/apt/preferences.d/gpufleet-nvidia-container-toolkit),
+            C(/etc/apt/apt.conf.d/95gpufleet-nvidia-container-toolkit), and a key,
+            C(/usr/share/keyrings/gpufleet-nvidia-container-toolkit-<16 digits>.asc).
+          - For C(dnf) these are C(/etc/yum.repos.d/gpufleet-nvidia-container-toolkit.repo), and a key,
+            C(/etc/pki/rpm-gpg/RPM-GPG-KEY-gpufleet-nvidia-container-toolkit-<16 digits>).
+          - The digits are the last ones of the key's fingerprint.
+        type: path
+        required: true
+      content:
+        description: The text of the file. In place of C(@PROXY@) comes O(proxy).
+        type: str
+      src:
+        description:
+          - The path, on the host, of a file to copy instead. In check mode it may be still to come.
+          - A key in C(/var/cache/gpufleet-nvidia-key-<16 digits>.asc) is taken for one that was fetched for this run.
+        type: path
+      mode:
+        description: The file's mode, in quotes.
+        type: str
+        default: "0644"
+  proxy:
+    description: The address of a proxy, which may hold a password, for O(repository_files[].content).
+    type: str
   hold:
     description:
       - V(true) holds the packages at their version, so that upgrades of the host leave them alone, with C(apt-mark) or
@@ -90,7 +133,7 @@ options:
         C(nvidia-container-runtime), and C(nvidia-container-runtime-hook). With C(apt) they go in the same transaction,
         and their configuration files stay. With C(dnf) they go in a second one, after the new packages came.
       - With O(source=repository) so do, after a backup, source files of former instructions, beside which C(apt)
-        refuses to work. They are put back if nothing could be installed.
+        refuses to work. They are put back if the task fails before a package has changed.
     type: bool
     default: true
   running_gpu_containers:
@@ -144,6 +187,19 @@ EXAMPLES = r"""
     version: 1.19.1
     hold: true
 
+- name: Install it from a mirror, which is forgotten again if it does not work
+  gpufleet.nvidia.nvidia_toolkit_install:
+    version: 1.19.1
+    repository_files:
+      - path: /usr/share/keyrings/gpufleet-nvidia-container-toolkit-ddcae044f796ecb0.asc
+        src: /srv/keys/nvidia.asc
+      - path: /etc/apt/sources.list.d/gpufleet-nvidia-container-toolkit.sources
+        content: |
+          Types: deb
+          URIs: https://mirror.example.com/libnvidia-container/stable/deb/amd64
+          Suites: /
+          Signed-By: /usr/share/keyrings/gpufleet-nvidia-container-toolkit-ddcae044f796ecb0.asc
+
 - name: Install it from packages that lie on the host
   gpufleet.nvidia.nvidia_toolkit_install:
     source: files
@@ -165,22 +221,25 @@ EXAMPLES = r"""
 
 RETURN = r"""
 diff:
-  description: Packages, and files that are removed, before and after; in check mode what they would be.
+  description:
+    - Packages, and files that are removed, before and after; in check mode what they would be.
+    - Behind them one entry for each of the repository's files that changes, without user and password in addresses.
   returned: success
-  type: dict
+  type: list
+  elements: dict
   sample:
-    before_header: packages
-    after_header: packages
-    before: |
-      libnvidia-container-tools 1.18.2-1
-      libnvidia-container1 1.18.2-1
-      nvidia-container-toolkit 1.18.2-1
-      nvidia-container-toolkit-base 1.18.2-1
-    after: |
-      libnvidia-container-tools 1.19.1-1 (held)
-      libnvidia-container1 1.19.1-1 (held)
-      nvidia-container-toolkit 1.19.1-1 (held)
-      nvidia-container-toolkit-base 1.19.1-1 (held)
+    - before_header: packages
+      after_header: packages
+      before: |
+        libnvidia-container-tools 1.18.2-1
+        libnvidia-container1 1.18.2-1
+        nvidia-container-toolkit 1.18.2-1
+        nvidia-container-toolkit-base 1.18.2-1
+      after: |
+        libnvidia-container-tools 1.19.1-1 (held)
+        libnvidia-container1 1.19.1-1 (held)
+        nvidia-container-toolkit 1.19.1-1 (held)
+        nvidia-container-toolkit-base 1.19.1-1 (held)
 version:
   description: The version of the toolkit, null if there is none or more than one.
   returned: success
@@ -228,7 +287,7 @@ origin:
   type: str
   sample: https://nvidia.github.io/libnvidia-container/stable/deb/amd64
 open_cves:
-  description: Known vulnerabilities that the version is open to.
+  description: Known vulnerabilities that the version is open to, null where the version is not known.
   returned: success
   type: list
   elements: dict
@@ -263,8 +322,20 @@ removed_sources:
   type: list
   elements: str
   sample: [/etc/apt/sources.list.d/nvidia-docker.list]
+written_files:
+  description: The repository's files that were written, or in check mode would be.
+  returned: success
+  type: list
+  elements: str
+  sample: [/etc/apt/sources.list.d/gpufleet-nvidia-container-toolkit.sources]
+restored_files:
+  description: The repository's files of an earlier run that went back to what was there before it, as a rule nothing.
+  returned: success
+  type: list
+  elements: str
+  sample: []
 backup_files:
-  description: Files that were removed, and where their content is kept.
+  description: Files that were written or removed, and where their former content is kept.
   returned: success
   type: list
   elements: dict
@@ -274,11 +345,11 @@ backup_files:
       type: str
       sample: /etc/apt/sources.list.d/nvidia-docker.list
     backup:
-      description: Its copy.
+      description: Its copy, null if there was no file before.
       type: str
       sample: /var/lib/gpufleet-nvidia/backups/etc~apt~sources.list.d~nvidia-docker.list~20260821T143000.123456Z.backup
     checksum:
-      description: V(absent), since the file is gone.
+      description: The SHA-256 of what stands there now, V(absent) if the file is gone.
       type: str
       sample: absent
   sample: []
@@ -294,13 +365,15 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import (
     HOST_ROOT_OPTIONS,
     finish,
     host_of,
+    label_new_files,
     run_in,
 )
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._package_managers import manager_of
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._package_managers import UnsupportedError, manager_of
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import LOCK_TIMEOUT, Commands
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_installation import Installation
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_packages import InstallOptions
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_removal import Removal
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_repository import RepositoryFile
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
@@ -320,6 +393,8 @@ def install(module: AnsibleModule) -> dict[str, t.Any]:
         version=params["version"],
         files=tuple(params["files"]),
         pending=params["pending"],
+        repository_files=_repository_files(params["repository_files"]),
+        proxy=params["proxy"],
         hold=params["hold"],
         remove_conflicts=params["remove_conflicts"],
         running_gpu_containers=params["running_gpu_containers"],
@@ -331,16 +406,25 @@ def install(module: AnsibleModule) -> dict[str, t.Any]:
     run = run_in(module)
     work = Installation if options.state == "present" else Removal
     task = work(options, host, _manager(module, host), run)
-    return task.result(task.execute(module.check_mode))
+    outcome = task.execute(module.check_mode)
+    label_new_files(module, host, outcome.repository.files)
+    return task.result(outcome)
+
+
+def _repository_files(entries: list[dict[str, t.Any]] | None) -> tuple[RepositoryFile, ...] | None:
+    if entries is None:
+        return None
+    return tuple(RepositoryFile(entry["path"], entry["content"], entry["src"], entry["mode"]) for entry in entries)
 
 
 def _manager(module: AnsibleModule, host: HostRoot) -> PackageManager | None:
     commands = Commands(run_in(module), run_in(module, _FETCHING), run_in(module, None))
     try:
         return manager_of(host, commands, module.params["lock_timeout"])
-    except HostError:
-        # What is there needs no package manager, or has one that is none of ours.
-        if module.params["source"] == "existing":
+    except HostError as error:
+        # What is there needs no package manager, or has one that is none of ours; with that we installed nothing.
+        nothing = module.params["state"] == "absent" and isinstance(error, UnsupportedError)
+        if nothing or module.params["source"] == "existing":
             return None
         raise
 
@@ -353,6 +437,17 @@ def main() -> None:
             "version": {"type": "str"},
             "files": {"type": "list", "elements": "path", "default": []},
             "pending": {"type": "bool", "default": False},
+            "repository_files": {
+                "type": "list",
+                "elements": "dict",
+                "options": {
+                    "path": {"type": "path", "required": True},
+                    "content": {"type": "str"},
+                    "src": {"type": "path"},
+                    "mode": {"type": "str", "default": "0644"},
+                },
+            },
+            "proxy": {"type": "str", "no_log": True},
             "hold": {"type": "bool"},
             "remove_conflicts": {"type": "bool", "default": True},
             "running_gpu_containers": {"type": "str", "choices": ["fail", "warn", "ignore"], "default": "fail"},

@@ -14,26 +14,9 @@ pytest.importorskip("ansible.plugins.action", reason="the controller's half")
 from ansible_collections.gpufleet.nvidia.plugins.action.nvidia_container_info import ActionModule
 
 
-@pytest.mark.parametrize(
-    ("args", "packages"),
-    [
-        ({}, ("tomlkit",)),
-        ({"gather": None}, ("tomlkit",)),
-        ({"gather": ["engines", "toolkit"]}, ("tomlkit",)),
-        ({"gather": ["toolkit"]}, ("tomlkit",)),
-        ({"gather": "toolkit"}, ("tomlkit",)),
-        ({"gather": "engines, toolkit"}, ("tomlkit",)),
-        ({"gather": ["engines"]}, ()),
-        ({"gather": "engines"}, ()),
-        ({"gather": []}, ()),
-        # The module refuses these.
-        ({"gather": "toolkits"}, ()),
-        ({"gather": [1]}, ()),
-        ({"gather": {"toolkit": True}}, ()),
-        ({"gather": 5}, ()),
-    ],
-)
-def test_what_travels(args: dict[str, t.Any], packages: tuple[str, ...]) -> None:
+# The toolkit's file is in TOML, and so are those of two engines.
+@pytest.mark.parametrize("args", [{}, {"gather": None}, {"gather": ["engines"]}, {"gather": "toolkit"}, {"gather": 5}])
+def test_what_travels(args: dict[str, t.Any]) -> None:
     task = MagicMock(args=args, async_val=0)
     action: t.Any = ActionModule(task, *(MagicMock() for _part in range(5)))
-    assert action.packages() == packages
+    assert action.packages() == ("tomlkit",)

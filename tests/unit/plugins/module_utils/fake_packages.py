@@ -16,7 +16,12 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import (
     PackageFile,
     Preview,
 )
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import CONFIG_FILE, PACKAGES, PROGRAMS
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import (
+    APT_SOURCE,
+    CONFIG_FILE,
+    PACKAGES,
+    PROGRAMS,
+)
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_installation import Installation
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_packages import InstallOptions
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_removal import Removal
@@ -49,6 +54,8 @@ class World:
         self.files: dict[str, PackageFile] = {}
         # By the name of a method: what it fails with.
         self.failures: dict[str, str] = {}
+        # The same, but only the first time.
+        self.failures_once: dict[str, str] = {}
         # What else a change would do.
         self.along = Preview()
         self.cut_off = False
@@ -140,6 +147,9 @@ class World:
 
     def refresh(self, everything: bool = False) -> None:
         self._do("refresh everything" if everything else "refresh")
+        source = self.path(APT_SOURCE)
+        if source.exists() and "wrong" in source.read_text():
+            raise CommandError("refresh", ["E: the source is wrong"], "")
         self.listed = [*self.published, *(self.elsewhere if everything else [])]
 
     def describe(self, files: t.Iterable[str]) -> list[PackageFile]:
@@ -189,5 +199,6 @@ class World:
 
     def _do(self, call: str) -> None:
         self.calls.append(call)
-        if call in self.failures:
-            raise CommandError(call, [self.failures[call]], "")
+        words = self.failures_once.pop(call, None) or self.failures.get(call)
+        if words:
+            raise CommandError(call, [words], "")

@@ -4,7 +4,10 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import pathlib
+import signal
 import typing as t
 
 import pytest
@@ -22,13 +25,14 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import (
     Preview,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages_apt import (
-    SOURCE_FILE,
+    LOCKS,
     STATUS_FILE,
     UPDATES,
     Apt,
     candidates_of,
     preview_of,
 )
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import APT_SOURCE
 
 if t.TYPE_CHECKING:
     from pathlib import Path
@@ -263,12 +267,12 @@ def test_sources_that_cannot_be_read(apt: Apt, programs: Programs) -> None:
 )
 def test_only_our_lists_are_fetched(apt: Apt, programs: Programs, there: bool, everything: bool, limited: bool) -> None:
     if there:
-        write(apt.host.root, SOURCE_FILE, "")
+        write(apt.host.root, APT_SOURCE, "")
     apt.refresh(everything)
     (argv,) = programs.ran
     assert argv[:2] == ["apt-get", "update"]
     assert "APT::Update::Error-Mode=any" in argv
-    assert (f"Dir::Etc::SourceList={SOURCE_FILE}" in argv) is limited
+    assert (f"Dir::Etc::SourceList={APT_SOURCE}" in argv) is limited
     assert ("Dir::Etc::SourceParts=/dev/null" in argv) is limited
     assert ("APT::Get::List-Cleanup=0" in argv) is limited
 
@@ -306,6 +310,69 @@ def test_nobody_is_waited_for_beyond_the_limit(programs: Programs, tmp_path: Pat
     assert len(programs.ran) == 1
 
 
+@pytest.fixture
+def locked() -> t.Iterator[t.Callable[[Path], t.Callable[[], None]]]:
+    """Lets another process lock a file as dpkg does; what comes back lets it go."""
+    pids: list[int] = []
+
+    def end(pid: int) -> None:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        pids.remove(pid)
+
+    def lock(file: Path) -> t.Callable[[], None]:
+        reading, writing = os.pipe()
+        pid = os.fork()
+        if not pid:
+            with file.open("w") as stream:
+                fcntl.lockf(stream, fcntl.LOCK_EX)
+                os.write(writing, b"x")
+                signal.pause()
+        pids.append(pid)
+        os.read(reading, 1)
+        os.close(reading)
+        os.close(writing)
+        return lambda: end(pid)
+
+    yield lock
+    for pid in pids:
+        end(pid)
+
+
+@pytest.mark.parametrize("path", LOCKS)
+def test_dpkg_at_work_is_not_interrupted(
+    programs: Programs, tmp_path: Path, path: str, locked: t.Callable[[Path], t.Callable[[], None]]
+) -> None:
+    at_once = Apt(HostRoot(str(tmp_path), live=True), Commands.of(programs), 0)
+    write(tmp_path, path, "")
+    release = locked(tmp_path / path[1:])
+    # What it holds is of no concern before there is something in the journal.
+    assert not at_once.interrupted()
+    write(tmp_path, f"{UPDATES}/0001", "")
+    with pytest.raises(HostError, match=rf"process [0-9]+\) is at work with dpkg and holds {path}\."):
+        at_once.interrupted()
+    release()
+    assert at_once.interrupted()
+
+
+def test_dpkg_at_work_is_waited_for(
+    apt: Apt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, locked: t.Callable[[Path], t.Callable[[], None]]
+) -> None:
+    write(tmp_path, LOCKS[0], "")
+    write(tmp_path, f"{UPDATES}/0001", "")
+    release = locked(tmp_path / LOCKS[0][1:])
+    slept = []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        (tmp_path / UPDATES[1:] / "0001").unlink()
+        release()
+
+    monkeypatch.setattr("time.sleep", sleep)
+    assert not apt.interrupted()
+    assert len(slept) == 1
+
+
 # -- files of packages -----------------------------------------------------------------------------------------------
 
 
@@ -335,6 +402,28 @@ def test_preview() -> None:
     assert "nvidia-container-toolkit-base" in found.downgrade
     removed = ("gpufleet-bystander", "libnvidia-container1", "nvidia-container-toolkit")
     assert preview_of(PURGE) == Preview({}, removed)
+
+
+def test_holds_of_others_are_told(apt: Apt, programs: Programs, tmp_path: Path) -> None:
+    held, free = "hold ok installed", "install ok installed"
+    status = stanza("libseccomp2", held) + stanza("nvidia-docker2", held) + stanza("libnvidia-container1", free)
+    write(tmp_path, STATUS_FILE, status + stanza("bash", held))
+    programs.answers["-s"] = [(0, PREVIEW, "")]
+    change = Change({"libnvidia-container1": "1.19.1-1"}, change_held=True)
+    assert apt.preview(change).held == ("libseccomp2:i386", "nvidia-docker2")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [Change({"a": "1-1"}), Change(files=("/a.deb",)), Change(remove=("a",))],
+    ids=["install", "files", "purge"],
+)
+def test_nothing_goes_only_because_nobody_needs_it(apt: Apt, programs: Programs, change: Change) -> None:
+    apt.preview(change)
+    apt.carry_out(change)
+    assert all(argv[argv.index("APT::Get::AutomaticRemove=false") - 1] == "-o" for argv in programs.ran)
+    # Only what is installed from sources needs sources.
+    assert ["Dir::Etc::SourceParts=/dev/null" in argv for argv in programs.ran] == [not change.install] * 2
 
 
 def test_one_command_for_all(apt: Apt, programs: Programs) -> None:

@@ -20,11 +20,19 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._repository_confli
     sections,
     written,
 )
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import (
+    APT_SOURCE,
+    DNF_SOURCE,
+    KEY_PATTERNS,
+    REPOSITORY_FILES,
+    STAGED_KEYS,
+)
 
 if t.TYPE_CHECKING:
     from pathlib import Path
 
 OURS = "https://nvidia.github.io/libnvidia-container/stable/deb/$(ARCH)"
+SHORT = "[0-9A-Fa-f]" * 16
 DEBIAN = "http://deb.debian.org/debian"
 # What NVIDIA's instructions make.
 LIST = f"""deb [signed-by=/usr/share/keyrings/nvidia-container-toolkit-keyring.gpg] {OURS} /
@@ -172,8 +180,9 @@ D = "/etc/apt/sources.list.d"
         (f"{D}/nvidia-docker.list", f"deb {OURS} /\ndeb {OURS} /x\n"),
         (f"{D}/anything.sources", f"URIs: {OURS}\n\nEnabled: no\nURIs: {DEBIAN}\n"),
         # A mirror of it, by the name.
-        (f"{D}/libnvidia-container.list", "deb https://mirror.example.com/nvidia /\n"),
-        (f"{D}/nvidia-container-runtime.sources", "URIs: https://mirror.example.com/nvidia\n"),
+        (f"{D}/libnvidia-container.list", "deb https://mirror.example.com/a/libnvidia-container/stable /\n"),
+        (f"{D}/nvidia-container-toolkit.sources", "URIs: https://mirror.example.com/nvidia-container-toolkit\n"),
+        (f"{D}/nvidia-container-runtime.sources", "URIs: http://m/nvidia-docker http://m/x/nvidia-container-runtime\n"),
         ("/etc/apt/sources.list", f"deb {OURS} /"),
     ],
 )
@@ -197,7 +206,10 @@ def test_sources_of_apt_that_have_others_too(tmp_path: Path, path: str, text: st
 @pytest.mark.parametrize(
     ("path", "text"),
     [
-        (f"{D}/nvidia-container-toolkit.sources", f"URIs: {OURS}\n"),
+        (APT_SOURCE, f"URIs: {OURS}\n"),
+        # What a mirror has below such an address, nobody knows.
+        (f"{D}/nvidia-docker.list", "deb https://nvidia-docker.example.com/debian bookworm main\n"),
+        (f"{D}/nvidia-docker.list", "deb http://m/nvidia-docker /\ndeb http://m/debian bookworm main\n"),
         (f"{D}/nvidia-docker.list", f"# deb {OURS} /\n"),
         (f"{D}/nvidia-docker.sources", f"Enabled: no\nURIs: {OURS}\n"),
         (f"{D}/nvidia-docker.list.save", LIST),
@@ -221,8 +233,8 @@ def test_sources_of_dnf(tmp_path: Path) -> None:
             {
                 "/etc/yum.repos.d/company.repo": "[a]\nbaseurl=http://a\n\n" + REPO,
                 "/etc/yum.repos.d/libnvidia-container.repo": REPO,
-                "/etc/yum.repos.d/nvidia-container-runtime.repo": "[a]\nbaseurl=https://mirror.example.com/nvidia\n",
-                "/etc/yum.repos.d/nvidia-container-toolkit.repo": REPO,
+                "/etc/yum.repos.d/nvidia-container-runtime.repo": "[a]\nbaseurl=http://m/nvidia-docker\n",
+                DNF_SOURCE: REPO,
                 "/etc/yum.repos.d/nvidia-docker.repo": mixed,
                 "/etc/yum.repos.d/off.repo": REPO.replace("enabled=1", "enabled=0"),
                 "/etc/yum.repos.d/other.txt": REPO,
@@ -238,9 +250,30 @@ def test_sources_of_dnf(tmp_path: Path) -> None:
     )
 
 
-def test_what_the_role_writes(tmp_path: Path) -> None:
-    key = "/usr/share/keyrings/nvidia-container-toolkit-C95B321B61E88C1809C4F759DDCAE044F796ECB0.asc"
-    paths = [f"{D}/nvidia-container-toolkit.sources", "/etc/apt/preferences.d/nvidia-container-toolkit", key]
-    found = host(tmp_path, dict.fromkeys((*paths, "/usr/share/keyrings/nvidia-container-toolkit-keyring.gpg"), ""))
-    assert written(found) == paths
+MIRROR = "https://mirror.example.com/nvidia/stable/deb/$(ARCH)"
+
+
+@pytest.mark.parametrize("address", [MIRROR, "http://Mirror.example.com:80//nvidia/stable/deb/amd64/"])
+def test_an_address_that_is_ours(tmp_path: Path, address: str) -> None:
+    # apt lets an address have one Signed-By only, whoever names it.
+    files = {f"{D}/a.list": f"deb {address} /\n", f"{D}/b.list": f"deb {DEBIAN} x y\ndeb {address} /\n"}
+    tree = host(tmp_path, {**files, APT_SOURCE: f"URIs: {MIRROR}\n"})
+    mixed = Mixed(f"{D}/b.list", 2, address.lower().split("//", 1)[1].replace(":80//", "/").rstrip("/"))
+    if address == MIRROR:
+        mixed = mixed._replace(address=MIRROR[8:])
+    assert conflicts(tree, "apt", MIRROR) == Conflicts([f"{D}/a.list"], [mixed])
+    for other in (None, "", DEBIAN + "/x", MIRROR.replace("stable", "experimental")):
+        assert conflicts(tree, "apt", other) == Conflicts([], [])
+
+
+def test_what_is_ours(tmp_path: Path) -> None:
+    digits = "DDCAE044F796ECB0"
+    paths = [
+        *REPOSITORY_FILES[:2],
+        *(pattern.replace(SHORT, digits) for pattern in sorted((*KEY_PATTERNS, STAGED_KEYS))),
+    ]
+    others = [path.replace(digits, digits[:-1]) for path in paths if digits in path]
+    others += [path.replace("gpufleet-", "") for path in paths]
+    found = host(tmp_path, dict.fromkeys((*paths, *others), ""))
+    assert sorted(written(found)) == sorted(paths)
     assert written(host(tmp_path / "bare", {"/etc/x": ""})) == []

@@ -66,6 +66,26 @@ TURNED_ON: dict[str, tuple[str, Path, t.Any, str]] = {
     "a string over lines": ("c = '''\n#b = 1\n'''\n", ("b",), 2, "c = '''\n#b = 1\n'''\nb = 2\n"),
     "quoted": ('#"b" = 1\n', ("b",), 2, '"b" = 2\n'),
     "there is none": ("[a]\nc = 1\n", ("a", "b"), 2, "[a]\nc = 1\nb = 2\n"),
+    "a table that is there below": (
+        "#[a]\n#b = 1\n\n[a]\n#b = 3\n",
+        ("a", "b"),
+        2,
+        "#[a]\n#b = 1\n\n[a]\nb = 2\n",
+    ),
+    "into a table that is there rather": (
+        "#[a.x]\n#b = 1\n[a]\n#x.b = 2\n",
+        ("a", "x", "b"),
+        3,
+        "#[a.x]\n#b = 1\n[a]\nx.b = 3\n",
+    ),
+    "into a bare table": ("[a]\n[a.c]\nx = 1\n", ("a", "b"), 2, "[a]\nb = 2\n[a.c]\nx = 1\n"),
+    "below an entry that is on": ("#[a]\nb = 1\n#c = 1\n", ("c",), 2, "#[a]\nb = 1\nc = 2\n"),
+    "below entries that are on": (
+        "#[a]\n#x = 1\nb = 1\n#c = 1\nd = 1\n#e = 1\n",
+        ("e",),
+        2,
+        "#[a]\n#x = 1\nb = 1\n#c = 1\nd = 1\ne = 2\n",
+    ),
     "it is on": ("#b = 1\nb = 2\n", ("b",), 3, "#b = 1\nb = 3\n"),
 }
 
@@ -112,6 +132,13 @@ def test_two_comments_of_one_entry_are_two_again(second: str) -> None:
     assert on.turn_off(("b",), 9, original).text == original.text
 
 
+def test_two_comments_of_one_header_are_two_again() -> None:
+    original = doc("#[a]\n#[a]\n[b]\n")
+    on = original.turn_on(("a", "x"), 1)
+    assert on.text == "[a]\nx = 1\n#[a]\n[b]\n"
+    assert on.turn_off(("a", "x"), None, original).text == original.text
+
+
 def test_what_is_set_stands_below_its_name_whatever_is_above() -> None:
     assert doc("[a]\n#[c]\n#b = 1\n").set(("a", "b"), 3).text == "[a]\n#[c]\n#b = 1\nb = 3\n"
 
@@ -123,6 +150,39 @@ def test_a_header_is_a_comment_again_with_the_last_of_its_entries() -> None:
     off = on.turn_off(("a", "b"), 1, original)
     assert off.text == "x = 1\n\n[a] # extras\n# b = 1\nc = 2\nd = 3\n"
     assert off.turn_off(("a", "d"), None, original).turn_off(("a", "c"), 1, original).text == original.text
+
+
+def test_a_header_is_a_comment_again_although_its_table_has_tables() -> None:
+    original = doc("#[a] # extras\n#b = 1\n[a.c]\nx = 1\n")
+    on = original.turn_on(("a", "b"), 2)
+    assert on.text == "[a] # extras\nb = 2\n[a.c]\nx = 1\n"
+    assert on.turn_off(("a", "b"), None, original).text == original.text
+    assert (
+        doc(on.text).restore(("a", "b"), doc("#[a] # extras\n[a.c]\nx = 1\n")).text == "#[a] # extras\n[a.c]\nx = 1\n"
+    )
+
+
+# A text with an entry of ours, and the same without it.
+HEADERS: dict[str, tuple[str, str]] = {
+    "of ours": ("[a]\nb = 1\n[a.c]\nx = 1\n", "[a.c]\nx = 1\n"),
+    "of ours, empty": ("x = 1\n[a]\nb = 1\n", "x = 1\n"),
+    "with a remark": ("[a] # Ann's\nb = 1\n[a.c]\nx = 1\n", "[a] # Ann's\n[a.c]\nx = 1\n"),
+    "with a remark, empty": ("x = 1\n[a] # Ann's\nb = 1\n", "x = 1\n[a] # Ann's\n"),
+    "with others": ("[a]\nb = 1\nd = 1\n[a.c]\nx = 1\n", "[a]\nd = 1\n[a.c]\nx = 1\n"),
+}
+
+
+@pytest.mark.parametrize(("before", "after"), list(HEADERS.values()), ids=list(HEADERS))
+def test_only_headers_of_ours_go_with_the_entry(before: str, after: str) -> None:
+    assert doc(before).turn_off(("a", "b"), None, doc("")).text == after
+    # Further out nothing was made bare by it.
+    before, after = ("[o]\n" + text.replace("[a", "[o.a") for text in (before, after))
+    assert doc(before).turn_off(("o", "a", "b"), None, doc("")).text == after
+
+
+def test_a_table_that_the_original_has_stays_when_it_is_empty() -> None:
+    for original in ("a = {}\n", "[a]\n", "a.c = 1\n"):
+        assert doc("[a]\nb = 1\n").turn_off(("a", "b"), None, doc(original)).text == "[a]\n"
 
 
 def test_what_was_changed_meanwhile_is_spelled_as_in_the_original() -> None:
@@ -141,7 +201,10 @@ def test_a_value_comes_back_as_it_was_spelled() -> None:
 
 def test_comments_inside_a_value_are_not_lost() -> None:
     before = doc("b = [\n  1, # one\n]\n")
-    with pytest.raises(ConfigurationError, match="line 1, column 1: b cannot be changed here"):
+    with pytest.raises(
+        ConfigurationError,
+        match="line 1, column 1: b cannot be changed here without losing a comment inside its value: # one",
+    ):
         before.turn_off(("b",), [], before)
 
 

@@ -8,6 +8,7 @@ import typing as t
 
 import pytest
 
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import ConfigurationError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_document import TomlDocument, same
 
 
@@ -225,3 +226,39 @@ def test_makes_a_table_equal_entry_by_entry() -> None:
 )
 def test_spells_every_value(value: t.Any) -> None:
     assert document(document("").set(("a b", "c"), value).text).value("a b", "c") == value
+
+
+# An array with comments in it before and after, and the elements that are wanted.
+BETWEEN: dict[str, tuple[str, list[t.Any], str]] = {
+    "before the first": ("[\n  1, # one\n]", [2, 1], "[\n  2,\n  1, # one\n]"),
+    "before the first, whose comment stands above": (
+        "[ # all\n  # one\n  1,\n]",
+        [2, 1],
+        "[ # all\n  2,\n  # one\n  1,\n]",
+    ),
+    "between": ("[\n  1, # one\n  # three\n  3 # last\n]", [1, 2, 3], "[\n  1, # one\n  2,\n  # three\n  3 # last\n]"),
+    "several": ("[\n  3, # three\n]", [1, 2, 3, 4], "[\n  1,\n  2,\n  3, # three\n  4,\n]"),
+    "on one line": ("[1, 3, # three\n]", [1, 2, 3], "[1, 2, 3, # three\n]"),
+    "instead of another": ("[\n  1, # one\n  2,\n  3, # three\n]", [1, 9, 3], "[\n  1, # one\n  9,\n  3, # three\n]"),
+    "instead of the first": ("[\n  1, # one\n  3, # three\n]", [9, 3], "[\n  9,\n  3, # three\n]"),
+    "true is not 1": ("[\n  1, # one\n  true,\n]", [True, 1, True], "[\n  true,\n  1, # one\n  true,\n]"),
+}
+
+
+@pytest.mark.parametrize(("before", "value", "after"), list(BETWEEN.values()), ids=list(BETWEEN))
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+def test_elements_come_between_others_with_their_comments(
+    before: str, value: list[t.Any], after: str, newline: str
+) -> None:
+    original = TomlDocument.from_bytes("/etc/x.toml", f"a = {before}\n".replace("\n", newline).encode())
+    changed = original.set(("a",), value)
+    assert changed.text == f"a = {after}\n".replace("\n", newline)
+    assert changed.restore(("a",), original).text == original.text
+
+
+def test_the_comment_that_would_be_lost_is_named_without_secrets() -> None:
+    document = TomlDocument.from_bytes("/etc/x.toml", b"a = [\n  1, # token=hunter2\n]\n")
+    with pytest.raises(ConfigurationError) as raised:
+        document.set(("a",), [2])
+    assert "without losing a comment inside its value: # token=********. " in str(raised.value)
+    assert "Move the comment above the entry" in str(raised.value)

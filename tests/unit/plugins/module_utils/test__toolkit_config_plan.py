@@ -148,6 +148,40 @@ def test_debug_and_back() -> None:
     assert (config.text, config.record) == (OLD, None)
 
 
+LOGS = {
+    f"{CLI}.debug": "/var/log/nvidia-container-toolkit.log",
+    f"{RUNTIME}.debug": "/var/log/nvidia-container-runtime.log",
+}
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({f"{RUNTIME}.log-level": "warning", f"{RUNTIME}.debug": "/data/runtime.log"}, None),
+        ({f"{RUNTIME}.log-level": "debug"}, {}),
+        ({f"{RUNTIME}.log-level": "trace", f"{CLI}.debug": "/data/cli.log"}, {f"{CLI}.debug": "/data/cli.log"}),
+        (LOGS, {}),
+    ],
+)
+def test_no_debug_takes_nothing_else_from_a_person(before: dict[str, t.Any], after: dict[str, t.Any] | None) -> None:
+    config, wanted = Config(written(before)), written(before if after is None else after)
+    for debug in (False, True, False, False):
+        config.present(debug=debug)
+        assert debug or config.text == wanted
+    assert (config.record is None) == (after is None)
+    assert not config.file.present(Wishes({}, debug=False, exclusive=True)).file.changed
+    config.absent()
+    assert config.text == written(before)
+
+
+def test_no_debug_gives_back_what_is_ours() -> None:
+    before = written({f"{RUNTIME}.log-level": "error"})
+    config = Config(before)
+    config.present({f"{RUNTIME}.log-level": "trace", f"{CLI}.debug": "/a"})
+    config.present(debug=False)
+    assert (config.text, config.record) == (before, None)
+
+
 # -- one owner among several -----------------------------------------------------------------------------------------
 
 
@@ -170,6 +204,27 @@ def test_one_owner_leaves_what_is_not_its_own() -> None:
     config.content = (config.content or b"").replace(b'"/a"', b'"/b"')
     config.present({}, exclusive=True)
     assert config.text == before.replace('#debug = "/var/log/nvidia-container-toolkit.log"', 'debug = "/b"')
+
+
+def test_what_somebody_else_has_set_does_not_become_ours() -> None:
+    config = Config()
+    config.present({"disable-require": True})
+    config.content = (config.content or b"").replace(b'mode = "auto"', b'mode = "cdi"')
+    config.present({"disable-require": True, f"{RUNTIME}.mode": "cdi", f"{RUNTIME}.log-level": "debug"})
+    config.absent()
+    assert config.text == DEFAULT.replace('mode = "auto"', 'mode = "cdi"')
+
+
+def test_a_remark_that_went_comes_back_with_the_last_of_ours() -> None:
+    before = (
+        "[features]\n# a\ndisable-cuda-compat-lib-hook = true # CVE, ask Ann\nignore-imex-channel-requests = false\n"
+    )
+    config = Config(before)
+    config.present({FEATURE: None}, exclusive=True)
+    plan = config.present({"features.ignore-imex-channel-requests": False}, exclusive=True)
+    assert plan.changed_keys == (FEATURE,)
+    assert (config.text, config.record) == (before, None)
+    assert not config.absent().file.changed
 
 
 def test_what_is_null_is_one_of_ours_too() -> None:
@@ -199,6 +254,43 @@ def test_after_a_package_script_settings_go_back_one_by_one() -> None:
     # As it was before us: they stand there as comments.
     assert '\n#mode = "cdi"\n' in config.text
     assert "\n#[features]\n# disable-cuda-compat-lib-hook = true\n" in config.text
+
+
+NEWER = {"nvidia-ctk.path": "/opt/ctk", f"{RUNTIME}.modes.legacy.cuda-compat-mode": "mount", f"{CLI}.user": "1000:44"}
+
+
+@pytest.mark.parametrize("exclusive", [True, False])
+def test_what_newer_packages_brought_stays_when_it_is_taken_back(exclusive: bool) -> None:
+    config = Config(OLD.replace('#user = "root:video"\n', ""))
+    config.present({f"{RUNTIME}.log-level": "debug"})
+    config.rewrite()
+    config.content = upgraded = config.text.replace(f"[{RUNTIME}.modes]\n", f"[{RUNTIME}.modes] # Ann's\n").encode()
+    config.present({f"{RUNTIME}.log-level": "debug", **NEWER})
+    config.present(
+        {f"{RUNTIME}.log-level": "debug", **({} if exclusive else dict.fromkeys(NEWER))}, exclusive=exclusive
+    )
+    assert config.text == upgraded.decode()
+    config.present(NEWER)
+    config.absent()
+    assert config.text == upgraded.decode().replace('log-level = "debug"', 'log-level = "info"')
+
+
+@pytest.mark.parametrize(
+    ("before", "key", "value"),
+    [
+        ("features = {}\n", FEATURE, True),
+        ("features.ignore-imex-channel-requests = true\n", FEATURE, True),
+        (f"{CLI} = {{ debug = '/x' }}\n", f"{CLI}.no-cgroups", True),
+    ],
+)
+def test_settings_go_back_after_another_layout_was_written(before: str, key: str, value: t.Any) -> None:
+    config = Config(before)
+    config.present({key: value})
+    outer, name = key.split(".")
+    config.content = f"[{outer}]\n{name} = true\n".encode()
+    config.absent()
+    assert config.text == f"[{outer}]\n"
+    assert config.record is None
 
 
 def test_values_of_others_stay() -> None:
@@ -271,7 +363,9 @@ def test_what_cannot_be_changed_is_refused_with_its_place(text: str, words: str)
 def test_comments_inside_a_value_are_not_lost() -> None:
     text = f'[{CLI}]\nenvironment = [\n  # the proxy\n  "A=1", # one\n]\n'
     config = Config(text)
-    with pytest.raises(ConfigurationError, match=r"line 2, column 1: .*environment cannot be changed"):
+    with pytest.raises(
+        ConfigurationError, match=r"line 2, column 1: .*environment cannot be changed here without losing a"
+    ):
         config.present({f"{CLI}.environment": ["B=1"]})
     config.present({f"{CLI}.environment": ["A=1", "B=1"]})
     assert config.text == text.replace('"A=1", # one\n', '"A=1", # one\n  "B=1",\n')
@@ -282,11 +376,11 @@ def test_what_the_toolkit_cannot_read_is_told_with_its_place() -> None:
         f'swarm-resource = 5\n[{CLI}]\nno-cgroups = "yes"\n[{RUNTIME}]\nmodes = 1\nruntimes = ["runc", 1]\n'
     )
     warnings = config.present({}).warnings
-    assert [warning.partition(". The toolkit cannot read that.")[0] for warning in warnings] == [
-        f"{PATH}, line 5, column 1: {RUNTIME}.modes should be a table",
-        f"{PATH}, line 1, column 1: swarm-resource should be a string",
-        f"{PATH}, line 3, column 1: {CLI}.no-cgroups should be true or false",
-        f"{PATH}, line 6, column 1: {RUNTIME}.runtimes should be a list of strings",
+    assert [warning.partition(". The toolkit cannot use that.")[0] for warning in warnings] == [
+        f"{PATH}, line 5, column 1: {RUNTIME}.modes is 1, but should be a table",
+        f"{PATH}, line 1, column 1: swarm-resource is 5, but should be a string",
+        f"{PATH}, line 3, column 1: {CLI}.no-cgroups is 'yes', but should be true or false",
+        f"{PATH}, line 6, column 1: {RUNTIME}.runtimes is [runc, 1], but should be a list of strings",
     ]
     assert len(config.present({f"{CLI}.no-cgroups": False, "swarm-resource": None}).warnings) == 2
 

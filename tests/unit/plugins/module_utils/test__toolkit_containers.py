@@ -72,6 +72,12 @@ def host(tmp_path: Path) -> Host:
         (f"run/containerd/{TASKS}/k8s.io/{ID}", "", "containerd/k8s.io/926edfbc4433"),
         (f"run/containerd/{TASKS}/default/train-1", "", "containerd/default/train-1"),
         (f"run/k3s/containerd/{TASKS}/k8s.io/{ID}", "", "k3s/k8s.io/926edfbc4433"),
+        (f"run/k0s/containerd/{TASKS}/k8s.io/{ID}", "", "k0s/k8s.io/926edfbc4433"),
+        (
+            f"var/snap/microk8s/common/run/containerd/{TASKS}/k8s.io/{ID}",
+            "",
+            "microk8s/k8s.io/926edfbc4433",
+        ),
         (
             f"run/containers/storage/overlay-containers/{ID}/userdata",
             f"run/containers/storage/overlay-containers/{ID}/userdata/pidfile",

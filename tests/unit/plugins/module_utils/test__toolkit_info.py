@@ -12,7 +12,13 @@ import pytest
 from ansible_collections.gpufleet.nvidia.plugins.module_utils import _toolkit_info
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import HostError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import CONFIG_FILE, PACKAGES, PROGRAMS
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import FileRecord, record_path
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import (
+    CONFIG_FILE,
+    PACKAGES,
+    PROGRAMS,
+    REPOSITORY_FILES,
+)
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_info import describe_toolkit
 
 if t.TYPE_CHECKING:
@@ -37,6 +43,7 @@ EVERYTHING = {
     "settings",
     "unsafe_settings",
     "conflicting_sources",
+    "recorded_files",
     "repository_files",
     "gpu_containers",
     "reboot_required",
@@ -102,6 +109,7 @@ def test_a_host_without_any(tree: Tree) -> None:
         "settings": {},
         "unsafe_settings": [],
         "conflicting_sources": [],
+        "recorded_files": [],
         "repository_files": [],
         "gpu_containers": [],
         "reboot_required": False,
@@ -125,7 +133,7 @@ def test_a_host_with_everything(tree: Tree) -> None:
     )
     tree.put(LIST, f"deb https://{ADDRESS} /\n")
     tree.put(MAIN_LIST, f"deb http://deb.debian.org/debian x main\ndeb https://{ADDRESS} /\n")
-    tree.put("/etc/apt/preferences.d/nvidia-container-toolkit", "")
+    tree.put(REPOSITORY_FILES[1], "")
     tree.put("/run/reboot-required", "")
     hook = {"hooks": {"prestart": [{"path": "/usr/bin/nvidia-container-runtime-hook"}]}}
     tree.put(f"{BUNDLE}/config.json", json.dumps({**hook, "process": {"env": ["NVIDIA_VISIBLE_DEVICES=0"]}}))
@@ -150,7 +158,7 @@ def test_a_host_with_everything(tree: Tree) -> None:
         {"path": LIST, "line": None, "address": None},
         {"path": MAIN_LIST, "line": 2, "address": ADDRESS},
     ]
-    assert found["repository_files"] == ["/etc/apt/preferences.d/nvidia-container-toolkit"]
+    assert found["repository_files"] == [REPOSITORY_FILES[1]]
     assert found["gpu_containers"] == ["docker/train"]
     assert found["reboot_required"] is True
     assert found["problems"] == []
@@ -161,9 +169,58 @@ def test_parts_of_several_versions(tree: Tree) -> None:
     (tree.root / "usr/bin/nvidia-ctk").unlink()
     found = tree.describe()
     assert found["version"] is None
-    assert found["open_cves"] == []
+    # The oldest part counts: the packages.
+    assert [entry["name"] for entry in found["open_cves"]] == ["CVE-2026-24260"]
     assert found["differences"][0] == "The program nvidia-ctk is not there."
     assert len(found["differences"]) == len(PROGRAMS)
+
+
+def test_vulnerabilities_of_what_tells_no_version_are_not_known(tree: Tree) -> None:
+    tree.install()
+    tree.put("/var/lib/dpkg/status", "")
+    assert tree.describe(live=False)["open_cves"] is None
+    tree.version = "none"
+    assert tree.describe()["open_cves"] is None
+    tree.version = "1.17.7"
+    assert len(tree.describe()["open_cves"]) == 3
+
+
+def test_secrets_are_hidden(tree: Tree) -> None:
+    tree.install()
+    tree.put(
+        CONFIG_FILE,
+        'own-token = "hunter2"\n[nvidia-container-cli]\n'
+        'environment = ["API_TOKEN=my hunter2", "HTTPS_PROXY=http://bob:hunter2@proxy", "A=1"]\n',
+    )
+    found = tree.describe()
+    assert "hunter2" not in json.dumps(found)
+    assert found["settings"]["nvidia-container-cli.environment"] == [
+        "API_TOKEN=********",
+        "HTTPS_PROXY=http://********@proxy",
+        "A=1",
+    ]
+
+
+def test_what_the_toolkit_cannot_use_is_a_problem(tree: Tree) -> None:
+    tree.install()
+    tree.put(CONFIG_FILE, 'nvidia-container-cli = ""\n[nvidia-container-runtime]\nmode = "cdii"\n')
+    found = tree.describe()
+    assert [problem.partition(", but")[0] for problem in found["problems"]] == [
+        f"{CONFIG_FILE}, line 1, column 1: nvidia-container-cli is ''",
+        f"{CONFIG_FILE}, line 3, column 1: nvidia-container-runtime.mode is 'cdii'",
+    ]
+    assert found["settings"]["nvidia-container-runtime.mode"] == "cdii"
+
+
+def test_what_can_be_taken_back_is_told(tree: Tree) -> None:
+    for owner in ("toolkit", "toolkit-2", "docker"):
+        record = FileRecord(owner, f"/etc/{owner}", b"", 0, 0, 0o644, keys={})
+        tree.put(record_path(owner, record.path), record.to_bytes().decode())
+    assert tree.describe()["recorded_files"] == ["/etc/toolkit"]
+    tree.put(record_path("toolkit", "/etc/toolkit"), "damaged")
+    found = tree.describe()
+    assert found["recorded_files"] == []
+    assert "is damaged" in found["problems"][0]
 
 
 def test_an_offline_tree(tree: Tree) -> None:

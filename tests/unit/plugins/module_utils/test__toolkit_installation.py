@@ -65,7 +65,8 @@ def test_nothing_is_asked_where_nothing_changes(
     before = world.snapshot()
     result = world.execute(check_mode, version=version)
     assert (result["changed"], result["version"], result["origin"]) == (False, "1.19.1", None)
-    assert result["diff"]["before"] == result["diff"]["after"]
+    (diff,) = result["diff"]
+    assert diff["before"] == diff["after"]
     assert world.calls == []
     assert world.snapshot() == before
 
@@ -163,7 +164,7 @@ def test_check_mode_asks_nobody_about_a_source_that_is_to_come(world: World) -> 
     asked = world.execute(check_mode=True, version="1.19.1", pending=True)
     assert (asked["changed"], asked["version"], versions(asked)) == (True, "1.19.1", {"1.19.1"})
     unknown = world.execute(check_mode=True, pending=True)
-    assert (unknown["changed"], unknown["version"], unknown["open_cves"]) == (True, None, [])
+    assert (unknown["changed"], unknown["version"], unknown["open_cves"]) == (True, None, None)
     assert list(unknown["packages"]) == list(PACKAGES)
     assert world.calls == []
 
@@ -298,7 +299,7 @@ def test_sources_come_back_where_nothing_was_installed(world: World, failing: st
         world.execute(version="1.20.0")
     assert world.path(FORMER_LIST).read_text() == FORMER_ENTRY
     assert world.path(FORMER_LIST).stat().st_mode & 0o777 == 0o640
-    assert not list(world.path("/var/lib/gpufleet-nvidia/backups").iterdir())
+    assert not world.path("/var/lib/gpufleet-nvidia").exists()
 
 
 def test_sources_stay_away_where_something_was_installed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -592,3 +593,152 @@ def test_a_host_that_waits_for_a_reboot(world: World, distribution: str, files: 
         world.write(path)
     world.have(four("1.20.0-1"))
     assert world.execute()["reboot_required"] is reboot
+
+
+# -- lists that are older than the mirror ------------------------------------------------------------------------------
+
+GONE = "E: Failed to fetch https://x/nvidia-container-toolkit_1.20.0-1_amd64.deb  404  Not Found"
+
+
+def test_packages_that_are_not_on_the_mirror_any_more(world: World) -> None:
+    world.failures_once["carry out"] = GONE
+    world.published = ["1.21.0-1"]
+    assert world.execute()["version"] == "1.21.0"
+    first = ["candidates", "preview", "carry out"]
+    assert world.calls == [*first, "refresh", *first]
+
+
+def test_lists_are_fetched_anew_once(world: World) -> None:
+    world.failures["carry out"] = GONE
+    with pytest.raises(HostError, match=r"404 .*as they were"):
+        world.execute(version="1.20.0")
+    assert world.calls.count("carry out") == 2
+    world.calls.clear()
+    # Ours is fresh by then.
+    world.failures["refresh everything"] = "E: another source is broken"
+    with pytest.raises(HostError, match=r"404 .*as they were"):
+        world.execute(version="1.20.0", pending=True)
+    assert world.calls == ["refresh", "candidates", "preview", "carry out", "refresh everything"]
+
+
+@pytest.mark.parametrize("source", ["repository", "files"])
+def test_other_failures_are_no_reason_to_try_again(world: World, source: str) -> None:
+    files = tuple(world.four_files("1.20.0-1")) if source == "files" else ()
+    world.failures["carry out"] = "E: no space" if source == "repository" else GONE
+    with pytest.raises(HostError):
+        world.execute(source=source, files=files)
+    assert world.calls.count("carry out") == 1
+
+
+# -- failures that come late -------------------------------------------------------------------------------------------
+
+
+def test_a_late_failure_says_that_something_has_changed(world: World) -> None:
+    world.failures["hold"] = "E: apt-mark"
+    with pytest.raises(HostError, match="apt-mark") as caught:
+        world.execute(version="1.20.0", hold=True)
+    assert caught.value.details == {"changed": True}
+    world.have(four("1.20.0-1"))
+    with pytest.raises(HostError, match="apt-mark") as caught:
+        world.execute(version="1.20.0", hold=True)
+    assert caught.value.details == {"changed": False}
+    world.program_versions["nvidia-ctk"] = "1.17.0"
+    with pytest.raises(HostError, match="do not go together") as caught:
+        world.execute(version="1.19.1")
+    assert caught.value.details == {"changed": True}
+
+
+# -- somebody else's interrupted transaction ---------------------------------------------------------------------------
+
+
+def test_a_settled_host_is_not_mended(world: World) -> None:
+    world.have(four("1.20.0-1"))
+    world.cut_off = True
+    for check_mode in (True, False):
+        assert not world.execute(check_mode, version="1.20.0")["changed"]
+        assert not world.execute(check_mode, version="latest")["changed"]
+    assert "mend" not in world.calls
+    world.execute(version="1.20.0", hold=True)
+    assert world.packages == four("1.20.0-1", held=True)
+
+
+def test_an_interrupted_package_manager_is_mended_where_something_changes(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.have(four("1.19.1-1"))
+    world.cut_off = True
+    asked: list[bool] = []
+
+    def mend(ours: bool) -> None:
+        asked.append(ours)
+        world.cut_off = False
+
+    monkeypatch.setattr(world, "mend", mend)
+    world.execute(version="1.20.0")
+    assert (asked, world.packages) == ([False], four("1.20.0-1"))
+
+
+# -- versions that cannot be compared ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("minimum", ["", "newest", "v", "-1"])
+def test_a_minimum_without_a_number(world: World, minimum: str) -> None:
+    with pytest.raises(GpufleetError, match=r"minimum_version '.*' is no version. Give one such as 1"):
+        world.execute(minimum_version=minimum)
+
+
+@pytest.mark.parametrize(
+    ("asked", "fits"),
+    [
+        ("1.19.1", True),
+        ("1.19.1-1", True),
+        ("1.19.1-2", False),
+        ("1.19", False),
+        ("1.20.0", False),
+        ("nonsense", False),
+        ("latest", True),
+        (None, True),
+    ],
+)
+def test_what_exists_and_what_is_asked(world: World, asked: str | None, fits: bool) -> None:
+    world.have(four("1.19.1-1"))
+    if fits:
+        assert not world.execute(source="existing", version=asked)["changed"]
+    else:
+        with pytest.raises(HostError, match=rf"is 1\.19\.1(-1)?, not {asked}\. Change one"):
+            world.execute(source="existing", version=asked)
+    assert len(world.execute(check_mode=True, source="existing", version=asked)["warnings"]) == int(not fits)
+
+
+@pytest.mark.parametrize(
+    ("options", "enough"),
+    [
+        ({}, True),
+        ({"version": "latest"}, True),
+        ({"version": "1.20.0"}, False),
+        ({"minimum_version_policy": "fail"}, False),
+    ],
+)
+def test_a_version_that_nobody_tells(world: World, options: dict[str, t.Any], enough: bool) -> None:
+    # Programs of an offline tree are not asked.
+    world.live = False
+    world.have(four("1.20.0-1"))
+    world.packages.clear()
+    if not enough:
+        with pytest.raises(HostError, match=r"the version of the toolkit that is there cannot be told"):
+            world.execute(source="existing", **options)
+    else:
+        assert not world.execute(source="existing", **options)["changed"]
+    assert len(world.execute(check_mode=True, source="existing", **options)["warnings"]) == int(not enough)
+
+
+def test_somebody_else_who_is_at_work_is_waited_for(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.have({**four("1.20.0-1"), PACKAGES[0]: Package("1.20.0-1", whole=False)})
+
+    def interrupted() -> bool:
+        world.have(four("1.20.0-1"))
+        return False
+
+    monkeypatch.setattr(world, "interrupted", interrupted)
+    assert world.execute(version="1.20.0")["version"] == "1.20.0"
+    assert (world.changes, "mend" in world.calls) == ([], False)

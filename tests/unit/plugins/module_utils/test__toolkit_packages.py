@@ -12,7 +12,7 @@ import pytest
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import finish
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._package_managers import FAMILIES
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages_apt import STATUS_FILE
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import PACKAGES, PROGRAMS
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import APT_SOURCE, PACKAGES, PROGRAMS
 from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.test__module import (
     DummyModule,
     Ended,
@@ -92,11 +92,19 @@ def test_the_options_are_what_is_documented(monkeypatch: pytest.MonkeyPatch) -> 
     specification = _options(monkeypatch, nvidia_toolkit_install)
     for name in ("host_root", "host_root_live"):
         del specification[name]
-    told = {
-        name: {key: option[key] for key in ("type", "choices", "default", "elements") if key in option}
+    assert specification["proxy"].pop("no_log")
+    assert _told(documented) == specification
+
+
+def _told(documented: dict[str, dict[str, t.Any]]) -> dict[str, dict[str, t.Any]]:
+    told: dict[str, dict[str, t.Any]] = {
+        name: {key: option[key] for key in ("type", "choices", "default", "elements", "required") if key in option}
         for name, option in documented.items()
     }
-    assert told == specification
+    for name, option in documented.items():
+        if "suboptions" in option:
+            told[name]["options"] = _told(option["suboptions"])
+    return told
 
 
 def test_only_transactions_are_without_a_limit(monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
@@ -113,6 +121,22 @@ def test_suse_has_only_what_exists(monkeypatch: pytest.MonkeyPatch, root: Path) 
     ran = run_module(monkeypatch, root)
     assert "source: existing" in ran.module.result["msg"]
     assert ran.commands == []
+    gone = run_module(monkeypatch, root, state="absent")
+    assert (gone.module.result.get("msg"), gone.module.result["changed"]) == (None, False)
     there = run_module(monkeypatch, root, source="existing")
     assert (there.module.result["changed"], there.module.result["packages"]) == (False, {})
     assert set(there.module.result["programs"]) == set(PROGRAMS)
+
+
+def test_a_debian_without_its_programs_is_no_host_without_packages(monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
+    (root / "usr/bin/dpkg").unlink()
+    ran = run_module(monkeypatch, root, state="absent")
+    assert "has no dpkg" in ran.module.result["msg"]
+
+
+def test_repository_files_reach_the_host(monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
+    files = [{"path": APT_SOURCE, "content": "URIs: http://@PROXY@/\n", "src": None, "mode": "0600"}]
+    ran = run_module(monkeypatch, root, repository_files=files, proxy="me:geheim@x.example")
+    assert ran.module.result["written_files"] == [APT_SOURCE]
+    assert (root / APT_SOURCE[1:]).read_text() == "URIs: http://me:geheim@x.example/\n"
+    assert "geheim" not in str(ran.module.result)

@@ -16,6 +16,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_parts imp
     differences,
     newest_floor,
     one_version,
+    open_to,
     open_vulnerabilities,
     programs,
     upstream,
@@ -109,6 +110,36 @@ def test_nothing_of_an_offline_tree_is_run(tmp_path: Path) -> None:
     found = programs(HostRoot(str(tmp_path), live=False), run)
     assert found == {"nvidia-cdi-hook": Program("/usr/bin/nvidia-cdi-hook", None)}
     assert run.ran == []
+
+
+# -- vulnerabilities -------------------------------------------------------------------------------------------------
+
+OLD_PART = {CTK: Program(f"/usr/bin/{CTK}", "1.17.7")}
+SILENT = {CTK: Program(f"/usr/bin/{CTK}", None)}
+
+
+@pytest.mark.parametrize(
+    ("packages", "there", "names"),
+    [
+        ({}, {}, []),
+        (WHOLE, THERE, []),
+        ({"nvidia-docker2": "2.13.0-1"}, {}, []),
+        # The oldest part counts, wherever it is.
+        (WHOLE, OLD_PART, ["CVE-2025-23266", "CVE-2025-23267", "CVE-2026-24260"]),
+        ({**WHOLE, PACKAGES[3]: "1.19.0-1"}, THERE, ["CVE-2026-24260"]),
+        (WHOLE, SILENT, []),
+        ({PACKAGES[0]: "1.9.1-1", PACKAGES[1]: "1.19.1-1"}, {}, [entry.name for entry in VULNERABILITIES]),
+        ({PACKAGES[0]: "strange"}, THERE, []),
+        ({PACKAGES[0]: "strange"}, {}, None),
+        ({}, SILENT, None),
+        ({}, {**SILENT, CLI: Program("/x", "1.19.0")}, ["CVE-2026-24260"]),
+    ],
+)
+def test_what_a_toolkit_is_open_to(
+    packages: dict[str, str], there: dict[str, Program], names: list[str] | None
+) -> None:
+    found = open_to(packages, there)
+    assert (None if found is None else [entry.name for entry in found]) == names
 
 
 # -- versions --------------------------------------------------------------------------------------------------------

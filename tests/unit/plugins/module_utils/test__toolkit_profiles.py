@@ -66,7 +66,14 @@ def test_debug() -> None:
         DEBUG: "/var/log/nvidia-container-runtime.log",
         LEVEL: "debug",
     }
-    assert Wishes({}, debug=False).asked() == {CLI_DEBUG: None, DEBUG: None, LEVEL: None}
+    assert Wishes({}, debug=True).silenced() == {}
+    assert Wishes({}).silenced() == {}
+
+
+def test_no_debug_is_for_what_debug_would_set() -> None:
+    wishes = Wishes({"nvidia-container-runtime.debug": "/data/runtime.log"}, debug=False)
+    assert wishes.asked() == {DEBUG: "/data/runtime.log"}
+    assert wishes.silenced() == {CLI_DEBUG: ("/var/log/nvidia-container-toolkit.log",), LEVEL: ("debug", "trace")}
 
 
 def test_settings_win() -> None:
@@ -125,6 +132,17 @@ def test_what_is_refused(settings: dict[str, t.Any], words: str) -> None:
     assert str(raised.value).startswith("settings: ")
 
 
+def test_a_new_feature_is_a_switch() -> None:
+    settings = {"features": {"new": "yes", "old": "False", "other": None}}
+    assert Wishes(settings, allow_unknown=True).asked() == {
+        ("features", "new"): True,
+        ("features", "old"): False,
+        ("features", "other"): None,
+    }
+    with pytest.raises(GpufleetError, match=r"features\.new is not a setting"):
+        Wishes(settings).asked()
+
+
 def test_unknown_settings_may_be_allowed() -> None:
     settings = {"zzz": {"yyy": [1], "x": {}, "n": None}, "nvidia-container-cli.new": 2}
     assert Wishes(settings, allow_unknown=True).asked() == {
@@ -143,6 +161,9 @@ def test_unknown_settings_may_be_allowed() -> None:
         ({"nvidia-container-cli": 1}, "nvidia-container-cli is a table"),
         ({"nvidia-container-cli.debug": 1}, "nvidia-container-cli.debug is 1, but should be a string"),
         ({"a": [None]}, "a holds what TOML cannot"),
+        ({"features.new": 1}, "features.new is 1, but should be true or false"),
+        ({"features": {"new": {"x": True}}}, "features.new is a dictionary, but should be true or false"),
+        ({"features.new.x": True}, "what it would be in is no table"),
     ],
 )
 def test_but_not_everything(settings: dict[str, t.Any], words: str) -> None:

@@ -98,9 +98,9 @@ def test_lines_of_others_stay_in_their_order(content: bytes | None, asked: dict[
     config.present(asked)
     names = [key.rpartition(".")[2] for key in flat(asked)]
     lines = [line for line in (content or b"").decode().splitlines() if line.strip()]
-    # Lines of arrays, the table in one line, and headers that may be turned on have their own tests.
+    # Lines of arrays, the table in one line, and headers in comments that may be turned on have their own tests.
     theirs = [line for line in lines if not any(f"{name} =" in line for name in names)]
-    theirs = [line for line in theirs if "= {" not in line and not re.match(r"[ #]*\[| +\"| *\]", line)]
+    theirs = [line for line in theirs if "= {" not in line and not re.match(r" *#[ #]*\[| +\"| *\]", line)]
     remaining = iter(config.text.splitlines())
     assert [line for line in theirs if line not in remaining] == []
 
@@ -123,12 +123,19 @@ def test_what_was_never_set_leaves_no_trace_when_it_is_null_again(
 
 
 @bounded
-@given(contents, st.lists(wishes(), min_size=1, max_size=3), st.booleans())
-def test_all_comes_back_to_the_byte(content: bytes | None, runs: list[dict[str, t.Any]], debug: bool) -> None:
+@given(contents, st.lists(st.tuples(wishes(), st.booleans()), min_size=1, max_size=3), st.booleans(), st.booleans())
+def test_all_comes_back_to_the_byte(
+    content: bytes | None, runs: list[tuple[dict[str, t.Any], bool]], debug: bool, removal: bool
+) -> None:
     config = Config(content)
-    for asked in runs:
-        config.present(asked, debug=debug)
-    config.absent()
+    for asked, exclusive in runs:
+        config.present(asked, debug=debug, exclusive=exclusive)
+        # Nothing is forgotten as long as anything is different.
+        assert config.record is not None or config.content == content
+    if removal:
+        config.absent()
+    else:
+        config.present({}, exclusive=True)
     assert (config.content, config.record) == (content, None)
 
 

@@ -20,6 +20,8 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._plan_writer impor
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._plan_writer import TOOLKIT
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import FileRecord, load_record, record_path
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import CONFIG_FILE, PACKAGE_CACHE, PACKAGES
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_packages import InstallOptions
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_removal import Removal
 from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.fake_packages import World, four
 
 if t.TYPE_CHECKING:
@@ -190,6 +192,31 @@ def test_the_cache_goes(world: World) -> None:
     assert world.execute(check_mode=True, state="absent", package_cache=PACKAGE_CACHE)["changed"]
     assert world.path(f"{PACKAGE_CACHE}/a.deb").exists()
     result = world.execute(state="absent", package_cache=PACKAGE_CACHE)
-    assert f"{PACKAGE_CACHE}/a.deb" in result["diff"]["before"]
+    assert f"{PACKAGE_CACHE}/a.deb" in result["diff"][0]["before"]
     assert not world.path("/var/cache/gpufleet-nvidia").exists()
     assert world.path("/var/cache/other").exists()
+
+
+# -- hosts whose packages are not ours to manage -----------------------------------------------------------------------
+
+
+def test_a_host_without_a_known_package_manager(world: World, tmp_path: Path) -> None:
+    world.write(f"{PACKAGE_CACHE}/a.deb")
+    options = InstallOptions(state="absent", package_cache=PACKAGE_CACHE)
+    task = Removal(options, HostRoot(str(tmp_path), live=True), None, world.run)
+    assert task.execute(check_mode=False).changed
+    assert not world.path(PACKAGE_CACHE).exists()
+    assert not task.execute(check_mode=False).changed
+
+
+def test_a_failure_behind_the_packages(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.have(four("1.20.0-1"))
+    world.write(f"{PACKAGE_CACHE}/a.deb")
+
+    def failing(*_arguments: t.Any) -> None:
+        raise HostError("No.")
+
+    monkeypatch.setattr(_toolkit_traces, "clean_cache", failing)
+    with pytest.raises(HostError) as caught:
+        world.execute(state="absent", package_cache=PACKAGE_CACHE)
+    assert (caught.value.details, world.packages) == ({"changed": True}, {})

@@ -18,6 +18,8 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_settings 
     TABLES,
     default_of,
     effective,
+    shown,
+    spelled,
     unsafe,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_values import checked
@@ -42,6 +44,34 @@ def test_every_setting_stands_once_and_has_a_default_that_it_may_have() -> None:
             assert checked(setting, setting.default) == setting.default
     for settings in PROFILES.values():
         assert all(checked(BY_PATH[tuple(key.split("."))], value) == value for key, value in settings.items())
+
+
+def test_no_setting_has_a_name_that_hides_its_value() -> None:
+    settings = {key: values[0] for key, values in SAMPLES.items()}
+    assert shown(settings) == settings
+
+
+# A value, and how a result holds it.
+SHOWN: list[tuple[t.Any, t.Any]] = [
+    (["API_TOKEN=a b;c", "B=1"], ["API_TOKEN=********", "B=1"]),
+    ("https_proxy=http://bob:x@proxy:1", "https_proxy=http://********@proxy:1"),
+    ("http://bob:x@proxy", "http://********@proxy"),
+    (
+        {"own": {"password": "x", "n": 1}, "a.secret-key": ["x"]},
+        {"own": {"password": "********", "n": 1}, "a.secret-key": "********"},
+    ),
+    ({"use-token": True, "token": None, "secrets.x": 1.5}, {"use-token": True, "token": None, "secrets.x": 1.5}),
+    (5, 5),
+]
+
+
+@pytest.mark.parametrize(("value", "expected"), SHOWN)
+def test_secrets_are_hidden(value: t.Any, expected: t.Any) -> None:
+    assert shown(value) == expected
+
+
+def test_no_password_is_spelled() -> None:
+    assert spelled(["http://bob:x@proxy", True]) == "[http://********@proxy, true]"
 
 
 @pytest.mark.parametrize("text", ["", DEFAULT, "[nvidia-container-cli]\n", "\ufeff#debug = 1\n".lstrip("\ufeff")])

@@ -9,9 +9,10 @@ import typing as t
 import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_document import TomlDocument
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_settings import BY_PATH
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_values import checked, checked_unknown
-from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.toolkit_configs import SAMPLES
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_values import checked, checked_unknown, unfit
+from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.toolkit_configs import DEFAULT, OLD, SAMPLES
 
 CLI, RUNTIME = "nvidia-container-cli", "nvidia-container-runtime"
 
@@ -82,9 +83,9 @@ WRONG: list[tuple[str, t.Any, str]] = [
     (f"{CLI}.user", "root:", "USER or USER:GROUP"),
     (f"{CLI}.user", "ro ot", "USER or USER:GROUP"),
     (f"{CLI}.user", "1a", "USER or USER:GROUP"),
-    (f"{CLI}.environment", "A=1", "'A=1', but should be a list of strings"),
-    (f"{CLI}.environment", ["A"], "'A', but should be NAME=value"),
-    (f"{CLI}.environment", ["A=1", 2], "[A=1, 2], but should be a list of strings"),
+    (f"{CLI}.environment", "A=1", "a value that is not shown, but should be a list of strings"),
+    (f"{CLI}.environment", ["A"], "a value that is not shown, but should be NAME=value"),
+    (f"{CLI}.environment", ["A=1", 2], "a list that is not shown, but should be a list of strings"),
     (f"{CLI}.environment", ["A=1", None], "a list of strings"),
     (f"{RUNTIME}.log-level", "DEBUG", "one of panic, fatal, error, warn, warning, info, debug, trace"),
     (f"{RUNTIME}.mode", "atuo", "'atuo', but should be one of auto, legacy, cdi, csv, jit-cdi"),
@@ -108,6 +109,57 @@ def test_what_is_wrong_is_said_with_what_would_be_right(key: str, value: t.Any, 
     assert str(raised.value).startswith(f"settings: {key} is ")
     assert words in str(raised.value)
     assert str(raised.value).endswith("Nothing was changed.")
+
+
+@pytest.mark.parametrize("value", ["HUNTER2", ["hunter2"], {"x": "hunter2"}, ["A=hunter2", 5], ["A=hunter2\n"]])
+def test_no_word_of_an_environment_is_told(value: t.Any) -> None:
+    with pytest.raises(GpufleetError) as raised:
+        check(f"{CLI}.environment", value)
+    assert "hunter2" not in str(raised.value).lower()
+
+
+def test_no_password_is_told() -> None:
+    with pytest.raises(GpufleetError) as raised:
+        check(f"{CLI}.root", "http://bob:hunter2@x/")
+    assert "http://********@x/" in str(raised.value)
+    with pytest.raises(GpufleetError) as raised:
+        check("swarm-resource", ["password=hunter2"])
+    assert "[password=********]" in str(raised.value)
+
+
+# What a person wrote, and what is said of it.
+UNFIT: list[tuple[str, str]] = [
+    (f"{CLI} = 5", f"line 1, column 1: {CLI} is 5, but should be a table. The toolkit cannot use that."),
+    (f'{CLI} = ""', f"{CLI} is '', but should be a table."),
+    (f"{CLI} = false", f"{CLI} is false, but should be a table."),
+    (f"{CLI} = []", f"{CLI} is [], but should be a table."),
+    (f"[{RUNTIME}]\nmodes = 0", f"line 2, column 1: {RUNTIME}.modes is 0, but should be a table."),
+    (f'[{RUNTIME}]\nmode = "cdii"', "is 'cdii', but should be one of auto, legacy, cdi, csv, jit-cdi."),
+    (f'[{RUNTIME}]\nmode = ""', "is '', but should be a string that is not empty."),
+    (f'[{RUNTIME}]\nlog-level = "DEBUGG"', "is 'debugg', but should be one of panic, "),
+    (f"[{RUNTIME}]\nruntimes = []", f"{RUNTIME}.runtimes is [], but should be a list of at least one."),
+    (
+        f'[{CLI}]\nenvironment = ["hunter2"]',
+        f"{CLI}.environment is a value that is not shown, but should be NAME=value.",
+    ),
+    (f"[{CLI}]\nno-cgroups = 1", f"{CLI}.no-cgroups is 1, but should be true or false."),
+]
+
+
+@pytest.mark.parametrize(("text", "words"), UNFIT)
+def test_what_a_person_wrote_wrong_is_said_with_its_place(text: str, words: str) -> None:
+    (said,) = unfit(TomlDocument.from_bytes("/etc/x.toml", text.encode()))
+    assert said.startswith("/etc/x.toml, line ")
+    assert words in said
+    assert "hunter2" not in said
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", f'[{RUNTIME}]\nlog-level = "Debug"\ndebug = ""', "[features]\nnew = 5", "swarm-resource = ''", DEFAULT, OLD],
+)
+def test_what_the_toolkit_takes_is_right(text: str) -> None:
+    assert unfit(TomlDocument.from_bytes("/etc/x.toml", text.encode())) == []
 
 
 @pytest.mark.parametrize("value", [1, -(2**63), 1.5, True, "", "x\n", [], [1, "x", [True]], {"a": {"b": [1]}}])

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import pytest
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import Candidate, Package, PackageFile
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, HostError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import Candidate, Package, PackageFile, Preview
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import PACKAGES
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_versions import (
     NotOfferedError,
@@ -16,6 +16,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_versions 
     below_minimum,
     choose,
     is_version,
+    refuse_strangers,
     satisfies,
     version_of_files,
 )
@@ -78,7 +79,9 @@ def test_a_pin_decides_where_nobody_asks_for_a_version() -> None:
     assert choose(pinned, "latest", {}).version == "1.19.1-1"
     assert choose(pinned, "1.20.0", {}).version == "1.20.0-1"
     forbidden = {name: offers("1.20.0-1") for name in PACKAGES}
-    with pytest.raises(NotOfferedError):
+    with pytest.raises(
+        NotOfferedError, match=r"would take by itself\. On offer are of each 1\.20\.0-1 .*Name a version"
+    ):
         choose(forbidden, None, {})
 
 
@@ -134,3 +137,46 @@ def test_files_that_are_not_the_four(given: list[PackageFile], wanted: str | Non
 )
 def test_below_the_minimum(version: str, floor: str, problem: str | None) -> None:
     assert below_minimum(version, floor) == problem
+
+
+def test_what_has_no_number_is_not_compared() -> None:
+    with pytest.raises(GpufleetError, match=r"^minimum_version 'newest' is no version of the toolkit"):
+        below_minimum("1.19.1-1", "newest")
+    assert below_minimum("unknown", "1.19.1") == (
+        "Version 'unknown' of the toolkit cannot be compared with 1.19.1, which it must not be older than."
+    )
+
+
+# -- what a change takes along ---------------------------------------------------------------------------------------
+
+COMING = dict.fromkeys(PACKAGES, "1.19.1-1")
+
+
+@pytest.mark.parametrize(
+    ("preview", "words"),
+    [
+        (Preview(COMING, ("bystander",)), r"would also remove bystander\. Remove or replace these first.*changed\.$"),
+        (
+            Preview(COMING, ("nvidia-docker2:amd64", "bystander")),
+            r"also remove nvidia-docker2:amd64, bystander\..* go with remove_conflicts: true\.$",
+        ),
+        # A removal has no such option, nor are all of NVIDIA's packages former ones of the toolkit.
+        (Preview({}, ("nvidia-docker2",)), r"remove nvidia-docker2\. .*nothing was changed\.$"),
+        (Preview(COMING, ("nvidia-driver",)), r"remove nvidia-driver\. .*nothing was changed\.$"),
+        (Preview(COMING, (), ("libseccomp2",)), "also bring older versions of libseccomp2"),
+        (
+            Preview({**COMING, "libc6:i386": "2"}, (), (), ("libc6:i386", PACKAGES[0])),
+            r"also change or remove libc6:i386, whose version somebody holds\. Release it",
+        ),
+        (Preview({}, (*PACKAGES, "bystander"), (), ("bystander",)), "also change or remove bystander, whose"),
+    ],
+)
+def test_what_nobody_asked_for(preview: Preview, words: str) -> None:
+    with pytest.raises(HostError, match=words):
+        refuse_strangers(preview, PACKAGES, PACKAGES)
+
+
+def test_what_was_asked_for() -> None:
+    former = ("nvidia-docker2",)
+    refuse_strangers(Preview(COMING, former, PACKAGES, (*PACKAGES, *former)), PACKAGES, former)
+    refuse_strangers(Preview({}, (f"{PACKAGES[0]}:amd64",), (), PACKAGES), PACKAGES, PACKAGES)

@@ -1,0 +1,249 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+# Private to this collection: the files that make our repository known to the package manager: which are asked for,
+# what of that is still to be done, and doing it.  One that is wrong keeps all of apt from working, so what is written
+# counts only once a list was fetched by it, and until then there is a way back (_toolkit_undoing.py).
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import posixpath
+import re
+import types
+import typing as t
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import PlannedFile
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, HostError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._masking import mask_urls
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._plan_writer import REPOSITORY as OWNER
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._plan_writer import PlanWriter
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import digest, load_records
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._repository_conflicts import deb822, sections
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import (
+    APT_SOURCE,
+    DNF_SOURCE,
+    KEY_PATTERNS,
+    REPOSITORY_FILES,
+    STAGED_KEYS,
+)
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_undoing import is_unproven
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._writing import explain, remove_file
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
+
+PROXY = "@PROXY@"
+_MODE = re.compile(r"0[0-7]{3}")
+# What would end the value that it is put into, in apt.conf(5) or in dnf.conf(5).
+_NOT_IN_A_PROXY = re.compile(r"[\s\"'\\;{}]")
+# What a key that is still to be fetched is shown as.
+_TO_COME = b"(not fetched yet)\n"
+
+
+class RepositoryFile(t.NamedTuple):
+    """A file as it is asked for, with its ``content`` or the ``source`` on the host that it is a copy of."""
+
+    path: str
+    content: str | None = None
+    source: str | None = None
+    mode: str = "0644"
+
+    @property
+    def staged(self) -> bool:
+        """Whether it comes from a key that was fetched for this, and can be fetched again."""
+        return self.source is not None and fnmatch.fnmatchcase(self.source, STAGED_KEYS)
+
+
+class RepositoryPlan(t.NamedTuple):
+    """What is to be done: ``files`` are written, those of ``back`` go back to what they were before us.
+
+    ``modes`` are the present and the wanted one of those files that have another.  ``staged`` are fetched keys that
+    are of no use any more.  ``unproven`` says that an earlier run wrote, and was cut off before it could try.
+    """
+
+    files: tuple[PlannedFile, ...] = ()
+    back: tuple[PlannedFile, ...] = ()
+    modes: t.Mapping[str, tuple[int, int]] = types.MappingProxyType({})
+    staged: tuple[str, ...] = ()
+    unproven: bool = False
+
+    @property
+    def touched(self) -> tuple[PlannedFile, ...]:
+        return (*self.files, *self.back)
+
+    @property
+    def to_prove(self) -> bool:
+        return bool(self.touched) or self.unproven
+
+    @property
+    def changes(self) -> bool:
+        return bool(self.touched or self.staged)
+
+    def diff(self) -> list[dict[str, str]]:
+        """One entry for each file, secrets hidden."""
+        return [
+            {
+                "before_header": self._heading(file.path, file.before, 0),
+                "after_header": self._heading(file.path, file.after, 1),
+                "before": _readable(file.before),
+                "after": _readable(file.after),
+            }
+            for file in self.touched
+        ]
+
+    def _heading(self, path: str, content: bytes | None, which: int) -> str:
+        if content is None:
+            return f"{path} (absent)"
+        return f"{path} (mode {self.modes[path][which]:04o})" if path in self.modes else path
+
+
+# -- what is asked ---------------------------------------------------------------------------------------------------
+
+
+def check_files(files: t.Iterable[RepositoryFile], proxy: str | None) -> tuple[RepositoryFile, ...]:
+    """``files`` with normal paths.  Raises GpufleetError for what cannot be meant."""
+    if proxy and _NOT_IN_A_PROXY.search(proxy):
+        # It may hold a password, so it is not quoted.
+        raise GpufleetError("proxy has a blank, a quote or a bracket in it. Write such a character as %20 or the like.")
+    found: dict[str, RepositoryFile] = {}
+    for file in files:
+        path = posixpath.normpath(file.path)
+        if not is_ours(path):
+            raise GpufleetError(
+                f"repository_files: {path} is none of this collection's files. These are"
+                f" {', '.join(REPOSITORY_FILES)}, and keys that have 16 digits of their fingerprints in their names."
+            )
+        if path in found:
+            raise GpufleetError(f"repository_files: {path} is there twice. Take one of the two out.")
+        _check(file, path, proxy)
+        source = None if file.source is None else posixpath.normpath(file.source)
+        found[path] = file._replace(path=path, source=source)
+    return tuple(found.values())
+
+
+def _check(file: RepositoryFile, path: str, proxy: str | None) -> None:
+    if (file.content is None) is (file.source is None):
+        raise GpufleetError(f"repository_files: {path} needs content or src, and not both.")
+    if file.source is not None and not posixpath.isabs(file.source):
+        raise GpufleetError(f"repository_files: src {file.source!r} of {path} is not an absolute path on the host.")
+    if not _MODE.fullmatch(file.mode):
+        raise GpufleetError(f"repository_files: the mode {file.mode!r} of {path} is not one such as '0644', in quotes.")
+    if file.content is not None and PROXY in file.content and not proxy:
+        raise GpufleetError(f"repository_files: {path} has {PROXY} in it, but there is no proxy. Give one.")
+
+
+def is_ours(path: str) -> bool:
+    """Whether files of that name are written by this collection and nobody else."""
+    return path in REPOSITORY_FILES or any(fnmatch.fnmatchcase(path, pattern) for pattern in KEY_PATTERNS)
+
+
+# -- what is to be done ----------------------------------------------------------------------------------------------
+
+
+def plan_of(
+    host: HostRoot, files: t.Sequence[RepositoryFile] | None, proxy: str | None, *, foretold: bool
+) -> RepositoryPlan:
+    """What has to be done so that ``files``, and none else, are there; None leaves all as they are.
+
+    ``foretold`` is for check mode, in which a file that is to be copied may be still to come.  Raises HostError.
+    """
+    unproven = is_unproven(host)
+    if files is None:
+        return RepositoryPlan(unproven=unproven)
+    planned: list[PlannedFile] = []
+    modes: dict[str, tuple[int, int]] = {}
+    # A source that is read before its key is there would be refused.
+    for file in sorted(files, key=lambda file: file.path in (APT_SOURCE, DNF_SOURCE)):
+        path = host.resolve(file.path)
+        before, after = host.read(path), _content(host, file, proxy, foretold)
+        wanted, mode = int(file.mode, 8), _mode(host, path)
+        if mode is not None and mode != wanted:
+            modes[path] = (mode, wanted)
+        if before != after or path in modes:
+            planned.append(PlannedFile(path, before, after, {("content",): digest(after)}, mode=wanted))
+    kept = [host.resolve(file.path) for file in files]
+    staged = set(host.glob(STAGED_KEYS)) - {file.source for file in files}
+    return RepositoryPlan(tuple(planned), _going_back(host, kept), modes, tuple(sorted(staged)), unproven)
+
+
+def plan_of_removal(host: HostRoot) -> RepositoryPlan:
+    """What has to be done so that nothing of ours is left.  Raises HostError."""
+    return plan_of(host, (), None, foretold=False)
+
+
+def address_of(host: HostRoot, files: t.Sequence[RepositoryFile] | None, family: str) -> str | None:
+    """The address of our repository, as asked for or as it stands; None if there is none.
+
+    ``family`` is ``apt`` or ``dnf``.
+    """
+    path, entries = (APT_SOURCE, deb822) if family == "apt" else (DNF_SOURCE, sections)
+    if files is None:
+        text = host.read_text(path)
+    else:
+        text = next((file.content or "" for file in files if file.path == path), "")
+    return next((entry.address for entry in entries(text)), None)
+
+
+def _going_back(host: HostRoot, kept: t.Collection[str]) -> tuple[PlannedFile, ...]:
+    records = [record for record in load_records(host, OWNER) if record.path not in kept]
+    records.sort(key=lambda record: posixpath.basename(record.path) not in map(posixpath.basename, REPOSITORY_FILES))
+    return tuple(
+        PlannedFile(record.path, host.read(record.path), record.original, mode=record.mode) for record in records
+    )
+
+
+def _content(host: HostRoot, file: RepositoryFile, proxy: str | None, foretold: bool) -> bytes:
+    if file.source is None:
+        return (file.content or "").replace(PROXY, proxy or "").encode("utf-8")
+    content = host.read(file.source)
+    if content is None and not foretold:
+        raise HostError(f"{file.source}, of which {file.path} is to be a copy, is not there. Put it there first.")
+    return _TO_COME if content is None else content
+
+
+def _mode(host: HostRoot, path: str) -> int | None:
+    return os.stat(host.outer(path)).st_mode & 0o7777 if host.exists(path) else None
+
+
+def _readable(content: bytes | None) -> str:
+    return mask_urls((content or b"").decode("utf-8", "replace"))
+
+
+# -- doing it --------------------------------------------------------------------------------------------------------
+
+
+def carry_out(host: HostRoot, plan: RepositoryPlan, backup_dir: str) -> list[dict[str, str | None]]:
+    """Write what is to be written; returns where the former content is kept.  The host's lock is held."""
+    backups: list[dict[str, str | None]] = []
+    for files, removal in ((plan.files, False), (plan.back, True)):
+        # None of them is the main one, so their folders are all kept free of other names.
+        writer = PlanWriter(host, OWNER, "", backup_dir, removal=removal, purge=False)
+        backups += writer.carry_out(files)
+        for file in files:
+            if file.after is not None and file.mode is not None:
+                set_mode(host, file.path, file.mode)
+    return backups
+
+
+def clean_staged(host: HostRoot, plan: RepositoryPlan) -> None:
+    """Remove the fetched keys that are of no use any more; what was tried without success may be given up again."""
+    for path in plan.staged:
+        remove_file(host, path)
+
+
+def set_mode(host: HostRoot, path: str, mode: int) -> None:
+    """Give a file that is there its mode.  Raises HostError."""
+    try:
+        os.chmod(host.outer(path), mode)
+    except OSError as error:
+        raise explain(path, "given its mode", error) from error
+
+
+def forget_staged(host: HostRoot, files: t.Iterable[RepositoryFile]) -> None:
+    """Remove the fetched keys that ``files`` are copies of, so that the next run fetches them again."""
+    for file in files:
+        if file.staged and file.source is not None:
+            remove_file(host, file.source)

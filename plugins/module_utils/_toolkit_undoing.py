@@ -1,0 +1,190 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+# Private to this collection: the way back for the sources of packages.  What stood there is noted on the disk before
+# anything changes, so that also a run after one that was killed can put it back.
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import posixpath
+import typing as t
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils import _backups
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import HostError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._plan_writer import REPOSITORY as OWNER
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import STATE_DIR, record_path
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._writing import (
+    explain,
+    make_directories,
+    missing_directories,
+    remove_empty_directories,
+    remove_file,
+    replace_file,
+)
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
+
+# Is there from before the first change until the change has proved itself, or was undone.
+MARKER = f"{STATE_DIR}/unproven-repository"
+
+
+class Standing(t.NamedTuple):
+    """A file as it was: content and record are None where there was none.  ``ours``: nobody else writes there."""
+
+    path: str
+    ours: bool
+    content: bytes | None
+    mode: int
+    owner: tuple[int, int]
+    record: bytes | None
+
+
+def is_unproven(host: HostRoot) -> bool:
+    """Whether a run was cut off between changing the sources and trying them."""
+    return host.is_there(MARKER)
+
+
+def forget(host: HostRoot) -> None:
+    """Take the marker away: what stands there stays."""
+    remove_file(host, MARKER)
+    remove_empty_directories(host, [posixpath.dirname(STATE_DIR), STATE_DIR])
+
+
+class Undo:
+    """The way back from one run's changes.  The host's lock is held.
+
+    ``changed`` says that there is something to go back from.
+    """
+
+    def __init__(self, host: HostRoot, backup_dir: str) -> None:
+        self.host = host
+        self.backup_dir = backup_dir
+        self.changed = False
+        self.begun = False
+        self._standing: dict[str, Standing] = {}
+        self._directories: list[str] = []
+        self._backups: set[str] = set()
+
+    def begin(self, ours: t.Iterable[str], others: t.Iterable[str]) -> None:
+        """Note how the files stand that are about to change: ours and those of others.  Raises HostError."""
+        now = [self._look(path, ours=True) for path in ours]
+        now += [self._look(self.host.resolve(path), ours=False) for path in others]
+        earlier, made = self._noted()
+        self._standing = {standing.path: standing for standing in now}
+        for standing in earlier:
+            # What somebody has put in the place of theirs since is not ours to undo.
+            if standing.ours or self.host.read(standing.path) is None:
+                self._standing[standing.path] = standing
+        folders = [*(posixpath.dirname(path) for path in self._standing), self.backup_dir, STATE_DIR]
+        missing = [path for folder in folders for path in missing_directories(self.host, folder)]
+        self._directories = list(dict.fromkeys([*made, *missing]))
+        self._backups = set(self._all_backups())
+        make_directories(self.host, STATE_DIR, 0o700)
+        self.begun = True
+        replace_file(self.host, MARKER, self._to_bytes(), 0o600)
+        self.changed = bool(now)
+
+    def settle(self) -> None:
+        """What was changed stays."""
+        if self.begun:
+            forget(self.host)
+
+    def put_back(self) -> None:
+        """Undo what was changed, in this run or in one before it that was cut off.  Raises HostError."""
+        if not self.begun:
+            return
+        for standing in self._standing.values():
+            self._restore(standing)
+        for backup in set(self._all_backups()) - self._backups:
+            _backups.remove(self.host, backup)
+        forget(self.host)
+        remove_empty_directories(self.host, sorted(self._directories, key=len))
+        self.changed = False
+
+    def _look(self, path: str, *, ours: bool) -> Standing:
+        record = self.host.read(record_path(OWNER, path))
+        content = self.host.read(path)
+        if content is None:
+            return Standing(path, ours, None, 0, (0, 0), record)
+        status = os.stat(self.host.outer(path))
+        return Standing(path, ours, content, status.st_mode & 0o7777, (status.st_uid, status.st_gid), record)
+
+    def _restore(self, standing: Standing) -> None:
+        if standing.content is None:
+            remove_file(self.host, standing.path)
+        else:
+            self._write(standing, standing.content)
+        where = record_path(OWNER, standing.path)
+        if standing.record is None:
+            remove_file(self.host, where)
+        else:
+            replace_file(self.host, where, standing.record, 0o600)
+
+    def _write(self, standing: Standing, content: bytes) -> None:
+        folder = posixpath.dirname(standing.path)
+        make_directories(self.host, folder, 0o755)
+        # No moment in which others may read what they could not read before.
+        mode, owner = standing.mode, standing.owner
+        replace_file(self.host, standing.path, content, mode, owner, parsed=(folder,), ceiling=mode)
+        outer = self.host.outer(standing.path)
+        try:
+            status = os.stat(outer)
+            if (status.st_uid, status.st_gid) != owner:
+                os.chown(outer, *owner)
+            os.chmod(outer, mode)
+        except OSError as error:
+            raise explain(standing.path, "given its mode", error) from error
+
+    def _all_backups(self) -> list[str]:
+        return [backup for path in self._standing for backup in _backups.backups_of(self.host, self.backup_dir, path)]
+
+    # -- on the disk ---------------------------------------------------------------------------------------------
+
+    def _to_bytes(self) -> bytes:
+        files = [
+            {
+                **standing._asdict(),
+                "content": _armoured(standing.content),
+                "record": _armoured(standing.record),
+            }
+            for standing in self._standing.values()
+        ]
+        return (json.dumps({"files": files, "directories": self._directories}, indent=2) + "\n").encode("utf-8")
+
+    def _noted(self) -> tuple[list[Standing], list[str]]:
+        content = self.host.read(MARKER)
+        if content is None:
+            return [], []
+        try:
+            fields = json.loads(content.decode("utf-8"))
+            return [_standing(entry) for entry in fields["files"]], [str(path) for path in fields["directories"]]
+        except (KeyError, TypeError, ValueError) as error:
+            raise HostError(
+                f"{MARKER} is damaged: what the sources of packages were before a run that was cut off is not known"
+                " any more. Look at them, remove this file, then run this again."
+            ) from error
+
+
+def _standing(entry: t.Mapping[str, t.Any]) -> Standing:
+    uid, gid = entry["owner"]
+    return Standing(
+        str(entry["path"]),
+        bool(entry["ours"]),
+        _plain(entry["content"]),
+        int(entry["mode"]),
+        (int(uid), int(gid)),
+        _plain(entry["record"]),
+    )
+
+
+def _armoured(content: bytes | None) -> str | None:
+    return None if content is None else base64.b64encode(content).decode("ascii")
+
+
+def _plain(text: str | None) -> bytes | None:
+    return None if text is None else base64.b64decode(text, validate=True)

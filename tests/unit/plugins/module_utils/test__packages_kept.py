@@ -1,0 +1,74 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import os
+import shutil
+import typing as t
+
+import pytest
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages_kept import give_back, keep, restore
+
+if t.TYPE_CHECKING:
+    from pathlib import Path
+
+FILE = "/etc/docker/daemon.json"
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> HostRoot:
+    (tmp_path / "etc/docker").mkdir(parents=True)
+    (tmp_path / "etc/docker/daemon.json").write_bytes(b"{}\xff\n")
+    (tmp_path / "etc/docker/daemon.json").chmod(0o600)
+    return HostRoot(str(tmp_path), live=True)
+
+
+def test_what_went_comes_back_with_its_folder(host: HostRoot, tmp_path: Path) -> None:
+    kept = keep(host, [FILE, "/etc/nowhere", "/etc/docker"])
+    assert [file.path for file in kept] == [FILE]
+    owner = (kept[0].owner, (os.geteuid(), os.getegid()))
+    assert owner[0] == owner[1]
+    shutil.rmtree(tmp_path / "etc/docker")
+    assert give_back(host, kept) == [FILE]
+    assert (tmp_path / "etc/docker/daemon.json").read_bytes() == b"{}\xff\n"
+    assert (tmp_path / "etc/docker/daemon.json").stat().st_mode & 0o7777 == 0o600
+    assert give_back(host, kept) == []
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "left"),
+    [(None, b"{}\xff\n", False), (None, b"other", True), (b"{}\xff\n", b"{}\xff\n", True), (None, None, False)],
+)
+def test_only_the_copy_that_rpm_made_goes(
+    host: HostRoot, tmp_path: Path, before: bytes | None, after: bytes | None, left: bool
+) -> None:
+    copy = tmp_path / "etc/docker/daemon.json.rpmsave"
+    if before is not None:
+        copy.write_bytes(before)
+    kept = keep(host, [FILE])
+    (tmp_path / FILE[1:]).unlink()
+    if after is not None:
+        copy.write_bytes(after)
+    assert give_back(host, kept) == [FILE]
+    assert copy.exists() is left
+
+
+def test_what_was_changed_is_restored_only_if_asked(host: HostRoot, tmp_path: Path) -> None:
+    kept = keep(host, [FILE])
+    (tmp_path / FILE[1:]).write_text("changed")
+    assert give_back(host, kept) == []
+    assert (tmp_path / FILE[1:]).read_text() == "changed"
+    restore(host, kept)
+    assert (tmp_path / FILE[1:]).read_bytes() == b"{}\xff\n"
+
+
+def test_a_link_comes_back_as_a_link(host: HostRoot, tmp_path: Path) -> None:
+    (tmp_path / "etc/link").symlink_to("../nowhere")
+    kept = keep(host, ["/etc/link"])
+    (tmp_path / "etc/link").unlink()
+    restore(host, kept)
+    assert os.readlink(tmp_path / "etc/link") == "../nowhere"
