@@ -29,6 +29,8 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_removal i
 if t.TYPE_CHECKING:
     from pathlib import Path
 
+    import pytest
+
 ORIGIN = "https://packages.example/stable"
 
 
@@ -164,6 +166,18 @@ class World:
         return self.along._replace(
             install={**change.install, **self.along.install}, remove=(*change.remove, *self.along.remove)
         )
+
+    def break_off(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """From now on a transaction installs, and then a script of one package fails."""
+        carry_out = self.carry_out
+
+        def breaking(change: Change) -> None:
+            carry_out(change)
+            self.packages[PACKAGES[1]] = self.packages[PACKAGES[1]]._replace(whole=False)
+            self._do("broken")
+
+        self.failures["broken"] = "dpkg: error processing package"
+        monkeypatch.setattr(self, "carry_out", breaking)
 
     def carry_out(self, change: Change) -> None:
         assert not [name for name in change.install if self._held(name) and not change.change_held]

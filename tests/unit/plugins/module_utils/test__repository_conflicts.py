@@ -33,7 +33,7 @@ if t.TYPE_CHECKING:
 
 OURS = "https://nvidia.github.io/libnvidia-container/stable/deb/$(ARCH)"
 SHORT = "[0-9A-Fa-f]" * 16
-DEBIAN = "http://deb.debian.org/debian"
+DEBIAN = "http://debian.example.com/debian"
 # What NVIDIA's instructions make.
 LIST = f"""deb [signed-by=/usr/share/keyrings/nvidia-container-toolkit-keyring.gpg] {OURS} /
 #deb [signed-by=/usr/share/keyrings/nvidia-container-toolkit-keyring.gpg] {OURS.replace("stable", "experimental")} /

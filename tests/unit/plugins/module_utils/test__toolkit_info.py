@@ -132,7 +132,7 @@ def test_a_host_with_everything(tree: Tree) -> None:
         CONFIG_FILE, '[features]\nallow-ldconfig-from-container = true\n[nvidia-container-runtime]\nmode = "cdi"\n'
     )
     tree.put(LIST, f"deb https://{ADDRESS} /\n")
-    tree.put(MAIN_LIST, f"deb http://deb.debian.org/debian x main\ndeb https://{ADDRESS} /\n")
+    tree.put(MAIN_LIST, f"deb http://debian.example.com/debian x main\ndeb https://{ADDRESS} /\n")
     tree.put(REPOSITORY_FILES[1], "")
     tree.put("/run/reboot-required", "")
     hook = {"hooks": {"prestart": [{"path": "/usr/bin/nvidia-container-runtime-hook"}]}}

@@ -24,7 +24,6 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._repository_confli
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import (
     APT_SOURCE,
     DNF_SOURCE,
-    PACKAGES,
     REPOSITORY_FILES,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_repository import (
@@ -317,15 +316,7 @@ def test_a_settled_host_is_not_harmed_by_a_wrong_source(world: World) -> None:
 
 
 def test_files_stay_where_packages_have_come_from_them(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    carry_out = world.carry_out
-
-    def breaking(change: t.Any) -> None:
-        carry_out(change)
-        world.packages[PACKAGES[1]] = world.packages[PACKAGES[1]]._replace(whole=False)
-        world._do("broken")
-
-    world.failures["broken"] = "dpkg: error processing package"
-    monkeypatch.setattr(world, "carry_out", breaking)
+    world.break_off(monkeypatch)
     with pytest.raises(HostError) as caught:
         world.execute(version="1.20.0", repository_files=FILES)
     assert caught.value.details == {"changed": True}
