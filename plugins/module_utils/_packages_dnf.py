@@ -217,14 +217,26 @@ class Dnf:
                 )
 
     def _carry_out(self, change: Change) -> None:
-        for arguments in self._steps(change, list(_OPTIONS)):
-            status, output, errors = self._patiently(["dnf", "-y", *arguments], self.commands.change)
-            if status:
-                raise CommandError(f"dnf {_verb(arguments)}", words_of(output, errors), "")
+        first, *second = self._steps(change, list(_OPTIONS))
+        self._transact(first)
+        if second:
+            # What the new packages obsolete is gone by then, and its name would stand for them, who provide it.
+            left = [f"{name}-{package.version}" for name, package in self._registered(change.remove).items()]
+            for arguments in self._steps(Change(remove=tuple(left)), list(_OPTIONS)):
+                self._transact(arguments)
+
+    @staticmethod
+    def _replaces(change: Change) -> bool:
+        return bool(change.remove and (change.install or change.files))
+
+    def _transact(self, arguments: list[str]) -> None:
+        status, output, errors = self._patiently(["dnf", "-y", *arguments], self.commands.change)
+        if status:
+            raise CommandError(f"dnf {_verb(arguments)}", words_of(output, errors), "")
 
     def _configuration(self, change: Change) -> list[KeptFile]:
         """The configuration files of packages that are replaced: rpm takes them along, edited or not."""
-        if not change.remove or not (change.install or change.files):
+        if not self._replaces(change):
             return []
         argv = ["rpm", "-qc", *change.remove]
         _status, output, _errors = self._patiently(argv, self.commands.read)

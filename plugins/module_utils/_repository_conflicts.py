@@ -28,7 +28,7 @@ _DNF_FOLDER = "/etc/yum.repos.d"
 # What apt does not take for a source is no conflict (sources.list(5)).
 _APT_NAME = re.compile(r"[A-Za-z0-9_.-]+\.(?:list|sources)")
 
-_ONE_LINE = re.compile(r"(?:deb|deb-src)\s+(?:\[[^]]*\]\s*)?([^\s[]\S*)")
+_ONE_LINE = re.compile(r"(?:deb|deb-src)\s+(?:\[[^]]*\]\s*)?([^\s[]\S*)(?:\s+(\S+))?")
 _OPTIONS_OR_COMMENT = re.compile(r"(\[[^]]*\])|#.*")
 # Scheme ("https", "mirror+http"), user and password, host, port.
 _ADDRESS = re.compile(r"(?:[a-z0-9.+-]+:/*)?(?:[^/@]*@)?([^/:]*)(?::[0-9]+)?(/.*)?", re.IGNORECASE)
@@ -40,10 +40,14 @@ _ADDRESS_KEYS = ("baseurl", "mirrorlist", "metalink")
 
 
 class Entry(t.NamedTuple):
-    """One address of a source; ``line`` counts from 1."""
+    """One address of a source; ``line`` counts from 1.  ``flat``: without suites, as NVIDIA's are.
+
+    apt takes one address with another suite for another source.
+    """
 
     line: int
     address: str
+    flat: bool = True
 
 
 class Mixed(t.NamedTuple):
@@ -71,7 +75,7 @@ def conflicts(host: HostRoot, family: str, address: str | None = None) -> Confli
     found = Conflicts([], [])
     for path in _apt_files(host) if family == "apt" else host.glob(f"{_DNF_FOLDER}/*.repo"):
         active = _entries(path, host.read_text(path))
-        theirs = [entry for entry in active if is_former(entry.address) or _is_same(entry.address, address)]
+        theirs = [entry for entry in active if is_former(entry.address) or _is_same(entry, address)]
         if path in REPOSITORY_FILES or not active:
             continue
         if theirs and len(theirs) < len(active):
@@ -108,9 +112,9 @@ def is_former(address: str) -> bool:
     return any((plain + "/").startswith(known + "/") for known in FORMER_ADDRESSES)
 
 
-def _is_same(address: str, other: str | None) -> bool:
+def _is_same(entry: Entry, address: str | None) -> bool:
     """Whether two addresses have host and path in common, be the architecture named or left open in them."""
-    return bool(other) and _comparable(address) == _comparable(str(other))
+    return entry.flat and bool(address) and _comparable(entry.address) == _comparable(str(address))
 
 
 def _comparable(address: str) -> list[str]:
@@ -138,7 +142,7 @@ def one_line(text: str) -> t.Iterator[Entry]:
         # A number sign inside the options begins no comment.
         found = _ONE_LINE.match(_OPTIONS_OR_COMMENT.sub(lambda match: match.group(1) or "", line).strip())
         if found is not None:
-            yield Entry(number, found.group(1))
+            yield Entry(number, found.group(1), (found.group(2) or "/").endswith("/"))
 
 
 def deb822(text: str) -> t.Iterator[Entry]:
@@ -146,8 +150,9 @@ def deb822(text: str) -> t.Iterator[Entry]:
     for stanza in _stanzas(text):
         fields = {name: " ".join(value for _line, value in values).strip() for name, values in stanza.items()}
         if fields.get("enabled", "").lower() not in _NO:
+            flat = all(suite.endswith("/") for suite in fields.get("suites", "").split())
             for line, value in stanza.get("uris", ()):
-                yield from (Entry(line, address) for address in value.split())
+                yield from (Entry(line, address, flat) for address in value.split())
 
 
 # By the field's name in small letters: its lines, with their numbers.

@@ -157,7 +157,11 @@ class Installation(ToolkitTask):
         if not self.options.remove_conflicts or self.options.source != "repository":
             return ()
         family = self.manager.name
-        found = conflicts(self.host, family, address_of(self.host, self.repository_files, family))
+        address = address_of(self.host, self.repository_files, family)
+        if address is None:
+            # Those of others are all that there is.
+            return ()
+        found = conflicts(self.host, family, address)
         for entry in found.mixed:
             raise ConfigurationError(
                 entry.path,
@@ -241,7 +245,7 @@ class Installation(ToolkitTask):
             after = self.look()
             self._check_parts(after)
         except GpufleetError as error:
-            self._go_back(seen, undo, error)
+            self._go_back(seen, needs, undo, error)
             raise
         undo.settle()
         clean_staged(self.host, needs.repository)
@@ -258,7 +262,7 @@ class Installation(ToolkitTask):
         backups = traces.remove_sources(self.host, needs.sources, self.backup_dir)
         return [*backups, *carry_out(self.host, needs.repository, self.backup_dir)]
 
-    def _go_back(self, seen: State, undo: Undo, error: GpufleetError) -> None:
+    def _go_back(self, seen: State, needs: Needs, undo: Undo, error: GpufleetError) -> None:
         """Leave the sources as they were, unless packages have come from the new ones."""
         if self.look() != seen:
             undo.settle()
@@ -268,7 +272,11 @@ class Installation(ToolkitTask):
         except HostError as another:
             raise HostError(f"{error} The sources of packages could not be put back: {another}") from error
         if undo.begun:
-            forget_staged(self.host, self.repository_files or ())
+            # One that was of no concern has served before; after a run that was cut off, nobody knows.
+            concerned = {file.path for file in needs.repository.files}
+            every = needs.repository.unproven
+            tried = [f for f in self.repository_files or () if every or self.host.resolve(f.path) in concerned]
+            forget_staged(self.host, tried)
 
     def _transaction(self, seen: State, needs: Needs, wanted: str | None) -> Target:
         """Find the version, try the change, carry it out; the target that the packages now have."""

@@ -57,14 +57,7 @@ class Removal(ToolkitTask):
         leavings = self._leavings(seen)
         if not leavings.something:
             return Outcome(changed=False, before=seen, after=seen)
-        if leavings.packages and seen.packages:
-            self.guard_containers()
-            self.guard(
-                run_by_toolkit(self.host),
-                "run by a runtime of the toolkit, without which no engine can stop or enter them.",
-                "Remove them first",
-                "End their processes and remove them by hand.",
-            )
+        self._object(seen, leavings)
         if check_mode:
             if leavings.packages and not self.manager.interrupted():
                 self._preview(leavings)
@@ -73,7 +66,23 @@ class Removal(ToolkitTask):
         with host_lock(self.host):
             # Another run may have worked since.
             seen = self.look()
-            return self._work(seen, self._leavings(seen))
+            leavings = self._leavings(seen)
+            if not leavings.something:
+                return Outcome(changed=False, before=seen, after=seen)
+            self._object(seen, leavings)
+            return self._work(seen, leavings)
+
+    def _object(self, seen: State, leavings: Leavings) -> None:
+        """Raise what speaks for the containers that run now."""
+        if not leavings.packages or not seen.packages:
+            return
+        self.guard_containers()
+        self.guard(
+            run_by_toolkit(self.host),
+            "run by a runtime of the toolkit, without which no engine can stop or enter them.",
+            "Remove them first",
+            "End their processes and remove them by hand.",
+        )
 
     def _leavings(self, seen: State) -> Leavings:
         repository = plan_of_removal(self.host)

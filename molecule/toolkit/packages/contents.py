@@ -20,7 +20,8 @@ class Package(NamedTuple):
 
     depends: names of packages that must be there in the same version; files: path to text, all of them mode 0755;
     installed: shell lines that run after it was unpacked; purged: after it is gone for good;
-    provides: what else it stands for; other: it is not for the repository.
+    provides: what else it stands for; replaces: names of former packages, for which rpm lets it stand too;
+    other: it is not for the repository.
     """
 
     name: str
@@ -30,6 +31,7 @@ class Package(NamedTuple):
     installed: str = ""
     purged: str = ""
     provides: tuple[str, ...] = ()
+    replaces: tuple[str, ...] = ()
     other: bool = False
 
 
@@ -77,6 +79,7 @@ def toolkit(version: str) -> list[Package]:
             depends=("nvidia-container-toolkit-base", "libnvidia-container-tools"),
             installed=f"ln -sf nvidia-container-runtime-hook {LINK}\n",
             purged=f"rm -f {LINK}\n",
+            replaces=("nvidia-container-runtime", "nvidia-container-runtime-hook"),
         ),
     ]
 
@@ -85,8 +88,9 @@ def packages(kind: str) -> list[Package]:
     """All of them; kind: deb or rpm."""
     found = [
         *(package for version in VERSIONS for package in toolkit(version)),
-        # One of those that the toolkit replaces.
+        # Of those that the toolkit replaces.
         Package("nvidia-docker2", "2.13.0", {}),
+        Package("nvidia-container-runtime", "3.4.0", {}),
         # Somebody else's, which needs the toolkit: for the tests of removals.
         Package("gpufleet-bystander", "1.0", {}, depends=("nvidia-container-toolkit",), other=True),
     ]

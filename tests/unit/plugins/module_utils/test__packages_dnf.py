@@ -37,6 +37,8 @@ from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.test__p
 if t.TYPE_CHECKING:
     from pathlib import Path
 
+# As rpm -q tells of it.
+DOCKER2 = "nvidia-docker2\t0\t2.13.0-1\tnoarch\n"
 LOCK_FILE = "/etc/dnf/plugins/versionlock.list"
 
 
@@ -214,14 +216,22 @@ def test_describe(dnf: Dnf, programs: Programs) -> None:
 
 
 def test_what_is_replaced_goes_after_what_comes(dnf: Dnf, programs: Programs) -> None:
-    dnf.carry_out(Change({"a": "1-1", "b": "1:2-1"}, remove=("nvidia-docker2",)))
-    owned, install, remove = programs.ran
-    assert owned == ["rpm", "-qc", "nvidia-docker2"]
+    programs.answers["rpm"] = [(0, f"{DOCKER2}{absent('nvidia-docker')}", "")]
+    dnf.carry_out(Change({"a": "1-1", "b": "1:2-1"}, remove=("nvidia-docker2", "nvidia-docker")))
+    owned, install, _asked, remove = programs.ran
+    assert owned == ["rpm", "-qc", "nvidia-docker2", "nvidia-docker"]
     assert install[install.index("install") :] == ["install", "a-1-1", "b-1:2-1"]
     assert "--allowerasing" in install
-    assert remove[remove.index("remove") :] == ["remove", "nvidia-docker2"]
+    # Of what is left, and not by a name that the new packages provide.
+    assert remove[remove.index("remove") :] == ["remove", "nvidia-docker2-2.13.0-1"]
     assert "--setopt=clean_requirements_on_remove=0" in remove
     assert not any("--disableplugin=versionlock" in argv for argv in programs.ran)
+
+
+def test_what_the_new_packages_obsolete_is_not_removed_again(dnf: Dnf, programs: Programs) -> None:
+    programs.answers["rpm"] = [(1, absent("nvidia-container-runtime"), "")]
+    dnf.carry_out(Change({"a": "1-1"}, remove=("nvidia-container-runtime",)))
+    assert not any("remove" in argv for argv in programs.ran)
 
 
 def test_files_need_no_source(dnf: Dnf, programs: Programs) -> None:
@@ -349,6 +359,8 @@ def replacing(dnf: Dnf, saved: str | None, status: int = 0) -> Dnf:
     def run(argv: list[str]) -> tuple[int, str, str]:
         if "-qc" in argv:
             return 0, f"{DAEMON}\n/etc/gone\n(contains no files)\n", ""
+        if argv[0] == "rpm":
+            return 0, DOCKER2, ""
         if "remove" in argv:
             file.unlink()
             if saved is not None:
@@ -385,6 +397,7 @@ def test_what_is_removed_alone_loses_its_files(dnf: Dnf) -> None:
 def test_files_that_stay_are_left_alone(dnf: Dnf, programs: Programs) -> None:
     write(dnf.host.root, DAEMON, "{}")
     programs.answers["-qc"] = [(0, f"{DAEMON}\n", "")]
+    programs.answers["rpm"] = [(0, DOCKER2, "")]
     dnf.carry_out(Change({"a": "1-1"}, remove=("nvidia-docker2",)))
     assert notes_of(dnf) == []
 

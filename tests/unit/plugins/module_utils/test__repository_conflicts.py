@@ -108,17 +108,17 @@ def test_addresses_of_others(address: str) -> None:
     ("text", "found"),
     [
         (LIST, [(1, OURS)]),
-        (f"deb {DEBIAN} bookworm main\ndeb-src {DEBIAN} bookworm main # why", [(1, DEBIAN), (2, DEBIAN)]),
+        (f"deb {DEBIAN} bookworm main\ndeb-src {DEBIAN} bookworm main # why", [(1, DEBIAN, False), (2, DEBIAN, False)]),
         (f"  deb\t[ arch=amd64,arm64  signed-by=/k#1.gpg ]   {OURS} /", [(1, OURS)]),
         (f"deb [trusted=yes]{OURS} /", [(1, OURS)]),
         (f"# deb {OURS} /\n\n \nrpm {OURS} /\ndebian {OURS}\ndeb\ndeb []\n", []),
         (f"deb # {OURS} /", []),
-        ("deb cdrom:[Debian 12 # 1]/ bookworm main", [(1, "cdrom:[Debian")]),
-        (f"deb {DEBIAN} x y\r\ndeb {OURS} /\r\n", [(1, DEBIAN), (2, OURS)]),
+        ("deb cdrom:[Debian 12 # 1]/ bookworm main", [(1, "cdrom:[Debian", False)]),
+        (f"deb {DEBIAN} x y\r\ndeb {OURS} /\r\n", [(1, DEBIAN, False), (2, OURS)]),
         ("", []),
     ],
 )
-def test_one_line(text: str, found: list[tuple[int, str]]) -> None:
+def test_one_line(text: str, found: list[tuple[t.Any, ...]]) -> None:
     assert list(one_line(text)) == [Entry(*entry) for entry in found]
 
 

@@ -18,7 +18,12 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import Package, Preview
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._plan_writer import PACKAGES as OWNER
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import load_record
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import CONFIG_FILE, PACKAGE_CACHE, PACKAGES
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import (
+    APT_SOURCE,
+    CONFIG_FILE,
+    PACKAGE_CACHE,
+    PACKAGES,
+)
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_installation import Installation
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_packages import InstallOptions
 from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.fake_packages import ORIGIN, World, four
@@ -29,6 +34,9 @@ if t.TYPE_CHECKING:
 FORMER_LIST = "/etc/apt/sources.list.d/nvidia-docker.list"
 FORMER_ENTRY = "deb https://nvidia.github.io/nvidia-docker/debian10/amd64 /\n"
 ANYTHING: dict[str, t.Any] = {"minimum_version_policy": "ignore"}
+
+
+OUR_SOURCE = "URIs: https://mirror.example.com/nvidia\nSuites: /\n"
 
 
 @pytest.fixture
@@ -278,6 +286,7 @@ def test_a_former_package_that_is_held(world: World) -> None:
 
 
 def test_sources_in_the_way_go_first(world: World) -> None:
+    world.write(APT_SOURCE, OUR_SOURCE)
     world.write(FORMER_LIST, FORMER_ENTRY).chmod(0o640)
     foretold = world.execute(check_mode=True, version="1.20.0")
     assert world.calls == []
@@ -293,6 +302,7 @@ def test_sources_in_the_way_go_first(world: World) -> None:
 
 @pytest.mark.parametrize("failing", ["refresh", "preview", "carry out"])
 def test_sources_come_back_where_nothing_was_installed(world: World, failing: str) -> None:
+    world.write(APT_SOURCE, OUR_SOURCE)
     world.write(FORMER_LIST, FORMER_ENTRY).chmod(0o640)
     world.failures[failing] = "E: no"
     with pytest.raises(HostError, match="E: no"):
@@ -302,7 +312,14 @@ def test_sources_come_back_where_nothing_was_installed(world: World, failing: st
     assert not world.path("/var/lib/gpufleet-nvidia").exists()
 
 
+def test_the_only_source_is_not_in_the_way(world: World) -> None:
+    world.write(FORMER_LIST, FORMER_ENTRY)
+    assert world.execute(version="1.20.0")["removed_sources"] == []
+    assert world.path(FORMER_LIST).exists()
+
+
 def test_sources_stay_away_where_something_was_installed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.write(APT_SOURCE, OUR_SOURCE)
     world.write(FORMER_LIST, FORMER_ENTRY)
     world.break_off(monkeypatch)
     with pytest.raises(HostError):
@@ -311,6 +328,7 @@ def test_sources_stay_away_where_something_was_installed(world: World, monkeypat
 
 
 def test_a_source_file_that_is_not_all_theirs(world: World) -> None:
+    world.write(APT_SOURCE, OUR_SOURCE)
     world.have(four("1.20.0-1"))
     world.write("/etc/apt/sources.list", "deb http://debian.example.com/debian trixie main\n" + FORMER_ENTRY)
     with pytest.raises(
