@@ -39,7 +39,12 @@ for action; do
         no-official) rm -f /etc/apt/sources.list.d/nvidia-container-toolkit.list /etc/yum.repos.d/nvidia-container-toolkit.repo ;;
         # What instructions of former years left behind; apt refuses any command with two keys for one address.
         former)
-            add "$packages"/nvidia-docker2* "$packages"/nvidia-container-runtime[-_]3*
+            if [ $kind = deb ]; then
+                dpkg --install "$packages"/nvidia-docker2* "$packages"/nvidia-container-runtime_3*
+            else
+                # They were there first; rpm refuses what an installed package obsoletes.
+                rpm --install --nodeps "$packages"/nvidia-docker2* "$packages"/nvidia-container-runtime-3*
+            fi
             if [ $kind = deb ]; then
                 echo "deb [signed-by=/usr/share/keyrings/former.gpg] http://127.0.0.1:8088/stable/deb/$(dpkg --print-architecture) /" \
                     >/etc/apt/sources.list.d/nvidia-docker.list
