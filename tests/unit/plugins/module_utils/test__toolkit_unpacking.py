@@ -1,0 +1,210 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import typing as t
+
+import pytest
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, HostError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_artifacts import find_parts
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_unpacking import unpack
+from ansible_collections.gpufleet.nvidia.tests.hosts.fixtures.elf_programs import tree
+from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.test__cpio import (
+    DIRECTORY,
+    LINK,
+    REGULAR,
+    Item,
+    content_of,
+    newc,
+)
+
+if t.TYPE_CHECKING:
+    from pathlib import Path
+
+needs_dpkg_deb = pytest.mark.skipif(shutil.which("dpkg-deb") is None, reason="dpkg-deb is not here")
+RPM_START = b"\xed\xab\xee\xdb\x03\x00" + bytes(90)
+TOOLKIT = [
+    "libnvidia-container1",
+    "libnvidia-container-tools",
+    "nvidia-container-toolkit-base",
+    "nvidia-container-toolkit",
+]
+
+
+class Runs:
+    """Runs dpkg-deb, and is rpm2cpio: for each package, what it gives."""
+
+    def __init__(self, archives: t.Mapping[str, tuple[int, bytes, str]] | None = None) -> None:
+        self.archives = archives or {}
+        self.ran: list[list[str]] = []
+        self.answer: tuple[int, str, str] | None = None
+
+    def __call__(self, argv: list[str]) -> tuple[int, str, str]:
+        self.ran.append(argv)
+        if self.answer is not None:
+            return self.answer
+        done = subprocess.run(argv, capture_output=True, check=False, timeout=60)
+        return done.returncode, done.stdout.decode(), done.stderr.decode()
+
+    def bytes(self, argv: list[str]) -> tuple[int, bytes, str]:
+        self.ran.append(argv)
+        assert argv[0] == "rpm2cpio"
+        return self.archives[argv[1]]
+
+    def unpack(self, packages: t.Sequence[Path], folder: Path, on_controller: bool = False) -> None:
+        folder.mkdir(exist_ok=True)
+        unpack([str(package) for package in packages], str(folder), self, self.bytes, on_controller)
+
+
+def refusal(run: Runs, package: Path, folder: Path, on_controller: bool = False) -> str:
+    with pytest.raises(GpufleetError) as caught:
+        run.unpack([package], folder, on_controller)
+    return str(caught.value)
+
+
+def deb(folder: Path, name: str, root: Path) -> Path:
+    """A package with the files of ``root``."""
+    (root / "DEBIAN").mkdir()
+    (root / "DEBIAN/control").write_text(
+        f"Package: {name}\nVersion: 1\nArchitecture: all\nMaintainer: nobody <nobody@localhost>\nDescription: a test\n"
+    )
+    # The name says nothing of the kind.
+    file = folder / f"{name}.package"
+    argv = ["dpkg-deb", "--root-owner-group", "-Znone", "--build", str(root), str(file)]
+    subprocess.run(argv, check=True, stdout=subprocess.DEVNULL, timeout=60)
+    return file
+
+
+def rpm(folder: Path, name: str) -> Path:
+    file = folder / f"{name}.package"
+    file.write_bytes(RPM_START)
+    return file
+
+
+# -- what is unpacked ------------------------------------------------------------------------------------------------
+
+
+@needs_dpkg_deb
+def test_debian_packages(tmp_path: Path) -> None:
+    one, other, folder = tmp_path / "one", tmp_path / "other", tmp_path / "folder"
+    tree(one, "1.20.0")
+    (other / "usr/bin").mkdir(parents=True)
+    (one / "usr/bin/nvidia-ctk").replace(other / "usr/bin/nvidia-ctk")
+    packages = [deb(tmp_path, "nvidia-container-toolkit-base", one), deb(tmp_path, "nvidia-container-toolkit", other)]
+    run = Runs()
+    run.unpack(packages, folder)
+    assert run.ran == [["dpkg-deb", "--extract", str(package), str(folder)] for package in packages]
+    assert len(find_parts(HostRoot(str(folder), live=False), None, "files")) == 9
+
+
+def test_rpm_packages(tmp_path: Path) -> None:
+    base, tools = rpm(tmp_path, "base"), rpm(tmp_path, "tools")
+    run = Runs(
+        {
+            str(base): (0, newc(Item("./usr/bin/nvidia-ctk", b"x", REGULAR | 0o755)), "warning: no key"),
+            str(tools): (0, newc(Item("./usr", mode=DIRECTORY | 0o755), Item("./usr/lib64/a", b"b", LINK)), ""),
+        }
+    )
+    run.unpack([base, tools], tmp_path / "folder")
+    assert run.ran == [["rpm2cpio", str(base)], ["rpm2cpio", str(tools)]]
+    assert content_of(tmp_path / "folder") == {
+        "usr": None,
+        "usr/bin": None,
+        "usr/bin/nvidia-ctk": b"x",
+        "usr/lib64": None,
+        "usr/lib64/a": "b",
+    }
+    assert (tmp_path / "folder/usr/bin/nvidia-ctk").stat().st_mode & 0o7777 == 0o755
+
+
+# -- what is refused -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"PK\x03\x04 a wheel", "is neither a .deb nor an .rpm package. Fetch it again, or unpack it yourself"),
+        (b"!<arch>", "is neither a .deb nor an .rpm package. Fetch"),
+        (b"", "is neither a .deb nor an .rpm package: it is empty. Fetch"),
+    ],
+)
+def test_neither_kind(tmp_path: Path, content: bytes, words: str) -> None:
+    file = tmp_path / "nvidia-container-toolkit.deb"
+    file.write_bytes(content)
+    run = Runs()
+    assert refusal(run, file, tmp_path / "folder").startswith(f"{file} {words}")
+    # Nor is anything unpacked that stands before it.
+    with pytest.raises(GpufleetError):
+        run.unpack([rpm(tmp_path, "base"), file], tmp_path / "folder")
+    assert run.ran == []
+
+
+def test_no_file(tmp_path: Path) -> None:
+    missing = tmp_path / "missing.deb"
+    assert refusal(Runs(), missing, tmp_path / "folder") == (
+        f"{missing} is not there. Correct files, or put the package there first."
+    )
+    os.mkfifo(str(missing))
+    for path in (tmp_path, missing):
+        assert refusal(Runs(), path, tmp_path / "folder").startswith(f"{path} is not a regular file. ")
+    assert "cannot be read: Not a directory. Correct files." in refusal(
+        Runs(), rpm(tmp_path, "base") / "x", tmp_path / "folder"
+    )
+
+
+@pytest.mark.parametrize(
+    ("on_controller", "words"),
+    [
+        (False, "is not on this host; set remote_src: false to unpack on the controller, or unpack "),
+        (True, "is not on the controller; set remote_src: true to unpack on the host, or unpack "),
+    ],
+)
+def test_a_tool_that_is_missing(tmp_path: Path, on_controller: bool, words: str) -> None:
+    package = rpm(tmp_path, "base")
+    run = Runs({str(package): (127, b"", "rpm2cpio cannot be run: No such file or directory")})
+    said = refusal(run, package, tmp_path / "folder", on_controller)
+    assert said == f"rpm2cpio {words}{package} yourself and give src."
+    run.answer = (127, "", "timeout: failed to run command 'dpkg-deb': No such file or directory")
+    package.write_bytes(b"!<arch>\ndebian-binary")
+    said = refusal(run, package, tmp_path / "folder", on_controller)
+    assert said == f"dpkg-deb {words}{package} yourself and give src."
+
+
+def test_a_tool_that_fails(tmp_path: Path) -> None:
+    package = rpm(tmp_path, "base")
+    run = Runs({str(package): (1, newc(Item("tool", b"x")), "error: base: not an rpm package\n(or manifest)\n")})
+    with pytest.raises(HostError) as caught:
+        run.unpack([package], tmp_path / "folder")
+    assert str(caught.value) == (
+        f"{package} cannot be unpacked. rpm2cpio says: error: base: not an rpm package (or manifest). Fetch the package"
+        " again, and see that there is room."
+    )
+    assert content_of(tmp_path / "folder") == {}
+    run.archives = {str(package): (3, b"", "")}
+    assert "rpm2cpio says: it ends with status 3. " in refusal(run, package, tmp_path / "folder")
+
+
+@needs_dpkg_deb
+def test_a_package_that_is_cut(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    tree(root, "1.20.0")
+    package = deb(tmp_path, "nvidia-container-toolkit", root)
+    package.write_bytes(package.read_bytes()[:2000])
+    said = refusal(Runs(), package, tmp_path / "folder")
+    assert said.startswith(f"{package} cannot be unpacked. dpkg-deb says: ")
+    assert "dpkg-deb: error: " in said
+
+
+def test_an_archive_that_is_damaged(tmp_path: Path) -> None:
+    package = rpm(tmp_path, "base")
+    run = Runs({str(package): (0, b"", "")})
+    assert refusal(run, package, tmp_path / "folder") == (
+        f"{package} cannot be unpacked: it ends too early. Fetch the package again."
+    )
