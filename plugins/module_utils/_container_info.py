@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import typing as t
 
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine_traces import leaves_trace
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import ENGINES
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_files import HostFiles
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._planning import ask_version
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import STATE_DIR, load_records, restart_note
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd_units import UNIT_FOLDERS
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import load_records, restart_note
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import Engine, Installation, LiveState
@@ -46,19 +46,8 @@ def _describe_toolkit(host: HostRoot, run: Runner) -> dict[str, t.Any]:
 
 
 def _describe_engines(host: HostRoot, run: Runner) -> list[dict[str, t.Any]]:
-    found = [load() for name, load in ENGINES.items() if _leaves_trace(name, host)]
+    found = [load() for name, load in ENGINES.items() if leaves_trace(name, host)]
     return [_describe_engine(engine, host, run) for engine in found]
-
-
-def _leaves_trace(name: str, host: HostRoot) -> bool:
-    """Whether there is anything of an engine: its program, its unit, its configuration, or our record of that."""
-    units = (f"{folder}/{name}.service" for folder in UNIT_FOLDERS)
-    return (
-        host.find_executable([name, name + "d"]) is not None
-        or host.is_there(f"/etc/{name}")
-        or any(host.is_there(unit) for unit in units)
-        or any(entry.startswith(name + "-") for entry in host.readable_entries(STATE_DIR))
-    )
 
 
 def _describe_engine(engine: Engine, host: HostRoot, run: Runner) -> dict[str, t.Any]:

@@ -42,5 +42,9 @@ class ConfigurationError(GpufleetError):
         self.column = column
 
 
+class MissingPackageError(GpufleetError):
+    """This host's Python lacks a package, and the controller has sent none."""
+
+
 class HostError(GpufleetError):
     """Something on the host stands in the way: a permission, a lock, a full disk, a loop of links."""

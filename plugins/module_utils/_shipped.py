@@ -16,7 +16,7 @@ import zlib
 from importlib.machinery import ModuleSpec, SourceFileLoader
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import parse_version
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, MissingPackageError
 
 if t.TYPE_CHECKING:
     import types
@@ -68,7 +68,7 @@ def load(name: str) -> types.ModuleType:
     python = f"{sys.version_info[0]}.{sys.version_info[1]}"
     lacking = f"The Python package {package} is needed: this host's Python {python} {found}, and the controller"
     if name not in _offered:
-        raise GpufleetError(
+        raise MissingPackageError(
             f"{lacking} sent none. Install it for the controller's Ansible (python3 -m pip install"
             f" {package.distribution}): it is then sent along, and hosts need nothing installed."
         )

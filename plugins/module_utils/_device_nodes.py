@@ -1,0 +1,205 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+# Private to this collection: the control device nodes of NVIDIA's driver, which the kernel module itself does not make.
+#
+# What they are and who may use them is as in nvidia-modprobe (its modprobe-utils/nvidia-modprobe-utils.c at 149440c),
+# which whatever uses a GPU runs: nodes of ours must be those that it would make, or it would change them at once.
+
+from __future__ import annotations
+
+import os
+import posixpath
+import shutil
+import stat
+import tempfile
+import typing as t
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import HostError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu_presence import VERSION_FILES, loaded_driver
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._writing import explain
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
+
+_DEVICES, _MODULES, _PARAMETERS = "/proc/devices", "/proc/modules", "/proc/driver/nvidia/params"
+_CONTROL, _MODESET = "nvidiactl", "nvidia-modeset"
+_MINORS = {_CONTROL: 255, _MODESET: 254}
+_UVM = "nvidia-uvm"
+_UVM_MINORS = {_UVM: 0, f"{_UVM}-tools": 1}
+# The former before driver 545.29, the latter since (NVIDIA's changelog, quoted in issue 324 of
+# nvidia-container-toolkit).  nvidia-modprobe looks at neither, but always takes the number.
+_MAJOR_NAMES = ("nvidia-frontend", "nvidia")
+_MAJOR = 195
+_SECTION = "Character devices:"
+
+
+class Node(t.NamedTuple):
+    """A character device: its path on the host, and its numbers."""
+
+    path: str
+    major: int
+    minor: int
+
+
+class _Access(t.NamedTuple):
+    """Who may use a node: numeric owner and group, and the mode."""
+
+    uid: int = 0
+    gid: int = 0
+    mode: int = 0o666
+
+
+def missing_nodes(host: HostRoot, driver_root: str = "/") -> tuple[list[Node], list[str]]:
+    """The control device nodes that have to be made on ``host``, and warnings of those that cannot be.
+
+    They belong into the folder ``dev`` in ``driver_root``, where there is one, else into /dev.  A node with the right
+    numbers is not missing, whatever its mode.  Raises HostError for an offline tree, which has no devices, and for
+    something else than a device that stands in the place of one.
+    """
+    _require_live(host)
+    if loaded_driver(host) is None:
+        unloaded = (
+            f"{VERSION_FILES[0]} is not there: no NVIDIA driver is loaded, so no device nodes were made. Load it with"
+            " modprobe nvidia, then run this again."
+        )
+        return [], [unloaded]
+    folder = _folder(host, driver_root)
+    nodes, warnings = _nodes(host, folder)
+    missing = [node for node in nodes if not _is_right(host, node)]
+    if missing and _parameters(host).get("ModifyDeviceFiles", 1) != 1:
+        warnings.append(
+            f"{_PARAMETERS}: ModifyDeviceFiles is not 1, so the driver wants its device nodes to be left alone, and"
+            f" {', '.join(node.path for node in missing)} {'was' if len(missing) == 1 else 'were'} not made. Make them"
+            " with what makes the others, or load the module nvidia with NVreg_ModifyDeviceFiles=1."
+        )
+        missing = []
+    return missing, warnings
+
+
+def make_nodes(host: HostRoot, nodes: t.Iterable[Node]) -> None:
+    """Make ``nodes``, as missing_nodes() tells them; each replaces what stands there in one step.
+
+    Raises HostError for an offline tree, and where one cannot be made; those before it stay.
+    """
+    _require_live(host)
+    parameters = _parameters(host)
+    for node in nodes:
+        try:
+            _make(host.outer(node.path, last=False), node, _access(node, parameters))
+        except OSError as error:
+            raise explain(node.path, "made", error) from error
+
+
+def _require_live(host: HostRoot) -> None:
+    if not host.live:
+        raise HostError(
+            f"{host.root} is an offline tree, which has no devices. Make device nodes where the host runs, or leave out"
+            " create_device_nodes."
+        )
+
+
+def _folder(host: HostRoot, driver_root: str) -> str:
+    own = posixpath.join(driver_root, "dev")
+    return own if driver_root != "/" and os.path.isdir(host.outer(own)) else "/dev"
+
+
+def _nodes(host: HostRoot, folder: str) -> tuple[list[Node], list[str]]:
+    """All that the loaded modules serve, and warnings of the others."""
+    majors = _majors(host)
+    major = next((majors[name] for name in _MAJOR_NAMES if name in majors), _MAJOR)
+    nodes = [Node(f"{folder}/{_CONTROL}", major, _MINORS[_CONTROL])]
+    warnings = []
+    # The kernel spells the names of modules with underscores.
+    module = _MODESET.replace("-", "_")
+    if any(line.split(" ", 1)[0] == module for line in host.read_text(_MODULES).splitlines()):
+        nodes.append(Node(f"{folder}/{_MODESET}", major, _MINORS[_MODESET]))
+    else:
+        warnings.append(_not_loaded(module, _MODULES, [f"{folder}/{_MODESET}"]))
+    if _UVM in majors:
+        nodes += [Node(f"{folder}/{name}", majors[_UVM], minor) for name, minor in _UVM_MINORS.items()]
+    else:
+        warnings.append(_not_loaded(_UVM.replace("-", "_"), _DEVICES, [f"{folder}/{name}" for name in _UVM_MINORS]))
+    return nodes, warnings
+
+
+def _not_loaded(module: str, source: str, paths: t.Sequence[str]) -> str:
+    return (
+        f"The module {module} is not loaded ({source}), so {' and '.join(paths)} cannot be made. Load it with modprobe"
+        f" {module}, then run this again."
+    )
+
+
+def _majors(host: HostRoot) -> dict[str, int]:
+    """The character devices of the running kernel: name to major number."""
+    found: dict[str, int] = {}
+    inside = False
+    for line in host.read_text(_DEVICES).splitlines():
+        words = line.split(None, 1)
+        if not words or not words[0].isdecimal():
+            # A heading, or the empty line that ends a section.
+            inside = line.startswith(_SECTION)
+        elif inside:
+            found.setdefault(words[-1].strip(), int(words[0]))
+    return found
+
+
+def _parameters(host: HostRoot) -> dict[str, int]:
+    """The driver's parameters that are numbers; all of these are decimal, the mode too."""
+    pairs = (line.split(":", 1) for line in host.read_text(_PARAMETERS).splitlines() if ":" in line)
+    return {name.strip(): int(value) for name, value in pairs if value.strip().isdecimal()}
+
+
+def _access(node: Node, parameters: t.Mapping[str, int]) -> _Access:
+    usual = _Access()
+    if posixpath.basename(node.path) in _UVM_MINORS:
+        # nvidia-modprobe does not ask the parameters about these.
+        return usual
+    return _Access(
+        parameters.get("DeviceFileUID", usual.uid),
+        parameters.get("DeviceFileGID", usual.gid),
+        parameters.get("DeviceFileMode", usual.mode) & 0o777,
+    )
+
+
+def _is_right(host: HostRoot, node: Node) -> bool:
+    """Whether the node is there, be it through a link.
+
+    Raises HostError where something is there that must not be replaced.
+    """
+    try:
+        status = os.stat(host.outer(node.path))
+        if stat.S_ISCHR(status.st_mode) and status.st_rdev == os.makedev(node.major, node.minor):
+            return True
+    except OSError:
+        # Nothing, or a link that leads nowhere.
+        pass
+    try:
+        mode = os.lstat(host.outer(node.path, last=False)).st_mode
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise explain(node.path, "looked at", error) from error
+    if not stat.S_ISCHR(mode) and not stat.S_ISBLK(mode):
+        raise HostError(
+            f"{node.path} is not a device, but stands where the driver's device {node.major}:{node.minor} belongs."
+            " Move it away, then run this again."
+        )
+    return False
+
+
+def _make(outer: str, node: Node, access: _Access) -> None:
+    folder, name = os.path.split(outer)
+    # In a folder of its own the node has its final name from the start, by which SELinux chooses a label, and is out of
+    # reach until owner and mode are right.
+    stage = tempfile.mkdtemp(".tmp", ".gpufleet-", folder)
+    try:
+        made = os.path.join(stage, name)
+        os.mknod(made, stat.S_IFCHR | 0o600, os.makedev(node.major, node.minor))
+        # The mode given to mknod(2) is subject to the umask.
+        os.chown(made, access.uid, access.gid)
+        os.chmod(made, access.mode)
+        os.replace(made, outer)
+    finally:
+        shutil.rmtree(stage, ignore_errors=True)
