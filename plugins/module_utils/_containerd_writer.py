@@ -20,13 +20,13 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._containerd_import
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_plan import (
     give_back,
     is_ours,
-    leaves,
     lookup,
     merged,
     plain_copy,
     put,
     write_table,
 )
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_values import leaves
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._containerd_files import ContainerdFiles

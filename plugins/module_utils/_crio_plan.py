@@ -25,20 +25,20 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._crio_files import
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import Action, ConfiguredState, EnginePlan
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_document import TomlDocument, same
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_document import TomlDocument
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_plan import (
     OPENING,
     TomlFiles,
     check_options,
     give_back,
     is_ours,
-    leaves,
     lookup,
     merged,
     plain_copy,
     put,
     write_table,
 )
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_values import leaves, same
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import Context

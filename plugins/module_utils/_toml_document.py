@@ -13,7 +13,8 @@ import contextlib
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import ConfigurationError
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_reader import decode, parse, position, same
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_reader import decode, parse, position
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_values import same
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_commented import Commented

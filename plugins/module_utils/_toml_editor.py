@@ -16,7 +16,8 @@ import typing as t
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._masking import mask_urls
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_commented import usual_gap
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_layout import Layout
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_reader import line_end, same, scan
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_reader import line_end, scan
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_values import same
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_commented import Commented

@@ -13,7 +13,8 @@ import typing as t
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._file_edit import FileEdit
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._runtime_set import is_nvidia_program
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_document import TomlDocument, same
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_document import TomlDocument
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_values import leaves, same
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import Context, PlannedFile
@@ -111,15 +112,6 @@ def write_table(edit: TomlEdit, path: KeyPath, table: t.Mapping[str, t.Any]) -> 
             edit.wanted[leaf] = value
         else:
             edit.write(leaf, value)
-
-
-def leaves(table: t.Mapping[str, t.Any], path: KeyPath = ()) -> t.Iterator[tuple[KeyPath, t.Any]]:
-    """Every entry that is no table, with its path."""
-    for name, value in table.items():
-        if isinstance(value, dict):
-            yield from leaves(value, (*path, name))
-        else:
-            yield (*path, name), value
 
 
 def merged(below: t.Mapping[str, t.Any], above: t.Mapping[str, t.Any]) -> dict[str, t.Any]:

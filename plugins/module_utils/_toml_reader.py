@@ -107,17 +107,6 @@ def _parsed_by_tomlkit(path: str, text: str) -> dict[str, t.Any]:
     return data
 
 
-def same(one: t.Any, other: t.Any) -> bool:
-    """Equal in type too: true is not 1, and 1 is not 1.0."""
-    if one.__class__ is not other.__class__:
-        return False
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(same(entry, other[name]) for name, entry in one.items())
-    if isinstance(one, list):
-        return len(one) == len(other) and all(map(same, one, other))
-    return repr(one) == repr(other) if isinstance(one, float) else bool(one == other)
-
-
 def _unreadable(path: str, text: str, error: Exception, advice: str) -> ConfigurationError:
     if isinstance(error, RecursionError):
         return ConfigurationError(path, _TOO_DEEP, advice)

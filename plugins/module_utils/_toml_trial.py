@@ -11,7 +11,7 @@ import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import ConfigurationError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_document import TomlDocument
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_plan import leaves
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_values import leaves
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import PlannedFile

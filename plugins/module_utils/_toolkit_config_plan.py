@@ -12,8 +12,9 @@ import typing as t
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import PlannedFile
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._file_edit import FileEdit
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_document import TomlDocument, same
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_plan import give_back, leaves
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_document import TomlDocument
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_plan import give_back
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_values import leaves, same
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_settings import (
     BY_PATH,
     SETTINGS,

@@ -11,7 +11,7 @@ import difflib
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_document import same
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_values import same
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_settings import (
     BY_PATH,
     SETTINGS,

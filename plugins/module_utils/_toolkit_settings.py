@@ -11,7 +11,7 @@ import datetime
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._masking import MASK, is_secret, mask_urls_in_string
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_plan import leaves
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_values import leaves
 
 if t.TYPE_CHECKING:
     KeyPath = t.Tuple[str, ...]

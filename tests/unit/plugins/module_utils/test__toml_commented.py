@@ -12,7 +12,8 @@ import pytest
 from hypothesis import assume, given
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import ConfigurationError
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_document import TomlDocument, same
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_document import TomlDocument
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_values import same
 from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.test__toml_properties import (
     Edit,
     bounded,

@@ -9,7 +9,8 @@ import typing as t
 import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import ConfigurationError
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_document import TomlDocument, same
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_document import TomlDocument
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_values import same
 
 
 def document(text: str) -> TomlDocument:

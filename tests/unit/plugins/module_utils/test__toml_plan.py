@@ -16,13 +16,13 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_plan import 
     check_options,
     give_back,
     is_ours,
-    leaves,
     lookup,
     merged,
     plain_copy,
     require,
     write_table,
 )
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_values import leaves
 from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.fake_files import FakeFiles
 
 MAIN, OTHER, THIRD = "/etc/main.toml", "/etc/other.toml", "/etc/third.toml"

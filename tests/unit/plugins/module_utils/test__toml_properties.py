@@ -19,8 +19,9 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import ConfigurationError
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_document import TomlDocument, same
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_document import TomlDocument
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_reader import _agree, _outline, scan
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_values import same
 
 Path = t.Tuple[str, ...]
 Edit = t.Tuple[TomlDocument, Path, t.Any]

@@ -14,8 +14,9 @@ import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils import _tomlkit
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import ConfigurationError, GpufleetError
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_document import TomlDocument, same
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_document import TomlDocument
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_reader import parse
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_values import same
 
 FILES = Path(__file__).parent / "files"
 NVIDIA = ("plugins", "io.containerd.grpc.v1.cri", "containerd", "runtimes", "nvidia")

@@ -14,7 +14,8 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_document import TomlDocument, same
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_document import TomlDocument
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_values import same
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_profiles import Wishes
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_settings import BY_PATH, default_of
 from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.toolkit_configs import (
