@@ -27,6 +27,8 @@ LOCK_FILE = "/run/lock/gpufleet-nvidia.lock"
 # Seconds.  One that changes files is done within a few; one that restarts an engine may need a few times its
 # own timeout, which is 60 unless it is told otherwise.
 TIMEOUT = 240.0
+# The same for the lock of a package manager.
+PACKAGE_MANAGER_TIMEOUT = 120
 _PAUSE = 0.1
 
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import HostError
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import LOCK_TIMEOUT, Commands
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._lock import PACKAGE_MANAGER_TIMEOUT
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import Commands
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages_apt import Apt
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages_dnf import Dnf
 
@@ -43,7 +44,9 @@ FAMILIES = (
 )
 
 
-def manager_of(host: HostRoot, run: Runner | Commands, lock_timeout: int = LOCK_TIMEOUT) -> PackageManager | None:
+def manager_of(
+    host: HostRoot, run: Runner | Commands, lock_timeout: int = PACKAGE_MANAGER_TIMEOUT
+) -> PackageManager | None:
     """The package manager of ``host``, None where its distribution is not known.
 
     ``lock_timeout`` in seconds.  Raises HostError if the distribution is known but not supported, or if a program of

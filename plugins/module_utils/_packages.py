@@ -16,8 +16,6 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._judging import Runner
 
-# Seconds that others' use of a package manager is waited for.
-LOCK_TIMEOUT = 120
 _PAUSE = 2.0
 # How many of a program's last lines an error quotes.
 _QUOTED = 10

@@ -14,8 +14,8 @@ import struct
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import HostError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._lock import PACKAGE_MANAGER_TIMEOUT
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import (
-    LOCK_TIMEOUT,
     Candidate,
     CommandError,
     Package,
@@ -80,7 +80,7 @@ class Apt:
     # In a tree, too.
     readable = True
 
-    def __init__(self, host: HostRoot, commands: Commands, lock_timeout: int = LOCK_TIMEOUT) -> None:
+    def __init__(self, host: HostRoot, commands: Commands, lock_timeout: int = PACKAGE_MANAGER_TIMEOUT) -> None:
         self.host = host
         self.commands = commands
         self.lock_timeout = lock_timeout

@@ -22,8 +22,8 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._dnf_output import
     words_of,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, HostError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._lock import PACKAGE_MANAGER_TIMEOUT
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import (
-    LOCK_TIMEOUT,
     Candidate,
     Change,
     CommandError,
@@ -56,7 +56,7 @@ class Dnf:
 
     name = "dnf"
 
-    def __init__(self, host: HostRoot, commands: Commands, lock_timeout: int = LOCK_TIMEOUT) -> None:
+    def __init__(self, host: HostRoot, commands: Commands, lock_timeout: int = PACKAGE_MANAGER_TIMEOUT) -> None:
         self.host = host
         self.commands = commands
         self.lock_timeout = lock_timeout

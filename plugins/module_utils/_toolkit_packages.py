@@ -17,19 +17,18 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import n
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import FORMER_PACKAGES, PACKAGES
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_containers import running
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_parts import (
-    newest_floor,
     one_version,
     open_to,
     programs,
     upstream,
 )
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_policies import Policies
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_repository import (
     RepositoryFile,
     RepositoryPlan,
     check_files,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_traces import check_cache
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_versions import below_minimum
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
@@ -102,10 +101,11 @@ class Outcome(t.NamedTuple):
     foretold: bool = False
 
 
-class ToolkitTask:
+class ToolkitTask(Policies):
     """The packages of one host, for one task."""
 
     def __init__(self, options: InstallOptions, host: HostRoot, manager: PackageManager | None, run: Runner) -> None:
+        super().__init__(options.running_gpu_containers, options.minimum_version, options.minimum_version_policy)
         self.options = options
         self.host = host
         self.run = run
@@ -116,7 +116,6 @@ class ToolkitTask:
         self.files = tuple(host.check_path("files", path) for path in options.files)
         files = options.repository_files
         self.repository_files = None if files is None else check_files(files, options.proxy)
-        self.warnings: list[str] = []
         self.gpu_containers: list[str] = []
         self._programs: dict[str, Program] | None = None
         self._check_options()
@@ -152,38 +151,10 @@ class ToolkitTask:
             "They have to be created again.",
         )
 
-    def guard(self, containers: t.Sequence[str], harm: str, advice: str, remedy: str) -> None:
-        """Raises HostError, or warns once, if a change does ``harm`` to containers."""
-        policy = self.options.running_gpu_containers
-        if not containers or policy == "ignore":
-            return
-        problem = f"The containers {', '.join(containers)} {harm}"
-        if policy == "fail":
-            raise HostError(
-                f"{problem} {advice}; running_gpu_containers: warn changes the packages nevertheless. Nothing was"
-                " changed."
-            )
-        warning = f"{problem} {remedy}"
-        if warning not in self.warnings:
-            self.warnings.append(warning)
-
     def ask_programs(self) -> dict[str, Program]:
         """The toolkit's programs as they are now, to be told of in the end."""
         self._programs = programs(self.host, self.run)
         return self._programs
-
-    def check_minimum(self, version: str | None) -> None:
-        """Raises GpufleetError, or warns once, if ``version`` is older than the policy wants."""
-        policy = self.options.minimum_version_policy
-        if version is None or policy == "ignore":
-            return
-        problem = below_minimum(version, self.options.minimum_version or newest_floor())
-        if problem is None:
-            return
-        if policy == "fail":
-            raise GpufleetError(f"{problem} Choose a newer version, or set minimum_version_policy: warn.")
-        if problem not in self.warnings:
-            self.warnings.append(problem)
 
     def result(self, outcome: Outcome) -> dict[str, t.Any]:
         """The module's result as documented."""
@@ -228,10 +199,6 @@ class ToolkitTask:
             raise GpufleetError("source: files needs files, the paths of all four packages on the host.")
         if self.repository_files and options.source != "repository":
             raise GpufleetError("repository_files is for source: repository only. Leave one of the two out.")
-        if options.minimum_version is not None and upstream(options.minimum_version) is None:
-            raise GpufleetError(
-                f"minimum_version {options.minimum_version!r} is no version. Give one such as {newest_floor()}."
-            )
         if options.source != "existing" and not self.host.live:
             raise HostError(
                 "Packages cannot be installed or removed in an offline tree: their scripts would have to run in it."

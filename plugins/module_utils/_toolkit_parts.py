@@ -11,6 +11,7 @@ import re
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import LATER_PROGRAMS, PACKAGES, PROGRAMS
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_wrappers import REAL_SUFFIX, RUNTIMES
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._vulnerabilities import VULNERABILITIES, Vulnerability
 
 if t.TYPE_CHECKING:
@@ -41,17 +42,33 @@ def programs(host: HostRoot, run: Runner, folder: str = FOLDER) -> dict[str, Pro
     for name in (*PROGRAMS, *LATER_PROGRAMS):
         path = host.find_executable([posixpath.join(folder, name), name])
         if path is not None:
-            told = _ask(path, host, run) if posixpath.dirname(path) == folder.rstrip("/") else None
+            told = _told_by(path, host, run) if posixpath.dirname(path) == folder.rstrip("/") else None
             found[name] = Program(path, told)
     return found
 
 
-def _ask(path: str, host: HostRoot, run: Runner) -> str | None:
+def _told_by(path: str, host: HostRoot, run: Runner) -> str | None:
     if not host.live:
         return None
+    # Without the driver a wrapper runs the low-level runtime, which is of another version.
+    real = path + REAL_SUFFIX
+    return ask([real if posixpath.basename(path) in RUNTIMES and host.is_executable(real) else path], host, run).version
+
+
+class Answer(t.NamedTuple):
+    """What a program says if it is asked for its version, None where that is not said; ``words`` for people."""
+
+    version: str | None
+    status: int
+    words: str
+
+
+def ask(argv: t.Sequence[str], host: HostRoot, run: Runner) -> Answer:
+    """Run a program of the toolkit on a live host."""
     # The runtime prints its version and then fails where it finds no low-level one: the status says nothing.
-    _status, output, errors = run(host.argv([path, "--version"]))
-    return next(filter(None, (upstream(_LOW_LEVEL.split(text)[0]) for text in (output, errors))), None)
+    status, output, errors = run(host.argv([*argv, "--version"]))
+    version = next(filter(None, (upstream(_LOW_LEVEL.split(text)[0]) for text in (output, errors))), None)
+    return Answer(version, status, " ".join((errors or output).split()))
 
 
 def upstream(text: str) -> str | None:

@@ -12,8 +12,6 @@ import typing as t
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, HostError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import FORMER_PACKAGES, PACKAGES
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_parts import (
-    open_vulnerabilities,
-    upstream,
     version_key,
 )
 
@@ -176,22 +174,6 @@ def refuse_held(held: t.Sequence[str]) -> None:
             f"{', '.join(held)} would have to change, but somebody holds the version. Set hold: true to change the"
             " packages and hold them again, or hold: false to release them; nothing was changed."
         )
-
-
-def below_minimum(version: str, floor: str) -> str | None:
-    """What is wrong with ``version``, in a sentence; None if it is not older than ``floor``.
-
-    Raises GpufleetError for a ``floor`` that is no version.
-    """
-    if upstream(floor) is None:
-        raise GpufleetError(f"minimum_version {floor!r} is no version of the toolkit. Write one like 1.19.1.")
-    if upstream(version) is None:
-        return f"Version {version!r} of the toolkit cannot be compared with {floor}, which it must not be older than."
-    if version_key(version) >= version_key(floor):
-        return None
-    open_to = ", ".join(f"{entry.name} ({entry.about})" for entry in open_vulnerabilities(version))
-    known = f" It is open to {open_to}." if open_to else ""
-    return f"Version {upstream(version)} of the toolkit is older than {floor}.{known}"
 
 
 def _plain(name: str) -> str:

@@ -9,11 +9,11 @@ import pytest
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, HostError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import Candidate, Package, PackageFile, Preview
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import PACKAGES
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_policies import below_minimum
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_versions import (
     NotOfferedError,
     Target,
     agreed,
-    below_minimum,
     choose,
     is_version,
     refuse_strangers,

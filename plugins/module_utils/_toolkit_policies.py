@@ -1,0 +1,78 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+# Private to this collection: what the user wants to be done about a version that is too old, and about containers that
+# would be hurt; the same wherever a toolkit comes from.
+
+from __future__ import annotations
+
+import typing as t
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, HostError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_parts import (
+    newest_floor,
+    open_vulnerabilities,
+    upstream,
+    version_key,
+)
+
+
+class Policies:
+    """What is fatal, what is worth a warning, and what is said in vain; ``warnings`` are collected.
+
+    Raises GpufleetError for a ``minimum_version`` that is no version.
+    """
+
+    def __init__(self, running_gpu_containers: str, minimum_version: str | None, minimum_version_policy: str) -> None:
+        if minimum_version is not None and upstream(minimum_version) is None:
+            raise GpufleetError(
+                f"minimum_version {minimum_version!r} is no version. Give one such as {newest_floor()}."
+            )
+        self._running_gpu_containers = running_gpu_containers
+        self._minimum_version = minimum_version
+        self._minimum_version_policy = minimum_version_policy
+        self.warnings: list[str] = []
+
+    def guard(self, containers: t.Sequence[str], harm: str, advice: str, remedy: str) -> None:
+        """Raises HostError, or warns once, if a change does ``harm`` to containers."""
+        policy = self._running_gpu_containers
+        if not containers or policy == "ignore":
+            return
+        problem = f"The containers {', '.join(containers)} {harm}"
+        if policy == "fail":
+            raise HostError(
+                f"{problem} {advice}; running_gpu_containers: warn goes on nevertheless. Nothing was changed."
+            )
+        warning = f"{problem} {remedy}"
+        if warning not in self.warnings:
+            self.warnings.append(warning)
+
+    def check_minimum(self, version: str | None) -> None:
+        """Raises GpufleetError, or warns once, if ``version`` is older than the policy wants."""
+        policy = self._minimum_version_policy
+        if version is None or policy == "ignore":
+            return
+        problem = below_minimum(version, self._minimum_version or newest_floor())
+        if problem is None:
+            return
+        if policy == "fail":
+            raise GpufleetError(f"{problem} Choose a newer version, or set minimum_version_policy: warn.")
+        if problem not in self.warnings:
+            self.warnings.append(problem)
+
+
+def below_minimum(version: str, floor: str) -> str | None:
+    """What is wrong with ``version``, in a sentence; None if it is not older than ``floor``.
+
+    Raises GpufleetError for a ``floor`` that is no version.
+    """
+    if upstream(floor) is None:
+        raise GpufleetError(f"minimum_version {floor!r} is no version of the toolkit. Write one like 1.19.1.")
+    if upstream(version) is None:
+        return f"Version {version!r} of the toolkit cannot be compared with {floor}, which it must not be older than."
+    if version_key(version) >= version_key(floor):
+        return None
+    open_to = ", ".join(f"{entry.name} ({entry.about})" for entry in open_vulnerabilities(version))
+    known = f" It is open to {open_to}." if open_to else ""
+    return f"Version {upstream(version)} of the toolkit is older than {floor}.{known}"
