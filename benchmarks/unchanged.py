@@ -47,6 +47,11 @@ version = 2
       SystemdCgroup = true
 """
 
+DIRECTORY = """
+    - name: Have the toolkit in a directory
+      gpufleet.nvidia.nvidia_toolkit_install: {source: directory, src: /srv/toolkit, host_root: "{{ tree }}"}
+"""
+
 # What roles without a module of their own do: look, read, merge with Jinja, ask the tool.
 DANCE = """
     - name: Look for the file
@@ -69,6 +74,7 @@ CASES = {
     "ping": "\n    - name: Ping\n      ansible.builtin.ping:\n",
     "module": MODULE,
     "containerd": CONTAINERD,
+    "directory": DIRECTORY,
     "dance": DANCE,
     "role": (
         "\n    - name: Run the role of site.yml\n"
@@ -82,6 +88,8 @@ CASES = {
         '         nvidia_toolkit_host_root: "{{ tree }}", nvidia_toolkit_source: existing}\n'
     ),
 }
+# Seven programs and two libraries, 80 MB together.
+SIZE = 80_000_000 // 9
 TOOLKIT = ("nvidia-container-runtime", "nvidia-container-runtime-hook", "nvidia-container-cli", "nvidia-ctk")
 # These stand in place of plays, not in one.
 PLAYBOOKS = ("site",)
@@ -97,6 +105,8 @@ def prepare(folder: Path) -> None:
         (tree / "usr/bin" / program).chmod(0o755)
     configuration = '{\n  "log-driver": "journald",\n  "features": {"buildkit": true}\n}\n'
     (tree / "etc/docker/daemon.json").write_text(configuration)
+    program = Path(__file__).parents[1] / "tests/hosts/fixtures/elf_programs.py"
+    subprocess.run([sys.executable, program, "tree", tree / "srv/toolkit", "1.20.0", str(SIZE)], check=True)
     # Without its program: the role's case is that of a host with Docker alone.
     (tree / "etc/containerd/config.toml").write_text(CONFIG_TOML)
     for name, tasks in CASES.items():
@@ -147,6 +157,7 @@ def main() -> None:
         ("nvidia_runtime_config, unchanged / ping", "module", "ping", 1.4),
         ("nvidia_runtime_config / stat, slurp, command", "module", "dance", 0.5),
         ("the same for containerd, unchanged / ping", "containerd", "ping", 1.5),
+        ("nvidia_toolkit_install, a directory / ping", "directory", "ping", 1.5),
         ("whole role of site.yml, unchanged / ping", "role", "ping", None),
         ("whole role / stat, slurp, command", "role", "dance", None),
         ("whole playbook site.yml, unchanged / ping", "site", "ping", None),

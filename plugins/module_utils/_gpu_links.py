@@ -26,7 +26,11 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._runtime_set impor
     MODE_NAMES,
     MODE_PROGRAMS,
 )
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import CONFIG_FILE, OWN_CONFIG_FILE
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import (
+    CONFIG_FILE,
+    OWN_CONFIG_FILE,
+    SPECIFICATION_FOLDERS,
+)
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
@@ -38,7 +42,6 @@ _GPUS = "/proc/driver/nvidia/gpus"
 _CONTROL_NODES = {"/dev/nvidiactl": "nvidia-modprobe -c 0", "/dev/nvidia-uvm": "nvidia-modprobe -u -c 0"}
 _HOOK, _CLI = "nvidia-container-runtime-hook", "nvidia-container-cli"
 _CDI_PROGRAMS = ("nvidia-ctk", "nvidia-cdi-hook")
-_SPECIFICATION_FOLDERS = ("/etc/cdi", "/var/run/cdi")
 _KIND = b"nvidia.com/gpu"
 _SECTION = "nvidia-container-runtime"
 
@@ -209,7 +212,7 @@ class GpuLinks:
     def cdi(self) -> Check:
         named = self._setting("modes", "cdi", "spec-dirs")
         folders = [name for name in named if isinstance(name, str)] if isinstance(named, list) else []
-        folders = folders or list(_SPECIFICATION_FOLDERS)
+        folders = folders or list(SPECIFICATION_FOLDERS)
         for folder in folders:
             for name in self._host.readable_entries(folder):
                 path = f"{folder.rstrip('/')}/{name}"

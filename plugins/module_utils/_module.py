@@ -76,6 +76,31 @@ def run_in(module: AnsibleModule, limit: int | None = TIMEOUT) -> t.Callable[[li
     return run
 
 
+def run_bytes_in(module: AnsibleModule) -> t.Callable[[list[str]], tuple[int, bytes, str]]:
+    """The same for commands whose output is no text."""
+
+    def run(argv: list[str]) -> tuple[int, bytes, str]:
+        try:
+            status, output, errors = module.run_command(
+                argv, environ_update=ENVIRONMENT, handle_exceptions=False, encoding=None
+            )
+        except OSError as error:
+            return _NOT_RUN, b"", f"{argv[0]} cannot be run: {error.strerror}"
+        return int(status), bytes(output), bytes(errors).decode("utf-8", "replace")
+
+    return run
+
+
+def labeller(module: AnsibleModule, host: HostRoot) -> t.Callable[[str, str], None]:
+    """Gives the first path, which is there, the SELinux label that the policy has for the second."""
+
+    def label(path: str, final: str) -> None:
+        if host.root == "/" and module.selinux_enabled():
+            module.set_context_if_different(path, module.selinux_default_context(final), changed=False)
+
+    return label
+
+
 def finish(module: AnsibleModule, work: t.Callable[[], dict[str, t.Any]]) -> None:
     """Exit with what ``work`` returns, or fail with the words of our own errors."""
     try:

@@ -69,3 +69,11 @@ KEY_PATTERNS = (
 STAGED_KEYS = f"/var/cache/gpufleet-nvidia-key-{_SHORT_FINGERPRINT}.asc"
 # Where it keeps packages that the controller sends.
 PACKAGE_CACHE = "/var/cache/gpufleet-nvidia/packages"
+
+# Where the toolkit goes on hosts whose packages are not to be touched, as NVIDIA's installer has it.
+DIRECTORY = "/usr/local/nvidia/toolkit"
+# That is a link to one of several versions, which lie beside it in a folder of this name.
+VERSIONS_SUFFIX = ".versions"
+
+# Where engines look for CDI specifications.
+SPECIFICATION_FOLDERS = ("/etc/cdi", "/var/run/cdi")

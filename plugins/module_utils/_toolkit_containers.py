@@ -31,6 +31,9 @@ _DEVICE_MOUNTS = "/var/run/nvidia-container-devices"
 # An image of CUDA from before the variable above gets all devices without it.
 _LEGACY_IMAGE = "CUDA_VERSION"
 
+# What is to be run for a container, and by which program.
+_BUNDLE_FILES = ("config.json", "runtime")
+
 _LONG_ID = re.compile(r"[0-9a-f]{64}")
 
 
@@ -79,6 +82,11 @@ def run_by_toolkit(host: HostRoot) -> list[str]:
     containerd's shim runs it again to stop or to enter the container, by the path in its file ``runtime`` (1.6 to 2.1).
     """
     return _where(host, lambda folder: posixpath.basename(host.read_text(f"{folder}/runtime").strip()) in _RUNTIMES)
+
+
+def mentioning(host: HostRoot, text: str) -> list[str]:
+    """The running containers in whose bundles ``text`` stands, such as the path of a hook, named likewise."""
+    return _where(host, lambda folder: any(text in host.read_text(f"{folder}/{name}") for name in _BUNDLE_FILES))
 
 
 def _where(host: HostRoot, concerned: t.Callable[[str], bool]) -> list[str]:

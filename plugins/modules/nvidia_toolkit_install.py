@@ -6,15 +6,17 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: nvidia_toolkit_install
-short_description: Install the packages of the NVIDIA Container Toolkit at one version, or remove them
+short_description: Install the NVIDIA Container Toolkit at one version, or remove it
 version_added: 0.1.0
 author:
   - gpufleet.nvidia maintainers (@gpufleet)
 description:
   - Puts C(nvidia-container-toolkit), C(nvidia-container-toolkit-base), C(libnvidia-container-tools), and
     C(libnvidia-container1) on the host, all at the same version, or takes them away.
-  - All four come and go in one transaction, up or down. Before it, the package manager is asked what it would do. If
-    that removes or downgrades anything else, the task fails and nothing is changed.
+  - With O(source=directory) it puts the toolkit's files into a directory instead, for hosts whose packages are not to
+    be touched.
+  - All four packages come and go in one transaction, up or down. Before it, the package manager is asked what it would
+    do. If that removes or downgrades anything else, the task fails and nothing is changed.
   - A host that already has what is asked for is only read. No lock is taken and no network is needed.
   - Afterwards packages and programs have to be of one version, or the task fails and says what differs.
   - Works with C(apt) on Debian, Ubuntu and their kin, and with C(dnf) on Fedora, RHEL and theirs.
@@ -22,9 +24,17 @@ description:
     that fails before a package has changed leaves them as they were.
   - No engine is configured or restarted.
   - A run that was cut off is brought to its end by the next one, where the half installed packages are the toolkit's.
+  - In a directory, versions lie side by side in C(DEST.versions), and O(dest) is a link to the current one. A new one
+    is built and tried aside, so that a container start finds the former version until the moment in which it finds the
+    new one, whole. The version before stays until the next change, and longer while a process, a container, or a CDI
+    specification uses it. Files that were changed or lost are put right in the same way, by a new version.
+  - Each program that needs it there has a shell script in front, which sets paths for its own version. Those of the
+    runtimes run the low-level runtime where the driver is not loaded, so that ordinary containers still start.
 extends_documentation_fragment:
   - gpufleet.nvidia.attributes
   - gpufleet.nvidia.host_root
+  - gpufleet.nvidia.toolkit_directory
+  - gpufleet.nvidia.shipped
 attributes:
   check_mode:
     support: full
@@ -43,11 +53,14 @@ attributes:
 options:
   state:
     description:
-      - V(present) installs the packages, or brings them to the version that is asked for.
+      - V(present) installs the toolkit, or brings it to the version that is asked for.
       - V(absent) removes them and what configuration they have of their own. Also removed, after a backup, is
         C(/etc/nvidia-container-runtime/config.toml), if an installation by this module is what made it. What was
         removed because of O(remove_conflicts) does not come back.
-      - Whatever O(source) says, V(absent) also takes back what O(repository_files) wrote, and removes keys in
+      - With O(source=directory), V(absent) removes O(dest) and all its versions, and gives back what stood at O(dest)
+        before. Files in them that nobody installed stay. Engines that are configured with runtimes in O(dest), and
+        containers that run by them, make it fail, see O(running_gpu_containers).
+      - With any other O(source), V(absent) also takes back what O(repository_files) wrote, and removes keys in
         C(/var/cache) that were fetched for it.
     type: str
     choices: [present, absent]
@@ -57,10 +70,12 @@ options:
       - V(repository) takes the packages from the host's package sources.
       - V(files) takes them from O(files), downloads nothing, and needs no source.
       - V(existing) changes no package. The toolkit that is there, whoever installed it, has to be complete, of one
-        version, and in line with O(version) and O(minimum_version). It is the only one for an offline tree and for
-        distributions without C(apt) and C(dnf).
+        version, and in line with O(version) and O(minimum_version).
+      - V(directory) takes the toolkit's files from O(src) or out of the packages in O(files), and puts them into
+        O(dest). No package manager is asked.
+      - An offline tree, and distributions without C(apt) and C(dnf), can have V(existing) and V(directory).
     type: str
-    choices: [repository, files, existing]
+    choices: [repository, files, existing, directory]
     default: repository
   version:
     description:
@@ -68,10 +83,13 @@ options:
       - V(latest) is the one that the package manager prefers. Package lists are then fetched each time.
       - When left out, any version will do that all four packages have. If there is none, the one that the package
         manager prefers is installed.
+      - With O(source=directory) it is the version that the source has to be, and V(latest) makes no sense.
     type: str
   files:
     description:
       - Paths, on the host, of the files of all four packages. Needed with O(source=files) and O(state=present).
+      - With O(source=directory), packages that are only unpacked, with C(dpkg-deb) or C(rpm2cpio), and not installed.
+        They may be on the controller, see O(remote_src). Nobody checks their signatures then.
     type: list
     elements: path
     default: []
@@ -142,6 +160,7 @@ options:
         lose it when package scripts let systemd read its units again, and have to be created anew.
       - With O(state=absent) also what to do while containers run by a runtime of the toolkit. Without that program no
         engine can stop them.
+      - A new version in a directory hurts no container.
       - V(fail) leaves everything as it is, V(warn) and V(ignore) go on.
     type: str
     choices: [fail, warn, ignore]
@@ -217,6 +236,39 @@ EXAMPLES = r"""
 - name: Remove the toolkit
   gpufleet.nvidia.nvidia_toolkit_install:
     state: absent
+
+- name: Install it into a directory, from packages on the controller that are only unpacked
+  gpufleet.nvidia.nvidia_toolkit_install:
+    source: directory
+    remote_src: false
+    files:
+      - libnvidia-container1_1.19.1-1_amd64.deb
+      - libnvidia-container-tools_1.19.1-1_amd64.deb
+      - nvidia-container-toolkit-base_1.19.1-1_amd64.deb
+      - nvidia-container-toolkit_1.19.1-1_amd64.deb
+
+- name: Install it into an image that is being built, for a driver that a container brings
+  gpufleet.nvidia.nvidia_toolkit_install:
+    source: directory
+    src: /srv/nvidia-container-toolkit-1.19.1
+    remote_src: false
+    host_root: /srv/images/gpu-node
+    dest: /opt/nvidia/toolkit
+    driver_root: /run/nvidia/driver
+    config:
+      nvidia-container-runtime.mode: cdi
+
+- name: Have only what CDI needs in a directory, and read every byte of it again
+  gpufleet.nvidia.nvidia_toolkit_install:
+    source: directory
+    src: /srv/nvidia-container-toolkit-1.19.1
+    components: [runtime, ctk, cdi_hook]
+    verify: full
+
+- name: Remove the toolkit from its directory
+  gpufleet.nvidia.nvidia_toolkit_install:
+    source: directory
+    state: absent
 """
 
 RETURN = r"""
@@ -224,6 +276,8 @@ diff:
   description:
     - Packages, and files that are removed, before and after; in check mode what they would be.
     - Behind them one entry for each of the repository's files that changes, without user and password in addresses.
+    - With O(source=directory) the names in O(dest), with modes and the beginning of the SHA-256 of their content, and
+      behind them C(config.toml), secrets masked.
   returned: success
   type: list
   elements: dict
@@ -282,7 +336,7 @@ programs:
 origin:
   description:
     - Where the packages of this run came from in the package manager's words, V(files) for O(files).
-    - Null if none was installed.
+    - Null if none was installed, and with O(source=directory).
   returned: success
   type: str
   sample: https://nvidia.github.io/libnvidia-container/stable/deb/amd64
@@ -353,6 +407,52 @@ backup_files:
       type: str
       sample: absent
   sample: []
+dest:
+  description: The path by which everybody knows the toolkit, a link.
+  returned: with O(source=directory)
+  type: str
+  sample: /usr/local/nvidia/toolkit
+installed_path:
+  description: Where that link leads, null if nothing is installed.
+  returned: with O(source=directory)
+  type: str
+  sample: /usr/local/nvidia/toolkit.versions/1.19.1-0f8fad5bd9cb
+previous_path:
+  description: The version before the last change, which is still there, null if there is none.
+  returned: with O(source=directory)
+  type: str
+  sample: /usr/local/nvidia/toolkit.versions/1.18.2-7c9e6679f425
+kept_paths:
+  description: Older versions that are still there because something uses them, which is named.
+  returned: with O(source=directory)
+  type: dict
+  sample:
+    /usr/local/nvidia/toolkit.versions/1.17.9-e02fa0e4ad70: [container docker/4f2a90c1b7de]
+removed_paths:
+  description: Older versions, and what a run that was cut off has left, that were removed.
+  returned: with O(source=directory)
+  type: list
+  elements: str
+  sample: [/usr/local/nvidia/toolkit.versions/1.17.8-16fd2706e8ba]
+repaired_files:
+  description: Names in O(dest) that were missing or other than installed, or that nobody had installed.
+  returned: with O(source=directory)
+  type: list
+  elements: str
+  sample: [nvidia-ctk.real]
+device_nodes:
+  description: Device nodes that were made.
+  returned: with O(source=directory)
+  type: list
+  elements: str
+  sample: [/dev/nvidiactl]
+settings:
+  description: The settings in effect, as in RV(gpufleet.nvidia.nvidia_toolkit_config#module:settings).
+  returned: with O(source=directory)
+  type: dict
+  sample:
+    nvidia-container-cli.root: /
+    nvidia-container-runtime.runtimes: [/usr/bin/runc, runc, crun]
 """
 
 import typing as t
@@ -360,31 +460,72 @@ import typing as t
 from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._backups import BACKUP_DIR
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import HostError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import (
+    GpufleetError,
+    HostError,
+    MissingPackageError,
+)
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._lock import PACKAGE_MANAGER_TIMEOUT
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import (
     HOST_ROOT_OPTIONS,
+    SHIPPED_OPTIONS,
+    accept_shipments,
+    diff_of,
     finish,
     host_of,
     label_new_files,
+    labeller,
+    run_bytes_in,
     run_in,
 )
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._package_managers import UnsupportedError, manager_of
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import LOCK_TIMEOUT, Commands
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_installation import Installation
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_packages import InstallOptions
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_removal import Removal
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_repository import RepositoryFile
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import DIRECTORY
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import PackageManager
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_directory import DirectoryOptions, Tools
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_directory_installation import (
+        DirectoryInstallation,
+    )
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_directory_removal import DirectoryRemoval
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_repository import RepositoryFile
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_source import Sent
 
 # Seconds in which package lists have to be fetched.
 _FETCHING = 300
+# What only one of the two kinds of sources has a use for.
+_OF_DIRECTORIES = (
+    "src", "components", "config", "profile", "debug", "low_level_runtimes", "default_runtime_executable",
+)  # fmt: skip
+_OF_PACKAGES = ("repository_files", "proxy", "hold", "package_cache")
 
 
 def install(module: AnsibleModule) -> dict[str, t.Any]:
     """Install or remove; the result as documented."""
+    of_directory = module.params["source"] == "directory"
+    strangers = _OF_PACKAGES if of_directory else _OF_DIRECTORIES
+    given = [name for name in strangers if module.params[name] not in (None, {}, [])]
+    if not of_directory and not module.params["remote_src"]:
+        given.append("remote_src: false")
+    if given:
+        kind = "source: directory takes no" if of_directory else "Only source: directory takes"
+        raise GpufleetError(f"{kind} {' and no '.join(given) if of_directory else ' and '.join(given)}. Leave it out.")
+    return _install_directory(module) if of_directory else _install_packages(module)
+
+
+# -- packages ----------------------------------------------------------------------------------------------------------
+# What one kind of source needs is not imported for the other.
+
+
+def _install_packages(module: AnsibleModule) -> dict[str, t.Any]:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_installation import (  # noqa: PLC0415
+        Installation,
+    )
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_packages import (  # noqa: PLC0415
+        InstallOptions,
+    )
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_removal import Removal  # noqa: PLC0415
+
     params = module.params
     host = host_of(module)
     options = InstallOptions(
@@ -412,12 +553,22 @@ def install(module: AnsibleModule) -> dict[str, t.Any]:
 
 
 def _repository_files(entries: list[dict[str, t.Any]] | None) -> tuple[RepositoryFile, ...] | None:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_repository import (  # noqa: PLC0415
+        RepositoryFile,
+    )
+
     if entries is None:
         return None
     return tuple(RepositoryFile(entry["path"], entry["content"], entry["src"], entry["mode"]) for entry in entries)
 
 
 def _manager(module: AnsibleModule, host: HostRoot) -> PackageManager | None:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._package_managers import (  # noqa: PLC0415
+        UnsupportedError,
+        manager_of,
+    )
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import Commands  # noqa: PLC0415
+
     commands = Commands(run_in(module), run_in(module, _FETCHING), run_in(module, None))
     try:
         return manager_of(host, commands, module.params["lock_timeout"])
@@ -429,11 +580,111 @@ def _manager(module: AnsibleModule, host: HostRoot) -> PackageManager | None:
         raise
 
 
+# -- a directory -------------------------------------------------------------------------------------------------------
+
+
+def _install_directory(module: AnsibleModule) -> dict[str, t.Any]:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_settings import shown  # noqa: PLC0415
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_source import NotSentError  # noqa: PLC0415
+
+    accept_shipments(module)
+    if not module.params["remote_src"] and module.params["state"] == "present" and not module.params["shipped_toolkit"]:
+        raise GpufleetError(
+            "remote_src is false, but the controller offers nothing: the module was not run by its action plugin. Run"
+            " gpufleet.nvidia.nvidia_toolkit_install as a task of a play."
+        )
+    options = _directory_options(module.params)
+    # Ansible adds the parameters to what is returned.
+    module.params["config"] = shown(module.params["config"])
+    module.params["shipped_toolkit"] = None
+    task = _directory_task(module.params["state"])(options, host_of(module), _tools(module))
+    try:
+        outcome = task.execute(module.check_mode)
+    except (MissingPackageError, NotSentError) as error:
+        # The action plugin sends it, and runs this again.
+        error.details = {"needed": "toolkit" if isinstance(error, NotSentError) else "tomlkit"}
+        raise
+    before, after = ("".join(f"{line}\n" for line in lines) for lines in (outcome.before, outcome.after))
+    names = {"before_header": options.dest, "after_header": options.dest, "before": before, "after": after}
+    files = [outcome.config] if outcome.config is not None and outcome.config.changed else []
+    return {**task.result(outcome), "diff": [names, *diff_of(files, "toml")]}
+
+
+def _directory_task(state: str) -> type[DirectoryInstallation | DirectoryRemoval]:
+    if state == "absent":
+        from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_directory_removal import (  # noqa: PLC0415
+            DirectoryRemoval,
+        )
+
+        return DirectoryRemoval
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_directory_installation import (  # noqa: PLC0415
+        DirectoryInstallation,
+    )
+
+    return DirectoryInstallation
+
+
+def _directory_options(params: dict[str, t.Any]) -> DirectoryOptions:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_directory import (  # noqa: PLC0415
+        DirectoryOptions,
+    )
+
+    components, runtimes = params["components"], params["low_level_runtimes"]
+    return DirectoryOptions(
+        dest=params["dest"],
+        src=params["src"],
+        files=tuple(params["files"]),
+        sent=_sent(params["shipped_toolkit"]),
+        components=None if components is None else tuple(components),
+        driver_root=params["driver_root"],
+        settings=params["config"],
+        profile=params["profile"],
+        debug=params["debug"],
+        default_runtime=params["default_runtime_executable"],
+        low_level_runtimes=None if runtimes is None else tuple(runtimes),
+        create_device_nodes=params["create_device_nodes"],
+        thorough=params["verify"] == "full",
+        version=params["version"],
+        running_gpu_containers=params["running_gpu_containers"],
+        minimum_version=params["minimum_version"],
+        minimum_version_policy=params["minimum_version_policy"],
+        backup_dir=params["backup_dir"],
+    )
+
+
+def _sent(offer: dict[str, t.Any] | None) -> Sent | None:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_directory_plan import (  # noqa: PLC0415
+        PartDigest,
+    )
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_source import Sent  # noqa: PLC0415
+
+    return None if offer is None else Sent(tuple(PartDigest(**part) for part in offer["parts"]), offer.get("archive"))
+
+
+def _tools(module: AnsibleModule) -> Tools:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_directory import Tools  # noqa: PLC0415
+
+    run = run_in(module)
+
+    def unpack_into(files: list[str], folder: str) -> None:
+        from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_unpacking import (  # noqa: PLC0415
+            unpack,
+        )
+
+        unpack(files, folder, run, run_bytes_in(module))
+
+    return Tools(run, unpack_into, labeller(module, host_of(module)))
+
+
 def main() -> None:
     module = AnsibleModule(
         argument_spec={
             "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
-            "source": {"type": "str", "choices": ["repository", "files", "existing"], "default": "repository"},
+            "source": {
+                "type": "str",
+                "choices": ["repository", "files", "existing", "directory"],
+                "default": "repository",
+            },
             "version": {"type": "str"},
             "files": {"type": "list", "elements": "path", "default": []},
             "pending": {"type": "bool", "default": False},
@@ -453,10 +704,28 @@ def main() -> None:
             "running_gpu_containers": {"type": "str", "choices": ["fail", "warn", "ignore"], "default": "fail"},
             "minimum_version": {"type": "str"},
             "minimum_version_policy": {"type": "str", "choices": ["warn", "fail", "ignore"], "default": "warn"},
-            "lock_timeout": {"type": "int", "default": LOCK_TIMEOUT},
+            "lock_timeout": {"type": "int", "default": PACKAGE_MANAGER_TIMEOUT},
             "backup_dir": {"type": "path", "default": BACKUP_DIR},
             "package_cache": {"type": "path"},
+            "src": {"type": "path"},
+            "remote_src": {"type": "bool", "default": True},
+            "dest": {"type": "path", "default": DIRECTORY},
+            "components": {
+                "type": "list",
+                "elements": "str",
+                "choices": ["runtime", "hook", "cli", "ctk", "cdi_hook"],
+            },
+            "driver_root": {"type": "path", "default": "/"},
+            "config": {"type": "dict", "default": {}},
+            "profile": {"type": "str", "choices": ["kubernetes_hardened", "rootless"]},
+            "debug": {"type": "bool"},
+            "low_level_runtimes": {"type": "list", "elements": "str"},
+            "default_runtime_executable": {"type": "str"},
+            "create_device_nodes": {"type": "bool", "default": False},
+            "verify": {"type": "str", "choices": ["stat", "full"], "default": "stat"},
+            "shipped_toolkit": {"type": "dict"},
             **HOST_ROOT_OPTIONS,
+            **SHIPPED_OPTIONS,
         },
         supports_check_mode=True,
     )

@@ -1,0 +1,312 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+# Private to this collection: the way to the toolkit in a directory.  A new version is built and tried aside; a
+# container start sees the former one until the moment in which it sees the new one.
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import posixpath
+import typing as t
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import PlannedFile
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, HostError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._lock import host_lock
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._low_level_runtimes import low_level_runtimes
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import OWN_CONFIG_FILE
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_artifacts import check_machine
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_directory import (
+    DirectoryOutcome,
+    DirectoryTask,
+    line,
+    lines_of,
+)
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_directory_plan import (
+    Design,
+    check_runtime,
+    directory,
+)
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_own_config import Wanted
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_parts import upstream
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_source import SourceReader, name_of, version_of
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._device_nodes import Node
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_directory_plan import Directory
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_manifest import Manifest
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_source import Source
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_version_reading import Damage
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_version_store import VersionStore
+
+# Locked by NVIDIA's own toolkit container for as long as it runs (nvidia-toolkit of 1.17 to 1.20).
+_INSTALLER_LOCK = "/run/nvidia/toolkit/toolkit.pid"
+_FAPOLICYD = "/run/fapolicyd/fapolicyd.fifo"
+
+
+class Plan(t.NamedTuple):
+    """What has to be done.
+
+    ``before`` is the current version where it is whole, ``wanted`` the directory in its place.  ``stale`` versions go,
+    ``kept`` ones have users.  ``former_config`` is what its config.toml says if there is to be another.
+    """
+
+    before: Manifest | None
+    damage: Damage | None
+    wanted: Directory
+    build: bool
+    leftovers: tuple[str, ...]
+    stale: tuple[str, ...]
+    kept: t.Mapping[str, t.Sequence[str]]
+    nodes: tuple[Node, ...]
+    former_config: bytes | None
+
+    @property
+    def something(self) -> bool:
+        return self.build or bool(self.leftovers or self.stale or self.nodes)
+
+
+class DirectoryInstallation(DirectoryTask):
+    """The toolkit behind ``dest``, complete and of one version."""
+
+    def execute(self, check_mode: bool) -> DirectoryOutcome:
+        """Install what is asked for unless ``check_mode``.  Raises GpufleetError."""
+        self._design = self._asked()
+        if self.options.create_device_nodes and not self.host.live:
+            raise HostError("Device nodes are those of a running kernel. Set create_device_nodes: false for a tree.")
+        reader = SourceReader(self.host, self._current(), thorough=self.options.thorough)
+        with contextlib.closing(reader):
+            source = self._source(reader)
+            plan = self._plan(source)
+            if not plan.something:
+                if not check_mode:
+                    self._remember(plan, source)
+                self._object(plan, source)
+                return self._outcome(plan, plan.before)
+            self._object(plan, source)
+            if check_mode:
+                return self._foretell(plan, source)
+            with host_lock(self.host):
+                # Another run may have worked since.
+                plan = self._plan(source)
+                self._object(plan, source)
+                return self._work(plan, source)
+
+    # -- what is asked and what is there -------------------------------------------------------------------------
+
+    def _asked(self) -> Design:
+        options, dest = self.options, self.store.dest
+        driver_root = self.host.check_path("driver_root", options.driver_root)
+        runtimes = options.low_level_runtimes
+        for runtime in runtimes or ():
+            check_runtime("low_level_runtimes has", runtime, dest)
+        if options.default_runtime is not None:
+            check_runtime("default_runtime_executable is", options.default_runtime, dest)
+        if runtimes is None:
+            found, warnings = low_level_runtimes(self.host)
+            runtimes = tuple(found)
+            for warning in warnings:
+                self.warn(warning)
+        elif not runtimes:
+            raise GpufleetError("low_level_runtimes is empty. Name some, or leave it out.")
+        real_ldconfig = self.host.exists(posixpath.join(driver_root, "sbin/ldconfig.real"))
+        wanted = Wanted(driver_root, runtimes, options.settings, options.profile, options.debug, real_ldconfig)
+        return Design(dest, wanted, options.default_runtime)
+
+    def _source(self, reader: SourceReader) -> Source:
+        options = self.options
+        if options.sent is not None:
+            return reader.sent(options.sent)
+        if (options.src is None) == (not options.files):
+            raise GpufleetError(
+                "source: directory needs either src, a directory, or files, packages. Give one of them."
+            )
+        if options.src is not None:
+            src = self.host.check_path("src", options.src)
+            for folder in (self.store.dest, self.store.folder):
+                if (self.host.resolve(src) + "/").startswith(self.host.resolve(folder) + "/"):
+                    raise GpufleetError(
+                        f"src {src} lies in {folder}, which is to be installed from it. Choose another."
+                    )
+            return reader.root(src, options.components)
+        files = [self.host.check_path("files", path) for path in options.files]
+        return reader.packages(files, options.components, self.tools.unpack)
+
+    def _current(self) -> Manifest | None:
+        """The current version, None where there is none or where it is not whole."""
+        name = self.store.current()
+        return None if name is None else self.store.manifest(name)
+
+    def _plan(self, source: Source) -> Plan:
+        name, before = self.store.current(), self._current()
+        damage = None if before is None else self.store.damage(before, self.options.thorough)
+        wanted = directory(source.parts, self._design, self.store.path(name or name_of(source, self._design)))
+        build = before is None or damage is None or damage.something or wanted_differs(wanted, before)
+        # What was the current one until now is what stays next to the new one.
+        stay = {name} if build or before is None else {name, before.replaces}
+        used = {other: self._users(other) for other in self.store.names() if other not in stay}
+        return Plan(
+            before,
+            damage,
+            wanted,
+            build,
+            leftovers=tuple(self.store.leftovers()),
+            stale=tuple(other for other, users in used.items() if not users),
+            kept={other: users for other, users in used.items() if users},
+            nodes=tuple(self._missing_nodes()) if self.options.create_device_nodes else (),
+            former_config=self.host.read(f"{self.store.dest}/{OWN_CONFIG_FILE}") if build and before else None,
+        )
+
+    def _users(self, name: str) -> list[str]:
+        # Most hosts have no third version.
+        from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_version_users import (  # noqa: PLC0415
+            users,
+        )
+
+        return users(self.host, self.store.path(name))
+
+    def _missing_nodes(self) -> list[Node]:
+        # Most hosts have their nodes from the driver.
+        from ansible_collections.gpufleet.nvidia.plugins.module_utils._device_nodes import (  # noqa: PLC0415
+            missing_nodes,
+        )
+
+        found, warnings = missing_nodes(self.host, self._design.config.driver_root)
+        for warning in warnings:
+            self.warn(warning)
+        return found
+
+    # -- objections ----------------------------------------------------------------------------------------------
+
+    def _object(self, plan: Plan, source: Source) -> None:
+        """Raise what can be known before anything is touched."""
+        for warning in plan.wanted.warnings:
+            self.warn(warning)
+        self._check_version(version_of(source) if plan.build or plan.before is None else plan.before.version)
+        if not plan.build:
+            return
+        check_machine(source.parts, self.host)
+        store = self.writing()
+        store.check_switch()
+        if self.store.stranger() == "directory":
+            self._refuse_installer()
+        store.check_room(sum(part.size for part in source.parts))
+        if self.host.live and self.host.is_there(_FAPOLICYD):
+            self.warn(
+                f"fapolicyd runs on this host and lets no program start that it does not trust. Tell it of the toolkit:"
+                f" fapolicyd-cli --file add {self.store.folder}/ --trust-file gpufleet-nvidia, then fapolicyd-cli"
+                " --update, after each new version."
+            )
+
+    def _check_version(self, version: str | None) -> None:
+        wanted = self.options.version
+        if wanted is not None and version is not None and upstream(wanted) != version:
+            raise GpufleetError(
+                f"The source holds version {version} of the toolkit, but version is {wanted}. Change one of the two;"
+                " nothing was changed."
+            )
+        self.check_minimum(version)
+
+    def _refuse_installer(self) -> None:
+        """Leave the directory of NVIDIA's own container alone for as long as that runs: it would build it anew."""
+        with contextlib.suppress(FileNotFoundError, PermissionError), open(self.host.outer(_INSTALLER_LOCK)) as stream:
+            try:
+                fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise HostError(
+                    f"{self.store.dest} belongs to NVIDIA's toolkit container, which runs on this host (it has locked"
+                    f" {_INSTALLER_LOCK}). Take it off this host first, in a cluster by toolkit.enabled=false of the"
+                    " GPU operator, or choose another dest."
+                ) from None
+
+    # -- the work, under the lock --------------------------------------------------------------------------------
+
+    def _work(self, plan: Plan, source: Source) -> DirectoryOutcome:
+        store, after = self.writing(), plan.before
+        backups: list[dict[str, str | None]] = []
+        if plan.build:
+            after = self._build(store, source)
+            if plan.before is not None and plan.damage is not None:
+                backups = self.save_config(plan.before.name, plan.damage)
+            store.switch(after.name)
+        elif plan.leftovers:
+            store.sweep()
+        if plan.nodes:
+            self._make_nodes(plan.nodes)
+        for name in plan.stale:
+            self.remove(name)
+        return self._outcome(plan, after)._replace(backups=tuple(backups))
+
+    def _build(self, store: VersionStore, source: Source) -> Manifest:
+        """The new version, whole and tried, but not the current one yet."""
+        # An unchanged host need not wait for this import.
+        from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_version_building import (  # noqa: PLC0415
+            VersionBuilder,
+        )
+
+        builder = VersionBuilder(store, self.tools, source, self._design, self.options.components)
+        return builder.build(self._check_version)
+
+    def _make_nodes(self, nodes: t.Sequence[Node]) -> None:
+        from ansible_collections.gpufleet.nvidia.plugins.module_utils._device_nodes import make_nodes  # noqa: PLC0415
+
+        make_nodes(self.host, nodes)
+
+    def _remember(self, plan: Plan, source: Source) -> None:
+        """Note what was read anew and found the same, so that the next run need not read it."""
+        before, damage = plan.before, plan.damage
+        if before is None or damage is None or not (damage.fresh or before.sources != source.sources):
+            return
+        self.writing().remember(before.refreshed(damage.fresh, source.sources))
+
+    # -- what is told --------------------------------------------------------------------------------------------
+
+    def _foretell(self, plan: Plan, source: Source) -> DirectoryOutcome:
+        outcome = self._outcome(plan, plan.before)
+        if not plan.build:
+            return outcome
+        path = self.store.path(self.writing().new_name(name_of(source, self._design)))
+        outcome = outcome._replace(version=version_of(source), path=path)
+        return self._shown(outcome, directory(source.parts, self._design, path), plan)
+
+    def _outcome(self, plan: Plan, after: Manifest | None) -> DirectoryOutcome:
+        current = plan.before.name if plan.before is not None else None
+        previous = current if plan.build else plan.before.replaces if plan.before is not None else None
+        lines = lines_of(plan.before, plan.damage)
+        outcome = DirectoryOutcome(
+            changed=plan.something,
+            version=None if after is None else after.version,
+            path=None if after is None else self.store.path(after.name),
+            previous=None if previous is None else self.store.path(previous),
+            before=lines,
+            after=lines,
+            settings=plan.wanted.settings,
+            programs=tuple(plan.wanted.entries),
+            kept={self.store.path(name): users for name, users in plan.kept.items()},
+            removed=tuple(self.store.path(name) for name in (*plan.stale, *plan.leftovers)),
+            repaired=(*plan.damage.changed, *plan.damage.strangers) if plan.damage is not None else (),
+            device_nodes=tuple(node.path for node in plan.nodes),
+        )
+        if after is None or not plan.build:
+            return outcome
+        return self._shown(outcome, directory(after.parts, self._design, self.store.path(after.name)), plan)
+
+    def _shown(self, outcome: DirectoryOutcome, new: Directory, plan: Plan) -> DirectoryOutcome:
+        """With what differs afterwards, for people."""
+        path = f"{self.store.dest}/{OWN_CONFIG_FILE}"
+        return outcome._replace(
+            after=tuple(line(name, each.mode, each.sha256, each.target) for name, each in sorted(new.entries.items())),
+            settings=new.settings,
+            config=PlannedFile(path, plan.former_config, new.config.encode()),
+        )
+
+
+def wanted_differs(wanted: Directory, before: Manifest) -> bool:
+    """Whether a version was made for other names, modes, or contents."""
+    recorded = {
+        name: (entry.mode, entry.known.sha256 if entry.known is not None else "", entry.target)
+        for name, entry in before.files.items()
+    }
+    return recorded != {name: (entry.mode, entry.sha256, entry.target) for name, entry in wanted.entries.items()}

@@ -1,0 +1,160 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+# Private to this collection: where the parts of a toolkit come from that goes into a directory, and what they are.
+# What was read once is not read again while it is unchanged.
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import tempfile
+import typing as t
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, HostError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_artifacts import find_parts
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_directory_plan import PartDigest, content_digest
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_parts import upstream
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._tree_files import create, known
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._writing import explain
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_directory_plan import Design
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_manifest import Known, Manifest
+
+
+class Source(t.NamedTuple):
+    """The parts, the files that they are made of, and how to come by their contents.
+
+    ``sources`` are to be remembered.  ``fetch`` gives the paths of the parts by their names, for this process.
+    """
+
+    parts: tuple[PartDigest, ...]
+    sources: t.Mapping[str, Known]
+    fetch: t.Callable[[], t.Mapping[str, str]]
+
+
+class Sent(t.NamedTuple):
+    """What the controller offers: the parts, and an archive with their contents once it was asked for it."""
+
+    parts: tuple[PartDigest, ...]
+    archive: str | None = None
+
+
+class NotSentError(GpufleetError):
+    """The contents of parts are needed, and the controller still has them."""
+
+
+class SourceReader:
+    """Reads one source; what is unpacked for it goes when this is closed.
+
+    ``before`` is the installation as it stands, ``thorough`` that nothing of it is believed.
+    """
+
+    def __init__(self, host: HostRoot, before: Manifest | None, *, thorough: bool) -> None:
+        self._host = host
+        self._known: t.Mapping[str, Known] = {} if before is None else before.sources
+        self._before = before
+        self._thorough = thorough
+        self._stack = contextlib.ExitStack()
+
+    def close(self) -> None:
+        """Remove what was unpacked."""
+        self._stack.close()
+
+    def root(self, src: str, components: t.Sequence[str] | None) -> Source:
+        """A directory tree on the host.  Raises GpufleetError."""
+        outer = self._host.outer(src)
+        if not os.path.isdir(outer):
+            raise HostError(f"src {src} is not a directory on the host. Give the one that holds usr/bin and usr/lib.")
+        return self._tree(outer, components, src, remember=True)
+
+    def packages(
+        self, files: t.Sequence[str], components: t.Sequence[str] | None, unpack: t.Callable[[list[str], str], None]
+    ) -> Source:
+        """Packages on the host, which ``unpack`` puts into a folder; both by paths for this process."""
+        sources: dict[str, Known] = {}
+        for path in files:
+            try:
+                sources[path] = known(self._host.outer(path), self._known.get(path), self._thorough)
+            except OSError as error:
+                raise explain(path, "read", error) from error
+
+        def unpacked() -> Source:
+            folder = self._folder()
+            unpack([self._host.outer(path) for path in files], folder)
+            return self._tree(folder, components, "What the packages hold", remember=False)
+
+        before = self._before
+        if before is not None and before.components == components and _digests(before.sources) == _digests(sources):
+            return Source(before.parts, sources, lambda: unpacked().fetch())
+        return unpacked()._replace(sources=sources)
+
+    def sent(self, sent: Sent) -> Source:
+        """What the controller has.  Raises NotSentError from ``fetch`` unless it was sent."""
+
+        def fetch() -> dict[str, str]:
+            if sent.archive is None:
+                raise NotSentError("The controller has not sent the toolkit.")
+            return _extract(sent.archive, [part.name for part in sent.parts], self._folder())
+
+        return Source(sent.parts, {}, fetch)
+
+    def _folder(self) -> str:
+        """An empty one of this machine, which goes with this reader; a tree may have none for such purposes."""
+        try:
+            return self._stack.enter_context(tempfile.TemporaryDirectory(prefix="gpufleet-"))
+        except OSError as error:
+            raise explain(f"A directory for the toolkit in {tempfile.gettempdir()}", "made", error) from error
+
+    def _tree(self, outer: str, components: t.Sequence[str] | None, label: str, *, remember: bool) -> Source:
+        parts, sources, paths = [], {}, {}
+        for part in find_parts(HostRoot.of(outer, live=False), components, label):
+            try:
+                content = known(part.path, self._known.get(part.path), self._thorough)
+            except OSError as error:
+                raise explain(part.path, "read", error) from error
+            parts.append(PartDigest(part.name, content.sha256, part.mode, part.size, part.machine, part.soname))
+            sources[part.path] = content
+            paths[part.name] = part.path
+        return Source(tuple(parts), sources if remember else {}, lambda: paths)
+
+
+def _digests(sources: t.Mapping[str, Known]) -> dict[str, str]:
+    return {path: known.sha256 for path, known in sources.items()}
+
+
+def _extract(archive: str, names: t.Sequence[str], folder: str) -> dict[str, str]:
+    """The members ``names`` of a tar archive, each a plain file."""
+    # Only what the controller sends comes in one.
+    import tarfile  # noqa: PLC0415
+
+    paths = {}
+    try:
+        with tarfile.open(archive) as tar:
+            for name in names:
+                stream = tar.extractfile(name)
+                if stream is None:
+                    raise HostError(f"{name} in what the controller sent is no file.")
+                paths[name] = os.path.join(folder, name)
+                with stream:
+                    create(paths[name], 0o600, iter(functools.partial(stream.read, 1 << 20), b""))
+    except (tarfile.TarError, KeyError) as error:
+        raise HostError(f"What the controller sent cannot be read: {error}. Run this again.") from error
+    except OSError as error:
+        raise explain(folder, "written", error) from error
+    return paths
+
+
+def version_of(source: Source) -> str | None:
+    """What the library's name tells of the version, without running anything."""
+    names = [part.name.partition(".so.")[2] for part in source.parts if part.name.startswith("libnvidia-container.so.")]
+    return upstream(names[0]) if names else None
+
+
+def name_of(source: Source, design: Design, version: str | None = None) -> str:
+    """How the directory of a version is called: after the version, and after all that makes it what it is."""
+    return f"{version or version_of(source) or 'unknown'}-{content_digest(source.parts, design)[:12]}"

@@ -1,0 +1,150 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+# Private to this collection: the versions of a toolkit in a directory, as they lie on the disk.
+
+from __future__ import annotations
+
+import contextlib
+import os
+import posixpath
+import re
+import stat
+import typing as t
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import VERSIONS_SUFFIX
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_manifest import NAME, Manifest
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._tree_files import (
+    folders_above,
+    is_folder,
+    unharmed,
+    walk,
+)
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._writing import explain
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_manifest import Identity
+
+# What is being built, the link on its way, and what stood at the path before us.
+NEW, LINK, FORMER = ".new", ".link", "former"
+# Which folders were made for all this.
+CREATED = ".created.json"
+# What NVIDIA's installer and this collection put into such a directory.
+TOOLKIT_NAME = re.compile(r"nvidia-[^/]*\Z|libnvidia-container[^/]*\Z|\.config(/nvidia-container-runtime(/[^/]*)?)?\Z")
+
+
+class Damage(t.NamedTuple):
+    """How a version differs from its manifest: names that are missing or other, and names that are nobody's.
+
+    ``fresh`` are identities to remember, of files that were read and have their content.
+    """
+
+    changed: tuple[str, ...]
+    strangers: tuple[str, ...]
+    fresh: t.Mapping[str, Identity]
+
+    @property
+    def something(self) -> bool:
+        return bool(self.changed or self.strangers)
+
+
+class VersionReader:
+    """The versions behind ``dest`` on ``host``, to be looked at; names are those of their directories."""
+
+    def __init__(self, host: HostRoot, dest: str) -> None:
+        self.host = host
+        self.dest = dest
+        self.folder = dest + VERSIONS_SUFFIX
+
+    # -- what is there -------------------------------------------------------------------------------------------
+
+    def path(self, name: str) -> str:
+        """The directory of a version, as the host sees it."""
+        return f"{self.folder}/{name}"
+
+    def current(self) -> str | None:
+        """The version that ``dest`` leads to; None if it is no link of ours, or leads to nothing."""
+        name = self._version_of(self._dest())
+        return name if name is not None and is_folder(self._outer(name)) else None
+
+    def manifest(self, name: str) -> Manifest | None:
+        """What a version is; None if it does not say, so that it is not whole.  Raises HostError."""
+        path = f"{self.path(name)}/{NAME}"
+        content = self.host.read(path)
+        return None if content is None else Manifest.from_bytes(path, content)
+
+    def names(self) -> list[str]:
+        """All versions, whole or not; what somebody else put there is none."""
+        names = [name for name in self.host.entries(self.folder) if not name.startswith(".") and name != FORMER]
+        return [name for name in names if self._is_version(name)]
+
+    def leftovers(self) -> list[str]:
+        """What a run that was cut off has left beside versions."""
+        own = [FORMER] if self._version_of(self._outer(FORMER)) is not None else []
+        return [name for name in (NEW, LINK) if os.path.lexists(self._outer(name))] + own
+
+    def is_empty(self) -> bool:
+        """Whether there is the folder, but no version in it, nor anything else."""
+        return self.host.is_there(self.folder) and not set(self.host.entries(self.folder)) - {CREATED}
+
+    def has_former(self) -> bool:
+        """Whether something stood at ``dest`` before us, to be given back."""
+        return os.path.lexists(self._outer(FORMER))
+
+    def stranger(self) -> str | None:
+        """What stands at ``dest`` that is not ours: ``link``, ``directory``, or ``file``; None for ours and nothing."""
+        with self._explained("read", self.dest):
+            try:
+                mode = os.lstat(self._dest()).st_mode
+            except FileNotFoundError:
+                return None
+        if stat.S_ISLNK(mode):
+            return None if self._version_of(self._dest()) is not None else "link"
+        return "directory" if stat.S_ISDIR(mode) else "file"
+
+    def foreign_names(self) -> list[str]:
+        """What of the directory at ``dest`` is not of a toolkit."""
+        return [name for name in walk(self._dest()) if not TOOLKIT_NAME.match(name)]
+
+    def damage(self, manifest: Manifest, thorough: bool) -> Damage:
+        """How a version differs from its manifest; contents are read if ``thorough``, or if they may be others."""
+        outer = self._outer(manifest.name)
+        found = {name for name in walk(outer) if name != NAME}
+        folders = {folder for name in manifest.files for folder in folders_above(name)}
+        changed, fresh = [], {}
+        with self._explained("read"):
+            for name, entry in manifest.files.items():
+                identity = unharmed(os.path.join(outer, name), entry, thorough) if name in found else None
+                if identity is None:
+                    changed.append(name)
+                elif entry.known is not None and identity != entry.known.identity:
+                    fresh[name] = identity
+        return Damage(tuple(changed), tuple(sorted(found - folders - set(manifest.files))), fresh)
+
+    # -- helpers, also for those who write -------------------------------------------------------------------------
+
+    def _outer(self, name: str) -> str:
+        return os.path.join(self.host.outer(self.folder), name).rstrip("/")
+
+    def _dest(self) -> str:
+        return self.host.outer(self.dest, last=False)
+
+    def _is_version(self, name: str) -> bool:
+        return any(each == NAME or TOOLKIT_NAME.match(each) for each in walk(self._outer(name)))
+
+    def _version_of(self, link: str) -> str | None:
+        """The version that a link of ours leads to, be it there or not; None for anything else."""
+        try:
+            head, name = posixpath.split(os.readlink(link))
+        except OSError:
+            return None
+        return name if head == posixpath.basename(self.folder) and name not in ("", FORMER) else None
+
+    @contextlib.contextmanager
+    def _explained(self, doing: str, path: str | None = None) -> t.Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise explain(path or self.folder, doing, error) from error

@@ -1,0 +1,271 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+# Private to this collection: the versions of a toolkit in a directory come and go.  One is built aside, and becomes the
+# current one by the replacement of a link.
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import posixpath
+import shutil
+import typing as t
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import HostError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._exchange import exchange
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_manifest import NAME, Manifest
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_version_reading import (
+    CREATED,
+    FORMER,
+    LINK,
+    NEW,
+    TOOLKIT_NAME,
+    VersionReader,
+)
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._tree_files import (
+    chunks_of,
+    create,
+    folders_above,
+    installed,
+    is_folder,
+    make_folder,
+    sync_folder,
+    unlink,
+    walk,
+)
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._writing import (
+    explain,
+    make_directories,
+    remove_empty_directories,
+    replace_file,
+)
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_directory_plan import Entry
+
+    # Gives the first path, which is there, the SELinux label that the policy has for the second; both for this process.
+    Label = t.Callable[[str, str], None]
+
+# Beside the content: texts, folders, and the rounding of both.
+_MARGIN = 1 << 20
+
+
+class VersionStore(VersionReader):
+    """The same, to be changed."""
+
+    # -- building ------------------------------------------------------------------------------------------------
+
+    def check_room(self, size: int) -> None:
+        """Raises HostError unless ``size`` bytes can be written, and run from there."""
+        place = self.host.resolve(self.folder)
+        while not self.host.exists(place):
+            place = posixpath.dirname(place)
+        state = os.statvfs(self.host.outer(place))
+        if state.f_flag & os.ST_NOEXEC and self.host.live:
+            raise HostError(
+                f"{place} is on a file system that is mounted noexec, from which no program runs. Choose another dest."
+            )
+        free = state.f_bavail * state.f_frsize
+        if free < size + _MARGIN:
+            raise HostError(
+                f"{place} has {free >> 20} MiB left, but the toolkit needs {(size + _MARGIN) >> 20} MiB beside the"
+                " version that is there. Make room, or choose another dest; nothing was changed."
+            )
+
+    def begin(self) -> None:
+        """Make an empty place to build in."""
+        made = make_directories(self.host, self.folder, 0o755)
+        if made:
+            replace_file(self.host, f"{self.folder}/{CREATED}", json.dumps(made).encode(), 0o644)
+        self.sweep()
+        with self._explained("created"):
+            make_folder(self.building)
+
+    @property
+    def building(self) -> str:
+        """Where a version is being built, for this process."""
+        return self._outer(NEW)
+
+    @property
+    def building_path(self) -> str:
+        """The same as the host sees it."""
+        return self.path(NEW)
+
+    def sweep(self) -> None:
+        """Remove what a run that was cut off has left, but for what it had just taken from ``dest``."""
+        link = self._outer(LINK)
+        with self._explained("cleaned up"):
+            if is_folder(link):
+                os.rename(link, self._outer(FORMER))
+            unlink(link)
+            if self._version_of(self._outer(FORMER)) is not None:
+                unlink(self._outer(FORMER))
+            if os.path.lexists(self.building):
+                shutil.rmtree(self.building)
+
+    def copy(self, name: str, entry: Entry, source: str) -> None:
+        """Copy ``source``, a path for this process, into what is being built.  Raises HostError."""
+        with self._explained("written"):
+            digest = create(os.path.join(self.building, name), entry.mode, chunks_of(source))
+        if digest != entry.sha256:
+            raise HostError(f"{source} has changed while it was read. Run this again; nothing was changed.")
+
+    def put(self, name: str, entry: Entry) -> None:
+        """Write a text or a link into what is being built.  Raises HostError."""
+        path = os.path.join(self.building, name)
+        with self._explained("written"):
+            for folder in folders_above(name):
+                make_folder(os.path.join(self.building, folder))
+            if entry.target:
+                os.symlink(entry.target, path)
+            else:
+                create(path, entry.mode, [entry.text])
+
+    def new_name(self, wanted: str) -> str:
+        """``wanted``, or where that is taken the same with the first number that is free."""
+        taken = set(self.host.entries(self.folder))
+        names = [wanted, *(f"{wanted}-{number}" for number in range(2, len(taken) + 3))]
+        return next(name for name in names if name not in taken)
+
+    def finish(self, manifest: Manifest, entries: t.Mapping[str, Entry], label: Label) -> Manifest:
+        """Write down what was built, and give it its name; the manifest with its files.  Raises HostError."""
+        new, final = self.building, self._outer(manifest.name)
+        folders = [name for name in walk(new) if is_folder(os.path.join(new, name))]
+        label(self._outer(""), self._outer(""))
+        for name in ("", *folders, *entries):
+            label(os.path.join(new, name).rstrip("/"), os.path.join(final, name).rstrip("/"))
+        with self._explained("written"):
+            files = {name: installed(os.path.join(new, name), entry) for name, entry in entries.items()}
+            manifest = manifest._replace(files=files)
+            create(os.path.join(new, NAME), 0o644, [manifest.to_bytes()])
+            for name in (*reversed(folders), ""):
+                sync_folder(os.path.join(new, name))
+            os.rename(new, final)
+            sync_folder(self._outer(""))
+        return manifest
+
+    def remember(self, manifest: Manifest) -> None:
+        """Keep a manifest that knows more of the same version, where that can be written; it only saves time."""
+        with contextlib.suppress(HostError):
+            replace_file(self.host, f"{self.path(manifest.name)}/{NAME}", manifest.to_bytes(), 0o644)
+
+    # -- switching -----------------------------------------------------------------------------------------------
+
+    def check_switch(self) -> None:
+        """Raises HostError if what stands at ``dest`` cannot be replaced."""
+        stranger = self.stranger()
+        if stranger == "file":
+            raise HostError(f"{self.dest} is a file. Move it away, or choose another dest; nothing was changed.")
+        if stranger == "directory":
+            foreign = self.foreign_names()
+            if foreign:
+                raise HostError(
+                    f"{self.dest} is a directory with other things than a toolkit in it: {', '.join(foreign[:3])}."
+                    " Choose a dest of its own; nothing was changed."
+                )
+            if os.path.ismount(self._dest()):
+                raise HostError(f"{self.dest} is a mount point, which cannot be replaced. Choose another dest.")
+        if stranger is not None and self.has_former() and not self._kept_already():
+            raise HostError(
+                f"{self.path(FORMER)} is what stood at {self.dest} before the toolkit was installed there, and now"
+                f" somebody else has put a {stranger} there again. Remove one of the two."
+            )
+
+    def switch(self, name: str) -> None:
+        """Let ``dest`` lead to a version, in one step whatever stood there; that is kept, to be given back one day.
+
+        Raises HostError.
+        """
+        self.check_switch()
+        stranger, link = self.stranger(), self._outer(LINK)
+        with self._explained("written"):
+            os.symlink(f"{posixpath.basename(self.folder)}/{name}", link)
+        if stranger == "directory":
+            self._exchange(link)
+            with self._explained("moved"):
+                os.rename(link, self._outer(FORMER))
+        else:
+            with self._explained("replaced", self.dest):
+                if stranger == "link" and not self.has_former():
+                    os.symlink(os.readlink(self._dest()), self._outer(FORMER))
+                os.replace(link, self._dest())
+        with self._explained("written"):
+            sync_folder(os.path.dirname(self._dest()))
+            sync_folder(self._outer(""))
+
+    def give_back(self) -> None:
+        """Let ``dest`` be what it was before us, unless somebody else has replaced it since.  Raises HostError."""
+        former = self._outer(FORMER)
+        if self.stranger() is not None:
+            return
+        if self.has_former() and is_folder(former) and os.path.lexists(self._dest()):
+            self._exchange(former)
+            with self._explained("removed"):
+                unlink(former)
+            return
+        with self._explained("restored", self.dest):
+            if self.has_former():
+                os.rename(former, self._dest())
+            else:
+                unlink(self._dest())
+
+    def _kept_already(self) -> bool:
+        """Whether a run was cut off when it had kept the link at ``dest``, but not replaced it."""
+        former, dest = self._outer(FORMER), self._dest()
+        return os.path.islink(former) and os.path.islink(dest) and os.readlink(former) == os.readlink(dest)
+
+    def _exchange(self, own: str) -> None:
+        try:
+            exchange(own, self._dest())
+        except OSError as error:
+            if error.errno not in (errno.ENOSYS, errno.EINVAL, errno.EXDEV, errno.EOPNOTSUPP):
+                raise explain(self.dest, "replaced", error) from error
+            raise HostError(
+                f"{self.dest} is a directory, and this file system cannot exchange it in one step ({error.strerror})."
+                " Choose another dest, or move the directory away at a time when no container starts."
+            ) from error
+
+    # -- removing ------------------------------------------------------------------------------------------------
+
+    def remove(self, name: str) -> list[str]:
+        """Remove a version but for files that are nobody's, which are returned; its directory then stays."""
+        manifest, outer = self.manifest(name), self._outer(name)
+        left = []
+        # The manifest goes last, so that what a run leaves that is cut off is known to the next one.
+        names = sorted(walk(outer), key=lambda each: each == NAME)
+        with self._explained("removed"):
+            for each in names:
+                path = os.path.join(outer, each)
+                if is_folder(path):
+                    continue
+                ours = TOOLKIT_NAME.match(each) if manifest is None else each in manifest.files
+                if ours or each == NAME:
+                    unlink(path)
+                else:
+                    left.append(f"{self.path(name)}/{each}")
+        for folder in (*reversed(names), ""):
+            with contextlib.suppress(OSError):
+                os.rmdir(os.path.join(outer, folder))
+        return left
+
+    def remove_folder(self) -> None:
+        """Remove the folder of all versions if nothing is in it, and the folders above that were made for it."""
+        self.sweep()
+        if not self.is_empty():
+            return
+        made = _names_in(self.host.read(f"{self.folder}/{CREATED}"))
+        with self._explained("removed"):
+            unlink(self._outer(CREATED))
+        remove_empty_directories(self.host, made or [self.folder])
+
+
+def _names_in(content: bytes | None) -> list[str]:
+    try:
+        found = json.loads(content or b"[]")
+    except ValueError:
+        return []
+    return [name for name in found if isinstance(name, str)] if isinstance(found, list) else []

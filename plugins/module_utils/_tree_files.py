@@ -1,0 +1,125 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+# Private to this collection: files, links, and folders of a tree that is built, compared, and removed name by name.
+# Paths are those of this process; errors are the operating system's.
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import stat
+import typing as t
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_manifest import Identity, Installed, Known
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_directory_plan import Entry
+
+_CHUNK = 1 << 20
+_FOLDER_MODE = 0o755
+
+
+def walk(folder: str) -> list[str]:
+    """Everything below ``folder`` by its relative name, sorted, folders before what is in them; no link is followed."""
+    found: list[str] = []
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        for entry in sorted(os.scandir(folder), key=lambda each: each.name):
+            found.append(entry.name)
+            if entry.is_dir(follow_symlinks=False):
+                found += [f"{entry.name}/{name}" for name in walk(entry.path)]
+    return found
+
+
+def folders_above(name: str) -> list[str]:
+    """The folders that the relative ``name`` lies in, outermost first."""
+    parts = name.split("/")
+    return ["/".join(parts[:depth]) for depth in range(1, len(parts))]
+
+
+def is_folder(path: str) -> bool:
+    """Whether ``path`` itself is one, not what a link leads to."""
+    return os.path.isdir(path) and not os.path.islink(path)
+
+
+def make_folder(path: str) -> None:
+    """Make one that all can enter, whatever the umask; one that is there will do."""
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(path)
+        os.chmod(path, _FOLDER_MODE)
+
+
+def create(path: str, mode: int, chunks: t.Iterable[bytes]) -> str:
+    """Write a file that was not there; the SHA-256 of its content, which is on the disk by then."""
+    digest = hashlib.sha256()
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    with os.fdopen(handle, "wb") as stream:
+        for chunk in chunks:
+            digest.update(chunk)
+            stream.write(chunk)
+        stream.flush()
+        os.fchmod(handle, mode)
+        os.fsync(handle)
+    return digest.hexdigest()
+
+
+def chunks_of(path: str) -> t.Iterator[bytes]:
+    """The content of a file, piece by piece."""
+    with open(path, "rb") as stream:
+        yield from iter(lambda: stream.read(_CHUNK), b"")
+
+
+def digest_of(path: str) -> str:
+    """The SHA-256 of a file's content."""
+    digest = hashlib.sha256()
+    for chunk in chunks_of(path):
+        digest.update(chunk)
+    return digest.hexdigest()
+
+
+def known(path: str, before: Known | None, thorough: bool) -> Known:
+    """The content of a file, which is only read if ``thorough``, or if it may be another than ``before``."""
+    identity = Identity.of(os.stat(path))
+    if before is not None and before.identity == identity and not thorough:
+        return before
+    return Known(digest_of(path), identity)
+
+
+def installed(path: str, entry: Entry) -> Installed:
+    """What was written for ``entry``, as it stands."""
+    status = os.lstat(path)
+    content = None if entry.target else Known(entry.sha256, Identity.of(status))
+    return Installed(stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid, content, entry.target)
+
+
+def unharmed(path: str, entry: Installed, thorough: bool) -> Identity | None:
+    """The identity of what stands at ``path``, None if that is not ``entry``; the content is read as in known()."""
+    try:
+        status = os.lstat(path)
+        if entry.known is None:
+            same = stat.S_ISLNK(status.st_mode) and os.readlink(path) == entry.target
+            return Identity.of(status) if same else None
+        found = (stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid)
+        if not stat.S_ISREG(status.st_mode) or found != (entry.mode, entry.uid, entry.gid):
+            return None
+        content = known(path, entry.known, thorough)
+    except FileNotFoundError:
+        return None
+    return content.identity if content.sha256 == entry.known.sha256 else None
+
+
+def unlink(path: str) -> None:
+    """Remove a file or a link, if there is one."""
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+
+
+def sync_folder(path: str) -> None:
+    """Have the names in ``path`` on the disk."""
+    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,154 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+# Private to this collection: the controller's half of module_utils/_toolkit_source.py.  What a toolkit on the
+# controller is, and its files in one archive for hosts that lack them.  Ansible forks for every host and task, so what
+# took time is kept in a directory that lives as long as the run, under the names of what it was made from.
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import subprocess
+import tarfile
+import tempfile
+import typing as t
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import HostError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_artifacts import Part, find_parts
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_directory_plan import PartDigest
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_manifest import Identity
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_unpacking import unpack
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._tree_files import digest_of
+
+if t.TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+# Programs in Go shrink to less than half even so; a better level takes three times as long for a tenth more.
+_COMPRESSION = 1
+# What a shell says of a command that is not there.
+_NOT_FOUND = 127
+
+
+class Offer(t.NamedTuple):
+    """A toolkit on the controller: ``parts``, and the path of an archive that has each under its name.
+
+    The archive is made, for the whole run, when ``archive`` is first called.  Raises GpufleetError.
+    """
+
+    parts: tuple[PartDigest, ...]
+    archive: Callable[[], str]
+
+
+def offer_tree(folder: str, components: Sequence[str] | None, cache: str) -> Offer:
+    """The toolkit in a directory.  Raises GpufleetError for what is not a whole one, or cannot be read."""
+    with _explained():
+        if not os.path.isdir(folder):
+            raise HostError(
+                f"src {folder} on the controller is not a directory. Give the one that holds usr/bin and usr/lib of the"
+                " toolkit."
+            )
+        return _offer(folder, components, cache, f"src {folder} on the controller")
+
+
+def offer_packages(packages: Sequence[str], components: Sequence[str] | None, cache: str) -> Offer:
+    """The toolkit in ``packages``, which are unpacked.  Raises GpufleetError as offer_tree()."""
+    with _explained():
+        key = [[path, *Identity.of(os.stat(path))] for path in packages]
+        folder = _once(cache, "unpacked", key, lambda new: _unpack(packages, new))
+        return _offer(folder, components, cache, "What the packages on the controller hold")
+
+
+def _offer(folder: str, components: Sequence[str] | None, cache: str, label: str) -> Offer:
+    parts = find_parts(HostRoot.of(folder, live=False), components, label)
+    key = [[*part, *Identity.of(os.stat(part.path))] for part in parts]
+    digests = _once(cache, "digests", key, lambda new: _write_digests(parts, new))
+    with open(digests, encoding="utf-8") as stream:
+        found = tuple(PartDigest(*fields) for fields in json.load(stream))
+
+    def archive() -> str:
+        with _explained():
+            return _once(cache, "archive", key, lambda new: _pack(parts, new))
+
+    return Offer(found, archive)
+
+
+def _once(cache: str, kind: str, key: object, make: Callable[[str], None]) -> str:
+    """The path of what ``make`` makes of ``key`` at the path that it is given, done once for all processes."""
+    digest = hashlib.sha256(json.dumps(key).encode()).hexdigest()
+    path = os.path.join(cache, f"gpufleet-toolkit-{kind}-{digest[:32]}")
+    if not os.path.exists(path):
+        # The forks of several hosts come here at the same moment: one works, the others have it then.
+        with open(os.path.join(cache, "gpufleet-toolkit.lock"), "w", encoding="ascii") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not os.path.exists(path):
+                with tempfile.TemporaryDirectory(prefix="gpufleet-toolkit-", dir=cache) as folder:
+                    new = os.path.join(folder, kind)
+                    make(new)
+                    os.rename(new, path)
+    return path
+
+
+def _write_digests(parts: Sequence[Part], path: str) -> None:
+    digests = [
+        PartDigest(part.name, digest_of(part.path), part.mode, part.size, part.machine, part.soname) for part in parts
+    ]
+    with open(path, "w", encoding="utf-8") as stream:
+        json.dump(digests, stream)
+
+
+def _pack(parts: Sequence[Part], path: str) -> None:
+    with tarfile.open(path, "w:gz", compresslevel=_COMPRESSION) as tar:
+        for part in parts:
+            member = tarfile.TarInfo(part.name)
+            member.size = part.size
+            with open(part.path, "rb") as stream:
+                tar.addfile(member, stream)
+
+
+def _unpack(packages: Sequence[str], folder: str) -> None:
+    os.mkdir(folder)
+    unpack(packages, folder, _run, _run_bytes, on_controller=True)
+
+
+def _run(argv: list[str]) -> tuple[int, str, str]:
+    status, output, errors = _run_bytes(argv)
+    return status, output.decode("utf-8", "replace"), errors
+
+
+def _run_bytes(argv: list[str]) -> tuple[int, bytes, str]:
+    """A command on the controller, its messages in English."""
+    environment = {**os.environ, "LC_ALL": "C.UTF-8", "LANGUAGE": "C"}
+    try:
+        done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, env=environment, check=False)
+    except OSError as error:
+        return _NOT_FOUND, b"", f"{argv[0]} cannot be run: {error.strerror}"
+    return done.returncode, done.stdout, done.stderr.decode("utf-8", "replace")
+
+
+@contextlib.contextmanager
+def _explained() -> Iterator[None]:
+    """The controller's errors in words: there no become helps."""
+    try:
+        yield
+    except HostError as error:
+        if not isinstance(error.__cause__, PermissionError):
+            raise
+        raise _in_words(error.__cause__) from error
+    except OSError as error:
+        raise _in_words(error) from error
+
+
+def _in_words(error: OSError) -> HostError:
+    advice = "Check its file system."
+    if isinstance(error, PermissionError):
+        advice = "Give the user that runs Ansible the right to it; become works on hosts only."
+    elif error.errno == errno.ENOSPC:
+        advice = "Make room there, or let local_tmp in ansible.cfg lie where there is room."
+    return HostError(f"{error.filename or 'A file'} on the controller: {error.strerror or error}. {advice}")
