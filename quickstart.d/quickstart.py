@@ -21,7 +21,8 @@ import venvs
 _ROOT = Path(__file__).resolve().parent.parent
 _HELP = """\
 ./quickstart                  shows the collection at work on a sandbox, a directory tree with the configuration of a
-                              GPU machine: check run, real run, second run, removal. Touches nothing else.
+                              GPU machine: check run, real run, second run, removal; then the same with the
+                              toolkit in a directory, where another version takes one link. Touches nothing else.
 ./quickstart --host [ARG...]  configures this very machine (through sudo unless root). The arguments go to
                               ansible-playbook: --check --diff shows what would happen.
 ./quickstart ARG...           everything else goes to ansible-playbook gpufleet.nvidia.site:

@@ -20,7 +20,10 @@ if t.TYPE_CHECKING:
     import collections.abc as c
 
 _TREE = Path(__file__).with_name("sandbox")
-_PROGRAM = "/usr/bin/nvidia-container-runtime"
+# Makes programs that stand for NVIDIA's.
+_PROGRAMS = Path(__file__).resolve().parents[1] / "tests" / "hosts" / "fixtures" / "elf_programs.py"
+_NAME = "nvidia-container-runtime"
+_PROGRAM = f"/usr/bin/{_NAME}"
 _CONTAINERD = ("plugins", "io.containerd.grpc.v1.cri", "containerd")
 _CRIO = ("crio", "runtime")
 # Every entry that a run adds or changes.
@@ -58,6 +61,9 @@ _ENTRIES: dict[str, dict[tuple[str, ...], t.Any]] = {
         ("accept-nvidia-visible-devices-envvar-when-unprivileged",): False,
     },
 }  # fmt: skip
+# Where the toolkit goes on hosts whose packages are not touched, and from where.
+_DEST = "/usr/local/nvidia/toolkit"
+_SOURCES = {version: f"/srv/nvidia-container-toolkit-{version}" for version in ("1.19.1", "1.20.0")}
 # What a diff must never show: the passwords in the files of the sandbox.
 _SECRET = "not-for-a-log"  # noqa: S105
 _PURGE = {"nvidia_runtime_purge_backups": True, "nvidia_toolkit_purge_backups": True}
@@ -83,6 +89,11 @@ def _leaves(data: t.Any, path: tuple[str, ...] = ()) -> c.Iterator[tuple[tuple[s
 
 class SandboxError(Exception):
     """A step did not do what it promises."""
+
+
+def _from(source: str) -> tuple[str, ...]:
+    """What makes a play install a directory from ``source``."""
+    return "--extra-vars", f"nvidia_toolkit_source=directory nvidia_toolkit_src={source}"
 
 
 class _Entry(t.NamedTuple):
@@ -142,6 +153,11 @@ class Sandbox:
         # A checkout cannot carry these: they have no shebang, and the umask has its say.
         for binary in (*self.root.glob("usr/bin/*"), *self.root.glob("usr/sbin/*")):
             binary.chmod(0o755)
+        # The other low-level runtimes that the engines' files name.
+        for name in ("usr/local/sbin/runc", "usr/libexec/crio/runc", "usr/libexec/crio/crun"):
+            binary = self.root / name
+            binary.parent.mkdir(parents=True, exist_ok=True)
+            binary.touch(0o755)
         for name in _ENTRIES:
             if (self.root / name).exists():
                 (self.root / name).chmod(0o640)
@@ -152,6 +168,7 @@ class Sandbox:
                 "ansible_python_interpreter": node_python,
                 "ansible_remote_tmp": str(work / "ansible-tmp"),
                 "nvidia_toolkit_source": "existing",
+                "nvidia_toolkit_files_on": "node",
                 "nvidia_toolkit_profile": "kubernetes_hardened",
                 "nvidia_toolkit_host_root": str(self.root),
                 "nvidia_runtime_host_root": str(self.root),
@@ -171,7 +188,11 @@ class Sandbox:
         }
 
     def demonstrate(self) -> None:
-        """Check run, real run, second run, removal. Raises SandboxError at the first broken promise."""
+        """Check run, real run, second run, removal, twice. Raises SandboxError at the first broken promise."""
+        self._with_programs_of_packages()
+        self._in_a_directory()
+
+    def _with_programs_of_packages(self) -> None:
         original = _snapshot(self.root)
 
         self._headline("1. What would change (a check run)")
@@ -208,6 +229,63 @@ class Sandbox:
         self._expect(changed > 0, "the removal reports no change")
         self._unchanged(original, "the removal leaves the host other than it was")
         self._tell(f"All {len(original)} files and directories are what they were: bytes, owner, group and mode.")
+
+    def _in_a_directory(self) -> None:
+        for version, source in _SOURCES.items():
+            self._make_toolkit(version, source)
+        original = _snapshot(self.root)
+
+        self._headline(f"5. The same with the toolkit in a directory of its own, {_DEST} (a check run)")
+        announced, _output = self._play("site", *_from(_SOURCES["1.19.1"]), "--check")
+        self._unchanged(original, "the check run has written to the host")
+        self._tell(f"{announced} change(s) announced, and not one byte of the host touched.")
+
+        self._headline("6. The real run, and a second one")
+        changed, _output = self._play("site", *_from(_SOURCES["1.19.1"]))
+        self._expect(changed == announced > 0, f"{announced} change(s) announced, {changed} made")
+        first = self._installed("1.19.1")
+        for name in list(_ENTRIES)[:3]:
+            text = (self.root / name).read_text(encoding="utf-8")
+            self._expect(f"{_DEST}/{_NAME}" in text, f"{name} does not name the runtime in {_DEST}")
+        identities = _identities(self.root)
+        changed, _output = self._play("site", *_from(_SOURCES["1.19.1"]))
+        touched = _difference(identities, _identities(self.root))
+        self._expect(changed == 0 and not touched, f"the second run has changed {changed}: {', '.join(touched)}")
+        self._tell(f"{_DEST} leads to {first},\n   and the engines have their runtime there. Again: changed=0.")
+
+        self._headline("7. Another version")
+        changed, _output = self._play("site", *_from(_SOURCES["1.20.0"]), "--diff")
+        self._expect(changed == 1, f"{changed} changes instead of one")
+        second = self._installed("1.20.0")
+        new = f"{second}/".lstrip("/")
+        others = {name: found for name, found in _identities(self.root).items() if not name.startswith(new)}
+        touched = _difference(identities, others)
+        self._expect(not touched, f"another version has changed other files: {', '.join(touched)}")
+        self._tell(
+            f"One link was replaced, in one step: it leads to {second} now.\n"
+            "   A container that starts meanwhile finds one version, whole; no engine is told; the former one stays."
+        )
+
+        self._headline("8. Everything back (remove)")
+        changed, _output = self._play("remove", *_from(_SOURCES["1.20.0"]), "--extra-vars", json.dumps(_PURGE))
+        self._expect(changed > 0, "the removal reports no change")
+        self._unchanged(original, "the removal leaves the host other than it was")
+        self._tell(f"All {len(original)} files and directories are what they were.")
+
+    def _make_toolkit(self, version: str, source: str) -> None:
+        """The files of the toolkit's packages, unpacked on the host."""
+        command = [sys.executable, "-B", str(_PROGRAMS), "tree", str(self.root / source[1:]), version]
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+        self._expect(done.returncode == 0, f"{shlex.join(command)} ended with {done.returncode}: {done.stdout}")
+
+    def _installed(self, version: str) -> Path:
+        """Where the toolkit's link leads, as the host sees it."""
+        link = self.root / _DEST[1:]
+        self._expect(link.is_symlink(), f"{_DEST} is no link")
+        target = link.readlink()
+        self._expect(target.name.startswith(f"{version}-"), f"{_DEST} leads to {target}")
+        self._expect((link / _NAME).is_file(), f"{_DEST}/{_NAME} is not there")
+        return Path(_DEST).parent / target
 
     def _play(self, playbook: str, *arguments: str) -> tuple[int, str]:
         """The number of changes in the recap, and the output."""

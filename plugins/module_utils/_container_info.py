@@ -14,6 +14,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import Gpu
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_files import HostFiles
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._planning import ask_version
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import load_records, restart_note
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import DIRECTORY
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import Engine, Installation, LiveState
@@ -25,24 +26,27 @@ if t.TYPE_CHECKING:
 SUBJECTS = ("engines", "toolkit")
 
 
-def describe_host(host: HostRoot, run: Runner, gather: t.Collection[str] = SUBJECTS) -> dict[str, t.Any]:
+def describe_host(
+    host: HostRoot, run: Runner, gather: t.Collection[str] = SUBJECTS, toolkit_dir: str = DIRECTORY
+) -> dict[str, t.Any]:
     """Everything about ``host``; a strange one gives problems in the answer, never an error.
 
-    What is not in ``gather`` is None.
+    What is not in ``gather`` is None.  ``toolkit_dir``: where a toolkit may be that did not come from packages; raises
+    GpufleetError if that is no absolute path.
     """
     return {
         "engines": _describe_engines(host, run) if "engines" in gather else None,
-        "toolkit": _describe_toolkit(host, run) if "toolkit" in gather else None,
+        "toolkit": _describe_toolkit(host, run, toolkit_dir) if "toolkit" in gather else None,
     }
 
 
-def _describe_toolkit(host: HostRoot, run: Runner) -> dict[str, t.Any]:
+def _describe_toolkit(host: HostRoot, run: Runner, directory: str) -> dict[str, t.Any]:
     # Who asks for the engines only need not wait for this import.
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_info import (  # noqa: PLC0415
         describe_toolkit,
     )
 
-    return describe_toolkit(host, run)
+    return describe_toolkit(host, run, directory)
 
 
 def _describe_engines(host: HostRoot, run: Runner) -> list[dict[str, t.Any]]:

@@ -11,6 +11,7 @@ import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils import _backups
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import PARSED_FOLDERS
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import HostError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import (
     DIRECTORY,
     LATER_PROGRAMS,
@@ -152,10 +153,17 @@ class DirectoryTask(Policies):
             "warnings": self.warnings,
         }
 
+    def read_config(self, path: str) -> bytes | None:
+        """A config.toml, None where there is none or where it cannot be one."""
+        try:
+            return self.host.read(path)
+        except HostError:
+            return None
+
     def save_config(self, name: str, damage: Damage) -> list[dict[str, str | None]]:
         """Keep a copy of a config.toml that somebody has edited, before its version goes."""
         path = f"{self.store.path(name)}/{OWN_CONFIG_FILE}"
-        content = self.host.read(path) if OWN_CONFIG_FILE in damage.changed else None
+        content = self.read_config(path) if OWN_CONFIG_FILE in damage.changed else None
         if content is None:
             return []
         backup = _backups.save(self.host, self.backup_dir, f"{self.store.dest}/{OWN_CONFIG_FILE}", content)

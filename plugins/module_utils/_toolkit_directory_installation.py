@@ -156,7 +156,7 @@ class DirectoryInstallation(DirectoryTask):
             stale=tuple(other for other, users in used.items() if not users),
             kept={other: users for other, users in used.items() if users},
             nodes=tuple(self._missing_nodes()) if self.options.create_device_nodes else (),
-            former_config=self.host.read(f"{self.store.dest}/{OWN_CONFIG_FILE}") if build and before else None,
+            former_config=self.read_config(f"{self.store.dest}/{OWN_CONFIG_FILE}") if build and before else None,
         )
 
     def _users(self, name: str) -> list[str]:

@@ -78,6 +78,7 @@ class DirectoryRemoval(DirectoryTask):
         if before is not None:
             backups = self.save_config(before.name, store.damage(before, thorough=False))
         current = store.current()
+        store.sweep()
         store.give_back()
         # The current one last, for a run that is cut off.
         for name in sorted(store.names(), key=lambda name: name == current):

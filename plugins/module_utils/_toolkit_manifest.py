@@ -112,7 +112,7 @@ class Manifest(t.NamedTuple):
                 {path: _known(known) for path, known in fields["sources"].items()},
                 {name: _installed(entry) for name, entry in fields["files"].items()},
             )
-        except (AttributeError, KeyError, TypeError, ValueError):
+        except (AttributeError, KeyError, RecursionError, TypeError, ValueError):
             return None
 
 

@@ -35,8 +35,8 @@ class VersionBuilder(t.NamedTuple):
     def build(self, check_version: t.Callable[[str | None], None]) -> Manifest:
         """The manifest of the new version; if ``check_version`` or anything else raises, nothing is left of it."""
         contents = self.source.fetch()
-        self.store.begin()
         try:
+            self.store.begin()
             entries = directory(self.source.parts, self.design, self.store.building_path)
             for name, entry in entries.entries.items():
                 if entry.part:

@@ -18,10 +18,11 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_manifest 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._tree_files import (
     folders_above,
     is_folder,
+    is_open,
     unharmed,
     walk,
 )
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._writing import explain
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._writing import explain, is_temporary
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
@@ -29,6 +30,8 @@ if t.TYPE_CHECKING:
 
 # What is being built, the link on its way, and what stood at the path before us.
 NEW, LINK, FORMER = ".new", ".link", "former"
+# What the name of a version ends with of which only files are left that are nobody's.
+LEFT = ".left"
 # Which folders were made for all this.
 CREATED = ".created.json"
 # What NVIDIA's installer and this collection put into such a directory.
@@ -77,13 +80,12 @@ class VersionReader:
 
     def names(self) -> list[str]:
         """All versions, whole or not; what somebody else put there is none."""
-        names = [name for name in self.host.entries(self.folder) if not name.startswith(".") and name != FORMER]
-        return [name for name in names if self._is_version(name)]
+        return [name for name in self.host.entries(self.folder) if self._is_version(name)]
 
     def leftovers(self) -> list[str]:
         """What a run that was cut off has left beside versions."""
-        own = [FORMER] if self._version_of(self._outer(FORMER)) is not None else []
-        return [name for name in (NEW, LINK) if os.path.lexists(self._outer(name))] + own
+        names = [name for name in self.host.entries(self.folder) if name in (NEW, LINK) or is_temporary(name)]
+        return [*names, FORMER] if self._version_of(self._outer(FORMER)) is not None else names
 
     def is_empty(self) -> bool:
         """Whether there is the folder, but no version in it, nor anything else."""
@@ -91,7 +93,7 @@ class VersionReader:
 
     def has_former(self) -> bool:
         """Whether something stood at ``dest`` before us, to be given back."""
-        return os.path.lexists(self._outer(FORMER))
+        return os.path.lexists(self._outer(FORMER)) and self._version_of(self._outer(FORMER)) is None
 
     def stranger(self) -> str | None:
         """What stands at ``dest`` that is not ours: ``link``, ``directory``, or ``file``; None for ours and nothing."""
@@ -112,7 +114,7 @@ class VersionReader:
         """How a version differs from its manifest; contents are read if ``thorough``, or if they may be others."""
         outer = self._outer(manifest.name)
         found = {name for name in walk(outer) if name != NAME}
-        folders = {folder for name in manifest.files for folder in folders_above(name)}
+        folders = sorted({folder for name in manifest.files for folder in folders_above(name)})
         changed, fresh = [], {}
         with self._explained("read"):
             for name, entry in manifest.files.items():
@@ -121,7 +123,8 @@ class VersionReader:
                     changed.append(name)
                 elif entry.known is not None and identity != entry.known.identity:
                     fresh[name] = identity
-        return Damage(tuple(changed), tuple(sorted(found - folders - set(manifest.files))), fresh)
+            changed += [f"{folder}/" for folder in ("", *folders) if not is_open(os.path.join(outer, folder))]
+        return Damage(tuple(changed), tuple(sorted(found.difference(folders, manifest.files))), fresh)
 
     # -- helpers, also for those who write -------------------------------------------------------------------------
 
@@ -132,7 +135,11 @@ class VersionReader:
         return self.host.outer(self.dest, last=False)
 
     def _is_version(self, name: str) -> bool:
-        return any(each == NAME or TOOLKIT_NAME.match(each) for each in walk(self._outer(name)))
+        if name.startswith(".") or name == FORMER or name.endswith(LEFT) or not is_folder(self._outer(name)):
+            return False
+        # An empty one is what a removal has left that was cut off.
+        names = walk(self._outer(name))
+        return not names or any(each == NAME or TOOLKIT_NAME.match(each) for each in names)
 
     def _version_of(self, link: str) -> str | None:
         """The version that a link of ours leads to, be it there or not; None for anything else."""

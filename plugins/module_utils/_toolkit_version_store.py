@@ -21,6 +21,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_manifest 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_version_reading import (
     CREATED,
     FORMER,
+    LEFT,
     LINK,
     NEW,
     TOOLKIT_NAME,
@@ -39,6 +40,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._tree_files import
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._writing import (
     explain,
+    is_temporary,
     make_directories,
     remove_empty_directories,
     replace_file,
@@ -104,6 +106,8 @@ class VersionStore(VersionReader):
             unlink(link)
             if self._version_of(self._outer(FORMER)) is not None:
                 unlink(self._outer(FORMER))
+            for name in filter(is_temporary, self.host.entries(self.folder)):
+                unlink(self._outer(name))
             if os.path.lexists(self.building):
                 shutil.rmtree(self.building)
 
@@ -128,7 +132,8 @@ class VersionStore(VersionReader):
     def new_name(self, wanted: str) -> str:
         """``wanted``, or where that is taken the same with the first number that is free."""
         taken = set(self.host.entries(self.folder))
-        names = [wanted, *(f"{wanted}-{number}" for number in range(2, len(taken) + 3))]
+        stem, end = (wanted[: -len(LEFT)], LEFT) if wanted.endswith(LEFT) else (wanted, "")
+        names = [wanted, *(f"{stem}-{number}{end}" for number in range(2, len(taken) + 3))]
         return next(name for name in names if name not in taken)
 
     def finish(self, manifest: Manifest, entries: t.Mapping[str, Entry], label: Label) -> Manifest:
@@ -201,6 +206,8 @@ class VersionStore(VersionReader):
         """Let ``dest`` be what it was before us, unless somebody else has replaced it since.  Raises HostError."""
         former = self._outer(FORMER)
         if self.stranger() is not None:
+            if self._kept_already():
+                unlink(former)
             return
         if self.has_former() and is_folder(former) and os.path.lexists(self._dest()):
             self._exchange(former)
@@ -232,7 +239,7 @@ class VersionStore(VersionReader):
     # -- removing ------------------------------------------------------------------------------------------------
 
     def remove(self, name: str) -> list[str]:
-        """Remove a version but for files that are nobody's, which are returned; its directory then stays."""
+        """Remove a version but for files that are nobody's, which stay in a directory of another name; their paths."""
         manifest, outer = self.manifest(name), self._outer(name)
         left = []
         # The manifest goes last, so that what a run leaves that is cut off is known to the next one.
@@ -246,11 +253,17 @@ class VersionStore(VersionReader):
                 if ours or each == NAME:
                     unlink(path)
                 else:
-                    left.append(f"{self.path(name)}/{each}")
+                    left.append(each)
         for folder in (*reversed(names), ""):
             with contextlib.suppress(OSError):
                 os.rmdir(os.path.join(outer, folder))
-        return left
+        if not left:
+            return []
+        # Under this name they are nobody's for good.
+        kept = self.new_name(f"{name}{LEFT}")
+        with self._explained("moved"):
+            os.rename(outer, self._outer(kept))
+        return [f"{self.path(kept)}/{each}" for each in left]
 
     def remove_folder(self) -> None:
         """Remove the folder of all versions if nothing is in it, and the folders above that were made for it."""

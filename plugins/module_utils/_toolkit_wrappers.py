@@ -42,9 +42,11 @@ fi
 if [ -z "$loaded" ]; then
     echo {program}': the kernel module nvidia is not loaded, a low-level runtime takes over' >&2
     for runtime in {runtimes}; do
-        if command -v "$runtime" >/dev/null; then
-            exec "$runtime" "$@"
-        fi
+        case $runtime in
+            /*) [ -f "$runtime" ] && [ -x "$runtime" ] || continue ;;
+            *) command -v "$runtime" >/dev/null || continue ;;
+        esac
+        exec "$runtime" "$@"
     done
     echo {program}': no low-level runtime was found, looked for '{looked_for} >&2
     exit 127

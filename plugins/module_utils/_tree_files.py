@@ -51,6 +51,15 @@ def make_folder(path: str) -> None:
         os.chmod(path, _FOLDER_MODE)
 
 
+def is_open(path: str) -> bool:
+    """Whether ``path`` is a folder as make_folder() makes it."""
+    try:
+        status = os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return stat.S_ISDIR(status.st_mode) and stat.S_IMODE(status.st_mode) == _FOLDER_MODE
+
+
 def create(path: str, mode: int, chunks: t.Iterable[bytes]) -> str:
     """Write a file that was not there; the SHA-256 of its content, which is on the disk by then."""
     digest = hashlib.sha256()

@@ -253,11 +253,15 @@ def _dress(handle: int, temporary: str, outer: str, mode: int, owner: tuple[int,
             os.removexattr(temporary, _ACCESS_LIST)
 
 
+def is_temporary(name: str) -> bool:
+    """Whether a file is one of replace_file()'s that a killed run has left."""
+    return name.startswith(_PREFIX) and name.endswith(_SUFFIX)
+
+
 def _sweep(folder: str) -> None:
     """Remove what a killed run left; the host's lock is held, so no living run owns it."""
-    for name in os.listdir(folder):
-        if name.startswith(_PREFIX) and name.endswith(_SUFFIX):
-            os.unlink(os.path.join(folder, name))
+    for name in filter(is_temporary, os.listdir(folder)):
+        os.unlink(os.path.join(folder, name))
 
 
 def _sync_folder(folder: str) -> None:

@@ -25,6 +25,13 @@ options:
     elements: str
     choices: [engines, toolkit]
     default: [engines, toolkit]
+  toolkit_dir:
+    description:
+      - A directory in which the toolkit may be that did not come from packages, the
+        O(gpufleet.nvidia.nvidia_toolkit_install#module:dest) of its installation. It counts where C(/usr/bin) has no
+        C(nvidia-container-runtime).
+    type: path
+    default: /usr/local/nvidia/toolkit
 extends_documentation_fragment:
   - gpufleet.nvidia.attributes
   - gpufleet.nvidia.host_root
@@ -265,7 +272,7 @@ toolkit:
     programs:
       description:
         - The programs of the toolkit, by name, with C(path) and C(version). The latter is null where the program may
-          not be run, as in an offline tree, or does not tell.
+          not be run, as in an offline tree, or does not tell. Of a toolkit in a directory it is known without that.
       type: dict
       sample:
         nvidia-ctk:
@@ -278,7 +285,9 @@ toolkit:
       type: str
       sample: 1.19.1
     differences:
-      description: What of the toolkit is missing or of another version than the rest, in sentences.
+      description:
+        - What of the toolkit is missing or of another version than the rest, in sentences. In a directory, what is not
+          as it was installed.
       type: list
       elements: str
       sample: []
@@ -301,6 +310,43 @@ toolkit:
           description: What it is about.
           type: str
           sample: race between check and use
+    directory:
+      description:
+        - What M(gpufleet.nvidia.nvidia_toolkit_install) with
+          O(gpufleet.nvidia.nvidia_toolkit_install#module:source=directory) has put into O(toolkit_dir), null if that is
+          nothing.
+      type: dict
+      contains:
+        path:
+          description: The path by which everybody knows it, a link.
+          type: str
+          sample: /usr/local/nvidia/toolkit
+        installed_path:
+          description: Where that link leads.
+          type: str
+          sample: /usr/local/nvidia/toolkit.versions/1.19.1-0f8fad5bd9cb
+        previous_path:
+          description: The version before the last change, null if there is none any more.
+          type: str
+          sample: /usr/local/nvidia/toolkit.versions/1.18.2-7c9e6679f425
+        components:
+          description: The parts that were asked for, null for all.
+          type: list
+          elements: str
+          sample: [runtime, ctk, cdi_hook]
+        sources:
+          description:
+            - The packages, or the files, that it was made of, as long as they are on the host. Empty if the controller
+              sent them.
+          type: list
+          elements: str
+          sample: [/srv/packages/nvidia-container-toolkit-base_1.19.1-1_amd64.deb]
+      sample:
+        path: /usr/local/nvidia/toolkit
+        installed_path: /usr/local/nvidia/toolkit.versions/1.19.1-0f8fad5bd9cb
+        previous_path: null
+        components: null
+        sources: [/srv/packages/nvidia-container-toolkit-base_1.19.1-1_amd64.deb]
     config_path:
       description: The toolkit's configuration file.
       type: str
@@ -386,6 +432,7 @@ toolkit:
     version: 1.19.1
     differences: []
     open_cves: []
+    directory: null
     config_path: /etc/nvidia-container-runtime/config.toml
     config_exists: true
     settings:
@@ -410,18 +457,21 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import (
     host_of,
     run_in,
 )
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import DIRECTORY
 
 
 def describe(module: AnsibleModule) -> dict[str, object]:
     """Look at the host; the result as documented."""
     accept_shipments(module)
-    return describe_host(host_of(module), run_in(module), module.params["gather"])
+    params = module.params
+    return describe_host(host_of(module), run_in(module), params["gather"], params["toolkit_dir"])
 
 
 def main() -> None:
     module = AnsibleModule(
         argument_spec={
             "gather": {"type": "list", "elements": "str", "choices": list(SUBJECTS), "default": list(SUBJECTS)},
+            "toolkit_dir": {"type": "path", "default": DIRECTORY},
             **HOST_ROOT_OPTIONS,
             **SHIPPED_OPTIONS,
         },

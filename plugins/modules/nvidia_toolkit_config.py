@@ -100,6 +100,9 @@ options:
     description:
       - The configuration file. A toolkit in a folder of its own, such as C(/usr/local/nvidia/toolkit), has it in
         C(.config/nvidia-container-runtime/config.toml) below that folder.
+      - Of a toolkit that M(gpufleet.nvidia.nvidia_toolkit_install) has put into a directory, the settings belong into
+        O(gpufleet.nvidia.nvidia_toolkit_install#module:config) instead. It writes the file anew where anybody else has
+        changed it.
     type: path
     default: /etc/nvidia-container-runtime/config.toml
   create:

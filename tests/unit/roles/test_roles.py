@@ -29,6 +29,10 @@ OMITTED = {
         "nvidia_toolkit_minimum_version",
         "nvidia_toolkit_profile",
         "nvidia_toolkit_debug",
+        "nvidia_toolkit_src",
+        "nvidia_toolkit_components",
+        "nvidia_toolkit_low_level_runtimes",
+        "nvidia_toolkit_default_runtime_executable",
     },
 }
 # These have none either, and are asked for in other ways.

@@ -6,20 +6,26 @@ from __future__ import annotations
 
 import json
 import typing as t
+from hashlib import sha256
 
 import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils import _toolkit_info
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import HostError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, HostError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import FileRecord, record_path
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import (
     CONFIG_FILE,
+    DIRECTORY,
+    OWN_CONFIG_FILE,
     PACKAGES,
     PROGRAMS,
     REPOSITORY_FILES,
 )
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_directory_plan import Entry
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_info import describe_toolkit
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_manifest import NAME, Identity, Known, Manifest
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_version_store import VersionStore
 
 if t.TYPE_CHECKING:
     from pathlib import Path
@@ -38,6 +44,7 @@ EVERYTHING = {
     "version",
     "differences",
     "open_cves",
+    "directory",
     "config_path",
     "config_exists",
     "settings",
@@ -76,13 +83,32 @@ class Tree:
         for name in PROGRAMS:
             self.put(f"{folder}/{name}", "", 0o755)
 
+    def install_into_directory(
+        self, version: str | None = "1.20.0", names: t.Sequence[str] = PROGRAMS, folder: str = DIRECTORY
+    ) -> str:
+        """What nvidia_toolkit_install does with source: directory, in short; the name of the version."""
+        store = VersionStore(HostRoot(str(self.root), live=False), folder)
+        store.begin()
+        entries = {name: Entry(0o755, text=f"{version}".encode()) for name in names}
+        entries[OWN_CONFIG_FILE] = Entry(0o644, text=b"disable-require = true\n")
+        entries = {name: entry._replace(sha256=sha256(entry.text).hexdigest()) for name, entry in entries.items()}
+        for name, entry in entries.items():
+            store.put(name, entry)
+        sources = {"/srv/toolkit.deb": Known("", Identity(0, 0, 0, 0))}
+        components = None if names == PROGRAMS else ("ctk",)
+        name = store.new_name(version or "unknown")
+        manifest = Manifest(name, version, store.current(), components, (), sources, {})
+        store.finish(manifest, entries, lambda _path, _final: None)
+        store.switch(name)
+        return name
+
     def run(self, argv: list[str]) -> tuple[int, str, str]:
         assert argv[:2] == ["chroot", str(self.root)]
         self.ran.append(argv[2])
         return 0, f"version {self.version}\n", ""
 
-    def describe(self, live: bool = True) -> dict[str, t.Any]:
-        found = describe_toolkit(HostRoot(str(self.root), live), self.run)
+    def describe(self, live: bool = True, directory: str = DIRECTORY) -> dict[str, t.Any]:
+        found = describe_toolkit(HostRoot(str(self.root), live), self.run, directory)
         assert set(found) == EVERYTHING
         json.dumps(found)
         return found
@@ -104,6 +130,7 @@ def test_a_host_without_any(tree: Tree) -> None:
         "version": None,
         "differences": [],
         "open_cves": [],
+        "directory": None,
         "config_path": CONFIG_FILE,
         "config_exists": False,
         "settings": {},
@@ -255,6 +282,106 @@ def test_programs_in_another_folder_have_their_own_file(tree: Tree) -> None:
     assert found["settings"]["disable-require"] is True
     assert found["programs"]["nvidia-ctk"] == {"path": "/usr/local/bin/nvidia-ctk", "version": "1.19.0"}
     assert found["differences"] == []
+
+
+# -- a toolkit in a directory ------------------------------------------------------------------------------------------
+
+
+def test_a_toolkit_in_a_directory_says_of_which_version_it_is(tree: Tree) -> None:
+    first = tree.install_into_directory("1.19.1")
+    assert tree.describe()["directory"] == {
+        "path": DIRECTORY,
+        "installed_path": f"{DIRECTORY}.versions/{first}",
+        "previous_path": None,
+        "components": None,
+        "sources": ["/srv/toolkit.deb"],
+    }
+    second = tree.install_into_directory("1.20.0")
+    found = tree.describe()
+    assert found["directory"]["installed_path"] == f"{DIRECTORY}.versions/{second}"
+    assert found["directory"]["previous_path"] == f"{DIRECTORY}.versions/{first}"
+    assert found["programs"] == {name: {"path": f"{DIRECTORY}/{name}", "version": "1.20.0"} for name in PROGRAMS}
+    assert (found["version"], found["open_cves"]) == ("1.20.0", [])
+    assert (found["differences"], found["problems"]) == ([], [])
+    assert found["config_path"] == f"{DIRECTORY}/{OWN_CONFIG_FILE}"
+    assert found["settings"]["disable-require"] is True
+    # A program that is run costs more than all of this.
+    assert tree.ran == []
+
+
+def test_its_vulnerabilities_are_known(tree: Tree) -> None:
+    tree.install_into_directory("1.19.0")
+    assert [entry["name"] for entry in tree.describe(live=False)["open_cves"]] == ["CVE-2026-24260"]
+
+
+def test_what_does_not_know_its_version_is_asked(tree: Tree) -> None:
+    tree.install_into_directory(None)
+    assert tree.describe()["version"] == "1.19.0"
+    assert f"{DIRECTORY}/nvidia-ctk" in tree.ran
+    assert tree.describe(live=False)["version"] is None
+
+
+def test_another_directory_is_looked_into(tree: Tree) -> None:
+    tree.install_into_directory(folder="/opt/toolkit")
+    assert tree.describe()["directory"] is None
+    found = tree.describe(directory="/opt/toolkit/")
+    assert found["directory"]["path"] == "/opt/toolkit"
+    assert found["programs"]["nvidia-ctk"]["path"] == "/opt/toolkit/nvidia-ctk"
+    with pytest.raises(GpufleetError, match="toolkit_dir 'opt' is not an absolute path"):
+        tree.describe(directory="opt")
+
+
+def test_what_was_not_asked_for_is_not_missing(tree: Tree) -> None:
+    tree.install_into_directory(names=("nvidia-ctk",))
+    found = tree.describe()
+    assert found["directory"]["components"] == ["ctk"]
+    assert list(found["programs"]) == ["nvidia-ctk"]
+    assert found["differences"] == []
+    assert found["config_path"] == f"{DIRECTORY}/{OWN_CONFIG_FILE}"
+
+
+def test_damage_is_a_difference(tree: Tree) -> None:
+    name = tree.install_into_directory()
+    (tree.root / f"{DIRECTORY[1:]}.versions/{name}/nvidia-ctk").unlink()
+    found = tree.describe()
+    assert found["differences"] == [f"{DIRECTORY}/nvidia-ctk is missing, or not as it was installed."]
+    assert "nvidia-ctk" not in found["programs"]
+
+
+def test_half_a_version_is_a_difference(tree: Tree) -> None:
+    name = tree.install_into_directory()
+    (tree.root / f"{DIRECTORY[1:]}.versions/{name}/{NAME}").unlink()
+    found = tree.describe()
+    path = f"{DIRECTORY}.versions/{name}"
+    assert found["differences"] == [f"{DIRECTORY} leads to {path}, which was not installed to its end."]
+    assert found["directory"]["sources"] == []
+    assert found["version"] == "1.19.0"
+
+
+def test_one_of_a_newer_collection_is_a_problem(tree: Tree) -> None:
+    name = tree.install_into_directory()
+    tree.put(f"{DIRECTORY}.versions/{name}/{NAME}", '{"schema": 99}')
+    found = tree.describe()
+    assert "newer version of this collection" in found["problems"][0]
+    assert (found["directory"], found["version"]) == (None, "1.19.0")
+
+
+def test_packages_count_before_a_directory(tree: Tree) -> None:
+    tree.install()
+    tree.install_into_directory()
+    found = tree.describe()
+    assert found["version"] == "1.19.0"
+    assert found["programs"]["nvidia-ctk"]["path"] == "/usr/bin/nvidia-ctk"
+    assert found["directory"]["path"] == DIRECTORY
+    assert found["config_path"] == CONFIG_FILE
+
+
+def test_a_directory_of_somebody_else_counts_before_the_search_path(tree: Tree) -> None:
+    tree.install(folder="/usr/local/bin")
+    tree.install(folder=DIRECTORY)
+    found = tree.describe()
+    assert found["directory"] is None
+    assert found["programs"]["nvidia-ctk"] == {"path": f"{DIRECTORY}/nvidia-ctk", "version": "1.19.0"}
 
 
 @pytest.mark.parametrize(

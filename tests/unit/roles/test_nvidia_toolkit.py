@@ -1,0 +1,92 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""What the role nvidia_toolkit does with a directory, and what nvidia_runtime makes of it."""
+
+from __future__ import annotations
+
+import typing as t
+
+import pytest
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import DIRECTORY
+from ansible_collections.gpufleet.nvidia.tests.unit.roles.role_files import Role
+
+TOOLKIT, RUNTIME = Role("nvidia_toolkit"), Role("nvidia_runtime")
+INSTALL = "gpufleet.nvidia.nvidia_toolkit_install"
+
+
+def render(text: str, known: dict[str, t.Any]) -> str:
+    jinja2 = pytest.importorskip("jinja2")
+    environment = jinja2.Environment()
+    environment.tests["changed"] = lambda result: result.get("changed", False)
+    rendered: str = environment.from_string(text).render(known)
+    return rendered.strip()
+
+
+@pytest.mark.parametrize(
+    ("source", "state", "expected"),
+    [
+        ("directory", "present", "directory.yml"),
+        ("directory", "absent", "directory_absent.yml"),
+        ("repository", "present", "present.yml"),
+        ("existing", "absent", "absent.yml"),
+    ],
+)
+def test_each_source_has_tasks_of_its_own(source: str, state: str, expected: str) -> None:
+    condition = f"nvidia_toolkit_state == '{state}'"
+    (task,) = [
+        each
+        for each in TOOLKIT.load("tasks/main.yml")
+        if str(each.get("when", "")).startswith(condition) and "apply" not in str(each)
+    ]
+    file = render(task["ansible.builtin.include_tasks"]["file"], {"nvidia_toolkit_source": source})
+    assert file == expected
+    assert (TOOLKIT.folder / "tasks" / file).is_file()
+
+
+@pytest.mark.parametrize("file", ["directory.yml", "directory_absent.yml"])
+def test_a_directory_costs_one_task(file: str) -> None:
+    (task,) = TOOLKIT.load(f"tasks/{file}")
+    assert task[INSTALL]["source"] == "directory"
+    assert task["register"] == "nvidia_toolkit_installation"
+
+
+def test_the_directory_is_where_the_modules_have_it() -> None:
+    assert TOOLKIT.load("defaults/main.yml")["nvidia_toolkit_dest"] == DIRECTORY
+    (look, *_tasks) = TOOLKIT.load("tasks/main.yml")
+    assert look["gpufleet.nvidia.nvidia_container_info"]["toolkit_dir"] == "{{ nvidia_toolkit_dest }}"
+
+
+@pytest.mark.parametrize(
+    ("known", "expected"),
+    [
+        ({}, "/usr/bin"),
+        ({"nvidia_toolkit_source": "repository", "nvidia_toolkit_dest": "/opt/toolkit"}, "/usr/bin"),
+        ({"nvidia_toolkit_source": "directory", "nvidia_toolkit_dest": "/opt/toolkit"}, "/opt/toolkit"),
+        # Where the role nvidia_toolkit is no part of the play, its defaults are not known.
+        ({"nvidia_toolkit_source": "directory"}, DIRECTORY),
+    ],
+)
+def test_engines_take_runtimes_from_the_directory(known: dict[str, str], expected: str) -> None:
+    assert render(RUNTIME.load("defaults/main.yml")["nvidia_runtime_dir"], known) == expected
+
+
+@pytest.mark.parametrize(
+    ("policy", "check", "earlier", "expected"),
+    [
+        ("fail", True, {"changed": True}, "warn"),
+        ("fail", False, {"changed": True}, "fail"),
+        ("fail", True, {"changed": False}, "fail"),
+        ("fail", True, None, "fail"),
+        ("ignore", True, {"changed": True}, "ignore"),
+    ],
+)
+def test_a_check_run_does_not_fail_for_what_its_engines_would_have_let_go(
+    policy: str, check: bool, earlier: dict[str, bool] | None, expected: str
+) -> None:
+    known: dict[str, t.Any] = {"nvidia_toolkit_running_gpu_containers": policy, "ansible_check_mode": check}
+    if earlier is not None:
+        known["nvidia_runtime_result"] = earlier
+    assert render(TOOLKIT.load("vars/main.yml")["nvidia_toolkit_users_policy"], known) == expected
