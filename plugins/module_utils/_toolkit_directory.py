@@ -142,7 +142,6 @@ class DirectoryTask(Policies):
             "written_files": [],
             "restored_files": [],
             "backup_files": [dict(backup) for backup in outcome.backups],
-            "dest": dest,
             "installed_path": outcome.path,
             "previous_path": outcome.previous,
             "kept_paths": {path: list(users) for path, users in outcome.kept.items()},

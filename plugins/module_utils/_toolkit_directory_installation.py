@@ -230,7 +230,7 @@ class DirectoryInstallation(DirectoryTask):
             after = self._build(store, source)
             if plan.before is not None and plan.damage is not None:
                 backups = self.save_config(plan.before.name, plan.damage)
-            store.switch(after.name)
+            self._switch(store, after.name)
         elif plan.leftovers:
             store.sweep()
         if plan.nodes:
@@ -248,6 +248,18 @@ class DirectoryInstallation(DirectoryTask):
 
         builder = VersionBuilder(store, self.tools, source, self._design, self.options.components)
         return builder.build(self._check_version)
+
+    def _switch(self, store: VersionStore, name: str) -> None:
+        try:
+            store.switch(name)
+        except GpufleetError:
+            # Nobody sees the new version, so that it may go.
+            with contextlib.suppress(GpufleetError):
+                store.sweep()
+                if store.current() != name:
+                    store.remove(name)
+                store.remove_folder()
+            raise
 
     def _make_nodes(self, nodes: t.Sequence[Node]) -> None:
         from ansible_collections.gpufleet.nvidia.plugins.module_utils._device_nodes import make_nodes  # noqa: PLC0415
@@ -285,7 +297,7 @@ class DirectoryInstallation(DirectoryTask):
             settings=plan.wanted.settings,
             programs=tuple(plan.wanted.entries),
             kept={self.store.path(name): users for name, users in plan.kept.items()},
-            removed=tuple(self.store.path(name) for name in (*plan.stale, *plan.leftovers)),
+            removed=(*(self.store.path(name) for name in plan.stale), *plan.leftovers),
             repaired=(*plan.damage.changed, *plan.damage.strangers) if plan.damage is not None else (),
             device_nodes=tuple(node.path for node in plan.nodes),
         )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import shutil
 import tempfile
 import typing as t
 
@@ -24,6 +25,10 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._writing import ex
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_directory_plan import Design
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_manifest import Known, Manifest
+
+
+# What folders for unpacked packages are called, before the number of their process.
+_SCRATCH = "gpufleet-toolkit-"
 
 
 class Source(t.NamedTuple):
@@ -106,7 +111,8 @@ class SourceReader:
     def _folder(self) -> str:
         """An empty one of this machine, which goes with this reader; a tree may have none for such purposes."""
         try:
-            return self._stack.enter_context(tempfile.TemporaryDirectory(prefix="gpufleet-"))
+            _sweep_scratch(tempfile.gettempdir())
+            return self._stack.enter_context(tempfile.TemporaryDirectory(prefix=f"{_SCRATCH}{os.getpid()}-"))
         except OSError as error:
             raise explain(f"A directory for the toolkit in {tempfile.gettempdir()}", "made", error) from error
 
@@ -121,6 +127,17 @@ class SourceReader:
             sources[part.path] = content
             paths[part.name] = part.path
         return Source(tuple(parts), sources if remember else {}, lambda: paths)
+
+
+def _sweep_scratch(place: str) -> None:
+    """Remove what runs have left that were killed while they unpacked."""
+    for entry in os.scandir(place):
+        pid = entry.name[len(_SCRATCH) :].partition("-")[0] if entry.name.startswith(_SCRATCH) else ""
+        if not pid.isdigit() or os.path.exists(f"/proc/{pid}") or not os.path.exists("/proc/self"):
+            continue
+        # In a place where all may write, others' are left alone, and so are links.
+        if entry.is_dir(follow_symlinks=False) and entry.stat(follow_symlinks=False).st_uid == os.geteuid():
+            shutil.rmtree(entry.path, ignore_errors=True)
 
 
 def _digests(sources: t.Mapping[str, Known]) -> dict[str, str]:

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import posixpath
 import re
@@ -22,7 +23,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._tree_files import
     unharmed,
     walk,
 )
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._writing import explain, is_temporary
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._writing import explain, is_temporary, missing_directories
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
@@ -83,9 +84,12 @@ class VersionReader:
         return [name for name in self.host.entries(self.folder) if self._is_version(name)]
 
     def leftovers(self) -> list[str]:
-        """What a run that was cut off has left beside versions."""
+        """The paths of what a run that was cut off has left beside versions."""
         names = [name for name in self.host.entries(self.folder) if name in (NEW, LINK) or is_temporary(name)]
-        return [*names, FORMER] if self._version_of(self._outer(FORMER)) is not None else names
+        if self._version_of(self._outer(FORMER)) is not None:
+            names.append(FORMER)
+        staging = [path for path in self._staging() if self.host.is_there(path)]
+        return [*(self.path(name) for name in names), *staging]
 
     def is_empty(self) -> bool:
         """Whether there is the folder, but no version in it, nor anything else."""
@@ -113,7 +117,7 @@ class VersionReader:
     def damage(self, manifest: Manifest, thorough: bool) -> Damage:
         """How a version differs from its manifest; contents are read if ``thorough``, or if they may be others."""
         outer = self._outer(manifest.name)
-        found = {name for name in walk(outer) if name != NAME}
+        found = {name for name in walk(outer) if name != NAME and not is_temporary(name)}
         folders = sorted({folder for name in manifest.files for folder in folders_above(name)})
         changed, fresh = [], {}
         with self._explained("read"):
@@ -133,6 +137,13 @@ class VersionReader:
 
     def _dest(self) -> str:
         return self.host.outer(self.dest, last=False)
+
+    def _staging(self) -> list[str]:
+        """Under which name the folder, or the outermost that is missing above it, comes and goes."""
+        outermost = next(iter(missing_directories(self.host, self.folder)), None)
+        made = names_in(self.host.read(f"{self.folder}/{CREATED}")) if outermost is None else [outermost]
+        above = [posixpath.split(path) for path in made[:1]]
+        return [posixpath.join(folder, f".gpufleet-{name}.new") for folder, name in above]
 
     def _is_version(self, name: str) -> bool:
         if name.startswith(".") or name == FORMER or name.endswith(LEFT) or not is_folder(self._outer(name)):
@@ -155,3 +166,12 @@ class VersionReader:
             yield
         except OSError as error:
             raise explain(path or self.folder, doing, error) from error
+
+
+def names_in(content: bytes | None) -> list[str]:
+    """The folders that CREATED names, outermost first."""
+    try:
+        found = json.loads(content or b"[]")
+    except ValueError:
+        return []
+    return [name for name in found if isinstance(name, str)] if isinstance(found, list) else []

@@ -26,6 +26,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_version_r
     NEW,
     TOOLKIT_NAME,
     VersionReader,
+    names_in,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._tree_files import (
     chunks_of,
@@ -33,6 +34,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._tree_files import
     folders_above,
     installed,
     is_folder,
+    is_mount_point,
     make_folder,
     sync_folder,
     unlink,
@@ -41,7 +43,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._tree_files import
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._writing import (
     explain,
     is_temporary,
-    make_directories,
+    missing_directories,
     remove_empty_directories,
     replace_file,
 )
@@ -80,12 +82,25 @@ class VersionStore(VersionReader):
 
     def begin(self) -> None:
         """Make an empty place to build in."""
-        made = make_directories(self.host, self.folder, 0o755)
-        if made:
-            replace_file(self.host, f"{self.folder}/{CREATED}", json.dumps(made).encode(), 0o644)
+        missing = missing_directories(self.host, self.folder)
+        if missing:
+            self._make_folders(missing)
         self.sweep()
         with self._explained("created"):
             make_folder(self.building)
+
+    def _make_folders(self, missing: t.Sequence[str]) -> None:
+        """Make the folder, and what is missing above it, in one step: so it is always known what was made."""
+        (staging,), outermost = self._staging(), self.host.outer(missing[0])
+        with self._explained("created", missing[0]):
+            outer = self.host.outer(staging, last=False)
+            if os.path.lexists(outer):
+                shutil.rmtree(outer)
+            for path in missing:
+                innermost = outer + self.host.outer(path)[len(outermost) :]
+                make_folder(innermost)
+            create(os.path.join(innermost, CREATED), 0o644, [json.dumps(list(missing)).encode()])
+            os.rename(outer, outermost)
 
     @property
     def building(self) -> str:
@@ -108,8 +123,9 @@ class VersionStore(VersionReader):
                 unlink(self._outer(FORMER))
             for name in filter(is_temporary, self.host.entries(self.folder)):
                 unlink(self._outer(name))
-            if os.path.lexists(self.building):
-                shutil.rmtree(self.building)
+            for path in (self.building, *(self.host.outer(path, last=False) for path in self._staging())):
+                if os.path.lexists(path):
+                    shutil.rmtree(path)
 
     def copy(self, name: str, entry: Entry, source: str) -> None:
         """Copy ``source``, a path for this process, into what is being built.  Raises HostError."""
@@ -172,7 +188,7 @@ class VersionStore(VersionReader):
                     f"{self.dest} is a directory with other things than a toolkit in it: {', '.join(foreign[:3])}."
                     " Choose a dest of its own; nothing was changed."
                 )
-            if os.path.ismount(self._dest()):
+            if is_mount_point(self._dest()):
                 raise HostError(f"{self.dest} is a mount point, which cannot be replaced. Choose another dest.")
         if stranger is not None and self.has_former() and not self._kept_already():
             raise HostError(
@@ -250,7 +266,7 @@ class VersionStore(VersionReader):
                 if is_folder(path):
                     continue
                 ours = TOOLKIT_NAME.match(each) if manifest is None else each in manifest.files
-                if ours or each == NAME:
+                if ours or each == NAME or is_temporary(each):
                     unlink(path)
                 else:
                     left.append(each)
@@ -270,15 +286,14 @@ class VersionStore(VersionReader):
         self.sweep()
         if not self.is_empty():
             return
-        made = _names_in(self.host.read(f"{self.folder}/{CREATED}"))
-        with self._explained("removed"):
-            unlink(self._outer(CREATED))
-        remove_empty_directories(self.host, made or [self.folder])
-
-
-def _names_in(content: bytes | None) -> list[str]:
-    try:
-        found = json.loads(content or b"[]")
-    except ValueError:
-        return []
-    return [name for name in found if isinstance(name, str)] if isinstance(found, list) else []
+        made = names_in(self.host.read(f"{self.folder}/{CREATED}"))
+        if not made or any(len(self.host.entries(path)) > 1 for path in made):
+            with self._explained("removed"):
+                unlink(self._outer(CREATED))
+            remove_empty_directories(self.host, made or [self.folder])
+            return
+        # In one step, for the same reason as they came in one.
+        (staging,) = self._staging()
+        with self._explained("removed", made[0]):
+            os.rename(self.host.outer(made[0]), self.host.outer(staging, last=False))
+            shutil.rmtree(self.host.outer(staging, last=False))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import re
 import stat
 import typing as t
 
@@ -20,6 +21,8 @@ if t.TYPE_CHECKING:
 
 _CHUNK = 1 << 20
 _FOLDER_MODE = 0o755
+# How mountinfo writes blanks and the like.
+_ESCAPED = re.compile(rb"\\([0-7]{3})")
 
 
 def walk(folder: str) -> list[str]:
@@ -49,6 +52,17 @@ def make_folder(path: str) -> None:
     with contextlib.suppress(FileExistsError):
         os.mkdir(path)
         os.chmod(path, _FOLDER_MODE)
+
+
+def is_mount_point(path: str) -> bool:
+    """Whether something is mounted at ``path``, be it a part of the same file system (mount --bind, proc(5))."""
+    real = os.path.realpath(path)
+    try:
+        with open("/proc/self/mountinfo", "rb") as stream:
+            points = [line.split(b" ")[4] for line in stream.read().splitlines()]
+    except OSError:
+        return os.path.ismount(path)
+    return os.fsencode(real) in [_ESCAPED.sub(lambda found: bytes([int(found.group(1), 8)]), point) for point in points]
 
 
 def is_open(path: str) -> bool:

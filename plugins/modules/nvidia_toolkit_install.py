@@ -407,13 +407,8 @@ backup_files:
       type: str
       sample: absent
   sample: []
-dest:
-  description: The path by which everybody knows the toolkit, a link.
-  returned: with O(source=directory)
-  type: str
-  sample: /usr/local/nvidia/toolkit
 installed_path:
-  description: Where that link leads, null if nothing is installed.
+  description: Where O(dest) leads, null if nothing is installed.
   returned: with O(source=directory)
   type: str
   sample: /usr/local/nvidia/toolkit.versions/1.19.1-0f8fad5bd9cb

@@ -308,7 +308,7 @@ def test_what_is_not_replaced(stranger: t.Callable[[Host], None], words: str, ch
 
 def test_a_mount_is_not_replaced(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     installers(host)
-    monkeypatch.setattr(os.path, "ismount", lambda path: path == str(host.dest))
+    monkeypatch.setattr(_toolkit_version_store, "is_mount_point", lambda path: path == str(host.dest))
     assert "is a mount point" in refusal(lambda: host.install(OLD))
 
 
@@ -321,6 +321,7 @@ def test_a_file_system_that_cannot_exchange(host: Host, monkeypatch: pytest.Monk
     monkeypatch.setattr(_toolkit_version_store, "exchange", refused)
     assert "cannot exchange it in one step (Invalid argument)" in refusal(lambda: host.install(OLD))
     assert tree_of(host.dest) == before
+    assert not host.versions.exists()
 
 
 def test_somebody_replaces_it_again(host: Host) -> None:

@@ -120,7 +120,7 @@ def test_noexec(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     refused(host, "mounted noexec")
 
 
-@pytest.mark.parametrize("name", [".new", "toolkit.versions"])
+@pytest.mark.parametrize("name", ["versions/.new", "toolkit.versions.new"])
 def test_read_only(name: str, host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     mkdir = os.mkdir
 
@@ -129,7 +129,7 @@ def test_read_only(name: str, host: Host, monkeypatch: pytest.MonkeyPatch) -> No
             raise OSError(errno.EROFS, os.strerror(errno.EROFS), path)
         mkdir(path, mode)
 
-    if name == "toolkit.versions" and host.versions.exists():
+    if name == "toolkit.versions.new" and host.versions.exists():
         return
     monkeypatch.setattr(os, "mkdir", refuse)
     refused(host, "Read-only file system")

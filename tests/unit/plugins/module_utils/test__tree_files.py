@@ -18,6 +18,8 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._tree_files import
     folders_above,
     installed,
     is_folder,
+    is_mount_point,
+    is_open,
     known,
     make_folder,
     unharmed,
@@ -157,3 +159,36 @@ def test_no_harm(entries: dict[str, Installed], tmp_path: Path) -> None:
     assert found is not None
     assert entry.known is not None
     assert found != entry.known.identity
+
+
+def test_mount_points(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Of one file system, so that only the kernel's list tells (mount --bind).
+    folder, table = tmp_path / "a folder", tmp_path / "mountinfo"
+    folder.mkdir()
+    (tmp_path / "link").symlink_to(folder)
+    escaped = str(folder).replace(" ", "\\040")
+    table.write_text(f"29 1 8:1 / / rw - ext4 /dev/sda1 rw\n50 29 8:1 /x {escaped} rw,relatime - ext4 /dev/sda1 rw\n")
+    real = open
+
+    def fake(path: str, mode: str) -> t.Any:
+        return real(table if path == "/proc/self/mountinfo" else path, mode)
+
+    monkeypatch.setattr("builtins.open", fake)
+    assert is_mount_point(str(folder))
+    assert is_mount_point(str(tmp_path / "link"))
+    assert is_mount_point("/")
+    assert not is_mount_point(str(tmp_path))
+    table.unlink()
+    assert is_mount_point("/")
+    assert not is_mount_point(str(folder))
+
+
+def test_open_folders(tmp_path: Path) -> None:
+    make_folder(str(tmp_path / "folder"))
+    (tmp_path / "file").write_text("")
+    (tmp_path / "link").symlink_to("folder")
+    assert [is_open(str(tmp_path / name)) for name in ("folder", "file", "link", "none", "file/x")] == [
+        True, False, False, False, False,
+    ]  # fmt: skip
+    (tmp_path / "folder").chmod(0o700)
+    assert not is_open(str(tmp_path / "folder"))
