@@ -1,0 +1,86 @@
+"""Inside a host: gives it its starting point: begin.py SUITE
+
+A GPU and its driver, images for containers and pods, toolkits in trees of files, and one in packages. In sid something
+stands where the toolkit is to go, as NVIDIA's own installer leaves it.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import elf_programs
+import start as pods
+import toolkits
+
+# Which package has which files, as NVIDIA's have them.
+CONTENTS = {
+    "libnvidia-container1": ("usr/lib/*/*",),
+    "libnvidia-container-tools": ("usr/bin/nvidia-container-cli",),
+    "nvidia-container-toolkit-base": (
+        "usr/bin/nvidia-container-runtime",
+        "usr/bin/nvidia-container-runtime.*",
+        "usr/bin/nvidia-c[dt]*",
+    ),
+    "nvidia-container-toolkit": ("usr/bin/nvidia-container-runtime-hook",),
+}
+# As molecule/toolkit/begin.py has it.
+DEVICES = Path("/run/gpufleet-devices")
+GPU = {"vendor": "0x10de", "class": "0x030200"}
+
+
+def add_gpu() -> None:
+    """Let the PCI bus have one device, a GPU of NVIDIA's, and the kernel its module."""
+    device = DEVICES / "0000:01:00.0"
+    device.mkdir(parents=True)
+    for name, value in GPU.items():
+        (device / name).write_text(value + "\n")
+    toolkits.must("mount", "--bind", str(DEVICES), "/sys/bus/pci/devices")
+    toolkits.must("mount", "-t", "tmpfs", "tmpfs", str(toolkits.MODULES))
+    toolkits.load_driver()
+
+
+def package(version: str) -> None:
+    """Make the packages of a version."""
+    tree = Path(toolkits.source(version))
+    for name, patterns in CONTENTS.items():
+        folder = Path("/run/gpufleet-package") / name
+        for path in (path for pattern in patterns for path in tree.glob(pattern)):
+            place = folder / path.relative_to(tree)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(path, place, follow_symlinks=False)
+        control = folder / "DEBIAN" / "control"
+        control.parent.mkdir()
+        fields = {
+            "Package": name,
+            "Version": f"{version}-1",
+            "Architecture": subprocess.check_output(["dpkg", "--print-architecture"], text=True).strip(),
+            "Maintainer": "gpufleet.nvidia <gpufleet@example.invalid>",
+            "Description": "Stand-in for a package of the NVIDIA Container Toolkit",
+        }
+        control.write_text("".join(f"{field}: {value}\n" for field, value in fields.items()))
+        toolkits.PACKAGES.mkdir(exist_ok=True)
+        toolkits.must("dpkg-deb", "--root-owner-group", "-Zgzip", "-z1", "--build", str(folder), str(toolkits.PACKAGES))
+    shutil.rmtree("/run/gpufleet-package")
+
+
+def main() -> None:
+    """Do it."""
+    suite = sys.argv[1]
+    add_gpu()
+    for version in (toolkits.FORMER, toolkits.OLD, toolkits.NEW):
+        elf_programs.tree(toolkits.SOURCES / version, version)
+    package(toolkits.NEW)
+    toolkits.make_low_level()
+    if suite == "sid":
+        toolkits.make_former(toolkits.DEST)
+    Path("/etc/docker").mkdir(exist_ok=True)
+    toolkits.must("/fx/load-busybox")
+    pods.load_image()
+    toolkits.must(sys.executable, "-B", "/molecule/directory/observe.py", "--fresh")
+
+
+if __name__ == "__main__":
+    main()

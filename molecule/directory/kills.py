@@ -1,0 +1,193 @@
+"""Inside a host: kills the module in the middle of its work, at each point where it is about to change something.
+
+kills.py SHARE CASE...
+
+SHARE, such as 2/3, takes every third of the points, from the second on. After each kill what was there before has to
+work, or else what is to come, and what the next run leaves has to be what an undisturbed one does. Prints as JSON at
+how many points of which case that was tried, and what was wrong at which.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from engines import COLLECTIONS, PATIENCE, module
+from observing import describe
+from toolkits import FORMER, NAME, NEW, OLD, PACKAGES, install, make_former, source, start, toolkit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+POINTS = str(Path(__file__).with_name("points.py"))
+HOME = Path("/opt/gpufleet-kills")
+DEST = str(HOME / "toolkit")
+KEPT = Path("/run/gpufleet-kills")
+SCRATCH = [Path("/tmp"), Path("/var/tmp")]
+# What of a manifest differs between two versions with the same content.
+PASSING = re.compile(r'"(?:identity|sha256)": (?:\[[^]]*\]|"[^"]*")')
+Tree = dict[str, str]
+
+
+class Case(NamedTuple):
+    """One kind of run: what is there ``before``, what the module is told, and what works before and afterwards."""
+
+    before: Callable[[], object]
+    options: dict[str, Any]
+    old: str | None
+    new: str | None
+
+
+def over_two() -> None:
+    """A version that has replaced another one, so that a third one makes the first one go."""
+    install(NEW, DEST)
+    install(OLD, DEST)
+
+
+def over_damaged() -> None:
+    """The same, with a program lost."""
+    over_two()
+    Path(DEST, "nvidia-ctk").unlink()
+
+
+def over_former() -> None:
+    """The directory of NVIDIA's installer."""
+    make_former(DEST)
+
+
+def over_link() -> None:
+    """A link of somebody's."""
+    make_former(f"{HOME}/theirs")
+    Path(DEST).symlink_to("theirs")
+
+
+def over_taken() -> None:
+    """Versions that have taken the place of that directory."""
+    over_former()
+    over_two()
+
+
+PACKED = {"files": sorted(map(str, PACKAGES.glob("*.deb")))}
+CASES = {
+    "fresh": Case(lambda: None, {"src": source(NEW)}, None, NEW),
+    "packages": Case(over_two, PACKED, OLD, NEW),
+    "switch": Case(over_two, {"src": source(NEW)}, OLD, NEW),
+    "damage": Case(over_damaged, {"src": source(OLD)}, OLD, OLD),
+    "take-over": Case(over_former, {"src": source(NEW)}, FORMER, NEW),
+    "link": Case(over_link, {"src": source(NEW)}, FORMER, NEW),
+    "removal": Case(over_two, {"state": "absent"}, OLD, None),
+    "giving-back": Case(over_taken, {"state": "absent"}, OLD, FORMER),
+}
+
+
+def again(case: str) -> None:
+    """Let it be as it was before."""
+    shutil.rmtree(HOME, ignore_errors=True)
+    kept = KEPT / case
+    if not kept.exists():
+        HOME.mkdir()
+        CASES[case].before()
+        KEPT.mkdir(exist_ok=True)
+        shutil.copytree(HOME, kept, symlinks=True)
+    else:
+        shutil.copytree(kept, HOME, symlinks=True)
+
+
+def tree() -> Tree:
+    """All there is, but for what differs between two versions with the same content."""
+    parts = roles()
+
+    def told(text: str) -> str:
+        return NAME.sub(lambda found: parts.get(found.group(), found.group()), text)
+
+    found = {}
+    for folder, folders, files in os.walk(HOME):
+        for name in folders + files:
+            path = os.path.join(folder, name)
+            words = describe(path)
+            if os.path.isfile(path) and not os.path.islink(path):
+                content = PASSING.sub("", told(Path(path).read_text(errors="surrogateescape")))
+                words = f"{words.rsplit(' ', 1)[0]} {hash(content)}"
+            found[told(path)] = told(words)
+    return found
+
+
+def roles() -> dict[str, str]:
+    """What each version is, whatever it is called."""
+    manifest = Path(DEST, ".manifest.json")
+    if not manifest.exists():
+        return {}
+    fields = json.loads(manifest.read_text())
+    return {fields["replaces"]: "PREVIOUS", fields["name"]: "CURRENT"}
+
+
+def scratch() -> set[Path]:
+    """What lies where things are unpacked."""
+    return {path for folder in SCRATCH for path in folder.glob("gpufleet-*")}
+
+
+def killed(case: Case, point: int) -> bool:
+    """Run the module to that point; false if it came to its end before."""
+    options = {"source": "directory", "dest": DEST, **case.options}
+    command = module("nvidia_toolkit_install", options, POINTS, str(point))
+    ended = subprocess.run(command, check=False, capture_output=True, timeout=PATIENCE, cwd=COLLECTIONS)
+    return ended.returncode == -signal.SIGKILL
+
+
+def at_work(case: Case) -> str:
+    """What is wrong with what is there after the kill."""
+    if None in (case.old, case.new) and not os.path.lexists(DEST):
+        return ""
+    version, complaint = start(DEST)
+    return "" if version in (case.old, case.new) else complaint or f"{version} is at work"
+
+
+def healed(case: Case, expected: Tree) -> str:
+    """What is wrong after the next run, and with the one after that."""
+    first, second = toolkit(DEST, **case.options), toolkit(DEST, **case.options)
+    left, lost = differing(expected, tree()), sorted(map(str, scratch()))
+    for path in lost:
+        shutil.rmtree(path)
+    failures = [result["msg"] for result in (first, second) if result.get("failed")]
+    changed = second.get("changed", False)
+    return f"{failures}, changed once more: {changed}, {left}, {lost}" if failures or changed or left or lost else ""
+
+
+def differing(expected: Tree, found: Tree) -> list[str]:
+    """The paths that are not as they should be."""
+    return [path for path in sorted({*expected, *found}) if expected.get(path) != found.get(path)]
+
+
+def main() -> None:
+    """Kill until there is nothing to kill any more."""
+    share, *names = sys.argv[1:]
+    first, step = map(int, share.split("/"))
+    points, wrong = dict.fromkeys(names, 0), {}
+    for name in names:
+        case = CASES[name]
+        again(name)
+        again(name)
+        toolkit(DEST, **case.options)
+        expected = tree()
+        for point in count(first, step):
+            again(name)
+            if not killed(case, point):
+                break
+            points[name] += 1
+            faulty = [text for text in (at_work(case), healed(case, expected)) if text]
+            if faulty:
+                wrong[f"{name} at {point}"] = faulty
+    shutil.rmtree(HOME)
+    print(json.dumps({"tried": sum(points.values()), "points": points, "wrong": wrong}))
+
+
+if __name__ == "__main__":
+    main()

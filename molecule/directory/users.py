@@ -1,0 +1,144 @@
+"""Inside a host: sees that a version stays for as long as something uses it. Prints JSON, as Report does."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import elf_programs
+from engines import IMAGE, run
+from toolkits import FORMER, NEW, OLD, RUNTIME, SOURCES, Report, current, install, load_driver, must, toolkit, versions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from contextlib import AbstractContextManager
+
+    User = Callable[[], AbstractContextManager[str]]
+
+HOME = Path("/opt/gpufleet-users")
+DEST = str(HOME / "toolkit")
+SPECIFICATION = Path("/etc/cdi/gpufleet.yaml")
+# Three sources with a hook that can be told to sleep, as none of the stand-ins can: the kernel would call it sh.
+SLEEPERS = ("sleeper-1", "sleeper-2", "sleeper-3")
+HOOK = "nvidia-container-runtime-hook"
+
+
+def make_sleepers() -> None:
+    """Make them; the library is only there to be loaded."""
+    for name in SLEEPERS:
+        elf_programs.tree(SOURCES / name, "1.20.0")
+        program = SOURCES / name / "usr/bin" / HOOK
+        shutil.copy("/bin/sleep", program)
+        with program.open("ab") as file:
+            file.write(name.encode())
+
+
+def switch(name: str) -> dict[str, Any]:
+    """Install one of them; sleep has a version of its own, so there is nothing but the hook, and the library."""
+    return toolkit(DEST, src=str(SOURCES / name), components=["hook"], minimum_version_policy="ignore")
+
+
+@contextmanager
+def program() -> Iterator[str]:
+    """A program of the version runs."""
+    with subprocess.Popen([f"{DEST}/{HOOK}", "1000"]) as process:
+        until(lambda: os.readlink(f"/proc/{process.pid}/exe").endswith(".real"))
+        yield f"process {process.pid} "
+        process.kill()
+
+
+@contextmanager
+def specification() -> Iterator[str]:
+    """A CDI specification leads to the version."""
+    SPECIFICATION.parent.mkdir(exist_ok=True)
+    SPECIFICATION.write_text(
+        f"containerEdits: {{hooks: [{{path: {HOME}/toolkit.versions/{current(DEST)}/nvidia-cdi-hook}}]}}"
+    )
+    yield f"CDI specification {SPECIFICATION}"
+    SPECIFICATION.unlink()
+    SPECIFICATION.parent.rmdir()
+
+
+@contextmanager
+def container() -> Iterator[str]:
+    """A container has a hook of the version."""
+    hook = f"HOOK={HOME}/toolkit.versions/{current(DEST)}/nvidia-cdi-hook"
+    must("docker", "run", "--detach", "--network=none", f"--env={hook}", "--stop-signal=KILL", "--name=user", IMAGE)
+    name = run("docker", "inspect", "--format={{.Id}}", "user").stdout
+    yield f"container docker/{name[:12]}"
+    must("docker", "rm", "--force", "user")
+
+
+@contextmanager
+def script() -> Iterator[str]:
+    """A shell reads a wrapper, and does not come to its end as nobody hears what it says."""
+    hearing, speaking = os.pipe()
+    os.set_blocking(speaking, False)
+    try:
+        while True:
+            os.write(speaking, b"x" * 4096)
+    except BlockingIOError:
+        os.set_blocking(speaking, True)
+    load_driver(loaded=False)
+    with subprocess.Popen([f"{DEST}/{RUNTIME}", "--version"], stdout=subprocess.DEVNULL, stderr=speaking) as process:
+        os.close(speaking)
+        until(lambda: "pipe_write" in Path(f"/proc/{process.pid}/wchan").read_text() or scripts(process.pid))
+        yield f"process {process.pid} "
+        os.close(hearing)
+    load_driver()
+
+
+def scripts(process: int) -> bool:
+    """Whether it has a script open."""
+    folder = f"/proc/{process}/fd"
+    return any(RUNTIME in os.readlink(f"{folder}/{name}") for name in os.listdir(folder))
+
+
+def until(true: Callable[[], bool]) -> None:
+    """Wait for something that takes a moment."""
+    while not true():
+        os.sched_yield()
+
+
+def try_user(
+    report: Report, user: Callable[[], AbstractContextManager[str]], switches: Sequence[Callable[[], dict[str, Any]]]
+) -> None:
+    """Switch twice while the first version is used, then once it is not any more."""
+    name = getattr(user, "__name__", "")
+    report.check(f"{name}, before", not switches[0]().get("failed"))
+    used = current(DEST)
+    with user() as words:
+        report.worked(f"{name}, first", switches[1](), changed=True)
+        second = switches[2]()
+        report.worked(f"{name}, second", second, changed=True)
+        kept = second.get("kept_paths", {})
+        right = any(each.startswith(words) for path, found in kept.items() if path.endswith(used) for each in found)
+        report.check(f"{name}, kept", right and used in versions(DEST), (words, kept))
+        report.worked(f"{name}, still there", switches[2](), changed=False)
+    third = switches[2]()
+    report.worked(f"{name}, no longer", third, changed=True)
+    gone = any(path.endswith(f"/{used}") for path in third.get("removed_paths", []))
+    report.check(f"{name}, gone", gone and used not in versions(DEST), third)
+
+
+def main() -> None:
+    """Go through all kinds of users."""
+    report = Report()
+    make_sleepers()
+    try_user(report, program, [partial(switch, name) for name in SLEEPERS])
+    toolkit(DEST, state="absent")
+    report.check("nothing is left", not list(HOME.parent.glob("gpufleet-users*")), list(HOME.parent.iterdir()))
+    plain = [partial(install, version, DEST) for version in (FORMER, OLD, NEW)]
+    for user in (script, specification, container):
+        try_user(report, user, plain)
+    toolkit(DEST, state="absent")
+    report.print()
+
+
+if __name__ == "__main__":
+    main()
