@@ -65,6 +65,8 @@ class SourceReader:
         self._before = before
         self._thorough = thorough
         self._stack = contextlib.ExitStack()
+        with contextlib.suppress(OSError):
+            _sweep_scratch(tempfile.gettempdir())
 
     def close(self) -> None:
         """Remove what was unpacked."""
@@ -111,7 +113,6 @@ class SourceReader:
     def _folder(self) -> str:
         """An empty one of this machine, which goes with this reader; a tree may have none for such purposes."""
         try:
-            _sweep_scratch(tempfile.gettempdir())
             return self._stack.enter_context(tempfile.TemporaryDirectory(prefix=f"{_SCRATCH}{os.getpid()}-"))
         except OSError as error:
             raise explain(f"A directory for the toolkit in {tempfile.gettempdir()}", "made", error) from error
