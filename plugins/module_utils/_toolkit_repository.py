@@ -30,7 +30,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import (
     STAGED_KEYS,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_undoing import is_unproven
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._writing import explain, remove_file
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._writing import remove_file, set_access
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
@@ -224,7 +224,7 @@ def carry_out(host: HostRoot, plan: RepositoryPlan, backup_dir: str) -> list[dic
         backups += writer.carry_out(files)
         for file in files:
             if file.after is not None and file.mode is not None:
-                set_mode(host, file.path, file.mode)
+                set_access(host, file.path, file.mode)
     return backups
 
 
@@ -232,14 +232,6 @@ def clean_staged(host: HostRoot, plan: RepositoryPlan) -> None:
     """Remove the fetched keys that are of no use any more; what was tried without success may be given up again."""
     for path in plan.staged:
         remove_file(host, path)
-
-
-def set_mode(host: HostRoot, path: str, mode: int) -> None:
-    """Give a file that is there its mode.  Raises HostError."""
-    try:
-        os.chmod(host.outer(path), mode)
-    except OSError as error:
-        raise explain(path, "given its mode", error) from error
 
 
 def forget_staged(host: HostRoot, files: t.Iterable[RepositoryFile]) -> None:

@@ -18,12 +18,12 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import Hos
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._plan_writer import REPOSITORY as OWNER
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import STATE_DIR, record_path
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._writing import (
-    explain,
     make_directories,
     missing_directories,
     remove_empty_directories,
     remove_file,
     replace_file,
+    set_access,
 )
 
 if t.TYPE_CHECKING:
@@ -131,14 +131,7 @@ class Undo:
         # No moment in which others may read what they could not read before.
         mode, owner = standing.mode, standing.owner
         replace_file(self.host, standing.path, content, mode, owner, parsed=(folder,), ceiling=mode)
-        outer = self.host.outer(standing.path)
-        try:
-            status = os.stat(outer)
-            if (status.st_uid, status.st_gid) != owner:
-                os.chown(outer, *owner)
-            os.chmod(outer, mode)
-        except OSError as error:
-            raise explain(standing.path, "given its mode", error) from error
+        set_access(self.host, standing.path, mode, owner)
 
     def _all_backups(self) -> list[str]:
         return [backup for path in self._standing for backup in _backups.backups_of(self.host, self.backup_dir, path)]

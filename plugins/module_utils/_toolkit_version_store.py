@@ -36,7 +36,6 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._tree_files import
     is_folder,
     is_mount_point,
     make_folder,
-    sync_folder,
     unlink,
     walk,
 )
@@ -46,6 +45,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._writing import (
     missing_directories,
     remove_empty_directories,
     replace_file,
+    sync_folder,
 )
 
 if t.TYPE_CHECKING:

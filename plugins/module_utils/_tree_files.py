@@ -137,12 +137,3 @@ def unlink(path: str) -> None:
     """Remove a file or a link, if there is one."""
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
-
-
-def sync_folder(path: str) -> None:
-    """Have the names in ``path`` on the disk."""
-    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -153,7 +153,7 @@ def use_prepared_file(host: HostRoot, ready: str, path: str) -> bool:
     outer = host.outer(path)
     try:
         os.replace(ready, outer)
-        _sync_folder(os.path.dirname(outer))
+        sync_folder(os.path.dirname(outer))
     except OSError:
         with contextlib.suppress(OSError):
             os.unlink(ready)
@@ -184,7 +184,7 @@ def _replace_by_way_of(stage: str, outer: str, content: bytes, dress: t.Callable
             dress(stream.fileno(), temporary)
             os.fsync(stream.fileno())
         os.replace(temporary, outer)
-        _sync_folder(os.path.dirname(outer))
+        sync_folder(os.path.dirname(outer))
     except OSError:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
@@ -215,12 +215,24 @@ def _move_in(handle: int, temporary: str, folder: str) -> None:
             os.setxattr(temporary, _ACCESS_LIST, os.getxattr(folder, _DEFAULT_LIST))
 
 
+def set_access(host: HostRoot, path: str, mode: int, owner: tuple[int, int] | None = None) -> None:
+    """Give a file that is there its mode, and its owner (uid, gid) if that is said.  Raises HostError."""
+    outer = host.outer(path)
+    try:
+        status = os.stat(outer)
+        if owner is not None and (status.st_uid, status.st_gid) != owner:
+            os.chown(outer, *owner)
+        os.chmod(outer, mode)
+    except OSError as error:
+        raise explain(path, "given its mode", error) from error
+
+
 def remove_file(host: HostRoot, path: str) -> None:
     """Remove ``path`` (a link's target, not the link); no error where there is none."""
     outer = host.outer(path)
     try:
         os.unlink(outer)
-        _sync_folder(os.path.dirname(outer))
+        sync_folder(os.path.dirname(outer))
     except FileNotFoundError:
         pass
     except OSError as error:
@@ -264,7 +276,8 @@ def _sweep(folder: str) -> None:
         os.unlink(os.path.join(folder, name))
 
 
-def _sync_folder(folder: str) -> None:
+def sync_folder(folder: str) -> None:
+    """Have the names in ``folder``, a path for this process, on the disk."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(handle)
