@@ -96,10 +96,10 @@ class VersionStore(VersionReader):
             outer = self.host.outer(staging, last=False)
             if os.path.lexists(outer):
                 shutil.rmtree(outer)
-            for path in missing:
-                innermost = outer + self.host.outer(path)[len(outermost) :]
-                make_folder(innermost)
-            create(os.path.join(innermost, CREATED), 0o644, [json.dumps(list(missing)).encode()])
+            folders = [outer + self.host.outer(path)[len(outermost) :] for path in missing]
+            for folder in folders:
+                make_folder(folder)
+            create(os.path.join(folders[-1], CREATED), 0o644, [json.dumps(list(missing)).encode()])
             os.rename(outer, outermost)
 
     @property

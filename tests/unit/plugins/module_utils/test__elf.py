@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import platform
 import struct
@@ -12,6 +13,8 @@ import sys
 import typing as t
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._elf import (
     AARCH64,
@@ -20,9 +23,11 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._elf import (
     Elf,
     machine_name,
     read_elf,
+    read_soname,
     stored_size,
 )
 from ansible_collections.gpufleet.nvidia.tests.hosts.fixtures.elf_programs import library, program, tree
+from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.driver_trees import elf
 
 if t.TYPE_CHECKING:
     from pathlib import Path
@@ -109,6 +114,58 @@ def test_no_size_is_told(head: bytes) -> None:
 
 def test_a_table_of_segments_that_is_cut() -> None:
     assert stored_size(program("true")[:100]) == 64 + 2 * 56
+
+
+# -- the name of a library ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("content", "name"),
+    [
+        (elf("libcuda.so.1"), "libcuda.so.1"),
+        (elf("libcuda.so.1", AARCH64), "libcuda.so.1"),
+        (elf("libcuda.so.1", 22, order=">"), "libcuda.so.1"),
+        # A file that was stripped of the table of its sections, as the loader allows, and one of them alone.
+        (elf("libcuda.so.1", sections=False), "libcuda.so.1"),
+        (elf("libcuda.so.1", segments=False), "libcuda.so.1"),
+        (elf("libcuda.so.1", segments=False, order=">"), "libcuda.so.1"),
+        (elf("libcuda.so.1", segments=False, sections=False), None),
+        (elf(), None),
+        (elf("x" * 5000), None),
+        (program("true"), None),
+        (library("1.20.0"), None),
+        (b"", None),
+        (b"INPUT(libcuda.so.1)", None),
+        (b"\x7fELF\x01\x01\x01" + bytes(100), None),
+    ],
+)
+def test_sonames(content: bytes, name: str | None) -> None:
+    assert read_soname(io.BytesIO(content)) == name
+
+
+@pytest.mark.parametrize("length", range(0, 460, 7))
+def test_a_library_that_is_cut(length: int) -> None:
+    assert read_soname(io.BytesIO(elf("libcuda.so.1")[:length])) in {None, "libcuda.so.1"}
+
+
+@given(st.binary(max_size=64), st.integers(0, 400), st.booleans())
+def test_garbled_libraries(noise: bytes, place: int, segments: bool) -> None:
+    content = elf("libcuda.so.1", segments=segments)
+    read_soname(io.BytesIO(content[:place] + noise + content[place + len(noise) :]))
+    read_soname(io.BytesIO(b"\x7fELF\x02\x01" + noise + bytes(64)))
+
+
+def test_only_what_is_needed_is_read() -> None:
+    class Counting(io.BytesIO):
+        read_bytes = 0
+
+        def read(self, size: int | None = -1, /) -> bytes:
+            content = super().read(size)
+            Counting.read_bytes += len(content)
+            return content
+
+    assert read_soname(Counting(elf("libcuda.so.1") + bytes(10_000_000))) == "libcuda.so.1"
+    assert Counting.read_bytes < 10_000
 
 
 # -- the programs that tests make ------------------------------------------------------------------------------------

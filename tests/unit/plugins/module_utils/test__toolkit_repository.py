@@ -263,7 +263,7 @@ def test_no_name_appears_where_every_file_counts(world: World, monkeypatch: pyte
 
 
 def test_no_moment_in_which_others_may_read_a_password(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_toolkit_repository, "set_mode", lambda *_arguments: None)
+    monkeypatch.setattr(_toolkit_repository, "set_access", lambda *_arguments: None)
     files = (RepositoryFile(APT_CONF, "@PROXY@", mode="0600"), RepositoryFile(APT_SOURCE, "@PROXY@", mode="0600"))
     world.write(APT_SOURCE, "# mine\n").chmod(0o644)
     world.execute(version="1.20.0", repository_files=files, proxy=PROXY)
