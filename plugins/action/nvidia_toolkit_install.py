@@ -41,7 +41,11 @@ class _Asked(t.NamedTuple):
                 return None
             src = check_type_str(given["src"]) if "src" in given else None
             files = [check_type_str(path) for path in check_type_list(given.get("files", []))]
-            components = check_type_list(given["components"]) if "components" in given else None
+            components = (
+                [check_type_str(name) for name in check_type_list(given["components"])]
+                if "components" in given
+                else None
+            )
         except TypeError:
             return None
         return cls(src, files, components) if (src is None) == bool(files) else None
@@ -89,6 +93,8 @@ class _OfferingAction(NormalActionModule):
         return offer_packages([self._found("files", path) for path in asked.files], asked.components, cache)
 
     def _found(self, parameter: str, path: str) -> str:
+        if not path:
+            raise AnsibleActionFail(f"{parameter} has an empty path. Name what is on the controller.")
         try:
             return str(self._find_needle("files", path))  # type: ignore[no-untyped-call]
         except AnsibleError as error:

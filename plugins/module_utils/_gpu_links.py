@@ -137,15 +137,24 @@ class GpuLinks:
         modern = [] if any(self._found(name) for name in _CDI_PROGRAMS) else [" or ".join(_CDI_PROGRAMS)]
         way = self.way()
         # Which of the two ways the runtime takes by itself depends on its version.
+        missing += self._behind_scripts()
         missing += {"legacy": legacy, "cdi": modern}.get(way, legacy + modern if legacy and modern else [])
         if missing:
             return breaks(
                 TOOLKIT,
                 f"{', '.join(missing)} {_is(missing)} not there.",
-                "Install the NVIDIA Container Toolkit (package nvidia-container-toolkit), or name its folder in"
-                " runtime_dir.",
+                "Install the NVIDIA Container Toolkit (package nvidia-container-toolkit, or nvidia_toolkit_install with"
+                " source: directory once more), or name its folder in runtime_dir.",
             )
         return holds(TOOLKIT, f"{program} is there, and what it needs.")
+
+    def _behind_scripts(self) -> list[str]:
+        """Programs that are not there, though the scripts in front of them are, in a directory of their own."""
+        if not self._host.exists(posixpath.join(self._folder, OWN_CONFIG_FILE)):
+            return []
+        names = (posixpath.basename(self._program or MAIN_PROGRAM), _HOOK, _CLI)
+        scripts = [f"{self._folder}/{name}" for name in names if self._host.exists(f"{self._folder}/{name}")]
+        return [f"{path}.real" for path in scripts if not self._host.is_executable(f"{path}.real")]
 
     def _found(self, name: str) -> bool:
         return self._host.find_executable([f"{self._folder}/{name}", name]) is not None

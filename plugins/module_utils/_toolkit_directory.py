@@ -159,15 +159,16 @@ class DirectoryTask(Policies):
         except HostError:
             return None
 
-    def save_config(self, name: str, damage: Damage) -> list[dict[str, str | None]]:
-        """Keep a copy of a config.toml that somebody has edited, before its version goes."""
+    def save_config(self, name: str, damage: Damage | None) -> list[dict[str, str | None]]:
+        """Keep a copy of a config.toml that somebody has edited, or may have (None), before its version goes."""
         path = f"{self.store.path(name)}/{OWN_CONFIG_FILE}"
-        content = self.read_config(path) if OWN_CONFIG_FILE in damage.changed else None
+        edited = damage is None or OWN_CONFIG_FILE in damage.changed
+        content = self.read_config(path) if edited else None
         if content is None:
             return []
         backup = _backups.save(self.host, self.backup_dir, f"{self.store.dest}/{OWN_CONFIG_FILE}", content)
         self.warn(
-            f"{self.store.dest}/{OWN_CONFIG_FILE} was edited by hand, which does not last; its copy is {backup}. Put"
+            f"{self.store.dest}/{OWN_CONFIG_FILE} was edited by hand, or may have been; its copy is {backup}. Put"
             " what it should say into config."
         )
         return [{"path": f"{self.store.dest}/{OWN_CONFIG_FILE}", "backup": backup, "checksum": "absent"}]

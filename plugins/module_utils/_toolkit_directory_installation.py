@@ -12,6 +12,10 @@ import fcntl
 import posixpath
 import typing as t
 
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._configured_programs import (
+    configured_programs,
+    programs_among,
+)
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import PlannedFile
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, HostError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._lock import host_lock
@@ -101,9 +105,9 @@ class DirectoryInstallation(DirectoryTask):
         driver_root = self.host.check_path("driver_root", options.driver_root)
         runtimes = options.low_level_runtimes
         for runtime in runtimes or ():
-            check_runtime("low_level_runtimes has", runtime, dest)
+            self._check_runtime("low_level_runtimes has", runtime)
         if options.default_runtime is not None:
-            check_runtime("default_runtime_executable is", options.default_runtime, dest)
+            self._check_runtime("default_runtime_executable is", options.default_runtime)
         if runtimes is None:
             found, warnings = low_level_runtimes(self.host)
             runtimes = tuple(found)
@@ -115,14 +119,19 @@ class DirectoryInstallation(DirectoryTask):
         wanted = Wanted(driver_root, runtimes, options.settings, options.profile, options.debug, real_ldconfig)
         return Design(dest, wanted, options.default_runtime)
 
+    def _check_runtime(self, parameter: str, runtime: str) -> None:
+        for folder in (self.store.dest, self.host.resolve(self.store.folder)):
+            check_runtime(parameter, runtime, folder)
+            if runtime.startswith("/"):
+                # Whatever it is called.
+                check_runtime(f"{parameter} {runtime}, which leads to", self.host.resolve(runtime), folder)
+
     def _source(self, reader: SourceReader) -> Source:
         options = self.options
         if options.sent is not None:
             return reader.sent(options.sent)
         if (options.src is None) == (not options.files):
-            raise GpufleetError(
-                "source: directory needs either src, a directory, or files, packages. Give one of them."
-            )
+            raise GpufleetError("source: directory needs either src, a directory, or files, packages. Give one.")
         if options.src is not None:
             src = self.host.check_path("src", options.src)
             for folder in (self.store.dest, self.store.folder):
@@ -190,6 +199,7 @@ class DirectoryInstallation(DirectoryTask):
         check_machine(source.parts, self.host)
         store = self.writing()
         store.check_switch()
+        self._object_to_loss(plan)
         if self.store.stranger() == "directory":
             self._refuse_installer()
         store.check_room(sum(part.size for part in source.parts))
@@ -198,6 +208,38 @@ class DirectoryInstallation(DirectoryTask):
                 f"fapolicyd runs on this host and lets no program start that it does not trust. Tell it of the toolkit:"
                 f" fapolicyd-cli --file add {self.store.folder}/ --trust-file gpufleet-nvidia, then fapolicyd-cli"
                 " --update, after each new version."
+            )
+
+    def _object_to_loss(self, plan: Plan) -> None:
+        """Refuse to take programs away that engines are configured with."""
+        there = plan.before.files if plan.before is not None else self.store.names_at_dest()
+        lost = {name for name in there if name not in plan.wanted.entries}
+        policy = self.options.running_gpu_containers
+        if not lost or policy == "ignore":
+            return
+        found = programs_among(configured_programs(self.host, (self.store.dest, self.store.folder)), lost)
+        if not found:
+            return
+        problem = (
+            f"Engines are configured with programs in {self.store.dest} that the source, or what is asked of it, does"
+            f" not have: {', '.join(found)}. Their containers would not start."
+        )
+        if policy == "fail":
+            raise HostError(
+                f"{problem} Choose other components, or configure the engines first; running_gpu_containers: warn goes"
+                " on nevertheless. Nothing was changed."
+            )
+        self.warn(problem)
+
+    def _check_final_version(self, version: str | None) -> None:
+        """The same when no more can be found out."""
+        self._check_version(version)
+        policy = self.options.minimum_version_policy
+        if version is None and (self.options.version is not None or policy == "fail"):
+            raise GpufleetError(
+                "The version of the toolkit in the source cannot be told: its programs do not say it, or cannot be"
+                " asked in an offline tree. Leave version out and set minimum_version_policy: warn, or have the"
+                " component cli, whose library tells it; nothing was changed."
             )
 
     def _check_version(self, version: str | None) -> None:
@@ -228,8 +270,7 @@ class DirectoryInstallation(DirectoryTask):
         backups: list[dict[str, str | None]] = []
         if plan.build:
             after = self._build(store, source)
-            if plan.before is not None and plan.damage is not None:
-                backups = self.save_config(plan.before.name, plan.damage)
+            backups = self._save_config(plan, store.current())
             self._switch(store, after.name)
         elif plan.leftovers:
             store.sweep()
@@ -247,7 +288,15 @@ class DirectoryInstallation(DirectoryTask):
         )
 
         builder = VersionBuilder(store, self.tools, source, self._design, self.options.components)
-        return builder.build(self._check_version)
+        return builder.build(self._check_final_version)
+
+    def _save_config(self, plan: Plan, current: str | None) -> list[dict[str, str | None]]:
+        if current is None:
+            return []
+        if plan.before is None or plan.damage is None:
+            # Nobody knows what it was.
+            return self.save_config(current, None)
+        return self.save_config(current, plan.damage)
 
     def _switch(self, store: VersionStore, name: str) -> None:
         try:
@@ -279,6 +328,10 @@ class DirectoryInstallation(DirectoryTask):
         outcome = self._outcome(plan, plan.before)
         if not plan.build:
             return outcome
+        if version_of(source) is None:
+            self.warn("Check mode does not run the new programs, so their version is not known, and not compared.")
+        if plan.damage is not None and OWN_CONFIG_FILE in plan.damage.changed:
+            self.warn(f"{self.store.dest}/{OWN_CONFIG_FILE} is not as it was written; a copy of it would be kept.")
         path = self.store.path(self.writing().new_name(name_of(source, self._design)))
         outcome = outcome._replace(version=version_of(source), path=path)
         return self._shown(outcome, directory(source.parts, self._design, path), plan)

@@ -13,12 +13,13 @@ import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._runtime_set import is_nvidia_program
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import OWN_CONFIG_FILE
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import OWN_CONFIG_FILE, VERSIONS_SUFFIX
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_own_config import (
     RUNTIMES_KEY,
     Wanted,
     own_config,
 )
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_parts import upstream
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_settings import shown
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_wrappers import (
     HOOK,
@@ -124,10 +125,11 @@ def content_digest(parts: t.Sequence[PartDigest], design: Design) -> str:
 def directory(parts: t.Sequence[PartDigest], design: Design, folder: str) -> Directory:
     """The directory at ``folder``.  Raises GpufleetError for settings that cannot be."""
     config = own_config(design.config, {part.name for part in parts}, folder)
+    _check_files(config.settings, design.dest)
     runtimes = [*filter(None, [design.default_runtime]), *config.settings[RUNTIMES_KEY]]
     for runtime in runtimes:
         check_runtime(f"{RUNTIMES_KEY} has", runtime, design.dest)
-    around = Surroundings(folder, design.dest, list(dict.fromkeys(runtimes)))
+    around = Surroundings(folder, design.dest, list(dict.fromkeys(runtimes)), version_in(parts))
     entries: dict[str, Entry] = {}
     for part in parts:
         entries.update(_entries_of(part, around))
@@ -135,6 +137,20 @@ def directory(parts: t.Sequence[PartDigest], design: Design, folder: str) -> Dir
         entries[_HOOK_LINK] = Entry(0o777, target=HOOK)
     entries[OWN_CONFIG_FILE] = _text(config.text, _CONFIG_MODE)
     return Directory(entries, config.text, shown(config.settings), config.warnings)
+
+
+def _check_files(settings: t.Mapping[str, t.Any], dest: str) -> None:
+    """Refuse logs and the like among what is installed: they would be damage to it."""
+    for key, value in settings.items():
+        written = key.rpartition(".")[2] in ("debug", "ldcache")
+        if written and isinstance(value, str) and (value + "/").startswith((f"{dest}/", f"{dest}{VERSIONS_SUFFIX}/")):
+            raise GpufleetError(f"{key} is {value!r}, in the toolkit's own directory. Choose a place such as /var/log.")
+
+
+def version_in(parts: t.Iterable[PartDigest]) -> str | None:
+    """What the library's name tells of the version, without running anything."""
+    names = [part.name.partition(".so.")[2] for part in parts if part.name.startswith("libnvidia-container.so.")]
+    return upstream(names[0]) if names else None
 
 
 def _entries_of(part: PartDigest, around: Surroundings) -> t.Iterator[tuple[str, Entry]]:

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._configured_programs import configured_programs
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._configured_programs import (
+    configured_programs,
+    unsettled_engines,
+)
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import HostError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._lock import host_lock
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_containers import mentioning
@@ -16,6 +19,10 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_directory
     DirectoryOutcome,
     DirectoryTask,
     lines_of,
+)
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_version_users import (
+    SPECIFICATIONS_AND_HOOKS,
+    mentioned_in,
 )
 
 if t.TYPE_CHECKING:
@@ -29,13 +36,13 @@ class DirectoryRemoval(DirectoryTask):
         """Remove what is there unless ``check_mode``.  Raises GpufleetError."""
         if not self._something():
             return DirectoryOutcome(changed=False)
-        self._object()
+        self._object(check_mode)
         if check_mode:
             return self._outcome(self._current())
         with host_lock(self.host):
             if not self._something():
                 return DirectoryOutcome(changed=False)
-            self._object()
+            self._object(check_mode)
             return self._work()
 
     def _something(self) -> bool:
@@ -47,29 +54,45 @@ class DirectoryRemoval(DirectoryTask):
         name = self.store.current()
         return None if name is None else self.store.manifest(name)
 
-    def _object(self) -> None:
+    def _object(self, check_mode: bool) -> None:
         """Raise what speaks for containers and engines that need the toolkit."""
         if self.store.current() is None:
             return
         dest = self.store.dest
-        found = configured_programs(self.host, dest)
-        if found:
-            each = ", ".join(f"{engine} ({', '.join(names)})" for engine, names in found.items())
-            problem = (
-                f"Engines are configured with runtimes in {dest}, without which their containers do not start: {each}."
-            )
-            if self.options.running_gpu_containers == "fail":
-                raise HostError(
-                    f"{problem} Run gpufleet.nvidia.nvidia_runtime_config with state: absent first;"
-                    " running_gpu_containers: warn goes on nevertheless. Nothing was changed."
-                )
-            self.warn(problem)
+        folders = (dest, self.store.folder)
+        # What earlier tasks of the play would have taken from the engines is there still in check mode.
+        self._object_for_engines(folders, check_mode)
         self.guard(
             sorted({*mentioning(self.host, f"{dest}/"), *mentioning(self.host, f"{self.store.folder}/")}),
-            f"run by what is in {dest}, without which no engine can stop or enter them.",
+            f"run by what is in {dest}, or name it, so that no engine could stop or enter them any more.",
             "Remove them first",
             "End their processes and remove them by hand.",
         )
+        named = mentioned_in(self.host, SPECIFICATIONS_AND_HOOKS, folders)
+        if named:
+            self.warn(f"{', '.join(named)} names programs in {dest}, which are gone then. Make it anew, or remove it.")
+
+    def _object_for_engines(self, folders: t.Sequence[str], check_mode: bool) -> None:
+        found = configured_programs(self.host, folders)
+        if found:
+            each = ", ".join(f"{engine} ({', '.join(programs)})" for engine, programs in found.items())
+            problem = (
+                f"Engines are configured with runtimes there, without which their containers do not start: {each}."
+            )
+            advice = "Run gpufleet.nvidia.nvidia_runtime_config with state: absent first"
+        else:
+            # A file says what an engine that starts would do, not what one does that runs.
+            problem = " ".join(unsettled_engines(self.host, folders))
+            advice = "Restart it first, so that it lets go of the runtimes there"
+        policy = self.options.running_gpu_containers
+        if not problem or policy == "ignore":
+            return
+        if policy == "fail" and not check_mode:
+            raise HostError(
+                f"{self.store.dest} cannot be removed. {problem} {advice}; running_gpu_containers: warn goes on"
+                " nevertheless. Nothing was changed."
+            )
+        self.warn(f"{self.store.dest} is still needed. {problem} {advice}.")
 
     def _work(self) -> DirectoryOutcome:
         store, before = self.writing(), self._current()

@@ -104,10 +104,10 @@ class Manifest(t.NamedTuple):
                     f"{path} was written by a newer version of this collection. Update it on the controller."
                 )
             return cls(
-                fields["name"],
-                fields["version"],
-                fields["replaces"],
-                None if fields["components"] is None else tuple(fields["components"]),
+                _text(fields["name"]),
+                None if fields["version"] is None else _text(fields["version"]),
+                None if fields["replaces"] is None else _text(fields["replaces"]),
+                None if fields["components"] is None else tuple(map(_text, fields["components"])),
                 tuple(PartDigest(**part) for part in fields["parts"]),
                 {path: _known(known) for path, known in fields["sources"].items()},
                 {name: _installed(entry) for name, entry in fields["files"].items()},
@@ -116,16 +116,26 @@ class Manifest(t.NamedTuple):
             return None
 
 
+def _text(value: t.Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(value)
+    return value
+
+
 def _known_fields(known: Known) -> dict[str, t.Any]:
     return {"sha256": known.sha256, "identity": list(known.identity)}
 
 
 def _known(fields: t.Mapping[str, t.Any]) -> Known:
-    return Known(fields["sha256"], Identity(*fields["identity"]))
+    return Known(_text(fields["sha256"]), Identity(*map(int, fields["identity"])))
 
 
 def _installed(fields: t.Mapping[str, t.Any]) -> Installed:
     known = fields["known"]
     return Installed(
-        fields["mode"], fields["uid"], fields["gid"], None if known is None else _known(known), fields["target"]
+        int(fields["mode"]),
+        int(fields["uid"]),
+        int(fields["gid"]),
+        None if known is None else _known(known),
+        _text(fields["target"]),
     )

@@ -17,8 +17,11 @@ import typing as t
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, HostError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_artifacts import find_parts
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_directory_plan import PartDigest, content_digest
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_parts import upstream
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_directory_plan import (
+    PartDigest,
+    content_digest,
+    version_in,
+)
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._tree_files import create, known
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._writing import explain
 
@@ -124,9 +127,12 @@ class SourceReader:
                 content = known(part.path, self._known.get(part.path), self._thorough)
             except OSError as error:
                 raise explain(part.path, "read", error) from error
-            parts.append(PartDigest(part.name, content.sha256, part.mode, part.size, part.machine, part.soname))
+            # A library whose file is called like none goes by the name that programs ask for.
+            odd = bool(part.soname) and not part.name.startswith("lib")
+            name, soname = (part.soname, "") if odd else (part.name, part.soname)
+            parts.append(PartDigest(name, content.sha256, part.mode, part.size, part.machine, soname))
             sources[part.path] = content
-            paths[part.name] = part.path
+            paths[name] = part.path
         return Source(tuple(parts), sources if remember else {}, lambda: paths)
 
 
@@ -168,9 +174,8 @@ def _extract(archive: str, names: t.Sequence[str], folder: str) -> dict[str, str
 
 
 def version_of(source: Source) -> str | None:
-    """What the library's name tells of the version, without running anything."""
-    names = [part.name.partition(".so.")[2] for part in source.parts if part.name.startswith("libnvidia-container.so.")]
-    return upstream(names[0]) if names else None
+    """The version as far as it is known without running anything."""
+    return version_in(source.parts)
 
 
 def name_of(source: Source, design: Design, version: str | None = None) -> str:

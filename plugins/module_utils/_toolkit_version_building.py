@@ -69,7 +69,8 @@ class VersionBuilder(t.NamedTuple):
                 continue
             argv = [f"{folder}/{name}"]
             if entry.part == CLI:
-                argv = ["env", f"LD_LIBRARY_PATH={folder}", *argv]
+                # env(1) would take a path with "=" in it for a variable.
+                argv = ["/bin/sh", "-c", 'export LD_LIBRARY_PATH="$0"; exec "$@"', folder, *argv]
             answer = ask(argv, self.store.host, self.tools.run)
             if answer.version is None and answer.status:
                 raise HostError(

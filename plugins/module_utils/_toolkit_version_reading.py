@@ -35,6 +35,8 @@ NEW, LINK, FORMER = ".new", ".link", "former"
 LEFT = ".left"
 # Which folders were made for all this.
 CREATED = ".created.json"
+# As _toolkit_source.name_of() calls them, perhaps with a number behind.
+_VERSION_NAME = re.compile(r".+-[0-9a-f]{12}(-[0-9]+)?\Z")
 # What NVIDIA's installer and this collection put into such a directory.
 TOOLKIT_NAME = re.compile(r"nvidia-[^/]*\Z|libnvidia-container[^/]*\Z|\.config(/nvidia-container-runtime(/[^/]*)?)?\Z")
 
@@ -77,7 +79,8 @@ class VersionReader:
         """What a version is; None if it does not say, so that it is not whole.  Raises HostError."""
         path = f"{self.path(name)}/{NAME}"
         content = self.host.read(path)
-        return None if content is None else Manifest.from_bytes(path, content)
+        found = None if content is None else Manifest.from_bytes(path, content)
+        return found if found is not None and found.name == name else None
 
     def names(self) -> list[str]:
         """All versions, whole or not; what somebody else put there is none."""
@@ -112,12 +115,19 @@ class VersionReader:
 
     def foreign_names(self) -> list[str]:
         """What of the directory at ``dest`` is not of a toolkit."""
-        return [name for name in walk(self._dest()) if not TOOLKIT_NAME.match(name)]
+        return [name for name in self.names_at_dest() if not TOOLKIT_NAME.match(name)]
+
+    def names_at_dest(self) -> list[str]:
+        """Everything in the directory that ``dest`` is, or leads to."""
+        with self._explained("read", self.dest):
+            return walk(os.path.realpath(self._dest()) if self.host.root == "/" else self.host.outer(self.dest))
 
     def damage(self, manifest: Manifest, thorough: bool) -> Damage:
         """How a version differs from its manifest; contents are read if ``thorough``, or if they may be others."""
         outer = self._outer(manifest.name)
-        found = {name for name in walk(outer) if name != NAME and not is_temporary(name)}
+        with self._explained("read"):
+            found = {name for name in walk(outer) if name != NAME and not is_temporary(name)}
+        owner = next(((entry.uid, entry.gid) for entry in manifest.files.values()), None)
         folders = sorted({folder for name in manifest.files for folder in folders_above(name)})
         changed, fresh = [], {}
         with self._explained("read"):
@@ -127,7 +137,7 @@ class VersionReader:
                     changed.append(name)
                 elif entry.known is not None and identity != entry.known.identity:
                     fresh[name] = identity
-            changed += [f"{folder}/" for folder in ("", *folders) if not is_open(os.path.join(outer, folder))]
+            changed += [f"{name}/" for name in ("..", "", *folders) if not is_open(os.path.join(outer, name), owner)]
         return Damage(tuple(changed), tuple(sorted(found.difference(folders, manifest.files))), fresh)
 
     # -- helpers, also for those who write -------------------------------------------------------------------------
@@ -146,11 +156,7 @@ class VersionReader:
         return [posixpath.join(folder, f".gpufleet-{name}.new") for folder, name in above]
 
     def _is_version(self, name: str) -> bool:
-        if name.startswith(".") or name == FORMER or name.endswith(LEFT) or not is_folder(self._outer(name)):
-            return False
-        # An empty one is what a removal has left that was cut off.
-        names = walk(self._outer(name))
-        return not names or any(each == NAME or TOOLKIT_NAME.match(each) for each in names)
+        return bool(_VERSION_NAME.match(name)) and is_folder(self._outer(name))
 
     def _version_of(self, link: str) -> str | None:
         """The version that a link of ours leads to, be it there or not; None for anything else."""

@@ -85,6 +85,10 @@ class VersionStore(VersionReader):
         missing = missing_directories(self.host, self.folder)
         if missing:
             self._make_folders(missing)
+        with self._explained("given its mode"):
+            # Who could write into it could replace what root runs.
+            os.chown(self._outer(""), os.geteuid(), os.getegid())
+            make_folder(self._outer(""))
         self.sweep()
         with self._explained("created"):
             make_folder(self.building)
@@ -190,6 +194,13 @@ class VersionStore(VersionReader):
                 )
             if is_mount_point(self._dest()):
                 raise HostError(f"{self.dest} is a mount point, which cannot be replaced. Choose another dest.")
+        if self.host.is_there(self.folder):
+            above = os.stat(os.path.dirname(self._dest())).st_dev
+            if os.lstat(self._outer("")).st_dev != above:
+                raise HostError(
+                    f"{self.folder} is on another file system than {self.dest}, so that versions cannot be switched in"
+                    " one step. Choose another dest."
+                )
         if stranger is not None and self.has_former() and not self._kept_already():
             raise HostError(
                 f"{self.path(FORMER)} is what stood at {self.dest} before the toolkit was installed there, and now"

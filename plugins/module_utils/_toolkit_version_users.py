@@ -9,32 +9,63 @@ from __future__ import annotations
 import os
 import typing as t
 
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._configured_programs import configured_programs
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import SPECIFICATION_FOLDERS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_containers import mentioning
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
 
+# Where engines look for what they do to containers; what nvidia-ctk wrote names the programs that it was run beside.
+SPECIFICATIONS_AND_HOOKS = (
+    *SPECIFICATION_FOLDERS,
+    "/etc/containers/oci/hooks.d",
+    "/usr/share/containers/oci/hooks.d",
+)
+
 
 def users(host: HostRoot, folder: str) -> list[str]:
-    """Processes, running containers, and CDI specifications that need something below ``folder``, in words.
+    """Who needs something below ``folder``, in words: processes, containers, engines, and files of CDI and of hooks.
 
-    A process needs the program that it runs, the libraries that it has loaded, and the script that its shell reads.
-    In an offline tree nothing runs.
+    A process needs the program that it runs, the libraries that it has loaded, the script that its shell reads, and
+    what is mounted for it from there.  In an offline tree nothing runs.
     """
-    return [*_processes(host, f"{folder}/"), *_containers(host, f"{folder}/"), *_specifications(host, f"{folder}/")]
+    # The kernel knows no links.
+    folders = tuple(dict.fromkeys((folder, host.resolve(folder))))
+    return [
+        *_processes(host, folders),
+        *(f"container {name}" for each in folders for name in mentioning(host, f"{each}/")),
+        *(f"engine {name}" for name in configured_programs(host, folders)),
+        *(f"file {path}" for path in mentioned_in(host, SPECIFICATIONS_AND_HOOKS, folders)),
+    ]
 
 
-def _processes(host: HostRoot, folder: str) -> t.Iterator[str]:
+def mentioned_in(host: HostRoot, places: t.Iterable[str], folders: t.Iterable[str]) -> list[str]:
+    """The files in ``places`` in which something below ``folders`` is named."""
+    return [
+        f"{place}/{name}"
+        for place in places
+        for name in host.readable_entries(place)
+        if name.endswith((".yaml", ".json"))
+        and any(f"{folder}/" in host.read_text(f"{place}/{name}") for folder in folders)
+    ]
+
+
+def _processes(host: HostRoot, folders: t.Sequence[str]) -> t.Iterator[str]:
     for pid in host.readable_entries("/proc") if host.live else ():
-        if pid.isdigit() and int(pid) != os.getpid() and _needs(host, pid, folder):
+        if pid.isdigit() and int(pid) != os.getpid() and any(_needs(host, pid, folder) for folder in folders):
             yield f"process {pid} ({host.read_text(f'/proc/{pid}/comm').strip()})"
 
 
 def _needs(host: HostRoot, pid: str, folder: str) -> bool:
     process = host.outer(f"/proc/{pid}")
     links = [f"{process}/exe", *(f"{process}/fd/{name}" for name in host.readable_entries(f"/proc/{pid}/fd"))]
-    return any(folder in _target(link) for link in links) or folder in host.read_text(f"/proc/{pid}/maps")
+    if any(f"{folder}/" in _target(link) for link in links) or f"{folder}/" in host.read_text(f"/proc/{pid}/maps"):
+        return True
+    # The root of a mount is told from the file system's own; two names are enough to know it by.
+    root = "/".join(["", *folder.split("/")[-2:]])
+    lines = host.read_text(f"/proc/{pid}/mountinfo").splitlines()
+    return any((line.split(" ")[3] + "/").find(f"{root}/") >= 0 for line in lines if line.count(" ") > 3)
 
 
 def _target(link: str) -> str:
@@ -43,15 +74,3 @@ def _target(link: str) -> str:
     except OSError:
         # It has ended meanwhile, or is one of the kernel's.
         return ""
-
-
-def _containers(host: HostRoot, folder: str) -> list[str]:
-    return [f"container {name}" for name in mentioning(host, folder)]
-
-
-def _specifications(host: HostRoot, folder: str) -> t.Iterator[str]:
-    for place in SPECIFICATION_FOLDERS:
-        for name in host.readable_entries(place):
-            path = f"{place}/{name}"
-            if name.endswith((".yaml", ".json")) and folder in host.read_text(path):
-                yield f"CDI specification {path}"

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import typing as t
 
@@ -21,6 +22,8 @@ CTK = "nvidia-ctk"
 UNWRAPPED = ("nvidia-cdi-hook",)
 REAL_SUFFIX = ".real"
 
+# From this version on a variable names config.toml; before, one named the folder above, and the hook had an option.
+_NAMES_ITS_FILE = (1, 18)
 _HEAD = """\
 #!/bin/sh
 # Written by Ansible, gpufleet.nvidia.nvidia_toolkit_install. What is changed here by hand does not last.
@@ -61,11 +64,15 @@ export {name}
 
 class Surroundings(t.NamedTuple):
     """What wrappers lead to: the directory of their version, the path by which everybody else knows the current one,
-    and the low-level runtimes that take over without a driver, the first that is there."""
+    and the low-level runtimes that take over without a driver, the first that is there.
+
+    ``version`` is None where it is not known.
+    """
 
     folder: str
     dest: str
     runtimes: t.Sequence[str]
+    version: str | None = None
 
 
 def wrapper(program: str, around: Surroundings) -> str:
@@ -79,11 +86,19 @@ def wrapper(program: str, around: Surroundings) -> str:
     lines.append(_variable("PATH", around.dest if program == CTK else around.folder))
     if program == CLI:
         lines.append(_variable("LD_LIBRARY_PATH", around.folder))
+    older = around.version is not None and _numbers(around.version) < _NAMES_ITS_FILE
+    config = shlex.quote(f"{around.folder}/{OWN_CONFIG_FILE}")
     if program in (*RUNTIMES, HOOK):
-        config = shlex.quote(f"{around.folder}/{OWN_CONFIG_FILE}")
         lines.append(f"NVIDIA_CTK_CONFIG_FILE_PATH={config}\nexport NVIDIA_CTK_CONFIG_FILE_PATH\n")
-    lines.append(f'exec {shlex.quote(f"{around.folder}/{program}{REAL_SUFFIX}")} "$@"\n')
+        if older:
+            lines.append(f"XDG_CONFIG_HOME={shlex.quote(f'{around.folder}/.config')}\nexport XDG_CONFIG_HOME\n")
+    options = f" -config {config}" if older and program == HOOK else ""
+    lines.append(f'exec {shlex.quote(f"{around.folder}/{program}{REAL_SUFFIX}")}{options} "$@"\n')
     return "".join(lines)
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in re.findall("[0-9]+", version)[:2])
 
 
 def _variable(name: str, folder: str) -> str:

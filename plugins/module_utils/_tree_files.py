@@ -51,7 +51,7 @@ def make_folder(path: str) -> None:
     """Make one that all can enter, whatever the umask; one that is there will do."""
     with contextlib.suppress(FileExistsError):
         os.mkdir(path)
-        os.chmod(path, _FOLDER_MODE)
+    os.chmod(path, _FOLDER_MODE)
 
 
 def is_mount_point(path: str) -> bool:
@@ -65,11 +65,13 @@ def is_mount_point(path: str) -> bool:
     return os.fsencode(real) in [_ESCAPED.sub(lambda found: bytes([int(found.group(1), 8)]), point) for point in points]
 
 
-def is_open(path: str) -> bool:
-    """Whether ``path`` is a folder as make_folder() makes it."""
+def is_open(path: str, owner: tuple[int, int] | None = None) -> bool:
+    """Whether ``path`` is a folder as make_folder() makes it, and belongs to ``owner`` (uid, gid) if that is said."""
     try:
         status = os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):
+        return False
+    if owner is not None and (status.st_uid, status.st_gid) != owner:
         return False
     return stat.S_ISDIR(status.st_mode) and stat.S_IMODE(status.st_mode) == _FOLDER_MODE
 

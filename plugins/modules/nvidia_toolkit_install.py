@@ -583,7 +583,9 @@ def _install_directory(module: AnsibleModule) -> dict[str, t.Any]:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_source import NotSentError  # noqa: PLC0415
 
     accept_shipments(module)
-    if not module.params["remote_src"] and module.params["state"] == "present" and not module.params["shipped_toolkit"]:
+    params = module.params
+    one_source = (params["src"] is None) != (not params["files"])
+    if params["state"] == "present" and one_source and not params["remote_src"] and not params["shipped_toolkit"]:
         raise GpufleetError(
             "remote_src is false, but the controller offers nothing: the module was not run by its action plugin. Run"
             " gpufleet.nvidia.nvidia_toolkit_install as a task of a play."
@@ -666,7 +668,7 @@ def _tools(module: AnsibleModule) -> Tools:
             unpack,
         )
 
-        unpack(files, folder, run, run_bytes_in(module))
+        unpack(files, folder, run_bytes_in(module))
 
     return Tools(run, unpack_into, labeller(module, host_of(module)))
 

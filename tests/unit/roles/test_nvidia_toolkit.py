@@ -71,22 +71,3 @@ def test_the_directory_is_where_the_modules_have_it() -> None:
 )
 def test_engines_take_runtimes_from_the_directory(known: dict[str, str], expected: str) -> None:
     assert render(RUNTIME.load("defaults/main.yml")["nvidia_runtime_dir"], known) == expected
-
-
-@pytest.mark.parametrize(
-    ("policy", "check", "earlier", "expected"),
-    [
-        ("fail", True, {"changed": True}, "warn"),
-        ("fail", False, {"changed": True}, "fail"),
-        ("fail", True, {"changed": False}, "fail"),
-        ("fail", True, None, "fail"),
-        ("ignore", True, {"changed": True}, "ignore"),
-    ],
-)
-def test_a_check_run_does_not_fail_for_what_its_engines_would_have_let_go(
-    policy: str, check: bool, earlier: dict[str, bool] | None, expected: str
-) -> None:
-    known: dict[str, t.Any] = {"nvidia_toolkit_running_gpu_containers": policy, "ansible_check_mode": check}
-    if earlier is not None:
-        known["nvidia_runtime_result"] = earlier
-    assert render(TOOLKIT.load("vars/main.yml")["nvidia_toolkit_users_policy"], known) == expected

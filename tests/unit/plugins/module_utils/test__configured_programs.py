@@ -5,11 +5,18 @@
 from __future__ import annotations
 
 import typing as t
+from typing import NamedTuple
 
 import pytest
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._configured_programs import configured_programs
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._configured_programs import (
+    configured_programs,
+    programs_among,
+    unsettled_engines,
+)
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import ENGINES
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import restart_note
 
 if t.TYPE_CHECKING:
     from pathlib import Path
@@ -47,17 +54,88 @@ def write(root: Path, engine: str) -> None:
 @pytest.mark.parametrize("engine", FILES)
 def test_one_engine(engine: str, tmp_path: Path) -> None:
     host = HostRoot.of(str(tmp_path), live=False)
-    assert configured_programs(host, FOLDER) == {}
+    assert configured_programs(host, [FOLDER]) == {}
     write(tmp_path, engine)
-    assert configured_programs(host, FOLDER) == {engine: ["nvidia"]}
-    assert configured_programs(host, "/opt/nvidia/tool") == {}
-    assert configured_programs(host, "/usr/bin") == {}
+    assert configured_programs(host, ["/x", FOLDER]) == {engine: {"nvidia": PROGRAM}}
+    assert configured_programs(host, ["/opt/nvidia/tool"]) == {}
+    assert configured_programs(host, ["/usr/bin"]) == {}
 
 
-def test_all_engines_but_what_cannot_be_read(tmp_path: Path) -> None:
+def test_all_engines_and_what_cannot_be_read(tmp_path: Path) -> None:
     for engine in FILES:
         write(tmp_path, engine)
     host = HostRoot.of(str(tmp_path), live=False)
-    assert set(configured_programs(host, FOLDER)) == set(FILES)
+    assert set(configured_programs(host, [FOLDER])) == set(FILES)
     (tmp_path / "etc/docker/daemon.json").write_text("{")
-    assert set(configured_programs(host, FOLDER)) == set(FILES) - {"docker"}
+    # It may name any.
+    ((name, program),) = configured_programs(host, [FOLDER])["docker"].items()
+    assert name.startswith("not known: /etc/docker/daemon.json, line 1")
+    assert program is None
+    found = configured_programs(host, [FOLDER])
+    assert programs_among(found, {"nvidia-container-runtime"}) == ["containerd (nvidia)", "crio (nvidia)"]
+    assert programs_among(found, {"nvidia-ctk"}) == []
+
+
+@pytest.mark.parametrize(
+    "spelling", ["/link/toolkit/nvidia-container-runtime", "/usr/bin/nvidia-container-runtime", "/opt/nvidia/real/x"]
+)
+def test_other_spellings(spelling: str, tmp_path: Path) -> None:
+    (tmp_path / "opt/nvidia/real").mkdir(parents=True)
+    (tmp_path / "opt/nvidia/toolkit").symlink_to("real")
+    (tmp_path / "link").symlink_to("/opt/nvidia")
+    (tmp_path / "usr/bin").mkdir(parents=True)
+    (tmp_path / "usr/bin/nvidia-container-runtime").symlink_to("/opt/nvidia/toolkit/nvidia-container-runtime")
+    (tmp_path / "etc/docker").mkdir(parents=True)
+    (tmp_path / "etc/docker/daemon.json").write_text(f'{{"runtimes": {{"gpu": {{"path": "{spelling}"}}}}}}')
+    host = HostRoot.of(str(tmp_path), live=False)
+    assert configured_programs(host, [FOLDER]) == {"docker": {"gpu": spelling}}
+    assert configured_programs(host, ["/usr/lib"]) == {}
+
+
+def test_flags_of_the_unit(tmp_path: Path) -> None:
+    unit = tmp_path / "etc/systemd/system/docker.service"
+    unit.parent.mkdir(parents=True)
+    flag = f"--add-runtime=gpu={PROGRAM}"
+    unit.write_text(f"[Service]\nExecStart=/usr/bin/dockerd {flag} --default-runtime gpu\n")
+    host = HostRoot.of(str(tmp_path), live=False)
+    assert configured_programs(host, [FOLDER]) == {"docker": {flag: PROGRAM}}
+
+
+class Running(NamedTuple):
+    """What a daemon says."""
+
+    runtimes: dict[str, str]
+    outdated: bool = False
+
+
+@pytest.mark.parametrize(
+    ("says", "words"),
+    [
+        (Running({"nvidia": PROGRAM, "runc": "runc"}), ["docker.service runs with nvidia still."]),
+        (Running({"nvidia": "/usr/bin/nvidia-container-runtime"}), []),
+        (Running({}, outdated=True), ["docker.service is older than its configuration."]),
+        (None, []),
+    ],
+)
+def test_a_daemon_that_runs_counts_whatever_its_file_says(
+    says: Running | None, words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, "docker")
+    (tmp_path / "etc/docker/daemon.json").write_text("{}")
+    docker = ENGINES["docker"]()
+    found = docker.inspect(HostRoot.of(str(tmp_path), live=False))._replace(pid=7)
+    monkeypatch.setattr(type(docker), "inspect", lambda *_args: found)
+    monkeypatch.setattr(type(docker), "live", lambda *_args: says)
+    host = HostRoot.of(str(tmp_path), live=True)
+    assert configured_programs(host, [FOLDER]) == {}
+    assert unsettled_engines(host, [FOLDER]) == words
+
+
+def test_a_restart_that_was_cut_off(tmp_path: Path) -> None:
+    write(tmp_path, "docker")
+    note = tmp_path / restart_note("docker").lstrip("/")
+    note.parent.mkdir(parents=True)
+    note.write_text("{}")
+    assert unsettled_engines(HostRoot.of(str(tmp_path), live=True), [FOLDER]) == [
+        "A restart of docker.service was cut off."
+    ]

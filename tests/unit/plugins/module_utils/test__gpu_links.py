@@ -155,7 +155,7 @@ def test_a_toolkit_in_a_folder_of_its_own(host: HostRoot) -> None:
     remove(host, *(path for path in WHOLE if path.startswith("usr/bin/")))
     folder = "opt/toolkit"
     assert links(host, runtime_dir="/opt/toolkit", program=None).toolkit().ok is False
-    for name in ("nvidia-container-runtime", "nvidia-ctk"):
+    for name in ("nvidia-container-runtime", "nvidia-container-runtime.real", "nvidia-ctk"):
         write(host, f"{folder}/{name}", "x")
     write(host, f"{folder}/.config/nvidia-container-runtime/config.toml", "x = ")
     for found in (
@@ -164,6 +164,10 @@ def test_a_toolkit_in_a_folder_of_its_own(host: HostRoot) -> None:
     ):
         assert found.toolkit().ok
         assert f"/{folder}/.config/nvidia-container-runtime/config.toml, line 1" in broken(found.config())[0]
+    # A script without its program.
+    remove(host, f"{folder}/nvidia-container-runtime.real")
+    check = links(host, runtime_dir="/opt/toolkit", program=None).toolkit()
+    assert "/opt/toolkit/nvidia-container-runtime.real is not there" in check.detail
 
 
 def test_no_config_is_none_that_is_wrong(host: HostRoot) -> None:

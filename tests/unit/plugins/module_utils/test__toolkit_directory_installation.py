@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import subprocess
 import typing as t
 
@@ -202,10 +203,13 @@ def test_a_garbage_manifest(content: bytes, host: Host) -> None:
     before = tree_of(host.root)
     host.install(OLD)
     (host.current() / ".manifest.json").write_bytes(content)
-    assert host.install(OLD).changed
+    # Nobody knows any more whether config.toml is what was written.
+    (kept,) = host.install(OLD).backups
+    assert str(kept["backup"]).startswith("/var/lib/gpufleet-nvidia/backups/")
     assert not host.install(OLD).changed
     (host.current() / ".manifest.json").write_bytes(content)
     host.remove()
+    shutil.rmtree(str(host.root / "var"))
     same_but(host, before)
 
 
@@ -416,3 +420,91 @@ def test_a_version_is_what_its_sources_are(host: Host) -> None:
     )
     assert host.dest.is_symlink()
     assert f"{DEST}.versions" == VERSIONS
+
+
+# -- what engines, and others, need of it ------------------------------------------------------------------------------
+
+
+def engine(host: Host, program: str) -> None:
+    (host.root / "etc/docker").mkdir(parents=True, exist_ok=True)
+    (host.root / "etc/docker/daemon.json").write_text(f'{{"runtimes": {{"gpu": {{"path": "{program}"}}}}}}')
+
+
+def test_programs_of_engines_are_not_taken_away(host: Host) -> None:
+    host.install(OLD)
+    engine(host, f"{DEST}/nvidia-container-runtime.legacy")
+    before = tree_of(host.root)
+    assert "docker (gpu). Their containers would not start" in refusal(lambda: host.install(OLD, components=("ctk",)))
+    assert tree_of(host.root) == before
+    assert host.install(NEW).changed
+    engine(host, f"{DEST}/nvidia-container-runtime")
+    assert "docker (gpu)" in refusal(lambda: host.install(NEW, components=("ctk",)))
+    assert host.install(NEW, components=("ctk",), running_gpu_containers="warn").changed
+    assert any("docker (gpu)" in warning for warning in host.warnings)
+
+
+def test_a_version_that_an_engine_names_stays(host: Host) -> None:
+    host.install("1.18.0")
+    oldest = f"{VERSIONS}/{host.current().name}"
+    engine(host, f"{oldest}/nvidia-container-runtime")
+    host.install(OLD)
+    assert host.install(NEW).kept == {oldest: ["engine docker"]}
+    engine(host, "/usr/bin/runc")
+    assert host.install(NEW).removed == (oldest,)
+
+
+def test_what_others_put_among_the_versions_stays(host: Host) -> None:
+    host.install(OLD)
+    shutil.copytree(str(host.current()), str(host.versions / "mybackup"), symlinks=True)
+    (host.versions / "notes").mkdir()
+    host.install(NEW)
+    host.install(OLD)
+    assert {"mybackup", "notes"} <= set(os.listdir(host.versions))
+    assert not host.install(OLD).changed
+
+
+@pytest.mark.parametrize("where", ["", "..", ".config"])
+def test_folders_that_others_may_write_to(where: str, host: Host) -> None:
+    host.install(OLD)
+    folder = host.current() / where
+    folder.chmod(0o777)
+    assert host.install(OLD).changed
+    assert not host.install(OLD).changed
+    assert (host.current() / where).stat().st_mode & 0o777 == 0o755
+    os.chown(str(host.current() / where), 1, 1)
+    assert host.install(OLD).changed
+    assert (host.current() / where).stat().st_uid == os.geteuid()
+
+
+@pytest.mark.parametrize("options", [{"version": NEW}, {"minimum_version": NEW, "minimum_version_policy": "fail"}])
+def test_a_version_that_is_not_known_is_not_enough(options: dict[str, t.Any], host: Host) -> None:
+    components = ("runtime", "ctk", "cdi_hook")
+    before = tree_of(host.root)
+    assert "cannot be told" in refusal(lambda: host.install(OLD, components=components, **options))
+    same_but(host, before)
+    host.install(OLD, check=True, components=components, **options)
+    assert any("their version is not known" in warning for warning in host.warnings)
+
+
+def test_a_library_under_another_name(host: Host) -> None:
+    folder = next((host.root / host.source(OLD)[1:]).glob("usr/lib/*/libnvidia-container.so.1")).parent
+    (folder / f"libnvidia-container.so.{OLD}").rename(folder / "blob-77")
+    (folder / "libnvidia-container.so.1").unlink()
+    (folder / "libnvidia-container.so.1").symlink_to("blob-77")
+    host.install(OLD)
+    names = os.listdir(host.current())
+    assert "libnvidia-container.so.1" in names
+    assert not [name for name in names if "blob" in name]
+
+
+@pytest.mark.parametrize("folder", [DEST, VERSIONS])
+def test_logs_have_no_place_among_what_is_installed(folder: str, host: Host) -> None:
+    log = {"nvidia-container-runtime.debug": f"{folder}/runtime.log"}
+    assert "in the toolkit's own directory" in refusal(lambda: host.install(OLD, settings=log))
+
+
+def test_a_low_level_runtime_that_leads_back(host: Host) -> None:
+    host.install(OLD)
+    (host.root / "bin").mkdir(exist_ok=True)
+    (host.root / "bin/myrunc").symlink_to(f"{DEST}/nvidia-container-runtime")
+    assert "call itself for ever" in refusal(lambda: host.install(NEW, low_level_runtimes=("/bin/myrunc",)))

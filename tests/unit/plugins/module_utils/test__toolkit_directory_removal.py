@@ -9,7 +9,6 @@ import typing as t
 import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils import _toolkit_directory_removal
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._configured_programs import configured_programs
 from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.toolkit_directories import (
     DEST,
     OLD,
@@ -60,33 +59,47 @@ def test_twice(host: Host) -> None:
     assert tree_of(host.root) == before
 
 
+def specification(host: Host) -> None:
+    (host.root / "etc/cdi").mkdir(parents=True)
+    (host.root / "etc/cdi/nvidia.yaml").write_text(f"path: {DEST}/nvidia-cdi-hook")
+
+
 @pytest.mark.parametrize(
     ("user", "words"),
     [(docker, "docker (nvidia)"), (container, "The containers containerd/k8s.io/web run by what is in")],
 )
-@pytest.mark.parametrize("check", [True, False])
-def test_what_needs_it(user: t.Callable[[Host], None], words: str, check: bool, host: Host) -> None:
+def test_what_needs_it(user: t.Callable[[Host], None], words: str, host: Host) -> None:
     user(host)
     before = tree_of(host.root)
-    assert words in refusal(lambda: host.remove(check))
+    assert words in refusal(host.remove)
     assert tree_of(host.root) == before
-    assert host.remove(check, running_gpu_containers="warn").changed
+    assert host.remove(running_gpu_containers="warn").changed
     assert any(words in warning for warning in host.warnings)
+
+
+def test_in_check_mode_engines_are_still_to_let_go(host: Host) -> None:
+    docker(host)
+    before = tree_of(host.root)
+    assert host.remove(check=True).changed
+    assert any("docker (nvidia)" in warning for warning in host.warnings)
+    container(host)
+    assert "The containers" in refusal(lambda: host.remove(check=True))
+    (host.root / "run/containerd/io.containerd.runtime.v2.task/k8s.io/web/config.json").write_text("{}")
+    host.remove(check=True, running_gpu_containers="ignore")
+    assert not host.warnings
+    assert tree_of(host.root / "opt") == {n[4:]: e for n, e in before.items() if n.startswith("opt/")}
+
+
+def test_a_specification_that_names_it(host: Host) -> None:
+    specification(host)
+    assert host.remove().changed
+    assert any("/etc/cdi/nvidia.yaml names programs in" in warning for warning in host.warnings)
 
 
 def test_another_directory_is_no_matter(host: Host) -> None:
     docker(host, "/usr/bin")
     assert host.remove().changed
     assert not host.warnings
-
-
-def test_engines_of_a_directory(host: Host) -> None:
-    assert configured_programs(host.host, DEST) == {}
-    docker(host)
-    assert configured_programs(host.host, DEST) == {"docker": ["nvidia"]}
-    assert configured_programs(host.host, "/opt/nvidia/tool") == {}
-    (host.root / "etc/docker/daemon.json").write_text("{")
-    assert configured_programs(host.host, DEST) == {}
 
 
 def test_somebody_elses_link_stays(host: Host) -> None:

@@ -73,7 +73,7 @@ def test_processes(tree: Tree) -> None:
 @pytest.mark.parametrize("live", [True, False])
 def test_specifications(path: str, live: bool, tree: Tree) -> None:
     tree.file(path, f'"path": "{FOLDER}/nvidia-cdi-hook"')
-    assert tree.users(live) == [f"CDI specification {path}"]
+    assert tree.users(live) == [f"file {path}"]
 
 
 def test_containers(tree: Tree) -> None:

@@ -202,3 +202,18 @@ def test_shells_agree_that_it_is_one(tmp_path: Path) -> None:
         for shell in SHELLS:
             subprocess.run([shell, "-n", str(wrapped.script)], check=True)
         shutil.rmtree(str(wrapped.folder))
+
+
+@pytest.mark.parametrize(
+    ("version", "older"), [(None, False), ("1.20.0", False), ("1.18.0", False), ("1.17.8", True), ("1.9.0", True)]
+)
+def test_older_toolkits_are_told_of_their_configuration_in_their_way(version: str | None, older: bool) -> None:
+    around = Surroundings("/opt/v", "/opt/d", ["runc"], version)
+    for program in (*RUNTIMES, HOOK):
+        assert ("XDG_CONFIG_HOME=/opt/v/.config\n" in wrapper(program, around)) is older
+    option = (
+        "exec /opt/v/nvidia-container-runtime-hook.real -config /opt/v/.config/nvidia-container-runtime/config.toml"
+    )
+    assert (option in wrapper(HOOK, around)) is older
+    assert "-config" not in wrapper(RUNTIMES[0], around).replace("/.config", "")
+    assert "XDG_CONFIG_HOME" not in wrapper(CTK, around) + wrapper(CLI, around)

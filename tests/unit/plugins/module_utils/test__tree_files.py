@@ -71,7 +71,7 @@ def test_nothing_is_written_over(tmp_path: Path) -> None:
     assert target.read_bytes() == b""
     (tmp_path / "folder").mkdir(0o700)
     make_folder(str(tmp_path / "folder"))
-    assert stat.S_IMODE((tmp_path / "folder").stat().st_mode) == 0o700
+    assert stat.S_IMODE((tmp_path / "folder").stat().st_mode) == 0o755
 
 
 def test_unlink(tmp_path: Path) -> None:
@@ -190,5 +190,9 @@ def test_open_folders(tmp_path: Path) -> None:
     assert [is_open(str(tmp_path / name)) for name in ("folder", "file", "link", "none", "file/x")] == [
         True, False, False, False, False,
     ]  # fmt: skip
+    mine = (os.geteuid(), os.getegid())
+    assert is_open(str(tmp_path / "folder"), mine)
+    assert not is_open(str(tmp_path / "folder"), (mine[0] + 1, mine[1]))
+    assert not is_open(str(tmp_path / "folder"), (mine[0], mine[1] + 1))
     (tmp_path / "folder").chmod(0o700)
     assert not is_open(str(tmp_path / "folder"))
