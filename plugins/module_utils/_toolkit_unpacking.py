@@ -10,42 +10,50 @@ import os
 import stat
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cpio import extract
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._archive_entries import Entry, write_entries
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cpio import read_newc
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, HostError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._tar_entries import read_tar
 
-if t.TYPE_CHECKING:
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._judging import Runner
+# As a Runner of _judging.py, for commands whose output is no text.
+BytesRunner = t.Callable[[t.List[str]], t.Tuple[int, bytes, str]]
 
-    # The same for commands whose output is no text.
-    BytesRunner = t.Callable[[t.List[str]], t.Tuple[int, bytes, str]]
 
-# What the two kinds of packages begin with (deb(5); the lead of an RPM file), and what unpacks them.
-_TOOLS = {b"!<arch>\n": "dpkg-deb", b"\xed\xab\xee\xdb": "rpm2cpio"}
+class _Kind(t.NamedTuple):
+    """A kind of package: what it begins with, the tool that opens it, and what reads the archive inside."""
+
+    magic: bytes
+    tool: str
+    options: tuple[str, ...]
+    read: t.Callable[[bytes, str], list[Entry]]
+
+
+# deb(5), and the lead of an RPM file.  dpkg-deb could write the files, too, but it would follow links, and give the
+# folder the mode and the owner that the package says.
+_KINDS = (
+    _Kind(b"!<arch>\n", "dpkg-deb", ("--fsys-tarfile",), read_tar),
+    _Kind(b"\xed\xab\xee\xdb", "rpm2cpio", (), read_newc),
+)
 # What a shell, timeout(1) and our runners say of a command that is not there.
 _NOT_FOUND = 127
 
 
-def unpack(
-    packages: t.Sequence[str], folder: str, run: Runner, run_bytes: BytesRunner, on_controller: bool = False
-) -> None:
+def unpack(packages: t.Sequence[str], folder: str, run_bytes: BytesRunner, on_controller: bool = False) -> None:
     """Unpack ``packages`` (.deb and .rpm, told apart by their content), one after the other, into ``folder``.
 
-    All are paths as this process opens them; ``folder`` exists and is empty.  ``on_controller`` only changes the
-    advice.  Raises GpufleetError for a file that is no package, HostError for what this machine cannot do.
+    All are paths as this process opens them; ``folder`` exists, is empty, and keeps its mode and owner.
+    ``on_controller`` only changes the advice.  Raises GpufleetError for a file that is no package, and for one that
+    would write elsewhere; HostError for what this machine cannot do.
     """
-    tools = [_tool_for(package) for package in packages]
-    for package, tool in zip(packages, tools):
-        if tool == "dpkg-deb":
-            status, output, errors = run([tool, "--extract", package, folder])
-            _check(package, tool, status, errors or output, on_controller)
-        else:
-            status, archive, errors = run_bytes([tool, package])
-            _check(package, tool, status, errors, on_controller)
-            extract(archive, folder, package)
+    kinds = [_kind_of(package) for package in packages]
+    for package, kind in zip(packages, kinds):
+        status, archive, errors = run_bytes([kind.tool, *kind.options, package])
+        _check(package, kind.tool, status, errors, on_controller)
+        write_entries(kind.read(archive, package), folder, package)
 
 
-def _tool_for(package: str) -> str:
-    """What unpacks a package, by how it begins: its name may be anything."""
+def _kind_of(package: str) -> _Kind:
+    """What a package is, by how it begins: its name may be anything."""
     try:
         if not stat.S_ISREG(os.stat(package).st_mode):
             raise GpufleetError(f"{package} is not a regular file. Give the files of the packages.")
@@ -56,13 +64,13 @@ def _tool_for(package: str) -> str:
     except OSError as error:
         advice = "Run the task as root (become: true)." if isinstance(error, PermissionError) else "Correct files."
         raise HostError(f"{package} cannot be read: {error.strerror}. {advice}") from error
-    tool = next((tool for magic, tool in _TOOLS.items() if start.startswith(magic)), None)
-    if tool is None:
+    kind = next((kind for kind in _KINDS if start.startswith(kind.magic)), None)
+    if kind is None:
         raise GpufleetError(
             f"{package} is neither a .deb nor an .rpm package{'' if start else ': it is empty'}. Fetch it again, or"
             " unpack it yourself and give src."
         )
-    return tool
+    return kind
 
 
 def _check(package: str, tool: str, status: int, said: str, on_controller: bool) -> None:

@@ -114,15 +114,10 @@ def _pack(parts: Sequence[Part], path: str) -> None:
 
 def _unpack(packages: Sequence[str], folder: str) -> None:
     os.mkdir(folder)
-    unpack(packages, folder, _run, _run_bytes, on_controller=True)
+    unpack(packages, folder, _run, on_controller=True)
 
 
-def _run(argv: list[str]) -> tuple[int, str, str]:
-    status, output, errors = _run_bytes(argv)
-    return status, output.decode("utf-8", "replace"), errors
-
-
-def _run_bytes(argv: list[str]) -> tuple[int, bytes, str]:
+def _run(argv: list[str]) -> tuple[int, bytes, str]:
     """A command on the controller, its messages in English."""
     environment = {**os.environ, "LC_ALL": "C.UTF-8", "LANGUAGE": "C"}
     try:

@@ -209,7 +209,7 @@ def test_a_garbage_manifest(content: bytes, host: Host) -> None:
     assert not host.install(OLD).changed
     (host.current() / ".manifest.json").write_bytes(content)
     host.remove()
-    shutil.rmtree(str(host.root / "var"))
+    shutil.rmtree(str(host.root / "var/lib/gpufleet-nvidia"))
     same_but(host, before)
 
 

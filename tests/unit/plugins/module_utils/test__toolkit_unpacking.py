@@ -16,20 +16,20 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_artifacts import find_parts
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_unpacking import unpack
 from ansible_collections.gpufleet.nvidia.tests.hosts.fixtures.elf_programs import tree
-from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.test__cpio import (
+from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.test__archive_entries import (
     DIRECTORY,
     LINK,
     REGULAR,
-    Item,
     content_of,
-    newc,
 )
+from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.test__cpio import Item, newc
 
 if t.TYPE_CHECKING:
     from pathlib import Path
 
 needs_dpkg_deb = pytest.mark.skipif(shutil.which("dpkg-deb") is None, reason="dpkg-deb is not here")
 RPM_START = b"\xed\xab\xee\xdb\x03\x00" + bytes(90)
+STRANGER = 12345
 TOOLKIT = [
     "libnvidia-container1",
     "libnvidia-container-tools",
@@ -44,23 +44,18 @@ class Runs:
     def __init__(self, archives: t.Mapping[str, tuple[int, bytes, str]] | None = None) -> None:
         self.archives = archives or {}
         self.ran: list[list[str]] = []
-        self.answer: tuple[int, str, str] | None = None
 
-    def __call__(self, argv: list[str]) -> tuple[int, str, str]:
+    def __call__(self, argv: list[str]) -> tuple[int, bytes, str]:
         self.ran.append(argv)
-        if self.answer is not None:
-            return self.answer
+        if argv[-1] in self.archives:
+            return self.archives[argv[-1]]
+        assert argv[0] == "dpkg-deb"
         done = subprocess.run(argv, capture_output=True, check=False, timeout=60)
-        return done.returncode, done.stdout.decode(), done.stderr.decode()
-
-    def bytes(self, argv: list[str]) -> tuple[int, bytes, str]:
-        self.ran.append(argv)
-        assert argv[0] == "rpm2cpio"
-        return self.archives[argv[1]]
+        return done.returncode, done.stdout, done.stderr.decode()
 
     def unpack(self, packages: t.Sequence[Path], folder: Path, on_controller: bool = False) -> None:
         folder.mkdir(exist_ok=True)
-        unpack([str(package) for package in packages], str(folder), self, self.bytes, on_controller)
+        unpack([str(package) for package in packages], str(folder), self, on_controller)
 
 
 def refusal(run: Runs, package: Path, folder: Path, on_controller: bool = False) -> str:
@@ -69,16 +64,16 @@ def refusal(run: Runs, package: Path, folder: Path, on_controller: bool = False)
     return str(caught.value)
 
 
-def deb(folder: Path, name: str, root: Path) -> Path:
-    """A package with the files of ``root``."""
+def deb(folder: Path, name: str, root: Path, keep_owners: bool = False) -> Path:
+    """A package with the files of ``root``, which belong to root in it unless ``keep_owners``."""
     (root / "DEBIAN").mkdir()
     (root / "DEBIAN/control").write_text(
         f"Package: {name}\nVersion: 1\nArchitecture: all\nMaintainer: nobody <nobody@localhost>\nDescription: a test\n"
     )
     # The name says nothing of the kind.
     file = folder / f"{name}.package"
-    argv = ["dpkg-deb", "--root-owner-group", "-Znone", "--build", str(root), str(file)]
-    subprocess.run(argv, check=True, stdout=subprocess.DEVNULL, timeout=60)
+    argv = ["dpkg-deb", *([] if keep_owners else ["--root-owner-group"]), "-Zgzip", "-z1", "--build"]
+    subprocess.run([*argv, str(root), str(file)], check=True, stdout=subprocess.DEVNULL, timeout=60)
     return file
 
 
@@ -100,7 +95,7 @@ def test_debian_packages(tmp_path: Path) -> None:
     packages = [deb(tmp_path, "nvidia-container-toolkit-base", one), deb(tmp_path, "nvidia-container-toolkit", other)]
     run = Runs()
     run.unpack(packages, folder)
-    assert run.ran == [["dpkg-deb", "--extract", str(package), str(folder)] for package in packages]
+    assert run.ran == [["dpkg-deb", "--fsys-tarfile", str(package)] for package in packages]
     assert len(find_parts(HostRoot(str(folder), live=False), None, "files")) == 9
 
 
@@ -122,6 +117,29 @@ def test_rpm_packages(tmp_path: Path) -> None:
         "usr/lib64/a": "b",
     }
     assert (tmp_path / "folder/usr/bin/nvidia-ctk").stat().st_mode & 0o7777 == 0o755
+
+
+@needs_dpkg_deb
+def test_the_folder_stays_as_private_as_it_is(tmp_path: Path) -> None:
+    root, folder = tmp_path / "root", tmp_path / "folder"
+    (root / "usr/bin").mkdir(parents=True)
+    tool = root / "usr/bin/tool"
+    tool.write_text("x")
+    os.link(str(tool), str(root / "usr/bin/again"))
+    if os.geteuid() == 0:
+        for path in (root, tool):
+            os.chown(str(path), STRANGER, STRANGER)
+    root.chmod(0o777)
+    tool.chmod(0o4777)
+    package = deb(tmp_path, "open", root, keep_owners=True)
+    folder.mkdir(mode=0o700)
+    before = folder.stat()
+    Runs().unpack([package], folder)
+    after = folder.stat()
+    assert (after.st_mode, after.st_uid, after.st_gid) == (before.st_mode, before.st_uid, before.st_gid)
+    for name in ("tool", "again"):
+        found = (folder / "usr/bin" / name).stat()
+        assert (found.st_mode & 0o7777, found.st_uid, found.st_gid) == (0o755, os.geteuid(), before.st_gid)
 
 
 # -- what is refused -------------------------------------------------------------------------------------------------
@@ -171,7 +189,7 @@ def test_a_tool_that_is_missing(tmp_path: Path, on_controller: bool, words: str)
     run = Runs({str(package): (127, b"", "rpm2cpio cannot be run: No such file or directory")})
     said = refusal(run, package, tmp_path / "folder", on_controller)
     assert said == f"rpm2cpio {words}{package} yourself and give src."
-    run.answer = (127, "", "timeout: failed to run command 'dpkg-deb': No such file or directory")
+    run.archives = {str(package): (127, b"", "timeout: failed to run command 'dpkg-deb': No such file or directory")}
     package.write_bytes(b"!<arch>\ndebian-binary")
     said = refusal(run, package, tmp_path / "folder", on_controller)
     assert said == f"dpkg-deb {words}{package} yourself and give src."
@@ -196,7 +214,7 @@ def test_a_package_that_is_cut(tmp_path: Path) -> None:
     root = tmp_path / "root"
     tree(root, "1.20.0")
     package = deb(tmp_path, "nvidia-container-toolkit", root)
-    package.write_bytes(package.read_bytes()[:2000])
+    os.truncate(str(package), package.stat().st_size // 2)
     said = refusal(Runs(), package, tmp_path / "folder")
     assert said.startswith(f"{package} cannot be unpacked. dpkg-deb says: ")
     assert "dpkg-deb: error: " in said
@@ -208,3 +226,26 @@ def test_an_archive_that_is_damaged(tmp_path: Path) -> None:
     assert refusal(run, package, tmp_path / "folder") == (
         f"{package} cannot be unpacked: it ends too early. Fetch the package again."
     )
+
+
+@needs_dpkg_deb
+@pytest.mark.parametrize("target", ["{outside}", "../../outside"])
+def test_nothing_is_written_through_links_of_another_package(tmp_path: Path, target: str) -> None:
+    one, other, outside, folder = (tmp_path / name for name in ("one", "other", "outside", "folder"))
+    for path in (one / "usr", other / "usr/bin", outside):
+        path.mkdir(parents=True)
+    (one / "usr/bin").symlink_to(target.format(outside=outside))
+    (other / "usr/bin/nvidia-ctk").write_text("x")
+    packages = [deb(tmp_path, "first", one), deb(tmp_path, "second", other)]
+    with pytest.raises(GpufleetError) as caught:
+        Runs().unpack(packages, folder)
+    assert content_of(outside) == {}
+    assert str(caught.value).startswith(f"{packages[1]} has files below 'bin', which is a link or a file in what was ")
+
+
+@pytest.mark.parametrize("archive", [b"", newc(Item("tool", b"x"))])
+def test_a_debian_package_with_another_archive(tmp_path: Path, archive: bytes) -> None:
+    package = tmp_path / "base.deb"
+    package.write_bytes(b"!<arch>\n")
+    said = refusal(Runs({str(package): (0, archive, "")}), package, tmp_path / "folder")
+    assert said.startswith(f"{package} cannot be unpacked: its content is no whole tar archive (")
