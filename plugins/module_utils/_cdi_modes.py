@@ -1,0 +1,185 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+# Private to this collection: CDI specifications made from what the host has, one function for each mode of NVIDIA's
+# generator ("nvidia-ctk cdi generate", 1.20), equal to what that makes.
+
+from __future__ import annotations
+
+import re
+import typing as t
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_devices import CONTROL_NODES, DeviceNodes
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_discovery import driver_edits
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_edits import (
+    ALL,
+    Data,
+    Device,
+    DeviceNode,
+    Edits,
+    Mount,
+    document,
+    merged,
+)
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_graphics import graphics_edits
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_request import (
+    APPLICATION_PROFILE,
+    NO_GIDS,
+    NONE,
+    Hooks,
+    Request,
+    checked,
+)
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_selection import selected_devices
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._driver_files import DriverFiles
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, HostError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_lookup import Lookup, under
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu_machine import Machine
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
+
+# NVIDIA's runtime must not add GPUs of its own to a container that has them by CDI.
+_VOID = Edits(env=("NVIDIA_VISIBLE_DEVICES=void",))
+_NOTHING = Device(NONE, Edits(env=("NVCT_EMPTY_DEVICE=",)))
+_MANAGEMENT_NODES = (
+    "/dev/nvidia*",
+    "/dev/nvidia-caps/nvidia-cap*",
+    *CONTROL_NODES,
+    "/dev/nvidia-caps-imex-channels/channel*",
+)
+_NOT_FOR_MANAGEMENT = ("/dev/nvidia-fs", "/dev/nvidia-nvswitch", "/dev/nvidia-nvlink")
+_CHANNELS = "/dev/nvidia-caps-imex-channels/channel"
+_CHANNEL = re.compile(r"(?:channel)?(0|[1-9][0-9]{0,6})\Z")
+# As many as the driver has.
+_MOST_CHANNELS = 1 << 20
+
+NVML, MANAGEMENT, IMEX, GDS, MOFED = "nvml", "management", "imex", "gds", "mofed"
+# Modes of one device that is made of nodes: their patterns, and what to do where there is none.
+_NODE_MODES = {
+    GDS: (("/dev/nvidia-fs*",), "Load the module nvidia-fs of GPUDirect Storage."),
+    "gdrcopy": (("/dev/gdrdrv",), "Load the module gdrdrv of GDRCopy."),
+    MOFED: (("/dev/infiniband/uverbs*", "/dev/infiniband/rdma_cm"), "Load the modules ib_uverbs and rdma_ucm."),
+    "nvswitch": (
+        ("/dev/nvidia-nvswitchctl", "/dev/nvidia-nvswitch*"),
+        "Such nodes are only on machines with NVSwitch whose driver is loaded.",
+    ),
+}
+MODES = (NVML, MANAGEMENT, *_NODE_MODES, IMEX)
+
+
+class _Sources(t.NamedTuple):
+    """What a mode makes its specification from."""
+
+    request: Request
+    machine: Machine | None
+    files: DriverFiles
+    nodes: DeviceNodes
+    hooks: Hooks
+
+
+def generate(mode: str, request: Request, machine: Machine | None, host: HostRoot) -> Data:
+    """The specification of ``mode``, one of MODES, as plain data with its keys in the generator's order.
+
+    machine: needed for nvml; for management it tells the driver's version, which is otherwise that of libcuda.
+    Raises GpufleetError for a request that nothing can be made of, HostError where the host lacks what the
+    specification is about.  A device node that is missing beside others is left out, as the generator does: whoever
+    writes the specification has to look for those that must be there.
+    """
+    if mode not in MODES:
+        raise GpufleetError(f"mode {mode!r} is not known. Use one of {', '.join(MODES)}.")
+    request = checked(request, host)
+    lookup = Lookup(host)
+    hooks = Hooks(request)
+    files = DriverFiles(lookup, request.driver_root, request.library_search_paths, request.config_search_paths)
+    # For this mode alone the generator does not ask for the root of devices.
+    dev_root = request.driver_root if mode == MOFED else request.dev_root
+    nodes = DeviceNodes(lookup, dev_root, hooks, NO_GIDS not in request.feature_flags)
+    sources = _Sources(request, machine, files, nodes, hooks)
+    if mode == NVML:
+        return _nvml(sources)
+    if mode == MANAGEMENT:
+        return _management(sources)
+    return _imex(sources) if mode == IMEX else _node_mode(sources, mode)
+
+
+def _nvml(sources: _Sources) -> Data:
+    request, machine = sources.request, sources.machine
+    if machine is None:
+        raise GpufleetError("mode nvml needs to know the GPUs of the host. Use another mode.")
+    if NONE in request.device_ids:
+        devices = [_NOTHING]
+    else:
+        devices = selected_devices(machine, request.device_ids, request.device_name_strategies, sources.nodes)
+    common = merged(
+        sources.nodes.edits(sources.nodes.named(CONTROL_NODES)),
+        graphics_edits(sources.files, machine.version, sources.hooks),
+        driver_edits(sources.files, machine.version, request, sources.hooks),
+        sources.hooks.plain(APPLICATION_PROFILE),
+        _VOID,
+    )
+    return _document(request, devices, common, request.all_device and NONE not in request.device_ids)
+
+
+def _management(sources: _Sources) -> Data:
+    machine, nodes = sources.machine, sources.nodes
+    found = [node for node in nodes.matching(*_MANAGEMENT_NODES) if not node.path.startswith(_NOT_FOR_MANAGEMENT)]
+    if not found:
+        raise _no_nodes(MANAGEMENT, nodes.root, ("/dev/nvidia*",), "Load NVIDIA's driver (modprobe nvidia).")
+    version = machine.version if machine is not None and machine.version else sources.files.version()
+    common = merged(driver_edits(sources.files, version, sources.request, sources.hooks, management=True), _VOID)
+    return _document(sources.request, [Device(ALL, merged(nodes.edits(found), nodes.folders(found)))], common)
+
+
+def _node_mode(sources: _Sources, mode: str) -> Data:
+    patterns, advice = _NODE_MODES[mode]
+    nodes = sources.nodes.matching(*patterns)
+    if not nodes:
+        raise _no_nodes(mode, sources.nodes.root, patterns, advice)
+    edits = sources.nodes.edits(nodes)
+    if mode == GDS:
+        edits = merged(edits, Edits(mounts=tuple(_gds_mounts(sources.files))))
+    return _document(sources.request, [Device(ALL, edits)], _VOID)
+
+
+def _gds_mounts(files: DriverFiles) -> t.Iterator[Mount]:
+    udev, config = "/run/udev", "/etc/cufile.json"
+    if files.lookup.is_directory(under(files.root, udev)):
+        yield Mount(under(files.root, udev), udev)
+    if files.lookup.is_file(under(files.root, config)):
+        yield Mount(under(files.root, config), config)
+
+
+def _imex(sources: _Sources) -> Data:
+    request = sources.request
+    there = [node.path[len(_CHANNELS) :] for node in sources.nodes.matching(f"{_CHANNELS}*")]
+    channels = [channel for channel in there if _CHANNEL.match(channel) and int(channel) < _MOST_CHANNELS]
+    if request.device_ids and not {ALL, f"channel{ALL}"} & {*request.device_ids}:
+        channels = [_channel(wanted) for wanted in request.device_ids]
+    if not channels:
+        raise _no_nodes(IMEX, sources.nodes.root, (f"{_CHANNELS}*",), "Make them with nvidia-modprobe -i 0:1.")
+    devices = [
+        Device(channel, Edits(nodes=(DeviceNode(path, under(request.dev_root, path), permissions=""),)))
+        for channel in dict.fromkeys(channels)
+        for path in [f"{_CHANNELS}{channel}"]
+    ]
+    return _document(request, devices, _VOID, request.all_device)
+
+
+def _channel(wanted: str) -> str:
+    match = _CHANNEL.match(wanted)
+    if match is None or int(match.group(1)) >= _MOST_CHANNELS:
+        raise GpufleetError(
+            f"device_ids: {wanted!r} is no IMEX channel. Give its number, from 0 to {_MOST_CHANNELS - 1}, or all."
+        )
+    return match.group(1)
+
+
+def _document(request: Request, devices: t.Iterable[Device], common: Edits, all_device: bool = False) -> Data:
+    return document(f"{request.vendor}/{request.class_}", devices, common, all_device)
+
+
+def _no_nodes(mode: str, root: str, patterns: t.Sequence[str], advice: str) -> HostError:
+    places = " and ".join(under(root, pattern) for pattern in patterns)
+    return HostError(f"There is no device node {places}, so there is nothing for mode {mode} to specify. {advice}")

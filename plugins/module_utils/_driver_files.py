@@ -1,0 +1,196 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+# Private to this collection: where the files of NVIDIA's driver are, found by the rules of NVIDIA's generator of CDI
+# specifications (nvidia-ctk 1.20), which nobody has written down: compared with what it generates.
+
+from __future__ import annotations
+
+import os
+import posixpath
+import re
+import typing as t
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._elf import AARCH64, HEAD, X86_64, read_elf, read_soname
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import HostError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_lookup import under, without
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._ld_cache import CACHE, MOST, cached_libraries
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_lookup import Lookup
+
+_MULTIARCH = ("x86_64-linux-gnu", "aarch64-linux-gnu")
+# Below the driver's root, in this order.
+LIBRARY_FOLDERS = (
+    "/",
+    "/usr/lib64",
+    *(f"/usr/lib/{triplet}" for triplet in _MULTIARCH),
+    *(f"/usr/lib/{triplet}/nvidia/current" for triplet in _MULTIARCH),
+    "/lib64",
+    *(f"/lib/{triplet}" for triplet in _MULTIARCH),
+    *(f"/lib/{triplet}/nvidia/current" for triplet in _MULTIARCH),
+)
+# NVIDIA's generator takes the second from XDG_DATA_DIRS if that is set; this must not depend on who calls.
+CONFIG_FOLDERS = ("/etc", "/usr/local/share", "/usr/share")
+# The generator begins with PATH, which is made of the same folders.
+PROGRAM_FOLDERS = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
+# Which file the version of the driver is taken from, where nobody tells it.
+_VERSIONED = ("libcuda.so.", "libnvidia-ml.so.")
+_VERSION = re.compile(r"[0-9][0-9A-Za-z.+-]{0,60}\Z")
+_FIRMWARE_FOLDER, _KERNEL = "/sys/module/firmware_class/parameters/path", "/proc/sys/kernel/osrelease"
+_MACHINES = {X86_64: "x86_64", AARCH64: "aarch64"}
+
+
+class Found(t.NamedTuple):
+    """A file of the driver: its path on the host, and the one that it has from the driver's root on."""
+
+    host: str
+    inside: str
+
+
+class DriverFiles:
+    """The files of the driver whose root is ``root``, a path on the host.
+
+    ``library_folders`` and ``config_folders`` replace the usual ones; they are paths on the host, not below ``root``.
+    Methods raise HostError where something is there that may not be looked at.
+    """
+
+    def __init__(
+        self, lookup: Lookup, root: str, library_folders: t.Sequence[str] = (), config_folders: t.Sequence[str] = ()
+    ) -> None:
+        self.lookup = lookup
+        self.root = root
+        self._library_folders = [folder for folder in library_folders if folder.startswith("/")]
+        self._config_folders = tuple(config_folders)
+        self._cached: list[str] | None = None
+
+    def version(self) -> str:
+        """The driver's version, by the name of its library; raises HostError where there is none."""
+        for stem in _VERSIONED:
+            for found in self.libraries(f"{stem}*.*"):
+                return _checked(posixpath.basename(found.host)[len(stem) :])
+        raise HostError(
+            f"There is no libcuda.so.VERSION of NVIDIA's driver below {self.root}. Install the driver, or name its"
+            " place with driver_root or library_search_paths."
+        )
+
+    def require(self, version: str) -> None:
+        """Raises HostError unless libraries of this version are there."""
+        _checked(version)
+        if not any(self.libraries(f"{stem}{version}") for stem in _VERSIONED):
+            raise HostError(
+                f"The NVIDIA driver that is loaded has version {version}, but there is no libcuda.so.{version} below"
+                f" {self.root}. Install the libraries of that version, restart the host if the driver was replaced"
+                " while it was loaded, or name their place with driver_root or library_search_paths."
+            )
+
+    def libraries(self, pattern: str) -> list[Found]:
+        """The libraries whose names match, links resolved, each once: by folders, and only then by ld.so.cache."""
+        if self._library_folders:
+            return self._resolved(self._matches(self._library_folders, pattern))
+        usual = [under(self.root, folder) for folder in LIBRARY_FOLDERS]
+        return self._resolved(self._matches(usual, pattern)) or self._resolved(self._cache_matches(pattern))
+
+    def library_folders(self, version: str) -> list[str]:
+        """Where libraries of this version are, from the driver's root on."""
+        return list(dict.fromkeys(posixpath.dirname(found.inside) for found in self.libraries(f"lib*.so.{version}")))
+
+    def in_folders(self, folders: t.Sequence[str], pattern: str) -> list[Found]:
+        """The libraries in ``folders``, given from the driver's root on, links resolved, each once."""
+        resolved = self._resolved(self._matches([under(self.root, folder) for folder in folders], pattern))
+        return [
+            Found(path, found.inside)
+            for found in resolved
+            for path in [under(self.root, found.inside)]
+            if self.lookup.is_file(path)
+        ]
+
+    def first(self, folders: t.Iterable[str], name: str) -> Found | None:
+        """The first file called ``name`` in ``folders``, given from the driver's root on; links are not resolved."""
+        for folder in folders:
+            inside = posixpath.join(folder, name)
+            path = under(self.root, inside)
+            if self.lookup.is_file(path):
+                return Found(path, inside)
+        return None
+
+    def config(self, name: str) -> str | None:
+        """The path on the host of a file that belongs to the configuration of something else."""
+        if self._config_folders:
+            candidates = [posixpath.join(folder, name) for folder in self._config_folders]
+        else:
+            candidates = [under(self.root, posixpath.join(folder, name)) for folder in CONFIG_FOLDERS]
+        return next((path for path in candidates if self.lookup.is_file(path)), None)
+
+    def program(self, name: str) -> Found | None:
+        for folder in PROGRAM_FOLDERS:
+            path = under(self.root, f"{folder}/{name}")
+            if self.lookup.is_program(path):
+                return Found(path, f"{folder}/{name}")
+        return None
+
+    def firmware(self, version: str) -> list[Found]:
+        """What the GPU's own processor is started with, from all folders in which the kernel looks for firmware."""
+        host = self.lookup.host
+        # An offline tree is not of the kernel that runs here.
+        kernel = host.read_text(_KERNEL).strip() or (os.uname().release if host.live else "")
+        folders = [host.read_text(_FIRMWARE_FOLDER).strip()]
+        for folder in ("/lib/firmware/updates", "/lib/firmware"):
+            folders += [f"{folder}/{kernel}" if kernel else "", folder]
+        found: dict[str, None] = {}
+        for folder in folders:
+            if folder.startswith("/"):
+                place = posixpath.normpath(folder)
+                found.update(dict.fromkeys(self.lookup.glob(under(self.root, f"{place}/nvidia/{version}"), "gsp*.bin")))
+        return [Found(path, without(self.root, path)) for path in found]
+
+    def soname(self, library: Found) -> str | None:
+        with self.lookup.open(library.host) as stream:
+            return read_soname(stream)
+
+    def machine(self, library: Found | None) -> str:
+        """The kernel's name of the machine that a library is for, of this one where that does not tell."""
+        if library is not None:
+            with self.lookup.open(library.host) as stream:
+                elf = read_elf(stream.read(HEAD))
+            if elf is not None and elf.machine in _MACHINES:
+                return _MACHINES[elf.machine]
+        return os.uname().machine
+
+    def _matches(self, folders: t.Iterable[str], pattern: str) -> list[str]:
+        return [path for folder in folders for path in self.lookup.glob(folder, pattern)]
+
+    def _cache_matches(self, pattern: str) -> list[str]:
+        """Those in ld.so.cache, and what their links lead over, by the name of each."""
+        if self._cached is None:
+            self._cached = [link for path in self._cache() for link in self._chain(under(self.root, path))]
+        expression = self.lookup.pattern(pattern)
+        return [path for path in self._cached if expression.match(posixpath.basename(path))]
+
+    def _cache(self) -> list[str]:
+        path = under(self.root, CACHE)
+        if not self.lookup.is_file(path):
+            return []
+        with self.lookup.open(path) as stream:
+            return cached_libraries(stream.read(MOST))
+
+    def _chain(self, path: str) -> list[str]:
+        chain: list[str] = []
+        while path not in chain and self.lookup.is_file(path):
+            chain.append(path)
+            target = self.lookup.link(path)
+            if target is not None:
+                path = posixpath.normpath(posixpath.join(posixpath.dirname(path), target))
+        return chain
+
+    def _resolved(self, paths: t.Iterable[str]) -> list[Found]:
+        real = dict.fromkeys(self.lookup.real(path) for path in paths)
+        return [Found(path, without(self.root, path)) for path in real if path is not None]
+
+
+def _checked(version: str) -> str:
+    """It becomes part of patterns and of paths."""
+    if not _VERSION.match(version):
+        raise HostError(f"{version!r} is no version of an NVIDIA driver. Install the driver again.")
+    return version

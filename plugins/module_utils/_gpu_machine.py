@@ -1,0 +1,223 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+# Private to this collection: the GPUs of a host and what MIG has made of them, as its driver tells.
+
+from __future__ import annotations
+
+import os
+import stat
+import typing as t
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._driver_files import DriverFiles
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, HostError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu_presence import VERSION_FILES, loaded_driver
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu_proc import (
+    SKIPPED_NAMES,
+    information,
+    normal_bus,
+)
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_lookup import Lookup
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._mig_capabilities import (
+    CAPABILITIES,
+    MIG_MINORS,
+    Capabilities,
+    instances,
+)
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._nvml import LIBRARY, UnusableNvmlError, ask
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._nvml import NvmlAnswer, NvmlGpu
+
+_NOT_ASKED = "NVML was not asked: it is left alone in offline trees, and where it is not wanted."
+_PCI = "/sys/bus/pci/devices"
+
+
+class MigDevice(t.NamedTuple):
+    """A part of a GPU: its number on that GPU, and the numbers of its GPU instance and its compute instance.
+
+    ``gfx`` says that it can draw, too.
+    """
+
+    # What tuples have of this name nobody needs.
+    index: int  # type: ignore[assignment]
+    uuid: str
+    gi: int
+    ci: int
+    gfx: bool
+
+
+class Gpu(t.NamedTuple):
+    """A GPU; ``index`` is NVML's, ``minor`` that of its device node, ``bus`` its PCI address in lower case.
+
+    The address has a domain of four digits, or of eight where four do not hold it.  ``uuid`` is empty where the driver
+    does not know it yet.  ``mig`` says that MIG mode is on, be it that there is no MIG device.
+    """
+
+    # What tuples have of this name nobody needs.
+    index: int  # type: ignore[assignment]
+    uuid: str
+    minor: int
+    bus: str
+    name: str
+    mig: bool
+    migs: tuple[MigDevice, ...]
+
+
+class Machine(t.NamedTuple):
+    """The GPUs of a host in NVML's order, and the driver's version; ``source`` is "nvml" or "proc"."""
+
+    version: str
+    gpus: tuple[Gpu, ...]
+    source: str
+    warnings: tuple[str, ...]
+
+
+class Fault(t.NamedTuple):
+    """Why a container cannot use a GPU, or one of its MIG devices; ``name`` as in CDI: 0, or 0:1."""
+
+    name: str
+    reason: str
+
+
+def machine(
+    host: HostRoot, driver_root: str = "/", use_nvml: bool | None = None, library_folders: t.Sequence[str] = ()
+) -> Machine:
+    """The GPUs of ``host``, whose driver's files are below ``driver_root``: by NVML, or else from /proc.
+
+    ``use_nvml`` is None for NVML wherever the host is live; ``library_folders`` as in DriverFiles.  Excluded GPUs and
+    graphics for a screen alone (SKIPPED_NAMES) are left out; the latter leave a gap in the indices.  An NVML that
+    cannot be used is a warning.
+
+    Raises HostError where NVML returns an error, where a GPU does not answer, where no driver is loaded, and where
+    there are MIG devices that only an NVML that cannot be used could tell of; ConfigurationError where a file of the
+    driver makes no sense.  These are never quietly fewer GPUs than there are.
+    """
+    answer, refusal = nvml_answer(host, driver_root, use_nvml, library_folders)
+    if answer is None:
+        return _from_proc(host, refusal)
+    for gpu in answer.gpus:
+        if gpu.failure:
+            raise HostError(f"GPU {gpu.index} ({gpu.bus or 'its address is unknown'}): {gpu.failure}")
+    gpus = tuple(_from_nvml(gpu) for gpu in answer.gpus if gpu.name not in SKIPPED_NAMES)
+    return Machine(answer.version, gpus, "nvml", ())
+
+
+def nvml_answer(
+    host: HostRoot, driver_root: str = "/", use_nvml: bool | None = None, library_folders: t.Sequence[str] = ()
+) -> tuple[NvmlAnswer | None, str]:
+    """What NVML tells, failures of single GPUs included, or None and why it was not asked; arguments as of machine().
+
+    Raises HostError where it returns an error, crashes or hangs.
+    """
+    if not (host.live if use_nvml is None else use_nvml):
+        return None, _NOT_ASKED
+    files = DriverFiles(Lookup(host), driver_root, library_folders)
+    libraries = [host.outer(found.host) for found in files.libraries(LIBRARY)]
+    refusals: list[str] = []
+    for library in libraries:
+        try:
+            return ask(library, SKIPPED_NAMES), ""
+        except UnusableNvmlError as error:
+            refusals.append(str(error))
+    return None, " ".join(refusals) or f"There is no {LIBRARY} below {driver_root}."
+
+
+def faults(host: HostRoot, found: Machine, dev_root: str = "/") -> list[Fault]:
+    """What of ``found`` no container can use, and why, as far as it is seen without waking a GPU.
+
+    Device nodes, those of MIG devices' capabilities too, may be missing or be something else, and the PCI bus may have
+    lost the GPU.  One that NVML has trouble with is not in ``found``: nvml_answer() tells of it.
+    """
+    told: list[Fault] = []
+    capabilities = Capabilities(host)
+    folder = f"{dev_root.rstrip('/')}/dev"
+    for gpu in found.gpus:
+        index, device = str(gpu.index), f"{_PCI}/{_kernel_address(gpu.bus)}"
+        if host.exists(_PCI) and not host.exists(device):
+            told.append(Fault(index, f"{device} is not there: the GPU is no longer on the PCI bus."))
+        nodes = [(index, f"nvidia{gpu.minor}", gpu.minor)]
+        for mig in gpu.migs:
+            name = f"{index}:{mig.index}"
+            try:
+                minors = capabilities.of(gpu.minor, mig.gi, mig.ci)
+            except GpufleetError as error:
+                told.append(Fault(name, str(error)))
+                continue
+            nodes += [(name, f"nvidia-caps/nvidia-cap{minor}", minor) for minor in minors]
+        told += [
+            Fault(name, trouble) for name, node, minor in nodes for trouble in _node(host, f"{folder}/{node}", minor)
+        ]
+    return told
+
+
+def _from_nvml(gpu: NvmlGpu) -> Gpu:
+    try:
+        bus = normal_bus(gpu.bus)
+    except ValueError:
+        raise HostError(f"NVML says that GPU {gpu.index} has the PCI address {gpu.bus!r}, which is none.") from None
+    return Gpu(gpu.index, gpu.uuid, gpu.minor, bus, gpu.name, gpu.mig, tuple(MigDevice(*mig) for mig in gpu.migs))
+
+
+def _from_proc(host: HostRoot, refusal: str) -> Machine:
+    driver = loaded_driver(host)
+    if driver is None:
+        raise HostError(
+            f"{VERSION_FILES[0]} is not there: no NVIDIA driver is loaded. Load it with modprobe nvidia, and look at"
+            f" the kernel's log if that fails. {refusal}"
+        )
+    if driver.version is None:
+        raise HostError(f"{driver.path} does not tell the driver's version. Load NVIDIA's driver again.")
+    _refuse_mig(host, refusal)
+    gpus = tuple(
+        Gpu(index, gpu.uuid, gpu.minor, gpu.bus, gpu.name, mig=False, migs=())
+        for index, gpu in enumerate(information(host))
+        if gpu.name not in SKIPPED_NAMES
+    )
+    return Machine(driver.version, gpus, "proc", tuple(_doubts(host, gpus, refusal)))
+
+
+def _refuse_mig(host: HostRoot, refusal: str) -> None:
+    """Raises HostError where there are MIG devices: /proc has neither their UUIDs nor their order."""
+    found = instances(host)
+    if found:
+        first = found[0]
+        raise HostError(
+            f"There are MIG devices ({CAPABILITIES}/gpu{first.minor}/mig/gi{first.gi}), of which only NVML tells."
+            f" {refusal} Let NVML be used, with {LIBRARY} in the loaded driver's version."
+        )
+
+
+def _doubts(host: HostRoot, gpus: t.Iterable[Gpu], refusal: str) -> t.Iterator[str]:
+    """What may be other than /proc makes it look."""
+    capable = host.exists(MIG_MINORS)
+    if capable or refusal != _NOT_ASKED:
+        blind = " A GPU in MIG mode that has no MIG devices is not told from a whole one." if capable else ""
+        yield f"The GPUs are listed from /proc, by their PCI addresses.{blind} {refusal}"
+    unknown = [str(gpu.index) for gpu in gpus if not gpu.uuid]
+    if unknown:
+        yield (
+            f"The driver does not know the UUID of GPU {', '.join(unknown)} yet, because nothing has used it since the"
+            " start. Run nvidia-smi -L once, or let nvidia-persistenced run."
+        )
+
+
+def _node(host: HostRoot, path: str, minor: int) -> t.Iterator[str]:
+    """What is wrong with a device node, if anything is."""
+    try:
+        status = os.stat(host.outer(path))
+    except (HostError, OSError):
+        yield f"{path} is not there."
+        return
+    if not stat.S_ISCHR(status.st_mode):
+        yield f"{path} is not a character device."
+    elif os.minor(status.st_rdev) != minor:
+        yield f"{path} has the minor number {os.minor(status.st_rdev)}, not {minor}."
+
+
+def _kernel_address(bus: str) -> str:
+    """The address as sysfs has it: the domain with as many digits as it needs, at least four."""
+    domain, rest = bus.split(":", 1)
+    return f"{int(domain, 16):04x}:{rest}"

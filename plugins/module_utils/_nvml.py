@@ -1,0 +1,388 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+# Private to this collection: what NVML, the library of NVIDIA's driver, tells of GPUs and MIG devices.
+#
+# The library is loaded into a process of its own: one that crashes, hangs in the kernel, or writes to standard output
+# does not take the task along.  Signatures, structures and numbers are those of nvml.h (NVML API reference).
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import resource
+import select
+import signal
+import time
+import typing as t
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, HostError
+
+if t.TYPE_CHECKING:
+    import ctypes
+
+LIBRARY = "libnvidia-ml.so.1"
+# How long NVML may take, in seconds: without persistence mode it wakes up every GPU, one after the other.
+PATIENCE = 180.0
+
+# More than any machine has: a number above is no answer.
+_MOST_GPUS, _MOST_MIGS, _MOST_BYTES = 1024, 1024, 1 << 22
+# What ends an answer: JSON has it nowhere, as it is written here.
+_WHOLE = b"\n"
+# Bytes that a text may need, with the null (NVML_DEVICE_UUID_V2_BUFFER_SIZE and the others).
+_TEXT = 96
+
+_NOT_SUPPORTED, _NOT_FOUND, _INVALID_ARGUMENT = 3, 6, 2
+# The profiles of GPU instances that have graphics: NVML_GPU_INSTANCE_PROFILE_1_SLICE_GFX, 2_, 4_ and, since NVML 595,
+# 3_SLICE_GFX.
+_GRAPHICS = (0xA, 0xB, 0xC, 0x11)
+
+_REBOOT = "Look at the kernel's log for NVRM and Xid; a restart of the host usually helps."
+_BUSY = "Free memory on the host, or end other processes."
+# What NVML's return values mean (nvmlReturn_t), and what to do.
+_MEANINGS = {
+    1: ("NVML is not initialised", _REBOOT),
+    2: ("an argument is invalid", "Use the NVML of the loaded driver."),
+    3: ("it is not supported", "Use the NVML of the loaded driver."),
+    4: ("the permission is missing", "Run the task as root (become: true)."),
+    9: ("the driver is not loaded", "Load it with modprobe nvidia, and look at the kernel's log if that fails."),
+    10: ("it took too long", _REBOOT),
+    11: ("the interrupt of a GPU is in trouble", _REBOOT),
+    12: ("a library of the driver is missing", "Install all of the driver's libraries, in one version."),
+    13: ("NVML lacks the function", "Use the NVML of the loaded driver."),
+    14: ("the GPU's inforom is corrupted", "The GPU needs its manufacturer's service."),
+    15: ("the GPU is lost: it has fallen off the bus", _REBOOT),
+    16: ("the GPU has to be reset", "Reset it with nvidia-smi --gpu-reset, or restart the host."),
+    17: ("the operating system refused", "See that the device nodes below /dev can be opened by root, here too."),
+    18: (
+        "the driver's library and its loaded kernel module are of different versions",
+        "Restart the host, or load the new module, so that both are of the version that is installed.",
+    ),
+    19: ("the GPU is in use", "Try again when nothing uses it."),
+    20: ("memory ran out", _BUSY),
+    999: ("an unknown error", _REBOOT),
+}
+
+
+class UnusableNvmlError(GpufleetError):
+    """The library cannot be loaded, or lacks a function: others have to be asked."""
+
+
+class NvmlMig(t.NamedTuple):
+    """A MIG device as NVML tells of it; ``gfx``: its GPU instance has graphics."""
+
+    # What tuples have of this name nobody needs.
+    index: int  # type: ignore[assignment]
+    uuid: str
+    gi: int
+    ci: int
+    gfx: bool
+
+
+class NvmlGpu(t.NamedTuple):
+    """A GPU as NVML tells of it; ``bus`` in NVML's own form.
+
+    Where ``failure`` tells what went wrong with it, the rest is what was known until then.
+    """
+
+    # What tuples have of this name nobody needs.
+    index: int  # type: ignore[assignment]
+    name: str = ""
+    uuid: str = ""
+    minor: int = -1
+    bus: str = ""
+    mig: bool = False
+    migs: tuple[NvmlMig, ...] = ()
+    failure: str = ""
+
+
+class NvmlAnswer(t.NamedTuple):
+    """What NVML knows: the driver's version, and all GPUs in its order."""
+
+    version: str
+    gpus: tuple[NvmlGpu, ...]
+
+
+def ask(library: str, skipped: t.Collection[str] = ()) -> NvmlAnswer:
+    """What the NVML in the file ``library`` tells; of GPUs with a name in ``skipped`` no more than that.
+
+    Raises UnusableNvmlError where it cannot be loaded or lacks a function, HostError where it returns an error that is
+    not one GPU's own, crashes, or takes longer than PATIENCE.
+    """
+    return _decoded(_in_process(lambda: _talk(library, skipped), library), library)
+
+
+def _decoded(text: bytes, library: str) -> NvmlAnswer:
+    answer = json.loads(text.decode())
+    if "unusable" in answer:
+        raise UnusableNvmlError(f"{library} cannot be used: {answer['unusable']}.")
+    if "error" in answer:
+        raise HostError(f"NVML ({library}): {answer['error']}")
+    gpus = (NvmlGpu(*gpu) for gpu in answer["gpus"])
+    # JSON has made lists of them.
+    return NvmlAnswer(
+        answer["version"], tuple(gpu._replace(migs=tuple(NvmlMig(*mig) for mig in gpu.migs)) for gpu in gpus)
+    )
+
+
+# -- the process that loads the library ----------------------------------------------------------------------------
+
+
+def _in_process(work: t.Callable[[], dict[str, t.Any]], library: str) -> bytes:
+    """What ``work`` returns in a process of its own, as JSON; raises HostError where that brings no answer."""
+    reading, writing = os.pipe()
+    try:
+        child = os.fork()
+    except OSError as error:
+        os.close(reading)
+        os.close(writing)
+        raise HostError(f"NVML cannot be asked: no process can be started ({error.strerror}). {_BUSY}") from error
+    if child == 0:
+        _be_child(writing, work)
+    os.close(writing)
+    try:
+        text, ended = _receive(reading)
+    finally:
+        os.close(reading)
+        status = _end(child)
+    if len(text) > _MOST_BYTES:
+        problem = "answers endlessly"
+    elif text.endswith(_WHOLE):
+        return text
+    elif not ended:
+        problem = f"did not answer within {PATIENCE:.0f} seconds"
+    else:
+        how = f"signal {os.WTERMSIG(status)}" if status and os.WIFSIGNALED(status) else "exit"
+        problem = f"ended its process by {how} before it had answered"
+    raise HostError(f"NVML ({library}) {problem}. {_REBOOT}")
+
+
+def _be_child(writing: int, work: t.Callable[[], dict[str, t.Any]]) -> t.NoReturn:
+    """Never returns, and never runs what the task has left for its end."""
+    status = 1
+    try:
+        with os.fdopen(_isolated(writing), "wb") as stream:
+            stream.write(json.dumps(work()).encode() + _WHOLE)
+        status = 0
+    finally:
+        # Not even with an error: its traceback would be the task's.
+        os._exit(status)
+
+
+def _isolated(writing: int) -> int:
+    """``writing`` under a number that it keeps, when all else that the task has open is left behind."""
+    for ending in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+        signal.signal(ending, signal.SIG_DFL)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    # Above the standard streams, which the task may not have; NVML starts nvidia-modprobe, which must not keep it open.
+    kept = fcntl.fcntl(writing, fcntl.F_DUPFD_CLOEXEC, 3)
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for number in range(3):
+        # What the library prints would spoil the task's own output.
+        os.dup2(nowhere, number)
+    # Among these is the task's lock, which must not be held by a process that hangs.
+    for number in [int(name) for name in os.listdir("/proc/self/fd")]:
+        if number > 2 and number != kept:
+            # One of them is gone already: it was open for this list.
+            with contextlib.suppress(OSError):
+                os.close(number)
+    return kept
+
+
+def _receive(reading: int) -> tuple[bytes, bool]:
+    """What was written, and whether that was all."""
+    deadline = time.monotonic() + PATIENCE
+    text = b""
+    while len(text) <= _MOST_BYTES:
+        ready, _writable, _exceptional = select.select([reading], [], [], max(0.0, deadline - time.monotonic()))
+        if not ready:
+            return text, False
+        piece = os.read(reading, 1 << 16)
+        if not piece:
+            return text, True
+        text += piece
+    return text, False
+
+
+def _end(child: int) -> int | None:
+    """The exit status of the process, None where it cannot even be killed: it hangs in the driver."""
+    for number in range(100):
+        found, status = os.waitpid(child, os.WNOHANG)
+        if found:
+            return status
+        if number == 50:
+            os.kill(child, signal.SIGKILL)
+        time.sleep(0.0005 if number < 50 else 0.02)
+    return None
+
+
+# -- in that process -----------------------------------------------------------------------------------------------
+
+
+class _ReturnedError(Exception):
+    """NVML returned ``code`` to ``call``."""
+
+    def __init__(self, call: str, code: int) -> None:
+        super().__init__(call, code)
+        meaning, advice = _MEANINGS.get(code, ("an error that this collection does not know", _REBOOT))
+        self.code = code
+        self.words = f"{call} returned {code}: {meaning}. {advice}"
+
+
+def _talk(library: str, skipped: t.Collection[str]) -> dict[str, t.Any]:
+    try:
+        nvml = _Nvml(library)
+    except (ImportError, OSError, AttributeError) as error:
+        # The loader's words are one line, with the path or the missing name.
+        return {"unusable": " ".join(str(error).split())}
+    try:
+        nvml.call("nvmlInit_v2")
+        version = nvml.text("nvmlSystemGetDriverVersion")
+        count = nvml.number("nvmlDeviceGetCount_v2")
+        if count > _MOST_GPUS:
+            return {"error": f"it tells of {count} GPUs, which no machine has. {_REBOOT}"}
+        gpus = [_gpu(nvml, index, skipped) for index in range(count)]
+        nvml.call("nvmlShutdown")
+    except _ReturnedError as error:
+        return {"error": error.words}
+    return {"version": version, "gpus": gpus}
+
+
+def _gpu(nvml: _Nvml, index: int, skipped: t.Collection[str]) -> NvmlGpu:
+    gpu = NvmlGpu(index)
+    try:
+        handle = nvml.handle("nvmlDeviceGetHandleByIndex_v2", index)
+        gpu = gpu._replace(name=nvml.text("nvmlDeviceGetName", handle))
+        if gpu.name in skipped:
+            return gpu
+        gpu = gpu._replace(bus=nvml.bus(handle))
+        gpu = gpu._replace(uuid=nvml.text("nvmlDeviceGetUUID", handle))
+        gpu = gpu._replace(minor=nvml.number("nvmlDeviceGetMinorNumber", handle))
+        mode = nvml.mig_mode(handle)
+        return gpu._replace(mig=mode == 1, migs=() if mode is None else _migs(nvml, handle))
+    except _ReturnedError as error:
+        return gpu._replace(failure=error.words)
+
+
+def _migs(nvml: _Nvml, gpu: ctypes.c_void_p) -> tuple[NvmlMig, ...]:
+    found: list[NvmlMig] = []
+    graphics: dict[int, bool] = {}
+    most = nvml.number("nvmlDeviceGetMaxMigDeviceCount", gpu)
+    if most > _MOST_MIGS:
+        raise _ReturnedError("nvmlDeviceGetMaxMigDeviceCount", 999)
+    for index in range(most):
+        try:
+            handle = nvml.handle("nvmlDeviceGetMigDeviceHandleByIndex", gpu, index)
+        except _ReturnedError as error:
+            if error.code in {_NOT_FOUND, _INVALID_ARGUMENT}:
+                continue
+            raise
+        gi = nvml.number("nvmlDeviceGetGpuInstanceId", handle)
+        ci = nvml.number("nvmlDeviceGetComputeInstanceId", handle)
+        if gi not in graphics:
+            graphics[gi] = nvml.profile_id(gpu, gi) in nvml.graphics_ids(gpu)
+        found.append(NvmlMig(index, nvml.text("nvmlDeviceGetUUID", handle), gi, ci, graphics[gi]))
+    return tuple(found)
+
+
+class _Nvml:
+    """The library; every method raises _ReturnedError where it returns one.
+
+    Raises OSError where it cannot be loaded, AttributeError where it lacks a function.
+    """
+
+    _FUNCTIONS = (
+        "nvmlInit_v2",
+        "nvmlShutdown",
+        "nvmlSystemGetDriverVersion",
+        "nvmlDeviceGetCount_v2",
+        "nvmlDeviceGetHandleByIndex_v2",
+        "nvmlDeviceGetUUID",
+        "nvmlDeviceGetName",
+        "nvmlDeviceGetMinorNumber",
+        "nvmlDeviceGetPciInfo_v3",
+        "nvmlDeviceGetMigMode",
+        "nvmlDeviceGetMaxMigDeviceCount",
+        "nvmlDeviceGetMigDeviceHandleByIndex",
+        "nvmlDeviceGetGpuInstanceId",
+        "nvmlDeviceGetComputeInstanceId",
+        "nvmlDeviceGetGpuInstanceById",
+        "nvmlGpuInstanceGetInfo",
+        "nvmlDeviceGetGpuInstanceProfileInfo",
+    )
+
+    def __init__(self, library: str) -> None:
+        # Only this process needs it, and some builds of Python lack it.
+        import ctypes  # noqa: PLC0415
+
+        self._c = ctypes
+        loaded = ctypes.CDLL(library)
+        self._functions = {name: getattr(loaded, name) for name in self._FUNCTIONS}
+        self._graphics: dict[int, frozenset[int]] = {}
+
+    def call(self, name: str, *arguments: t.Any) -> None:
+        code = int(self._functions[name](*arguments))
+        if code != 0:
+            raise _ReturnedError(name, code)
+
+    def text(self, name: str, *handle: t.Any) -> str:
+        buffer = self._c.create_string_buffer(_TEXT)
+        self.call(name, *handle, buffer, self._c.c_uint(_TEXT))
+        return buffer.value.decode("utf-8", "replace")
+
+    def number(self, name: str, *handle: t.Any) -> int:
+        found = self._c.c_uint()
+        self.call(name, *handle, self._c.byref(found))
+        return found.value
+
+    def handle(self, name: str, *arguments: t.Any) -> ctypes.c_void_p:
+        """Of the device or instance with the number that is the last of ``arguments``."""
+        found = self._c.c_void_p()
+        self.call(name, *arguments[:-1], self._c.c_uint(arguments[-1]), self._c.byref(found))
+        return found
+
+    def bus(self, gpu: ctypes.c_void_p) -> str:
+        # nvmlPciInfo_t: the short address (16 bytes), five numbers, the long address (32 bytes).
+        info = self._c.create_string_buffer(16 + 5 * 4 + 32)
+        self.call("nvmlDeviceGetPciInfo_v3", gpu, info)
+        return info.raw[36:].split(b"\0", 1)[0].decode("utf-8", "replace")
+
+    def mig_mode(self, gpu: ctypes.c_void_p) -> int | None:
+        """1 where MIG mode is on now, 0 where it is off, None where the GPU has no such mode."""
+        current, pending = self._c.c_uint(), self._c.c_uint()
+        try:
+            self.call("nvmlDeviceGetMigMode", gpu, self._c.byref(current), self._c.byref(pending))
+        except _ReturnedError as error:
+            if error.code == _NOT_SUPPORTED:
+                return None
+            raise
+        return current.value
+
+    def profile_id(self, gpu: ctypes.c_void_p, gi: int) -> int:
+        # nvmlGpuInstanceInfo_t: the device's handle, the instance's number, its profile's, its place (two numbers).
+        info = (self._c.c_uint * 6)()
+        self.call("nvmlGpuInstanceGetInfo", self.handle("nvmlDeviceGetGpuInstanceById", gpu, gi), info)
+        return int(info[3])
+
+    def graphics_ids(self, gpu: ctypes.c_void_p) -> frozenset[int]:
+        """The numbers that this GPU gives to its profiles with graphics, which differ from one model to another."""
+        key = gpu.value or 0
+        if key not in self._graphics:
+            found = [self._profile(gpu, number) for number in _GRAPHICS]
+            self._graphics[key] = frozenset(number for number in found if number is not None)
+        return self._graphics[key]
+
+    def _profile(self, gpu: ctypes.c_void_p, number: int) -> int | None:
+        # nvmlGpuInstanceProfileInfo_t: ten numbers, the first of which it is called by, and the memory (64 bits).
+        info = (self._c.c_uint * 12)()
+        try:
+            self.call("nvmlDeviceGetGpuInstanceProfileInfo", gpu, self._c.c_uint(number), info)
+        except _ReturnedError as error:
+            # Each GPU has some of them, each version of NVML knows some.
+            if error.code in {_NOT_SUPPORTED, _INVALID_ARGUMENT, _NOT_FOUND}:
+                return None
+            raise
+        return int(info[0])
