@@ -59,7 +59,7 @@ def specification() -> Iterator[str]:
     SPECIFICATION.write_text(
         f"containerEdits: {{hooks: [{{path: {HOME}/toolkit.versions/{current(DEST)}/nvidia-cdi-hook}}]}}"
     )
-    yield f"CDI specification {SPECIFICATION}"
+    yield f"file {SPECIFICATION}"
     SPECIFICATION.unlink()
     SPECIFICATION.parent.rmdir()
 
