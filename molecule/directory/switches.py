@@ -48,7 +48,7 @@ def watch(teller: Connection) -> None:
     """Look whether the runtime is there until somebody wants to hear how often that was so, and how often not."""
     there = gone = 0
     while not teller.poll():
-        for _ in range(1000):
+        for _look in range(1000):
             try:
                 os.stat(f"{DEST}/{RUNTIME}")
             except OSError:

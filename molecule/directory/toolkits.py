@@ -129,7 +129,7 @@ def start(dest: str) -> tuple[str, str]:
         )
     except OSError as error:
         return "", str(error)
-    version, _, rest = ended.stdout.partition(" ")
+    version, _blank, rest = ended.stdout.partition(" ")
     names = set(NAME.findall(rest))
     # The runtime itself, two variables, two programs that it finds, and three that its config.toml names.
     mentions = len(NAME.findall(rest))
