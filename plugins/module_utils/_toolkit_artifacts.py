@@ -239,6 +239,8 @@ def _part(root: HostRoot, place: _Place, label: str) -> Part:
         raise GpufleetError(f"{called} is not a regular file. Give a directory with the toolkit's own files.")
     machine = _checked_machine(called, head, status.st_size)
     name = posixpath.basename(root.resolve(place.path)) if place.library else place.name
+    # A library whose file is called like none goes by the name that programs ask for.
+    name = name if name.startswith("lib") or not place.library else place.name
     soname = place.name if place.library and name != place.name else ""
     return Part(name, outer, stat.S_IMODE(status.st_mode) & 0o755, status.st_size, machine, soname)
 

@@ -127,12 +127,9 @@ class SourceReader:
                 content = known(part.path, self._known.get(part.path), self._thorough)
             except OSError as error:
                 raise explain(part.path, "read", error) from error
-            # A library whose file is called like none goes by the name that programs ask for.
-            odd = bool(part.soname) and not part.name.startswith("lib")
-            name, soname = (part.soname, "") if odd else (part.name, part.soname)
-            parts.append(PartDigest(name, content.sha256, part.mode, part.size, part.machine, soname))
+            parts.append(PartDigest(part.name, content.sha256, part.mode, part.size, part.machine, part.soname))
             sources[part.path] = content
-            paths[name] = part.path
+            paths[part.name] = part.path
         return Source(tuple(parts), sources if remember else {}, lambda: paths)
 
 

@@ -330,3 +330,15 @@ def test_this_machine() -> None:
     check_machine(parts_for(kernel), HostRoot())
     with pytest.raises(GpufleetError):
         check_machine(parts_for(243), HostRoot())
+
+
+def test_a_library_whose_file_is_called_like_none(tmp_path: Path) -> None:
+    tree(tmp_path, "1.20.0")
+    (link,) = tmp_path.glob("usr/lib/*/libnvidia-container.so.1")
+    (link.parent / "libnvidia-container.so.1.20.0").rename(link.parent / "blob-77")
+    link.unlink()
+    link.symlink_to("blob-77")
+    found = {part.name: part.soname for part in find_parts(HostRoot.of(str(tmp_path), live=False), None, "it")}
+    assert found["libnvidia-container.so.1"] == ""
+    assert "blob-77" not in found
+    assert found["libnvidia-container-go.so.1.20.0"] == "libnvidia-container-go.so.1"
