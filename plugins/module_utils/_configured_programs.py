@@ -9,8 +9,7 @@ from __future__ import annotations
 import posixpath
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine_traces import leaves_trace
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import ENGINES
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine_traces import engines_on
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, MissingPackageError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_files import HostFiles
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import restart_note
@@ -46,17 +45,15 @@ def configured_programs(host: HostRoot, folders: t.Iterable[str]) -> dict[str, d
     """
     below = Below(host, folders)
     found = {}
-    for name in ENGINES:
-        if leaves_trace(name, host):
-            engine = ENGINES[name]()
-            installation = engine.inspect(host)
-            programs: dict[str, str | None] = {
-                runtime: path
-                for runtime, path in [*_in_files(engine, host, installation), *_in_flags(installation)]
-                if path is None or below(path)
-            }
-            if programs:
-                found[name] = programs
+    for engine in engines_on(host):
+        installation = engine.inspect(host)
+        programs: dict[str, str | None] = {
+            runtime: path
+            for runtime, path in [*_in_files(engine, host, installation), *_in_flags(installation)]
+            if path is None or below(path)
+        }
+        if programs:
+            found[engine.name] = programs
     return found
 
 
@@ -83,7 +80,7 @@ def unsettled_engines(host: HostRoot, folders: t.Iterable[str]) -> list[str]:
     """Running engines that still use, or may use, programs below ``folders``, whatever their files say by now; a
     sentence for each."""
     below = Below(host, folders)
-    return [words for name in ENGINES if leaves_trace(name, host) for words in _unsettled(ENGINES[name](), host, below)]
+    return [words for engine in engines_on(host) for words in _unsettled(engine, host, below)]
 
 
 def _unsettled(engine: Engine, host: HostRoot, below: Below) -> t.Iterator[str]:

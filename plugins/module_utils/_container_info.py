@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine_traces import leaves_trace
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import ENGINES
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine_traces import engines_on
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_files import HostFiles
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._planning import ask_version
@@ -50,8 +49,7 @@ def _describe_toolkit(host: HostRoot, run: Runner, directory: str) -> dict[str, 
 
 
 def _describe_engines(host: HostRoot, run: Runner) -> list[dict[str, t.Any]]:
-    found = [load() for name, load in ENGINES.items() if leaves_trace(name, host)]
-    return [_describe_engine(engine, host, run) for engine in found]
+    return [_describe_engine(engine, host, run) for engine in engines_on(host)]
 
 
 def _describe_engine(engine: Engine, host: HostRoot, run: Runner) -> dict[str, t.Any]:

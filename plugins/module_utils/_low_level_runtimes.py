@@ -10,8 +10,7 @@ import posixpath
 import re
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine_traces import leaves_trace
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import ENGINES
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine_traces import engines_on
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import (
     ConfigurationError,
     GpufleetError,
@@ -66,8 +65,7 @@ def low_level_runtimes(host: HostRoot) -> tuple[list[str], list[str]]:
     not on the host is left out with a warning, and so are the runtimes of an engine whose files cannot be read.
     Raises MissingPackageError where nothing can read them.
     """
-    engines = {name: load() for name, load in ENGINES.items() if leaves_trace(name, host)}
-    found = {name: _of_engine(engine, host) for name, engine in engines.items()}
+    found = {engine.name: _of_engine(engine, host) for engine in engines_on(host)}
     paths: list[str] = []
     for path in (path for one in found.values() for path in one.paths):
         if not any(host.same_program(path, known) for known in paths):

@@ -120,10 +120,10 @@ class DirectoryTask(Policies):
         if left:
             self.warn(f"{', '.join(left)} did not come with the toolkit, and stays.")
 
-    def warn(self, warning: str) -> None:
-        """Say something once."""
-        if warning not in self.warnings:
-            self.warnings.append(warning)
+    def current(self) -> Manifest | None:
+        """The current version, None where there is none or where it is not whole."""
+        name = self.store.current()
+        return None if name is None else self.store.manifest(name)
 
     def result(self, outcome: DirectoryOutcome) -> dict[str, t.Any]:
         """The module's result as documented, but for the diff of config.toml."""

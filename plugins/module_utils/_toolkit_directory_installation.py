@@ -80,7 +80,7 @@ class DirectoryInstallation(DirectoryTask):
         self._design = self._asked()
         if self.options.create_device_nodes and not self.host.live:
             raise HostError("Device nodes are those of a running kernel. Set create_device_nodes: false for a tree.")
-        reader = SourceReader(self.host, self._current(), thorough=self.options.thorough)
+        reader = SourceReader(self.host, self.current(), thorough=self.options.thorough)
         with contextlib.closing(reader):
             source = self._source(reader)
             plan = self._plan(source)
@@ -143,13 +143,8 @@ class DirectoryInstallation(DirectoryTask):
         files = [self.host.check_path("files", path) for path in options.files]
         return reader.packages(files, options.components, self.tools.unpack)
 
-    def _current(self) -> Manifest | None:
-        """The current version, None where there is none or where it is not whole."""
-        name = self.store.current()
-        return None if name is None else self.store.manifest(name)
-
     def _plan(self, source: Source) -> Plan:
-        name, before = self.store.current(), self._current()
+        name, before = self.store.current(), self.current()
         damage = None if before is None else self.store.damage(before, self.options.thorough)
         wanted = directory(source.parts, self._design, self.store.path(name or name_of(source, self._design)))
         build = before is None or damage is None or damage.something or wanted_differs(wanted, before)
@@ -214,8 +209,7 @@ class DirectoryInstallation(DirectoryTask):
         """Refuse to take programs away that engines are configured with."""
         there = plan.before.files if plan.before is not None else self.store.names_at_dest()
         lost = {name for name in there if name not in plan.wanted.entries}
-        policy = self.options.running_gpu_containers
-        if not lost or policy == "ignore":
+        if not lost:
             return
         found = programs_among(configured_programs(self.host, (self.store.dest, self.store.folder)), lost)
         if not found:
@@ -224,12 +218,7 @@ class DirectoryInstallation(DirectoryTask):
             f"Engines are configured with programs in {self.store.dest} that the source, or what is asked of it, does"
             f" not have: {', '.join(found)}. Their containers would not start."
         )
-        if policy == "fail":
-            raise HostError(
-                f"{problem} Choose other components, or configure the engines first; running_gpu_containers: warn goes"
-                " on nevertheless. Nothing was changed."
-            )
-        self.warn(problem)
+        self.object_to(problem, "Choose other components, or configure the engines first", problem)
 
     def _check_final_version(self, version: str | None) -> None:
         """The same when no more can be found out."""

@@ -12,7 +12,6 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._configured_progra
     configured_programs,
     unsettled_engines,
 )
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import HostError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._lock import host_lock
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_containers import mentioning
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_directory import (
@@ -38,7 +37,7 @@ class DirectoryRemoval(DirectoryTask):
             return DirectoryOutcome(changed=False)
         self._object(check_mode)
         if check_mode:
-            return self._outcome(self._current())
+            return self._outcome(self.current())
         with host_lock(self.host):
             if not self._something():
                 return DirectoryOutcome(changed=False)
@@ -49,10 +48,6 @@ class DirectoryRemoval(DirectoryTask):
         store = self.store
         former = store.has_former() and store.stranger() is None
         return former or bool(store.current() or store.names() or store.leftovers()) or store.is_empty()
-
-    def _current(self) -> Manifest | None:
-        name = self.store.current()
-        return None if name is None else self.store.manifest(name)
 
     def _object(self, check_mode: bool) -> None:
         """Raise what speaks for containers and engines that need the toolkit."""
@@ -84,18 +79,16 @@ class DirectoryRemoval(DirectoryTask):
             # A file says what an engine that starts would do, not what one does that runs.
             problem = " ".join(unsettled_engines(self.host, folders))
             advice = "Restart it first, so that it lets go of the runtimes there"
-        policy = self.options.running_gpu_containers
-        if not problem or policy == "ignore":
+        if not problem:
             return
-        if policy == "fail" and not check_mode:
-            raise HostError(
-                f"{self.store.dest} cannot be removed. {problem} {advice}; running_gpu_containers: warn goes on"
-                " nevertheless. Nothing was changed."
-            )
-        self.warn(f"{self.store.dest} is still needed. {problem} {advice}.")
+        warning = f"{self.store.dest} is still needed. {problem} {advice}."
+        if check_mode and self.options.running_gpu_containers != "ignore":
+            self.warn(warning)
+        else:
+            self.object_to(f"{self.store.dest} cannot be removed. {problem}", advice, warning)
 
     def _work(self) -> DirectoryOutcome:
-        store, before = self.writing(), self._current()
+        store, before = self.writing(), self.current()
         outcome = self._outcome(before)
         backups = []
         if before is not None:

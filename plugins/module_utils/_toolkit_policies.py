@@ -36,15 +36,22 @@ class Policies:
 
     def guard(self, containers: t.Sequence[str], harm: str, advice: str, remedy: str) -> None:
         """Raises HostError, or warns once, if a change does ``harm`` to containers."""
+        if containers:
+            problem = f"The containers {', '.join(containers)} {harm}"
+            self.object_to(problem, advice, f"{problem} {remedy}")
+
+    def object_to(self, problem: str, advice: str, warning: str) -> None:
+        """Raises HostError, or says ``warning`` once, for what would hurt containers."""
         policy = self._running_gpu_containers
-        if not containers or policy == "ignore":
-            return
-        problem = f"The containers {', '.join(containers)} {harm}"
         if policy == "fail":
             raise HostError(
                 f"{problem} {advice}; running_gpu_containers: warn goes on nevertheless. Nothing was changed."
             )
-        warning = f"{problem} {remedy}"
+        if policy == "warn":
+            self.warn(warning)
+
+    def warn(self, warning: str) -> None:
+        """Say something once."""
         if warning not in self.warnings:
             self.warnings.append(warning)
 
@@ -58,8 +65,7 @@ class Policies:
             return
         if policy == "fail":
             raise GpufleetError(f"{problem} Choose a newer version, or set minimum_version_policy: warn.")
-        if problem not in self.warnings:
-            self.warnings.append(problem)
+        self.warn(problem)
 
 
 def below_minimum(version: str, floor: str) -> str | None:

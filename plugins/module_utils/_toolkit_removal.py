@@ -98,12 +98,10 @@ class Removal(ToolkitTask):
         return Leavings(packages, config, cached, repository)
 
     def _warn_of_settings(self, path: str) -> None:
-        warning = (
+        self.warn(
             f"{path} stays, since nvidia_toolkit_config has settings in it. Run that with state: absent first, then"
             " this again."
         )
-        if warning not in self.warnings:
-            self.warnings.append(warning)
 
     def _preview(self, leavings: Leavings) -> None:
         preview = self.manager.preview(_purge(leavings))

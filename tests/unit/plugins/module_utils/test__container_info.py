@@ -11,7 +11,7 @@ import typing as t
 
 import pytest
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils import _container_info
+from ansible_collections.gpufleet.nvidia.plugins.module_utils import _container_info, _engine_traces
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._container_info import describe_host
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine_docker import DOCKER
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._planning import Options
@@ -32,7 +32,7 @@ NVIDIA = "/usr/bin/nvidia-container-runtime"
 
 @pytest.fixture
 def docker(monkeypatch: pytest.MonkeyPatch) -> t.Iterator[FakeDocker]:
-    monkeypatch.setattr(_container_info, "ENGINES", {"docker": lambda: DOCKER})
+    monkeypatch.setattr(_engine_traces, "ENGINES", {"docker": lambda: DOCKER})
     with docker_host() as made:
         yield made
 
