@@ -7,7 +7,7 @@ Every round plays each case once, one after the other, so that a machine whose s
 A case is a play that repeats its tasks, or a playbook that is repeated, as for so many hosts; the time of an empty play
 is taken off.  Quote the ratios, not the seconds.
 
-usage: python3 benchmarks/unchanged.py ANSIBLE_PLAYBOOK [rounds]
+usage, as root and with a Python that has pytest: python3 benchmarks/unchanged.py ANSIBLE_PLAYBOOK [rounds]
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+
+from cdi import make_importable
 
 REPEATS = 10
 ROUNDS = 7
@@ -52,6 +54,11 @@ DIRECTORY = """
       gpufleet.nvidia.nvidia_toolkit_install: {source: directory, src: /srv/toolkit, host_root: "{{ tree }}"}
 """
 
+CDI = """
+    - name: Describe the GPUs
+      gpufleet.nvidia.nvidia_cdi_spec: {host_root: "{{ tree }}/gpus"}
+"""
+
 # What roles without a module of their own do: look, read, merge with Jinja, ask the tool.
 DANCE = """
     - name: Look for the file
@@ -75,6 +82,7 @@ CASES = {
     "module": MODULE,
     "containerd": CONTAINERD,
     "directory": DIRECTORY,
+    "cdi": CDI,
     "dance": DANCE,
     "role": (
         "\n    - name: Run the role of site.yml\n"
@@ -85,7 +93,7 @@ CASES = {
     "site": (
         "\n- import_playbook: gpufleet.nvidia.site\n"
         '  vars: {nvidia_runtime_host_root: "{{ tree }}", nvidia_runtime_set_as_default: true,\n'
-        '         nvidia_toolkit_host_root: "{{ tree }}", nvidia_toolkit_source: existing}\n'
+        '         nvidia_toolkit_host_root: "{{ tree }}", nvidia_toolkit_source: existing, nvidia_cdi_enabled: false}\n'
     ),
 }
 # Seven programs and two libraries, 80 MB together.
@@ -107,6 +115,7 @@ def prepare(folder: Path) -> None:
     (tree / "etc/docker/daemon.json").write_text(configuration)
     program = Path(__file__).parents[1] / "tests/hosts/fixtures/elf_programs.py"
     subprocess.run([sys.executable, program, "tree", tree / "srv/toolkit", "1.20.0", str(SIZE)], check=True)
+    prepare_gpus(tree / "gpus")
     # Without its program: the role's case is that of a host with Docker alone.
     (tree / "etc/containerd/config.toml").write_text(CONFIG_TOML)
     for name, tasks in CASES.items():
@@ -115,6 +124,17 @@ def prepare(folder: Path) -> None:
         if name in PLAYBOOKS:
             head, tasks = "---", tasks.replace("{{ tree }}", str(tree))
         (folder / f"{name}.yml").write_text(head + (tasks * repeats if tasks else " []\n"))
+
+
+def prepare_gpus(tree: Path) -> None:
+    """A host with eight GPUs, whose device nodes only root can make."""
+    make_importable()
+    # Not before there are packages to import from.
+    from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.cdi_hosts import (  # noqa: PLC0415
+        CdiHost,
+    )
+
+    CdiHost(tree, count=8)
 
 
 def play(playbook: str, folder: Path, name: str) -> float:
@@ -158,6 +178,7 @@ def main() -> None:
         ("nvidia_runtime_config / stat, slurp, command", "module", "dance", 0.5),
         ("the same for containerd, unchanged / ping", "containerd", "ping", 1.5),
         ("nvidia_toolkit_install, a directory / ping", "directory", "ping", 1.5),
+        ("nvidia_cdi_spec, 8 GPUs / ping", "cdi", "ping", 1.6),
         ("whole role of site.yml, unchanged / ping", "role", "ping", None),
         ("whole role / stat, slurp, command", "role", "dance", None),
         ("whole playbook site.yml, unchanged / ping", "site", "ping", None),

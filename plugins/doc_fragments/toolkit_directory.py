@@ -92,4 +92,9 @@ options:
     description:
       - Internal, not for use in tasks. The controller puts into it what it offers with O(remote_src=false).
     type: dict
+  task_digest:
+    description:
+      - Internal, not for use in tasks. One word of the controller for this task, under which an answer that nothing had
+        to be done is kept for M(gpufleet.nvidia.nvidia_toolkit_unchanged).
+    type: str
 """

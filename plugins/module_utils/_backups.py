@@ -11,6 +11,7 @@ import os
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import BACKUP_DIR as BACKUP_DIR  # noqa: PLC0414
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._writing import (
     make_directories,
     remove_file,
@@ -20,7 +21,6 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._writing import (
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
 
-BACKUP_DIR = "/var/lib/gpufleet-nvidia/backups"
 KEPT = 5
 # What was recorded of a file when it was backed up stands beside the backup, under its name with this behind it.
 RECORD_SUFFIX = ".record"

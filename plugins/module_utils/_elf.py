@@ -156,8 +156,9 @@ def _name(library: t.BinaryIO, offset: int) -> str | None:
 
 
 def _read(library: t.BinaryIO, offset: int, length: int) -> bytes:
-    # Some systems refuse to seek behind this with an OSError.
-    if offset >= 1 << 62:
+    try:
+        library.seek(offset)
+    except (OSError, OverflowError, ValueError):
+        # Behind the largest file that the file system, or the machine, could have.
         return b""
-    library.seek(offset)
     return library.read(length)

@@ -10,7 +10,6 @@ import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._masking import mask_json
 
 if t.TYPE_CHECKING:
     from ansible.module_utils.basic import AnsibleModule
@@ -37,15 +36,22 @@ HOST_ROOT_OPTIONS: dict[str, dict[str, t.Any]] = {
 }
 # Filled by the action plugin (plugin_utils/_shipping.py); what travels is of no interest in a log.
 SHIPPED_OPTIONS: dict[str, dict[str, t.Any]] = {"shipped_tomlkit": {"type": "str", "no_log": True}}
+SHIPPED_YAML_OPTIONS: dict[str, dict[str, t.Any]] = {"shipped_yaml": {"type": "str", "no_log": True}}
 
 
 def accept_shipments(module: AnsibleModule) -> None:
     """Make importable what the controller has sent along."""
-    if module.params["shipped_tomlkit"]:
-        # A task for Docker need not wait for this import.
+    # Whoever was sent nothing need not wait for these imports.
+    if module.params.get("shipped_tomlkit"):
         from ansible_collections.gpufleet.nvidia.plugins.module_utils._tomlkit import offer  # noqa: PLC0415
 
         offer(module.params["shipped_tomlkit"])
+    if module.params.get("shipped_yaml"):
+        from ansible_collections.gpufleet.nvidia.plugins.module_utils._shipped import (  # noqa: PLC0415
+            offer as offer_package,
+        )
+
+        offer_package("yaml", module.params["shipped_yaml"])
 
 
 def host_of(module: AnsibleModule) -> HostRoot:
@@ -74,6 +80,18 @@ def run_in(module: AnsibleModule, limit: int | None = TIMEOUT) -> t.Callable[[li
         return int(status), str(output), str(errors)
 
     return run
+
+
+def run_pinned_in(
+    module: AnsibleModule, limit: int = TIMEOUT
+) -> t.Callable[[list[str], t.Mapping[str, str]], tuple[int, str, str]]:
+    """The same for programs whose output depends on their environment: they get the one that is given, and no more."""
+    run = run_in(module, limit)
+
+    def run_pinned(argv: list[str], environment: t.Mapping[str, str]) -> tuple[int, str, str]:
+        return run(["env", "-i", *(f"{name}={value}" for name, value in environment.items()), *argv])
+
+    return run_pinned
 
 
 def run_bytes_in(module: AnsibleModule) -> t.Callable[[list[str]], tuple[int, bytes, str]]:
@@ -122,7 +140,7 @@ def label_new_files(module: AnsibleModule, host: HostRoot, files: t.Sequence[Pla
 
 
 def diff_of(files: t.Sequence[PlannedFile], syntax: str) -> list[dict[str, str]]:
-    """One entry for each file, secrets hidden."""
+    """One entry for each file, secrets hidden; ``syntax`` is "json", "toml", or "plain" where there are none."""
     return [
         {
             "before_header": file.path if file.before is not None else f"{file.path} (absent)",
@@ -136,9 +154,13 @@ def diff_of(files: t.Sequence[PlannedFile], syntax: str) -> list[dict[str, str]]
 
 def _readable(content: bytes | None, syntax: str) -> str:
     text = (content or b"").decode("utf-8", "replace")
+    # An unchanged host need not wait for these imports, nor Docker's users for the second.
     if syntax == "json":
-        return mask_json(text)
-    # Docker's users need not wait for this import.
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._masking_toml import mask_toml  # noqa: PLC0415
+        from ansible_collections.gpufleet.nvidia.plugins.module_utils._masking import mask_json  # noqa: PLC0415
 
-    return mask_toml(text)
+        return mask_json(text)
+    if syntax == "toml":
+        from ansible_collections.gpufleet.nvidia.plugins.module_utils._masking_toml import mask_toml  # noqa: PLC0415
+
+        return mask_toml(text)
+    return text

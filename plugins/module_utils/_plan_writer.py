@@ -7,19 +7,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils import _backups
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import ENGINES, PARSED_FOLDERS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import HostError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._parsed_folders import (
+    CLOSED_FOLDERS,
+    WATCHED_FOLDERS,
+)
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import (
     STATE_DIR,
     FileRecord,
     digest,
+    load_readable_records,
     load_record,
-    load_records,
     record_path,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._writing import (
@@ -34,10 +36,9 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import PlannedFile
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
 
-# Beside the engines: the toolkit's own configuration, what its packages bring, and what they come from.
+# In whose names records are kept, beside the engines and CDI, which names its own: the toolkit's own configuration,
+# what its packages bring, and what they come from.
 TOOLKIT, PACKAGES, REPOSITORY = "toolkit", "packages", "repository"
-# All in whose names records are kept.
-RECORD_OWNERS = (*ENGINES, TOOLKIT, PACKAGES, REPOSITORY)
 
 CONFIG_MODE = 0o644
 _PRIVATE_DIRECTORY = 0o700
@@ -153,12 +154,7 @@ class PlanWriter:
         return record._replace(created_directories=tuple(dict.fromkeys([*record.created_directories, *made])))
 
     def _made_before(self) -> set[str]:
-        made: set[str] = set()
-        for owner in RECORD_OWNERS:
-            # Another owner's damaged record is for its own run to complain of.
-            with contextlib.suppress(HostError):
-                made.update(path for record in load_records(self.host, owner) for path in record.created_directories)
-        return made
+        return {path for record in load_readable_records(self.host) for path in record.created_directories}
 
     def _back_up(self, file: PlannedFile, record: FileRecord | None) -> list[dict[str, str | None]]:
         if self.purging:
@@ -179,8 +175,9 @@ class PlanWriter:
             if path != file.path and self.host.exists(path):
                 ceiling &= os.stat(self.host.outer(path)).st_mode
         # Files beside the main one are only read because of the folder that they are in.
-        beside = [] if file.path == self.main_path else [os.path.dirname(file.path)]
-        parsed = (*PARSED_FOLDERS, *beside)
+        folder = os.path.dirname(file.path)
+        beside = [] if file.path == self.main_path or folder in WATCHED_FOLDERS else [folder]
+        parsed = (*CLOSED_FOLDERS, *beside)
         owner = (record.uid, record.gid)
         replace_file(self.host, file.path, file.after, record.mode, owner, parsed=parsed, ceiling=ceiling)
 

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import json
 import posixpath
@@ -18,6 +19,8 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
 
 STATE_DIR = "/var/lib/gpufleet-nvidia/state"
+# Here, for who has nothing to write need not wait for the import of _backups.
+BACKUP_DIR = "/var/lib/gpufleet-nvidia/backups"
 
 _SCHEMA = 1
 _Kind = t.TypeVar("_Kind")
@@ -103,13 +106,13 @@ class FileRecord(t.NamedTuple):
                 gid=_of_type(int, fields["gid"]),
                 mode=int(_of_type(str, fields["mode"]), 8),
                 created_directories=tuple(_of_type(list, fields["created_directories"])),
-                written=tuple(_of_type(list, fields["written"])),
+                written=tuple(_of_type(str, word) for word in _of_type(list, fields["written"])),
                 exact=_of_type(bool, fields["exact"]),
                 created=_of_type(bool, fields["created"]),
                 main=_of_type(str, fields["main"]),
                 keys={tuple(_of_type(list, key["path"])): key["value"] for key in _of_type(list, fields["keys"])},
             )
-        except (KeyError, TypeError, ValueError) as error:
+        except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
             raise HostError(
                 f"{path} is damaged: it is not a record of this collection. Restore it from a backup, or move it"
                 " away; removal then takes out the NVIDIA entries only."
@@ -147,11 +150,19 @@ def load_record(host: HostRoot, engine: str, path: str) -> FileRecord | None:
 
 def load_records(host: HostRoot, engine: str) -> list[FileRecord]:
     """All records of one engine."""
-    names = [name for name in host.entries(STATE_DIR) if name.startswith(engine + "-") and name.endswith(".json")]
+    places = [where for where in _records(host) if posixpath.basename(where).startswith(engine + "-")]
+    contents = [(where, host.read(where)) for where in places]
+    return [FileRecord.from_bytes(where, content) for where, content in contents if content is not None]
+
+
+def load_readable_records(host: HostRoot) -> list[FileRecord]:
+    """All records that there are; a damaged one is for the run that it belongs to to complain of."""
     found = []
-    for name in names:
-        where = f"{STATE_DIR}/{name}"
-        content = host.read(where)
-        if content is not None:
-            found.append(FileRecord.from_bytes(where, content))
+    for where in _records(host):
+        with contextlib.suppress(HostError):
+            found.append(FileRecord.from_bytes(where, host.read(where) or b""))
     return found
+
+
+def _records(host: HostRoot) -> list[str]:
+    return [f"{STATE_DIR}/{name}" for name in host.entries(STATE_DIR) if name.endswith(".json")]

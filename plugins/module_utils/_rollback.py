@@ -11,8 +11,8 @@ import os
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils import _backups
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import PARSED_FOLDERS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, HostError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._parsed_folders import PARSED_FOLDERS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import (
     STATE_DIR,
     FileRecord,

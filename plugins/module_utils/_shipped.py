@@ -43,6 +43,8 @@ class Package(t.NamedTuple):
 # By the name under which the package is imported.
 PACKAGES: dict[str, Package] = {
     "tomlkit": Package("tomlkit", (0, 12), {(3, 8): "0.13"}),
+    # The last that supports Python 3.8 is still the last of all.
+    "yaml": Package("PyYAML", (5, 1), {(3, 8): "6.0"}),
 }
 
 _offered: dict[str, str] = {}
@@ -54,10 +56,16 @@ def offer(name: str, shipment: str | None) -> None:
         _offered[name] = shipment
 
 
+def shipped_sources(name: str) -> dict[str, str] | None:
+    """The sources of package ``name`` that the controller sent, by paths; None if it sent none."""
+    return dict(_open(name)["sources"]) if name in _offered else None
+
+
 def load(name: str) -> types.ModuleType:
     """Import the package ``name``: this host's own where it is recent enough, else the controller's, from memory.
 
-    Raises GpufleetError, which says what to install where, if there is neither.
+    Raises GpufleetError, which says what to install where, if there is neither; MissingPackageError, whose details name
+    the package as needed, if the controller has sent none.
     """
     package = PACKAGES[name]
     own = _import(name)
@@ -68,10 +76,13 @@ def load(name: str) -> types.ModuleType:
     python = f"{sys.version_info[0]}.{sys.version_info[1]}"
     lacking = f"The Python package {package} is needed: this host's Python {python} {found}, and the controller"
     if name not in _offered:
-        raise MissingPackageError(
+        missing = MissingPackageError(
             f"{lacking} sent none. Install it for the controller's Ansible (python3 -m pip install"
             f" {package.distribution}): it is then sent along, and hosts need nothing installed."
         )
+        # An action plugin that sends packages on demand looks for this.
+        missing.details = {"needed": name}
+        raise missing
     shipment = _open(name)
     if sys.version_info[:2] < tuple(shipment["python"]):
         series = package.last_for.get(sys.version_info[:2])

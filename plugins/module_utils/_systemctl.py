@@ -102,6 +102,17 @@ class Systemctl(t.NamedTuple):
         self.run(self.host.argv(["systemctl", "reset-failed", "--", self.unit, *self.companions]))
         self._tell("restart", "--no-block", "--", self.unit)
 
+    def run_through(self) -> None:
+        """Start a unit that does its work and ends, whatever its last start came to, and wait for its end."""
+        self.run(self.host.argv(["systemctl", "reset-failed", "--", self.unit]))
+        self._tell("restart", "--", self.unit)
+
+    def start(self) -> None:
+        self._tell("start", "--", self.unit)
+
+    def stop(self) -> None:
+        self._tell("stop", "--", self.unit)
+
     def reload(self) -> None:
         self._tell("reload", "--no-block", "--", self.unit)
 

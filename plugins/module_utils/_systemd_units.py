@@ -10,6 +10,7 @@ from __future__ import annotations
 import posixpath
 import re
 import shlex
+import types
 import typing as t
 
 if t.TYPE_CHECKING:
@@ -31,7 +32,9 @@ class Unit(t.NamedTuple):
     """One unit with its drop-ins; ``arguments`` is the command line of its ExecStart, program first.
 
     ``wrapper`` is what the unit starts instead of the program that was expected: then there are no ``arguments``, since
-    those are not the program's.
+    those are not the program's.  ``environment`` is what the unit sets, its files included.  ``wanted_by`` and
+    ``required_by`` are the units whose start brings this one, once it is enabled; ``before`` and ``after`` its place in
+    their order, as its files have it.
     """
 
     name: str
@@ -41,6 +44,11 @@ class Unit(t.NamedTuple):
     listen: tuple[str, ...] = ()
     slice: str = "system.slice"
     wrapper: str = ""
+    environment: t.Mapping[str, str] = types.MappingProxyType({})
+    wanted_by: tuple[str, ...] = ()
+    required_by: tuple[str, ...] = ()
+    before: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
 
     def flag_values(self, *names: str) -> list[str]:
         """The values of a flag, given under all its spellings: ``--name=v``, ``--name v``, ``-nv``, ``-n v``."""
@@ -66,6 +74,8 @@ class _Settings:
         self.environment: dict[str, str] = {}
         self.environment_files: list[str] = []
         self.slice = "system.slice"
+        self.install: dict[str, list[str]] = {"WantedBy": [], "RequiredBy": []}
+        self.order: dict[str, list[str]] = {"Before": [], "After": []}
 
     def assign(self, section: str, key: str, value: str) -> None:
         if section == "Service" and key == "ExecStart":
@@ -77,6 +87,11 @@ class _Settings:
             self.environment_files = [*self.environment_files, value] if value else []
         elif section == "Service" and key == "Slice" and value.endswith(".slice"):
             self.slice = value
+        elif section == "Install" and key in self.install:
+            self.install[key] = [*self.install[key], *value.split()] if value else []
+        elif section == "Unit" and key in self.order:
+            # The one list that an empty assignment does not reset (systemd.unit(5)).
+            self.order[key] += value.split()
         elif section == "Service" and key == "Environment":
             if not value:
                 self.environment = {}
@@ -88,15 +103,16 @@ def unit_name(name: str) -> str:
     return name if posixpath.splitext(name)[1] else f"{name}.service"
 
 
-def load_unit(host: HostRoot, name: str, program: str = "") -> Unit | None:
+def load_unit(host: HostRoot, name: str, program: str = "", without: str = "") -> Unit | None:
     """The unit ``name`` as its files describe it, None where there is none or it is masked.
 
     Its arguments are those of ``program``, if one is named: a shell or another wrapper around it keeps them to itself.
+    ``without`` is a drop-in that is left out.
     """
-    path = next((f"{folder}/{name}" for folder in UNIT_FOLDERS if host.is_there(f"{folder}/{name}")), None)
-    if path is None or _is_masked(host, path):
+    path = unit_file(host, name)
+    if path is None or is_masked(host, path):
         return None
-    drop_ins = _drop_ins(host, name)
+    drop_ins = [drop_in for drop_in in _drop_ins(host, name) if drop_in != without]
     settings = _Settings()
     for source in [path, *drop_ins]:
         for section, key, value in _assignments(host.read_text(source)):
@@ -105,13 +121,30 @@ def load_unit(host: HostRoot, name: str, program: str = "") -> Unit | None:
     for file in settings.environment_files:
         environment.update(_environment_file(host.read_text(file.lstrip("-"))))
     arguments = _arguments(settings.exec_start[-1] if settings.exec_start else "", environment)
-    unit = Unit(name, path, tuple(drop_ins), tuple(arguments), tuple(settings.listen), settings.slice)
+    unit = Unit(
+        name,
+        path,
+        tuple(drop_ins),
+        tuple(arguments),
+        tuple(settings.listen),
+        settings.slice,
+        environment=environment,
+        wanted_by=tuple(settings.install["WantedBy"]),
+        required_by=tuple(settings.install["RequiredBy"]),
+        before=tuple(settings.order["Before"]),
+        after=tuple(settings.order["After"]),
+    )
     if program and arguments and posixpath.basename(arguments[0]) != program:
         unit = unit._replace(arguments=(), wrapper=arguments[0])
     return unit
 
 
-def _is_masked(host: HostRoot, path: str) -> bool:
+def unit_file(host: HostRoot, name: str) -> str | None:
+    """The file of the unit ``name``, which may only mask it; None where there is none."""
+    return next((f"{folder}/{name}" for folder in UNIT_FOLDERS if host.is_there(f"{folder}/{name}")), None)
+
+
+def is_masked(host: HostRoot, path: str) -> bool:
     """A link to /dev/null or an empty file (systemd.unit(5)); an image may have no /dev."""
     return not host.exists(path) or host.resolve(path) == "/dev/null" or not host.read_text(path)
 

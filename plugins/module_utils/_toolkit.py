@@ -77,3 +77,5 @@ VERSIONS_SUFFIX = ".versions"
 
 # Where engines look for CDI specifications.
 SPECIFICATION_FOLDERS = ("/etc/cdi", "/var/run/cdi")
+# What they call GPUs there.
+GPU_KIND = "nvidia.com/gpu"

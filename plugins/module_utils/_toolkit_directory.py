@@ -10,8 +10,8 @@ from __future__ import annotations
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils import _backups
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import PARSED_FOLDERS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import HostError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._parsed_folders import PARSED_FOLDERS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import (
     DIRECTORY,
     LATER_PROGRAMS,
@@ -19,6 +19,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import (
     PROGRAMS,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_directory_plan import check_dest
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_observations import Observations
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_parts import open_vulnerabilities
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_policies import Policies
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_version_reading import VersionReader
@@ -102,8 +103,11 @@ class DirectoryTask(Policies):
         dest = host.check_path("dest", options.dest)
         check_dest(dest)
         self.store = VersionReader(host, dest)
+        # The host for whatever is looked at beside the versions themselves: what it answers is noted.
+        self.observations = Observations()
+        self.observed = self.observations.of(host)
         self.backup_dir = host.check_path("backup_dir", options.backup_dir)
-        _backups.check_backup_dir(host, self.backup_dir, (*PARSED_FOLDERS, dest, self.store.folder))
+        _backups.check_backup_dir(self.observed, self.backup_dir, (*PARSED_FOLDERS, dest, self.store.folder))
 
     def writing(self) -> VersionStore:
         """The versions, to be changed."""
@@ -124,6 +128,9 @@ class DirectoryTask(Policies):
         """The current version, None where there is none or where it is not whole."""
         name = self.store.current()
         return None if name is None else self.store.manifest(name)
+
+    def remember_answer(self, task: str, answer: t.Mapping[str, t.Any]) -> None:
+        """Keep the result of a run that found nothing to do, where the next one may ask for it."""
 
     def result(self, outcome: DirectoryOutcome) -> dict[str, t.Any]:
         """The module's result as documented, but for the diff of config.toml."""

@@ -14,6 +14,7 @@ import typing as t
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._runtime_set import is_nvidia_program
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import OWN_CONFIG_FILE, VERSIONS_SUFFIX
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_manifest import Entry
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_own_config import (
     RUNTIMES_KEY,
     Wanted,
@@ -29,34 +30,13 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_wrappers 
     wrapper,
 )
 
+if t.TYPE_CHECKING:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_manifest import PartDigest
+
 # The name that the hook had first, which engines' hook files may still call.
 _HOOK_LINK = "nvidia-container-toolkit"
 _UNUSABLE = ":;$"
 _CONFIG_MODE = 0o644
-
-
-class Entry(t.NamedTuple):
-    """One name in the directory of a version: a copy of ``part``, a text of ours, or a link to ``target``."""
-
-    mode: int
-    sha256: str = ""
-    part: str = ""
-    text: bytes = b""
-    target: str = ""
-
-
-class PartDigest(t.NamedTuple):
-    """One file of the toolkit as its source has it; ``soname`` is for a library known by another name too.
-
-    ``size`` in bytes, ``machine`` as in ELF headers.
-    """
-
-    name: str
-    sha256: str
-    mode: int
-    size: int
-    machine: int = 0
-    soname: str = ""
 
 
 class Design(t.NamedTuple):

@@ -11,7 +11,6 @@ import json
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import HostError
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_directory_plan import PartDigest
 
 if t.TYPE_CHECKING:
     import os
@@ -40,6 +39,16 @@ class Known(t.NamedTuple):
     identity: Identity
 
 
+class Entry(t.NamedTuple):
+    """One name in the directory of a version: a copy of ``part``, a text of ours, or a link to ``target``."""
+
+    mode: int
+    sha256: str = ""
+    part: str = ""
+    text: bytes = b""
+    target: str = ""
+
+
 class Installed(t.NamedTuple):
     """One name of an installation; a link has only a ``target``."""
 
@@ -48,6 +57,20 @@ class Installed(t.NamedTuple):
     gid: int
     known: Known | None
     target: str = ""
+
+
+class PartDigest(t.NamedTuple):
+    """One file of the toolkit as its source has it; ``soname`` is for a library known by another name too.
+
+    ``size`` in bytes, ``machine`` as in ELF headers.
+    """
+
+    name: str
+    sha256: str
+    mode: int
+    size: int
+    machine: int = 0
+    soname: str = ""
 
 
 class Manifest(t.NamedTuple):

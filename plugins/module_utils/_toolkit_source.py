@@ -17,32 +17,29 @@ import typing as t
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, HostError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_artifacts import find_parts
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_directory_plan import (
-    PartDigest,
-    content_digest,
-    version_in,
-)
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_directory_plan import content_digest, version_in
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_manifest import PartDigest
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_observations import Observations
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_scratch import PREFIX, abandoned
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._tree_files import create, known
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._writing import explain
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_directory_plan import Design
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_manifest import Known, Manifest
-
-
-# What folders for unpacked packages are called, before the number of their process.
-_SCRATCH = "gpufleet-toolkit-"
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_manifest import Identity, Known, Manifest
 
 
 class Source(t.NamedTuple):
     """The parts, the files that they are made of, and how to come by their contents.
 
-    ``sources`` are to be remembered.  ``fetch`` gives the paths of the parts by their names, for this process.
+    ``sources`` are to be remembered, ``files`` the same by their paths for this process.  ``fetch`` gives the paths of
+    the parts by their names, for this process.
     """
 
     parts: tuple[PartDigest, ...]
     sources: t.Mapping[str, Known]
     fetch: t.Callable[[], t.Mapping[str, str]]
+    files: t.Mapping[str, Identity] = {}
 
 
 class Sent(t.NamedTuple):
@@ -59,17 +56,27 @@ class NotSentError(GpufleetError):
 class SourceReader:
     """Reads one source; what is unpacked for it goes when this is closed.
 
-    ``before`` is the installation as it stands, ``thorough`` that nothing of it is believed.
+    ``before`` is the installation as it stands, ``thorough`` that nothing of it is believed.  What is seen of the host
+    beside the files themselves goes into ``observations``.
     """
 
-    def __init__(self, host: HostRoot, before: Manifest | None, *, thorough: bool) -> None:
-        self._host = host
+    def __init__(
+        self,
+        host: HostRoot,
+        before: Manifest | None,
+        *,
+        thorough: bool,
+        observations: Observations | None = None,
+    ) -> None:
+        self._observations = observations or Observations()
+        self._host = self._observations.of(host)
         self._known: t.Mapping[str, Known] = {} if before is None else before.sources
         self._before = before
         self._thorough = thorough
         self._stack = contextlib.ExitStack()
         with contextlib.suppress(OSError):
-            _sweep_scratch(tempfile.gettempdir())
+            for path in abandoned(tempfile.gettempdir()):
+                shutil.rmtree(path, ignore_errors=True)
 
     def close(self) -> None:
         """Remove what was unpacked."""
@@ -80,28 +87,30 @@ class SourceReader:
         outer = self._host.outer(src)
         if not os.path.isdir(outer):
             raise HostError(f"src {src} is not a directory on the host. Give the one that holds usr/bin and usr/lib.")
-        return self._tree(outer, components, src, remember=True)
+        return self._tree(self._observations.of(HostRoot.of(outer, live=False)), components, src)
 
     def packages(
         self, files: t.Sequence[str], components: t.Sequence[str] | None, unpack: t.Callable[[list[str], str], None]
     ) -> Source:
         """Packages on the host, which ``unpack`` puts into a folder; both by paths for this process."""
         sources: dict[str, Known] = {}
-        for path in files:
+        outers = {path: self._host.outer(path) for path in files}
+        for path, outer in outers.items():
             try:
-                sources[path] = known(self._host.outer(path), self._known.get(path), self._thorough)
+                sources[path] = known(outer, self._known.get(path), self._thorough)
             except OSError as error:
                 raise explain(path, "read", error) from error
+        read = {outers[path]: known.identity for path, known in sources.items()}
 
         def unpacked() -> Source:
             folder = self._folder()
-            unpack([self._host.outer(path) for path in files], folder)
-            return self._tree(folder, components, "What the packages hold", remember=False)
+            unpack([outers[path] for path in files], folder)
+            return self._tree(HostRoot.of(folder, live=False), components, "What the packages hold")
 
         before = self._before
         if before is not None and before.components == components and _digests(before.sources) == _digests(sources):
-            return Source(before.parts, sources, lambda: unpacked().fetch())
-        return unpacked()._replace(sources=sources)
+            return Source(before.parts, sources, lambda: unpacked().fetch(), read)
+        return unpacked()._replace(sources=sources, files=read)
 
     def sent(self, sent: Sent) -> Source:
         """What the controller has.  Raises NotSentError from ``fetch`` unless it was sent."""
@@ -116,13 +125,13 @@ class SourceReader:
     def _folder(self) -> str:
         """An empty one of this machine, which goes with this reader; a tree may have none for such purposes."""
         try:
-            return self._stack.enter_context(tempfile.TemporaryDirectory(prefix=f"{_SCRATCH}{os.getpid()}-"))
+            return self._stack.enter_context(tempfile.TemporaryDirectory(prefix=f"{PREFIX}{os.getpid()}-"))
         except OSError as error:
             raise explain(f"A directory for the toolkit in {tempfile.gettempdir()}", "made", error) from error
 
-    def _tree(self, outer: str, components: t.Sequence[str] | None, label: str, *, remember: bool) -> Source:
+    def _tree(self, root: HostRoot, components: t.Sequence[str] | None, label: str) -> Source:
         parts, sources, paths = [], {}, {}
-        for part in find_parts(HostRoot.of(outer, live=False), components, label):
+        for part in find_parts(root, components, label):
             try:
                 content = known(part.path, self._known.get(part.path), self._thorough)
             except OSError as error:
@@ -130,18 +139,8 @@ class SourceReader:
             parts.append(PartDigest(part.name, content.sha256, part.mode, part.size, part.machine, part.soname))
             sources[part.path] = content
             paths[part.name] = part.path
-        return Source(tuple(parts), sources if remember else {}, lambda: paths)
-
-
-def _sweep_scratch(place: str) -> None:
-    """Remove what runs have left that were killed while they unpacked."""
-    for entry in os.scandir(place):
-        pid = entry.name[len(_SCRATCH) :].partition("-")[0] if entry.name.startswith(_SCRATCH) else ""
-        if not pid.isdigit() or os.path.exists(f"/proc/{pid}") or not os.path.exists("/proc/self"):
-            continue
-        # In a place where all may write, others' are left alone, and so are links.
-        if entry.is_dir(follow_symlinks=False) and entry.stat(follow_symlinks=False).st_uid == os.geteuid():
-            shutil.rmtree(entry.path, ignore_errors=True)
+        files = {path: content.identity for path, content in sources.items()}
+        return Source(tuple(parts), sources, lambda: paths, files)
 
 
 def _digests(sources: t.Mapping[str, Known]) -> dict[str, str]:

@@ -77,10 +77,13 @@ class VersionReader:
 
     def manifest(self, name: str) -> Manifest | None:
         """What a version is; None if it does not say, so that it is not whole.  Raises HostError."""
-        path = f"{self.path(name)}/{NAME}"
-        content = self.host.read(path)
-        found = None if content is None else Manifest.from_bytes(path, content)
+        content = self.manifest_bytes(name)
+        found = None if content is None else Manifest.from_bytes(self._manifest_path(name), content)
         return found if found is not None and found.name == name else None
+
+    def manifest_bytes(self, name: str) -> bytes | None:
+        """The same as it is written down.  Raises HostError."""
+        return self.host.read(self._manifest_path(name))
 
     def names(self) -> list[str]:
         """All versions, whole or not; what somebody else put there is none."""
@@ -141,6 +144,9 @@ class VersionReader:
         return Damage(tuple(changed), tuple(sorted(found.difference(folders, manifest.files))), fresh)
 
     # -- helpers, also for those who write -------------------------------------------------------------------------
+
+    def _manifest_path(self, name: str) -> str:
+        return f"{self.path(name)}/{NAME}"
 
     def _outer(self, name: str) -> str:
         return os.path.join(self.host.outer(self.folder), name).rstrip("/")

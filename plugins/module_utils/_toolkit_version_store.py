@@ -49,7 +49,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._writing import (
 )
 
 if t.TYPE_CHECKING:
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_directory_plan import Entry
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_manifest import Entry
 
     # Gives the first path, which is there, the SELinux label that the policy has for the second; both for this process.
     Label = t.Callable[[str, str], None]

@@ -14,10 +14,7 @@ import re
 import stat
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_manifest import Identity, Installed, Known
-
-if t.TYPE_CHECKING:
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_directory_plan import Entry
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_manifest import Entry, Identity, Installed, Known
 
 _CHUNK = 1 << 20
 _FOLDER_MODE = 0o755

@@ -110,6 +110,7 @@ def replace_file(
         if ceiling != _ANY_MODE:
             os.fchmod(handle, os.fstat(handle).st_mode & ceiling)
 
+    _require_file(path, outer, "written")
     stage = _stage(folder, [host.outer(name) for name in parsed])
     try:
         _sweep(folder)
@@ -132,6 +133,7 @@ def prepare_file(
     The name is always the same, so that what a killed run has left is found again.
     """
     outer = host.outer(path)
+    _require_file(path, outer, "prepared")
     stage = _stage(os.path.dirname(outer), [host.outer(name) for name in parsed])
     ready = os.path.join(stage, _PREFIX + os.path.basename(outer) + _READY)
     try:
@@ -172,6 +174,27 @@ def scratch_folder(host: HostRoot, purpose: str) -> t.Iterator[tuple[str, str]]:
         yield outer, f"{SCRATCH}/{os.path.basename(outer)}"
     finally:
         shutil.rmtree(outer, ignore_errors=True)
+
+
+def _require_file(path: str, outer: str, doing: str) -> None:
+    """Raises HostError where something else than a file would go: /dev/null, to which a link may lead, above all."""
+    try:
+        mode = os.lstat(outer).st_mode
+    except OSError:
+        # Whatever is wrong here comes up again where it is written.
+        return
+    # A folder is in nobody's way by mistake, and the system's own words tell of it.
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+        raise HostError(
+            f"{path} cannot be {doing}: it is, or leads to, {_kind(mode)}, which is no file. If a link leads there,"
+            " remove the link (a unit's: systemctl unmask); else move it away."
+        )
+
+
+def _kind(mode: int) -> str:
+    if stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
+        return "a device"
+    return "a socket" if stat.S_ISSOCK(mode) else "a pipe" if stat.S_ISFIFO(mode) else "something special"
 
 
 def _replace_by_way_of(stage: str, outer: str, content: bytes, dress: t.Callable[[int, str], None]) -> None:
@@ -230,6 +253,7 @@ def set_access(host: HostRoot, path: str, mode: int, owner: tuple[int, int] | No
 def remove_file(host: HostRoot, path: str) -> None:
     """Remove ``path`` (a link's target, not the link); no error where there is none."""
     outer = host.outer(path)
+    _require_file(path, outer, "removed")
     try:
         os.unlink(outer)
         sync_folder(os.path.dirname(outer))

@@ -2,7 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-# Private to this collection: the action behind every module that reads an engine's configuration.
+# Private to this collection: the action behind every module that reads what some hosts need a package for: the
+# configuration of an engine, CDI specifications.
 
 from __future__ import annotations
 
@@ -27,15 +28,39 @@ class ShippingAction(NormalActionModule):
     """
 
     def packages(self) -> tuple[str, ...]:
-        """The packages that a host may lack for this task."""
+        """The packages that travel with this task in any case."""
         return PACKAGES_OF_ENGINE.get(str(self._task.args.get("engine")), ())
 
+    def packages_on_demand(self) -> tuple[str, ...]:
+        """Those that travel only to a host that lacks them.
+
+        The module must have changed nothing when it fails for want of one, with its name as the result ``needed``
+        (MissingPackageError), for it is then run again.  In the background it cannot be: there these travel at once.
+        """
+        return ()
+
     def _execute_module(self, *args: t.Any, **kwargs: t.Any) -> dict[str, t.Any]:
-        module_args = dict(self._task.args)
-        for name in self.packages():
-            shipment = packed(name, constants.DEFAULT_LOCAL_TMP)  # type: ignore[attr-defined]
-            if shipment is not None:
-                module_args[f"shipped_{name}"] = shipment
-        kwargs["module_args"] = module_args
-        result: dict[str, t.Any] = super()._execute_module(*args, **kwargs)
+        on_demand = self.packages_on_demand()
+        names = [*self.packages(), *(on_demand if kwargs.get("wrap_async") else ())]
+        module_args = {**self._task.args, **_shipments(names)}
+        while True:
+            # Ansible adds to the dictionary that it is given.
+            result: dict[str, t.Any] = super()._execute_module(*args, **{**kwargs, "module_args": dict(module_args)})
+            needed = result.get("needed")
+            if needed not in on_demand or needed in names:
+                break
+            names.append(needed)
+            shipments = _shipments([needed])
+            if not shipments:
+                break
+            module_args.update(shipments)
+        if needed in names:
+            # It is between the module and this.
+            del result["needed"]
         return result
+
+
+def _shipments(names: t.Iterable[str]) -> dict[str, str]:
+    """The options for those of the packages that the controller has."""
+    packages = {name: packed(name, constants.DEFAULT_LOCAL_TMP) for name in names}  # type: ignore[attr-defined]
+    return {f"shipped_{name}": shipment for name, shipment in packages.items() if shipment is not None}

@@ -22,8 +22,7 @@ import typing as t
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import HostError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_artifacts import Part, find_parts
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_directory_plan import PartDigest
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_manifest import Identity
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_manifest import Identity, PartDigest
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_unpacking import unpack
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._tree_files import digest_of
 

@@ -155,6 +155,16 @@ def test_garbled_libraries(noise: bytes, place: int, segments: bool) -> None:
     read_soname(io.BytesIO(b"\x7fELF\x02\x01" + noise + bytes(64)))
 
 
+@pytest.mark.parametrize("place", [1 << 45, 1 << 61, (1 << 64) - 1])
+def test_places_behind_every_file(tmp_path: Path, place: int) -> None:
+    # Not every file system can look there; what cannot be read there is not there.
+    content = bytearray(elf("libcuda.so.1", sections=False))
+    struct.pack_into("<Q", content, 32, place)
+    (tmp_path / "lib").write_bytes(content)
+    with open(tmp_path / "lib", "rb") as stream:
+        assert read_soname(stream) is None
+
+
 def test_only_what_is_needed_is_read() -> None:
     class Counting(io.BytesIO):
         read_bytes = 0

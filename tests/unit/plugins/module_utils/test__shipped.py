@@ -15,7 +15,13 @@ import zlib
 import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils import _shipped, _tomlkit
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_yaml import parse
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import (
+    ConfigurationError,
+    GpufleetError,
+    MissingPackageError,
+)
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import accept_shipments
 from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._packing import pack
 
 HERE = f"{sys.version_info[0]}.{sys.version_info[1]}"
@@ -130,17 +136,21 @@ class TestFromTheController:
         _tomlkit.load()
         assert (sys.path, sys.meta_path, sys.path_hooks) == ways
 
-    def test_a_compiled_package_comes_without_its_compiled_part(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setitem(_shipped.PACKAGES, "yaml", _shipped.Package("PyYAML", (5, 4), {}))
-        sys.meta_path.pop(0)
-        pytest.importorskip("yaml")
-        shipment = pack("yaml")
-        forget("yaml")
-        sys.meta_path.insert(0, Absent("yaml", "_yaml"))
-        _shipped.offer("yaml", shipment)
+    def test_a_compiled_package_comes_without_its_compiled_part(self) -> None:
+        _shipped.offer("yaml", on_controller("yaml"))
         yaml: t.Any = _shipped.load("yaml")
         assert yaml.safe_load("a: [1, two]") == {"a": [1, "two"]}
         assert yaml.__with_libyaml__ is False
+        assert yaml.__spec__.origin == "<controller>/yaml/__init__.py"
+        assert _shipped.load("yaml") is yaml
+
+    def test_specifications_are_read_with_it(self) -> None:
+        with pytest.raises(MissingPackageError):
+            parse("x.yaml", b"a: 1")
+        _shipped.offer("yaml", on_controller("yaml"))
+        assert parse("x.yaml", b"a:\t[0:1, {b: 'c'}]") == {"a": ["0:1", {"b": "c"}]}
+        with pytest.raises(ConfigurationError, match=r"x.yaml, line 1, column \d+: the file is not YAML"):
+            parse("x.yaml", b"a: 'b")
 
 
 class TestWhichOne:
@@ -197,6 +207,16 @@ class TestErrors:
             " along, and hosts need nothing installed."
         )
 
+    def test_an_action_learns_which_one_is_needed(self) -> None:
+        with pytest.raises(MissingPackageError) as caught:
+            _shipped.load("made_up")
+        assert caught.value.details == {"needed": "made_up"}
+        # What another one would not mend is no reason to send it.
+        _shipped.offer("made_up", shipment_of({}, "8.0", (3, 99)))
+        with pytest.raises(GpufleetError) as other:
+            _shipped.load("made_up")
+        assert not other.value.details
+
     def test_the_hosts_own_is_too_old(self) -> None:
         install("made_up", "0.9.1")
         assert f"this host's Python {HERE} has only 0.9.1, and the controller sent none." in message_of("made_up")
@@ -244,3 +264,25 @@ def test_the_last_tomlkit_for_python_3_8() -> None:
     assert _shipped.PACKAGES["tomlkit"].last_for == {(3, 8): "0.13"}
     assert not _shipped.PACKAGES["tomlkit"].accepts("0.11.8")
     assert _shipped.PACKAGES["tomlkit"].accepts("0.12.0")
+
+
+def test_pyyaml_since_5_1() -> None:
+    assert not _shipped.PACKAGES["yaml"].accepts("3.13")
+    assert _shipped.PACKAGES["yaml"].accepts("5.1")
+    assert _shipped.PACKAGES["yaml"].accepts("6.0.3")
+
+
+@pytest.mark.parametrize(
+    ("params", "sent"),
+    [
+        ({}, {}),
+        ({"shipped_tomlkit": None, "shipped_yaml": None}, {}),
+        ({"shipped_yaml": "<yaml>"}, {"yaml": "<yaml>"}),
+        ({"shipped_tomlkit": "<tomlkit>", "shipped_yaml": None}, {"tomlkit": "<tomlkit>"}),
+        ({"shipped_tomlkit": "<tomlkit>", "shipped_yaml": "<yaml>"}, {"tomlkit": "<tomlkit>", "yaml": "<yaml>"}),
+    ],
+)
+def test_a_module_takes_what_it_was_sent(params: dict[str, str | None], sent: dict[str, str]) -> None:
+    accept_shipments(t.cast("t.Any", types.SimpleNamespace(params=params)))
+    assert _shipped._offered.get("yaml") == sent.get("yaml")
+    assert _tomlkit._offered == [text for name, text in sent.items() if name == "tomlkit"]

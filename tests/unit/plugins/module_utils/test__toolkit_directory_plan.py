@@ -13,12 +13,12 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_document imp
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_directory_plan import (
     Design,
     Directory,
-    PartDigest,
     check_dest,
     check_runtime,
     content_digest,
     directory,
 )
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_manifest import PartDigest
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_own_config import Wanted
 from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.toolkit_directories import CONFIG, DEST
 

@@ -22,9 +22,14 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import (
     PROGRAMS,
     REPOSITORY_FILES,
 )
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_directory_plan import Entry
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_info import describe_toolkit
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_manifest import NAME, Identity, Known, Manifest
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_manifest import (
+    NAME,
+    Entry,
+    Identity,
+    Known,
+    Manifest,
+)
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_version_store import VersionStore
 
 if t.TYPE_CHECKING:

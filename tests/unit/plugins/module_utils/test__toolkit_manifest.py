@@ -10,12 +10,12 @@ import typing as t
 import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import HostError
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_directory_plan import PartDigest
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_manifest import (
     Identity,
     Installed,
     Known,
     Manifest,
+    PartDigest,
 )
 
 KNOWN = Known("ab" * 32, Identity(7, 10**18 + 1, 10**18 + 2, 42))

@@ -11,7 +11,7 @@ import typing as t
 
 import pytest
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_directory_plan import Entry
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_manifest import Entry
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._tree_files import (
     create,
     digest_of,

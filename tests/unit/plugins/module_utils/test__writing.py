@@ -19,6 +19,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._writing import (
     make_directories,
     missing_directories,
+    prepare_file,
     remove_empty_directories,
     remove_file,
     replace_file,
@@ -453,6 +454,23 @@ def test_remove_file(file: Path, host: HostRoot) -> None:
     remove_file(host, "/none/file")
     with pytest.raises(HostError, match=r"^/etc cannot be removed: "):
         remove_file(host, "/etc")
+
+
+@pytest.mark.parametrize("link", [False, True])
+def test_what_is_no_file_is_not_replaced(tmp_path: Path, host: HostRoot, link: bool) -> None:
+    (tmp_path / "dev").mkdir()
+    os.mkfifo(tmp_path / "dev/null")
+    (tmp_path / "etc/masked").symlink_to("/dev/null")
+    path = "/etc/masked" if link else "/dev/null"
+    for work in (
+        lambda: replace_file(host, path, b"new", 0o644),
+        lambda: prepare_file(host, path, b"new", 0o644, None, parsed=()),
+        lambda: remove_file(host, path),
+    ):
+        with pytest.raises(HostError, match=f"^{path} cannot be .* a pipe, which is no file.* remove the link"):
+            work()
+    assert stat.S_ISFIFO((tmp_path / "dev/null").stat().st_mode)
+    assert os.listdir(tmp_path / "dev") == ["null"]
 
 
 def test_directories_are_made_with_their_modes_and_go_when_empty(tmp_path: Path, host: HostRoot) -> None:

@@ -73,8 +73,8 @@ class TestLean:
         assert lean(source) == expected
         assert meaning(lean(source)) == meaning(source)
 
-    @pytest.mark.parametrize("path", files_of("tomlkit"), ids=lambda path: path.name)
-    def test_tomlkit_means_the_same(self, path: Path) -> None:
+    @pytest.mark.parametrize("path", files_of("tomlkit") + files_of("yaml"), ids=lambda path: path.name)
+    def test_what_travels_means_the_same(self, path: Path) -> None:
         source = path.read_text("utf-8")
         assert meaning(lean(source)) == meaning(source)
 
@@ -90,14 +90,17 @@ class TestLean:
 
 
 class TestPack:
-    def test_tomlkit(self) -> None:
-        shipment = pack("tomlkit")
+    @pytest.mark.parametrize(
+        ("name", "distribution", "size"), [("tomlkit", "tomlkit", 44_000), ("yaml", "PyYAML", 40_000)]
+    )
+    def test_what_travels(self, name: str, distribution: str, size: int) -> None:
+        shipment = pack(name)
         content = opened(shipment)
-        assert content["version"] == metadata.version("tomlkit")
+        assert content["version"] == metadata.version(distribution)
         assert content["python"][0] == 3
-        assert content["python"] >= [3, 7]
-        assert set(content["sources"]) == {f"tomlkit/{path.name}" for path in files_of("tomlkit")}
-        assert len(shipment or "") < 44_000
+        assert content["python"] >= [3, 6]
+        assert set(content["sources"]) == {f"{name}/{path.name}" for path in files_of(name)}
+        assert len(shipment or "") < size
 
     def test_is_deterministic(self) -> None:
         assert pack("tomlkit") == pack("tomlkit")

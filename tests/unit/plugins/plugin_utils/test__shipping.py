@@ -13,7 +13,13 @@ pytest.importorskip("ansible.plugins.action", reason="the controller's half")
 
 from ansible.plugins.action import ActionBase
 
-from ansible_collections.gpufleet.nvidia.plugins.action import nvidia_runtime_config, nvidia_runtime_restart
+from ansible_collections.gpufleet.nvidia.plugins.action import (
+    nvidia_cdi_refresh,
+    nvidia_cdi_spec,
+    nvidia_container_info,
+    nvidia_runtime_config,
+    nvidia_runtime_restart,
+)
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._shipped import PACKAGES
 from ansible_collections.gpufleet.nvidia.plugins.plugin_utils import _shipping
 from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._packing import pack
@@ -85,6 +91,94 @@ def test_whatever_travels_is_in_the_table_of_packages() -> None:
     assert {name for names in _shipping.PACKAGES_OF_ENGINE.values() for name in names} <= set(PACKAGES)
 
 
-@pytest.mark.parametrize("plugin", [nvidia_runtime_config, nvidia_runtime_restart])
+@pytest.mark.parametrize(
+    "plugin",
+    [nvidia_runtime_config, nvidia_runtime_restart, nvidia_cdi_spec, nvidia_cdi_refresh, nvidia_container_info],
+)
 def test_every_module_that_reads_configurations_has_it(plugin: t.Any) -> None:
     assert issubclass(plugin.ActionModule, _shipping.ShippingAction)
+
+
+NEEDED = {"failed": True, "msg": "No PyYAML.", "needed": "yaml"}
+
+
+class Demanding(_shipping.ShippingAction):
+    """Sends tomlkit in any case, and PyYAML on demand."""
+
+    def packages(self) -> tuple[str, ...]:
+        return ("tomlkit",)
+
+    def packages_on_demand(self) -> tuple[str, ...]:
+        return ("yaml",)
+
+
+class TestOnDemand:
+    @pytest.fixture(autouse=True)
+    def _no_packing(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.packed: list[str] = []
+
+        def packed(name: str, _cache: str) -> str | None:
+            self.packed.append(name)
+            return f"<{name}>"
+
+        monkeypatch.setattr(_shipping, "packed", packed)
+
+    def run(
+        self, monkeypatch: pytest.MonkeyPatch, *results: dict[str, t.Any], async_val: int = 0
+    ) -> tuple[dict[str, t.Any], list[dict[str, t.Any]]]:
+        """The action's result, and the arguments of each run of the module; ``results`` is what they return."""
+        sent: list[dict[str, t.Any]] = []
+        answers = iter(results)
+
+        def execute(_self: ActionBase, module_args: dict[str, t.Any], **call: t.Any) -> dict[str, t.Any]:
+            assert call["task_vars"] == {"a": 1}
+            sent.append(dict(module_args))
+            # As Ansible does.
+            module_args["_ansible_check_mode"] = False
+            return dict(next(answers))
+
+        monkeypatch.setattr(ActionBase, "_execute_module", execute)
+        task = MagicMock(args={"path": "/x"}, async_val=async_val, check_mode=False, action="gpufleet.nvidia.x")
+        action: t.Any = Demanding(task, *(MagicMock(has_native_async=False) for _part in range(5)))
+        result = action.run(task_vars={"a": 1})
+        assert task.args == {"path": "/x"}
+        return result, sent
+
+    def test_a_host_that_asks_for_nothing_gets_nothing(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        result, sent = self.run(monkeypatch, RESULT)
+        assert result == RESULT
+        assert sent == [{"path": "/x", "shipped_tomlkit": "<tomlkit>"}]
+        assert self.packed == ["tomlkit"]
+
+    def test_a_host_that_asks_gets_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        result, sent = self.run(monkeypatch, NEEDED, RESULT)
+        assert result == RESULT
+        first = {"path": "/x", "shipped_tomlkit": "<tomlkit>"}
+        assert sent == [first, {**first, "shipped_yaml": "<yaml>"}]
+
+    def test_a_host_that_asks_again_does_not(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        result, sent = self.run(monkeypatch, NEEDED, NEEDED)
+        assert result == {"failed": True, "msg": "No PyYAML."}
+        assert len(sent) == 2
+
+    def test_a_controller_that_has_none(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(_shipping, "packed", lambda *_args: None)
+        result, sent = self.run(monkeypatch, NEEDED)
+        assert result == {"failed": True, "msg": "No PyYAML."}
+        assert sent == [{"path": "/x"}]
+
+    def test_in_the_background_it_travels_at_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        result, sent = self.run(monkeypatch, RESULT, async_val=60)
+        assert result == RESULT
+        assert sent == [{"path": "/x", "shipped_tomlkit": "<tomlkit>", "shipped_yaml": "<yaml>"}]
+
+    def test_what_travelled_in_any_case_is_not_sent_again(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        result, sent = self.run(monkeypatch, {**NEEDED, "needed": "tomlkit"})
+        assert result == {"failed": True, "msg": "No PyYAML."}
+        assert len(sent) == 1
+
+    @pytest.mark.parametrize("needed", ["toolkit", None, ["yaml"]])
+    def test_what_is_somebody_elses_business_stays(self, monkeypatch: pytest.MonkeyPatch, needed: object) -> None:
+        result, sent = self.run(monkeypatch, {"needed": needed})
+        assert result == {"needed": needed}
+        assert len(sent) == 1
