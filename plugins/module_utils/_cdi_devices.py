@@ -90,11 +90,11 @@ class DeviceNodes:
         return [f"{_DRI}/{name}" for name in self._lookup.names(f"{_PCI}/{bus}/drm")]
 
     def _links(self, bus: str, nodes: t.Iterable[DeviceNode]) -> Edits:
-        names = {posixpath.basename(node.path) for node in nodes}
+        places = {under(self.root, node.path) for node in nodes}
         links = []
         for kind in ("card", "render"):
             path = under(self.root, f"{_BY_PATH}/pci-{bus}-{kind}")
             target = self._lookup.link(path)
-            if target is not None and posixpath.basename(target) in names:
+            if target is not None and posixpath.normpath(posixpath.join(posixpath.dirname(path), target)) in places:
                 links.append(f"{target}::{path}")
         return self._hooks.symlinks(links)

@@ -106,7 +106,9 @@ def _links(files: DriverFiles, library: Found) -> list[str]:
     links = [f"{target or name}::{folder}/{link}" for pattern, target, link in _LINKS if pattern.match(name)]
     if not _VERSIONED.match(name):
         return links
-    soname = files.soname(library) or name
+    soname = files.soname(library)
+    if soname is None:
+        return links
     if _is_link_beside(files, library, soname):
         links.append(f"{name}::{folder}/{soname}")
     plain = _plain_name(soname)

@@ -22,6 +22,8 @@ SUFFIXES = (".json", ".yaml")
 
 # What another file of the same kind means for ours.
 COLLIDES, SHADOWS, SHADOWED, ADDS, SKIPPED = "collides", "shadows", "shadowed", "adds", "skipped"
+# Those because of which containers do not get what our file says.
+HARMFUL = (COLLIDES, SHADOWS, ADDS)
 
 
 class SpecificationFile(t.NamedTuple):

@@ -19,10 +19,24 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_rules import 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import HostError
 
 if t.TYPE_CHECKING:
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu_machine import Machine
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
 
     Edits = t.Mapping[str, t.Any]
+
+    # What is needed of those in _gpu_machine: an import, even here, would send that room and all behind it to every
+    # host whose specifications are looked at.
+    class Gpu(t.Protocol):
+        @property
+        def minor(self) -> int: ...
+        @property
+        def mig(self) -> bool: ...
+        @property
+        def migs(self) -> t.Sized: ...
+
+    class Machine(t.Protocol):
+        @property
+        def gpus(self) -> t.Sequence[Gpu]: ...
+
 
 # The device that stands for all others.
 ALL = "all"
@@ -57,14 +71,15 @@ class HostVerdict(t.NamedTuple):
     warnings: tuple[str, ...]
 
 
-def required_of(machine: Machine) -> Required:
+def required_of(machine: Machine, mig_nodes: t.Iterable[str] = ()) -> Required:
     """What a specification of the GPUs of ``machine`` has to have: their nodes, those of the driver, and all of them.
 
-    A GPU in MIG mode is there as its MIG devices, which need its node too; without any it is not there at all.
+    A GPU in MIG mode is there as its MIG devices, which need its node too, and ``mig_nodes`` of their own; without any
+    it is not there at all.
     """
     whole = [gpu for gpu in machine.gpus if not gpu.mig]
     split = [gpu for gpu in machine.gpus if gpu.mig and gpu.migs]
-    nodes = [*CONTROL_NODES, *(f"/dev/nvidia{gpu.minor}" for gpu in [*whole, *split])]
+    nodes = [*CONTROL_NODES, *(f"/dev/nvidia{gpu.minor}" for gpu in [*whole, *split]), *mig_nodes]
     return Required(frozenset(nodes), len(whole) + sum(len(gpu.migs) for gpu in split))
 
 
@@ -140,7 +155,7 @@ class _Check:
         nodes = [node for _place, edits in _all_edits(document) for node in edits.get("deviceNodes", ())]
         named = {node["path"] for node in nodes} | {_on_host(node) for node in nodes}
         for path in sorted(required.nodes - named):
-            self.errors.append(f"The specification lacks {path}. {_maker(path)}, then generate it again.")
+            self.errors.append(f"The specification lacks {path}. {maker_of(path)}, then generate it again.")
         described = _described(document)
         if described < required.devices:
             self.errors.append(
@@ -172,7 +187,7 @@ class _Check:
             return
         status = _status(self._host, path)
         if status is None:
-            self.errors.append(f"{_shown(path)}, the device of {place}, is not there. {_maker(path)}.")
+            self.errors.append(f"{_shown(path)}, the device of {place}, is not there. {maker_of(path)}.")
             return
         fits = _TYPES.get(node.get("type", ""))
         if fits is None and not (stat.S_ISCHR(status.st_mode) or stat.S_ISBLK(status.st_mode)):
@@ -222,7 +237,8 @@ class _Check:
             )
 
 
-def _maker(path: str) -> str:
+def maker_of(path: str) -> str:
+    """What to do about a device node that is missing, as the beginning of a sentence."""
     name = posixpath.basename(path)
     return next((advice for pattern, advice in _MAKERS if re.fullmatch(pattern, name)), _ANEW)
 
@@ -265,7 +281,7 @@ def staleness(old: t.Mapping[str, t.Any], new: t.Mapping[str, t.Any], host: Host
     if same_meaning(old, new):
         return []
     reasons = _changed_header(old, new)
-    driver = _driver(old), _driver(new)
+    driver = driver_of(old), driver_of(new)
     if all(driver) and driver[0] != driver[1]:
         reasons.append(f"It is for the driver {driver[0]}; now it is {driver[1]}.")
     reasons += _changed_devices(old, new)
@@ -355,7 +371,7 @@ def _version(document: t.Mapping[str, t.Any]) -> str:
     return version[1:] if version.startswith("v") else version
 
 
-def _driver(document: t.Mapping[str, t.Any]) -> str:
+def driver_of(document: t.Mapping[str, t.Any]) -> str:
     """The version of the driver whose libraries are mounted, empty if that is unknown."""
     names = [posixpath.basename(mount["hostPath"]) for mount in _common(document).get("mounts", ())]
     found = (pattern.fullmatch(name) for pattern in _VERSIONED for name in names)

@@ -112,8 +112,9 @@ class Hooks:
         return self.plain(CREATE_SYMLINKS, *arguments) if arguments else Edits()
 
     def chmod(self, folders: t.Iterable[str]) -> Edits:
+        """Only for who asks for it by its name, and so the generator makes it for no folder, too."""
         arguments = [word for folder in dict.fromkeys(folders) for word in ("--path", folder)]
-        return self.plain(CHMOD, "--mode", "755", *arguments) if arguments else Edits()
+        return self.plain(CHMOD, "--mode", "755", *arguments)
 
     def plain(self, name: str, *arguments: str) -> Edits:
         if name not in self._wanted:

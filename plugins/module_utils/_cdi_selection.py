@@ -49,6 +49,24 @@ def selected_devices(
     return devices
 
 
+def chosen_of(machine: Machine, ids: t.Sequence[str]) -> Machine:
+    """``machine`` with no more than what ``ids`` name; a GPU that is asked for as a whole counts as one.
+
+    Raises GpufleetError for an unknown identifier.
+    """
+    if not ids or ALL in ids:
+        return machine
+    chosen = list(dict.fromkeys(_by_identifier(machine, wanted) for wanted in ids))
+    gpus = []
+    for gpu in machine.gpus:
+        if any(one.gpu is gpu and one.part is None for one in chosen):
+            gpus.append(gpu._replace(mig=False, migs=()))
+        parts = tuple(one.part for one in chosen if one.gpu is gpu and one.part is not None)
+        if parts:
+            gpus.append(gpu._replace(mig=True, migs=parts))
+    return machine._replace(gpus=tuple(gpus))
+
+
 def _all(machine: Machine) -> list[_Chosen]:
     whole = [_Chosen(gpu, None) for gpu in machine.gpus if not gpu.mig]
     return whole + [_Chosen(gpu, part) for gpu in machine.gpus for part in gpu.migs]
@@ -86,7 +104,7 @@ def _name(gpu: Gpu, part: MigDevice | None, strategy: str) -> str:
 
 
 def _require_nodes(gpu: Gpu, edits: Edits) -> None:
-    if edits.is_empty():
+    if not edits.nodes:
         raise HostError(
             f"GPU {gpu.index} ({gpu.bus}) has no device node: /dev/nvidia{gpu.minor} is missing. Make the nodes with"
             " nvidia-modprobe -u -c=0, nvidia-smi or nvidia-persistenced."

@@ -22,7 +22,7 @@ if t.TYPE_CHECKING:
 
 
 # What can be looked at.
-SUBJECTS = ("engines", "toolkit")
+SUBJECTS = ("engines", "toolkit", "gpus", "cdi")
 
 
 def describe_host(
@@ -31,16 +31,39 @@ def describe_host(
     """Everything about ``host``; a strange one gives problems in the answer, never an error.
 
     What is not in ``gather`` is None.  ``toolkit_dir``: where a toolkit may be that did not come from packages; raises
-    GpufleetError if that is no absolute path.
+    GpufleetError if that is no absolute path.  Where files were left unread for want of a Python package, ``needed``
+    names it.
     """
+    # Specifications are compared with the GPUs.
+    gpus = _describe_gpus(host) if "gpus" in gather or "cdi" in gather else None
+    cdi, needed = _describe_cdi(host, run, gpus) if "cdi" in gather else (None, None)
     return {
         "engines": _describe_engines(host, run) if "engines" in gather else None,
         "toolkit": _describe_toolkit(host, run, toolkit_dir) if "toolkit" in gather else None,
+        "gpus": gpus if "gpus" in gather else None,
+        "cdi": cdi,
+        **({} if needed is None else {"needed": needed}),
     }
 
 
+# Who asks for the engines only need not wait for the imports of the others.
+
+
+def _describe_gpus(host: HostRoot) -> dict[str, t.Any]:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu_info import describe_gpus  # noqa: PLC0415
+
+    return describe_gpus(host)
+
+
+def _describe_cdi(
+    host: HostRoot, run: Runner, gpus: t.Mapping[str, t.Any] | None
+) -> tuple[dict[str, t.Any], str | None]:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_info import describe_cdi  # noqa: PLC0415
+
+    return describe_cdi(host, run, gpus)
+
+
 def _describe_toolkit(host: HostRoot, run: Runner, directory: str) -> dict[str, t.Any]:
-    # Who asks for the engines only need not wait for this import.
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_info import (  # noqa: PLC0415
         describe_toolkit,
     )

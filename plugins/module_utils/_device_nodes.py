@@ -68,7 +68,7 @@ def missing_nodes(host: HostRoot, driver_root: str = "/") -> tuple[list[Node], l
     folder = _folder(host, driver_root)
     nodes, warnings = _nodes(host, folder)
     missing = [node for node in nodes if not _is_right(host, node)]
-    if missing and _parameters(host).get("ModifyDeviceFiles", 1) != 1:
+    if missing and not may_change(host):
         warnings.append(
             f"{_PARAMETERS}: ModifyDeviceFiles is not 1, so the driver wants its device nodes to be left alone, and"
             f" {', '.join(node.path for node in missing)} {'was' if len(missing) == 1 else 'were'} not made. Make them"
@@ -76,6 +76,16 @@ def missing_nodes(host: HostRoot, driver_root: str = "/") -> tuple[list[Node], l
         )
         missing = []
     return missing, warnings
+
+
+def control_nodes(host: HostRoot, folder: str = "/dev") -> list[Node]:
+    """The control device nodes that the loaded modules serve, whether or not they are in ``folder``."""
+    return _nodes(host, folder)[0]
+
+
+def may_change(host: HostRoot) -> bool:
+    """Whether the driver lets its device nodes be made and changed by whatever uses a GPU."""
+    return _parameters(host).get("ModifyDeviceFiles", 1) == 1
 
 
 def make_nodes(host: HostRoot, nodes: t.Iterable[Node]) -> None:

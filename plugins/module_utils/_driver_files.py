@@ -146,8 +146,13 @@ class DriverFiles:
         return [Found(path, without(self.root, path)) for path in found]
 
     def soname(self, library: Found) -> str | None:
+        """Its own name where it has no soname, None where it is no library for all that its name says."""
         with self.lookup.open(library.host) as stream:
-            return read_soname(stream)
+            soname = read_soname(stream)
+            if soname is not None:
+                return soname
+            stream.seek(0)
+            return posixpath.basename(library.host) if read_elf(stream.read(HEAD)) is not None else None
 
     def machine(self, library: Found | None) -> str:
         """The kernel's name of the machine that a library is for, of this one where that does not tell."""
@@ -164,7 +169,7 @@ class DriverFiles:
     def _cache_matches(self, pattern: str) -> list[str]:
         """Those in ld.so.cache, and what their links lead over, by the name of each."""
         if self._cached is None:
-            self._cached = [link for path in self._cache() for link in self._chain(under(self.root, path))]
+            self._cached = [link for path in self._cache() for link in self._chain(path)]
         expression = self.lookup.pattern(pattern)
         return [path for path in self._cached if expression.match(posixpath.basename(path))]
 
@@ -176,13 +181,14 @@ class DriverFiles:
             return cached_libraries(stream.read(MOST))
 
     def _chain(self, path: str) -> list[str]:
-        chain: list[str] = []
-        while path not in chain and self.lookup.is_file(path):
-            chain.append(path)
-            target = self.lookup.link(path)
+        """``path`` and what it is a link to; here, other than in folders, links begin at the driver's root."""
+        chain: dict[str, str] = {}
+        while path not in chain:
+            chain[path] = under(self.root, path)
+            target = self.lookup.link(chain[path])
             if target is not None:
                 path = posixpath.normpath(posixpath.join(posixpath.dirname(path), target))
-        return chain
+        return [host for host in chain.values() if self.lookup.is_file(host)]
 
     def _resolved(self, paths: t.Iterable[str]) -> list[Found]:
         real = dict.fromkeys(self.lookup.real(path) for path in paths)

@@ -32,14 +32,3 @@ def _crio() -> Engine:
 
 
 ENGINES: dict[str, t.Callable[[], Engine]] = {"docker": _docker, "containerd": _containerd, "crio": _crio}
-
-# Folders whose every file is configuration to somebody: a backup laid there would take effect.
-PARSED_FOLDERS = (
-    "/etc/containerd/conf.d",
-    "/etc/crio/crio.conf.d",
-    "/etc/containers/oci/hooks.d",
-    "/usr/share/containers/oci/hooks.d",
-    "/etc/cdi",
-    "/var/run/cdi",
-    "/run/cdi",
-)

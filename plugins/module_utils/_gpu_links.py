@@ -42,7 +42,6 @@ _GPUS = "/proc/driver/nvidia/gpus"
 _CONTROL_NODES = {"/dev/nvidiactl": "nvidia-modprobe -c 0", "/dev/nvidia-uvm": "nvidia-modprobe -u -c 0"}
 _HOOK, _CLI = "nvidia-container-runtime-hook", "nvidia-container-cli"
 _CDI_PROGRAMS = ("nvidia-ctk", "nvidia-cdi-hook")
-_KIND = b"nvidia.com/gpu"
 _SECTION = "nvidia-container-runtime"
 
 
@@ -219,25 +218,18 @@ class GpuLinks:
     # -- CDI -----------------------------------------------------------------------------------------------------
 
     def cdi(self) -> Check:
+        """Raises MissingPackageError where a specification cannot be read without a package that is not there."""
         named = self._setting("modes", "cdi", "spec-dirs")
         folders = [name for name in named if isinstance(name, str)] if isinstance(named, list) else []
-        folders = folders or list(SPECIFICATION_FOLDERS)
-        for folder in folders:
-            for name in self._host.readable_entries(folder):
-                path = f"{folder.rstrip('/')}/{name}"
-                if name.endswith((".yaml", ".json")) and self._mentions(path):
-                    return holds(CDI, f"{path} describes {_KIND.decode()}.")
-        return breaks(
-            CDI,
-            f"No specification in {' or '.join(folders)} describes {_KIND.decode()}.",
-            "Run nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml.",
-        )
+        # Only where CDI is the way in need anybody wait for this import.
+        from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_link import judge_folders  # noqa: PLC0415
 
-    def _mentions(self, path: str) -> bool:
+        named = [folder.rstrip("/") for folder in folders if folder.startswith("/")]
         try:
-            return _KIND in (self._host.read(path) or b"")
-        except GpufleetError:
-            return False
+            found = judge_folders(self._host, list(dict.fromkeys(named)) or list(SPECIFICATION_FOLDERS))
+        except HostError as error:
+            return breaks(CDI, str(error))
+        return Check(CDI, found.ok, found.detail, found.advice)
 
 
 def _is(names: t.Sequence[str]) -> str:

@@ -25,13 +25,12 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._mig_capabilities 
     Capabilities,
     instances,
 )
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._nvml import LIBRARY, UnusableNvmlError, ask
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._nvml import NvmlAnswer, NvmlGpu
 
-_NOT_ASKED = "NVML was not asked: it is left alone in offline trees, and where it is not wanted."
+NOT_ASKED = "NVML was not asked: it is left alone in offline trees, and where it is not wanted."
 _PCI = "/sys/bus/pci/devices"
 
 
@@ -106,23 +105,43 @@ def machine(
 
 
 def nvml_answer(
-    host: HostRoot, driver_root: str = "/", use_nvml: bool | None = None, library_folders: t.Sequence[str] = ()
+    host: HostRoot,
+    driver_root: str = "/",
+    use_nvml: bool | None = None,
+    library_folders: t.Sequence[str] = (),
+    absent: t.Sequence[str] | None = None,
 ) -> tuple[NvmlAnswer | None, str]:
     """What NVML tells, failures of single GPUs included, or None and why it was not asked; arguments as of machine().
+
+    ``absent``, the device nodes that it would make, keeps it from making any; None lets it.
 
     Raises HostError where it returns an error, crashes or hangs.
     """
     if not (host.live if use_nvml is None else use_nvml):
-        return None, _NOT_ASKED
+        return None, NOT_ASKED
+    # Who does not ask need not wait for this import.
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._nvml import (  # noqa: PLC0415
+        LIBRARY,
+        UnusableNvmlError,
+        ask,
+    )
+
     files = DriverFiles(Lookup(host), driver_root, library_folders)
     libraries = [host.outer(found.host) for found in files.libraries(LIBRARY)]
     refusals: list[str] = []
     for library in libraries:
         try:
-            return ask(library, SKIPPED_NAMES), ""
+            return ask(library, SKIPPED_NAMES, absent), ""
         except UnusableNvmlError as error:
             refusals.append(str(error))
     return None, " ".join(refusals) or f"There is no {LIBRARY} below {driver_root}."
+
+
+def mig_nodes(host: HostRoot, found: Machine) -> list[str]:
+    """The device nodes of the MIG devices of ``found``, but for those of their GPUs; raises as Capabilities.of()."""
+    capabilities = Capabilities(host)
+    parts = [(gpu.minor, mig) for gpu in found.gpus for mig in gpu.migs]
+    return [path for minor, mig in parts for path in capabilities.nodes(minor, mig.gi, mig.ci)]
 
 
 def faults(host: HostRoot, found: Machine, dev_root: str = "/") -> list[Fault]:
@@ -158,7 +177,7 @@ def _from_nvml(gpu: NvmlGpu) -> Gpu:
         bus = normal_bus(gpu.bus)
     except ValueError:
         raise HostError(f"NVML says that GPU {gpu.index} has the PCI address {gpu.bus!r}, which is none.") from None
-    return Gpu(gpu.index, gpu.uuid, gpu.minor, bus, gpu.name, gpu.mig, tuple(MigDevice(*mig) for mig in gpu.migs))
+    return Gpu(gpu.index, gpu.uuid, gpu.minor, bus, gpu.name, gpu.mig, tuple(MigDevice(*mig[:5]) for mig in gpu.migs))
 
 
 def _from_proc(host: HostRoot, refusal: str) -> Machine:
@@ -186,14 +205,14 @@ def _refuse_mig(host: HostRoot, refusal: str) -> None:
         first = found[0]
         raise HostError(
             f"There are MIG devices ({CAPABILITIES}/gpu{first.minor}/mig/gi{first.gi}), of which only NVML tells."
-            f" {refusal} Let NVML be used, with {LIBRARY} in the loaded driver's version."
+            f" {refusal} Let NVML be used, with libnvidia-ml.so.1 in the loaded driver's version."
         )
 
 
 def _doubts(host: HostRoot, gpus: t.Iterable[Gpu], refusal: str) -> t.Iterator[str]:
     """What may be other than /proc makes it look."""
     capable = host.exists(MIG_MINORS)
-    if capable or refusal != _NOT_ASKED:
+    if capable or refusal != NOT_ASKED:
         blind = " A GPU in MIG mode that has no MIG devices is not told from a whole one." if capable else ""
         yield f"The GPUs are listed from /proc, by their PCI addresses.{blind} {refusal}"
     unknown = [str(gpu.index) for gpu in gpus if not gpu.uuid]

@@ -10,6 +10,8 @@
 from __future__ import annotations
 
 import bisect
+import contextlib
+import errno
 import fnmatch
 import itertools
 import os
@@ -27,6 +29,8 @@ if t.TYPE_CHECKING:
 _MAGIC = re.compile(r"[*?[]")
 # As in the Linux kernel (path_resolution(7)); and deeper than any path of a driver.
 _MAX_LINKS, _MAX_DEPTH = 40, 200
+# Of these no name or path can be there: it is too long, or goes through too many links.
+_NOT_THERE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP})
 
 
 class Lookup:
@@ -45,7 +49,7 @@ class Lookup:
 
     def real(self, path: str) -> str | None:
         """``path`` with every link resolved on the host, None for a loop of links."""
-        return self._resolve(path, 0)
+        return self._resolve(path, 0, 0)
 
     def status(self, path: str) -> os.stat_result | None:
         """What stat(2) says on the host, None where nothing is."""
@@ -110,11 +114,17 @@ class Lookup:
             self._patterns[pattern] = re.compile(fnmatch.translate(pattern))
         return self._patterns[pattern]
 
-    def open(self, path: str) -> t.BinaryIO:
-        """A file to read from; raises HostError if it cannot be opened."""
+    @contextlib.contextmanager
+    def open(self, path: str) -> t.Iterator[t.BinaryIO]:
+        """A file to read from, also where that fails only later; raises HostError if it cannot be read."""
         real = self.real(path)
+        status = None if real is None else self._status(real)
+        # To open a named pipe takes until somebody writes into it.
+        if status is not None and not stat.S_ISREG(status.st_mode):
+            raise HostError(f"{path} is not a regular file. Look at what it is, and remove it.")
         try:
-            return open(self._outer(path if real is None else real), "rb")
+            with open(self._outer(path if real is None else real), "rb") as stream:
+                yield stream
         except OSError as error:
             raise explain(path, "read", error) from error
 
@@ -129,21 +139,22 @@ class Lookup:
     def _here(self, path: str) -> str | None:
         """``path`` with every link resolved but the last."""
         folder, name = posixpath.split(path)
-        parent = self._resolve(folder, 0)
+        parent = self._resolve(folder, 0, 0)
         return None if parent is None else posixpath.join(parent, name)
 
-    def _resolve(self, path: str, links: int) -> str | None:
+    def _resolve(self, path: str, links: int, depth: int) -> str | None:
+        """``links``: how many have led here; ``depth``: how many names wait for this one to be resolved."""
         if path in {"", "/"}:
             return "/"
         if path not in self._real:
-            if links > _MAX_LINKS or path.count("/") > _MAX_DEPTH:
+            if links > _MAX_LINKS or depth > _MAX_DEPTH or path.count("/") > _MAX_DEPTH:
                 return None
-            self._real[path] = self._resolve_last(path, links)
+            self._real[path] = self._resolve_last(path, links, depth + 1)
         return self._real[path]
 
-    def _resolve_last(self, path: str, links: int) -> str | None:
+    def _resolve_last(self, path: str, links: int, depth: int) -> str | None:
         folder, name = posixpath.split(path)
-        parent = self._resolve(folder, links)
+        parent = self._resolve(folder, links, depth)
         if parent is None or name in {"", "."}:
             return parent
         if name == "..":
@@ -152,16 +163,16 @@ class Lookup:
         status = self._status(here)
         if status is None or not stat.S_ISLNK(status.st_mode):
             return here
-        return self._resolve(posixpath.join(parent, os.readlink(self._outer(here))), links + 1)
+        return self._resolve(posixpath.join(parent, os.readlink(self._outer(here))), links + 1, depth)
 
     def _status(self, here: str) -> os.stat_result | None:
         if here not in self._statuses:
             try:
                 self._statuses[here] = os.lstat(self._outer(here))
-            except (FileNotFoundError, NotADirectoryError):
-                self._statuses[here] = None
             except OSError as error:
-                raise explain(here, "looked at", error) from error
+                if error.errno not in _NOT_THERE:
+                    raise explain(here, "looked at", error) from error
+                self._statuses[here] = None
             except ValueError as error:
                 # A null byte in the middle.
                 raise HostError(f"{here!r} is not a path. Check the configuration that names it.") from error

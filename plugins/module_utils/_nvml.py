@@ -20,6 +20,7 @@ import time
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, HostError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._read_only_devices import hold_devices
 
 if t.TYPE_CHECKING:
     import ctypes
@@ -72,7 +73,10 @@ class UnusableNvmlError(GpufleetError):
 
 
 class NvmlMig(t.NamedTuple):
-    """A MIG device as NVML tells of it; ``gfx``: its GPU instance has graphics."""
+    """A MIG device as NVML tells of it; ``gfx``: its GPU instance has graphics.
+
+    ``profile``, as 1g.5gb, is empty where NVML does not tell.
+    """
 
     # What tuples have of this name nobody needs.
     index: int  # type: ignore[assignment]
@@ -80,6 +84,7 @@ class NvmlMig(t.NamedTuple):
     gi: int
     ci: int
     gfx: bool
+    profile: str = ""
 
 
 class NvmlGpu(t.NamedTuple):
@@ -106,13 +111,16 @@ class NvmlAnswer(t.NamedTuple):
     gpus: tuple[NvmlGpu, ...]
 
 
-def ask(library: str, skipped: t.Collection[str] = ()) -> NvmlAnswer:
+def ask(library: str, skipped: t.Collection[str] = (), absent: t.Sequence[str] | None = None) -> NvmlAnswer:
     """What the NVML in the file ``library`` tells; of GPUs with a name in ``skipped`` no more than that.
 
-    Raises UnusableNvmlError where it cannot be loaded or lacks a function, HostError where it returns an error that is
-    not one GPU's own, crashes, or takes longer than PATIENCE.
+    NVML makes the driver's device nodes that are missing.  Unless ``absent`` is None it is kept from that; where this
+    is not possible, it is asked only if ``absent``, the nodes that it would make, is empty.
+
+    Raises UnusableNvmlError where it cannot be loaded, lacks a function, or would make nodes; HostError where it
+    returns an error that is not one GPU's own, crashes, or takes longer than PATIENCE.
     """
-    return _decoded(_in_process(lambda: _talk(library, skipped), library), library)
+    return _decoded(_in_process(lambda: _talk(library, skipped, absent), library), library)
 
 
 def _decoded(text: bytes, library: str) -> NvmlAnswer:
@@ -232,7 +240,10 @@ class _ReturnedError(Exception):
         self.words = f"{call} returned {code}: {meaning}. {advice}"
 
 
-def _talk(library: str, skipped: t.Collection[str]) -> dict[str, t.Any]:
+def _talk(library: str, skipped: t.Collection[str], absent: t.Sequence[str] | None) -> dict[str, t.Any]:
+    obstacle = "" if absent is None else hold_devices()
+    if obstacle and absent:
+        return {"unusable": f"it would make {', '.join(absent)}, and {obstacle}"}
     try:
         nvml = _Nvml(library)
     except (ImportError, OSError, AttributeError) as error:
@@ -284,7 +295,7 @@ def _migs(nvml: _Nvml, gpu: ctypes.c_void_p) -> tuple[NvmlMig, ...]:
         ci = nvml.number("nvmlDeviceGetComputeInstanceId", handle)
         if gi not in graphics:
             graphics[gi] = nvml.profile_id(gpu, gi) in nvml.graphics_ids(gpu)
-        found.append(NvmlMig(index, nvml.text("nvmlDeviceGetUUID", handle), gi, ci, graphics[gi]))
+        found.append(NvmlMig(index, nvml.text("nvmlDeviceGetUUID", handle), gi, ci, graphics[gi], nvml.profile(handle)))
     return tuple(found)
 
 
@@ -360,6 +371,14 @@ class _Nvml:
                 return None
             raise
         return current.value
+
+    def profile(self, mig: ctypes.c_void_p) -> str:
+        """What NVML calls a MIG device, as in "NVIDIA A100-SXM4-40GB MIG 1g.5gb", behind the GPU's own name."""
+        try:
+            return self.text("nvmlDeviceGetName", mig).partition(" MIG ")[2]
+        except _ReturnedError:
+            # Nobody depends on it.
+            return ""
 
     def profile_id(self, gpu: ctypes.c_void_p, gi: int) -> int:
         # nvmlGpuInstanceInfo_t: the device's handle, the instance's number, its profile's, its place (two numbers).

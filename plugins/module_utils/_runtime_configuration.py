@@ -11,10 +11,10 @@ import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._backups import check_backup_dir
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import Action
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import PARSED_FOLDERS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._lock import host_lock
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._outcome import outcome_of
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._parsed_folders import PARSED_FOLDERS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._plan_writer import PlanWriter
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._planning import Planning
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import digest, load_record

@@ -12,7 +12,7 @@ import typing as t
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._containers import End, NotRunError, Order, interruptible
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import Action
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import ENGINES
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, MissingPackageError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu_links import (
     CDI,
     CONFIG,
@@ -111,7 +111,7 @@ class Verification:
         if self.wanted.level != "config" and not _broken(checks):
             checks.append(self._container(check_mode))
             if self.unexplained and self.wanted.level == "engine":
-                hint = _hint(links.checks())
+                hint = _hint(links)
         checks.sort(key=lambda check: LINKS.index(check.link))
         broken = _broken(checks)
         result = {
@@ -310,7 +310,11 @@ def _broken(checks: t.Iterable[Check]) -> Check | None:
     return next((check for check in checks if check.ok is False), None)
 
 
-def _hint(checks: t.Iterable[Check]) -> str:
+def _hint(links: GpuLinks) -> str:
     """The likeliest cause of a container's failure on the host around it; a host without GPUs lacks all of it."""
-    broken = _broken(checks)
+    try:
+        broken = _broken(links.checks())
+    except MissingPackageError:
+        # To ask for the package would be to start the container again.
+        return ""
     return f"Of what a GPU needs, this is not right either: {broken.link}: {broken.detail}" if broken else ""

@@ -11,13 +11,38 @@ import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils import (
     _bringing_up,
+    _cdi_modes,
     _taking_over,
 )
+from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.driver_trees import Tree, TreeLookup
 from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.fake_docker import (
     docker_host,
 )
 from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.fake_systemd import FILE, FakeSystemd
 from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.restarts import OLD, Signalled
+
+if t.TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Tree:
+    """The directory tree of a host that has nothing yet."""
+    return Tree(tmp_path)
+
+
+@pytest.fixture
+def files_for_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Specifications are made as if the files of a tree were the devices that they describe."""
+    monkeypatch.setattr(_cdi_modes, "Lookup", TreeLookup)
+
+
+@pytest.fixture
+def driver_tree(tmp_path: Path) -> Tree:
+    """One with the libraries of a driver, in the folder of Debian and Ubuntu."""
+    made = Tree(tmp_path)
+    made.driver()
+    return made
 
 
 @pytest.fixture

@@ -10,6 +10,8 @@ import stat
 import struct
 import typing as t
 
+import pytest
+
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu_machine import Gpu, Machine, MigDevice
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_lookup import Lookup
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
@@ -65,8 +67,13 @@ class Tree:
             (path / "usr" / name).mkdir(parents=True)
             (path / name).symlink_to(f"usr/{name}")
 
+    @staticmethod
+    def at(path: Path) -> HostRoot:
+        """The host whose tree is there already."""
+        return HostRoot.of(str(path), live=False)
+
     def host(self) -> HostRoot:
-        return HostRoot.of(str(self.path), live=False)
+        return self.at(self.path)
 
     def file(self, path: str, content: bytes = b"", mode: int = 0o644) -> None:
         place = self.path / path.lstrip("/")
@@ -89,45 +96,70 @@ class Tree:
         """A character device, for TreeLookup."""
         self.file(path, b"%d %d %d %d" % (major, minor, mode, gid))
 
-    def driver(self, folder: str = MULTIARCH, root: str = "") -> None:
+    def driver(self, folder: str = MULTIARCH, root: str = "", machine: int = X86_64) -> None:
         """The libraries with their links."""
         for name, soname, linked in LIBRARIES:
             file = f"{name}.so.{VERSION}"
-            self.file(f"{root}{folder}/{file}", elf(soname))
+            self.file(f"{root}{folder}/{file}", elf(soname, machine))
             if soname != file:
                 self.link(f"{root}{folder}/{soname}", file)
             if linked:
                 self.link(f"{root}{folder}/{name}.so", soname)
 
-    def control_nodes(self, root: str = "") -> None:
-        self.node(f"{root}/dev/nvidiactl", 195, 255)
-        self.node(f"{root}/dev/nvidia-modeset", 195, 254)
+    def control_nodes(self, root: str = "", mode: int = 0o666, gid: int = 0) -> None:
+        """Those of nvidia-uvm are for all users, whatever the others are."""
+        self.node(f"{root}/dev/nvidiactl", 195, 255, mode, gid)
+        self.node(f"{root}/dev/nvidia-modeset", 195, 254, mode, gid)
         self.node(f"{root}/dev/nvidia-uvm", 510, 0)
         self.node(f"{root}/dev/nvidia-uvm-tools", 510, 1)
 
-    def gpu(self, gpu: Gpu, root: str = "", drm: bool = True) -> None:
+    def gpu(self, gpu: Gpu, root: str = "", drm: bool = True, mode: int = 0o666, gid: int = 0) -> None:
         """Its nodes, and those of DRM in groups of their own."""
-        self.node(f"{root}/dev/nvidia{gpu.minor}", 195, gpu.minor)
+        self.node(f"{root}/dev/nvidia{gpu.minor}", 195, gpu.minor, mode, gid)
         if not drm:
             return
-        for kind, name, minor, gid in (
+        for kind, name, minor, group in (
             ("card", f"card{gpu.index}", gpu.index, 44),
             ("render", f"renderD{128 + gpu.index}", 128 + gpu.index, 105),
         ):
             self.folder(f"/sys/bus/pci/devices/{gpu.bus}/drm/{name}")
-            self.node(f"{root}/dev/dri/{name}", 226, minor, 0o660, gid)
+            self.node(f"{root}/dev/dri/{name}", 226, minor, 0o660, group)
             self.link(f"{root}/dev/dri/by-path/pci-{gpu.bus}-{kind}", f"../{name}")
+
+    def nodes(
+        self, devices: t.Sequence[Gpu], root: str = "", drm: bool = True, mode: int = 0o666, gid: int = 0
+    ) -> None:
+        """All nodes of a host with these GPUs."""
+        self.control_nodes(root, mode, gid)
+        for gpu in devices:
+            self.gpu(gpu, root, drm, mode, gid)
+        self.mig_nodes(devices, root)
 
     def mig_nodes(self, gpus: t.Iterable[Gpu], root: str = "") -> None:
         """The nodes of their MIG devices, and the list of their numbers."""
         lines, number = ["config 1", "monitor 2"], 3
         for gpu in gpus:
-            for part in gpu.migs:
-                for name in (f"gi{part.gi}/access", f"gi{part.gi}/ci{part.ci}/access"):
-                    lines.append(f"gpu{gpu.minor}/{name} {number}")
-                    self.node(f"{root}/dev/nvidia-caps/nvidia-cap{number}", 511, number, 0o444)
-                    number += 1
+            # Compute instances may share a GPU instance.
+            parts = [(f"gi{part.gi}/access", f"gi{part.gi}/ci{part.ci}/access") for part in gpu.migs]
+            for name in dict.fromkeys(name for pair in parts for name in pair):
+                lines.append(f"gpu{gpu.minor}/{name} {number}")
+                self.node(f"{root}/dev/nvidia-caps/nvidia-cap{number}", 511, number, 0o444)
+                number += 1
         self.file("/proc/driver/nvidia-caps/mig-minors", "\n".join(lines).encode() + b"\n")
+
+
+class NodeTree(Tree):
+    """A tree with real device nodes, for everyone's Lookup; for tests with the mark ``makes_nodes``."""
+
+    def node(self, path: str, major: int, minor: int, mode: int = 0o666, gid: int = 0) -> None:
+        place = self.path / path.lstrip("/")
+        place.parent.mkdir(parents=True, exist_ok=True)
+        os.mknod(str(place), stat.S_IFCHR | mode, os.makedev(major, minor))
+        place.chmod(mode)
+        os.chown(str(place), 0, gid)
+
+
+makes_nodes = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make device nodes")
 
 
 class TreeLookup(Lookup):
@@ -137,9 +169,9 @@ class TreeLookup(Lookup):
         status = super()._status(here)
         if status is None or "/dev/" not in here or not stat.S_ISREG(status.st_mode):
             return status
-        with open(self._outer(here), encoding="ascii") as stream:
+        with open(self._outer(here), "rb") as stream:
             words = stream.read().split()
-        if len(words) != 4:
+        if len(words) != 4 or not all(word.isdigit() for word in words):
             return status
         major, minor, mode, gid = (int(word) for word in words)
         fields = (stat.S_IFCHR | mode, 0, 0, 1, 0, gid, 0, 0, 0, 0)
@@ -160,6 +192,12 @@ def gpus(count: int, parts: int = 0, gfx: bool = False) -> tuple[Gpu, ...]:
         )
         for index in range(count)
     )
+
+
+def mig_gpu(gpu: Gpu, *parts: tuple[int, int, int, bool]) -> Gpu:
+    """``gpu`` in MIG mode with these parts: index, GPU instance, compute instance, and whether it can draw."""
+    migs = tuple(MigDevice(part, f"MIG-{gpu.index:04x}{part:04x}-0000", gi, ci, gfx) for part, gi, ci, gfx in parts)
+    return gpu._replace(mig=True, migs=migs)
 
 
 def machine(*devices: Gpu) -> Machine:

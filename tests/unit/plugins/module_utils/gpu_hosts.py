@@ -17,6 +17,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import 
 VERSION = "550.163.01"
 SOURCE = Path(__file__).with_name("mock_nvml.c")
 LIBRARY_FOLDER = "usr/lib/x86_64-linux-gnu"
+NAME = "NVIDIA A100-SXM4-40GB"
 UNKNOWN_UUID = "GPU-????????-????-????-????-????????????"
 # Profiles by the numbers that nvml.h has for them.
 ONE_SLICE, TWO_SLICES, ONE_GFX, TWO_GFX, FOUR_GFX, THREE_GFX = 0x0, 0x1, 0xA, 0xB, 0xC, 0x11
@@ -50,7 +51,7 @@ class FakeGpu(t.NamedTuple):
 
     bus: str
     minor: int
-    name: str = "NVIDIA A100-SXM4-40GB"
+    name: str = NAME
     mig: int = -1
     migs: tuple[FakeMig, ...] = ()
     excluded: bool = False
@@ -59,6 +60,13 @@ class FakeGpu(t.NamedTuple):
     def identity(self) -> str:
         """Its UUID: one that its minor number tells, unless it has another."""
         return self.uuid or f"GPU-{self.minor:08d}-0000-0000-0000-000000000000"
+
+
+# Not in the order of their minor numbers; one in a domain of its own, one for a screen alone, one that is left out.
+FIRST, SECOND = FakeGpu("0000:0f:00.0", 3), FakeGpu("0000:47:00.0", 0)
+FAR = FakeGpu("10000:01:00.0", 1)
+SCREEN = FakeGpu("0000:10:00.0", 4, name="NVIDIA DGX Display")
+EXCLUDED = FakeGpu("0000:01:00.0", 5, excluded=True, uuid=UNKNOWN_UUID)
 
 
 def mig_uuid(gpu: FakeGpu, mig: FakeMig) -> str:

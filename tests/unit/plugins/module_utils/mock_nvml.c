@@ -8,11 +8,12 @@
  *   gpu UUID MINOR BUS MIG NAME                      MIG: -1 without such a mode, 0 off, 1 on; NAME may have spaces
  *   mig GPU INDEX UUID GI CI PROFILE                 PROFILE: as nvml.h numbers them
  *   fail FUNCTION GPU CODE                           GPU: -1 for every call
- *   do FUNCTION crash | exit | hang | print
+ *   do FUNCTION crash | exit | hang | print | make   make: something in /dev, as the library does
  */
 
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -85,6 +86,7 @@ static struct mig *as_mig(void *handle)
 /* What a line of nvml.conf wants of this call. */
 static int wanted(const char *function, void *handle, int index)
 {
+    char made[64];
     unsigned i;
 
     if (as_gpu(handle))
@@ -101,7 +103,11 @@ static int wanted(const char *function, void *handle, int index)
         if (strcmp(rules[i].deed, "hang") == 0)
             for (;;)
                 pause();
-        if (strcmp(rules[i].deed, "print") == 0) {
+        if (strcmp(rules[i].deed, "make") == 0) {
+            /* Named after the process that asks: the library is in one of its own. */
+            snprintf(made, sizeof made, "/dev/gpufleet-mock-nvml-%d", (int)getppid());
+            close(open(made, O_CREAT | O_WRONLY, 0600));
+        } else if (strcmp(rules[i].deed, "print") == 0) {
             puts("words of the library");
             fflush(stdout);
             fputs("more of them\n", stderr);
@@ -173,7 +179,14 @@ int nvmlDeviceGetUUID(void *handle, char *buffer, unsigned size)
 
 int nvmlDeviceGetName(void *handle, char *buffer, unsigned size)
 {
+    char name[192];
+
     AS_WANTED(handle, -2);
+    if (as_mig(handle)) {
+        /* The driver has names as 1g.5gb behind that of the GPU. */
+        snprintf(name, sizeof name, "%s MIG %ug", gpus[as_mig(handle)->gpu].name, as_mig(handle)->profile + 1);
+        return give(buffer, size, name);
+    }
     return as_gpu(handle) ? give(buffer, size, as_gpu(handle)->name) : INVALID_ARGUMENT;
 }
 

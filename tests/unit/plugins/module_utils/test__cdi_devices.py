@@ -4,8 +4,6 @@
 
 from __future__ import annotations
 
-import typing as t
-
 import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_devices import CONTROL_NODES, DeviceNodes
@@ -16,16 +14,8 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_lookup impor
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
 from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.driver_trees import Tree, TreeLookup, gpus
 
-if t.TYPE_CHECKING:
-    from pathlib import Path
-
 GPU = gpus(2)[1]
 CHMOD = Request(enabled_hooks=("chmod",))
-
-
-@pytest.fixture
-def tree(tmp_path: Path) -> Tree:
-    return Tree(tmp_path)
 
 
 def nodes(tree: Tree, root: str = "/", request: Request | None = None, with_gids: bool = True) -> DeviceNodes:
@@ -60,6 +50,29 @@ def test_another_root(tree: Tree) -> None:
         *("--link", "../card1::/run/driver/dev/dri/by-path/pci-0000:11:00.0-card"),
         *("--link", "../renderD129::/run/driver/dev/dri/by-path/pci-0000:11:00.0-render"),
     )
+
+
+@pytest.mark.parametrize(
+    ("root", "target", "taken"),
+    [
+        ("/", "../card1", True),
+        ("/", "/dev/dri/card1", True),
+        ("/", "../by-path/../card1", True),
+        ("/", "../others/card1", False),
+        ("/", "card1", False),
+        ("/run/driver", "../card1", True),
+        ("/run/driver", "/run/driver/dev/dri/card1", True),
+        # The node of that name which is not below the root is another one.
+        ("/run/driver", "/dev/dri/card1", False),
+    ],
+)
+def test_links_by_pci_address(tree: Tree, root: str, target: str, taken: bool) -> None:
+    tree.gpu(GPU, root.rstrip("/"))
+    link = f"{root.rstrip('/')}/dev/dri/by-path/pci-{GPU.bus}-card"
+    (tree.path / link[1:]).unlink()
+    tree.link(link, target)
+    made = [word for word in arguments(nodes(tree, root).gpu(GPU))[0] if word.endswith("-card")]
+    assert made == ([f"{target}::{link}"] if taken else [])
 
 
 def test_patterns(tree: Tree) -> None:
@@ -97,7 +110,8 @@ def test_a_gpu_without_drm(tree: Tree) -> None:
     tree.node("/dev/dri/card0", 226, 0)
     found = nodes(tree, request=CHMOD).gpu(GPU)
     assert [node.path for node in found.nodes] == ["/dev/nvidia0"]
-    assert found.hooks == ()
+    assert arguments(found) == [("chmod", "--mode", "755")]
+    assert nodes(tree).gpu(GPU).hooks == ()
 
 
 def test_a_gpu_without_its_own_node(tree: Tree) -> None:

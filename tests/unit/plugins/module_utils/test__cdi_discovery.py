@@ -27,13 +27,6 @@ if t.TYPE_CHECKING:
 LIBRARY = f"{MULTIARCH}/{{}}.so.{VERSION}"
 
 
-@pytest.fixture
-def tree(tmp_path: Path) -> Tree:
-    made = Tree(tmp_path)
-    made.driver()
-    return made
-
-
 def edits(tree: Tree, request: Request | None = None, root: str = "/", management: bool = False) -> Edits:
     wanted = request or Request()
     return driver_edits(DriverFiles(Lookup(tree.host()), root), VERSION, wanted, Hooks(wanted), management)
@@ -46,8 +39,8 @@ def hook(found: Edits, name: str) -> list[str]:
     ]
 
 
-def test_libraries_and_their_links(tree: Tree) -> None:
-    found = edits(tree)
+def test_libraries_and_their_links(driver_tree: Tree) -> None:
+    found = edits(driver_tree)
     names = [
         "libGLX_nvidia",
         "libcuda",
@@ -81,7 +74,8 @@ def test_libraries_and_their_links(tree: Tree) -> None:
         ("libx.so.{v}", elf("libx.so.1"), {"libx.so": "lost"}, ["libx.so.1::{d}/libx.so"]),
         # Without a soname the file has its own.
         ("libx.so.{v}", elf(), {"libx.so": "lost", "libx.so.1": "lost"}, ["libx.so.{v}::{d}/libx.so"]),
-        ("libx.so.{v}", b"garbled", {"libx.so": "lost"}, ["libx.so.{v}::{d}/libx.so"]),
+        # What is no library has none.
+        ("libx.so.{v}", b"garbled", {"libx.so": "lost", "libx.so.{v}": None}, []),
         ("libx.so.{v}", elf("libx.so.{v}"), {"libx.so.{v}": None}, []),
         ("libx.so.{v}", elf("plain"), {"plain": "lost"}, ["libx.so.{v}::{d}/plain"]),
         ("libx.so.{v}", elf("../libx.so.1"), {"../libx.so.1": "lost"}, []),
@@ -92,26 +86,26 @@ def test_libraries_and_their_links(tree: Tree) -> None:
     ],
 )  # fmt: skip
 def test_links_that_are_on_the_host(
-    tree: Tree, name: str, content: bytes, beside: dict[str, str | None], links: list[str]
+    driver_tree: Tree, name: str, content: bytes, beside: dict[str, str | None], links: list[str]
 ) -> None:
-    before = set(hook(edits(tree), "create-symlinks"))
+    before = set(hook(edits(driver_tree), "create-symlinks"))
     place = name.format(v=VERSION)
     for other, target in beside.items():
         path = f"{MULTIARCH}/{other.format(v=VERSION)}"
         if target is None:
-            tree.file(path)
+            driver_tree.file(path)
         else:
-            tree.link(path, target.format(v=VERSION))
-    tree.file(f"{MULTIARCH}/{place}", content)
-    found = edits(tree)
+            driver_tree.link(path, target.format(v=VERSION))
+    driver_tree.file(f"{MULTIARCH}/{place}", content)
+    found = edits(driver_tree)
     assert Mount(f"{MULTIARCH}/{place}", f"{MULTIARCH}/{place}") in found.mounts
     made = [link for link in hook(found, "create-symlinks") if link not in before]
     assert made == [link.format(v=VERSION, d=MULTIARCH) for link in links]
 
 
-def test_the_hooks_in_their_order(tree: Tree) -> None:
-    tree.file(f"{MULTIARCH}/vdpau/libvdpau_nvidia.so.{VERSION}", elf())
-    found = edits(tree, Request(ldconfig_path="/sbin/ldconfig"))
+def test_the_hooks_in_their_order(driver_tree: Tree) -> None:
+    driver_tree.file(f"{MULTIARCH}/vdpau/libvdpau_nvidia.so.{VERSION}", elf())
+    found = edits(driver_tree, Request(ldconfig_path="/sbin/ldconfig"))
     assert [entry.arguments[1] for entry in found.hooks] == [
         "create-symlinks",
         "enable-cuda-compat",
@@ -121,37 +115,37 @@ def test_the_hooks_in_their_order(tree: Tree) -> None:
     assert hook(found, "enable-cuda-compat") == [f"--host-driver-version={VERSION}"]
     folders = ["--folder", MULTIARCH, "--folder", f"{MULTIARCH}/vdpau"]
     assert hook(found, "update-ldcache") == ["--ldconfig-path", "/sbin/ldconfig", *folders]
-    assert hook(edits(tree), "update-ldcache") == folders
-    names = [entry.arguments[1] for entry in edits(tree, management=True).hooks]
+    assert hook(edits(driver_tree), "update-ldcache") == folders
+    names = [entry.arguments[1] for entry in edits(driver_tree, management=True).hooks]
     assert names == ["create-symlinks", "enable-cuda-compat", "update-ldcache"]
 
 
-def test_folders_without_libraries(tree: Tree) -> None:
+def test_folders_without_libraries(driver_tree: Tree) -> None:
     # In the eyes of ldconfig.
-    tree.file(f"{MULTIARCH}/vdpau/plugin.so.{VERSION}", elf())
-    found = edits(tree)
+    driver_tree.file(f"{MULTIARCH}/vdpau/plugin.so.{VERSION}", elf())
+    found = edits(driver_tree)
     assert f"{MULTIARCH}/vdpau/plugin.so.{VERSION}" in [mount.host_path for mount in found.mounts]
     assert hook(found, "update-ldcache") == ["--folder", MULTIARCH]
 
 
-def test_two_folders(tree: Tree) -> None:
+def test_two_folders(driver_tree: Tree) -> None:
     current = f"{MULTIARCH}/nvidia/current"
-    tree.file(f"{current}/libnvidia-x.so.{VERSION}", elf())
-    found = edits(tree)
+    driver_tree.file(f"{current}/libnvidia-x.so.{VERSION}", elf())
+    found = edits(driver_tree)
     assert found.env == (f"NVIDIA_CTK_LIBCUDA_DIR={MULTIARCH}:{current}",)
     assert hook(found, "update-ldcache") == ["--folder", MULTIARCH, "--folder", current]
 
 
-def test_sockets_firmware_and_programs(tree: Tree) -> None:
-    libraries = edits(tree).mounts
-    tree.file("/var/run/nvidia-persistenced/socket")
-    tree.file("/run/nvidia-fabricmanager/socket")
-    tree.file("/var/run/nvidia-fabricmanager/socket")
-    tree.folder("/tmp/nvidia-mps")
-    tree.file(f"/usr/lib/firmware/nvidia/{VERSION}/gsp_x.bin")
-    tree.program("/usr/bin/nvidia-imex")
-    tree.program("/usr/bin/nvidia-smi")
-    found = edits(tree).mounts
+def test_sockets_firmware_and_programs(driver_tree: Tree) -> None:
+    libraries = edits(driver_tree).mounts
+    driver_tree.file("/var/run/nvidia-persistenced/socket")
+    driver_tree.file("/run/nvidia-fabricmanager/socket")
+    driver_tree.file("/var/run/nvidia-fabricmanager/socket")
+    driver_tree.folder("/tmp/nvidia-mps")
+    driver_tree.file(f"/usr/lib/firmware/nvidia/{VERSION}/gsp_x.bin")
+    driver_tree.program("/usr/bin/nvidia-imex")
+    driver_tree.program("/usr/bin/nvidia-smi")
+    found = edits(driver_tree).mounts
     assert found[len(libraries) :] == (
         Mount("/var/run/nvidia-persistenced/socket", "/var/run/nvidia-persistenced/socket", SOCKET_OPTIONS),
         Mount("/run/nvidia-fabricmanager/socket", "/run/nvidia-fabricmanager/socket", SOCKET_OPTIONS),
@@ -160,22 +154,22 @@ def test_sockets_firmware_and_programs(tree: Tree) -> None:
             for path in (f"/lib/firmware/nvidia/{VERSION}/gsp_x.bin", "/usr/bin/nvidia-smi", "/usr/bin/nvidia-imex")
         ),
     )
-    without = edits(tree, Request(feature_flags=("disable-ipc-discoverer",))).mounts
+    without = edits(driver_tree, Request(feature_flags=("disable-ipc-discoverer",))).mounts
     assert without == (*found[: len(libraries)], *found[len(libraries) + 2 :])
 
 
-def test_a_file_for_mps(tree: Tree) -> None:
-    tree.file("/tmp/nvidia-mps")
-    assert Mount("/tmp/nvidia-mps", "/tmp/nvidia-mps", SOCKET_OPTIONS) in edits(tree).mounts
+def test_a_file_for_mps(driver_tree: Tree) -> None:
+    driver_tree.file("/tmp/nvidia-mps")
+    assert Mount("/tmp/nvidia-mps", "/tmp/nvidia-mps", SOCKET_OPTIONS) in edits(driver_tree).mounts
 
 
-def test_libraries_of_the_loader(tree: Tree) -> None:
-    tree.file(f"{MULTIARCH}/libGL.so.1.7.0", elf("libGL.so.1"))
-    tree.link(f"{MULTIARCH}/libGL.so.1", "libGL.so.1.7.0")
-    tree.link(f"{MULTIARCH}/libGL.so", "libGL.so.1")
+def test_libraries_of_the_loader(driver_tree: Tree) -> None:
+    driver_tree.file(f"{MULTIARCH}/libGL.so.1.7.0", elf("libGL.so.1"))
+    driver_tree.link(f"{MULTIARCH}/libGL.so.1", "libGL.so.1.7.0")
+    driver_tree.link(f"{MULTIARCH}/libGL.so", "libGL.so.1")
     library = Mount(f"{MULTIARCH}/libGL.so.1.7.0", f"{MULTIARCH}/libGL.so.1.7.0")
-    assert library not in edits(tree).mounts
-    found = edits(tree, Request(feature_flags=("enable-explicit-driver-libraries",)))
+    assert library not in edits(driver_tree).mounts
+    found = edits(driver_tree, Request(feature_flags=("enable-explicit-driver-libraries",)))
     assert library in found.mounts
     assert hook(found, "create-symlinks")[-2:] == [
         f"libGL.so.1.7.0::{MULTIARCH}/libGL.so.1",
@@ -183,13 +177,13 @@ def test_libraries_of_the_loader(tree: Tree) -> None:
     ]
 
 
-def test_a_root_of_its_own(tree: Tree) -> None:
+def test_a_root_of_its_own(driver_tree: Tree) -> None:
     root = "/run/driver"
-    tree.driver("/usr/lib64", root)
-    tree.program(f"{root}/usr/bin/nvidia-smi")
-    tree.file(f"{root}/run/nvidia-persistenced/socket")
-    tree.program("/usr/bin/nvidia-imex")
-    found = edits(tree, root=root)
+    driver_tree.driver("/usr/lib64", root)
+    driver_tree.program(f"{root}/usr/bin/nvidia-smi")
+    driver_tree.file(f"{root}/run/nvidia-persistenced/socket")
+    driver_tree.program("/usr/bin/nvidia-imex")
+    found = edits(driver_tree, root=root)
     assert found.env == ("NVIDIA_CTK_LIBCUDA_DIR=/usr/lib64",)
     assert all(mount.host_path == root + mount.container_path for mount in found.mounts)
     assert f"libcuda.so.{VERSION}::/usr/lib64/libcuda.so.1" in hook(found, "create-symlinks")

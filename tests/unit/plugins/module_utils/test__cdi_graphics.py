@@ -4,8 +4,6 @@
 
 from __future__ import annotations
 
-import typing as t
-
 import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_edits import Edits, Mount
@@ -21,16 +19,6 @@ from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.driver_
     elf,
 )
 
-if t.TYPE_CHECKING:
-    from pathlib import Path
-
-
-@pytest.fixture
-def tree(tmp_path: Path) -> Tree:
-    made = Tree(tmp_path)
-    made.driver()
-    return made
-
 
 def edits(tree: Tree, root: str = "/") -> Edits:
     return graphics_edits(DriverFiles(Lookup(tree.host()), root), VERSION, Hooks(Request()))
@@ -43,22 +31,22 @@ def links(found: Edits) -> list[str]:
 ALLOCATOR_LINK = f"../libnvidia-allocator.so.1::{MULTIARCH}/gbm/nvidia-drm_gbm.so"
 
 
-def test_a_driver_for_computing_only(tree: Tree) -> None:
-    found = edits(tree)
+def test_a_driver_for_computing_only(driver_tree: Tree) -> None:
+    found = edits(driver_tree)
     assert found.mounts == ()
     assert links(found) == [ALLOCATOR_LINK]
-    (tree.path / MULTIARCH.lstrip("/") / f"libnvidia-allocator.so.{VERSION}").unlink()
-    assert edits(tree) == Edits()
+    (driver_tree.path / MULTIARCH.lstrip("/") / f"libnvidia-allocator.so.{VERSION}").unlink()
+    assert edits(driver_tree) == Edits()
 
 
-def test_libraries(tree: Tree) -> None:
+def test_libraries(driver_tree: Tree) -> None:
     names = ["libnvidia-egl-gbm.so.1.1.2", "libnvidia-egl-wayland.so.1.1.19", "libnvidia-egl-wayland2.so.1.0.0"]
     names += ["libnvidia-egl-xcb.so.1.0.2", "libnvidia-egl-xlib.so.1.0.2", f"libnvidia-vulkan-producer.so.{VERSION}"]
     for name in names:
-        tree.file(f"{MULTIARCH}/{name}", elf())
-    tree.link(f"{MULTIARCH}/libnvidia-egl-gbm.so.1", names[0])
-    tree.file(f"{MULTIARCH}/libnvidia-egl-xlib.so.2", elf())
-    found = edits(tree)
+        driver_tree.file(f"{MULTIARCH}/{name}", elf())
+    driver_tree.link(f"{MULTIARCH}/libnvidia-egl-gbm.so.1", names[0])
+    driver_tree.file(f"{MULTIARCH}/libnvidia-egl-xlib.so.2", elf())
+    found = edits(driver_tree)
     assert found.mounts == tuple(Mount(f"{MULTIARCH}/{name}", f"{MULTIARCH}/{name}") for name in names)
     producer = f"{names[-1]}::{MULTIARCH}/libnvidia-vulkan-producer.so"
     assert links(found) == [ALLOCATOR_LINK, producer]
@@ -75,23 +63,23 @@ def test_libraries(tree: Tree) -> None:
         "/usr/X11R6/lib64/modules/updates/extensions",
     ],
 )
-def test_the_x_server(tree: Tree, folder: str) -> None:
+def test_the_x_server(driver_tree: Tree, folder: str) -> None:
     extension = f"libglxserver_nvidia.so.{VERSION}"
     # The place where Debian has them is no place of the generator's.
-    tree.file(f"/usr/lib/nvidia/current/{extension}", elf())
-    assert edits(tree).mounts == ()
-    tree.file(f"{folder}/{extension}", elf())
-    tree.link(f"{folder}/nvidia_drv.so", "/etc/alternatives/nvidia_drv.so")
-    tree.file("/etc/alternatives/nvidia_drv.so", elf())
-    found = edits(tree)
+    driver_tree.file(f"/usr/lib/nvidia/current/{extension}", elf())
+    assert edits(driver_tree).mounts == ()
+    driver_tree.file(f"{folder}/{extension}", elf())
+    driver_tree.link(f"{folder}/nvidia_drv.so", "/etc/alternatives/nvidia_drv.so")
+    driver_tree.file("/etc/alternatives/nvidia_drv.so", elf())
+    found = edits(driver_tree)
     assert found.mounts == tuple(Mount(f"{folder}/{name}", f"{folder}/{name}") for name in ("nvidia_drv.so", extension))
     assert links(found) == [ALLOCATOR_LINK, f"{extension}::{folder}/libglxserver_nvidia.so"]
 
 
-def test_the_first_place_counts(tree: Tree) -> None:
+def test_the_first_place_counts(driver_tree: Tree) -> None:
     for folder in ("/usr/lib64/xorg/modules/drivers", "/usr/lib/xorg/modules/extensions", f"{MULTIARCH}/nvidia/xorg"):
-        tree.file(f"{folder}/nvidia_drv.so", elf())
-        assert edits(tree).mounts == (Mount(f"{folder}/nvidia_drv.so", f"{folder}/nvidia_drv.so"),)
+        driver_tree.file(f"{folder}/nvidia_drv.so", elf())
+        assert edits(driver_tree).mounts == (Mount(f"{folder}/nvidia_drv.so", f"{folder}/nvidia_drv.so"),)
 
 
 @pytest.mark.parametrize(
@@ -110,26 +98,28 @@ def test_the_first_place_counts(tree: Tree) -> None:
         ("/usr/share/glvnd/egl_vendor.d/50_mesa.json", ""),
     ],
 )
-def test_files_of_loaders(tree: Tree, host: str, inside: str) -> None:
-    tree.file(host)
-    assert edits(tree).mounts == ((Mount(host, inside),) if inside else ())
+def test_files_of_loaders(driver_tree: Tree, host: str, inside: str) -> None:
+    driver_tree.file(host)
+    assert edits(driver_tree).mounts == ((Mount(host, inside),) if inside else ())
 
 
-def test_files_of_another_machine(tree: Tree) -> None:
-    tree.file(f"{MULTIARCH}/libnvidia-allocator.so.{VERSION}", elf(machine=AARCH64))
-    tree.file("/usr/share/vulkan/icd.d/nvidia_icd.x86_64.json")
-    tree.file("/usr/share/vulkan/icd.d/nvidia_icd.aarch64.json")
-    assert [mount.container_path for mount in edits(tree).mounts] == ["/etc/vulkan/icd.d/nvidia_icd.aarch64.json"]
+def test_files_of_another_machine(driver_tree: Tree) -> None:
+    driver_tree.file(f"{MULTIARCH}/libnvidia-allocator.so.{VERSION}", elf(machine=AARCH64))
+    driver_tree.file("/usr/share/vulkan/icd.d/nvidia_icd.x86_64.json")
+    driver_tree.file("/usr/share/vulkan/icd.d/nvidia_icd.aarch64.json")
+    assert [mount.container_path for mount in edits(driver_tree).mounts] == [
+        "/etc/vulkan/icd.d/nvidia_icd.aarch64.json"
+    ]
 
 
-def test_a_root_of_its_own(tree: Tree) -> None:
+def test_a_root_of_its_own(driver_tree: Tree) -> None:
     root = "/run/driver"
-    tree.driver("/usr/lib64", root)
-    tree.file("/usr/share/nvidia/nvoptix.bin")
-    tree.file(f"{root}/vulkan/icd.d/nvidia_icd.json")
-    tree.file(f"{root}/usr/share/vulkan/icd.d/nvidia_layers.json")
-    tree.program(f"{root}/usr/bin/nvidia-xconfig")
-    found = edits(tree, root)
+    driver_tree.driver("/usr/lib64", root)
+    driver_tree.file("/usr/share/nvidia/nvoptix.bin")
+    driver_tree.file(f"{root}/vulkan/icd.d/nvidia_icd.json")
+    driver_tree.file(f"{root}/usr/share/vulkan/icd.d/nvidia_layers.json")
+    driver_tree.program(f"{root}/usr/bin/nvidia-xconfig")
+    found = edits(driver_tree, root)
     assert found.mounts == (
         Mount(f"{root}/vulkan/icd.d/nvidia_icd.json", "/etc/vulkan/icd.d/nvidia_icd.json"),
         Mount(f"{root}/usr/share/vulkan/icd.d/nvidia_layers.json", "/etc/vulkan/icd.d/nvidia_layers.json"),

@@ -292,6 +292,8 @@ def machine(*gpus: Gpu) -> Machine:
 def test_what_a_machine_requires(gpus: list[Gpu], minors: list[int], devices: int) -> None:
     nodes = {"/dev/nvidiactl", "/dev/nvidia-uvm", *(f"/dev/nvidia{minor}" for minor in minors)}
     assert required_of(machine(*gpus)) == Required(frozenset(nodes), devices)
+    caps = {"/dev/nvidia-caps/nvidia-cap3"}
+    assert required_of(machine(*gpus), caps) == Required(frozenset(nodes | caps), devices)
 
 
 def test_a_specification_without_a_required_node(tree: Tree) -> None:

@@ -9,7 +9,6 @@ import typing as t
 
 import pytest
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils import _cdi_modes
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_modes import MODES, generate
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_request import Request
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, HostError
@@ -17,7 +16,6 @@ from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.driver_
     MULTIARCH,
     VERSION,
     Tree,
-    TreeLookup,
     elf,
     gpus,
     ld_cache,
@@ -25,22 +23,13 @@ from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.driver_
 )
 
 if t.TYPE_CHECKING:
-    from pathlib import Path
-
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu_machine import Gpu
 
 Data = t.Dict[str, t.Any]
 CHANNELS = "/dev/nvidia-caps-imex-channels"
 
 
-@pytest.fixture(autouse=True)
-def _regular_files_for_devices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_cdi_modes, "Lookup", TreeLookup)
-
-
-@pytest.fixture
-def tree(tmp_path: Path) -> Tree:
-    return Tree(tmp_path)
+pytestmark = pytest.mark.usefixtures("files_for_devices")
 
 
 def made(tree: Tree, mode: str, request: Request | None = None, devices: tuple[Gpu, ...] = ()) -> Data:
@@ -50,10 +39,7 @@ def made(tree: Tree, mode: str, request: Request | None = None, devices: tuple[G
 
 def ready(tree: Tree, devices: tuple[Gpu, ...], root: str = "", drm: bool = True) -> None:
     tree.driver(root=root)
-    tree.control_nodes(root)
-    for gpu in devices:
-        tree.gpu(gpu, root, drm)
-    tree.mig_nodes(devices, root)
+    tree.nodes(devices, root, drm)
 
 
 def names(document: Data) -> list[str]:

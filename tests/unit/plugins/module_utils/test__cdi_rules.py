@@ -406,7 +406,7 @@ NEARLY = st.builds(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(NEARLY)
 def test_what_is_loaded_stays_as_it_is_when_it_is_read_again(data: Data) -> None:
     judgement = judge(data)

@@ -111,6 +111,8 @@ def test_a_uuid_that_is_not_asked_for(tmp_path: Path) -> None:
 
 
 def test_a_gpu_without_nodes(tmp_path: Path) -> None:
-    nodes = DeviceNodes(TreeLookup(Tree(tmp_path).host()), "/", Hooks(Request()), with_gids=True)
+    # A hook alone makes no GPU.
+    hooks = Hooks(Request(enabled_hooks=("chmod",)))
+    nodes = DeviceNodes(TreeLookup(Tree(tmp_path).host()), "/", hooks, with_gids=True)
     with pytest.raises(HostError, match=r"^GPU 0 \(0000:10:00\.0\) has no device node: /dev/nvidia0 is missing"):
         selected_devices(machine(*gpus(1)), (), ("index",), nodes)

@@ -11,7 +11,7 @@ import typing as t
 
 import pytest
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils import _container_info, _engine_traces
+from ansible_collections.gpufleet.nvidia.plugins.module_utils import _container_info, _engine_traces, _shipped
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._container_info import describe_host
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine_docker import DOCKER
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._planning import Options
@@ -65,7 +65,15 @@ def test_everything_is_looked_at_by_default(docker: FakeDocker) -> None:
 
 def test_who_asks_for_engines_pays_for_nothing_else(docker: FakeDocker, monkeypatch: pytest.MonkeyPatch) -> None:
     # An import of any of these would fail.
-    for room in ("_toolkit_info", "_toolkit_parts", "_toolkit_settings", "_package_managers", "_gpu_presence"):
+    for room in (
+        "_toolkit_info",
+        "_toolkit_parts",
+        "_toolkit_settings",
+        "_package_managers",
+        "_gpu_presence",
+        "_gpu_info",
+        "_cdi_info",
+    ):
         monkeypatch.setitem(sys.modules, f"ansible_collections.gpufleet.nvidia.plugins.module_utils.{room}", None)
     described(docker)
     with pytest.raises(ImportError):
@@ -178,3 +186,22 @@ def test_as_somebody_else(docker: FakeDocker) -> None:
     assert found["runtimes"] == {"nvidia": NVIDIA}
     (problem,) = found["problems"]
     assert "Run the task as root" in problem
+
+
+def test_gpus_and_specifications(docker: FakeDocker) -> None:
+    docker.write("/etc/cdi/nvidia.json", "{}")
+    found = describe_host(docker.host, docker.run, ["gpus"])
+    assert found["gpus"]["devices"] == []
+    assert found["cdi"] is None
+    found = describe_host(docker.host, docker.run, ["cdi"])
+    assert found["gpus"] is None
+    assert [file["path"] for file in found["cdi"]["files"]] == ["/etc/cdi/nvidia.json"]
+    assert "needed" not in found
+
+
+def test_a_package_that_is_needed_is_told(docker: FakeDocker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_shipped, "_import", lambda _name: None)
+    docker.write("/etc/cdi/nvidia.yaml", "kind: nvidia.com/gpu\n")
+    assert describe_host(docker.host, docker.run, ["cdi"])["needed"] == "yaml"
+    # Without a specification to read nothing is needed.
+    assert "needed" not in describe_host(docker.host, docker.run, ["gpus"])

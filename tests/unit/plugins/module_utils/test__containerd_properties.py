@@ -18,7 +18,9 @@ from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.fake_co
 
 Draw = t.Callable[[st.SearchStrategy[t.Any]], t.Any]
 Asked = t.Dict[str, t.Any]
-BOUNDED = settings(deadline=None, max_examples=80, suppress_health_check=list(HealthCheck))
+BOUNDED = settings(
+    deadline=None, max_examples=settings().max_examples * 4 // 5, suppress_health_check=list(HealthCheck)
+)
 
 OURS = ("nvidia", "gpu", "nvidia-cdi", "nvidia-legacy")
 ROOTS = {1: "plugins.cri", 2: 'plugins."io.containerd.grpc.v1.cri"', 3: "plugins.'io.containerd.cri.v1.runtime'"}

@@ -65,7 +65,7 @@ CONTENTS = st.dictionaries(
     st.sampled_from(SNIPPETS),
     max_size=4,
 )
-QUICK = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+QUICK = settings(max_examples=settings().max_examples * 3 // 5, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @QUICK

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import os
-import typing as t
 
 import pytest
 
@@ -24,15 +23,7 @@ from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.driver_
     ld_cache,
 )
 
-if t.TYPE_CHECKING:
-    from pathlib import Path
-
 CUDA = f"libcuda.so.{VERSION}"
-
-
-@pytest.fixture
-def tree(tmp_path: Path) -> Tree:
-    return Tree(tmp_path)
 
 
 def files(tree: Tree, root: str = "/", **folders: tuple[str, ...]) -> DriverFiles:
@@ -138,7 +129,16 @@ def test_the_cache_of_that_root(tree: Tree) -> None:
     root = "/run/nvidia/driver"
     tree.driver("/opt/lib", root)
     tree.file(f"{root}/etc/ld.so.cache", ld_cache("/opt/lib/libcuda.so.1"))
-    assert files(tree, root).libraries(CUDA) == [Found(f"{root}/opt/lib/{CUDA}", f"/opt/lib/{CUDA}")]
+    found = [Found(f"{root}/opt/lib/{CUDA}", f"/opt/lib/{CUDA}")]
+    assert files(tree, root).libraries(CUDA) == found
+    # Links of libraries in the cache, and these alone, are followed from that root on.
+    tree.link(f"{root}/usr/lib/current", "/opt/lib")
+    tree.link(f"{root}/usr/lib/libcuda.so.1", f"/opt/lib/{CUDA}")
+    tree.link(f"{root}/usr/lib/loop", "loop")
+    tree.file(f"{root}/etc/ld.so.cache", ld_cache("/usr/lib/loop", "/usr/lib/libcuda.so.1"))
+    assert files(tree, root).libraries("lib*") == found
+    tree.file(f"{root}/etc/ld.so.cache", ld_cache("/usr/lib/current/libcuda.so.1"))
+    assert files(tree, root).libraries("lib*") == []
 
 
 def test_another_version(tree: Tree) -> None:

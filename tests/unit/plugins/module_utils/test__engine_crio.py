@@ -13,10 +13,11 @@ import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import Action, LiveState, PlannedFile
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine_crio import CRIO
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import ENGINES, PARSED_FOLDERS
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import ENGINES
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import ConfigurationError, GpufleetError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_files import HostFiles
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._parsed_folders import PARSED_FOLDERS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._planning import Options
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._runtime_configuration import RuntimeConfiguration
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._runtime_set import RuntimeRequest

@@ -39,6 +39,12 @@ WHOLE = {
     CONFIG: '[nvidia-container-runtime]\nmode = "auto"\n',
 }
 
+# JSON is YAML, too.
+SPECIFICATION = """\
+{"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu",
+ "devices": [{"name": "0", "containerEdits": {"env": ["A=1"]}}]}
+"""
+
 
 @pytest.fixture
 def host(tmp_path: Path) -> HostRoot:
@@ -228,11 +234,11 @@ def test_the_way_of_a_strange_config(host: HostRoot, text: str) -> None:
 @pytest.mark.parametrize(
     ("path", "content", "found"),
     [
-        ("etc/cdi/nvidia.yaml", "cdiVersion: 0.5.0\nkind: nvidia.com/gpu\n", True),
-        ("var/run/cdi/nvidia.json", '{"kind": "nvidia.com/gpu"}', True),
-        ("etc/cdi/nvidia.yaml.old", "kind: nvidia.com/gpu\n", False),
-        ("etc/cdi/other.yaml", "kind: example.com/net\n", False),
-        ("srv/cdi/nvidia.yaml", "kind: nvidia.com/gpu\n", False),
+        ("etc/cdi/nvidia.json", SPECIFICATION, True),
+        ("var/run/cdi/nvidia.yaml", SPECIFICATION, True),
+        ("etc/cdi/nvidia.yaml.old", SPECIFICATION, False),
+        ("etc/cdi/other.yaml", SPECIFICATION.replace("nvidia.com/gpu", "example.com/net"), False),
+        ("srv/cdi/nvidia.yaml", SPECIFICATION, False),
     ],
 )
 def test_specifications(host: HostRoot, path: str, content: str, found: bool) -> None:
@@ -240,12 +246,18 @@ def test_specifications(host: HostRoot, path: str, content: str, found: bool) ->
     (check,) = links(host, "nvidia-cdi").checks()[4:]
     assert check.link == "CDI"
     assert check.ok is found
-    assert f"/{path} describes" in check.detail if found else "nvidia-ctk cdi generate" in check.advice
+    assert f"/{path} describes" in check.detail if found else "gpufleet.nvidia.nvidia_cdi_spec" in check.advice
 
 
 def test_folders_of_specifications_that_config_toml_names(host: HostRoot) -> None:
-    write(host, "srv/cdi/nvidia.yaml", "kind: nvidia.com/gpu\n")
+    write(host, "srv/cdi/nvidia.yaml", SPECIFICATION)
     write(host, "etc/cdi/unreadable.yaml/x", "")
     assert links(host, "nvidia-cdi").cdi().ok is False
     write(host, CONFIG, '[nvidia-container-runtime.modes.cdi]\nspec-dirs = ["/srv/cdi/"]\n')
     assert links(host, "nvidia-cdi").cdi().detail == "/srv/cdi/nvidia.yaml describes nvidia.com/gpu."
+
+
+def test_a_folder_that_cannot_be_looked_at(host: HostRoot) -> None:
+    os.symlink("loop", os.path.join(host.root, "loop"))
+    write(host, CONFIG, '[nvidia-container-runtime.modes.cdi]\nspec-dirs = ["/loop/cdi"]\n')
+    assert "too many symbolic links" in broken(links(host, "nvidia-cdi").cdi())[0]

@@ -21,8 +21,14 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu_machine impor
     nvml_answer,
 )
 from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.gpu_hosts import (
+    EXCLUDED,
+    FAR,
+    FIRST,
     LIBRARY_FOLDER,
+    NAME,
     ONE_SLICE,
+    SCREEN,
+    SECOND,
     THREE_GFX,
     UNKNOWN_UUID,
     VERSION,
@@ -39,11 +45,6 @@ from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.gpu_hos
 if t.TYPE_CHECKING:
     from pathlib import Path
 
-NAME = "NVIDIA A100-SXM4-40GB"
-FIRST, SECOND = FakeGpu("0000:0f:00.0", 3), FakeGpu("0000:47:00.0", 0)
-FAR = FakeGpu("10000:01:00.0", 1)
-SCREEN = FakeGpu("0000:10:00.0", 4, name="NVIDIA DGX Display")
-EXCLUDED = FakeGpu("0000:01:00.0", 5, excluded=True, uuid=UNKNOWN_UUID)
 DIVIDED = SECOND._replace(mig=1, migs=(FakeMig(1, 7, 0, ONE_SLICE), FakeMig(4, 2, 1, THREE_GFX)))
 
 

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import typing as t
 
@@ -48,6 +49,7 @@ def tree(tmp_path: Path) -> Tree:
         ("/usr/one", None),
         ("/usr/one/more", None),
         ("/a" * 300, None),
+        (f"/usr/{'a' * 300}", f"/usr/{'a' * 300}"),
     ],
 )
 def test_links_are_resolved(tree: Tree, path: str, real: str | None) -> None:
@@ -137,8 +139,30 @@ def test_a_file_is_opened_where_it_is(tree: Tree) -> None:
     lookup = Lookup(tree.host())
     with lookup.open("/lib/libz.so") as stream:
         assert stream.read() == b"content"
-    with pytest.raises(HostError, match=r"^/lib/lost\.so cannot be read: No such file"):
-        lookup.open("/lib/lost.so")
+    with pytest.raises(HostError, match=r"^/lib/lost\.so cannot be read: No such file"), lookup.open("/lib/lost.so"):
+        pass
+
+
+def test_a_file_that_fails_later(tree: Tree) -> None:
+    lookup = Lookup(tree.host())
+    with pytest.raises(HostError, match=r"^/lib/liba\.so\.1 cannot be read: Input/output error"), lookup.open(
+        "/lib/liba.so.1"
+    ):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+def test_a_pipe_is_not_waited_for(tree: Tree) -> None:
+    os.mkfifo(str(tree.path / "usr/lib/libp.so"))
+    lookup = Lookup(tree.host())
+    with pytest.raises(HostError, match=r"^/lib/libp\.so is not a regular file"), lookup.open("/lib/libp.so"):
+        pass
+
+
+def test_links_below_links(tree: Tree) -> None:
+    # Each is resolved while many names behind it are not yet.
+    for number in range(30):
+        tree.link(f"/links/{number}", f"/links/{number + 1}/{'x/' * 90}y")
+    assert Lookup(tree.host()).real("/links/0") is None
 
 
 @pytest.mark.parametrize(

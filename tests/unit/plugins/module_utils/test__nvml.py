@@ -59,7 +59,9 @@ def test_gpus_and_mig_devices(tmp_path: Path, library: Path) -> None:
     found = asked(tmp_path, library, [PLAIN, CAPABLE, DIVIDED])
     assert found.version == VERSION
     name = "NVIDIA A100-SXM4-40GB"
-    migs = tuple(NvmlMig(mig.slot, mig_uuid(DIVIDED, mig), mig.gi, mig.ci, gfx=False) for mig in DIVIDED.migs)
+    migs = tuple(
+        NvmlMig(mig.slot, mig_uuid(DIVIDED, mig), mig.gi, mig.ci, gfx=False, profile="1g") for mig in DIVIDED.migs
+    )
     assert found.gpus == (
         NvmlGpu(0, name, PLAIN.identity(), 2, "00000000:07:00.0"),
         NvmlGpu(1, name, CAPABLE.identity(), 3, "00000000:0F:00.0"),
@@ -234,6 +236,35 @@ def test_no_process_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(HostError, match=r"no process can be started \(Resource temporarily unavailable\)"):
         ask("x")
     assert os.listdir("/proc/self/fd") == before
+
+
+MADE = f"/dev/gpufleet-mock-nvml-{os.getpid()}"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_device_nodes_are_made_only_where_that_is_wanted(tmp_path: Path, library: Path) -> None:
+    place = str(nvml_files(tmp_path, library, [PLAIN], "do nvmlInit_v2 make"))
+    try:
+        try:
+            assert len(ask(place, absent=["/dev/nvidia2"]).gpus) == 1
+        except UnusableNvmlError as error:
+            pytest.skip(str(error))
+        assert not os.path.exists(MADE)
+        ask(place)
+        assert os.path.exists(MADE)
+    finally:
+        if os.path.exists(MADE):
+            os.unlink(MADE)
+
+
+def test_a_library_that_cannot_be_kept_from_making_nodes(
+    tmp_path: Path, library: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = str(nvml_files(tmp_path, library, [PLAIN]))
+    monkeypatch.setattr(_nvml, "hold_devices", lambda: "nobody can stop it")
+    with pytest.raises(UnusableNvmlError, match="cannot be used: it would make /dev/nvidia2, and nobody can"):
+        ask(place, absent=["/dev/nvidia2"])
+    assert len(ask(place, absent=[]).gpus) == 1
 
 
 def assert_no_children() -> None:

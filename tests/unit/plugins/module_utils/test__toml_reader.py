@@ -92,7 +92,7 @@ def plain(value: t.Any) -> bool:
     return value.__class__.__module__ in ("builtins", "datetime")
 
 
-@pytest.mark.parametrize("file", sorted(FILES.iterdir()), ids=lambda file: file.name)
+@pytest.mark.parametrize("file", sorted([*FILES.glob("*.toml"), *FILES.glob("*.conf")]), ids=lambda file: file.name)
 def test_both_readers_read_the_same(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("tomlkit")
     content = (

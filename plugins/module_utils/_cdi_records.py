@@ -1,0 +1,73 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+# Private to this collection: what is recorded of CDI specifications that were written, and of those that made room.
+
+from __future__ import annotations
+
+import typing as t
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import FileRecord, load_records
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
+
+# In whose name records are kept.
+OWNER = "cdi"
+# Among the entries of a record: the document in a file, the mode in which it was made, the devices that it was limited
+# to, and for which kind a file had to go.
+_DOCUMENT, _MODE, _DEVICES, _MADE_ROOM = ("document",), ("mode",), ("device_ids",), ("made room for",)
+
+
+class OwnRecord(t.NamedTuple):
+    """One of our files (``document``), or one that made room for such a file (None)."""
+
+    record: FileRecord
+    document: t.Mapping[str, t.Any] | None
+    mode: str
+    device_ids: t.Sequence[str]
+    made_room_for: str | None
+
+    @property
+    def path(self) -> str:
+        """Of the file, links resolved."""
+        return self.record.path
+
+    @property
+    def kind(self) -> t.Any:
+        return self.made_room_for if self.document is None else self.document.get("kind")
+
+
+def own_records(host: HostRoot, kind: str | None = None) -> list[OwnRecord]:
+    """What is recorded, for ``kind`` alone if that is given.  Raises HostError for a damaged record."""
+    found = [_own(record) for record in load_records(host, OWNER)]
+    return [own for own in found if kind is None or own.kind == kind]
+
+
+def entries_of(document: t.Mapping[str, t.Any], mode: str, device_ids: t.Iterable[str]) -> dict[tuple[str, ...], t.Any]:
+    """What to record with a file of ours."""
+    return {_DOCUMENT: document, _MODE: mode, _DEVICES: [*device_ids]}
+
+
+def entries_of_room(kind: str) -> dict[tuple[str, ...], t.Any]:
+    """What to record with a file that makes room for one that describes ``kind``."""
+    return {_MADE_ROOM: kind}
+
+
+def known_documents(records: t.Iterable[OwnRecord]) -> dict[str, t.Any]:
+    """The documents that we wrote, by the digests of their files: what is unchanged need not be parsed."""
+    return {own.record.written[-1]: own.document for own in records if own.document is not None and own.record.written}
+
+
+def _own(record: FileRecord) -> OwnRecord:
+    keys = record.keys or {}
+    document, mode, kind = keys.get(_DOCUMENT), keys.get(_MODE), keys.get(_MADE_ROOM)
+    devices = keys.get(_DEVICES)
+    return OwnRecord(
+        record,
+        document if isinstance(document, dict) else None,
+        mode if isinstance(mode, str) else "",
+        devices if isinstance(devices, list) else [],
+        kind if isinstance(kind, str) else None,
+    )
