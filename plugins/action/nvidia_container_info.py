@@ -10,8 +10,11 @@ from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._shipping import S
 class ActionModule(ShippingAction):
     """Sends along what a host may lack to read the configuration of its toolkit and of its engines.
 
-    Which engines it has is known there only.
+    Which engines it has is known there only, and so is whether it has CDI specifications in YAML.
     """
 
     def packages(self) -> tuple[str, ...]:
         return ("tomlkit",)
+
+    def packages_on_demand(self) -> tuple[str, ...]:
+        return ("yaml",)

@@ -11,7 +11,11 @@ _LEVELS_WITH_TOML = ("engine", "gpu")
 
 
 class ActionModule(ShippingAction):
-    """Sends along what a host may lack to read configuration files."""
+    """Sends along what a host may lack to read configuration files, and CDI specifications if it has to read one."""
 
     def packages(self) -> tuple[str, ...]:
         return ("tomlkit",) if str(self._task.args.get("level")) in _LEVELS_WITH_TOML else super().packages()
+
+    def packages_on_demand(self) -> tuple[str, ...]:
+        # They are read before a container is started, so that this happens once.
+        return ("yaml",) if str(self._task.args.get("level")) == "gpu" else ()

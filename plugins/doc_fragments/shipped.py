@@ -6,7 +6,7 @@ from __future__ import annotations
 
 
 class ModuleDocFragment:
-    """The options in which the controller sends along what a host may lack."""
+    """The option in which the controller sends tomlkit along, for modules that read engines' configuration."""
 
     DOCUMENTATION = r"""
 options:

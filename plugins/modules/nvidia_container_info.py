@@ -6,7 +6,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: nvidia_container_info
-short_description: Tell which container engines and which NVIDIA Container Toolkit a host has, and how they stand
+short_description: Tell which engines, toolkit, GPUs and CDI specifications a host has, and how they stand
 version_added: 0.1.0
 author:
   - gpufleet.nvidia maintainers (@gpufleet)
@@ -15,16 +15,26 @@ description:
     which runtimes it registers, and what the running engine says of itself.
   - Reads which parts of the NVIDIA Container Toolkit are installed, whether they are of one version, which known
     vulnerabilities and which settings make it unsafe, and what would stand in the way of another version.
+  - Reads which GPUs and MIG devices the driver has and which of them a container could not use, as a Kubernetes device
+    plugin would advertise them, and which device nodes are missing.
+  - Reads which CDI specifications engines find, whether these are valid, which of them are stale and why, and which are
+    in each other's way.
   - Nothing is changed and nothing is started, but the toolkit's programs are asked for their versions. A strange host
-    is described, with RV(engines[].problems) and RV(toolkit.problems), and is no failure.
+    is described, with RV(engines[].problems), RV(toolkit.problems), RV(gpus.problems) and RV(cdi.problems), and is no
+    failure.
+  - On live hosts GPUs are looked up with the driver's own library NVML, as C(nvidia-smi -L) does, in a process of its
+    own that can neither make device nodes nor change them. Where it cannot be kept from that and some are missing, as
+    well as in offline trees and where the library cannot be used, they are looked up in C(/proc).
+notes:
+  - NVML wakes GPUs that nothing uses, for as long as it is asked, unless C(nvidia-persistenced) keeps them awake.
 options:
   gather:
     description:
       - What to look at. The less, the faster.
     type: list
     elements: str
-    choices: [engines, toolkit]
-    default: [engines, toolkit]
+    choices: [engines, toolkit, gpus, cdi]
+    default: [engines, toolkit, gpus, cdi]
   toolkit_dir:
     description:
       - A directory in which the toolkit may be that did not come from packages, the
@@ -36,6 +46,7 @@ extends_documentation_fragment:
   - gpufleet.nvidia.attributes
   - gpufleet.nvidia.host_root
   - gpufleet.nvidia.shipped
+  - gpufleet.nvidia.shipped_yaml
 attributes:
   check_mode:
     support: full
@@ -56,6 +67,8 @@ seealso:
   - module: gpufleet.nvidia.nvidia_runtime_config
   - module: gpufleet.nvidia.nvidia_toolkit_install
   - module: gpufleet.nvidia.nvidia_toolkit_config
+  - module: gpufleet.nvidia.nvidia_cdi_spec
+  - module: gpufleet.nvidia.nvidia_cdi_refresh
 """
 
 EXAMPLES = r"""
@@ -78,6 +91,31 @@ EXAMPLES = r"""
       - host.toolkit.open_cves is not none
       - host.toolkit.open_cves | length == 0
     fail_msg: "{{ host.toolkit.open_cves | default([], true) | map(attribute='name') | join(', ') }}"
+
+- name: Look at the GPUs, and at the specifications that give them to containers
+  gpufleet.nvidia.nvidia_container_info:
+    gather: [gpus, cdi]
+  register: host
+
+- name: Refuse hosts with a GPU, or a part of one, that no container could use
+  ansible.builtin.assert:
+    that:
+      - host.gpus.devices | length > 0
+      - host.gpus.devices | rejectattr('healthy') | length == 0
+      - host.gpus.devices | map(attribute='mig_devices') | flatten | rejectattr('healthy') | length == 0
+    fail_msg: "{{ host.gpus.devices | map(attribute='reasons') | flatten | join(' ') }}"
+
+- name: Refuse hosts with a CDI specification that engines skip, or that is stale
+  ansible.builtin.assert:
+    that:
+      - host.cdi.files | rejectattr('valid') | length == 0
+      - host.cdi.files | selectattr('stale') | length == 0
+      - host.cdi.conflicts.unresolvable | length == 0
+    fail_msg: "{{ host.cdi.files | map(attribute='reasons') | flatten | join(' ') }}"
+
+- name: Count the GPUs and MIG devices that a device plugin would advertise
+  ansible.builtin.debug:
+    msg: "{{ host.gpus.advertised | length }}"
 
 - name: Look into an image that is being built
   gpufleet.nvidia.nvidia_container_info:
@@ -444,6 +482,333 @@ toolkit:
     gpu_containers: []
     reboot_required: false
     problems: []
+gpus:
+  description: The GPUs that the driver has. Null if O(gather) does not have V(gpus).
+  returned: success
+  type: dict
+  contains:
+    driver_version:
+      description: Version of the loaded driver, null if none is loaded or it does not tell.
+      type: str
+      sample: 580.95.05
+    source:
+      description:
+        - Where the GPUs were looked up, V(nvml) or V(proc), the latter being the driver's files in C(/proc). Null if no
+          driver is loaded.
+      type: str
+      sample: nvml
+    modules:
+      description:
+        - The loaded kernel modules of the driver and those that others add for its GPUs, by name. Each has its
+          C(version), null if it tells none, and its C(refcount), which is how many modules and open files use it.
+      type: dict
+      sample:
+        nvidia:
+          version: 580.95.05
+          refcount: 42
+        nvidia_uvm:
+          version: 580.95.05
+          refcount: 2
+    devices:
+      description:
+        - One entry for each GPU, in the order of NVML, or else of the PCI addresses. GPUs that the driver was told to
+          exclude, and those for a screen alone, are left out.
+      type: list
+      elements: dict
+      contains:
+        index:
+          description: Its number as C(nvidia-smi) has it, null if NVML does not list it.
+          type: int
+          sample: 0
+        uuid:
+          description: Its UUID, null where the driver does not know it.
+          type: str
+          sample: GPU-4cf8db2d-06c0-7d70-1a51-e59b25b2c16c
+        minor:
+          description: Minor number of its device node, C(/dev/nvidia0) for 0. Null where that is not known.
+          type: int
+          sample: 0
+        bus_id:
+          description:
+            - Its PCI address, with a domain of four digits, or of eight where four do not hold it. Null where that is
+              not known.
+          type: str
+          sample: "0000:0f:00.0"
+        model:
+          description: Its name, null where that is not known.
+          type: str
+          sample: NVIDIA A100-SXM4-40GB
+        mig_enabled:
+          description: Whether it is in MIG mode, null where that is not known, as without NVML.
+          type: bool
+          sample: true
+        mig_devices:
+          description: Its MIG devices.
+          type: list
+          elements: dict
+          contains:
+            index:
+              description: Its number on this GPU, null where that is not known, as without NVML.
+              type: int
+              sample: 0
+            uuid:
+              description: Its UUID, null where that is not known, as without NVML.
+              type: str
+              sample: MIG-c6d4f1ef-42e4-5de3-91c7-45d71c87eb3f
+            gpu_instance:
+              description: Number of its GPU instance.
+              type: int
+              sample: 7
+            compute_instance:
+              description: Number of its compute instance.
+              type: int
+              sample: 0
+            profile:
+              description: Its profile, null where the driver does not tell.
+              type: str
+              sample: 1g.5gb
+            healthy:
+              description: Whether nothing is known that would keep a container from using it.
+              type: bool
+              sample: true
+            reasons:
+              description: What would, in sentences. What is wrong with the GPU is wrong with all of its parts.
+              type: list
+              elements: str
+              sample: []
+        healthy:
+          description: Whether nothing is known that would keep a container from using it.
+          type: bool
+          sample: true
+        reasons:
+          description:
+            - What would, in sentences. That is an error that NVML returns for it, a GPU that has left the PCI bus, and
+              device nodes that are missing or have other numbers.
+          type: list
+          elements: str
+          sample: []
+    advertised:
+      description:
+        - The UUIDs that a Kubernetes device plugin would advertise as healthy, of GPUs that are not in MIG mode, and of
+          MIG devices.
+      type: list
+      elements: str
+      sample: [MIG-c6d4f1ef-42e4-5de3-91c7-45d71c87eb3f]
+    missing_nodes:
+      description: Device nodes of the driver that are not there, though the driver has what belongs to them.
+      type: list
+      elements: dict
+      contains:
+        path:
+          description: The node.
+          type: str
+          sample: /dev/nvidia-uvm
+        advice:
+          description: What makes it.
+          type: str
+          sample: Make it with nvidia-modprobe -u -c 0.
+    problems:
+      description:
+        - What could not be read and why, GPUs on the PCI bus that the driver does not drive, and kernel modules of
+          different versions.
+      type: list
+      elements: str
+      sample: []
+  sample:
+    driver_version: 580.95.05
+    source: nvml
+    modules:
+      nvidia:
+        version: 580.95.05
+        refcount: 42
+      nvidia_uvm:
+        version: 580.95.05
+        refcount: 2
+    devices:
+      - index: 0
+        uuid: GPU-4cf8db2d-06c0-7d70-1a51-e59b25b2c16c
+        minor: 0
+        bus_id: "0000:0f:00.0"
+        model: NVIDIA A100-SXM4-40GB
+        mig_enabled: true
+        mig_devices:
+          - index: 0
+            uuid: MIG-c6d4f1ef-42e4-5de3-91c7-45d71c87eb3f
+            gpu_instance: 7
+            compute_instance: 0
+            profile: 1g.5gb
+            healthy: true
+            reasons: []
+        healthy: true
+        reasons: []
+    advertised: [MIG-c6d4f1ef-42e4-5de3-91c7-45d71c87eb3f]
+    missing_nodes: []
+    problems: []
+cdi:
+  description: The CDI specifications where engines look for them. Null if O(gather) does not have V(cdi).
+  returned: success
+  type: dict
+  contains:
+    folders:
+      description: The folders, the one that goes before the others last.
+      type: list
+      elements: str
+      sample: [/etc/cdi, /var/run/cdi]
+    files:
+      description: The specifications in them, in the order in which engines read them.
+      type: list
+      elements: dict
+      contains:
+        path:
+          description: The file.
+          type: str
+          sample: /etc/cdi/nvidia.yaml
+        kind:
+          description: The kind of its devices, null if it tells none that can be read.
+          type: str
+          sample: nvidia.com/gpu
+        cdi_version:
+          description: The version of CDI that it states, null if that cannot be read.
+          type: str
+          sample: 0.5.0
+        driver_version:
+          description: The version of the driver whose libraries it mounts, null if it mounts none.
+          type: str
+          sample: 580.95.05
+        devices:
+          description: The names of its devices.
+          type: list
+          elements: str
+          sample: ["0", all]
+        valid:
+          description:
+            - Whether engines load it. Null if it is in YAML, and neither the host nor the controller has a PyYAML that
+              could read it.
+          type: bool
+          sample: true
+        errors:
+          description: Why engines skip it, in sentences.
+          type: list
+          elements: str
+          sample: []
+        warnings:
+          description: What in it is odd but accepted, in sentences.
+          type: list
+          elements: str
+          sample: []
+        stale:
+          description:
+            - Whether it no longer fits the host, so that containers would not start, or get other GPUs than the host
+              has. Null for one that is not valid.
+          type: bool
+          sample: false
+        reasons:
+          description:
+            - Why it is stale, in sentences. That is paths that are missing, device nodes with other numbers, another
+              version of the driver, and, of the kind C(nvidia.com/gpu), GPUs and MIG devices that it lacks or that are
+              gone.
+          type: list
+          elements: str
+          sample: []
+        missing_paths:
+          description: The files, device nodes and programs that it names and that are not on the host.
+          type: list
+          elements: str
+          sample: []
+    devices:
+      description: The devices that engines find, by the names that containers ask for, each with the file it is from.
+      type: dict
+      sample:
+        nvidia.com/gpu=0: /etc/cdi/nvidia.yaml
+        nvidia.com/gpu=all: /etc/cdi/nvidia.yaml
+    conflicts:
+      description: Devices that several files define.
+      type: dict
+      contains:
+        sentences:
+          description: All of them in sentences.
+          type: list
+          elements: str
+          sample: ["/var/run/cdi/nvidia.yaml goes before /etc/cdi/nvidia.yaml for nvidia.com/gpu=1."]
+        shadowed:
+          description: The files that define a device in vain, because a later folder has it too, by device.
+          type: dict
+          sample:
+            nvidia.com/gpu=1: [/etc/cdi/nvidia.yaml]
+        unresolvable:
+          description: Devices that engines do not find, because several files of one folder define them, with these.
+          type: dict
+          sample: {}
+      sample:
+        sentences: []
+        shadowed: {}
+        unresolvable: {}
+    ignored:
+      description: What else lies in these folders, which engines do not look at.
+      type: list
+      elements: str
+      sample: [/etc/cdi/nvidia.yaml.old]
+    refresh:
+      description:
+        - The service that makes the specification anew, null if there is none. An enabled one goes before others, and
+          the toolkit's before the one of M(gpufleet.nvidia.nvidia_cdi_refresh).
+      type: dict
+      contains:
+        owner:
+          description: Whose service it is, V(toolkit) or V(gpufleet).
+          type: str
+          sample: toolkit
+        service:
+          description: Its name.
+          type: str
+          sample: nvidia-cdi-refresh.service
+        enabled:
+          description: Whether it runs by itself, at boot or after a change of the driver.
+          type: bool
+          sample: true
+        failed:
+          description: Whether its last run failed, null where systemd cannot be asked.
+          type: bool
+          sample: false
+        output:
+          description: The file that it writes, null if it writes none or that cannot be read.
+          type: str
+          sample: /var/run/cdi/nvidia.yaml
+      sample:
+        owner: toolkit
+        service: nvidia-cdi-refresh.service
+        enabled: true
+        failed: false
+        output: /var/run/cdi/nvidia.yaml
+    problems:
+      description: What could not be read and why, and what is wrong with the service.
+      type: list
+      elements: str
+      sample: []
+  sample:
+    folders: [/etc/cdi, /var/run/cdi]
+    files:
+      - path: /etc/cdi/nvidia.yaml
+        kind: nvidia.com/gpu
+        cdi_version: 0.5.0
+        driver_version: 580.95.05
+        devices: ["0", all]
+        valid: true
+        errors: []
+        warnings: []
+        stale: false
+        reasons: []
+        missing_paths: []
+    devices:
+      nvidia.com/gpu=0: /etc/cdi/nvidia.yaml
+      nvidia.com/gpu=all: /etc/cdi/nvidia.yaml
+    conflicts:
+      sentences: []
+      shadowed: {}
+      unresolvable: {}
+    ignored: []
+    refresh: null
+    problems: []
 """
 
 from ansible.module_utils.basic import AnsibleModule
@@ -452,6 +817,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._container_info im
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import (
     HOST_ROOT_OPTIONS,
     SHIPPED_OPTIONS,
+    SHIPPED_YAML_OPTIONS,
     accept_shipments,
     finish,
     host_of,
@@ -474,6 +840,7 @@ def main() -> None:
             "toolkit_dir": {"type": "path", "default": DIRECTORY},
             **HOST_ROOT_OPTIONS,
             **SHIPPED_OPTIONS,
+            **SHIPPED_YAML_OPTIONS,
         },
         supports_check_mode=True,
     )

@@ -25,6 +25,7 @@ extends_documentation_fragment:
   - gpufleet.nvidia.attributes
   - gpufleet.nvidia.host_root
   - gpufleet.nvidia.shipped
+  - gpufleet.nvidia.shipped_yaml
 attributes:
   check_mode:
     support: full
@@ -55,7 +56,8 @@ options:
       - V(engine) starts a container of O(image) without a GPU through the runtime, which works on hosts without a GPU
         too. C(NVIDIA_VISIBLE_DEVICES) is V(void) in it.
       - V(gpu) looks at the driver, its device nodes, the toolkit and its C(config.toml), and, where the runtime works
-        with CDI, for a specification of C(nvidia.com/gpu). It then starts a container with all GPUs.
+        with CDI, for a specification of C(nvidia.com/gpu) that engines load and that fits the host. It then starts a
+        container with all GPUs.
       - A container is only started where nothing before it is broken.
     type: str
     choices: [config, engine, gpu]
@@ -187,6 +189,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import EN
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import (
     HOST_ROOT_OPTIONS,
     SHIPPED_OPTIONS,
+    SHIPPED_YAML_OPTIONS,
     accept_shipments,
     finish,
     host_of,
@@ -229,6 +232,7 @@ def main() -> None:
             "timeout": {"type": "int", "default": 60},
             **HOST_ROOT_OPTIONS,
             **SHIPPED_OPTIONS,
+            **SHIPPED_YAML_OPTIONS,
         },
         required_if=[("level", "engine", ("image",)), ("level", "gpu", ("image",))],
         supports_check_mode=True,

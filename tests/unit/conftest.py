@@ -11,7 +11,15 @@ import sys
 import types
 from pathlib import Path
 
+from hypothesis import settings
+
 _ROOT = Path(__file__).resolve().parents[2]
+
+# Other work on the machine is no reason to fail.
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
+# For the same tests on one more Python. Modules that want another number of examples take a share of the profile's.
+settings.register_profile("few", max_examples=settings().max_examples // 4)
 
 
 def _package(name: str, *path: str) -> None:

@@ -15,6 +15,13 @@ from ansible_collections.gpufleet.nvidia.tests.unit.roles.role_files import Role
 
 # "Leave it alone" is an answer, so there is no default: these are left out of a module's parameters.
 OMITTED = {
+    "nvidia_cdi": {
+        "nvidia_cdi_path",
+        "nvidia_cdi_format",
+        "nvidia_cdi_dev_root",
+        "nvidia_cdi_ldconfig_path",
+        "nvidia_cdi_use_nvml",
+    },
     "nvidia_runtime": {
         "nvidia_runtime_set_as_default",
         "nvidia_runtime_enable_cdi",
@@ -36,7 +43,8 @@ OMITTED = {
     },
 }
 # These have none either, and are asked for in other ways.
-ASKED_FOR = {
+ASKED_FOR: dict[str, set[str]] = {
+    "nvidia_cdi": {"nvidia_cdi_host_root_live"},
     # Handlers are far from the place where the role was told its variables: they find these in what is noted for them.
     "nvidia_runtime": {
         "nvidia_runtime_before_restart",
@@ -53,10 +61,13 @@ ASKED_FOR = {
 }
 # What one role knows of another, and what hooks are told.
 FOREIGN: dict[str, set[str]] = {
+    "nvidia_cdi": set(),
     "nvidia_runtime": {"nvidia_runtime_restarts"},
     # For the plays that have both roles.
     "nvidia_toolkit": set(),
 }
+# What only playbooks ask for.
+PLAYED: dict[str, set[str]] = {"nvidia_cdi": {"nvidia_cdi_enabled"}}
 
 
 @pytest.fixture(params=sorted(OMITTED))
@@ -81,7 +92,13 @@ def test_every_variable_used_is_specified_or_the_role_s_own(role: Role) -> None:
     # One default may be made of another.
     used |= {name for line in defaults.splitlines() for name in re.findall(pattern, line.partition(": ")[2])}
     assert used - own == set(role.options()) & used
-    assert set(role.options()) <= used
+    assert set(role.options()) - used == PLAYED.get(role.name, set())
+
+
+def test_every_playbook_heeds_what_only_playbooks_ask_for(role: Role) -> None:
+    for path in sorted((role.folder.parents[1] / "playbooks").glob("*.yml")):
+        text = path.read_text(encoding="utf-8")
+        assert all(f"{name} | bool" in text for name in PLAYED.get(role.name, set()))
 
 
 def test_variables_without_default_are_omitted_where_they_are_not_set(role: Role) -> None:

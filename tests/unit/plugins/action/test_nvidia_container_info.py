@@ -20,3 +20,6 @@ def test_what_travels(args: dict[str, t.Any]) -> None:
     task = MagicMock(args=args, async_val=0)
     action: t.Any = ActionModule(task, *(MagicMock() for _part in range(5)))
     assert action.packages() == ("tomlkit",)
+    assert action.packages_on_demand() == ("yaml",)
+    # Only a host with specifications in YAML, and without PyYAML, asks for it.
+    assert action.packages_on_demand() == ("yaml",)

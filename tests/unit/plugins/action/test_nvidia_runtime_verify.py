@@ -31,3 +31,10 @@ def test_what_travels(args: dict[str, t.Any], packages: tuple[str, ...]) -> None
     task = MagicMock(args=args, async_val=0)
     action: t.Any = ActionModule(task, *(MagicMock() for _part in range(5)))
     assert action.packages() == packages
+
+
+@pytest.mark.parametrize(("level", "packages"), [("gpu", ("yaml",)), ("engine", ()), (None, ())])
+def test_what_travels_on_demand(level: str | None, packages: tuple[str, ...]) -> None:
+    task = MagicMock(args={"engine": "docker", "level": level}, async_val=0)
+    action: t.Any = ActionModule(task, *(MagicMock() for _part in range(5)))
+    assert action.packages_on_demand() == packages

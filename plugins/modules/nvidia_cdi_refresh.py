@@ -1,0 +1,319 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: nvidia_cdi_refresh
+short_description: Keep the CDI specification of NVIDIA GPUs fresh
+version_added: 0.1.0
+author:
+  - gpufleet.nvidia maintainers (@gpufleet)
+description:
+  - A CDI specification goes stale. Numbers of devices may change at every boot, files of the driver have its version in
+    their names, and C(/var/run) is empty after a boot. This module has a unit of systemd make the specification anew at
+    boot, before engines start, and after each change of the driver.
+  - The unit is the one that the NVIDIA Container Toolkit brings since 1.18 (C(nvidia-cdi-refresh.service)), told what
+    to do by its environment file, or one of this collection for hosts without it (C(gpufleet-nvidia-cdi.service)).
+  - Start the unit after a change of MIG devices, of which nothing tells systemd (C(systemctl restart) with
+    RV(service)), or run M(gpufleet.nvidia.nvidia_cdi_spec) again.
+  - Units are enabled by the links that C(systemctl enable) would make, but without having systemd reload its units.
+    Such a reload takes the GPUs away from running containers that got them from the toolkit's legacy hook. It is done
+    only where systemd works with an older version of a unit that this module has changed, and never while such
+    containers run.
+  - Python and its standard library are all that this collection's unit needs at boot. Its program is put together from
+    the parts of this collection that M(gpufleet.nvidia.nvidia_cdi_spec) uses, so that both make the same specification.
+    Where the host has no PyYAML, the controller sends its own along.
+  - The specification itself is not taken away with O(state=absent). See M(gpufleet.nvidia.nvidia_cdi_spec) for that.
+extends_documentation_fragment:
+  - gpufleet.nvidia.attributes
+  - gpufleet.nvidia.host_root
+  - gpufleet.nvidia.cdi_request
+  - gpufleet.nvidia.shipped_yaml
+attributes:
+  check_mode:
+    support: full
+    details: Whether a run of the service would change the specification is not known beforehand. A run counts as a
+      change then.
+  diff_mode:
+    support: full
+    details: Of the program of this collection's unit only its digest is shown.
+  idempotent:
+    support: full
+  platform:
+    platforms: Linux
+    support: full
+  safe_file_operations:
+    support: full
+options:
+  state:
+    description:
+      - V(present) has the specification kept fresh.
+      - V(absent) takes back all that this module did, that is lines of the toolkit's environment file, units, links,
+        and the program. Other lines and links, and units of the toolkit, stay.
+    type: str
+    choices: [present, absent]
+    default: present
+  owner:
+    description:
+      - Whose units do the work.
+      - V(toolkit) is C(nvidia-cdi-refresh.service) and C(nvidia-cdi-refresh.path) of the NVIDIA Container Toolkit. They
+        write C(/var/run/cdi/nvidia.yaml) unless O(path) says otherwise. O(require_devices), O(exclusive), and
+        O(use_nvml) mean nothing to them. O(for_engines) makes them leave additional groups out where an engine is too
+        old for those.
+      - V(collection) is C(gpufleet-nvidia-cdi.service) and C(gpufleet-nvidia-cdi.path).
+      - V(auto) is V(toolkit) where its units are there and not masked, unless O(backend=native), else V(collection).
+    type: str
+    choices: [auto, toolkit, collection]
+    default: auto
+  before_engines:
+    description:
+      - Whether engines wait at boot until the specification is there, for at most two minutes. Otherwise containers
+        that start by themselves may find none, or a stale one.
+      - For the toolkit's unit this is a drop-in. The unit of the toolkit 1.19.0 comes after C(multi-user.target), and
+        so after the engines, which no drop-in can change. There a unit of this collection runs the same command
+        earlier.
+    type: bool
+    default: true
+  program_dir:
+    description:
+      - Folder for the program of the collection's unit. Name another one on the host where C(/usr) is read-only, for
+        example V(/opt/gpufleet-nvidia).
+    type: path
+    default: /usr/local/lib/gpufleet-nvidia
+  start:
+    description:
+      - Whether the service is started now, on a running host, if the specification is not there though a driver is, if
+        its last run failed, or if what it does has changed. What a service of the toolkit writes is looked at
+        afterwards. It is an error if engines would skip it, or if it does not fit the host.
+      - With V(false) a warning tells that it should be.
+    type: bool
+    default: true
+  backup_dir:
+    description: Directory for copies of files from before each change. The newest five are kept.
+    type: path
+    default: /var/lib/gpufleet-nvidia/backups
+  purge_backups:
+    description: With O(state=absent), remove the backups of the files too.
+    type: bool
+    default: false
+seealso:
+  - module: gpufleet.nvidia.nvidia_cdi_spec
+  - module: gpufleet.nvidia.nvidia_container_info
+"""
+
+EXAMPLES = r"""
+- name: Keep the specification fresh, by the toolkit's units where they are there
+  gpufleet.nvidia.nvidia_cdi_refresh:
+
+- name: Keep a specification for Podman 4 fresh where Podman finds it
+  gpufleet.nvidia.nvidia_cdi_refresh:
+    path: /etc/cdi/nvidia.yaml
+    for_engines: [podman:4.9.3]
+
+- name: Do so without the toolkit
+  gpufleet.nvidia.nvidia_cdi_refresh:
+    owner: collection
+    hooks: none
+
+- name: Leave out the hook that CVE-2025-23266 is about
+  gpufleet.nvidia.nvidia_cdi_refresh:
+    disabled_hooks: [enable-cuda-compat]
+
+- name: Prepare an image that is being built
+  gpufleet.nvidia.nvidia_cdi_refresh:
+    host_root: /srv/images/gpu-node
+
+- name: Have the specification made anew after a change of MIG devices
+  ansible.builtin.systemd_service:
+    name: gpufleet-nvidia-cdi.service
+    state: restarted
+
+- name: Take everything back
+  gpufleet.nvidia.nvidia_cdi_refresh:
+    state: absent
+"""
+
+RETURN = r"""
+owner:
+  description: Whose units keep the specification fresh. Null with O(state=absent).
+  returned: success
+  type: str
+  sample: toolkit
+service:
+  description: The unit that makes the specification. Null with O(state=absent).
+  returned: success
+  type: str
+  sample: nvidia-cdi-refresh.service
+path_unit:
+  description: The unit that starts it after a change of the driver. Null with O(state=absent), and where there is none.
+  returned: success
+  type: str
+  sample: nvidia-cdi-refresh.path
+enabled:
+  description: Whether the service runs at boot.
+  returned: success
+  type: bool
+  sample: true
+toolkit_enabled:
+  description: Whether the toolkit's own units are enabled, whoever did that.
+  returned: success
+  type: bool
+  sample: true
+specification:
+  description: The specification that the service writes. Null with O(state=absent).
+  returned: success
+  type: str
+  sample: /var/run/cdi/nvidia.yaml
+present:
+  description: Whether that file is there.
+  returned: success
+  type: bool
+  sample: true
+variables:
+  description: What the environment file tells the toolkit's service because of this task's options.
+  returned: success
+  type: dict
+  sample:
+    NVIDIA_CTK_CDI_GENERATE_DISABLED_HOOKS: enable-cuda-compat
+changed_files:
+  description: The files that have changed, or would in check mode.
+  returned: success
+  type: list
+  elements: str
+  sample:
+    - /etc/nvidia-container-toolkit/nvidia-cdi-refresh.env
+    - /etc/systemd/system/nvidia-cdi-refresh.service.d/50-gpufleet-nvidia.conf
+links_made:
+  description: The links that were made to enable units, or would be in check mode.
+  returned: success
+  type: list
+  elements: str
+  sample: [/etc/systemd/system/multi-user.target.wants/nvidia-cdi-refresh.service]
+links_removed:
+  description: The links that were taken back, or would be in check mode.
+  returned: success
+  type: list
+  elements: str
+  sample: []
+reasons:
+  description: Why the service had to run now, in sentences.
+  returned: success
+  type: list
+  elements: str
+  sample: [What the service does has changed.]
+started:
+  description: Whether it ran. It does not in check mode.
+  returned: success
+  type: bool
+  sample: true
+backup_files:
+  description: Where the former content is kept. Empty in check mode, where nothing changed, and with O(purge_backups).
+  returned: success
+  type: list
+  elements: dict
+  contains:
+    path:
+      description: The file, symbolic links resolved.
+      type: str
+      sample: /etc/gpufleet-nvidia/cdi.json
+    backup:
+      description: Its copy, null if there was no file.
+      type: str
+      sample: /var/lib/gpufleet-nvidia/backups/etc~gpufleet-nvidia~cdi.json~20260821T143000.123456Z.backup
+    checksum:
+      description: SHA-256 of what was written, V(absent) if the file was removed.
+      type: str
+      sample: 6a09e667f3bcc908b2fb1366ea957d3e3adec17512775099da2f590b0667322a
+  sample:
+    - path: /etc/systemd/system/nvidia-cdi-refresh.service.d/50-gpufleet-nvidia.conf
+      backup: null
+      checksum: 6a09e667f3bcc908b2fb1366ea957d3e3adec17512775099da2f590b0667322a
+"""
+
+import typing as t
+
+from ansible.module_utils.basic import AnsibleModule
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_parameters import CDI_OPTIONS, options_of
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_refresh_execution import CdiRefresh
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_refresh_plans import (
+    OWNERS,
+    PROGRAM_DIR,
+    RefreshOptions,
+)
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import MissingPackageError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import (
+    HOST_ROOT_OPTIONS,
+    SHIPPED_YAML_OPTIONS,
+    accept_shipments,
+    diff_of,
+    finish,
+    host_of,
+    label_new_files,
+    run_in,
+)
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import digest
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import PlannedFile
+
+# Seconds for a command: the service may wait for the driver.
+LIMIT = 150
+
+
+def refresh(module: AnsibleModule) -> dict[str, object]:
+    """Plan and do; the result as documented."""
+    accept_shipments(module)
+    params = module.params
+    options = RefreshOptions(
+        cdi=options_of({**params, "state": "present"}),
+        state=params["state"],
+        owner=params["owner"],
+        before_engines=params["before_engines"],
+        program_dir=params["program_dir"],
+        start=params["start"],
+    )
+    host = host_of(module)
+    try:
+        result = CdiRefresh(options, host, run_in(module, LIMIT)).execute(module.check_mode)
+    except MissingPackageError as error:
+        # For the action plugin, which then sends it.
+        error.details = {"needed": "yaml"}
+        raise
+    files = result.pop("files")
+    label_new_files(module, host, files)
+    return {**result, "diff": diff_of(list(map(_readable, files)), "plain")}
+
+
+def _readable(file: PlannedFile) -> PlannedFile:
+    """A program as it can be shown."""
+    before, after = (
+        f"A program, SHA-256 {digest(content)}\n".encode() if (content or b"").startswith(b"#!") else content
+        for content in (file.before, file.after)
+    )
+    return file._replace(before=before, after=after)
+
+
+def main() -> None:
+    module = AnsibleModule(
+        argument_spec={
+            **CDI_OPTIONS,
+            "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
+            "owner": {"type": "str", "choices": list(OWNERS), "default": "auto"},
+            "before_engines": {"type": "bool", "default": True},
+            "program_dir": {"type": "path", "default": PROGRAM_DIR},
+            "start": {"type": "bool", "default": True},
+            "backup_dir": {"type": "path", "default": "/var/lib/gpufleet-nvidia/backups"},
+            "purge_backups": {"type": "bool", "default": False},
+            **HOST_ROOT_OPTIONS,
+            **SHIPPED_YAML_OPTIONS,
+        },
+        supports_check_mode=True,
+    )
+    finish(module, lambda: refresh(module))
+
+
+if __name__ == "__main__":
+    main()

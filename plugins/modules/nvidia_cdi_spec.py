@@ -1,0 +1,310 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: nvidia_cdi_spec
+short_description: Describe a host's GPUs to its container engines
+version_added: 0.1.0
+author:
+  - gpufleet.nvidia maintainers (@gpufleet)
+description:
+  - Writes the CDI specification of a host's GPUs, by which Docker, containerd, CRI-O, and Podman give them to
+    containers, keeps it true, and takes it back.
+  - It is made from the driver's own files. Nothing of NVIDIA's toolkit is needed for that, though the hooks in it need
+    a program of the toolkit when a container starts (O(hooks)).
+  - Nothing is written that would not work. The rules of the CDI project's library, the paths and device numbers on the
+    host, and the number of GPUs that the driver reports are checked first.
+  - The file is replaced only if it means something else than what would be written, and RV(reasons) says what. Run the
+    module again after a change of the driver, of MIG devices, or of the toolkit.
+  - What stood there before is recorded below C(/var/lib/gpufleet-nvidia/state), and O(state=absent) restores it.
+  - No engine has to be restarted. They read specifications when a container starts; Docker must have been started with
+    CDI switched on.
+  - Hosts need no Python package. Where a host has no PyYAML, the controller sends its own along when it is needed.
+extends_documentation_fragment:
+  - gpufleet.nvidia.attributes
+  - gpufleet.nvidia.host_root
+  - gpufleet.nvidia.cdi_request
+  - gpufleet.nvidia.shipped_yaml
+attributes:
+  check_mode:
+    support: full
+    details: A program of hooks that is missing is a warning then, for the toolkit may be about to be installed.
+  diff_mode:
+    support: full
+  idempotent:
+    support: full
+  platform:
+    platforms: Linux
+    support: full
+  safe_file_operations:
+    support: full
+options:
+  state:
+    description:
+      - V(present) writes the specification.
+      - V(absent) takes back what this module wrote for the kind, or at O(path) alone if that is given. What stood there
+        before comes back byte for byte, and so do files that O(exclusive) removed. A file that this module never wrote
+        stays.
+    type: str
+    choices: [present, absent]
+    default: present
+  backup_dir:
+    description:
+      - Directory for copies of files from before each change. The newest five are kept, readable by the owner only.
+      - Directories whose every file an engine reads as configuration are refused.
+    type: path
+    default: /var/lib/gpufleet-nvidia/backups
+  purge_backups:
+    description: With O(state=absent), remove the backups of these files too.
+    type: bool
+    default: false
+notes:
+  - NVML is loaded in a process of its own, which a crash or a hang of the driver's library does not take the task along
+    with. As root it may make missing nodes of GPUs, as every program that uses it does.
+seealso:
+  - module: gpufleet.nvidia.nvidia_cdi_refresh
+  - module: gpufleet.nvidia.nvidia_container_info
+  - name: CDI
+    description: The specification of the Container Device Interface.
+    link: https://github.com/cncf-tags/container-device-interface/blob/main/SPEC.md
+"""
+
+EXAMPLES = r"""
+- name: Describe all GPUs to all engines
+  gpufleet.nvidia.nvidia_cdi_spec:
+
+- name: Be the only one who describes them, and take care of hosts with Podman 4
+  gpufleet.nvidia.nvidia_cdi_spec:
+    exclusive: true
+    for_engines: [auto, "podman:4.9.3"]
+
+- name: Describe the MIG devices that were just made
+  gpufleet.nvidia.nvidia_cdi_spec:
+    device_name_strategies: [index, uuid]
+  register: cdi
+
+- name: Show why the file was written anew
+  ansible.builtin.debug:
+    var: cdi.reasons
+
+- name: Describe GPUs whose driver and toolkit live in directories of their own
+  gpufleet.nvidia.nvidia_cdi_spec:
+    driver_root: /run/nvidia/driver
+    dev_root: /
+    cdi_hook_path: /usr/local/nvidia/toolkit/nvidia-cdi-hook
+
+- name: Leave out the hook that CVE-2025-23266 is about
+  gpufleet.nvidia.nvidia_cdi_spec:
+    disabled_hooks: [enable-cuda-compat]
+
+- name: Describe the nodes of GPUDirect Storage, as a kind of their own
+  gpufleet.nvidia.nvidia_cdi_spec:
+    mode: gds
+    class: gds
+
+- name: Put everything back as it was
+  gpufleet.nvidia.nvidia_cdi_spec:
+    state: absent
+"""
+
+RETURN = r"""
+specification:
+  description: The file of the specification, as the host sees it.
+  returned: success
+  type: str
+  sample: /etc/cdi/nvidia.yaml
+kind:
+  description: What it describes. Containers ask for C(KIND=DEVICE).
+  returned: success
+  type: str
+  sample: nvidia.com/gpu
+cdi_version:
+  description: The oldest version of CDI that has everything in the specification. Null with O(state=absent).
+  returned: success
+  type: str
+  sample: 0.7.0
+devices:
+  description: The names of the devices, without the kind. Empty with O(state=absent).
+  returned: success
+  type: list
+  elements: str
+  sample: ["0", GPU-5ba4a1cd-9f20-4f4c-a2f1-3d6cf6f5a1c0, all]
+format:
+  description: What the file is written as. Null with O(state=absent).
+  returned: success
+  type: str
+  sample: yaml
+mode:
+  description: The mode that was used, never V(auto). Null with O(state=absent).
+  returned: success
+  type: str
+  sample: nvml
+backend:
+  description: What made it, never V(auto). Null with O(state=absent).
+  returned: success
+  type: str
+  sample: native
+driver_version:
+  description: The version of the driver that it is for, null if none is loaded.
+  returned: success
+  type: str
+  sample: 580.95.05
+reasons:
+  description: Why the file was replaced, or would be, in sentences. Empty if it was right already.
+  returned: success
+  type: list
+  elements: str
+  sample:
+    - "It is for the driver 570.86.15; now it is 580.95.05."
+    - "/dev/nvidia-uvm is the device 510:0 there; now it is 508:0."
+engines:
+  description: The engines that O(for_engines) means.
+  returned: success
+  type: list
+  elements: dict
+  contains:
+    name:
+      description: Its name.
+      type: str
+      sample: podman
+    version:
+      description: Its version, null where it does not tell one.
+      type: str
+      sample: 4.9.3
+    newest_cdi:
+      description: The newest version of CDI that it understands, null where that is not known or it understands none.
+      type: str
+      sample: 0.6.0
+    folders:
+      description: Where it looks for specifications unless it is told otherwise.
+      type: list
+      elements: str
+      sample: [/etc/cdi, /var/run/cdi]
+  sample:
+    - name: podman
+      version: 4.9.3
+      newest_cdi: 0.6.0
+      folders: [/etc/cdi, /var/run/cdi]
+limits:
+  description: What was left out for which engine, in sentences.
+  returned: success
+  type: list
+  elements: str
+  sample: []
+conflicts:
+  description: Other files of the same kind, those included that were removed.
+  returned: success
+  type: list
+  elements: dict
+  contains:
+    path:
+      description: The file.
+      type: str
+      sample: /etc/cdi/nvidia-gpu.yaml
+    effect:
+      description:
+        - What it means. V(collides) is that engines find none of the devices that both files define, V(shadows) that it
+          goes before ours, V(shadowed) that ours goes before it, V(adds) that it has devices that ours has not, and
+          V(skipped) that engines skip it because it is faulty.
+      type: str
+      sample: collides
+    devices:
+      description: The devices that both define, with their kind.
+      type: list
+      elements: str
+      sample: [nvidia.com/gpu=0, nvidia.com/gpu=all]
+    sentence:
+      description: The same in words.
+      type: str
+      sample: >-
+        /etc/cdi/nvidia-gpu.yaml describes nvidia.com/gpu too, in the same folder as /etc/cdi/nvidia.yaml: engines then
+        find none of nvidia.com/gpu=0, nvidia.com/gpu=all.
+  sample: []
+removed_files:
+  description: Files that were removed, or would be, symbolic links resolved.
+  returned: success
+  type: list
+  elements: str
+  sample: []
+restored_files:
+  description: Files that came back with O(state=absent), or would.
+  returned: success
+  type: list
+  elements: str
+  sample: []
+backup_files:
+  description: Where former contents are kept. Empty in check mode, where nothing changed, and with O(purge_backups).
+  returned: success
+  type: list
+  elements: dict
+  contains:
+    path:
+      description: The file, symbolic links resolved.
+      type: str
+      sample: /etc/cdi/nvidia.yaml
+    backup:
+      description: Its copy, null if there was no file.
+      type: str
+      sample: /var/lib/gpufleet-nvidia/backups/etc~cdi~nvidia.yaml~20260821T143000.123456Z.backup
+    checksum:
+      description: SHA-256 of what was written, V(absent) if the file was removed.
+      type: str
+      sample: 6a09e667f3bcc908b2fb1366ea957d3e3adec17512775099da2f590b0667322a
+  sample:
+    - path: /etc/cdi/nvidia.yaml
+      backup: null
+      checksum: 6a09e667f3bcc908b2fb1366ea957d3e3adec17512775099da2f590b0667322a
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_parameters import CDI_OPTIONS, options_of
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_specification import CdiSpecification
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import (
+    HOST_ROOT_OPTIONS,
+    SHIPPED_YAML_OPTIONS,
+    accept_shipments,
+    diff_of,
+    finish,
+    host_of,
+    label_new_files,
+    run_in,
+    run_pinned_in,
+)
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import BACKUP_DIR
+
+
+def describe(module: AnsibleModule) -> dict[str, object]:
+    """Plan and write; the result as documented."""
+    accept_shipments(module)
+    host = host_of(module)
+    options = options_of(module.params)
+    work = CdiSpecification(options, host, run_in(module), run_pinned_in(module))
+    result = work.execute(module.check_mode)
+    files = result.pop("files")
+    # To what is called path Ansible adds owner and mode, the latter in the place of ours.
+    result["specification"] = result.pop("path")
+    label_new_files(module, host, files)
+    return {**result, "diff": diff_of(files, "plain")}
+
+
+def main() -> None:
+    module = AnsibleModule(
+        argument_spec={
+            "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
+            "backup_dir": {"type": "path", "default": BACKUP_DIR},
+            "purge_backups": {"type": "bool", "default": False},
+            **CDI_OPTIONS,
+            **HOST_ROOT_OPTIONS,
+            **SHIPPED_YAML_OPTIONS,
+        },
+        supports_check_mode=True,
+    )
+    finish(module, lambda: describe(module))
+
+
+if __name__ == "__main__":
+    main()
