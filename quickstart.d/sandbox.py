@@ -66,7 +66,9 @@ _DEST = "/usr/local/nvidia/toolkit"
 _SOURCES = {version: f"/srv/nvidia-container-toolkit-{version}" for version in ("1.19.1", "1.20.0")}
 # What a diff must never show: the passwords in the files of the sandbox.
 _SECRET = "not-for-a-log"  # noqa: S105
-_PURGE = {"nvidia_runtime_purge_backups": True, "nvidia_toolkit_purge_backups": True}
+# What makes the CDI specification when the host starts with its driver.
+_UNIT = "etc/systemd/system/gpufleet-nvidia-cdi.service"
+_PURGE = {f"nvidia_{role}_purge_backups": True for role in ("runtime", "toolkit", "cdi")}
 _ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
 _RECAP = re.compile(r"^sandbox\s+: ok=\d+\s+changed=(\d+)\s", re.MULTILINE)
 _COMMENTED_OUT = re.compile(r"\s*#\s*[\w.-]+\s*=")
@@ -209,11 +211,13 @@ class Sandbox:
         self._expect(_DIFF_LINE.findall(output) == announced_diff, "the diff is not the one of the check run")
         for name, entries in _ENTRIES.items():
             self._configured(name, original[name].content if name in original else b"", entries)
+        self._expect((self.root / _UNIT).is_file(), f"{_UNIT} is not there")
         configured, identities = _snapshot(self.root), _identities(self.root)
         self._tell(
             "The same diff, now written: the toolkit's configuration is hardened for Kubernetes, the NVIDIA runtime\n"
-            "   is registered with Docker, containerd and CRI-O and the default, CDI is on, every other setting keeps\n"
-            "   its value and every comment its place, and no password appears in a diff."
+            "   is registered with Docker, containerd and CRI-O and the default, CDI is on, and a unit makes its file\n"
+            "   at each start; every other setting keeps its value and every comment its place, and no password\n"
+            "   appears in a diff."
         )
 
         self._headline("3. A second run")

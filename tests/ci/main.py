@@ -1,10 +1,11 @@
 # Copyright (c) gpufleet.nvidia maintainers
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""./test: runs the stages, tells how each went, and ends with the sum."""
+"""./test: runs the stages, some side by side, tells how each went, and ends with the sum."""
 
 from __future__ import annotations
 
 import argparse
+import concurrent.futures
 import os
 import sys
 import time
@@ -29,23 +30,32 @@ class Stage(t.NamedTuple):
     name: str
     function: t.Callable[[Workspace], None]
     when: t.Literal["quick", "always", "ci", "molecule"]
+    # It does several things at once itself, and nothing runs beside it.
+    alone: bool = False
 
 
-# The quick ones first: what fails early is read early.
+class Result(t.NamedTuple):
+    """How a stage went: what is wrong, or nothing, and its time in seconds."""
+
+    complaint: str
+    seconds: float
+
+
+# The quick ones first: what fails early is read early. Then the long ones: none of them is the last to run.
 _STAGES = (
     Stage("ruff", stages.ruff, "quick"),
     Stage("mypy", stages.mypy, "quick"),
     Stage("unit", stages.unit, "quick"),
-    Stage("unit-nodes", stages.unit_nodes, "always"),
-    Stage("lint", stages.lint, "always"),
-    Stage("docs", stages.docs, "always"),
-    Stage("package", stages.package, "always"),
-    Stage("sandbox", stages.sandbox_host, "always"),
-    Stage("quickstart", stages.quickstart, "always"),
     Stage("integration", stages.integration, "always"),
     Stage("sanity", stages.sanity, "always"),
+    Stage("sandbox", stages.sandbox_host, "always"),
+    Stage("quickstart", stages.quickstart, "always"),
+    Stage("lint", stages.lint, "always"),
     Stage("importer", stages.importer, "ci"),
-    Stage("molecule", stages.molecule, "molecule"),
+    Stage("docs", stages.docs, "always"),
+    Stage("package", stages.package, "always"),
+    Stage("unit-nodes", stages.unit_nodes, "always", alone=True),
+    Stage("molecule", stages.molecule, "molecule", alone=True),
 )
 
 
@@ -78,14 +88,19 @@ def _selected(arguments: argparse.Namespace) -> list[Stage]:
     return [stage for stage in _STAGES if stage.when in wanted]
 
 
-def _run(stage: Stage) -> str:
-    """What is wrong, or nothing."""
-    with (_LOGS / f"{stage.name}.log").open("w", encoding="utf-8") as file:
-        log = t.cast("t.TextIO", _Tee(file))
+def _log(stage: Stage) -> Path:
+    return _LOGS / f"{stage.name}.log"
+
+
+def _run(stage: Stage, terminal: bool) -> Result:
+    """Run a stage; what it writes goes to its log, and at once to the terminal if that is to be."""
+    started = time.monotonic()
+    with _log(stage).open("w", encoding="utf-8") as file:
+        log = t.cast("t.TextIO", _Tee(file)) if terminal else file
         print(f"\n=== {stage.name}: {stage.function.__doc__}", file=log, flush=True)
         complaint = ""
         try:
-            work = Workspace(log)
+            work = Workspace(stage.name, log)
             work.sync()
             stage.function(work)
         except (StageError, SandboxError, VenvError) as error:
@@ -95,7 +110,25 @@ def _run(stage: Stage) -> str:
             print(traceback.format_exc(), file=log)
         if complaint:
             print(f"FAILED: {complaint}", file=log, flush=True)
-        return complaint
+    return Result(complaint, time.monotonic() - started)
+
+
+def _run_all(selected: t.Sequence[Stage]) -> dict[str, Result]:
+    """Run the stages that need one core side by side, each with its output in one piece, and then the others."""
+    results = {}
+    narrow = [stage for stage in selected if not stage.alone]
+    at_once = min(os.cpu_count() or 1, len(narrow))
+    if at_once > 1:
+        with concurrent.futures.ThreadPoolExecutor(at_once) as pool:
+            runs = {pool.submit(_run, stage, terminal=False): stage for stage in narrow}
+            for done in concurrent.futures.as_completed(runs):
+                stage = runs[done]
+                results[stage.name] = done.result()
+                print(_log(stage).read_text(encoding="utf-8"), end="", flush=True)
+    for stage in selected:
+        if stage.name not in results:
+            results[stage.name] = _run(stage, terminal=True)
+    return results
 
 
 def main() -> int:
@@ -112,16 +145,15 @@ def main() -> int:
             print(f"{stage.name:12} {stage.when:9} {stage.function.__doc__}")
         return 0
     _LOGS.mkdir(parents=True, exist_ok=True)
-    results = []
-    for stage in _selected(arguments):
-        started = time.monotonic()
-        complaint = _run(stage)
-        results.append((stage.name, complaint, time.monotonic() - started))
+    started = time.monotonic()
+    selected = _selected(arguments)
+    results = _run_all(selected)
     print()
-    for name, complaint, seconds in results:
-        print(f"{name:12} {'FAILED' if complaint else 'ok':6} {seconds:6.1f} s  {complaint}".rstrip())
-    print(f"\nLogs: {_LOGS.relative_to(ROOT)}/; all of it took {sum(result[2] for result in results):.0f} s.")
-    failed = sum(bool(complaint) for _name, complaint, _seconds in results)
+    for stage in selected:
+        complaint, seconds = results[stage.name]
+        print(f"{stage.name:12} {'FAILED' if complaint else 'ok':6} {seconds:6.1f} s  {complaint}".rstrip())
+    print(f"\nLogs: {_LOGS.relative_to(ROOT)}/; all of it took {time.monotonic() - started:.0f} s.")
+    failed = sum(bool(result.complaint) for result in results.values())
     print(f"{len(results) - failed} passed, {failed} failed")
     return 1 if failed else 0
 

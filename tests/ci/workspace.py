@@ -28,17 +28,19 @@ class StageError(Exception):
 
 
 class Workspace:
-    """The tools of a test run. Everything made here lies in the cache, none of it in the clone or in HOME."""
+    """The tools of one stage. Everything made here lies in the cache, none of it in the clone or in HOME."""
 
-    def __init__(self, log: t.TextIO) -> None:
+    def __init__(self, stage: str, log: t.TextIO) -> None:
+        self.stage = stage
         self.log = log
         cache = os.environ.get("GPUFLEET_CACHE")
         if not cache:
             cache = os.path.join(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "gpufleet-nvidia")
         self.cache = Path(cache).absolute()
-        # Two clones share the virtual environments, not the copy of the tree.
+        # Two clones share the virtual environments, not the copy of the tree, and neither do two stages: they run side
+        # by side, and leave something there.
         clone = hashlib.sha256(os.fsencode(ROOT)).hexdigest()[:8]
-        self.collections = self.cache / "trees" / clone
+        self.collections = self.cache / "trees" / f"{clone}-{stage}"
         self.tree = self.collections / "ansible_collections" / "gpufleet" / "nvidia"
 
     @functools.cached_property
@@ -104,7 +106,7 @@ class Workspace:
     @functools.cached_property
     def home(self) -> Path:
         """A HOME for ansible-test, which writes to ~/.ansible and hands pip no setting but a file in HOME."""
-        home = self.cache / "home"
+        home = self.cache / "homes" / self.stage
         pip = home / ".config" / "pip" / "pip.conf"
         pip.parent.mkdir(parents=True, exist_ok=True)
         listing = subprocess.run(

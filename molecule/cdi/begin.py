@@ -1,0 +1,52 @@
+"""Inside a host: gives it its starting point: begin.py SUITE
+
+GPUs and their driver, and an image for the containers of all engines that are to read CDI specifications here. Docker
+and containerd are told to only by site.yml.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import load_busybox
+import looks
+import machine
+import start as pods
+
+# The stand-in for runc, which leaves out what a host inside a container cannot do; /usr/sbin goes first otherwise.
+PODMAN = """\
+[containers]
+default_ulimits = []
+pids_limit = 0
+[engine]
+cgroup_manager = "cgroupfs"
+events_logger = "file"
+runtime = "trimmed"
+[engine.runtimes]
+trimmed = ["/usr/local/sbin/runc"]
+"""
+
+
+def main() -> None:
+    """Do it."""
+    suite = sys.argv[1]
+    machine.enable()
+    machine.become(machine.Machine())
+    folder = Path("/etc/containers")
+    folder.mkdir(exist_ok=True)
+    (folder / "containers.conf").write_text(PODMAN)
+    image = load_busybox.image(looks.IMAGE)
+    subprocess.run(["podman", "load", "--quiet"], input=image, check=True, stdout=subprocess.DEVNULL)
+    if suite != "bookworm":
+        Path("/etc/docker").mkdir(exist_ok=True)
+        subprocess.run(["docker", "load", "--quiet"], input=image, check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(["ctr", "--namespace=k8s.io", "images", "import", "-"], input=image, check=True)
+        pods.load_image()
+    # Read before anything is put there.
+    subprocess.run([sys.executable, "-B", "/molecule/cdi/observe.py", "--fresh"], check=True)
+
+
+if __name__ == "__main__":
+    main()

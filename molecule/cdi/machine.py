@@ -1,0 +1,177 @@
+"""Inside a host: what stands for its GPUs and their driver, also over a restart: machine.py [PROPERTY=NUMBER...]
+
+Device nodes that nothing answers behind, libraries without code, and what the kernel would tell of them in /proc and
+/sys. Where GPUs have MIG devices, an NVML that tells of them; the library comes from the controller.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import gpu_tree
+
+# Outside of what is watched, and not gone with a restart.
+HOME = Path("/root/gpufleet-machine")
+NVML = HOME / "libnvidia-ml.so"
+UNIT = "gpufleet-machine.service"
+# As early as modules of the kernel would be loaded.
+UNIT_TEXT = f"""\
+[Unit]
+DefaultDependencies=no
+After=systemd-remount-fs.service systemd-tmpfiles-setup-dev.service
+Before=sysinit.target systemd-modules-load.service
+
+[Service]
+Type=oneshot
+Environment=PYTHONPATH=/fx
+ExecStart={sys.executable} -B /molecule/cdi/machine.py
+
+[Install]
+WantedBy=sysinit.target
+"""
+ROOT = Path("/")
+PROC, PCI, DEV, CAPS = (Path(path) for path in ("/proc/driver", "/sys/bus/pci/devices", "/dev", "/dev/nvidia-caps"))
+FOLDER = f"/{gpu_tree.LIBRARIES}"
+OLD, NEW = "575.57.08", "580.95.05"
+CAPS_MAJOR = 511
+
+
+class Machine(NamedTuple):
+    """A machine; ``uvm`` is the number that the kernel gave nvidia-uvm, ``parts`` the MIG devices of each GPU."""
+
+    version: str = OLD
+    gpus: int = 1
+    uvm: int = 510
+    parts: int = 0
+
+    def nodes(self, *gpus: int) -> dict[str, str]:
+        """What a container with these whole GPUs has to have: paths, and numbers as stat(1) writes them."""
+        found = {}
+        for name, major, minor in (*control(self.uvm), *(node for gpu in gpus for node in gpu_nodes(gpu))):
+            found[f"/dev/{name}"] = f"{major:x}:{minor:x}"
+        return found
+
+    def part_nodes(self, *parts: tuple[int, int]) -> dict[str, str]:
+        """The same for MIG devices, each a GPU and a number there."""
+        found = self.nodes()
+        for gpu, part in parts:
+            found[f"/dev/nvidia{gpu}"] = f"c3:{gpu:x}"
+            for minor in capabilities(gpu, part):
+                found[f"{CAPS}/nvidia-cap{minor}"] = f"{CAPS_MAJOR:x}:{minor:x}"
+        return found
+
+    def libraries(self) -> list[str]:
+        """The files that it has to have."""
+        return sorted(f"{FOLDER}/{name}.so.{self.version}" for name in gpu_tree.SONAMES)
+
+
+def control(uvm: int) -> list[tuple[str, int, int]]:
+    """Nodes that are there once."""
+    numbers = {"nvidia-uvm": uvm, "nvidia-uvm-tools": uvm}
+    return [(name, numbers.get(name, major), minor) for name, major, minor in gpu_tree.NODES]
+
+
+def gpu_nodes(gpu: int) -> list[tuple[str, int, int]]:
+    """Those of one GPU."""
+    dri = gpu_tree.DRI
+    return [(f"nvidia{gpu}", 195, gpu), (f"dri/card{gpu}", dri, gpu), (f"dri/renderD{128 + gpu}", dri, 128 + gpu)]
+
+
+def capabilities(gpu: int, part: int) -> tuple[int, int]:
+    """The numbers of a GPU instance and of its only compute instance."""
+    first = 3 + 14 * gpu + 2 * part
+    return first, first + 1
+
+
+def uuid(gpu: int) -> str:
+    """What gpu_tree calls it."""
+    return f"GPU-{gpu:08d}-0000-0000-0000-000000000000"
+
+
+def part_uuid(gpu: int, part: int) -> str:
+    """What the library calls a MIG device."""
+    return f"MIG-{gpu:08d}-0000-0000-0000-{part:012d}"
+
+
+def become(machine: Machine) -> Machine:
+    """Let the host be that machine, now and after a restart; returns it."""
+    HOME.mkdir(exist_ok=True)
+    (HOME / "machine.json").write_text(json.dumps(machine))
+    for place in (PROC, PCI):
+        if not os.path.ismount(str(place)):
+            subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=755", "tmpfs", str(place)], check=True)
+        for entry in place.iterdir():
+            shutil.rmtree(entry)
+    for path in (*DEV.glob("nvidia[0-9c-]*"), DEV / "dri"):
+        if path.is_dir():
+            shutil.rmtree(path)
+        elif path.exists():
+            path.unlink()
+    gpu_tree.driver(ROOT, machine.version)
+    for name, major, minor in control(machine.uvm):
+        gpu_tree.node(DEV / name, major, minor, 0o666, 0)
+    for gpu in range(machine.gpus):
+        gpu_tree.gpu(ROOT, gpu, machine.version)
+    divide(machine)
+    return machine
+
+
+def divide(machine: Machine) -> None:
+    """Let each GPU have its MIG devices, and the library tell of them; without any it is one without code."""
+    place = Path(FOLDER) / f"libnvidia-ml.so.{machine.version}"
+    told = Path(FOLDER) / "nvml.conf"
+    if told.exists():
+        told.unlink()
+    if not machine.parts:
+        return
+    # What a program has loaded must not change under it.
+    place.unlink()
+    shutil.copy(NVML, place)
+    minors, lines = ["config 1", "monitor 2"], [f"driver {machine.version}"]
+    for gpu in range(machine.gpus):
+        lines.append(f"gpu {uuid(gpu)} {gpu} 00000000:{gpu + 16:02X}:00.0 1 NVIDIA A100-SXM4-40GB")
+        for part in range(machine.parts):
+            names = (f"gi{part}/access", f"gi{part}/ci0/access")
+            for name, minor in zip(names, capabilities(gpu, part)):
+                minors.append(f"gpu{gpu}/{name} {minor}")
+                gpu_tree.node(CAPS / f"nvidia-cap{minor}", CAPS_MAJOR, minor, 0o444, 0)
+            gpu_tree.write(PROC / f"nvidia/capabilities/gpu{gpu}/mig/gi{part}/ci0/access", b"")
+    for gpu in range(machine.gpus):
+        lines += [f"mig {gpu} {part} {part_uuid(gpu, part)} {part} 0 0" for part in range(machine.parts)]
+    gpu_tree.write(PROC / "nvidia-caps/mig-minors", "\n".join([*minors, ""]).encode())
+    told.write_text("\n".join([*lines, ""]))
+
+
+def now() -> Machine:
+    """The machine that the host is."""
+    state = HOME / "machine.json"
+    return Machine(*json.loads(state.read_text())) if state.exists() else Machine()
+
+
+def enable() -> None:
+    """See that a restart brings it back."""
+    HOME.mkdir(exist_ok=True)
+    Path("/etc/systemd/system", UNIT).write_text(UNIT_TEXT)
+    subprocess.run(["systemctl", "enable", "--quiet", UNIT], check=True)
+
+
+def main() -> None:
+    """Be what is told, and else what was last; ``later`` first: only after the next restart."""
+    words = sys.argv[1:]
+    later = words[:1] == ["later"]
+    told: dict[str, Any] = dict(word.split("=") for word in words[int(later) :])
+    machine = now()._replace(**{name: value if name == "version" else int(value) for name, value in told.items()})
+    if later:
+        (HOME / "machine.json").write_text(json.dumps(machine))
+    else:
+        become(machine)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,59 @@
+"""Inside a host: MIG devices, and a change of them: mig.py ENGINE... prints JSON, as Report does."""
+
+from __future__ import annotations
+
+import sys
+
+import looks
+import machine
+from toolkits import Report
+
+
+def has(report: Report, what: str, engine: str, host: machine.Machine, devices: dict[str, tuple[int, int]]) -> None:
+    """Whether containers get the nodes of MIG devices."""
+    for name, part in devices.items():
+        found = looks.seen(engine, name)
+        wanted = looks.Seen(dict(sorted(host.part_nodes(part).items())), host.libraries(), looks.VARIABLES)
+        report.check(f"{engine}, {what}, {name}", found == wanted, found)
+    found = looks.seen(engine, "all")
+    nodes = dict(sorted(host.part_nodes(*devices.values()).items()))
+    report.check(f"{engine}, {what}, all", found.nodes == nodes, found)
+
+
+def main() -> None:
+    """Do it, and leave no specification."""
+    report, engines = Report(), sys.argv[1:]
+    if not machine.NVML.exists():
+        report.print(skipped="the controller has no compiler")
+        return
+    machine.become(machine.Machine())
+    report.worked("before", looks.specification(), changed=True)
+    host = machine.become(machine.Machine(parts=2))
+    divided = looks.specification()
+    report.worked("divided", divided, changed=True)
+    names = {"0:0", "0:1", machine.part_uuid(0, 0), machine.part_uuid(0, 1), "all"}
+    report.check("divided, devices", set(divided.get("devices", [])) == names, divided)
+    report.worked("divided, again", looks.specification(), changed=False)
+    parts = {"0:0": (0, 0), machine.part_uuid(0, 1): (0, 1)}
+    for engine in engines:
+        has(report, "divided", engine, host, parts)
+    # As after a change that nothing but a play knows of.
+    host = machine.become(machine.Machine(parts=3))
+    for engine in engines:
+        found = looks.seen(engine, "0:2")
+        report.check(f"{engine}, before the run after MIG", f"{looks.KIND}=0:2" in found.complaint, found)
+    changed = looks.specification()
+    report.worked("after MIG", changed, changed=True)
+    report.check("after MIG, reasons", "It lacks the devices 0:2" in " ".join(changed.get("reasons", [])), changed)
+    report.worked("after MIG, again", looks.specification(), changed=False)
+    for engine in engines:
+        has(report, "after MIG", engine, host, {**parts, "0:2": (0, 2)})
+    (machine.CAPS / f"nvidia-cap{machine.capabilities(0, 1)[1]}").unlink()
+    report.failed("a node is missing", looks.specification(), "nvidia-cap6.*nvidia-smi")
+    looks.specification(state="absent")
+    machine.become(machine.Machine())
+    report.print()
+
+
+if __name__ == "__main__":
+    main()

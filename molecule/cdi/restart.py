@@ -1,0 +1,75 @@
+"""Inside a host: a container that Docker starts at boot: restart.py before UNIT, then restart.py after UNIT
+
+UNIT is the service that makes the specification anew. The restart gives nvidia-uvm another number. "after" prints JSON,
+as Report does.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+
+import machine
+from engines import IMAGE, PATIENCE, run
+from looks import KIND
+from toolkits import Report, must
+
+NAME = "at-boot"
+SCRIPT = "stat -c %t:%T /dev/nvidia-uvm; exec sleep 2147483647"
+# Of systemd's messages that a unit is being started, and that it has been (sd-messages.h).
+STARTING, STARTED = "7d4958e842da4a758f6c1cdc7b36dcc5", "39f53479d3a045ac8e11786248231fbf"
+BEFORE, AFTER = 510, 508
+
+
+def before() -> None:
+    """Start the container, and have another number after the next restart."""
+    chosen = ["--restart=always", "--stop-signal=KILL", "--network=none", f"--device={KIND}=all"]
+    must("docker", "run", "--detach", f"--name={NAME}", *chosen, IMAGE, "sh", "-c", SCRIPT)
+    must(sys.executable, "-B", "/molecule/cdi/machine.py", "later", f"uvm={AFTER}")
+
+
+def moment(unit: str, message: str) -> int:
+    """When systemd last said that of a unit, in microseconds since the boot; 0 if it did not."""
+    words = [f"UNIT={unit}", f"MESSAGE_ID={message}"]
+    told = subprocess.check_output(["journalctl", "--quiet", "--output=json", "--lines=1", *words], text=True)
+    return int(json.loads(told)["__MONOTONIC_TIMESTAMP"]) if told else 0
+
+
+def numbers() -> list[str]:
+    """The number of nvidia-uvm in each start of the container, as soon as there are two."""
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        found = run("docker", "logs", NAME).stdout.split()
+        if len(found) > 1 or time.monotonic() > deadline:
+            return found
+        time.sleep(0.2)
+
+
+def after(unit: str) -> None:
+    """Look what came first, and what the container got."""
+    report = Report()
+    report.check("the number of the machine", machine.now().uvm == AFTER, machine.now())
+    found = numbers()
+    report.check("the container", found == [f"{BEFORE:x}:0", f"{AFTER:x}:0"], found)
+    subprocess.check_call(["journalctl", "--sync"])
+    made, engine = moment(unit, STARTED), moment("docker.service", STARTING)
+    report.check(
+        "the specification comes first", 0 < made < engine, (made, engine, run("journalctl", "-u", unit).stdout)
+    )
+    must("docker", "rm", "--force", NAME)
+    report.print(made=made, engine=engine)
+
+
+def main() -> None:
+    """Do either."""
+    what, unit = sys.argv[1:]
+    if what == "before":
+        before()
+    else:
+        after(unit)
+
+
+if __name__ == "__main__":
+    main()

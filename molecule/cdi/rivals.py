@@ -1,0 +1,125 @@
+"""Inside a host: several files that describe the same devices: rivals.py ENGINE... prints JSON, as Report does.
+
+The files are JSON, for which a host needs no package.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import looks
+import machine
+from toolkits import Report
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+OTHER = looks.SPECIFICATION.with_name("gpus.json")
+BEFORE = looks.SPECIFICATION.with_suffix(".json")
+# Where engines look last, and what stands there goes before all else.
+LATER = Path("/var/run/cdi/nvidia.json")
+
+
+def theirs(device: str = "all") -> bytes:
+    """A specification that somebody else wrote: a container with it has a mark."""
+    edits = {"env": ["GPUFLEET_THEIRS=1"]}
+    document = {"cdiVersion": "0.5.0", "kind": looks.KIND, "devices": [{"name": device, "containerEdits": edits}]}
+    return json.dumps(document, indent=3).encode()
+
+
+def try_one_folder(report: Report, engines: Sequence[str]) -> None:
+    """Two files in one folder: engines find none of the devices that both have."""
+    host = machine.now()
+    OTHER.write_bytes(theirs())
+    written = looks.specification()
+    report.worked("two files", written, changed=True)
+    conflicts = [(entry["path"], entry["effect"]) for entry in written.get("conflicts", [])]
+    report.check("two files, told", conflicts == [(str(OTHER), "collides")], written)
+    report.check("two files, warned", "exclusive: true" in str(written.get("warnings")), written)
+    for engine in engines:
+        found = looks.seen(engine, "all")
+        report.check(f"{engine}, two files, unknown", f"{looks.KIND}=all" in found.complaint, found)
+        found = looks.seen(engine, "0")
+        report.check(f"{engine}, two files, what one has", found == looks.whole(host, 0), found)
+    report.worked("two files, again", looks.specification(), changed=False)
+    alone = looks.specification(exclusive=True)
+    report.worked("exclusive", alone, changed=True)
+    report.check("exclusive, told", alone.get("removed_files") == [str(OTHER)], alone)
+    report.check("exclusive, gone", not OTHER.exists())
+    for engine in engines:
+        found = looks.seen(engine, "all")
+        report.check(f"{engine}, exclusive", found == looks.whole(host, 0), found)
+    report.worked("exclusive, again", looks.specification(exclusive=True), changed=False)
+
+
+def try_absent(report: Report, engines: Sequence[str]) -> None:
+    """What somebody else wrote comes back, byte for byte."""
+    gone = looks.specification(state="absent")
+    report.worked("absent", gone, changed=True)
+    report.check("absent, told", gone.get("restored_files") == [str(OTHER)], gone)
+    report.check("absent, the bytes", OTHER.read_bytes() == theirs())
+    report.check("absent, ours", not looks.SPECIFICATION.exists())
+    for engine in engines:
+        found = looks.seen(engine, "all")
+        report.check(f"{engine}, absent, theirs", "GPUFLEET_THEIRS=1" in found.variables, found)
+    report.worked("absent, again", looks.specification(state="absent"), changed=False)
+    OTHER.unlink()
+
+
+def try_same_path(report: Report, engines: Sequence[str]) -> None:
+    """Somebody's file at the path itself."""
+    host = machine.now()
+    BEFORE.write_bytes(theirs("0"))
+    BEFORE.chmod(0o640)
+    written = looks.specification(path=str(BEFORE))
+    report.worked("the same path", written, changed=True)
+    report.check("the same path, JSON", "all" in [device["name"] for device in looks.document()["devices"]])
+    for engine in engines:
+        found = looks.seen(engine, "all")
+        report.check(f"{engine}, the same path", found == looks.whole(host, 0), found)
+    report.worked("the same path, again", looks.specification(path=str(BEFORE)), changed=False)
+    report.worked("the same path, absent", looks.specification(state="absent"), changed=True)
+    back = (BEFORE.read_bytes(), looks.mode(BEFORE))
+    report.check("the same path, back", back == (theirs("0"), "0640 0:0"), back)
+    BEFORE.unlink()
+
+
+def try_later_folder(report: Report, engines: Sequence[str]) -> None:
+    """A file in the folder that goes before ours."""
+    host = machine.now()
+    LATER.parent.mkdir(parents=True, exist_ok=True)
+    LATER.write_bytes(theirs())
+    written = looks.specification()
+    conflicts = [(entry["path"], entry["effect"]) for entry in written.get("conflicts", [])]
+    report.check("another folder, told", conflicts == [(str(LATER), "shadows")], written)
+    for engine in engines:
+        found = looks.seen(engine, "all")
+        report.check(f"{engine}, another folder, theirs", "GPUFLEET_THEIRS=1" in found.variables, found)
+    report.worked("another folder, exclusive", looks.specification(exclusive=True), changed=True)
+    for engine in engines:
+        found = looks.seen(engine, "all")
+        report.check(f"{engine}, another folder, ours", found == looks.whole(host, 0), found)
+    report.worked("another folder, absent", looks.specification(state="absent"), changed=True)
+    report.check("another folder, back", LATER.exists() and LATER.read_bytes() == theirs())
+    shutil.rmtree(LATER.parent)
+
+
+def main() -> None:
+    """Do it, and leave no specification."""
+    report, engines = Report(), sys.argv[1:]
+    machine.become(machine.Machine())
+    looks.SPECIFICATION.parent.mkdir(exist_ok=True)
+    try_one_folder(report, engines)
+    try_absent(report, engines)
+    try_same_path(report, engines)
+    try_later_folder(report, engines)
+    looks.SPECIFICATION.parent.rmdir()
+    report.print()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,46 @@
+"""Inside a host with an engine that knows little: sees that it gets no more than it reads. Prints JSON, as Report does.
+
+Podman 4.3.1 skips a file with additionalGids as a whole. The nodes below /dev/dri have a group of their own.
+"""
+
+from __future__ import annotations
+
+import looks
+import machine
+from toolkits import Report
+
+GROUPS = "additionalGids"
+
+
+def main() -> None:
+    """Do it, and leave no specification."""
+    report = Report()
+    host = machine.become(machine.Machine())
+    looks.specification(state="absent")
+    written = looks.specification()
+    report.worked("limited", written, changed=True)
+    engines = {entry["name"]: entry["newest_cdi"] for entry in written.get("engines", [])}
+    report.check("limited, engines", engines.get("podman") == "0.5.0", written)
+    report.check("limited, version", written.get("cdi_version") == "0.5.0", written)
+    told = [sentence for sentence in written.get("limits", []) if GROUPS in sentence and "podman" in sentence]
+    report.check("limited, told", len(told) == 1, written)
+    report.check("limited, warned", GROUPS in str(written.get("warnings")), written)
+    report.check("limited, no groups", GROUPS not in looks.SPECIFICATION.read_text())
+    for name in ("all", "0", machine.uuid(0)):
+        found = looks.seen("podman", name)
+        report.check(f"limited, {name}", found == looks.whole(host, 0), found)
+    unlimited = looks.specification(for_engines=[])
+    report.worked("unlimited", unlimited, changed=True)
+    report.check("unlimited, version", unlimited.get("cdi_version") == "0.7.0", unlimited)
+    report.check("unlimited, groups", GROUPS in looks.SPECIFICATION.read_text())
+    found = looks.seen("podman", "all")
+    report.check("unlimited, refused", f"{looks.KIND}=all" in found.complaint, found)
+    report.worked("limited again", looks.specification(), changed=True)
+    found = looks.seen("podman", "all")
+    report.check("limited again, all", found == looks.whole(host, 0), found)
+    looks.specification(state="absent")
+    report.print()
+
+
+if __name__ == "__main__":
+    main()
