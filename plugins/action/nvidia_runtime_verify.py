@@ -18,4 +18,4 @@ class ActionModule(ShippingAction):
 
     def packages_on_demand(self) -> tuple[str, ...]:
         # They are read before a container is started, so that this happens once.
-        return ("yaml",) if str(self._task.args.get("level")) == "gpu" else ()
+        return ("yaml",) if str(self._task.args.get("level")) == "gpu" else super().packages_on_demand()

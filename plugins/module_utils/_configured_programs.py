@@ -53,13 +53,13 @@ def configured_programs(host: HostRoot, folders: t.Iterable[str]) -> dict[str, d
             if path is None or below(path)
         }
         if programs:
-            found[engine.name] = programs
+            found[engine.key] = programs
     return found
 
 
 def _in_files(engine: Engine, host: HostRoot, installation: Installation) -> list[tuple[str, str | None]]:
     try:
-        state = engine.configured(HostFiles(host, engine.name).as_configured(installation, None))
+        state = engine.configured(HostFiles(host, engine.key).as_configured(installation, None))
     except MissingPackageError:
         # The controller may have it.
         raise
@@ -85,7 +85,7 @@ def unsettled_engines(host: HostRoot, folders: t.Iterable[str]) -> list[str]:
 
 def _unsettled(engine: Engine, host: HostRoot, below: Below) -> t.Iterator[str]:
     installation = engine.inspect(host)
-    if host.live and host.is_there(restart_note(engine.name)):
+    if host.live and host.is_there(restart_note(engine.key)):
         yield f"A restart of {installation.service} was cut off."
         return
     live = engine.live(host, installation) if installation.pid is not None else None

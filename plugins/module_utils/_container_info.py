@@ -8,21 +8,15 @@ from __future__ import annotations
 
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine_traces import engines_on
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_files import HostFiles
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._planning import ask_version
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import load_records, restart_note
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import DIRECTORY
 
 if t.TYPE_CHECKING:
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import Engine, Installation, LiveState
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._judging import Runner
 
 
 # What can be looked at.
-SUBJECTS = ("engines", "toolkit", "gpus", "cdi")
+SUBJECTS = ("engines", "toolkit", "gpus", "cdi", "findings")
 
 
 def describe_host(
@@ -37,13 +31,16 @@ def describe_host(
     # Specifications are compared with the GPUs.
     gpus = _describe_gpus(host) if "gpus" in gather or "cdi" in gather else None
     cdi, needed = _describe_cdi(host, run, gpus) if "cdi" in gather else (None, None)
-    return {
-        "engines": _describe_engines(host, run) if "engines" in gather else None,
+    engines, needed_too = _describe_engines(host, run) if "engines" in gather else (None, None)
+    needed = needed or needed_too
+    described = {
+        "engines": engines,
         "toolkit": _describe_toolkit(host, run, toolkit_dir) if "toolkit" in gather else None,
         "gpus": gpus if "gpus" in gather else None,
         "cdi": cdi,
-        **({} if needed is None else {"needed": needed}),
     }
+    findings = _findings(host, described) if "findings" in gather else None
+    return {**described, "findings": findings, **({} if needed is None else {"needed": needed})}
 
 
 # Who asks for the engines only need not wait for the imports of the others.
@@ -71,66 +68,13 @@ def _describe_toolkit(host: HostRoot, run: Runner, directory: str) -> dict[str, 
     return describe_toolkit(host, run, directory)
 
 
-def _describe_engines(host: HostRoot, run: Runner) -> list[dict[str, t.Any]]:
-    return [_describe_engine(engine, host, run) for engine in engines_on(host)]
+def _describe_engines(host: HostRoot, run: Runner) -> tuple[list[dict[str, t.Any]], str | None]:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine_info import describe_engines  # noqa: PLC0415
+
+    return describe_engines(host, run)
 
 
-def _describe_engine(engine: Engine, host: HostRoot, run: Runner) -> dict[str, t.Any]:
-    installation = engine.inspect(host)
-    problems = installation.doubts()
-    live = engine.live(host, installation)
-    if installation.pid is not None and live is None:
-        problems.append(f"{engine.name} runs but does not answer on {installation.socket}.")
-    version = (live.version if live is not None else None) or ask_version(engine, installation, host, run)
-    described: dict[str, t.Any] = {
-        "engine": engine.name,
-        "installed": installation.binary is not None,
-        "binary": installation.binary,
-        "version": version,
-        "running": installation.pid is not None,
-        "pid": installation.pid,
-        "service": installation.service if installation.unit is not None else None,
-        "unit_files": [] if installation.unit is None else [installation.unit.path, *installation.unit.drop_ins],
-        "socket": installation.socket,
-        "config_path": installation.config_path,
-        "config_exists": host.exists(installation.config_path),
-        "runtimes": {},
-        "default_runtime": engine.default_runtime,
-        "recorded_files": [],
-        "live": None if live is None else _describe_live(live),
-        "restart_required": False,
-        "unfinished_restart": host.is_there(restart_note(engine.name)),
-        "problems": problems,
-    }
-    # One after the other: what can be read is told whatever cannot.
-    for look in (
-        lambda: _describe_files(engine, host, installation, live, version),
-        lambda: {"recorded_files": [record.path for record in load_records(host, engine.name)]},
-    ):
-        try:
-            described.update(look())
-        except GpufleetError as error:
-            problems.append(str(error))
-    return described
+def _findings(host: HostRoot, described: t.Mapping[str, t.Any]) -> list[dict[str, t.Any]]:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._findings import findings_of  # noqa: PLC0415
 
-
-def _describe_files(
-    engine: Engine, host: HostRoot, installation: Installation, live: LiveState | None, version: str | None
-) -> dict[str, t.Any]:
-    state = engine.configured(HostFiles(host, engine.name).as_configured(installation, version))
-    return {
-        "runtimes": state.paths(),
-        "default_runtime": state.default_runtime or engine.default_runtime,
-        "restart_required": live is not None and bool(engine.catch_up(live, state)),
-    }
-
-
-def _describe_live(live: LiveState) -> dict[str, t.Any]:
-    return {
-        "version": live.version,
-        "runtimes": live.runtimes,
-        "default_runtime": live.default_runtime,
-        "cdi": live.cdi,
-        "live_restore": live.live_restore,
-        "running_containers": live.running_containers,
-    }
+    return findings_of(host, described)

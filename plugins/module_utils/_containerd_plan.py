@@ -20,6 +20,12 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._containerd_files 
     too_new,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._containerd_imports import IMPORTS, Imports
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._containerd_legacy import (
+    check_legacy,
+    kept_legacy,
+    with_legacy,
+    without_legacy,
+)
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._containerd_writer import (
     ANNOTATIONS,
     BUILTIN_DEFAULT,
@@ -49,6 +55,7 @@ if t.TYPE_CHECKING:
 DROP_IN = "/etc/containerd/conf.d/99-nvidia.toml"
 # containerd's RELEASES.md: the setting exists from 1.7 on, is on by default from 2.0 on, and gone from 2.4 on.
 CDI_SINCE, CDI_BY_DEFAULT_SINCE, CDI_ALWAYS_SINCE = (1, 7), (2,), (2, 4)
+MODES = ("auto", "in_place", "drop_in")
 RESERVED = {("runtime_type",): "runtime_type", PROGRAM: "runtime_dir", ANNOTATIONS: "container_annotations"}
 
 # The first words of a drop-in that holds a copy of all settings of the CRI.
@@ -59,13 +66,21 @@ SNAPSHOT = OPENING + (
 
 
 class ContainerdPlanner:
-    """One plan for all files of one containerd."""
+    """One plan for all files of one containerd.
+
+    ``reads`` and ``writes`` are how these files are read and written; those that bring a containerd of their own have
+    other ways.  ``drop_in`` is where ours go if no other place is asked for.
+    """
+
+    reads: type[ContainerdFiles] = ContainerdFiles
+    writes: type[Writer] = Writer
+    drop_in = DROP_IN
 
     def __init__(self, context: Context) -> None:
         self.context = context
         self.files = TomlFiles(context, (SNAPSHOT, OPENING))
         self.main = self.files.edit(context.path)
-        self.current = ContainerdFiles.of(context, self.files.overlay())
+        self.current = self.reads.of(context, self.files.overlay())
         self.warnings: list[str] = []
         self.imports = Imports(context, self.files, self.warnings)
         self.kept = {path: self._kept(path) for path in (DEFAULT, CDI)}
@@ -78,24 +93,32 @@ class ContainerdPlanner:
         if off is not None:
             return self._disabled(request, off)
         writer = self._writer(request)
-        if writer.others.version > 1:
-            writer.write_version(self.main)
+        check_legacy(request, writer.others, self.warnings)
+        self._write_version(writer)
         writer.runtimes(request)
         self._default(request, writer)
         self._cdi(request, writer)
         writer.finish(request)
         in_place = writer.mode == "in_place"
         needed = writer.target.path if not in_place and writer.target.wanted else None
+        self._import(needed)
+        self._mend()
+        self._prove(request)
+        return self._plan(None if in_place else request.drop_in_path or self.drop_in)
+
+    def _write_version(self, writer: Writer) -> None:
+        if writer.others.version > 1:
+            writer.write_version(self.main)
+
+    def _import(self, needed: str | None) -> None:
+        """Have the drop-in read that is ``needed``, and none that is not."""
         self.imports.withdraw(needed)
         if needed is not None:
             self.imports.ensure(needed)
-        self._mend()
-        self._prove(request)
-        return self._plan(None if in_place else request.drop_in_path or DROP_IN)
 
     def _writer(self, request: RuntimeRequest) -> Writer:
         """Which file ours goes into, and what the others say."""
-        drop_in = self.context.files.resolve(request.drop_in_path or DROP_IN)
+        drop_in = self.context.files.resolve(request.drop_in_path or self.drop_in)
         mode = self._mode(request.config_mode)
         if mode != "in_place" and drop_in == self.main.path:
             raise GpufleetError(f"drop_in_path {drop_in} is the main file. Name another one, or use config_mode.")
@@ -112,7 +135,7 @@ class ContainerdPlanner:
         if mode != "in_place":
             _begin(target, SNAPSHOT if mode == "snapshot" else OPENING)
         self._check_types(target, others)
-        return Writer(self.context, others, target, mode)
+        return self.writes(self.context, others, target, mode)
 
     def _others(self, drop_in: str | None) -> ContainerdFiles:
         """All files without our entries, and without the drop-in that these go into."""
@@ -120,11 +143,11 @@ class ContainerdPlanner:
             _withdraw(self.files.edit(path))
         _withdraw(self.main, VERSION, IMPORTS)
         hidden = {} if drop_in is None else {drop_in: None}
-        others = ContainerdFiles.of(self.context, {**self.files.outcome(), **hidden})
+        others = self.reads.of(self.context, {**self.files.outcome(), **hidden})
         if too_new(others) and self.main.owns(VERSION):
             # Of an engine that was newer then.
             self.main.give_back(VERSION)
-            others = ContainerdFiles.of(self.context, {**self.files.outcome(), **hidden})
+            others = self.reads.of(self.context, {**self.files.outcome(), **hidden})
         return others
 
     def _disabled(self, request: RuntimeRequest, path: str) -> EnginePlan:
@@ -140,6 +163,8 @@ class ContainerdPlanner:
 
     def _mode(self, asked: str) -> str:
         """in_place, drop_in (minimal) or snapshot."""
+        if asked not in MODES:
+            raise GpufleetError(f"containerd has no config_mode: {asked}. Use one of {', '.join(MODES)}.")
         merges = self.current.merges
         if asked == "in_place" or (asked == "auto" and not merges):
             return "in_place"
@@ -148,6 +173,9 @@ class ContainerdPlanner:
     def _default(self, request: RuntimeRequest, writer: Writer) -> None:
         name = request.default(self.kept[DEFAULT])
         if name is None:
+            return
+        if request.use_legacy_config:
+            writer.legacy_default(name)
             return
         if writer.others.legacy_default() is not None:
             raise GpufleetError(
@@ -180,13 +208,15 @@ class ContainerdPlanner:
             for root in CRI_TABLE.values():
                 if edit.owns(root + path):
                     return edit.document.value(*root, *path)
+                if path == DEFAULT and kept_legacy(edit, root) is not None:
+                    return kept_legacy(edit, root)
         return None
 
     # -- absent --------------------------------------------------------------------------------------------------
 
-    def absent(self, drop_in: str = DROP_IN) -> EnginePlan:
+    def absent(self) -> EnginePlan:
         paths = [self.main.path, *self.context.recorded]
-        resolved = self.context.files.resolve(drop_in)
+        resolved = self.context.files.resolve(self.drop_in)
         if resolved not in paths and self._belongs(resolved):
             paths.append(resolved)
         # With a record of one file it is known that the others were not touched.
@@ -217,6 +247,7 @@ class ContainerdPlanner:
             for name, entry in (runtimes if isinstance(runtimes, dict) else {}).items():
                 if is_ours("", program_of(entry)):
                     edit.document = edit.document.delete((*root, *RUNTIMES, name), prune=True)
+            edit.document = without_legacy(edit.document, root)
 
     def _mend(self) -> None:
         """Never leave a default that is not defined, nor runtimes that hide the built-in one which they need."""
@@ -276,6 +307,18 @@ class ContainerdPlanner:
                     f"{self._culprit(after, (*RUNTIMES, name))}: it takes precedence and would hide the runtime {name}."
                     " Remove its entry for this runtime, or its settings for the CRI, then run this again."
                 )
+        # The old table of the default goes before its name.
+        if after.legacy_default() is None:
+            self._prove_named_default(request, after, runtimes)
+        for path in after.strangers():
+            self.warnings.append(
+                f"{path} has settings for the CRI in another version of the format than {self.main.path}. containerd"
+                " ignores one of the two; give both the same version."
+            )
+
+    def _prove_named_default(
+        self, request: RuntimeRequest, after: ContainerdFiles, runtimes: t.Mapping[str, t.Any]
+    ) -> None:
         default = after.default_runtime()
         default = BUILTIN_DEFAULT if default is None else default
         if request.set_as_default and default != request.runtime_name:
@@ -288,11 +331,6 @@ class ContainerdPlanner:
                 f"{self._culprit(after, DEFAULT)}: default_runtime_name is {default!r}, but there is no runtime of this"
                 " name: containerd would start with its CRI dead. Define it, or name another default, then run this"
                 " again."
-            )
-        for path in after.strangers():
-            self.warnings.append(
-                f"{path} has settings for the CRI in another version of the format than {self.main.path}. containerd"
-                " ignores one of the two; give both the same version."
             )
 
     def _culprit(self, after: ContainerdFiles, entry: KeyPath) -> str:
@@ -312,7 +350,7 @@ class ContainerdPlanner:
         return EnginePlan(files, configured_state(after), action, tuple(self.warnings), drop_in, after.version)
 
     def _after(self) -> ContainerdFiles:
-        return ContainerdFiles.of(self.context, self.files.outcome())
+        return self.reads.of(self.context, self.files.outcome())
 
 
 def configured_state(files: ContainerdFiles) -> ConfiguredState:
@@ -322,9 +360,8 @@ def configured_state(files: ContainerdFiles) -> ConfiguredState:
         for name, entry in files.runtimes().items()
         if isinstance(entry, dict)
     }
-    return ConfiguredState(
-        runtimes, files.default_runtime(), _cdi_of(files), lists_runtimes=files.cri_disabled_in() is None
-    )
+    runtimes, default = with_legacy(runtimes, files)
+    return ConfiguredState(runtimes, default, _cdi_of(files), lists_runtimes=files.cri_disabled_in() is None)
 
 
 def _cdi_of(files: ContainerdFiles) -> bool | None:

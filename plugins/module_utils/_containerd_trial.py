@@ -14,6 +14,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils import _toml_trial
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._containerd_files import (
     CRI_TABLE,
     DEFAULT,
+    LEGACY_DEFAULT,
     RUNTIMES,
     ContainerdFiles,
 )
@@ -44,7 +45,9 @@ def trial(binary: str, folder: str, files: t.Sequence[PlannedFile], context: Con
     staged, originals = _copies(planned, folder, "after")
     argv = [binary, "--config", f"{folder}/{next(iter(staged))}", "config", "dump"]
     present = context.path
-    stale: dict[str, TomlDocument | None] = {file.path: None for file in files if _is_snapshot(file.before)}
+    stale: dict[str, TomlDocument | None] = {
+        file.path: None for file in files if _held_back(file) and file.path != context.path
+    }
     if context.content is None or stale:
         # Where there is no file containerd runs on what is built in, but 1.x refuses to dump that.  And a snapshot
         # holds back what others have changed since; it is all ours, so what stands now is what stands without it.
@@ -72,21 +75,23 @@ def _with_imports(document: TomlDocument, paths: list[str]) -> bytes:
     return (document.set(("imports",), paths) if paths else document).to_bytes()
 
 
-def _is_snapshot(content: bytes | None) -> bool:
-    return content is not None and content.startswith(SNAPSHOT)
+def _held_back(file: PlannedFile) -> bool:
+    """Whether the file, which holds a copy of settings as they were once, is ours, or goes for good."""
+    leftover = file.purged is not None and file.purged.original is None
+    return leftover or (file.before is not None and file.before.startswith(SNAPSHOT))
 
 
 def verdict(before: str, after: str, files: t.Sequence[PlannedFile]) -> str:
     """What would change beside our entries; empty if nothing would, or if the dumps cannot be read."""
     roots = set(CRI_TABLE.values())
     names = {name for root in roots for name in changed_tables(files, root + RUNTIMES)}
-    if any(_is_snapshot(file.before) for file in files):
+    if any(_held_back(file) for file in files):
         # Compared is with what stands without the snapshot, in which ours are not.
         names.update(path[4] for file in files for path in file.keys if path[2:4] == RUNTIMES)
 
     def is_ours(path: KeyPath) -> bool:
         inner = path[2:] if path[:2] in roots else ()
-        ours = inner in (DEFAULT, CDI) or (inner[:2] == RUNTIMES and inner[2] in names)
+        ours = inner in (DEFAULT, CDI) or inner[:2] == LEGACY_DEFAULT or (inner[:2] == RUNTIMES and inner[2] in names)
         return ours or path[0] in _ABOUT_FILES
 
     return _toml_trial.verdict(before, after, is_ours)

@@ -10,6 +10,7 @@ import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._containerd_files import (
     DEFAULT,
+    LEGACY_DEFAULT,
     PROGRAM,
     RUNTIMES,
     program_of,
@@ -41,6 +42,7 @@ CDI: KeyPath = ("enable_cdi",)
 ANNOTATIONS: KeyPath = ("container_annotations",)
 # The low-level program of a runtime, which no other inherits.
 _PROGRAMS = ("binaryname", "runtime")
+LEGACY_PROGRAM = "Runtime"
 # Where a runtime takes its options from, if the default one is of no use (the order of NVIDIA's own tool).
 PARENTS = ("runc", "crun")
 
@@ -77,14 +79,17 @@ class Writer:
                 known = self._annotations(name, parent)
                 asked[ANNOTATIONS[0]] = list(dict.fromkeys([*known, *request.container_annotations]))
             inherited = merged({"runtime_type": BUILTIN_TYPE}, parent)
-            self._runtime(name, inherited, merged(asked, self._program(name, program)))
+            twice = request.use_legacy_config and self.others.version == 1
+            self._runtime(name, inherited, merged(asked, self._program(name, program, twice)))
 
-    def _program(self, name: str, program: str) -> dict[str, t.Any]:
+    def _program(self, name: str, program: str, twice: bool) -> dict[str, t.Any]:
+        """Its program; ``twice``: also under the name that it had in the oldest files."""
         existing = self._existing(name)
         spelled = program_of(existing)
         same = isinstance(spelled, str) and self.context.same_program(spelled, program)
-        key = spelling(existing.get(PROGRAM[0]), PROGRAM[1])
-        return {PROGRAM[0]: {key: spelled if same else program}}
+        names = (PROGRAM[1], LEGACY_PROGRAM) if twice else (PROGRAM[1],)
+        options = existing.get(PROGRAM[0])
+        return {PROGRAM[0]: {spelling(options, known): spelled if same else program for known in names}}
 
     def _annotations(self, name: str, parent: t.Mapping[str, t.Any]) -> list[str]:
         """Those that a runtime inherits or that others gave it; a list replaces one in a file beneath."""
@@ -111,13 +116,17 @@ class Writer:
             if not isinstance(entry, dict) or is_ours(name, program_of(entry)):
                 continue
             kind = entry.get("runtime_type") or BUILTIN_TYPE
-            if str(kind).startswith("io.containerd.runc."):
+            if self._is_runc(str(kind)):
                 inherited = plain_copy(merged(entry, {"runtime_type": kind}))
                 options = inherited.get("options", {})
                 if isinstance(options, dict):
                     inherited["options"] = {key: options[key] for key in options if key.lower() not in _PROGRAMS}
                 return plain_copy(inherited)
         return {}
+
+    def _is_runc(self, kind: str) -> bool:
+        """Whether a runtime of this type takes the options of runc."""
+        return kind.startswith("io.containerd.runc.")
 
     def _existing(self, name: str) -> dict[str, t.Any]:
         """What stands for the runtime where the new entry goes, and in files beneath it."""
@@ -152,6 +161,17 @@ class Writer:
         if self.mode != "drop_in" or lookup(self.others.cri(), path) != value:
             self.target.write(self.root + path, value)
 
+    def legacy_default(self, name: str) -> None:
+        """Write the table that was the default runtime before that had a name: a copy of the runtime's."""
+        path, runtime = (*self.root, *LEGACY_DEFAULT), (*self.root, *RUNTIMES, name)
+        here = self.target.document.value(*path)
+        table: dict[str, t.Any] = {}
+        for leaf, value in leaves(self._existing(name)):
+            # What earlier runs wrote and this one does not want still stands there.
+            if runtime + leaf in self.target.wanted or not self.target.owns(runtime + leaf):
+                put(table, _respelled(here if isinstance(here, dict) else {}, leaf), value)
+        write_table(self.target, path, table)
+
     def finish(self, request: RuntimeRequest) -> None:
         """Take out what earlier runs wrote and this one does not want, but no setting that it says nothing about."""
         if set(self.target.wanted) <= {VERSION} and self.mode != "in_place":
@@ -159,7 +179,7 @@ class Writer:
             self.target.wanted.clear()
             self.target.document = self.target.before
         stays: set[KeyPath] = {IMPORTS}
-        if request.set_as_default is None:
+        if request.set_as_default is None and not request.use_legacy_config:
             stays.add(self.root + DEFAULT)
         give_back(self.target, stays.__contains__ if self.target.wanted else lambda _path: False)
 

@@ -186,12 +186,19 @@ class CrioPlanner:
     # -- absent --------------------------------------------------------------------------------------------------
 
     def absent(self) -> EnginePlan:
+        return self._taken_back(unrecorded=True)
+
+    def withdrawn(self) -> EnginePlan:
+        """The plan that takes back what earlier runs wrote, and leaves all else, also NVIDIA's runtimes of others."""
+        return self._taken_back(unrecorded=False)
+
+    def _taken_back(self, unrecorded: bool) -> EnginePlan:
         directory = self.current.directory
         drop_in = self.context.files.resolve(f"{directory}/{DROP_IN_NAME}") if directory else self.main.path
         target = self.main if self.context.files.read(drop_in) is None else self.files.edit(drop_in)
         paths = [path for path in self._ours(target) if self._belongs(self.files.edit(path))]
         # With a record of one file it is known that the others were not touched.
-        unknown = all(self.files.edit(path).record is None for path in paths)
+        unknown = unrecorded and all(self.files.edit(path).record is None for path in paths)
         for path in paths:
             self._take_back(self.files.edit(path))
             if unknown:

@@ -99,6 +99,10 @@ class DockerPlanner:
             return self._plan(None)
         return self._plan(self.document.to_bytes())
 
+    def leftover(self, path: t.Any) -> bool:
+        """Whether an entry with this path that nobody recorded goes at a removal."""
+        return is_nvidia_program(path)
+
     # -- steps ---------------------------------------------------------------------------------------------------
 
     def _restore_ours(self, path: tuple[str, ...]) -> None:
@@ -112,7 +116,7 @@ class DockerPlanner:
 
     def _remove_unrecorded(self) -> None:
         for name in list(_entries(self.document)):
-            if is_nvidia_program(self.document.value(RUNTIMES, name, "path")):
+            if self.leftover(self.document.value(RUNTIMES, name, "path")):
                 self.document = self.document.delete((RUNTIMES, name))
         if self.document.text != self.file.before.text and not _entries(self.document):
             self.document = self.document.delete((RUNTIMES,))

@@ -15,6 +15,7 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._judging import Runner
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import FileRecord
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._rootless import Account
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._runtime_set import RuntimeRequest
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd_units import Unit
 
@@ -38,7 +39,7 @@ class Installation(t.NamedTuple):
     """One engine as it stands on one host.
 
     ``config_path`` is the file that its unit really uses, ``flags`` the unit's command line behind the program,
-    ``pid`` the daemon's process (None while it does not run).
+    ``pid`` the daemon's process (None while it does not run), ``user`` whose systemd has the unit (None: the system's).
     """
 
     binary: str | None
@@ -47,6 +48,7 @@ class Installation(t.NamedTuple):
     socket: str
     config_path: str
     pid: int | None = None
+    user: Account | None = None
 
     def doubts(self) -> list[str]:
         """Why what is known of it may not be all."""
@@ -145,11 +147,19 @@ class Context(t.NamedTuple):
         return self._replace(path=path, content=self.files.read(path), record=self.files.record(path))
 
 
+class Purged(t.NamedTuple):
+    """That something of others goes from a file for good; ``original`` is what counts as the file before us then."""
+
+    original: bytes | None
+
+
 class PlannedFile(t.NamedTuple):
     """One file before and after (None: no file), and the entries in it that are ours afterwards.
 
     ``like``: files whose modes it never exceeds, for it may hold what they do; a new one takes owner and mode of the
-    first.  ``mode`` is another limit, where it is given.
+    first.  ``mode`` is another limit, where it is given.  ``owner`` (uid, gid) is the user to whom the file, and what
+    is made for it, has to belong; None where nobody else is concerned.  ``purged`` is for one from which leftovers of
+    others go.
     """
 
     path: str
@@ -158,6 +168,8 @@ class PlannedFile(t.NamedTuple):
     keys: t.Mapping[tuple[str, ...], t.Any] = NOTHING
     like: tuple[str, ...] = ()
     mode: int | None = None
+    owner: tuple[int, int] | None = None
+    purged: Purged | None = None
 
     @property
     def changed(self) -> bool:
@@ -199,6 +211,7 @@ class Trial(t.NamedTuple):
 class Engine(t.Protocol):
     """What an engine's file offers; the table that lists all engines is in ``_engines.py``.
 
+    ``flavor`` is how it comes to the host, ``key`` in whose name its records and notes are kept.
     ``program`` is the name of its process, ``companions`` the units that start it or are started with it.
     ``no_reload`` says why a signal does not make it read its files again, and is empty for one that does; only such an
     engine needs a ``greeting``, which it answers on its socket.
@@ -208,6 +221,8 @@ class Engine(t.Protocol):
     """
 
     name: str
+    flavor: str
+    key: str
     program: str
     companions: tuple[str, ...]
     greeting: bytes

@@ -6,6 +6,8 @@
 
 from __future__ import annotations
 
+import posixpath
+import re
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._containerd_files import ContainerdFiles, program_of
@@ -22,6 +24,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import (
     LiveState,
     Trial,
 )
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import SYSTEM
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_files import HostFiles
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._processes import outdated
@@ -51,9 +54,17 @@ _TOLD = {
     "privileged_without_host_devices": "privileged_without_host_devices",
 }
 
+# Where the files name the socket, and whether a file may do so.
+_SOCKET = ("grpc", "address")
+_NAMES_SOCKET = re.compile(r"^\s*(\[\s*)?[\"']?grpc[\"']?\s*[].=]", re.MULTILINE)
 
-class _Containerd(TomlEngine):
+
+class Containerd(TomlEngine):
+    """The system's own containerd; other flavours are made from it."""
+
     name = "containerd"
+    flavor = SYSTEM
+    key = "containerd"
     program = "containerd"
     default_aliases: tuple[str, ...] = (LEGACY_DEFAULT_NAME,)
     no_reload = "containerd ends on the signal that others take for a reload"
@@ -63,6 +74,25 @@ class _Containerd(TomlEngine):
     socket = "/run/containerd/containerd.sock"
     socket_flags = ("--address", "-a")
     default_runtime = BUILTIN_DEFAULT
+
+    def inspect(self, host: HostRoot, service: str | None = None) -> Installation:
+        """With the socket that its files name, unless its unit does."""
+        found = super().inspect(host, service)
+        if found.unit is not None and found.unit.flag_values(*self.socket_flags):
+            return found
+        return found._replace(socket=self._named_socket(host, found.config_path) or found.socket)
+
+    def _named_socket(self, host: HostRoot, path: str) -> str | None:
+        # Most files say nothing of sockets, and need not be parsed for that.
+        if not _NAMES_SOCKET.search(host.read_text(path)):
+            return None
+        try:
+            files = ContainerdFiles(HostFiles(host, self.key), host.resolve(path), None).files
+        except GpufleetError:
+            # Who plans reads them again, and is told.
+            return None
+        named = [file.document.value(*_SOCKET) for file in reversed(files)]
+        return next((address for address in named if isinstance(address, str) and address.startswith("/")), None)
 
     def live(self, host: HostRoot, installation: Installation) -> LiveState | None:
         if installation.pid is None:
@@ -89,12 +119,12 @@ class _Containerd(TomlEngine):
 
     def _written(self, host: HostRoot) -> list[str]:
         """Files made by us that are as we left them: a snapshot holds settings that the CRI does not tell."""
-        made = [record for record in load_records(host, self.name) if record.created]
+        made = [record for record in load_records(host, self.key) if record.created]
         return [record.path for record in made if digest(host.read(record.path)) in record.written]
 
     def _paths(self, host: HostRoot, installation: Installation) -> list[str]:
         try:
-            files = ContainerdFiles(HostFiles(host, self.name), host.resolve(installation.config_path), None)
+            files = ContainerdFiles(HostFiles(host, self.key), host.resolve(installation.config_path), None)
         except GpufleetError:
             return [installation.config_path]
         return [file.path for file in files.files]
@@ -191,4 +221,21 @@ def _set(entry: t.Any) -> t.Any:
     return {name: kept for name, kept in ((name, _set(value)) for name, value in entry.items()) if kept}
 
 
-CONTAINERD = _Containerd()
+class ContainerdOfUnit(Containerd):
+    """A containerd beside the system's own, known by its unit: binary, socket and file are what that names."""
+
+    drop_in_path = None
+
+    def __init__(self, service: str) -> None:
+        self.service = service
+        self.key = f"unit-{service}"
+
+    def present(self, request: RuntimeRequest, context: Context) -> EnginePlan:
+        """The drop-in of the system's own is for that one."""
+        drop_in = request.drop_in_path or posixpath.join(
+            posixpath.dirname(context.path), f"{posixpath.splitext(self.service)[0]}.d", posixpath.basename(DROP_IN)
+        )
+        return super().present(request._replace(drop_in_path=drop_in), context)
+
+
+CONTAINERD = Containerd()

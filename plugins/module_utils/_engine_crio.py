@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import posixpath
 import typing as t
 
@@ -16,7 +17,8 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._crio_files import
     builtin_runtimes,
     config_dir,
 )
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._crio_plan import CrioPlanner, configured_state
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._crio_hook import CrioHooks
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._crio_plan import configured_state
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import (
     Action,
     Ailment,
@@ -24,7 +26,11 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import (
     LiveState,
     Trial,
 )
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import SYSTEM
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import HostError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._oci_hook import HOOK_FOLDERS, HOOK_NAME
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._processes import outdated
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import load_record
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_engine import TomlEngine
 
 if t.TYPE_CHECKING:
@@ -39,8 +45,12 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._runtime_set import RuntimeRequest
 
 
-class _Crio(TomlEngine):
+class Crio(TomlEngine):
+    """The system's own CRI-O."""
+
     name = "crio"
+    flavor = SYSTEM
+    key = "crio"
     program = "crio"
     no_reload = "CRI-O tells of new runtimes after a reload, but no pod can use them before a restart"
     config_path = "/etc/crio/crio.conf"
@@ -63,10 +73,10 @@ class _Crio(TomlEngine):
     # -- plans ---------------------------------------------------------------------------------------------------
 
     def present(self, request: RuntimeRequest, context: Context) -> EnginePlan:
-        return CrioPlanner(context).present(request)
+        return CrioHooks(context).present(request)
 
     def absent(self, context: Context) -> EnginePlan:
-        return CrioPlanner(context).absent()
+        return CrioHooks(context).absent()
 
     def configured(self, context: Context) -> ConfiguredState:
         return configured_state(CrioFiles.of(context), context.version)
@@ -104,12 +114,17 @@ class _Crio(TomlEngine):
         # Only a change pays for this import.
         from ansible_collections.gpufleet.nvidia.plugins.module_utils._crio_trial import trial  # noqa: PLC0415
 
-        return trial(binary, folder, files, context)
+        return trial(binary, folder, _without_hooks(files), context)
 
     def verdict(self, before: str, after: str, files: t.Sequence[PlannedFile]) -> str:
         from ansible_collections.gpufleet.nvidia.plugins.module_utils._crio_trial import verdict  # noqa: PLC0415
 
-        return verdict(before, after, files)
+        return verdict(before, after, _without_hooks(files))
+
+
+def _without_hooks(files: t.Sequence[PlannedFile]) -> list[PlannedFile]:
+    """Hooks are no part of the configuration that CRI-O prints."""
+    return [file for file in files if posixpath.basename(file.path) != HOOK_NAME]
 
 
 def _watched(host: HostRoot, installation: Installation) -> list[str]:
@@ -119,8 +134,18 @@ def _watched(host: HostRoot, installation: Installation) -> list[str]:
     if directory:
         drop_ins = host.walk(directory)
         found += [directory, *drop_ins, *dict.fromkeys(posixpath.dirname(path) for path in drop_ins)]
+    found += [posixpath.dirname(folder) for folder in HOOK_FOLDERS if _made_for_hooks(host, folder)]
     # A file or directory that was removed is only seen in the folder that it was in.
     return [path if host.exists(path) else posixpath.dirname(path) for path in found]
 
 
-CRIO = _Crio()
+def _made_for_hooks(host: HostRoot, folder: str) -> bool:
+    """Whether we made a folder of hooks, which a CRI-O that was started before does not see."""
+    with contextlib.suppress(HostError):
+        real = host.resolve(folder)
+        record = load_record(host, "crio", f"{real}/{HOOK_NAME}")
+        return record is not None and real in record.created_directories
+    return False
+
+
+CRIO = Crio()

@@ -25,6 +25,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import (
     LiveState,
     Trial,
 )
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import SYSTEM
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import HostError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._json_document import JsonDocument
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._processes import process_of
@@ -44,11 +45,14 @@ if t.TYPE_CHECKING:
 
 PROGRAM = "dockerd"
 SOCKET_UNIT = "docker.socket"
-PID_FILE = "/var/run/docker.pid"
 
 
-class _Docker:
+class Docker:
+    """The system's own Docker; other flavours are made from it."""
+
     name = "docker"
+    flavor = SYSTEM
+    key = "docker"
     program = PROGRAM
     companions: tuple[str, ...] = (SOCKET_UNIT,)
     greeting = b"GET /_ping HTTP/1.0\r\n\r\n"
@@ -61,31 +65,39 @@ class _Docker:
     config_path = "/etc/docker/daemon.json"
     service = "docker.service"
     socket = "/var/run/docker.sock"
+    pid_file = "/var/run/docker.pid"
     default_runtime = BUILTIN_DEFAULT
+    planner = DockerPlanner
 
     # -- the host ------------------------------------------------------------------------------------------------
 
     def inspect(self, host: HostRoot, service: str | None = None) -> Installation:
         service = unit_name(service or self.service)
-        unit = load_unit(host, service, PROGRAM)
-        programs = [unit.arguments[0]] if unit is not None and unit.arguments else []
+        unit = self._unit(host, service)
         named = unit.flag_values("--config-file") if unit is not None else []
         config_path = named[-1] if named else self.config_path
         # dockerd refuses to start with a setting in both places, so their order does not matter.
-        settings = _settings(host, config_path)
+        settings = settings_in(host, config_path)
         return Installation(
-            binary=host.find_executable([*programs, PROGRAM]),
+            binary=self._binary(host, unit),
             unit=unit,
             service=service,
-            socket=self._socket(host, _values(unit, settings, "hosts", "--host", "-H")),
+            socket=self._socket(host, setting_values(unit, settings, "hosts", "--host", "-H")),
             config_path=config_path,
-            pid=_pid(host, unit, _values(unit, settings, "pidfile", "--pidfile", "-p")),
+            pid=self._pid(host, unit, setting_values(unit, settings, "pidfile", "--pidfile", "-p")),
         )
 
+    def _unit(self, host: HostRoot, service: str) -> Unit | None:
+        return load_unit(host, service, PROGRAM)
+
+    def _binary(self, host: HostRoot, unit: Unit | None) -> str | None:
+        programs = [unit.arguments[0]] if unit is not None and unit.arguments else []
+        return host.find_executable([*programs, PROGRAM])
+
     def _socket(self, host: HostRoot, addresses: t.Sequence[str]) -> str:
-        for address in addresses:
-            if address.startswith("unix://"):
-                return address[len("unix://") :] or self.socket
+        named = socket_in(addresses, self.socket)
+        if named is not None:
+            return named
         if any(address.startswith("fd://") for address in addresses):
             activation = load_unit(host, SOCKET_UNIT)
             for stream in activation.listen if activation is not None else ():
@@ -95,11 +107,27 @@ class _Docker:
                     return stream
         return self.socket
 
+    def _pid(self, host: HostRoot, unit: Unit | None, pid_files: t.Sequence[str]) -> int | None:
+        """The unit's process, else (no systemd, or not its control groups) the one in dockerd's own pid file."""
+        if not host.live:
+            return None
+        pid = process_of(host, unit, PROGRAM)
+        if pid is not None:
+            return pid
+        text = host.read_text(pid_files[-1] if pid_files else self.pid_file).strip()
+        if text.isascii() and text.isdigit() and host.read_text(f"/proc/{text}/comm").strip() == PROGRAM:
+            return int(text)
+        return None
+
+    def _ask(self, host: HostRoot, installation: Installation, request: str) -> t.Any:
+        """What the daemon answers, None where it does not."""
+        return get(host.outer(installation.socket), request)
+
     def live(self, host: HostRoot, installation: Installation) -> LiveState | None:
         # Without a process nobody may be asked: socket activation would start the daemon.
         if installation.pid is None:
             return None
-        info = get(host.outer(installation.socket), "/info")
+        info = self._ask(host, installation, "/info")
         if not isinstance(info, dict):
             return None
         runtimes = info.get("Runtimes")
@@ -133,8 +161,8 @@ class _Docker:
         return [], []
 
     def casualties(self, host: HostRoot, installation: Installation) -> list[str] | None:
-        info = get(host.outer(installation.socket), "/info") if installation.pid is not None else {}
-        containers = get(host.outer(installation.socket), "/containers/json") if installation.pid is not None else []
+        info = self._ask(host, installation, "/info") if installation.pid is not None else {}
+        containers = self._ask(host, installation, "/containers/json") if installation.pid is not None else []
         if not isinstance(info, dict) or not isinstance(containers, list):
             return None
         # The daemon that stops leaves them alone if it knows of this setting, and so does the one that starts.
@@ -147,19 +175,19 @@ class _Docker:
         flags = [word for word in arguments if word.partition("=")[0] == "--live-restore"]
         if flags:
             return flags[-1].partition("=")[2] in ("", "1", "t", "true", "T", "TRUE", "True")
-        return _settings(host, installation.config_path).get("live-restore") is True
+        return settings_in(host, installation.config_path).get("live-restore") is True
 
     # -- plans ---------------------------------------------------------------------------------------------------
 
     def present(self, request: RuntimeRequest, context: Context) -> EnginePlan:
         request.check_plain(self.name)
-        return DockerPlanner(context).present(request)
+        return self.planner(context).present(request)
 
     def absent(self, context: Context) -> EnginePlan:
-        plan = DockerPlanner(context).absent()
+        plan = self.planner(context).absent()
         for path in context.recorded:
             # dockerd reads one file: with another one the unit's flags have no quarrel, and its change disturbs nobody.
-            other = DockerPlanner(context.about(path)._replace(unit=None)).absent()
+            other = self.planner(context.about(path)._replace(unit=None)).absent()
             plan = plan.joined(other._replace(action=Action.NONE))
         return plan
 
@@ -199,7 +227,7 @@ def _name_of(container: t.Mapping[str, t.Any]) -> str:
     return names[0].lstrip("/")
 
 
-def _settings(host: HostRoot, path: str) -> dict[str, t.Any]:
+def settings_in(host: HostRoot, path: str) -> dict[str, t.Any]:
     """The file as a dictionary, empty where it cannot be read: plans complain of that, and better."""
     try:
         found = json.loads((host.read(path) or b"{}").decode("utf-8-sig"))
@@ -208,26 +236,18 @@ def _settings(host: HostRoot, path: str) -> dict[str, t.Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _values(unit: Unit | None, settings: t.Mapping[str, t.Any], key: str, *flags: str) -> list[str]:
+def socket_in(addresses: t.Iterable[str], usual: str) -> str | None:
+    """The first Unix socket among the addresses; an address without a path means the ``usual`` one."""
+    return next((found[len("unix://") :] or usual for found in addresses if found.startswith("unix://")), None)
+
+
+def setting_values(unit: Unit | None, settings: t.Mapping[str, t.Any], key: str, *flags: str) -> list[str]:
     """What the unit's flags say, else what the file says; the flags give a list even where there can be only one."""
     values = unit.flag_values(*flags) if unit is not None else []
     found = settings.get(key)
     if not values and found:
         values = [value for value in (found if isinstance(found, list) else [found]) if isinstance(value, str)]
     return values
-
-
-def _pid(host: HostRoot, unit: Unit | None, pid_files: t.Sequence[str]) -> int | None:
-    """The unit's process, else (no systemd, or not its control groups) the one in dockerd's own pid file."""
-    if not host.live:
-        return None
-    pid = process_of(host, unit, PROGRAM)
-    if pid is not None:
-        return pid
-    text = host.read_text(pid_files[-1] if pid_files else PID_FILE).strip()
-    if text.isdigit() and host.read_text(f"/proc/{text}/comm").strip() == PROGRAM:
-        return int(text)
-    return None
 
 
 def _without_config_file(arguments: t.Sequence[str]) -> list[str]:
@@ -241,4 +261,4 @@ def _without_config_file(arguments: t.Sequence[str]) -> list[str]:
     return kept
 
 
-DOCKER = _Docker()
+DOCKER = Docker()

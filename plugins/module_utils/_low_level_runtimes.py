@@ -65,14 +65,16 @@ def low_level_runtimes(host: HostRoot) -> tuple[list[str], list[str]]:
     not on the host is left out with a warning, and so are the runtimes of an engine whose files cannot be read.
     Raises MissingPackageError where nothing can read them.
     """
-    found = {engine.name: _of_engine(engine, host) for engine in engines_on(host)}
+    engines = engines_on(host)
+    found = [_of_engine(engine, host) for engine in engines]
     paths: list[str] = []
-    for path in (path for one in found.values() for path in one.paths):
+    for path in (path for one in found for path in one.paths):
         if not any(host.same_program(path, known) for known in paths):
             paths.append(path)
-    installed = [name for name, one in found.items() if one.installed]
+    # Podman calls none of NVIDIA's runtimes.
+    installed = [engine.name for engine, one in zip(engines, found) if one.installed and engine.default_runtime]
     names = _CRIO_NAMES if installed == [_CRIO] else NAMES
-    return [*paths, *names], [warning for one in found.values() for warning in one.warnings]
+    return [*paths, *names], [warning for one in found for warning in one.warnings]
 
 
 def _of_engine(engine: Engine, host: HostRoot) -> _Found:
@@ -108,11 +110,11 @@ def _without_nvidia(
     That is the very plan of a removal, so that what the default was before us is told by the same rules.  Where there
     can be none, what stands there now has to do.  Raises GpufleetError if that cannot be read either.
     """
-    files = HostFiles(host, engine.name)
+    files = HostFiles(host, engine.key)
     doubt: tuple[str, ...] = ()
     try:
         path = host.resolve(installation.config_path)
-        records = (record for record in load_records(host, engine.name) if record.main == path)
+        records = (record for record in load_records(host, engine.key) if record.main == path)
         recorded = tuple(record.path for record in records if record.path != path)
         context = files.context(path, installation.unit, _NEWEST, recorded)
         return engine.absent(context).state, ()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import typing as t
 
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import AUTO, FLAVOR_NAMES
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
 
@@ -16,7 +17,6 @@ if t.TYPE_CHECKING:
 
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import PlannedFile
 
-# The options of the doc fragment host_root.
 # Seconds for a command.  Those that are run here answer within one.
 TIMEOUT = 60
 # What every command is told: English, no questions (debconf), and no daemon restarted behind our back (needrestart).
@@ -30,9 +30,14 @@ ENVIRONMENT = {
 # What timeout(1) and shells give for one that does not end, and for one that is not there.
 _NOT_ENDED, _NOT_RUN = 124, 127
 
+# The options of the doc fragments host_root and target.
 HOST_ROOT_OPTIONS: dict[str, dict[str, t.Any]] = {
     "host_root": {"type": "path", "default": "/"},
     "host_root_live": {"type": "bool", "default": False},
+}
+TARGET_OPTIONS: dict[str, dict[str, t.Any]] = {
+    "flavor": {"type": "str", "choices": [AUTO, *FLAVOR_NAMES], "default": AUTO},
+    "user": {"type": "str"},
 }
 # Filled by the action plugin (plugin_utils/_shipping.py); what travels is of no interest in a log.
 SHIPPED_OPTIONS: dict[str, dict[str, t.Any]] = {"shipped_tomlkit": {"type": "str", "no_log": True}}
@@ -145,8 +150,9 @@ def diff_of(files: t.Sequence[PlannedFile], syntax: str) -> list[dict[str, str]]
         {
             "before_header": file.path if file.before is not None else f"{file.path} (absent)",
             "after_header": file.path if file.after is not None else f"{file.path} (absent)",
-            "before": _readable(file.before, syntax),
-            "after": _readable(file.after, syntax),
+            # An engine in TOML may have files of another kind too, such as hooks.
+            "before": _readable(file.before, "json" if file.path.endswith(".json") else syntax),
+            "after": _readable(file.after, "json" if file.path.endswith(".json") else syntax),
         }
         for file in files
     ]

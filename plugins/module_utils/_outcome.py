@@ -12,6 +12,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import Act
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import EnginePlan, PlannedFile
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._legacy_files import Leftover
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._planning import Planning
 
 
@@ -37,6 +38,8 @@ class Outcome(t.NamedTuple):
     service: str
     socket: str
     warnings: list[str]
+    target: str
+    leftovers: tuple[Leftover, ...]
 
 
 def outcome_of(planning: Planning, plan: EnginePlan, changed: bool, backups: list[dict[str, str | None]]) -> Outcome:
@@ -57,7 +60,9 @@ def outcome_of(planning: Planning, plan: EnginePlan, changed: bool, backups: lis
         pending_action=pending,
         service=planning.installation.service,
         socket=planning.installation.socket,
-        warnings=[*plan.warnings, *doubts, *_missing_runtimes(planning)],
+        warnings=[*plan.warnings, *doubts, *_missing_runtimes(planning, plan)],
+        target=str(planning.target),
+        leftovers=planning.leftovers,
     )
 
 
@@ -83,8 +88,10 @@ def _pending(planning: Planning, plan: EnginePlan) -> tuple[Action | None, list[
     return None, doubts
 
 
-def _missing_runtimes(planning: Planning) -> list[str]:
-    runtimes = planning.request.runtimes() if planning.request is not None else {}
+def _missing_runtimes(planning: Planning, plan: EnginePlan) -> list[str]:
+    asked = planning.request.runtimes() if planning.request is not None else {}
+    # Some engines look for the programs themselves, and some need none.
+    runtimes = {name: path for name, path in plan.state.paths().items() if name in asked}
     return [
         f"The runtime {name} is registered with {path}, which is not an executable file on this host."
         " Install the NVIDIA Container Toolkit, or set runtime_dir."

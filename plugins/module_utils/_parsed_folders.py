@@ -11,6 +11,7 @@ from __future__ import annotations
 CLOSED_FOLDERS = (
     "/etc/containerd/conf.d",
     "/etc/crio/crio.conf.d",
+    "/etc/containers/containers.conf.d",
     "/etc/containers/oci/hooks.d",
     "/usr/share/containers/oci/hooks.d",
 )
@@ -19,4 +20,11 @@ CLOSED_FOLDERS = (
 # temporary name, which ends neither in .json nor in .yaml, does no harm (CDI project's library, pkg/cdi/cache.go).
 WATCHED_FOLDERS = ("/etc/cdi", "/var/run/cdi", "/run/cdi")
 
-PARSED_FOLDERS = (*CLOSED_FOLDERS, *WATCHED_FOLDERS)
+# Of these only files with the endings of settings count, so that a temporary name does no harm either.
+_DISTRIBUTIONS_FOLDERS = (
+    "/etc/k0s/containerd.d",
+    "/etc/rancher/k3s/config.yaml.d",
+    "/etc/rancher/rke2/config.yaml.d",
+)
+
+PARSED_FOLDERS = (*CLOSED_FOLDERS, *WATCHED_FOLDERS, *_DISTRIBUTIONS_FOLDERS)

@@ -30,6 +30,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._writing import (
     remove_empty_directories,
     remove_file,
     replace_file,
+    require_own,
 )
 
 if t.TYPE_CHECKING:
@@ -107,6 +108,8 @@ class PlanWriter:
         backups: list[dict[str, str | None]] = []
         record = load_record(self.host, self.owner, file.path)
         if file.changed:
+            if file.owner is not None and file.before is not None:
+                require_own(self.host, file.path, file.owner[0], file.before)
             kept = self._save_record(file, record)
             try:
                 backups = self._back_up(file, record)
@@ -117,6 +120,9 @@ class PlanWriter:
                     self._sweep()
                 raise
             record = kept
+        elif file.purged is not None and file.keys:
+            # What was a leftover is needed by ours, and is ours from now on.
+            record = self._save_record(file, record)
         nothing_left = file.changed and not file.keys
         if record is not None and (self.removal or nothing_left):
             self._drop_record(record)
@@ -124,7 +130,7 @@ class PlanWriter:
 
     def _save_record(self, file: PlannedFile, record: FileRecord | None) -> FileRecord:
         """Record what was there, before anything else changes."""
-        record = self._with_directories(file, record or self._new_record(file))
+        record = _without_leftovers(file, self._with_directories(file, record or self._new_record(file)))
         record = record.after_write(file.before, file.after, file.keys)
         if not self.removal:
             make_directories(self.host, STATE_DIR, _PRIVATE_DIRECTORY)
@@ -134,7 +140,8 @@ class PlanWriter:
     def _new_record(self, file: PlannedFile) -> FileRecord:
         example = file.path if file.before is not None else next(iter(file.like), None)
         if example is None or not self.host.exists(example):
-            uid, gid, mode = os.geteuid(), os.getegid(), CONFIG_MODE
+            uid, gid = (os.geteuid(), os.getegid()) if file.owner is None else file.owner
+            mode = CONFIG_MODE
         else:
             status = os.stat(self.host.outer(example))
             uid, gid, mode = status.st_uid, status.st_gid, status.st_mode & 0o7777
@@ -169,7 +176,9 @@ class PlanWriter:
         if file.after is None:
             remove_file(self.host, file.path)
             return
-        make_directories(self.host, os.path.dirname(file.path), 0o755)
+        # In a home what is new is its owner's alone (XDG Base Directory Specification).
+        folder_mode = 0o755 if file.owner is None else _PRIVATE_DIRECTORY
+        make_directories(self.host, os.path.dirname(file.path), folder_mode, file.owner)
         ceiling = 0o7777 if file.mode is None else file.mode
         for path in file.like:
             if path != file.path and self.host.exists(path):
@@ -203,3 +212,16 @@ def _with_parents(path: str) -> list[str]:
         found.append(path)
         path = os.path.dirname(path)
     return found
+
+
+def _without_leftovers(file: PlannedFile, record: FileRecord) -> FileRecord:
+    """The record in which what goes for good never was: a removal must not bring it back."""
+    if file.purged is None:
+        return record
+    original, now = file.purged.original, digest(file.before)
+    undisturbed = file.before == record.original or now in record.written
+    return record._replace(
+        original=original,
+        created=record.created or original is None,
+        written=(*record.written, now) if undisturbed else record.written,
+    )

@@ -11,10 +11,11 @@ import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._backups import BACKUP_DIR
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import parse_version
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import ENGINES
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import AUTO
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_files import HostFiles
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import load_record, load_records
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._targets import Target, resolve_target
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import (
@@ -27,6 +28,7 @@ if t.TYPE_CHECKING:
     )
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._judging import Runner
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._legacy_files import Leftover
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._runtime_set import RuntimeRequest
 
 _VERSION = re.compile(r"v?([0-9]+\.[0-9].*)")
@@ -37,11 +39,15 @@ class Options(t.NamedTuple):
 
     engine: str
     request: RuntimeRequest | None
+    flavor: str = AUTO
+    user: str | None = None
+    service: str | None = None
     config_path: str | None = None
     engine_version: str | None = None
     validate: str = "auto"
     backup_dir: str = BACKUP_DIR
     purge_backups: bool = False
+    purge_legacy: bool = False
     require_runtime: bool = False
 
 
@@ -52,17 +58,20 @@ class Planning:
         self.options = options
         self.host = host
         self.request = _checked(options.request, host)
-        self.engine: Engine = ENGINES[options.engine]()
+        self.target: Target = resolve_target(host, options.engine, options.flavor, options.user, options.service)
+        self.engine: Engine = self.target.load()
         if options.engine_version and parse_version(options.engine_version) is None:
             raise GpufleetError(
                 f"engine_version {options.engine_version!r} is not a version. Write it in digits and dots, such as"
                 " 26.1.5, or leave it out."
             )
-        self.installation: Installation = self.engine.inspect(host)
+        self.installation: Installation = self.engine.inspect(host, options.service)
         named = host.check_path("config_path", options.config_path) if options.config_path else None
         self.config_path = named or self.installation.config_path
         self.live: LiveState | None = self.engine.live(host, self.installation)
         self.version = options.engine_version or (self.live.version if self.live is not None else None)
+        # What the last plan takes away for good.
+        self.leftovers: tuple[Leftover, ...] = ()
         self.version = self.version or ask_version(self.engine, self.installation, host, run)
 
     @property
@@ -83,7 +92,17 @@ class Planning:
         )
 
     def plan(self) -> EnginePlan:
-        context = self.context()
+        context, request = self.context(), self.request
+        if not self.options.purge_legacy:
+            return self._of(context)
+        # Only who asks for it pays for this import.
+        from ansible_collections.gpufleet.nvidia.plugins.module_utils._legacy import Purge  # noqa: PLC0415
+
+        purge = Purge(self.host, self.engine, context, request)
+        self.leftovers = purge.leftovers
+        return purge.plan(self._of)
+
+    def _of(self, context: Context) -> EnginePlan:
         return self.engine.absent(context) if self.request is None else self.engine.present(self.request, context)
 
     def context(self) -> Context:
@@ -92,17 +111,17 @@ class Planning:
         everything = self.removal and not self.options.config_path
         recorded = tuple(
             record.path
-            for record in load_records(self.host, self.engine.name)
+            for record in load_records(self.host, self.engine.key)
             if record.path != path and (everything or record.main == path)
         )
-        files = HostFiles(self.host, self.engine.name)
+        files = HostFiles(self.host, self.engine.key)
         return files.context(path, self.installation.unit, parse_version(self.version or ""), recorded)
 
     def gives_back(self, file: PlannedFile) -> bool:
         """Whether the file becomes what it was before us."""
         if file.after is None or not self.removal:
             return file.after is None
-        record = load_record(self.host, self.engine.name, file.path)
+        record = load_record(self.host, self.engine.key, file.path)
         return record is not None and file.after == record.original
 
 

@@ -9,12 +9,16 @@ from __future__ import annotations
 
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import ENGINES
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, HostError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import (
+    GpufleetError,
+    HostError,
+    MissingPackageError,
+)
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._judging import Judge
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._targets import targets_on
 
 if t.TYPE_CHECKING:
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import Installation
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import Engine, Installation
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._judging import Runner
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._proof import Witness
 
@@ -44,7 +48,7 @@ class Preflight(t.NamedTuple):
             )
         try:
             return self._judged(validate) or self._flaw(require_runtime)
-        except HostError:
+        except (HostError, MissingPackageError):
             raise
         except GpufleetError as error:
             return str(error).rstrip(".")
@@ -76,7 +80,7 @@ class Preflight(t.NamedTuple):
 
     # -- whom it would stop --------------------------------------------------------------------------------------
 
-    def disruption(self, dragged: t.Iterable[str] = (), doomed: t.Sequence[int] = ()) -> str:
+    def disruption(self, dragged: t.Collection[str] = (), doomed: t.Sequence[int] = ()) -> str:
         """Why a restart is refused that would stop containers; empty if it would not.
 
         ``dragged`` are other units that systemd restarts along with this one, ``doomed`` the processes of containers
@@ -89,15 +93,17 @@ class Preflight(t.NamedTuple):
                 f" {self.installation.service} is not process. It was not restarted. Correct the unit, or set"
                 " allow_disruption: true."
             )
-        stopped = self._stopped(self.witness.engine.name, self.installation)
-        for other, load in ENGINES.items():
-            engine = load()
-            if other != name and engine.service in dragged and not stopped:
-                stopped = self._stopped(other, engine.inspect(self.witness.host))
+        stopped = self._stopped(self.witness.engine, self.installation)
+        if stopped or not dragged:
+            return stopped
+        others = (target.load() for target in targets_on(self.witness.host))
+        for engine in others:
+            if engine.key != self.witness.engine.key and engine.service in dragged and not stopped:
+                stopped = self._stopped(engine, engine.inspect(self.witness.host))
         return stopped
 
-    def _stopped(self, name: str, installation: Installation) -> str:
-        names = ENGINES[name]().casualties(self.witness.host, installation)
+    def _stopped(self, engine: Engine, installation: Installation) -> str:
+        name, names = engine.name, engine.casualties(self.witness.host, installation)
         if names is None:
             return (
                 f"{name} runs but does not answer on {installation.socket}, so it is unknown which containers a"

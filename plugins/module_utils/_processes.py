@@ -42,6 +42,12 @@ def processes_in(host: HostRoot, unit: Unit | None, names: tuple[str, ...], exac
     return list(dict.fromkeys(found))
 
 
+def arguments_of(host: HostRoot, pid: int) -> tuple[str, ...]:
+    """The command line of the process, program first; empty if it is gone."""
+    text = host.read_text(f"/proc/{pid}/cmdline")
+    return tuple(text.split("\0")[:-1]) if text.endswith("\0") else tuple(text.split("\0")) if text else ()
+
+
 def started(host: HostRoot, pid: int) -> float | None:
     """When the process started, in seconds since 1970, to about a hundredth."""
     columns = host.read_text(f"/proc/{pid}/stat").rpartition(")")[2].split()

@@ -11,7 +11,7 @@ import contextlib
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import Action, parse_version
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, MissingPackageError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_files import HostFiles
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._signals import is_program, sender_of
 
@@ -90,7 +90,7 @@ class Witness(t.NamedTuple):
         return installation
 
     def context(self, installation: Installation, version: str | None) -> Context:
-        return HostFiles(self.host, self.engine.name).as_configured(installation, version)
+        return HostFiles(self.host, self.engine.key).as_configured(installation, version)
 
     def texts(self) -> tuple[bytes, ...]:
         """All that the engine's configuration says at the moment, as far as it can be read."""
@@ -118,6 +118,9 @@ class Witness(t.NamedTuple):
         try:
             told = live.version if live is not None else None
             state = self.engine.configured(self.context(installation, told or version))
+        except MissingPackageError:
+            # The controller may have it.
+            raise
         except GpufleetError as error:
             return Evidence(installation.pid, (str(error).rstrip("."),), settled=True)
         if live is None:

@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import json
 import posixpath
+import re
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import HostError
@@ -23,6 +24,8 @@ STATE_DIR = "/var/lib/gpufleet-nvidia/state"
 BACKUP_DIR = "/var/lib/gpufleet-nvidia/backups"
 
 _SCHEMA = 1
+_SNAPS = "/var/snap/"
+_SNAP_REVISION = re.compile(r"\A(/var/snap/[^/]+)/x?[0-9]+/")
 _Kind = t.TypeVar("_Kind")
 
 
@@ -76,8 +79,8 @@ class FileRecord(t.NamedTuple):
         fields = {
             "schema": _SCHEMA,
             "engine": self.engine,
-            "path": self.path,
-            "main": self.main,
+            "path": lasting(self.path),
+            "main": lasting(self.main),
             "original": None if self.original is None else base64.b64encode(self.original).decode("ascii"),
             "uid": self.uid,
             "gid": self.gid,
@@ -131,8 +134,17 @@ def digest(content: bytes | None) -> str:
     return "absent" if content is None else hashlib.sha256(content).hexdigest()
 
 
+def lasting(path: str) -> str:
+    """``path`` (links resolved) as it is called for good.
+
+    Every refresh of a snap copies its data into a folder of the new revision, to which the link ``current`` then leads.
+    """
+    return _SNAP_REVISION.sub(r"\1/current/", path)
+
+
 def record_path(engine: str, path: str) -> str:
     """Where the record of ``path`` (links resolved) is kept."""
+    path = lasting(path)
     return f"{STATE_DIR}/{engine}-{posixpath.basename(path)}-{hashlib.sha256(path.encode()).hexdigest()[:12]}.json"
 
 
@@ -145,14 +157,16 @@ def load_record(host: HostRoot, engine: str, path: str) -> FileRecord | None:
     """The record of ``path``, None where there is none."""
     where = record_path(engine, path)
     content = host.read(where)
-    return None if content is None else FileRecord.from_bytes(where, content)
+    return None if content is None else _loaded(host, where, content)
 
 
 def load_records(host: HostRoot, engine: str) -> list[FileRecord]:
     """All records of one engine."""
     places = [where for where in _records(host) if posixpath.basename(where).startswith(engine + "-")]
     contents = [(where, host.read(where)) for where in places]
-    return [FileRecord.from_bytes(where, content) for where, content in contents if content is not None]
+    found = [_loaded(host, where, content) for where, content in contents if content is not None]
+    # A name may begin with another one.
+    return [record for record in found if record.engine == engine]
 
 
 def load_readable_records(host: HostRoot) -> list[FileRecord]:
@@ -160,8 +174,15 @@ def load_readable_records(host: HostRoot) -> list[FileRecord]:
     found = []
     for where in _records(host):
         with contextlib.suppress(HostError):
-            found.append(FileRecord.from_bytes(where, host.read(where) or b""))
+            found.append(_loaded(host, where, host.read(where) or b""))
     return found
+
+
+def _loaded(host: HostRoot, where: str, content: bytes) -> FileRecord:
+    record = FileRecord.from_bytes(where, content)
+    if not record.path.startswith(_SNAPS):
+        return record
+    return record._replace(path=host.resolve(record.path), main=host.resolve(record.main))
 
 
 def _records(host: HostRoot) -> list[str]:

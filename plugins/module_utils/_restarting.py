@@ -12,7 +12,7 @@ import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._backups import BACKUP_DIR
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._bringing_up import BringUp
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import ENGINES
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import AUTO
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, HostError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._lock import TIMEOUT, host_lock
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._notes import Note
@@ -21,6 +21,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._preflight import 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._proof import Expectation, Witness
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._rollback import Rollback, formers_of, joined
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._taking_over import Means, means_of
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._targets import resolve_target
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._validator_words import without_secrets
 
 if t.TYPE_CHECKING:
@@ -39,6 +40,8 @@ class RestartOptions(t.NamedTuple):
     engine: str
     mode: str = "auto"
     action: str = "restart"
+    flavor: str = AUTO
+    user: str | None = None
     service: str | None = None
     socket: str | None = None
     expect: Expectation = Expectation()
@@ -96,7 +99,8 @@ class Restart:
         self.host = host
         self.run = run
         by_socket = options.mode == "signal"
-        self.witness = Witness(ENGINES[options.engine](), host, options.service, options.socket, by_socket)
+        target = resolve_target(host, options.engine, options.flavor, options.user, options.service)
+        self.witness = Witness(target.load(), host, options.service, options.socket, by_socket)
         self.engine = self.witness.engine
         self.installation = self.witness.inspect()
         means: Means = means_of(options.mode, options.action, self.witness, self.installation, run)
@@ -104,12 +108,12 @@ class Restart:
         version = live.version if live is not None and live.version else None
         self.version = version or ask_version(self.engine, self.installation, host, run)
         self.bring_up = BringUp(self.witness, means, self.version, options.timeout, options.retries)
-        self.note = Note.of_restart(host, options.engine)
-        self.changes = Note.of_changes(host, options.engine)
+        self.note = Note.of_restart(host, self.engine.key)
+        self.changes = Note.of_changes(host, self.engine.key)
         # A run that was killed has left the engine in any state.
         self.unfinished = means.acts and self.note.exists()
         self.formers = joined(self._noted() if means.acts else (), formers_of(host, options.rollback))
-        self.rollback = Rollback(host, options.engine, self.formers, options.backup_dir)
+        self.rollback = Rollback(host, self.engine.key, self.formers, options.backup_dir)
         self.texts = self.witness.texts()
         self.began = time.time()
         self.daemon_reloaded = False

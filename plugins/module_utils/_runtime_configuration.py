@@ -39,7 +39,7 @@ class RuntimeConfiguration:
         self.planning = Planning(options, host, run)
         self.writer = PlanWriter(
             host,
-            self.planning.engine.name,
+            self.planning.engine.key,
             self.planning.main_path,
             backup_dir,
             removal=self.planning.removal,
@@ -82,18 +82,21 @@ class RuntimeConfiguration:
 
         steps = []
         for file in changed:
-            record = load_record(host, engine.name, file.path)
+            record = load_record(host, engine.key, file.path)
             recorded = None if record is None else record.to_bytes()
             steps.append(Former(file.path, file.before, recorded, digest(file.after)))
         live = planning.live
         taken = live is not None and engine.catch_up(live, engine.configured(planning.context())) is Action.NONE
-        note = Note.of_changes(host, engine.name)
+        note = Note.of_changes(host, engine.key)
         note.write(joined(() if taken else note.formers(), steps))
 
     def _require_runtime(self) -> None:
         """A default runtime that is not there would stop every container of the host from starting."""
         request = self.planning.request
         if request is None or not request.set_as_default or not self.options.require_runtime:
+            return
+        if request.config_mode == "hook" or not self.planning.engine.default_runtime:
+            # Where no runtime is registered, the plan refuses one as the default.
             return
         path = request.runtimes()[request.runtime_name]
         if not self.host.is_executable(path):

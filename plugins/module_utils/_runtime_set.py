@@ -29,7 +29,7 @@ class RuntimeRequest(t.NamedTuple):
     """What the user asks of one engine, in words that every engine understands.
 
     ``set_as_default`` and ``enable_cdi`` are None where the user said nothing: leave it as it is.  From
-    ``config_mode`` on the fields are for engines that are configured in TOML.
+    ``config_mode`` on the fields are for engines that are configured in TOML, but ``allow_snap`` is for Docker.
     """
 
     runtime_name: str = MAIN_NAME
@@ -43,6 +43,8 @@ class RuntimeRequest(t.NamedTuple):
     runtime_options: t.Mapping[str, t.Any] = types.MappingProxyType({})
     container_annotations: tuple[str, ...] = ()
     cri_disabled: str = "note"
+    allow_snap: bool = False
+    use_legacy_config: bool = False
 
     def check(self) -> None:
         """Raises GpufleetError for a name or a directory that no engine should be given."""
@@ -58,11 +60,12 @@ class RuntimeRequest(t.NamedTuple):
     def check_plain(self, engine: str) -> None:
         """Raises GpufleetError for what an engine that is not configured in TOML has no place for."""
         given = {
-            "config_mode": self.config_mode == "drop_in",
+            "config_mode": self.config_mode in ("drop_in", "hook"),
             "drop_in_path": self.drop_in_path is not None,
             "runtime_type": self.runtime_type is not None,
             "runtime_options": bool(self.runtime_options),
             "container_annotations": bool(self.container_annotations),
+            "use_legacy_config": self.use_legacy_config,
         }
         unfit = [name for name, is_given in given.items() if is_given]
         if unfit:

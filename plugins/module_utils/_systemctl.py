@@ -16,12 +16,17 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd_units imp
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._judging import Runner
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._rootless import Account
 
 # Where systemd keeps its state while it is the host's init (sd_booted(3)).
 _BOOTED = "/run/systemd/system"
+# Where a user's systemd listens, in the user's runtime folder; systemctl asks there before it asks the bus.
+_USER_SOCKET = "/systemd/private"
 # States of a unit whose daemon has come up.
 UP = ("active", "reloading")
-_PROPERTIES = ("Id", "LoadState", "ActiveState", "SubState", "MainPID", "InvocationID", "NeedDaemonReload", "Job")
+_PROPERTIES = (
+    "Id", "LoadState", "ActiveState", "SubState", "MainPID", "InvocationID", "NeedDaemonReload", "Job", "CanReload",
+)  # fmt: skip
 # Values of KillMode (systemd.kill(5)) that end all processes of a unit, and what containers run under.
 _ENDS_ALL = ("control-group", "mixed")
 _SHIM = ("containerd-shim", "conmon")
@@ -32,7 +37,10 @@ _INFORMATION = re.compile(r"\blevel=(info|debug|trace)\b")
 
 
 class UnitStatus(t.NamedTuple):
-    """What systemd says of a unit; ``busy`` while it works on what it was told, ``invocation`` names the last start."""
+    """What systemd says of a unit.
+
+    ``busy`` while it works on what it was told, ``invocation`` names the last start, ``reloadable`` if it has a reload.
+    """
 
     name: str
     loaded: bool
@@ -42,6 +50,7 @@ class UnitStatus(t.NamedTuple):
     invocation: str
     needs_reload: bool
     busy: bool
+    reloadable: bool = True
 
     @property
     def runs(self) -> bool:
@@ -56,16 +65,18 @@ class UnitStatus(t.NamedTuple):
 
 
 class Systemctl(t.NamedTuple):
-    """One unit of a host, and those that are started with it."""
+    """One unit of a host, and those that are started with it; of the systemd of ``user``, if one is named."""
 
     host: HostRoot
     run: Runner
     unit: str
     companions: tuple[str, ...] = ()
+    user: Account | None = None
 
     @classmethod
-    def booted(cls, host: HostRoot) -> bool:
-        return host.live and host.exists(_BOOTED)
+    def booted(cls, host: HostRoot, user: Account | None = None) -> bool:
+        """Whether there is a systemd to talk to; that of a user is only there while needed (loginctl(1), lingering)."""
+        return host.live and host.exists(_BOOTED) and (user is None or host.exists(user.runtime_dir + _USER_SOCKET))
 
     def status(self) -> UnitStatus:
         """Raises HostError if systemd does not answer."""
@@ -81,16 +92,24 @@ class Systemctl(t.NamedTuple):
             invocation=values.get("InvocationID", ""),
             needs_reload=values.get("NeedDaemonReload") == "yes",
             busy=values.get("Job", "0") not in ("", "0"),
+            reloadable=values.get("CanReload", "yes") != "no",
         )
 
     def dependants(self) -> list[str]:
-        """The units that a restart of this one restarts, or stops, too (systemd.unit(5))."""
+        """The units of the host that a restart of this one restarts, or stops, too (systemd.unit(5))."""
+        if self.user is not None:
+            return []
         properties = ("RequiredBy", "BoundBy", "ConsistsOf")
         shown = self._tell("show", "--value", *(f"--property={name}" for name in properties), "--", self.unit)
         return shown.split()
 
     def doomed(self) -> list[int]:
-        """The processes of containers that end with this unit: none, unless it ends more than its main process."""
+        """The processes of containers that end with this unit: none, unless it ends more than its main process.
+
+        Those of a rootless engine end with it in any case, which it tells by their names.
+        """
+        if self.user is not None:
+            return []
         mode = self._tell("show", "--value", "--property=KillMode", "--", self.unit).strip()
         return processes_in(self.host, load_unit(self.host, self.unit), _SHIM) if mode in _ENDS_ALL else []
 
@@ -99,12 +118,12 @@ class Systemctl(t.NamedTuple):
 
         Nothing here waits until it is up: a daemon may hang while it starts, and some units wait for theirs for ever.
         """
-        self.run(self.host.argv(["systemctl", "reset-failed", "--", self.unit, *self.companions]))
+        self._run("reset-failed", "--", self.unit, *self.companions)
         self._tell("restart", "--no-block", "--", self.unit)
 
     def run_through(self) -> None:
         """Start a unit that does its work and ends, whatever its last start came to, and wait for its end."""
-        self.run(self.host.argv(["systemctl", "reset-failed", "--", self.unit]))
+        self._run("reset-failed", "--", self.unit)
         self._tell("restart", "--", self.unit)
 
     def start(self) -> None:
@@ -122,7 +141,7 @@ class Systemctl(t.NamedTuple):
     def kill(self) -> None:
         """End the unit's main process for good; what it has started lives on."""
         # The option's newer name is unknown before systemd 252, this one is known to 262.
-        self.run(self.host.argv(["systemctl", "kill", "--kill-who=main", "--signal=KILL", "--", self.unit]))
+        self._run("kill", "--kill-who=main", "--signal=KILL", "--", self.unit)
 
     def last_words(self, since: float) -> list[str]:
         """The unit's last lines in the journal since ``since`` (seconds since 1970); none if they cannot be read.
@@ -130,15 +149,24 @@ class Systemctl(t.NamedTuple):
         Only if nothing else was logged are those among them that merely inform, or that systemd said of the unit.
         """
         argv = ["journalctl", "--quiet", "--no-pager", "--output=cat", f"--lines={_LINES_READ}"]
-        status, output, _errors = self.run(self.host.argv([*argv, f"--since=@{int(since)}", f"--unit={self.unit}"]))
+        # --user-unit would be about the user who asks.
+        unit = [f"--unit={self.unit}"]
+        if self.user is not None:
+            unit = [f"_UID={self.user.uid}", f"_SYSTEMD_USER_UNIT={self.unit}"]
+        status, output, _errors = self.run(self.host.argv([*argv, f"--since=@{int(since)}", *unit]))
         lines = output.splitlines() if not status else []
         telling = [line for line in lines if not _INFORMATION.search(line)]
         own = [line for line in telling if self.unit not in line]
         return (own or telling or lines)[-_LAST_WORDS:]
 
+    def _run(self, *words: str) -> tuple[int, str, str]:
+        argv = ["systemctl", *words] if self.user is None else self.user.argv(["systemctl", "--user", *words])
+        return self.run(self.host.argv(argv))
+
     def _tell(self, *words: str) -> str:
-        status, output, errors = self.run(self.host.argv(["systemctl", *words]))
+        status, output, errors = self._run(*words)
         if status:
             said = (errors.strip() or output.strip() or f"it ended with status {status}").rstrip(".")
-            raise HostError(f"systemctl {words[0]} {self.unit} failed: {said}. Check the unit with systemctl status.")
+            systemctl = "systemctl" if self.user is None else f"(as {self.user.name}) systemctl --user"
+            raise HostError(f"{systemctl} {words[0]} {self.unit} failed: {said}. Check the unit with systemctl status.")
         return output

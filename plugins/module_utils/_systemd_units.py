@@ -103,16 +103,18 @@ def unit_name(name: str) -> str:
     return name if posixpath.splitext(name)[1] else f"{name}.service"
 
 
-def load_unit(host: HostRoot, name: str, program: str = "", without: str = "") -> Unit | None:
+def load_unit(
+    host: HostRoot, name: str, program: str = "", without: str = "", folders: t.Sequence[str] = UNIT_FOLDERS
+) -> Unit | None:
     """The unit ``name`` as its files describe it, None where there is none or it is masked.
 
     Its arguments are those of ``program``, if one is named: a shell or another wrapper around it keeps them to itself.
-    ``without`` is a drop-in that is left out.
+    ``without`` is a drop-in that is left out, ``folders`` are where another systemd than the system's looks.
     """
-    path = unit_file(host, name)
+    path = unit_file(host, name, folders)
     if path is None or is_masked(host, path):
         return None
-    drop_ins = [drop_in for drop_in in _drop_ins(host, name) if drop_in != without]
+    drop_ins = [drop_in for drop_in in _drop_ins(host, name, folders) if drop_in != without]
     settings = _Settings()
     for source in [path, *drop_ins]:
         for section, key, value in _assignments(host.read_text(source)):
@@ -139,9 +141,9 @@ def load_unit(host: HostRoot, name: str, program: str = "", without: str = "") -
     return unit
 
 
-def unit_file(host: HostRoot, name: str) -> str | None:
+def unit_file(host: HostRoot, name: str, folders: t.Sequence[str] = UNIT_FOLDERS) -> str | None:
     """The file of the unit ``name``, which may only mask it; None where there is none."""
-    return next((f"{folder}/{name}" for folder in UNIT_FOLDERS if host.is_there(f"{folder}/{name}")), None)
+    return next((f"{folder}/{name}" for folder in folders if host.is_there(f"{folder}/{name}")), None)
 
 
 def is_masked(host: HostRoot, path: str) -> bool:
@@ -149,10 +151,10 @@ def is_masked(host: HostRoot, path: str) -> bool:
     return not host.exists(path) or host.resolve(path) == "/dev/null" or not host.read_text(path)
 
 
-def _drop_ins(host: HostRoot, name: str) -> list[str]:
+def _drop_ins(host: HostRoot, name: str, folders: t.Sequence[str]) -> list[str]:
     found: dict[str, str] = {}
     kind = posixpath.splitext(name)[1][1:]
-    for folder in [f"{base}/{name}.d" for base in UNIT_FOLDERS] + [f"{base}/{kind}.d" for base in UNIT_FOLDERS]:
+    for folder in [f"{base}/{name}.d" for base in folders] + [f"{base}/{kind}.d" for base in folders]:
         for entry in host.readable_entries(folder):
             if entry.endswith(".conf"):
                 found.setdefault(entry, f"{folder}/{entry}")

@@ -12,6 +12,7 @@ import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, HostError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._proof import Evidence
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._rootless import runs_as
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._signals import hang_up, is_program, sender_of
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemctl import UP, Systemctl
 
@@ -19,6 +20,7 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import Installation
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._judging import Runner
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._proof import Witness
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._rootless import Account
 
 # Seconds that a daemon gets to stop which never came up, before it is killed.
 PATIENCE = 5.0
@@ -160,8 +162,9 @@ class BySignal(Means):
 
     def act(self, _patience: float | None = None) -> None:
         engine, host = self.witness.engine, self.witness.host
-        for pid in self._candidates():
-            if is_program(host, pid, engine.program):
+        user = self.witness.inspect().user
+        for pid in self._candidates(user):
+            if is_program(host, pid, engine.program) and (user is None or runs_as(host, pid, user)):
                 hang_up(host, pid, engine.program)
                 return
         raise HostError(
@@ -170,7 +173,11 @@ class BySignal(Means):
             " socket."
         )
 
-    def _candidates(self) -> t.Iterator[int]:
+    def _candidates(self, user: Account | None) -> t.Iterator[int]:
+        if user is not None:
+            # The main process of such a unit only starts the daemon, and who answers there may be anybody's.
+            yield self.witness.inspect().pid or 0
+            return
         if self.systemctl is not None:
             yield self.systemctl.status().pid
         # systemd may not know of it, or know only the shell around it.
@@ -201,9 +208,19 @@ def means_of(mode: str, action: str, witness: Witness, installation: Installatio
         )
     systemctl = _systemctl_of(witness, installation, run)
     if systemctl is not None and mode != "signal":
-        return ByReload(systemctl) if reload else ByRestart(systemctl)
+        if not reload:
+            return ByRestart(systemctl)
+        # A unit need not have a reload: those that snapd makes have none.
+        if mode == "systemd" or systemctl.status().reloadable:
+            return ByReload(systemctl)
     if mode != "systemd" and reload:
         return BySignal(witness, systemctl)
+    user = installation.user
+    if user is not None and systemctl is None and not Systemctl.booted(host, user):
+        raise GpufleetError(
+            f"The systemd of the user {user.name} does not run, so {installation.service} cannot be restarted. Let it"
+            f" run from the boot on (loginctl enable-linger {user.name}), or log in as {user.name}."
+        )
     raise GpufleetError(
         f"{installation.service} is not a unit that systemd runs on {host.root}, so {engine.name} cannot be restarted."
         " Name its unit with service, or restart it yourself."
@@ -212,9 +229,10 @@ def means_of(mode: str, action: str, witness: Witness, installation: Installatio
 
 def _systemctl_of(witness: Witness, installation: Installation, run: Runner) -> Systemctl | None:
     """systemd as far as it runs the engine; a daemon started by hand would only get a second one beside it."""
-    if not Systemctl.booted(witness.host):
+    user = installation.user
+    if not Systemctl.booted(witness.host, user):
         return None
-    systemctl = Systemctl(witness.host, run, installation.service, witness.engine.companions)
+    systemctl = Systemctl(witness.host, run, installation.service, witness.engine.companions, user)
     status = systemctl.status()
     if not status.loaded:
         return None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import Installation
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._processes import process_of
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._processes import arguments_of, process_of
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd_units import load_unit, unit_name
 
 if t.TYPE_CHECKING:
@@ -21,6 +21,8 @@ class TomlEngine:
     """How such an engine is installed, and how its program is run; ``socket_flags`` name the socket of its unit."""
 
     name: str
+    flavor: str
+    key: str
     program: str
     service: str
     socket: str
@@ -37,6 +39,11 @@ class TomlEngine:
     def inspect(self, host: HostRoot, service: str | None = None) -> Installation:
         service = unit_name(service or self.service)
         unit = load_unit(host, service, self.program)
+        pid = process_of(host, unit, self.program)
+        # What a wrapper keeps to itself the process tells.
+        told = arguments_of(host, pid) if unit is not None and unit.wrapper and pid is not None else ()
+        if unit is not None and told:
+            unit = unit._replace(arguments=told, wrapper="")
         programs = [unit.arguments[0]] if unit is not None and unit.arguments else []
         named = unit.flag_values("--config", "-c") if unit is not None else []
         sockets = unit.flag_values(*self.socket_flags) if unit is not None else []
@@ -46,7 +53,7 @@ class TomlEngine:
             service=service,
             socket=sockets[-1] if sockets else self.socket,
             config_path=named[-1] if named else self.config_path,
-            pid=process_of(host, unit, self.program),
+            pid=pid,
         )
 
     def try_runtimes(

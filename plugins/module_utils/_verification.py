@@ -7,11 +7,12 @@
 
 from __future__ import annotations
 
+import posixpath
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._containers import End, NotRunError, Order, interruptible
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import Action
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import ENGINES
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import AUTO, FLAVORS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, MissingPackageError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu_links import (
     CDI,
@@ -28,6 +29,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu_links import 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_files import HostFiles
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._masking import mask_urls
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._planning import ask_version
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._targets import resolve_target
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._containers import Containers
@@ -60,6 +62,8 @@ class Wanted(t.NamedTuple):
     """The task's parameters; ``command`` is empty where that of the level is meant."""
 
     engine: str
+    flavor: str = AUTO
+    user: str | None = None
     level: str = "config"
     runtime_name: str = "nvidia"
     image: str | None = None
@@ -86,12 +90,15 @@ class Verification:
         self.wanted = _checked(wanted, host)
         self.host = host
         self.run = run
-        self.engine: Engine = ENGINES[wanted.engine]()
+        target = resolve_target(host, wanted.engine, wanted.flavor, wanted.user, wanted.service)
+        self.engine: Engine = target.load()
         installation: Installation = self.engine.inspect(host, wanted.service)
         self.installation = installation._replace(
             socket=self.wanted.socket or installation.socket,
             config_path=self.wanted.config_path or installation.config_path,
         )
+        # Without one there is nothing to register, and nobody to ask.
+        self._daemon = FLAVORS[target.engine, target.flavor].daemon
         self.live: LiveState | None = self.engine.live(host, self.installation)
         self.state: ConfiguredState | None = None
         self.program: str | None = None
@@ -131,11 +138,13 @@ class Verification:
     def _context(self) -> Context:
         version = self.live.version if self.live is not None else None
         version = version or ask_version(self.engine, self.installation, self.host, self.run)
-        return HostFiles(self.host, self.engine.name).as_configured(self.installation, version)
+        return HostFiles(self.host, self.engine.key).as_configured(self.installation, version)
 
     def _file(self) -> Check:
         """Whether the runtime is in what the engine's files and flags say, and its program on the host."""
         name, engine, path = self.wanted.runtime_name, self.engine.name, self.installation.config_path
+        if not self._daemon:
+            return unjudged(FILE, f"No runtime is registered with {engine}: it needs none.")
         try:
             state = self.state = self.engine.configured(self._context())
         except GpufleetError as error:
@@ -169,6 +178,8 @@ class Verification:
     def _live(self) -> Check:
         """Whether the daemon runs, answers, and runs with what its files say now."""
         name, engine, installation = self.wanted.runtime_name, self.engine.name, self.installation
+        if not self._daemon:
+            return unjudged(LIVE, f"{engine} has no daemon.")
         if not self.host.live:
             return unjudged(LIVE, f"An offline tree has no running {engine}: only its files were looked at.")
         journal = f"Look at journalctl --unit {installation.service}."
@@ -191,7 +202,7 @@ class Verification:
         if self.live.silent:
             told = f"{engine} runs and has read its files as they are; it does not tell which runtimes it knows."
             return holds(LIVE, told)
-        return holds(LIVE, f"The running {engine} {self.live.version} knows {name}.")
+        return holds(LIVE, f"The running {f'{engine} {self.live.version}'.rstrip()} knows {name}.")
 
     # -- the container -------------------------------------------------------------------------------------------
 
@@ -202,7 +213,7 @@ class Verification:
         order = Order(
             image=wanted.image or "",
             command=wanted.command or COMMANDS[wanted.level],
-            runtime=wanted.runtime_name,
+            runtime=wanted.runtime_name if self._daemon else self.engine.name,
             environment={"NVIDIA_VISIBLE_DEVICES": _GPUS[wanted.level]},
             timeout=wanted.timeout,
         )
@@ -244,6 +255,8 @@ class Verification:
             )
 
             return DockerContainers(self.host.outer(socket), socket)
+        if not self._daemon:
+            return self._podman_containers()
         from ansible_collections.gpufleet.nvidia.plugins.module_utils._containerd_sandbox import (  # noqa: PLC0415
             sandbox_image,
             wants_slice,
@@ -253,9 +266,24 @@ class Verification:
 
         said = status(self.host.outer(socket))
         told = said.config if said is not None else {}
-        binary = self.installation.binary if self.engine.name == "containerd" else None
+        # That of a Kubernetes distribution is another one.
+        binary = self.installation.binary
+        if self.engine.name != "containerd" or posixpath.basename(binary or "") != self.engine.program:
+            binary = None
         image = sandbox_image(told, binary, self.installation.config_path, self.host, self.run)
         return CriPods(Cri(self.host, self.engine.name, socket, image, wants_slice(told, self.wanted.runtime_name)))
+
+    def _podman_containers(self) -> Containers:
+        from ansible_collections.gpufleet.nvidia.plugins.module_utils._podman_containers import (  # noqa: PLC0415
+            ALL_GPUS,
+            PodmanContainers,
+        )
+
+        binary = self.installation.binary
+        if binary is None:
+            raise NotRunError(f"There is no {self.engine.name} on this host", "Install it.", tried=False)
+        devices = [ALL_GPUS] if self.wanted.level == "gpu" else []
+        return PodmanContainers(self.host, self.run, binary, devices)
 
     def _meaning(self, status: int) -> str:
         if status == _NO_SUCH_PROGRAM:
@@ -270,6 +298,8 @@ class Verification:
         return "The image has no such program: name another command or image."
 
     def _look(self) -> str:
+        if not self._daemon:
+            return "Start it by hand, with podman --log-level=debug run."
         return (
             f"Look at journalctl --unit {self.installation.service}. The runtime tells more with the setting debug of"
             " nvidia-container-runtime in the toolkit's config.toml."

@@ -15,6 +15,7 @@ import tempfile
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import HostError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._foreign_folders import held
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
@@ -45,16 +46,42 @@ def explain(path: str, doing: str, error: OSError) -> HostError:
     return HostError(f"{path} cannot be {doing}: {error.strerror}. {advice}")
 
 
-def make_directories(host: HostRoot, path: str, mode: int) -> list[str]:
-    """Make ``path`` and what is missing above it, the latter with mode 0755; returns what was made, outermost first."""
+def require_own(host: HostRoot, path: str, owner: int, content: bytes) -> None:
+    """Raises HostError unless ``path`` itself, and no link, is a file of the user ``owner`` with that ``content``.
+
+    Root has read it before: what it held then may have been what a link led to.
+    """
+    try:
+        with held(host, path) as outer:
+            handle = os.open(outer, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+            with os.fdopen(handle, "rb") as stream:
+                status = os.fstat(handle)
+                own = stat.S_ISREG(status.st_mode) and status.st_uid == owner
+                unchanged = own and stream.read(len(content) + 1) == content
+    except OSError as error:
+        raise explain(path, "read", error) from error
+    if not unchanged:
+        raise HostError(f"{path} is not written: it was exchanged while it was read. Run this again.")
+
+
+def make_directories(host: HostRoot, path: str, mode: int, owner: tuple[int, int] | None = None) -> list[str]:
+    """Make ``path`` and what is missing above it, the latter with mode 0755; returns what was made, outermost first.
+
+    With an ``owner`` (uid, gid) all of it is that user's, and has ``mode``.
+    """
     made: list[str] = []
-    missing = missing_directories(host, path)
+    # Links that a user may have put there do not count.
+    wanted = host.resolve(path) if owner is None else os.path.normpath(path)
+    missing = _missing(host, wanted)
     patience = _PATIENCE
     while missing:
         folder = missing.pop(0)
         try:
-            os.mkdir(host.outer(folder))
-            os.chmod(host.outer(folder), 0o755 if missing else mode)
+            if owner is None:
+                os.mkdir(host.outer(folder))
+                os.chmod(host.outer(folder), 0o755 if missing else mode)
+            else:
+                _make_for(host, folder, mode, owner)
             made.append(folder)
         except FileExistsError:
             continue
@@ -63,16 +90,32 @@ def make_directories(host: HostRoot, path: str, mode: int) -> list[str]:
             patience -= 1
             if not patience:
                 raise explain(folder, "created", error) from error
-            missing = missing_directories(host, path)
+            missing = _missing(host, wanted)
         except OSError as error:
             raise explain(folder, "created", error) from error
     return made
 
 
+def _make_for(host: HostRoot, folder: str, mode: int, owner: tuple[int, int]) -> None:
+    with held(host, folder) as outer:
+        os.mkdir(outer, 0o700)
+        # By a handle: the name may mean something else in the next moment.
+        handle = os.open(outer, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        try:
+            if owner != (os.geteuid(), os.getegid()):
+                os.fchown(handle, *owner)
+            os.fchmod(handle, mode)
+        finally:
+            os.close(handle)
+
+
 def missing_directories(host: HostRoot, path: str) -> list[str]:
     """What make_directories would make."""
+    return _missing(host, host.resolve(path))
+
+
+def _missing(host: HostRoot, folder: str) -> list[str]:
     missing: list[str] = []
-    folder = host.resolve(path)
     while folder != "/" and not host.exists(folder):
         missing.insert(0, folder)
         folder = os.path.dirname(folder)
@@ -82,8 +125,8 @@ def missing_directories(host: HostRoot, path: str) -> list[str]:
 def remove_empty_directories(host: HostRoot, paths: t.Iterable[str]) -> None:
     """Remove those of ``paths`` (outermost first) that are empty by now."""
     for path in reversed(list(paths)):
-        with contextlib.suppress(OSError):
-            os.rmdir(host.outer(path))
+        with contextlib.suppress(OSError, HostError), held(host, path) as outer:
+            os.rmdir(outer)
 
 
 def replace_file(
@@ -102,27 +145,32 @@ def replace_file(
     new one.  No mode ever exceeds ``ceiling``.  The content is on the disk before the name points to it.  In the
     folders ``parsed`` and below them no other name appears meanwhile, for there it would be read as configuration.
     """
-    outer = host.outer(path)
-    folder = os.path.dirname(outer)
+    folders = [host.outer(name) for name in parsed]
 
     def dress(handle: int, temporary: str) -> None:
         _dress(handle, temporary, outer, mode, owner)
         if ceiling != _ANY_MODE:
             os.fchmod(handle, os.fstat(handle).st_mode & ceiling)
 
-    _require_file(path, outer, "written")
-    stage = _stage(folder, [host.outer(name) for name in parsed])
     try:
-        _sweep(folder)
-        try:
-            _replace_by_way_of(stage, outer, content, dress)
-        except OSError as error:
-            # A mount of its own, or nobody may write around it: then there is no other way.
-            if stage == folder or error.errno not in _NO_WAY:
-                raise
-            _replace_by_way_of(folder, outer, content, dress)
+        with held(host, path) as outer:
+            _require_file(path, outer, "written")
+            _replace_at(outer, content, dress, folders)
     except OSError as error:
         raise explain(path, "written", error) from error
+
+
+def _replace_at(outer: str, content: bytes, dress: t.Callable[[int, str], None], parsed: t.Sequence[str]) -> None:
+    folder = os.path.dirname(outer)
+    stage = _stage(folder, parsed)
+    _sweep(folder)
+    try:
+        _replace_by_way_of(stage, outer, content, dress)
+    except OSError as error:
+        # A mount of its own, or nobody may write around it: then there is no other way.
+        if stage == folder or error.errno not in _NO_WAY:
+            raise
+        _replace_by_way_of(folder, outer, content, dress)
 
 
 def prepare_file(
@@ -132,31 +180,41 @@ def prepare_file(
 
     The name is always the same, so that what a killed run has left is found again.
     """
-    outer = host.outer(path)
-    _require_file(path, outer, "prepared")
-    stage = _stage(os.path.dirname(outer), [host.outer(name) for name in parsed])
-    ready = os.path.join(stage, _PREFIX + os.path.basename(outer) + _READY)
+    folders = [host.outer(name) for name in parsed]
     try:
-        handle = os.open(ready, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        with held(host, path) as outer:
+            _require_file(path, outer, "prepared")
+            stage = _stage(os.path.dirname(outer), folders)
+            ready = os.path.join(stage, _PREFIX + os.path.basename(outer) + _READY)
+            _prepare_at(ready, content, lambda handle: _dress(handle, ready, outer, mode, owner))
+            return os.path.join(os.path.realpath(stage), os.path.basename(ready))
+    except OSError as error:
+        raise explain(path, "prepared", error) from error
+
+
+def _prepare_at(ready: str, content: bytes, dress: t.Callable[[int], None]) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(ready)
+    try:
+        handle = os.open(ready, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         with os.fdopen(handle, "wb") as stream:
             stream.write(content)
             stream.flush()
-            _dress(handle, ready, outer, mode, owner)
+            dress(handle)
             os.fsync(handle)
-    except OSError as error:
+    except OSError:
         with contextlib.suppress(OSError):
             os.unlink(ready)
-        raise explain(path, "prepared", error) from error
-    return ready
+        raise
 
 
 def use_prepared_file(host: HostRoot, ready: str, path: str) -> bool:
     """Put what lies ready at ``path`` in one step; whether that could be done."""
-    outer = host.outer(path)
     try:
-        os.replace(ready, outer)
-        sync_folder(os.path.dirname(outer))
-    except OSError:
+        with held(host, path) as outer:
+            os.replace(ready, outer)
+            sync_folder(os.path.dirname(outer))
+    except (OSError, HostError):
         with contextlib.suppress(OSError):
             os.unlink(ready)
         return False
@@ -252,11 +310,11 @@ def set_access(host: HostRoot, path: str, mode: int, owner: tuple[int, int] | No
 
 def remove_file(host: HostRoot, path: str) -> None:
     """Remove ``path`` (a link's target, not the link); no error where there is none."""
-    outer = host.outer(path)
-    _require_file(path, outer, "removed")
     try:
-        os.unlink(outer)
-        sync_folder(os.path.dirname(outer))
+        with held(host, path) as outer:
+            _require_file(path, outer, "removed")
+            os.unlink(outer)
+            sync_folder(os.path.dirname(outer))
     except FileNotFoundError:
         pass
     except OSError as error:
@@ -269,7 +327,8 @@ def _dress(handle: int, temporary: str, outer: str, mode: int, owner: tuple[int,
     if os.path.dirname(temporary) != folder:
         _move_in(handle, temporary, folder)
     try:
-        status = os.stat(outer)
+        # Not what a link leads to: whoever puts one here now would choose the mode of a file of root's.
+        status = os.lstat(outer)
     except FileNotFoundError:
         if owner is not None and owner != (os.geteuid(), os.getegid()):
             os.fchown(handle, *owner)
@@ -280,10 +339,10 @@ def _dress(handle: int, temporary: str, outer: str, mode: int, owner: tuple[int,
     os.fchmod(handle, status.st_mode & 0o7777)
     # A file system without attributes, or one that only a greater privilege may set, is no reason not to write.
     with contextlib.suppress(OSError):
-        worn = os.listxattr(outer)
+        worn = os.listxattr(outer, follow_symlinks=False)
         for name in worn:
             with contextlib.suppress(OSError):
-                os.setxattr(temporary, name, os.getxattr(outer, name))
+                os.setxattr(temporary, name, os.getxattr(outer, name, follow_symlinks=False))
         # The folder's default access list is for files that are new in it.
         if _ACCESS_LIST not in worn and _ACCESS_LIST in os.listxattr(temporary):
             os.removexattr(temporary, _ACCESS_LIST)

@@ -31,10 +31,11 @@ options:
   gather:
     description:
       - What to look at. The less, the faster.
+      - V(findings) are about what else is looked at, and about other owners of the same files.
     type: list
     elements: str
-    choices: [engines, toolkit, gpus, cdi]
-    default: [engines, toolkit, gpus, cdi]
+    choices: [engines, toolkit, gpus, cdi, findings]
+    default: [engines, toolkit, gpus, cdi, findings]
   toolkit_dir:
     description:
       - A directory in which the toolkit may be that did not come from packages, the
@@ -92,6 +93,11 @@ EXAMPLES = r"""
       - host.toolkit.open_cves | length == 0
     fail_msg: "{{ host.toolkit.open_cves | default([], true) | map(attribute='name') | join(', ') }}"
 
+- name: Look at everything, and refuse hosts on which containers would get no GPU
+  gpufleet.nvidia.nvidia_container_info:
+  register: host
+  failed_when: host.findings | selectattr('severity', 'equalto', 'critical') | length > 0
+
 - name: Look at the GPUs, and at the specifications that give them to containers
   gpufleet.nvidia.nvidia_container_info:
     gather: [gpus, cdi]
@@ -134,6 +140,20 @@ engines:
   contains:
     engine:
       description: The engine's name, as O(gpufleet.nvidia.nvidia_runtime_config#module:engine) takes it.
+      type: str
+      sample: docker
+    flavor:
+      description: How it comes to the host, as O(gpufleet.nvidia.nvidia_runtime_config#module:flavor) takes it.
+      type: str
+      sample: system
+    user:
+      description: The user whose engine it is, null where it is the system's.
+      type: str
+      sample: null
+    target:
+      description:
+        - A name for it that no other one on the host has, V(ENGINE) for the system's own, else V(ENGINE/FLAVOR), or
+          V(ENGINE/FLAVOR/INSTANCE) with the user or the unit.
       type: str
       sample: docker
     installed:
@@ -809,6 +829,45 @@ cdi:
     ignored: []
     refresh: null
     problems: []
+findings:
+  description:
+    - What is wrong with the host, or will be, worst first, each with what to do. Null if O(gather) does not have
+      V(findings).
+    - They follow from all that was looked at, and from files of other owners, such as Kubespray, the GPU operator, and
+      earlier versions of NVIDIA's tools.
+  returned: success
+  type: list
+  elements: dict
+  contains:
+    severity:
+      description:
+        - V(critical) for containers that get no GPU, a node that is about to lose them, or a known vulnerability.
+        - V(warning) for what works now but will not for long, or has two owners.
+        - V(note) for what is worth to know.
+      type: str
+      sample: warning
+    id:
+      description: What kind of finding it is, a name that stays the same over versions.
+      type: str
+      sample: cdi-stale
+    subject:
+      description: What it is about, such as an engine's RV(engines[].target), a file, or C(toolkit).
+      type: str
+      sample: /etc/cdi/nvidia.yaml
+    text:
+      description: What was found.
+      type: str
+      sample: /etc/cdi/nvidia.yaml is stale. It is for driver 575.51.03, and the host has 580.95.05.
+    advice:
+      description: What to do about it.
+      type: str
+      sample: Run the role nvidia_cdi, or nvidia_cdi_spec.
+  sample:
+    - severity: warning
+      id: cdi-stale
+      subject: /etc/cdi/nvidia.yaml
+      text: /etc/cdi/nvidia.yaml is stale. It is for driver 575.51.03, and the host has 580.95.05.
+      advice: Run the role nvidia_cdi, or nvidia_cdi_spec.
 """
 
 from ansible.module_utils.basic import AnsibleModule

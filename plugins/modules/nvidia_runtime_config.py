@@ -23,16 +23,19 @@ description:
     C(SystemdCgroup) or C(monitor_path), and follows them on later runs.
   - Before containerd or CRI-O is given a changed configuration, its own program prints what it makes of it, and
     anything that would change beside our entries is a reason to refuse.
-  - Docker is the system's own. Rootless Docker and Docker as a snap have other files and units, and are not handled
-    yet.
+  - Every flavour of an engine has files of its own. C(docs/flavors.md) of this collection tells what is written for
+    each.
+  - Podman has no daemon and needs no registered runtime. What is done for it is told by O(engine).
   - The engine is not restarted, see RV(restart_action), RV(restart_required), and
     M(gpufleet.nvidia.nvidia_runtime_restart). The engine does not need to be installed.
   - Hosts need no Python package. Where a host's Python cannot read TOML itself (before 3.11), the controller sends its
     own tomlkit along, which has to be 0.12 or newer, and 0.13 for hosts with Python 3.8.
 extends_documentation_fragment:
   - gpufleet.nvidia.attributes
+  - gpufleet.nvidia.target
   - gpufleet.nvidia.host_root
   - gpufleet.nvidia.shipped
+  - gpufleet.nvidia.shipped_yaml
 attributes:
   check_mode:
     support: full
@@ -48,9 +51,12 @@ attributes:
     support: full
 options:
   engine:
-    description: The container engine to configure.
+    description:
+      - The container engine to configure.
+      - With V(podman) no runtime is registered. It is seen to that Podman reads the folders in which CDI specifications
+        lie, and NVIDIA's former OCI hook, which would inject the GPUs a second time, is taken away.
     type: str
-    choices: [docker, containerd, crio]
+    choices: [docker, containerd, crio, podman]
     required: true
   state:
     description:
@@ -97,6 +103,11 @@ options:
         (containerd 2.4, CRI-O), nothing is written, and a warning says so if that is not what was asked for.
       - When left out, the setting is left alone.
     type: bool
+  service:
+    description:
+      - The engine's systemd unit, where it is not the usual one. A second containerd is a target of its own: program,
+        socket, and file are those that its unit names.
+    type: str
   config_path:
     description:
       - The engine's configuration file.
@@ -113,8 +124,10 @@ options:
         run brings up to date; between two runs a change of the other files has no effect.
       - V(auto) is V(drop_in) for CRI-O and for containerd from 2.1 on, which merges drop-ins, and V(in_place) for older
         or unknown versions of containerd.
+      - V(hook) is for CRI-O only and deprecated. No runtime is registered; an OCI hook is written that runs for every
+        container that asks for GPUs. It needs no restart, unless the folder of hooks has to be made.
     type: str
-    choices: [auto, in_place, drop_in]
+    choices: [auto, in_place, drop_in, hook]
     default: auto
   drop_in_path:
     description:
@@ -142,6 +155,27 @@ options:
     type: list
     elements: str
     default: []
+  use_legacy_config:
+    description:
+      - For containerd 1.x, makes the runtime the default by the table C(default_runtime) instead of
+        C(default_runtime_name), as NVIDIA's tool does when it is told to use the legacy configuration.
+      - Deprecated, and refused where containerd knows no such table.
+    type: bool
+    default: false
+  allow_snap:
+    description:
+      - Whether a Docker that was installed as a snap is configured. A snap is confined and brings a toolkit of its own,
+        so this is refused unless asked for.
+    type: bool
+    default: false
+  purge_legacy:
+    description:
+      - Removes what earlier versions of NVIDIA's tools left for this engine, and nothing else, such as drop-ins in
+        folders that no engine reads, copies of all of containerd's settings, OCI hooks, and runtimes whose programs are
+        gone. A file that holds anything else stays, with a warning.
+      - Copies are kept in O(backup_dir), but O(state=absent) does not bring any of it back.
+    type: bool
+    default: false
   cri_disabled:
     description:
       - What to do where containerd's CRI is switched off, as it is in Docker's packages. V(note) warns, V(fail) fails.
@@ -237,6 +271,24 @@ EXAMPLES = r"""
     engine: crio
     config_mode: in_place
 
+- name: Have k3s make the runtime its default
+  gpufleet.nvidia.nvidia_runtime_config:
+    engine: containerd
+    flavor: k3s
+    set_as_default: true
+
+- name: Let a user's rootless Docker use GPUs
+  gpufleet.nvidia.nvidia_runtime_config:
+    engine: docker
+    flavor: rootless
+    user: alice
+    enable_cdi: true
+
+- name: Remove what a former GPU operator left on the host
+  gpufleet.nvidia.nvidia_runtime_config:
+    engine: containerd
+    purge_legacy: true
+
 - name: Put everything back as it was
   gpufleet.nvidia.nvidia_runtime_config:
     engine: docker
@@ -326,8 +378,33 @@ pending_action:
   returned: success
   type: str
   sample: reload
+purged:
+  description: What O(purge_legacy) takes away. What looks like it and stays is told by warnings.
+  returned: success
+  type: list
+  elements: dict
+  contains:
+    path:
+      description: The file that goes, or that it is taken out of.
+      type: str
+      sample: /etc/containerd/config.d/99-nvidia.toml
+    kind:
+      description: What kind of leftover it is.
+      type: str
+      sample: drop-in
+    reason:
+      description: Why it is one.
+      type: str
+      sample: The toolkit 1.18.0 wrote it where containerd does not look.
+  sample: []
+target:
+  description:
+    - Which engine was meant, V(ENGINE) for the system's own, else V(ENGINE/FLAVOR) or V(ENGINE/FLAVOR/INSTANCE).
+  returned: success
+  type: str
+  sample: containerd/k3s
 service:
-  description: The engine's systemd unit.
+  description: The engine's systemd unit, empty for one without.
   returned: success
   type: str
   sample: docker.service
@@ -347,6 +424,8 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import EN
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import (
     HOST_ROOT_OPTIONS,
     SHIPPED_OPTIONS,
+    SHIPPED_YAML_OPTIONS,
+    TARGET_OPTIONS,
     accept_shipments,
     diff_of,
     finish,
@@ -375,15 +454,21 @@ def configure(module: AnsibleModule) -> dict[str, object]:
         runtime_options=params["runtime_options"],
         container_annotations=tuple(params["container_annotations"]),
         cri_disabled=params["cri_disabled"],
+        use_legacy_config=params["use_legacy_config"],
+        allow_snap=params["allow_snap"],
     )
     options = Options(
         engine=params["engine"],
+        flavor=params["flavor"],
+        user=params["user"],
+        service=params["service"],
         request=request if params["state"] == "present" else None,
         config_path=params["config_path"],
         engine_version=params["engine_version"],
         validate=params["validate"],
         backup_dir=params["backup_dir"],
         purge_backups=params["purge_backups"],
+        purge_legacy=params["purge_legacy"],
         require_runtime=params["require_runtime"],
     )
     host = host_of(module)
@@ -402,6 +487,8 @@ def configure(module: AnsibleModule) -> dict[str, object]:
         "restart_action": str(outcome.restart_action),
         "restart_required": bool(outcome.pending_action),
         "pending_action": None if outcome.pending_action is None else str(outcome.pending_action),
+        "target": outcome.target,
+        "purged": [leftover._asdict() for leftover in outcome.leftovers],
         "service": outcome.service,
         "socket": outcome.socket,
         "warnings": outcome.warnings,
@@ -412,18 +499,23 @@ def main() -> None:
     module = AnsibleModule(
         argument_spec={
             "engine": {"type": "str", "choices": list(ENGINES), "required": True},
+            **TARGET_OPTIONS,
             "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
             "runtime_name": {"type": "str", "default": "nvidia"},
             "runtime_dir": {"type": "path", "default": "/usr/bin"},
             "extra_modes": {"type": "list", "elements": "str", "choices": list(MODE_PROGRAMS), "default": []},
             "set_as_default": {"type": "bool"},
             "enable_cdi": {"type": "bool"},
+            "service": {"type": "str"},
             "config_path": {"type": "path"},
-            "config_mode": {"type": "str", "choices": ["auto", "in_place", "drop_in"], "default": "auto"},
+            "config_mode": {"type": "str", "choices": ["auto", "in_place", "drop_in", "hook"], "default": "auto"},
             "drop_in_path": {"type": "path"},
             "runtime_type": {"type": "str"},
             "runtime_options": {"type": "dict", "default": {}},
             "container_annotations": {"type": "list", "elements": "str", "default": []},
+            "use_legacy_config": {"type": "bool", "default": False},
+            "allow_snap": {"type": "bool", "default": False},
+            "purge_legacy": {"type": "bool", "default": False},
             "cri_disabled": {"type": "str", "choices": ["note", "fail"], "default": "note"},
             "engine_version": {"type": "str"},
             "validate": {"type": "str", "choices": ["auto", "true", "false"], "default": "auto"},
@@ -432,6 +524,7 @@ def main() -> None:
             "purge_backups": {"type": "bool", "default": False},
             **HOST_ROOT_OPTIONS,
             **SHIPPED_OPTIONS,
+            **SHIPPED_YAML_OPTIONS,
         },
         supports_check_mode=True,
     )

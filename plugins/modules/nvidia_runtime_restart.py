@@ -26,8 +26,10 @@ description:
   - The host's lock is held from the judgement to the proof, so nobody changes the files meanwhile.
 extends_documentation_fragment:
   - gpufleet.nvidia.attributes
+  - gpufleet.nvidia.target
   - gpufleet.nvidia.host_root
   - gpufleet.nvidia.shipped
+  - gpufleet.nvidia.shipped_yaml
 attributes:
   check_mode:
     support: partial
@@ -73,7 +75,8 @@ options:
   service:
     description:
       - The engine's systemd unit.
-      - When left out, V(docker.service), V(containerd.service), or V(crio.service).
+      - When left out, that of the engine in its O(flavor), such as V(docker.service), V(containerd.service), or
+        V(k3s-agent.service).
     type: str
   socket:
     description:
@@ -272,10 +275,12 @@ from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._backups import BACKUP_DIR, check_backup_dir
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import PlannedFile
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import ENGINES
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import DAEMONS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import (
     HOST_ROOT_OPTIONS,
     SHIPPED_OPTIONS,
+    SHIPPED_YAML_OPTIONS,
+    TARGET_OPTIONS,
     accept_shipments,
     finish,
     host_of,
@@ -302,6 +307,8 @@ def take_over(module: AnsibleModule) -> dict[str, object]:
     check_backup_dir(host, backup_dir, PARSED_FOLDERS)
     options = RestartOptions(
         engine=params["engine"],
+        flavor=params["flavor"],
+        user=params["user"],
         mode=params["mode"],
         action=params["action"],
         service=params["service"],
@@ -353,7 +360,8 @@ def _result(params: dict[str, object], outcome: Restarted) -> dict[str, object]:
 def main() -> None:
     module = AnsibleModule(
         argument_spec={
-            "engine": {"type": "str", "choices": list(ENGINES), "required": True},
+            "engine": {"type": "str", "choices": list(DAEMONS), "required": True},
+            **TARGET_OPTIONS,
             "action": {"type": "str", "choices": ["restart", "reload"], "default": "restart"},
             "mode": {"type": "str", "choices": ["auto", "systemd", "signal", "none"], "default": "auto"},
             "service": {"type": "str"},
@@ -385,6 +393,7 @@ def main() -> None:
             "backup_dir": {"type": "path", "default": BACKUP_DIR},
             **HOST_ROOT_OPTIONS,
             **SHIPPED_OPTIONS,
+            **SHIPPED_YAML_OPTIONS,
         },
         supports_check_mode=True,
     )

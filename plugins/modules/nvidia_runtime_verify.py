@@ -23,6 +23,7 @@ description:
     not handled yet.
 extends_documentation_fragment:
   - gpufleet.nvidia.attributes
+  - gpufleet.nvidia.target
   - gpufleet.nvidia.host_root
   - gpufleet.nvidia.shipped
   - gpufleet.nvidia.shipped_yaml
@@ -46,7 +47,7 @@ options:
   engine:
     description: The container engine to verify.
     type: str
-    choices: [docker, containerd, crio]
+    choices: [docker, containerd, crio, podman]
     required: true
   level:
     description:
@@ -190,6 +191,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import (
     HOST_ROOT_OPTIONS,
     SHIPPED_OPTIONS,
     SHIPPED_YAML_OPTIONS,
+    TARGET_OPTIONS,
     accept_shipments,
     finish,
     host_of,
@@ -204,6 +206,8 @@ def verify(module: AnsibleModule) -> dict[str, object]:
     accept_shipments(module)
     wanted = Wanted(
         engine=params["engine"],
+        flavor=params["flavor"],
+        user=params["user"],
         level=params["level"],
         runtime_name=params["runtime_name"],
         image=params["image"],
@@ -221,6 +225,7 @@ def main() -> None:
     module = AnsibleModule(
         argument_spec={
             "engine": {"type": "str", "choices": list(ENGINES), "required": True},
+            **TARGET_OPTIONS,
             "level": {"type": "str", "choices": list(LEVELS), "default": "config"},
             "runtime_name": {"type": "str", "default": "nvidia"},
             "image": {"type": "str"},

@@ -18,7 +18,10 @@ from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._packing import pa
 PACKAGES_OF_ENGINE: dict[str, tuple[str, ...]] = {
     "containerd": ("tomlkit",),
     "crio": ("tomlkit",),
+    "podman": ("tomlkit",),
 }
+# The configuration of k3s and RKE2 is in YAML; what flavour a host's containerd has is known there only.
+PACKAGES_ON_DEMAND: dict[str, tuple[str, ...]] = {"containerd": ("yaml",)}
 
 
 class ShippingAction(NormalActionModule):
@@ -32,12 +35,12 @@ class ShippingAction(NormalActionModule):
         return PACKAGES_OF_ENGINE.get(str(self._task.args.get("engine")), ())
 
     def packages_on_demand(self) -> tuple[str, ...]:
-        """Those that travel only to a host that lacks them.
+        """Those that travel only to a host that lacks them, such as one whose containerd is part of k3s.
 
         The module must have changed nothing when it fails for want of one, with its name as the result ``needed``
         (MissingPackageError), for it is then run again.  In the background it cannot be: there these travel at once.
         """
-        return ()
+        return PACKAGES_ON_DEMAND.get(str(self._task.args.get("engine")), ())
 
     def _execute_module(self, *args: t.Any, **kwargs: t.Any) -> dict[str, t.Any]:
         on_demand = self.packages_on_demand()

@@ -33,7 +33,7 @@ def test_what_the_handlers_give_an_engine(
 ) -> None:
     jinja2 = pytest.importorskip("jinja2")
     variables = load("vars/main.yml")
-    item = {"item": "docker", "pending_action": pending, "restart_action": changed}
+    item = {"item": "docker", "target": "docker", "pending_action": pending, "restart_action": changed}
     due = {} if earlier is None else {"/ docker": {"action": earlier}}
     known = {"item": item, "nvidia_runtime_host_root": "/", "nvidia_runtime_unfinished": []}
     place = jinja2.Template(variables["nvidia_runtime_place"]).render(known)
@@ -50,6 +50,6 @@ def test_what_the_handlers_give_an_engine(
 def test_what_was_cut_off_is_begun_again_by_the_means_at_hand(mode: str, signalable: list[str], expected: str) -> None:
     jinja2 = pytest.importorskip("jinja2")
     action = jinja2.Template(load("vars/main.yml")["nvidia_runtime_action"])
-    item = {"item": "docker", "pending_action": "none", "restart_action": "none"}
+    item = {"item": "docker", "target": "docker", "pending_action": "none", "restart_action": "none"}
     known = {"nvidia_runtime_unfinished": ["docker"], "nvidia_runtime_restart_mode": mode}
     assert action.render(item=item, nvidia_runtime_signalable=signalable, **known).strip() == expected

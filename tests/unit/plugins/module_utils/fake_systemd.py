@@ -43,6 +43,10 @@ class FakeSystemd:
         self.stubborn = 0
         self.started: t.Callable[[], t.Any] = lambda: None
         self.name, self.kill_mode, self.dependants = "docker.service", "process", ""
+        self.file, self.control_group, self.main_pid = FILE, CONTROL_GROUP, PID
+        # What stands before each command, and between systemctl and its verb, where it is a user's systemd.
+        self.prefix, self.option = "", ""
+        self.reloadable = True
         self._pending: t.Callable[[], None] | None = None
         docker.path("/run/systemd/system").mkdir(parents=True)
         docker.runs()
@@ -50,7 +54,7 @@ class FakeSystemd:
 
     @property
     def text(self) -> str:
-        path = self.docker.path(FILE)
+        path = self.docker.path(self.file)
         return path.read_text(encoding="utf-8") if path.exists() else ""
 
     def done(self, *words: str) -> list[str]:
@@ -61,6 +65,11 @@ class FakeSystemd:
         assert argv[0] == "chroot"
         words = argv[2:]
         self.commands.append(" ".join(words))
+        if self.prefix and words[0] == "runuser":
+            prefix = self.prefix.split()
+            assert (words[: len(prefix)], words[len(prefix) + 1]) == (prefix, self.option)
+            words = [words[len(prefix)], *words[len(prefix) + 2 :]]
+        assert words[0] != "systemctl" or bool(self.prefix) == self.commands[-1].startswith("runuser")
         if words[0] == "journalctl":
             return 0, "\n".join(self.journal), ""
         if words[0] == "systemctl":
@@ -103,8 +112,9 @@ class FakeSystemd:
         return (
             f"Id={self.name}\nLoadState={'loaded' if self.loaded else 'not-found'}\n"
             f"ActiveState={active}\nSubState={detail}\n"
-            f"MainPID={PID if self.active == 'active' else 0}\nInvocationID={self.invocation:032x}\n"
+            f"MainPID={self.main_pid if self.active == 'active' else 0}\nInvocationID={self.invocation:032x}\n"
             f"NeedDaemonReload={'yes' if self.needs_reload else 'no'}\nJob={7 if job else 0}\n"
+            f"CanReload={'yes' if self.reloadable else 'no'}\n"
         )
 
     def _start(self) -> None:
@@ -121,7 +131,7 @@ class FakeSystemd:
             "hangs": ("activating", "start"),
         }[end]
         running = end == "active"
-        self.docker.write(CONTROL_GROUP, f"{PID}\n" if running else "")
+        self.docker.write(self.control_group, f"{PID}\n" if running else "")
         self._take_over(running, from_nothing=True)
         if running:
             self.started()

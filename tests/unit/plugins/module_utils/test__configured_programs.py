@@ -14,7 +14,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._configured_progra
     programs_among,
     unsettled_engines,
 )
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import ENGINES
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine_docker import DOCKER
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import restart_note
 
@@ -122,7 +122,7 @@ def test_a_daemon_that_runs_counts_whatever_its_file_says(
 ) -> None:
     write(tmp_path, "docker")
     (tmp_path / "etc/docker/daemon.json").write_text("{}")
-    docker = ENGINES["docker"]()
+    docker = DOCKER
     found = docker.inspect(HostRoot.of(str(tmp_path), live=False))._replace(pid=7)
     monkeypatch.setattr(type(docker), "inspect", lambda *_args: found)
     monkeypatch.setattr(type(docker), "live", lambda *_args: says)

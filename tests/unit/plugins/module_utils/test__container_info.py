@@ -11,9 +11,10 @@ import typing as t
 
 import pytest
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils import _container_info, _engine_traces, _shipped
+from ansible_collections.gpufleet.nvidia.plugins.module_utils import _container_info, _shipped, _targets
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._container_info import describe_host
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine_docker import DOCKER
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import FLAVORS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._planning import Options
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import STATE_DIR
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._runtime_configuration import RuntimeConfiguration
@@ -32,7 +33,8 @@ NVIDIA = "/usr/bin/nvidia-container-runtime"
 
 @pytest.fixture
 def docker(monkeypatch: pytest.MonkeyPatch) -> t.Iterator[FakeDocker]:
-    monkeypatch.setattr(_engine_traces, "ENGINES", {"docker": lambda: DOCKER})
+    row = FLAVORS["docker", "system"]
+    monkeypatch.setattr(_targets, "FLAVORS", {("docker", "system"): row._replace(load=lambda _instance: DOCKER)})
     with docker_host() as made:
         yield made
 
@@ -95,6 +97,9 @@ def test_a_running_engine(docker: FakeDocker) -> None:
     assert late["restart_required"]
     assert current == {
         "engine": "docker",
+        "flavor": "system",
+        "user": None,
+        "target": "docker",
         "installed": True,
         "binary": "/usr/bin/dockerd",
         "version": "26.1.5",

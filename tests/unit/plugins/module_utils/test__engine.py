@@ -14,7 +14,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import (
     PlannedFile,
     parse_version,
 )
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import ENGINES
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import FLAVORS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd_units import Unit
 
 
@@ -65,5 +65,14 @@ def test_a_wrapped_engine_is_in_doubt(wrapper: str, count: int) -> None:
 
 
 def test_the_table_knows_each_engine_by_its_own_name() -> None:
-    assert {name: load().name for name, load in ENGINES.items()} == {name: name for name in ENGINES}
-    assert "docker" in ENGINES
+    loaded = {
+        place: row.load("x.service" if row.by_unit else "alice" if row.by_user else "")
+        for place, row in FLAVORS.items()
+    }
+    assert {place: (engine.name, engine.flavor) for place, engine in loaded.items()} == {
+        place: place for place in FLAVORS
+    }
+    usual = {place: row.load("").key for place, row in FLAVORS.items() if not row.by_user}
+    assert usual == {place: FLAVORS[place].key for place in usual}
+    keys = [engine.key for engine in loaded.values()]
+    assert len(set(keys)) == len(keys)

@@ -18,7 +18,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import (
     LiveState,
     Trial,
 )
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine_containerd import CONTAINERD
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine_containerd import CONTAINERD, ContainerdOfUnit
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_files import HostFiles
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import FileRecord, digest, record_path
@@ -72,10 +72,73 @@ def test_inspect(tmp_path: Path, command: str | None, binary: str, config_path: 
     assert found.pid == (7 if command else None)
 
 
+@pytest.mark.parametrize(
+    ("text", "flags", "socket"),
+    [
+        ('version = 2\n[grpc]\n  address = "/run/gpu.sock"\n', "", "/run/gpu.sock"),
+        ('version = 2\ngrpc.address = "/run/gpu.sock"\n', "", "/run/gpu.sock"),
+        ("version = 2\ngrpc = {address = '/run/gpu.sock'}\n", "", "/run/gpu.sock"),
+        # The flag has precedence.
+        ('version = 2\n[grpc]\n  address = "/run/gpu.sock"\n', "--address /run/flag.sock", "/run/flag.sock"),
+        ('version = 2\nimports = ["/etc/more.toml"]\n[grpc]\n  address = "/run/gpu.sock"\n', "", "/run/more.sock"),
+        ("version = 2\n[grpc]\n  uid = 0\n", "", SOCKET),
+        ("version = 2\n[grpc]\n  address = 7\n", "", SOCKET),
+        ('version = 2\n[grpc]\n  address = "relative"\n', "", SOCKET),
+        # It starts with neither.
+        ("version = 2\n[grpc]\n  address = \n", "", SOCKET),
+        ('version = 2\n[plugins."io.containerd.grpc.v1.cri"]\n  address = "/run/none.sock"\n', "", SOCKET),
+    ],
+)
+def test_the_files_name_the_socket(tmp_path: Path, text: str, flags: str, socket: str) -> None:
+    more = 'version = 2\n[grpc]\n  address = "/run/more.sock"\n'
+    made = tree(tmp_path, f"/usr/bin/containerd {flags}", {MAIN[1:]: text, "etc/more.toml": more})
+    assert CONTAINERD.inspect(made).socket == socket
+
+
 def test_inspect_an_empty_host(tmp_path: Path) -> None:
     assert CONTAINERD.inspect(HostRoot(str(tmp_path), live=False)) == Installation(
         None, None, "containerd.service", SOCKET, MAIN, None
     )
+
+
+@pytest.mark.parametrize(
+    ("command_line", "config_path", "socket", "wrapper"),
+    [
+        ("/opt/bin/containerd\0--config\0/x.toml\0--address\0/s.sock\0", "/x.toml", "/s.sock", ""),
+        ("containerd\0", MAIN, SOCKET, ""),
+        # It has just ended.
+        ("", MAIN, SOCKET, "/bin/sh"),
+    ],
+)
+def test_what_a_wrapper_keeps_to_itself_its_process_tells(
+    tmp_path: Path, command_line: str, config_path: str, socket: str, wrapper: str
+) -> None:
+    made = tree(tmp_path, "/bin/sh -c 'exec containerd $FLAGS'", {"proc/7/cmdline": command_line})
+    found = CONTAINERD.inspect(made)
+    assert (found.config_path, found.socket, found.pid) == (config_path, socket, 7)
+    assert found.unit is not None
+    assert found.unit.wrapper == wrapper
+    (tmp_path / "sys/fs/cgroup/system.slice/containerd.service/cgroup.procs").write_text("")
+    stopped = CONTAINERD.inspect(made)
+    assert stopped.config_path == MAIN
+    assert stopped.doubts()
+
+
+@pytest.mark.parametrize(
+    ("asked", "drop_in"),
+    [(None, "/etc/gpu/containerd-gpu.d/99-nvidia.toml"), ("/etc/gpu/own.toml", "/etc/gpu/own.toml")],
+)
+def test_a_second_containerd_has_a_drop_in_of_its_own(tmp_path: Path, asked: str | None, drop_in: str) -> None:
+    files = {
+        "etc/systemd/system/containerd-gpu.service": "[Service]\nExecStart=/usr/bin/containerd -c /etc/gpu/c.toml\n",
+        "etc/gpu/c.toml": "version = 3\n",
+    }
+    host = tree(tmp_path, files=files)
+    engine = ContainerdOfUnit("containerd-gpu.service")
+    context = HostFiles(host, engine.key).as_configured(engine.inspect(host), "2.1.9")
+    plan = engine.present(RuntimeRequest(drop_in_path=asked), context)
+    assert [file.path for file in plan.files if file.changed] == [drop_in, "/etc/gpu/c.toml"]
+    assert plan.drop_in_path == drop_in
 
 
 # -- what it says of itself ------------------------------------------------------------------------------------------

@@ -13,7 +13,6 @@ import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import Action, LiveState, PlannedFile
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine_crio import CRIO
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import ENGINES
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import ConfigurationError, GpufleetError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_files import HostFiles
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
@@ -22,6 +21,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._planning import O
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._runtime_configuration import RuntimeConfiguration
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._runtime_set import RuntimeRequest
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd_units import Unit
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._targets import Target
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_document import TomlDocument
 from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.fake_files import FakeFiles
 
@@ -174,7 +174,7 @@ def running(tree: Tree) -> Tree:
 
 
 def test_it_is_in_the_table() -> None:
-    assert ENGINES["crio"]() is CRIO
+    assert Target("crio").load() is CRIO
     assert (CRIO.drop_in_path or "").rsplit("/", 1)[0] in PARSED_FOLDERS
 
 

@@ -11,7 +11,6 @@ import typing as t
 
 import pytest
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import ENGINES
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_files import HostFiles
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._low_level_runtimes import low_level_runtimes
@@ -19,6 +18,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._planning import O
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import STATE_DIR
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._runtime_configuration import RuntimeConfiguration
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._runtime_set import RuntimeRequest
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._targets import Target
 
 if t.TYPE_CHECKING:
     from pathlib import Path
@@ -62,7 +62,7 @@ class Tree:
         RuntimeConfiguration(options, self.host, lambda _argv: (0, "", "")).execute(check_mode=False)
 
     def default(self, engine: str, version: str) -> str | None:
-        made = ENGINES[engine]()
+        made = Target(engine).load()
         context = HostFiles(self.host, engine).as_configured(made.inspect(self.host), version)
         return made.configured(context).default_runtime
 

@@ -1,0 +1,25 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+
+class ModuleDocFragment:
+    """Which of a host's engines is meant."""
+
+    DOCUMENTATION = r"""
+options:
+  flavor:
+    description:
+      - How the engine comes to the host.
+      - V(system) is the operating system's or the vendor's package. For Docker there are V(snap) and V(rootless) too,
+        for containerd the one inside V(k3s), V(rke2), V(k0s), and V(microk8s).
+      - V(auto) takes the one that the host has. A host with several fails, and the message names them.
+    type: str
+    choices: [auto, system, snap, rootless, k3s, rke2, k0s, microk8s]
+    default: auto
+  user:
+    description: The user whose rootless Docker is meant. It may be left out where only one user of the host has one.
+    type: str
+"""

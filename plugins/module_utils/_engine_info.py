@@ -1,0 +1,127 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+# Private to this collection: the engines of a host in one answer.
+
+from __future__ import annotations
+
+import typing as t
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, MissingPackageError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_files import HostFiles
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._planning import ask_version
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import load_records, restart_note
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._targets import targets_on
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import Engine, Installation, LiveState
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._judging import Runner
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._targets import Target
+
+
+def describe_engines(host: HostRoot, run: Runner) -> tuple[list[dict[str, t.Any]], str | None]:
+    """Every engine of which there is anything on ``host``, in every flavour; a strange one gives problems, no error.
+
+    The second value names a Python package for want of which files were left unread.
+    """
+    looks = [_Look(target, host, run) for target in targets_on(host)]
+    described = [look.describe() for look in looks]
+    return described, next((look.needed for look in looks if look.needed is not None), None)
+
+
+class _Look:
+    """One engine, of which is told what can be read whatever cannot."""
+
+    def __init__(self, target: Target, host: HostRoot, run: Runner) -> None:
+        self.needed: str | None = None
+        self._target = target
+        self._engine = target.load()
+        self._host = host
+        self._run = run
+        self._problems: list[str] = []
+
+    def describe(self) -> dict[str, t.Any]:
+        engine, host = self._engine, self._host
+        described: dict[str, t.Any] = {
+            "engine": engine.name,
+            "flavor": self._target.flavor,
+            "user": self._target.user,
+            "target": str(self._target),
+            "installed": False,
+            "binary": None,
+            "version": None,
+            "running": False,
+            "pid": None,
+            "service": None,
+            "unit_files": [],
+            "socket": None,
+            "config_path": engine.config_path,
+            "config_exists": False,
+            "runtimes": {},
+            "default_runtime": engine.default_runtime,
+            "recorded_files": [],
+            "live": None,
+            "restart_required": False,
+            "unfinished_restart": False,
+            "problems": self._problems,
+        }
+        self._tell(described, self._installed)
+        self._tell(described, lambda: {"recorded_files": [record.path for record in load_records(host, engine.key)]})
+        self._tell(described, lambda: {"unfinished_restart": host.is_there(restart_note(engine.key))})
+        return described
+
+    def _tell(self, described: dict[str, t.Any], look: t.Callable[[], dict[str, t.Any]]) -> None:
+        try:
+            described.update(look())
+        except GpufleetError as error:
+            if isinstance(error, MissingPackageError):
+                self.needed = self.needed or error.details.get("needed")
+            self._problems.append(str(error))
+
+    def _installed(self) -> dict[str, t.Any]:
+        engine, host = self._engine, self._host
+        installation = engine.inspect(host)
+        self._problems += installation.doubts()
+        live = engine.live(host, installation)
+        if installation.pid is not None and live is None:
+            self._problems.append(f"{engine.name} runs but does not answer on {installation.socket}.")
+        version = (live.version if live is not None else None) or ask_version(engine, installation, host, self._run)
+        found: dict[str, t.Any] = {
+            "installed": installation.binary is not None,
+            "binary": installation.binary,
+            "version": version,
+            "running": installation.pid is not None,
+            "pid": installation.pid,
+            "service": installation.service if installation.unit is not None else None,
+            "unit_files": [] if installation.unit is None else [installation.unit.path, *installation.unit.drop_ins],
+            "socket": installation.socket or None,
+            "config_path": installation.config_path,
+            "config_exists": host.exists(installation.config_path),
+            "live": None if live is None else _describe_live(live),
+        }
+        self._tell(found, lambda: _describe_files(engine, host, installation, live, version))
+        return found
+
+
+def _describe_files(
+    engine: Engine, host: HostRoot, installation: Installation, live: LiveState | None, version: str | None
+) -> dict[str, t.Any]:
+    state = engine.configured(HostFiles(host, engine.key).as_configured(installation, version))
+    return {
+        "runtimes": state.paths(),
+        "default_runtime": state.default_runtime or engine.default_runtime,
+        "restart_required": live is not None and bool(engine.catch_up(live, state)),
+    }
+
+
+def _describe_live(live: LiveState) -> dict[str, t.Any]:
+    return {
+        "version": live.version,
+        "runtimes": live.runtimes,
+        "default_runtime": live.default_runtime,
+        "cdi": live.cdi,
+        "live_restore": live.live_restore,
+        "running_containers": live.running_containers,
+    }

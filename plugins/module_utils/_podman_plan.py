@@ -1,0 +1,233 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+# Private to this collection: what must change on a host so that its Podman finds GPUs, and finds them once: the folders
+# in which it looks for CDI specifications, and NVIDIA's OCI hook, which has to go.
+
+from __future__ import annotations
+
+import contextlib
+import posixpath
+import typing as t
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_engines import engines_for
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import (
+    Action,
+    ConfiguredState,
+    EnginePlan,
+    PlannedFile,
+)
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, HostError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._oci_hook import (
+    HOOK_FOLDERS,
+    HOOK_NAME,
+    WRITTEN,
+    given_back,
+    hook_records,
+    is_nvidia_hook,
+    nvidia_hooks,
+    taken_away,
+)
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._podman_files import (
+    CDI_DIRS,
+    DROP_IN,
+    MAIN,
+    ContainersConf,
+)
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import FileRecord, record_path
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_document import TomlDocument
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_plan import (
+    OPENING,
+    TomlFiles,
+    give_back,
+    write_table,
+)
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import SPECIFICATION_FOLDERS
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import Context
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._runtime_set import RuntimeRequest
+
+# Podman's release notes: with --cdi-spec-dir came the setting (podman #25717); before, it was read and ignored.
+HONOURED_SINCE = (5, 5)
+
+# The facts about releases are asked for in the name of a host that has nothing.
+_NOWHERE = HostRoot("/dev/null", live=False)
+
+
+class PodmanPlanner:
+    """One plan for the Podman of a host."""
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self.files = context.files
+        self.toml = TomlFiles(context, (OPENING,))
+        folder, name = posixpath.split(DROP_IN)
+        self.drop_in = posixpath.join(self.files.resolve(folder), name)
+        self.warnings: list[str] = []
+
+    # -- present -------------------------------------------------------------------------------------------------
+
+    def present(self, request: RuntimeRequest) -> EnginePlan:
+        self._check(request)
+        version = self.context.version
+        default = () if version is None else default_folders(version)
+        if version is None:
+            self.warnings.append(
+                "The version of this Podman is not known, so neither is whether and where it looks for CDI"
+                " specifications: nothing is changed. Give engine_version."
+            )
+        elif not default:
+            self.warnings.append(
+                f"Podman {'.'.join(map(str, version))} reads no CDI specifications, which is how containers get GPUs:"
+                " nothing is changed. Update it to 4.1 or newer."
+            )
+        else:
+            self._write_folders(version, default)
+        folders = self._planned()
+        hooks = self._hooks() if default else []
+        written = any(file.after is not None for file in folders)
+        state = configured_state(version)
+        return EnginePlan((*folders, *hooks), state, Action.NONE, tuple(self.warnings), DROP_IN if written else None)
+
+    def _check(self, request: RuntimeRequest) -> None:
+        """Raises GpufleetError for what Podman has no place for."""
+        if self.context.path != self.files.resolve(MAIN):
+            raise GpufleetError(
+                f"Podman reads {MAIN} and what lies beside it, and no other file. Leave out config_path."
+            )
+        request.check_plain("podman")
+        unfit = {
+            "config_mode": request.config_mode != "auto",
+            "set_as_default": bool(request.set_as_default),
+            "extra_modes": bool(request.extra_modes),
+        }
+        names = [name for name, is_given in unfit.items() if is_given]
+        if names:
+            raise GpufleetError(
+                f"No runtime is registered for podman, so {' and '.join(names)} would have no effect. Leave it out for"
+                " this engine: containers are given GPUs with --device nvidia.com/gpu=all."
+            )
+        if request.enable_cdi is False:
+            raise GpufleetError("Podman always uses CDI; it cannot be switched off. Leave out enable_cdi.")
+
+    def _write_folders(self, version: tuple[int, ...], default: t.Sequence[str]) -> None:
+        """Make Podman read all folders of specifications, if it does not do so without us."""
+        if version < HONOURED_SINCE:
+            # What no Podman of this release heeds need not be read, only taken back.
+            if self.files.record(self.drop_in) is not None:
+                give_back(self.toml.edit(self.drop_in))
+            return
+        edit = self.toml.edit(self.drop_in)
+        others = ContainersConf(self.files, version, default, edit.original)
+        if self._missing(others.reading().folders):
+            if edit.content is None:
+                edit.document = TomlDocument.from_bytes(edit.path, OPENING)
+            before = others.reading(before=DROP_IN)
+            missing = self._missing(before.folders)
+            wanted = missing if before.appends else _in_order(before.folders, missing)
+            write_table(edit, CDI_DIRS[:1], {CDI_DIRS[1]: wanted})
+            self._prove(ContainersConf(self.files, version, default, edit.document))
+        give_back(edit)
+
+    def _missing(self, folders: t.Iterable[str]) -> list[str]:
+        """The folders of specifications that are not among ``folders``, under whatever name."""
+        real = {self.files.resolve(folder) for folder in folders}
+        return [folder for folder in SPECIFICATION_FOLDERS if self.files.resolve(folder) not in real]
+
+    def _prove(self, after: ContainersConf) -> None:
+        """Raises GpufleetError where another file takes precedence over ours."""
+        missing = self._missing(after.reading().folders)
+        hiding = after.hiding(DROP_IN)
+        if missing and hiding is not None:
+            raise GpufleetError(
+                f"{hiding} hides {DROP_IN} from Podman, for it has the same name. Rename it, then run this again."
+            )
+        for _path, document in reversed(after.files if missing else []):
+            if document.has(*CDI_DIRS):
+                unread = " and ".join(missing)
+                raise document.error(
+                    CDI_DIRS,
+                    f"Podman reads this after {DROP_IN}, so it does not look for CDI specifications in {unread}",
+                    f"Add {unread} here, or remove the entry, then run this again.",
+                )
+
+    def _hooks(self) -> list[PlannedFile]:
+        """NVIDIA's hook, taken away: beside CDI it injects the GPUs again, and without its program nothing starts."""
+        planned: dict[str, PlannedFile] = {}
+        for path in (f"{folder}/{HOOK_NAME}" for folder in HOOK_FOLDERS):
+            real = self.files.resolve(path)
+            content = self.files.read(real)
+            if content is None:
+                continue
+            if self._is_of_crio(real):
+                self.warnings.append(
+                    f"{path} stays, for CRI-O is configured with config_mode: hook. Podman runs the hook too, so a"
+                    " container for which NVIDIA_VISIBLE_DEVICES is set gets its GPUs from there."
+                )
+            elif is_nvidia_hook(content):
+                planned[real] = taken_away(real, content)
+            else:
+                self.warnings.append(
+                    f"{path} does not run NVIDIA's hook, so it stays. Look at it: Podman runs it for every container."
+                )
+        for path in nvidia_hooks(self.files, planned=planned.values()):
+            if posixpath.basename(path) != HOOK_NAME:
+                self.warnings.append(
+                    f"{path} runs NVIDIA's hook for every container, beside CDI. It is under a name of somebody's own,"
+                    " so it stays. Remove it."
+                )
+        if planned and not self._specified():
+            self.warnings.append(
+                f"No CDI specification lies in {' or '.join(SPECIFICATION_FOLDERS)}, so without {', '.join(planned)}"
+                " containers get no GPUs. Make one with nvidia_cdi_spec."
+            )
+        return list(planned.values())
+
+    def _specified(self) -> bool:
+        """Whether there is any CDI specification."""
+        patterns = (f"{folder}/*.{form}" for folder in SPECIFICATION_FOLDERS for form in ("yaml", "json"))
+        return any(self.files.glob(pattern) for pattern in patterns)
+
+    def _is_of_crio(self, path: str) -> bool:
+        """Whether we wrote the hook for CRI-O."""
+        where = record_path("crio", path)
+        with contextlib.suppress(HostError):
+            content = self.files.read(where)
+            return content is not None and WRITTEN in (FileRecord.from_bytes(where, content).keys or {})
+        return False
+
+    # -- absent --------------------------------------------------------------------------------------------------
+
+    def absent(self) -> EnginePlan:
+        hooks = hook_records(self.files, self.context.recorded)
+        gone = [given_back(record, self.files.read(record.path)) for record in hooks]
+        self.warnings += [doubt for _file, doubt in gone if doubt]
+        if self.files.read(self.drop_in) is not None or self.files.record(self.drop_in) is not None:
+            give_back(self.toml.edit(self.drop_in))
+        files = (*self._planned(), *(file for file, _doubt in gone))
+        return EnginePlan(files, configured_state(self.context.version), Action.NONE, tuple(self.warnings))
+
+    def _planned(self) -> list[PlannedFile]:
+        """Our drop-in as it will be.  It names folders only, so everybody may read it, as rootless users must."""
+        return [file._replace(like=()) for file in self.toml.planned()]
+
+
+def default_folders(version: tuple[int, ...]) -> tuple[str, ...]:
+    """The folders in which a Podman of ``version`` looks for CDI specifications unless it is told otherwise."""
+    word = f"podman:{'.'.join(map(str, version))}"
+    (engine,), _told = engines_for([word], _NOWHERE, lambda _argv: (1, "", ""), {})
+    return engine.folders
+
+
+def configured_state(version: tuple[int, ...] | None) -> ConfiguredState:
+    """Podman has no runtimes of ours; it uses CDI if its release knows it."""
+    return ConfiguredState(cdi=None if version is None else bool(default_folders(version)), lists_runtimes=False)
+
+
+def _in_order(theirs: t.Sequence[str], missing: t.Sequence[str]) -> list[str]:
+    """Both, in the order in which one goes before the other: what is made at run time goes before what lies in /etc."""
+    static = [folder for folder in missing if folder == SPECIFICATION_FOLDERS[0]]
+    return [*static, *theirs, *(folder for folder in missing if folder not in static)]

@@ -1,0 +1,265 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+# Private to this collection: the one file that is written for K3s or RKE2, beside their own settings.  What containerd
+# gets is generated at every start, so all that can be said is which of the runtimes that were found is the default.
+
+from __future__ import annotations
+
+import posixpath
+import typing as t
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import Action, EnginePlan, PlannedFile
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._rancher_releases import (
+    PROGRAMS,
+    default_since,
+    folders_of,
+    own_path_since,
+    programs_of,
+    sets_default,
+)
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._rancher_settings import (
+    DEFAULT_RUNTIME,
+    DOCKER,
+    ENDPOINT,
+    Settings,
+    own_default,
+    own_line,
+    own_text,
+)
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._rancher_state import (
+    environment_of,
+    found_in,
+    host_of,
+    next_state,
+    overruling,
+    template_of,
+)
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._runtime_set import MODE_NAMES
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_plan import OPENING
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import ConfiguredState, Context
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._rancher_settings import Place
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._runtime_set import RuntimeRequest
+
+    KeyPath = t.Tuple[str, ...]
+
+FILE_NAME = "99-gpufleet-nvidia.yaml"
+_KEY: KeyPath = (DEFAULT_RUNTIME,)
+
+
+class RancherPlanner:
+    """One plan for the settings of one installation; ``title`` is what people call the distribution."""
+
+    def __init__(self, title: str, place: Place, generated: str, context: Context) -> None:
+        self.title = title
+        self.place = place
+        self.generated = generated
+        self.context = context
+        self.host = host_of(context)
+        self.before = Settings(place, self.host, context.unit)
+        self.path = context.files.resolve(f"{self.before.config_file}.d/{FILE_NAME}")
+        self.content = self.host.read(self.path)
+        self.found = found_in(context)
+        self.warnings: list[str] = []
+
+    # -- present -------------------------------------------------------------------------------------------------
+
+    def present(self, request: RuntimeRequest) -> EnginePlan:
+        """Raises GpufleetError before anything is written."""
+        self._check(request)
+        kept = self._said() if request.set_as_default is None else None
+        name = request.runtime_name if request.set_as_default else kept
+        if name is not None:
+            self._check_default(name)
+        files = [self._file(name)] if name is not None else []
+        # Where nothing is said of a default, what others made of our file is theirs.
+        unwanted = [self.path] if request.set_as_default is False else []
+        unwanted += [path for path in self.context.recorded if path != self.path]
+        plan = self._plan([*files, *self._given_back(unwanted)])
+        if name is not None:
+            self._check_effect(name, plan.state)
+        self._warn(request, plan.state)
+        return plan._replace(warnings=tuple(self.warnings), drop_in_path=self.path if name is not None else None)
+
+    def _check(self, request: RuntimeRequest) -> None:
+        """Raises GpufleetError for what has no meaning here, or would have no effect."""
+        request.check_plain(self.title)
+        if request.config_mode != "auto":
+            raise GpufleetError(
+                f"{self.title} generates its containerd's configuration at every start, so there is no config_mode."
+                " Leave it out for this flavor."
+            )
+        if self.context.path != self.context.files.resolve(self.generated):
+            raise GpufleetError(
+                f"config_path {self.context.path} is not what {self.title} generates ({self.generated}), and that is"
+                " never edited. Leave config_path out for this flavor."
+            )
+        self._check_names(request)
+        folders = folders_of(self.context.version, environment_of(self.context))
+        if self.host.resolve(request.runtime_dir) not in map(self.host.resolve, folders):
+            raise GpufleetError(
+                f"{self.title} does not look for NVIDIA's programs in runtime_dir {request.runtime_dir}, only in"
+                f" {', '.join(folders)}. Link them into one of these, or set PATH in /etc/default/{self._unit_stem()},"
+                f" which {own_path_since()} and later follow."
+            )
+        if self.before.value(DOCKER) == "true" or self.before.value(ENDPOINT):
+            asked = DOCKER if self.before.value(DOCKER) == "true" else ENDPOINT
+            raise GpufleetError(
+                f"{self.before.source(asked)}: {self.title} is told to use another engine ({asked}) and starts no"
+                " containerd of its own. Configure that engine instead."
+            )
+
+    def _check_names(self, request: RuntimeRequest) -> None:
+        names = programs_of(self.context.version)
+        wanted = [request.runtime_name, *(MODE_NAMES[mode] for mode in request.extra_modes)]
+        unknown = [name for name in wanted if name not in names]
+        if unknown:
+            raise GpufleetError(
+                f"This release of {self.title} registers no runtime {unknown[0]}, and takes none from outside. It"
+                f" registers those of {', '.join(names)} whose programs it finds: choose among these with runtime_name"
+                " and extra_modes."
+            )
+
+    def _check_default(self, name: str) -> None:
+        """Raises GpufleetError for a default with which it would not start."""
+        if not sets_default(self.context.version):
+            raise GpufleetError(
+                f"This release of {self.title} has no setting {DEFAULT_RUNTIME}, which came with {default_since()}."
+                " Bring it up to date, or leave set_as_default out and name the runtime in pods by a RuntimeClass."
+            )
+        if name not in self.found:
+            folders = ", ".join(folders_of(self.context.version, environment_of(self.context)))
+            raise GpufleetError(
+                f"{name} is not made the default runtime: {self.title} would not find {PROGRAMS.get(name, name)} in"
+                f" {folders}, and does not start with a default runtime that it does not find. Install the NVIDIA"
+                " Container Toolkit first; nothing was changed."
+            )
+        if not self.before.config_file.startswith("/"):
+            raise GpufleetError(
+                f"{self.title} reads its settings from {self.before.config_file}, which is no file of this host, so"
+                f" none can be laid beside it. Set {DEFAULT_RUNTIME}: {name} there."
+            )
+
+    def _check_effect(self, name: str, state: ConfiguredState) -> None:
+        """Raises GpufleetError where another word for the default counts more than ours."""
+        if self.after.value(DEFAULT_RUNTIME) == name and (state.default_runtime != name or name not in state.runtimes):
+            raise GpufleetError(
+                f"{overruling(self.context)}: it takes precedence, and with it {name} would not be the default runtime."
+                " Remove the file, or what it says of runtimes, then run this again; nothing was changed."
+            )
+        if self.after.value(DEFAULT_RUNTIME) != name:
+            raise GpufleetError(
+                f"{self.after.source(DEFAULT_RUNTIME)}: it takes precedence and sets {DEFAULT_RUNTIME} to"
+                f" {self.after.value(DEFAULT_RUNTIME) or 'nothing'}. Remove it there, then run this again; nothing was"
+                " changed."
+            )
+
+    # -- our file ------------------------------------------------------------------------------------------------
+
+    def _said(self) -> str | None:
+        """The default in our file, None where there is none."""
+        said = own_default(self.content)
+        if said is not None:
+            return said
+        record = self.context.files.record(self.path)
+        kept = (record.keys or {}).get(_KEY) if record is not None else None
+        return str(kept) if kept is not None and own_line(kept) in _lines(self.content) else None
+
+    def _file(self, name: str) -> PlannedFile:
+        """Our file with ``name`` as the default; raises GpufleetError rather than replace what others wrote."""
+        record = self.context.files.record(self.path)
+        undisturbed = own_default(self.content) is not None or (record is not None and record.restorable(self.content))
+        if self.content is None or undisturbed:
+            return PlannedFile(self.path, self.content, own_text(name), {_KEY: name})
+        if self._value_in_file() == name:
+            owned = {_KEY: name} if record is not None and record.owns(_KEY, name) else {}
+            return PlannedFile(self.path, self.content, self.content, owned)
+        raise GpufleetError(
+            f"{self.path} holds what this collection did not write. Move it into a file of another name in that folder,"
+            " then run this again; nothing was changed."
+        )
+
+    def _value_in_file(self) -> str:
+        return self.before.value(DEFAULT_RUNTIME) if self.before.source(DEFAULT_RUNTIME) == self._shown() else ""
+
+    def _shown(self) -> str:
+        """Our file by the name under which the distribution reads it."""
+        return f"{self.before.config_file}.d/{FILE_NAME}"
+
+    def _given_back(self, paths: t.Iterable[str]) -> list[PlannedFile]:
+        """What becomes of files in which something may be ours, once nothing of ours is wanted."""
+        planned = []
+        for path in paths:
+            content, record = self.host.read(path), self.context.files.record(path)
+            if record is not None:
+                kept = (record.keys or {}).get(_KEY)
+                after = record.original if record.restorable(content) else _without(content, kept)
+                planned.append(PlannedFile(path, content, after))
+            elif own_default(content) is not None:
+                planned.append(PlannedFile(path, content, None))
+        return planned
+
+    # -- absent --------------------------------------------------------------------------------------------------
+
+    def absent(self) -> EnginePlan:
+        paths = dict.fromkeys([self.path, *self.context.recorded])
+        return self._plan(self._given_back(paths))
+
+    # -- result --------------------------------------------------------------------------------------------------
+
+    def _plan(self, files: t.Sequence[PlannedFile]) -> EnginePlan:
+        overlay = {file.path: file.after for file in files}
+        self.after = Settings(self.place, self.host, self.context.unit, overlay)
+        same = self.before.value(DEFAULT_RUNTIME) == self.after.value(DEFAULT_RUNTIME)
+        state = next_state(self.context, self.after)
+        return EnginePlan(tuple(files), state, Action.NONE if same else Action.RESTART)
+
+    def _warn(self, request: RuntimeRequest, state: ConfiguredState) -> None:
+        template = template_of(self.context)
+        if template is not None and not template.extends:
+            effect = (
+                "takes the place of what would be generated, and keeps it as it was in some release"
+                if template.brings_found
+                else "has no place for the runtimes that are found, so NVIDIA's are not registered by themselves"
+            )
+            self.warnings.append(
+                f"{template.path} {effect}. It was left as it is: remove it, or let it begin with"
+                ' {{ template "base" . }} and hold only what is missing there.'
+            )
+        program = self.found.get(request.runtime_name)
+        if program is None:
+            folders = ", ".join(folders_of(self.context.version, environment_of(self.context)))
+            self.warnings.append(
+                f"{self.title} will not register {request.runtime_name}: {PROGRAMS[request.runtime_name]} is in none of"
+                f" {folders}. Install the NVIDIA Container Toolkit."
+            )
+        elif self.host.resolve(posixpath.dirname(program)) != self.host.resolve(request.runtime_dir):
+            self.warnings.append(
+                f"{self.title} takes {program} for {request.runtime_name}, not a program in {request.runtime_dir}: it"
+                " chooses by itself. Remove the one that is not meant."
+            )
+        if request.enable_cdi is not None and state.cdi is not None and request.enable_cdi is not state.cdi:
+            self.warnings.append(
+                f"CDI is {'on' if state.cdi else 'off'} in {self.generated}, and {self.title} decides that by itself:"
+                " enable_cdi has no effect."
+            )
+        if request.set_as_default is False and state.default_runtime in PROGRAMS:
+            source = self.after.source(DEFAULT_RUNTIME) or self.generated
+            self.warnings.append(f"{source} makes {state.default_runtime} the default runtime. Remove it there.")
+
+    def _unit_stem(self) -> str:
+        return posixpath.splitext(self.context.unit.name)[0] if self.context.unit is not None else self.place.program
+
+
+def _lines(content: bytes | None) -> list[bytes]:
+    return (content or b"").splitlines(keepends=True)
+
+
+def _without(content: bytes | None, kept: t.Any) -> bytes | None:
+    """A file that others have changed since, without our two lines; None if nothing else is in it."""
+    rest = b"".join(line for line in _lines(content) if line not in (OPENING, own_line(str(kept))))
+    return rest if rest.strip() else None

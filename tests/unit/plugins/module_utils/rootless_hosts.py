@@ -1,0 +1,71 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A host on which alice has a rootless Docker, as dockerd-rootless-setuptool.sh of Docker 20.10 to 29 sets it up."""
+
+from __future__ import annotations
+
+import os
+import typing as t
+
+from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.fake_docker import PID, FakeDocker
+from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.fake_systemd import FakeSystemd
+
+if t.TYPE_CHECKING:
+    from pathlib import Path
+
+# Whoever is not root can only make files of their own.
+UID = 1234 if os.geteuid() == 0 else os.geteuid()
+GID = 2345 if os.geteuid() == 0 else os.getegid()
+HOME = "/home/alice"
+RUNTIME = f"/run/user/{UID}"
+SOCKET = f"{RUNTIME}/docker.sock"
+UNIT = f"{HOME}/.config/systemd/user/docker.service"
+FILE = f"{HOME}/.config/docker/daemon.json"
+GROUP = f"/sys/fs/cgroup/user.slice/user-{UID}.slice/user@{UID}.service/app.slice/docker.service/cgroup.procs"
+EXEC_START = "/usr/bin/dockerd-rootless.sh "
+# The main process of the unit is that of RootlessKit.
+ROOTLESSKIT_PID = 4242
+
+
+class Rootless(FakeDocker):
+    """The tree, with alice's unit; what is written below her home is hers."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.write("/etc/passwd", f"root:x:0:0:root:/root:/bin/bash\nalice:x:{UID}:{GID}:Alice:{HOME}:/bin/sh\n")
+        self.write("/usr/bin/dockerd-rootless.sh", mode=0o755)
+        self.unit()
+
+    def unit(self, command: str = EXEC_START, *lines: str) -> None:
+        self.write(UNIT, "\n".join(["[Service]", f"ExecStart={command}", *lines]) + "\n")
+
+    def write(self, inner: str, content: str = "", mode: int = 0o644) -> None:
+        super().write(inner, content, mode)
+        self.give(inner)
+
+    def give(self, inner: str) -> None:
+        """Make alice the owner of what is in her folders."""
+        for home in (HOME, RUNTIME):
+            path = self.path(inner)
+            while str(path).startswith(str(self.path(home))):
+                os.chown(path, UID, GID, follow_symlinks=False)
+                path = path.parent
+
+    def link(self, inner: str, target: str) -> None:
+        self.path(inner).parent.mkdir(parents=True, exist_ok=True)
+        self.path(inner).symlink_to(target)
+        self.give(inner)
+
+    def runs(self, pid_file: str | None = None, name: str = "dockerd", uid: int = UID) -> None:
+        super().runs(pid_file or GROUP, name)
+        self.write(f"/proc/{PID}/status", f"Name:\t{name}\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\n")
+
+
+def alices_systemd(docker: Rootless) -> FakeSystemd:
+    """Her systemd, which runs her Docker."""
+    systemd = FakeSystemd(docker)
+    systemd.file, systemd.control_group, systemd.main_pid = FILE, GROUP, ROOTLESSKIT_PID
+    systemd.prefix, systemd.option = f"runuser -u alice -- env XDG_RUNTIME_DIR={RUNTIME}", "--user"
+    docker.write(f"{RUNTIME}/systemd/private")
+    return systemd

@@ -1,0 +1,398 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import sys
+import typing as t
+
+import pytest
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils import _cri_api, _shipped
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cri_api import CriStatus
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import Action, ConfiguredState, LiveState
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine_rancher import K3S, RKE2
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, MissingPackageError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._planning import ask_version
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._targets import Target
+from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.fake_cri import SOCKET, cri_host
+from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.rancher_hosts import (
+    ENGINES,
+    NVIDIA,
+    OPERATOR,
+    RancherHost,
+    generated,
+)
+
+if t.TYPE_CHECKING:
+    from pathlib import Path
+
+BOTH = pytest.mark.parametrize("program", ["k3s", "rke2"])
+
+
+def test_they_are_what_the_table_lists() -> None:
+    assert Target("containerd", "k3s").load() is K3S
+    assert Target("containerd", "rke2").load() is RKE2
+    assert (K3S.name, K3S.flavor, K3S.key) == ("containerd", "k3s", "k3s")
+    assert K3S.drop_in_path == "/etc/rancher/k3s/config.yaml.d/99-gpufleet-nvidia.yaml"
+    assert RKE2.config_path == "/var/lib/rancher/rke2/agent/etc/containerd/config.toml"
+
+
+# -- how it is installed ---------------------------------------------------------------------------------------------
+
+
+@BOTH
+@pytest.mark.parametrize("role", ["server", "agent"])
+def test_one_unit(tmp_path: Path, program: str, role: str) -> None:
+    node = RancherHost(tmp_path, program)
+    name = node.unit(role)
+    node.runs(name, f"{program}-{role}", "containerd", "containerd-shim-runc-v2")
+    found = node.inspect()
+    assert found.service == name
+    assert found.unit is not None
+    assert found.unit.name == name
+    assert found.binary == ENGINES[program][1]
+    assert found.pid == 101
+    assert found.socket == "/run/k3s/containerd/containerd.sock"
+    assert found.config_path == f"/var/lib/rancher/{program}/agent/etc/containerd/config.toml"
+    assert found.doubts() == []
+
+
+def test_of_both_units_of_a_tarball_the_one_that_runs(tmp_path: Path) -> None:
+    node = RancherHost(tmp_path, "rke2")
+    assert node.inspect().service == "rke2-server.service"
+    node.unit("agent")
+    assert node.inspect().service == "rke2-agent.service"
+    node.unit("server")
+    assert node.inspect().service == "rke2-server.service"
+    agent = node.unit("agent", enabled=True)
+    assert node.inspect().service == agent
+    # The shims of containers outlive their engine, in its control group.
+    node.runs("rke2-server.service", "containerd-shim-runc-v2")
+    assert node.inspect().service == agent
+    node.runs("rke2-server.service", "rke2")
+    assert node.inspect().service == "rke2-server.service"
+    node.runs("rke2-server.service", "containerd-shim", "containerd")
+    assert node.inspect().service == "rke2-server.service"
+    assert node.inspect("rke2-agent").service == agent
+
+
+def test_an_empty_host(tmp_path: Path) -> None:
+    found = RKE2.inspect(RancherHost(tmp_path, "k3s").host)
+    assert (found.binary, found.unit, found.pid) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("flags", "files", "folder"),
+    [
+        (["--data-dir", "/data/k3s"], {}, "/data/k3s"),
+        (["--data-dir=/data/k3s"], {}, "/data/k3s"),
+        ([], {"/etc/rancher/k3s/config.yaml": "token: x\ndata-dir: /data/k3s\n"}, "/data/k3s"),
+        ([], {"/etc/default/k3s": "K3S_DATA_DIR='/data/k3s'\n"}, "/data/k3s"),
+        ([], {"/etc/systemd/system/k3s.service.env": "K3S_DATA_DIR=/data/k3s\n"}, "/data/k3s"),
+        # That of the installer comes last.
+        (
+            [],
+            {"/etc/default/k3s": "K3S_DATA_DIR=/a\n", "/etc/systemd/system/k3s.service.env": "K3S_DATA_DIR=/b\n"},
+            "/b",
+        ),
+        ([], {"/etc/default/k3s": "# K3S_DATA_DIR=/a\nK3S_DATA_DIR=/data'\n"}, "/data'"),
+    ],
+)
+def test_what_it_makes_may_lie_elsewhere(tmp_path: Path, flags: list[str], files: dict[str, str], folder: str) -> None:
+    node = RancherHost(tmp_path)
+    node.unit("server", *flags)
+    for path, text in files.items():
+        node.write(path, text)
+    node.runs("k3s.service", "containerd")
+    assert node.inspect().config_path == f"{folder}/agent/etc/containerd/config.toml"
+    node.generate("nvidia", folder=folder)
+    assert set(node.state().runtimes) == {"runc", "nvidia"}
+
+
+@pytest.mark.parametrize(
+    ("program", "said", "version"),
+    [
+        ("k3s", "k3s version v1.30.4+k3s1 (98262b5d)\ngo version go1.22.5\n", "1.30.4+k3s1"),
+        ("rke2", "rke2 version v1.32.5+rke2r1 (3a4ad1d2a4)\ngo version go1.23.8 X:boringcrypto\n", "1.32.5+rke2r1"),
+    ],
+)
+def test_its_version(tmp_path: Path, program: str, said: str, version: str) -> None:
+    node = RancherHost(tmp_path, program)
+    node.unit()
+    assert ask_version(node.engine, node.inspect(), node.host, lambda _argv: (0, said, "")) == version
+
+
+# -- what it would know ----------------------------------------------------------------------------------------------
+
+
+@BOTH
+def test_before_the_first_start(tmp_path: Path, program: str) -> None:
+    node = RancherHost(tmp_path, program)
+    node.unit()
+    assert node.state().paths() == {"nvidia": NVIDIA}
+    assert node.state().default_runtime is None
+    assert node.state().cdi is None
+    assert RancherHost(tmp_path / "none", toolkit=False).state().runtimes == {}
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_after_the_next_start(tmp_path: Path, version: int) -> None:
+    node = RancherHost(tmp_path)
+    node.unit()
+    node.generate(version=version)
+    assert node.state().paths() == {"nvidia": NVIDIA}
+    assert set(node.state().runtimes) == {"runc", "nvidia"}
+    node.generate("nvidia", "nvidia-cdi", version=version, default="nvidia")
+    # The setting is gone, and so is a program.
+    assert node.state().default_runtime is None
+    assert set(node.state().runtimes) == {"runc", "nvidia"}
+    assert node.state().runtimes["nvidia"]["options"] == {"BinaryName": NVIDIA, "SystemdCgroup": True}
+    node.settings("default-runtime: nvidia\n", "a.yaml")
+    assert node.state().default_runtime == "nvidia"
+    node.write(OPERATOR, mode=0o755)
+    assert node.state().paths() == {"nvidia": OPERATOR}
+    node.path(OPERATOR).unlink()
+    node.path(NVIDIA).unlink()
+    assert node.state().paths() == {}
+    assert set(node.state().runtimes) == {"runc"}
+
+
+def test_a_version_1_of_old_releases(tmp_path: Path) -> None:
+    node = RancherHost(tmp_path, release="1.25.3")
+    node.unit()
+    text = '[plugins.cri.containerd.runtimes.runc]\n  runtime_type = "io.containerd.runc.v2"\n'
+    node.write(f"{node.data}/agent/etc/containerd/config.toml", text)
+    assert set(node.state().runtimes) == {"runc", "nvidia"}
+
+
+@pytest.mark.parametrize(
+    ("version", "cdi", "known"), [(2, "", None), (2, "true", True), (2, "false", False), (3, "", True)]
+)
+def test_cdi(tmp_path: Path, version: int, cdi: str, known: bool | None) -> None:
+    node = RancherHost(tmp_path)
+    node.unit()
+    node.generate(version=version, cdi=cdi)
+    assert node.state().cdi is known
+
+
+def test_runtimes_beside_the_generated_file_count_more(tmp_path: Path) -> None:
+    node = RancherHost(tmp_path)
+    node.unit()
+    folder = f"{node.data}/agent/etc/containerd"
+    node.generate("nvidia", version=3, imports=f"{folder}/config-v3.toml.d/*.toml")
+    table = "[plugins.'io.containerd.cri.v1.runtime'.containerd"
+    node.write(
+        f"{folder}/config-v3.toml.d/a.toml",
+        f"version = 3\n{table}]\ndefault_runtime_name = 'kata'\n{table}.runtimes.nvidia.options]\nBinaryName = '/x'\n"
+        f"{table}.runtimes.kata]\nruntime_type = 'k'\n",
+    )
+    node.settings("default-runtime: nvidia\n")
+    assert node.state().paths() == {"nvidia": "/x"}
+    assert node.state().default_runtime == "kata"
+    assert set(node.state().runtimes) == {"runc", "nvidia", "kata"}
+    with pytest.raises(GpufleetError, match=r"config-v3\.toml\.d/a\.toml: it takes precedence"):
+        node.plan(set_as_default=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "runtimes", "default"),
+    [
+        ('{{ template "base" . }}\n', {"runc", "nvidia"}, "nvidia"),
+        ("{{range $k, $v := .ExtraRuntimes}}{{end}}\n", {"runc", "nvidia"}, None),
+        ("{{range $k, $v := .ExtraRuntimes}}{{end}}{{ .NodeConfig.DefaultRuntime }}\n", {"runc", "nvidia"}, "nvidia"),
+        (generated(), {"runc"}, None),
+        (b"\xff", {"runc"}, None),
+    ],
+)
+def test_a_template_may_hide_what_is_found(
+    tmp_path: Path, text: str | bytes, runtimes: set[str], default: str | None
+) -> None:
+    node = RancherHost(tmp_path)
+    node.unit()
+    node.generate()
+    node.settings("default-runtime: nvidia\n")
+    node.write(f"{node.data}/agent/etc/containerd/config.toml.tmpl", text)
+    assert set(node.state().runtimes) == runtimes
+    assert node.state().default_runtime == default
+    # The newer name counts, where both are there.
+    node.write(f"{node.data}/agent/etc/containerd/config-v3.toml.tmpl", '{{template "base" .}}')
+    assert set(node.state().runtimes) == {"runc", "nvidia"}
+
+
+def test_a_default_of_a_template(tmp_path: Path) -> None:
+    node = RancherHost(tmp_path)
+    node.unit()
+    node.write(f"{node.data}/agent/etc/containerd/config.toml.tmpl", generated())
+    node.generate("nvidia", default="nvidia")
+    assert node.state().default_runtime == "nvidia"
+    assert node.plan(set_as_default=True).state.default_runtime == "nvidia"
+    node.generate("nvidia", default="runc")
+    assert node.state().default_runtime is None
+
+
+@pytest.mark.parametrize(
+    ("runtime", "default", "known"),
+    [
+        ("runc", None, True),
+        ("runc", "nvidia", True),
+        # Only what it has found may be named there.
+        ("runc", "runc", False),
+        ("nvidia", "nvidia", True),
+        ("nvidia-cdi", "nvidia-cdi", False),
+        ("crun", None, False),
+    ],
+)
+def test_what_it_knows(runtime: str, default: str | None, known: bool) -> None:
+    state = ConfiguredState({"nvidia": {"path": NVIDIA}}, default)
+    assert K3S.knows(runtime, state, (1, 30, 4)) is known
+
+
+# -- what it says of itself ------------------------------------------------------------------------------------------
+
+
+def running(root: Path, **given: t.Any) -> RancherHost:
+    node = RancherHost(root, **given)
+    node.runs(node.unit(), "k3s-server", "containerd")
+    return node
+
+
+def say(monkeypatch: pytest.MonkeyPatch, config: t.Any) -> None:
+    monkeypatch.setattr(_cri_api, "status", lambda _path: None if config is None else CriStatus(config, ()))
+    monkeypatch.setattr(_cri_api, "version", lambda _path: "v1.7.21-k3s2")
+
+
+def told(default: str = "runc", **programs: str) -> dict[str, t.Any]:
+    runtimes = {name.replace("_", "-"): {"options": {"BinaryName": path}} for name, path in programs.items()}
+    return {"containerd": {"defaultRuntimeName": default, "runtimes": {"runc": {"options": {}}, **runtimes}}}
+
+
+def test_what_a_real_cri_tells() -> None:
+    with cri_host() as cri:
+        node = running(cri.root)
+        cri.config = told("nvidia", nvidia=NVIDIA)
+        installation = node.inspect()._replace(socket=SOCKET)
+        with cri.answers():
+            live = K3S.live(node.host, installation)
+    assert live is not None
+    assert live.runtimes == {"runc": "", "nvidia": NVIDIA}
+    assert (live.default_runtime, live.silent) == ("nvidia", False)
+    # A version of containerd would be taken for one of K3s.
+    assert live.version == ""
+
+
+def test_no_process_says_nothing(tmp_path: Path) -> None:
+    node = RancherHost(tmp_path)
+    node.runs(node.unit(), "k3s-server")
+    assert node.engine.live(node.host, node.inspect()) is None
+
+
+def test_one_that_is_silent_runs_with_the_generated_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    node = running(tmp_path)
+    say(monkeypatch, None)
+    node.generate("nvidia", version=3, default="nvidia")
+    live = node.engine.live(node.host, node.inspect())
+    assert live == LiveState("", {"nvidia": NVIDIA}, "nvidia", cdi=True, silent=True)
+    node.generate()
+    live = node.engine.live(node.host, node.inspect())
+    assert live is not None
+    assert (live.runtimes, live.default_runtime) == ({}, "runc")
+    node.write(f"{node.data}/agent/etc/containerd/config.toml", "broken = [")
+    live = node.engine.live(node.host, node.inspect())
+    assert live is not None
+    assert (live.silent, live.outdated, live.runtimes) == (True, False, {})
+
+
+@pytest.mark.parametrize(
+    ("config", "settings", "action"),
+    [
+        (told(nvidia=NVIDIA), "", Action.NONE),
+        (told("default", nvidia=NVIDIA), "", Action.NONE),
+        (told("", nvidia=NVIDIA), "", Action.NONE),
+        # Found since its start, lost since, moved since.
+        (told(), "", Action.RESTART),
+        (told(nvidia=NVIDIA, nvidia_cdi=NVIDIA + ".cdi"), "", Action.RESTART),
+        (told(nvidia=NVIDIA, mine="/gone/nvidia-container-runtime"), "", Action.RESTART),
+        (told(nvidia=OPERATOR), "", Action.RESTART),
+        (told(nvidia=NVIDIA), "default-runtime: nvidia\n", Action.RESTART),
+        (told("nvidia", nvidia=NVIDIA), "default-runtime: nvidia\n", Action.NONE),
+        (told("nvidia", nvidia=NVIDIA), "", Action.RESTART),
+        # What is others' does not matter.
+        (told(nvidia=NVIDIA, crun="/usr/bin/crun"), "", Action.NONE),
+    ],
+)
+def test_when_a_restart_is_needed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config: t.Any, settings: str, action: Action
+) -> None:
+    node = running(tmp_path)
+    say(monkeypatch, config)
+    node.settings(settings)
+    live = node.engine.live(node.host, node.inspect())
+    assert live is not None
+    assert node.engine.catch_up(live, node.state()) is action
+    assert node.engine.ailment(node.host, node.inspect(), live, node.state()) is None
+
+
+def test_one_with_its_cri_off_is_left_alone() -> None:
+    assert K3S.catch_up(LiveState("", {}, "runc"), ConfiguredState({"nvidia": {}}, lists_runtimes=False)) is Action.NONE
+
+
+def test_a_runtime_without_a_program_is_no_difference() -> None:
+    state = ConfiguredState({"nvidia-odd": {"path": None}})
+    assert K3S.catch_up(LiveState("", {"nvidia-odd": ""}, "runc"), state) is Action.NONE
+
+
+@pytest.mark.parametrize(("runtimes", "action"), [(("nvidia",), Action.NONE), ((), Action.RESTART)])
+def test_by_the_generated_file_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runtimes: tuple[str, ...], action: Action
+) -> None:
+    node = running(tmp_path)
+    say(monkeypatch, None)
+    node.generate(*runtimes)
+    live = node.engine.live(node.host, node.inspect())
+    assert live is not None
+    assert node.engine.catch_up(live, node.state()) is action
+
+
+# -- the rest --------------------------------------------------------------------------------------------------------
+
+
+def test_what_it_is_made_of(tmp_path: Path) -> None:
+    node = RancherHost(tmp_path)
+    node.unit()
+    folder = f"{node.data}/agent/etc/containerd"
+    assert node.engine.sources(node.host, node.inspect()) == [f"{folder}/config.toml"]
+    node.generate(version=3, imports=f"{folder}/config-v3.toml.d/*.toml")
+    node.write(f"{folder}/config-v3.toml.d/a.toml", "version = 3\n")
+    node.write(f"{folder}/config-v3.toml.tmpl", "x")
+    node.settings("token: x\n")
+    node.settings("", "b.yaml")
+    assert node.engine.sources(node.host, node.inspect()) == [
+        f"{folder}/config.toml",
+        f"{folder}/config-v3.toml.d/a.toml",
+        f"{folder}/config-v3.toml.tmpl",
+        "/etc/rancher/k3s/config.yaml",
+        "/etc/rancher/k3s/config.yaml.d/b.yaml",
+    ]
+
+
+def test_its_containers_outlive_it(tmp_path: Path) -> None:
+    node = RancherHost(tmp_path)
+    assert node.engine.casualties(node.host, node.inspect()) == []
+    assert node.engine.companions == ()
+    assert "K3s" in K3S.no_reload
+    assert "RKE2" in RKE2.no_reload
+
+
+def test_the_package_for_its_settings_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "yaml", None)
+    monkeypatch.setattr(_shipped, "_offered", {})
+    node = RancherHost(tmp_path)
+    node.unit()
+    node.settings("default-runtime: crun\n")
+    node.inspect()
+    with pytest.raises(MissingPackageError):
+        node.state()
+    with pytest.raises(MissingPackageError):
+        node.plan()

@@ -1,0 +1,550 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+import typing as t
+
+import pytest
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils import (
+    _cdi_refresh_info,
+    _container_info,
+    _driver_modules,
+    _findings,
+    _findings_cdi,
+    _findings_engines,
+    _findings_gpus,
+    _findings_toolkit,
+    _gpu_presence,
+    _mig_capabilities,
+    _nvml,
+    _toolkit_info,
+)
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import MissingPackageError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._findings import findings_of
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
+
+if t.TYPE_CHECKING:
+    from pathlib import Path
+
+NVIDIA = "/usr/bin/nvidia-container-runtime"
+SPEC = "/etc/cdi/nvidia.yaml"
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> HostRoot:
+    """A tree with the toolkit's runtime, and with nothing that other owners leave."""
+    program = tmp_path / NVIDIA.lstrip("/")
+    program.parent.mkdir(parents=True)
+    program.write_text("")
+    program.chmod(0o755)
+    return HostRoot.of(str(tmp_path), live=False)
+
+
+def engine(**other: t.Any) -> dict[str, t.Any]:
+    """An engine with which nothing is wrong."""
+    return {
+        "engine": "docker",
+        "flavor": "system",
+        "target": "docker",
+        "installed": True,
+        "version": "28.5.2",
+        "running": True,
+        "config_path": "/etc/docker/daemon.json",
+        "runtimes": {"nvidia": NVIDIA},
+        "default_runtime": "runc",
+        "recorded_files": [],
+        "live": {
+            "version": "28.5.2",
+            "runtimes": {"nvidia": NVIDIA, "runc": "runc"},
+            "default_runtime": "runc",
+            "cdi": True,
+            "live_restore": True,
+            "running_containers": 0,
+        },
+        "restart_required": False,
+        "unfinished_restart": False,
+        "problems": [],
+        **other,
+    }
+
+
+def containerd(**other: t.Any) -> dict[str, t.Any]:
+    return engine(**{"engine": "containerd", "target": "containerd", "version": "2.1.9", **other})
+
+
+def spec(**other: t.Any) -> dict[str, t.Any]:
+    """A specification of GPUs with which nothing is wrong."""
+    return {
+        "path": SPEC,
+        "kind": "nvidia.com/gpu",
+        "cdi_version": "0.5.0",
+        "devices": ["0"],
+        "valid": True,
+        "errors": [],
+        "warnings": [],
+        "stale": False,
+        "reasons": [],
+        **other,
+    }
+
+
+def gpu(**other: t.Any) -> dict[str, t.Any]:
+    return {"index": 0, "mig_enabled": False, "mig_devices": [], "healthy": True, "reasons": [], **other}
+
+
+def whole(**parts: t.Any) -> dict[str, t.Any]:
+    """The description of a host with which nothing is wrong, but for ``parts``: PART__NAME, or PART alone."""
+    answer: dict[str, t.Any] = {
+        "engines": [engine()],
+        "toolkit": {
+            "gpu": {"present": True, "evidence": "The driver is loaded.", "driver_version": "580.95.05"},
+            "packages": {"nvidia-container-toolkit": {"version": "1.19.1-1", "held": False}},
+            "programs": {"nvidia-ctk": {"path": "/usr/bin/nvidia-ctk", "version": "1.19.1"}},
+            "version": "1.19.1",
+            "differences": [],
+            "open_cves": [],
+            "config_path": "/etc/nvidia-container-runtime/config.toml",
+            "settings": {},
+            "unsafe_settings": [],
+            "conflicting_sources": [],
+            "gpu_containers": [],
+            "reboot_required": False,
+            "problems": [],
+        },
+        "gpus": {
+            "driver_version": "580.95.05",
+            "source": "nvml",
+            "modules": {"nvidia": {}, "nvidia_uvm": {}},
+            "devices": [gpu()],
+            "missing_nodes": [],
+            "problems": [],
+        },
+        "cdi": {
+            "files": [spec()],
+            "devices": {"nvidia.com/gpu=0": SPEC},
+            "conflicts": {"sentences": [], "shadowed": {}, "unresolvable": {}},
+            "refresh": {"owner": "toolkit", "service": "r.service", "enabled": True, "failed": False, "output": SPEC},
+            "problems": [],
+        },
+    }
+    # What stands for a whole part comes last.
+    for name, value in sorted(parts.items(), key=lambda item: "__" not in item[0]):
+        part, _separator, inner = name.partition("__")
+        if inner:
+            answer[part][inner] = value
+        else:
+            answer[part] = value
+    return answer
+
+
+CVE = {"name": "CVE-2025-23266", "floor": "1.17.8", "about": "hook"}
+CLOSED = {"features.disable-cuda-compat-lib-hook": True}
+SHADOW = {"shadowed": {"nvidia.com/gpu=0": ["/etc/cdi/a.json"]}}
+NO_CDI: dict[str, t.Any] = {"files": [], "devices": {}, "conflicts": {}, "refresh": None, "problems": []}
+BARE = engine(runtimes={}, live=None)
+NODE = {"path": "/dev/nvidiactl", "advice": "Make it."}
+MIG = {"index": 1, "healthy": False, "reasons": ["/dev/nvidia-caps/nvidia-cap3 is not there."]}
+
+# The parts that are wrong, and the finding's id, severity and subject.
+CASES: list[tuple[dict[str, t.Any], str, str, str]] = [
+    ({"toolkit__open_cves": [CVE]}, "open-cve", "critical", "toolkit"),
+    ({"toolkit__open_cves": [CVE], "toolkit__settings": CLOSED}, "open-cve", "warning", "toolkit"),
+    (
+        {"toolkit__open_cves": [{**CVE, "name": "CVE-X"}], "toolkit__settings": CLOSED},
+        "open-cve",
+        "critical",
+        "toolkit",
+    ),
+    ({"toolkit__open_cves": None}, "toolkit-version-unknown", "note", "toolkit"),
+    ({"toolkit__programs": {}, "toolkit__packages": {}}, "toolkit-missing", "critical", "toolkit"),
+    ({"toolkit__differences": ["nvidia-ctk is 1.18.0."]}, "toolkit-parts-differ", "warning", "toolkit"),
+    (
+        {"toolkit__problems": ["The package x is only half installed: a run was cut off."]},
+        "package-half-installed",
+        "warning",
+        "toolkit",
+    ),
+    ({"toolkit__packages": {"nvidia-docker2": {"version": "2.13"}}}, "former-package", "warning", "toolkit"),
+    ({"toolkit__packages": {"libnvidia-container1": {"held": True}}}, "package-held", "note", "toolkit"),
+    (
+        {"toolkit__conflicting_sources": [{"path": "/etc/apt/x.list", "line": None, "address": None}]},
+        "conflicting-source",
+        "warning",
+        "/etc/apt/x.list",
+    ),
+    (
+        {"toolkit__unsafe_settings": ["no-cgroups is true."]},
+        "unsafe-setting",
+        "warning",
+        "/etc/nvidia-container-runtime/config.toml",
+    ),
+    ({"toolkit__reboot_required": True}, "reboot-required", "note", "host"),
+    ({"toolkit__gpu_containers": ["docker/1"]}, "containers-lose-gpus", "warning", "toolkit"),
+    (
+        {
+            "gpus__problems": ["NVIDIA's driver does not drive the GPU 0000:0f:00.0 (which nouveau drives). Load it."],
+            "gpus__devices": [],
+        },
+        "gpu-driven-by-nouveau",
+        "critical",
+        "driver",
+    ),
+    (
+        {"gpus__problems": ["NVIDIA's driver does not drive the GPU x (without a driver). Load it."]},
+        "gpu-without-driver",
+        "critical",
+        "driver",
+    ),
+    (
+        {"gpus__problems": ["The driver's kernel modules are of different versions: a, b."]},
+        "driver-modules-differ",
+        "critical",
+        "driver",
+    ),
+    (
+        {"gpus__problems": [f"nvmlInit_v2 returned 18: {_nvml._MEANINGS[18][0]}. Restart."]},
+        "driver-library-differs",
+        "critical",
+        "driver",
+    ),
+    (
+        {
+            "gpus": None,
+            "toolkit__gpu": {"present": True, "evidence": "/sys/x is a GPU of NVIDIA; no driver is loaded."},
+        },
+        "driver-not-loaded",
+        "critical",
+        "driver",
+    ),
+    ({"gpus__devices": [gpu(index=3, healthy=False, reasons=["It is lost."])]}, "gpu-unusable", "critical", "gpu 3"),
+    (
+        {"gpus__devices": [gpu(mig_enabled=True, mig_devices=[MIG])]},
+        "mig-without-capability",
+        "critical",
+        "gpu 0, MIG 1",
+    ),
+    (
+        {"gpus__devices": [gpu(mig_enabled=True, mig_devices=[{**MIG, "reasons": ["Odd."]}])]},
+        "mig-unusable",
+        "critical",
+        "gpu 0, MIG 1",
+    ),
+    ({"gpus__devices": [gpu(mig_enabled=True)]}, "mig-without-devices", "warning", "gpu 0"),
+    ({"gpus__missing_nodes": [NODE]}, "node-missing", "critical", "/dev/nvidiactl"),
+    ({"gpus__missing_nodes": [{"path": "/dev/nvidia-modeset"}]}, "node-missing", "warning", "/dev/nvidia-modeset"),
+    ({"gpus__modules": {"nvidia": {}}}, "uvm-not-loaded", "warning", "driver"),
+    (
+        {"cdi__files": [spec(valid=False, errors=["Odd."], stale=None)], "cdi__devices": {}},
+        "cdi-invalid",
+        "critical",
+        SPEC,
+    ),
+    ({"cdi__files": [spec(), spec(path="/etc/cdi/b.yaml", valid=False)]}, "cdi-invalid", "warning", "/etc/cdi/b.yaml"),
+    ({"cdi__files": [spec(valid=None)]}, "cdi-unread", "note", SPEC),
+    ({"cdi__files": [spec(warnings=["Odd."])]}, "cdi-odd", "note", SPEC),
+    ({"cdi__files": [spec(stale=True, reasons=["Not there any more: x."])]}, "cdi-stale", "critical", SPEC),
+    ({"cdi__files": [spec(), spec(path="/run/cdi/z", stale=True)]}, "cdi-stale", "warning", "/run/cdi/z"),
+    (
+        {"cdi__conflicts": {"unresolvable": {"nvidia.com/gpu=0": ["/etc/cdi/a", "/etc/cdi/b"]}}},
+        "cdi-unresolvable",
+        "critical",
+        "/etc/cdi/b",
+    ),
+    ({"cdi__conflicts": SHADOW}, "cdi-shadowed", "warning", "/etc/cdi/a.json"),
+    ({"cdi__conflicts": SHADOW}, "cdi-refresh-undoes", "warning", "r.service"),
+    ({"engines": [containerd(version="1.6.20")]}, "cdi-not-read", "note", "containerd"),
+    (
+        {"engines": [containerd(version="1.7.3")], "cdi__files": [spec(cdi_version="0.7.0")]},
+        "cdi-too-new",
+        "critical",
+        "containerd",
+    ),
+    (
+        {
+            "engines": [engine(engine="podman", target="podman", version="5.5.1", runtimes={}, live=None)],
+            "cdi__devices": {"nvidia.com/gpu=0": "/var/run/cdi/nvidia.yaml"},
+        },
+        "cdi-folder-not-read",
+        "critical",
+        "podman",
+    ),
+    (
+        {"engines": [engine(version="29.0.1")], "cdi__files": [spec(stale=True)]},
+        "docker-needs-cdi",
+        "critical",
+        "docker",
+    ),
+    ({"engines": [engine(version="29.0.1")], "cdi": NO_CDI}, "docker-needs-cdi", "warning", "docker"),
+    (
+        {"cdi__problems": ["r.service has failed, so that the specification may be stale. Look."]},
+        "cdi-refresh-failed",
+        "warning",
+        "r.service",
+    ),
+    (
+        {"cdi__problems": ["a and b both make specifications. Leave this to one of them."]},
+        "cdi-refresh-twice",
+        "warning",
+        "r.service",
+    ),
+    ({"cdi__refresh": {"service": "r.service", "enabled": False}}, "cdi-refresh-off", "warning", "r.service"),
+    ({"cdi__refresh": None}, "cdi-refresh-missing", "note", SPEC),
+    (
+        {"cdi__refresh": None, "cdi__devices": {"nvidia.com/gpu=0": "/var/run/cdi/n.yaml"}},
+        "cdi-refresh-missing",
+        "warning",
+        "/var/run/cdi/n.yaml",
+    ),
+    ({"engines": [engine(restart_required=True)]}, "restart-pending", "warning", "docker"),
+    ({"engines": [engine(unfinished_restart=True)]}, "restart-unfinished", "warning", "docker"),
+    (
+        {"engines": [engine(live=None, problems=["docker runs but does not answer on /run/docker.sock."])]},
+        "engine-silent",
+        "warning",
+        "docker",
+    ),
+    (
+        {"engines": [containerd(problems=["its CRI is not loaded (cri: no runc)"])]},
+        "cri-dead",
+        "critical",
+        "containerd",
+    ),
+    (
+        {"engines": [containerd(live={"version": "", "runtimes": {}, "default_runtime": ""})]},
+        "cri-dead",
+        "critical",
+        "containerd",
+    ),
+    (
+        {"engines": [engine(default_runtime="nvidia", runtimes={"nvidia": "/opt/gone"})]},
+        "default-runtime-gone",
+        "critical",
+        "docker",
+    ),
+    (
+        {
+            "engines": [engine(default_runtime="nvidia")],
+            "toolkit__gpu": {"present": False, "evidence": "None."},
+            "gpus__devices": [],
+        },
+        "default-runtime-without-gpu",
+        "critical",
+        "docker",
+    ),
+    (
+        {"engines": [containerd(default_runtime="nvidia", runtimes={}, live=None)]},
+        "default-runtime-undefined",
+        "critical",
+        "containerd",
+    ),
+    (
+        {"engines": [engine(runtimes={"nvidia": NVIDIA, "nvidia-cdi": "/opt/nvidia-container-runtime.cdi"})]},
+        "runtime-program-gone",
+        "warning",
+        "docker",
+    ),
+    (
+        {"engines": [engine(runtimes={"nvidia": NVIDIA, "kata": "/opt/kata"})]},
+        "runtime-program-gone",
+        "note",
+        "docker",
+    ),
+    ({"engines": [BARE], "cdi": NO_CDI}, "gpus-not-configured", "critical", "host"),
+    ({"engines": [engine(live={"cdi": False})]}, "cdi-off", "note", "docker"),
+    (
+        {"engines": [engine(live={"live_restore": False, "running_containers": 2})]},
+        "live-restore-off",
+        "note",
+        "docker",
+    ),
+    ({"engines": [engine(installed=False, recorded_files=["/etc/x"])]}, "engine-gone", "note", "docker"),
+    ({"engines": [engine(problems=["The file is odd."])]}, "problem", "warning", "docker"),
+    ({"cdi__problems": ["A record is damaged."]}, "problem", "warning", "cdi"),
+    ({"gpus": "broken"}, "description-damaged", "note", "gpus"),
+    ({"engines": ["broken"]}, "description-damaged", "note", "engines"),
+    ({"toolkit__packages": 7}, "description-damaged", "note", "toolkit"),
+]
+
+
+def test_a_host_with_which_nothing_is_wrong_has_no_findings(host: HostRoot) -> None:
+    assert findings_of(host, whole()) == []
+    assert findings_of(host, {"engines": None, "toolkit": None, "gpus": None, "cdi": None}) == []
+
+
+@pytest.mark.parametrize(("parts", "name", "severity", "subject"), CASES)
+def test_each_rule_finds_what_it_is_for(
+    host: HostRoot, parts: dict[str, t.Any], name: str, severity: str, subject: str
+) -> None:
+    found = [one for one in findings_of(host, whole(**copy.deepcopy(parts))) if one["id"] == name]
+    assert [(one["severity"], one["subject"]) for one in found] == [(severity, subject)]
+    assert found[0]["text"].endswith((".", ")"))
+    assert found[0]["advice"].endswith(".")
+    assert list(found[0]) == ["severity", "id", "subject", "text", "advice"]
+
+
+@pytest.mark.parametrize(
+    ("parts", "name"),
+    [
+        # An offline tree, or a host of which it is not known.
+        (
+            {"engines": [engine(default_runtime="nvidia")], "toolkit__gpu": None, "gpus": None},
+            "default-runtime-without-gpu",
+        ),
+        # The version of k3s says nothing of the containerd in it.
+        ({"engines": [containerd(flavor="k3s", version="1.6.1")]}, "cdi-not-read"),
+        ({"engines": [engine(version="29.0.1")]}, "docker-needs-cdi"),
+        ({"engines": [engine(version="28.5.2")], "cdi": NO_CDI}, "docker-needs-cdi"),
+        ({"engines": [engine(version="29.0.1")], "cdi": None}, "docker-needs-cdi"),
+        # No Kubernetes runs on this one.
+        ({"engines": [containerd(runtimes={}, live={"version": "", "runtimes": {}})]}, "cri-dead"),
+        ({"engines": [engine(engine="crio", live={"version": "", "runtimes": {}})]}, "cri-dead"),
+        # The unit's flags may define it.
+        ({"engines": [engine(default_runtime="nvidia", runtimes={}, live=None)]}, "default-runtime-undefined"),
+        ({"engines": [containerd(default_runtime="nvidia", runtimes={})]}, "default-runtime-undefined"),
+        ({"engines": [engine(runtimes={"x": "bare"}, flavor="rootless")]}, "runtime-program-gone"),
+        ({"engines": [BARE]}, "gpus-not-configured"),
+        ({"engines": [BARE], "cdi": None}, "gpus-not-configured"),
+        ({"engines": [engine(live={"live_restore": False, "running_containers": 0})]}, "live-restore-off"),
+        ({"engines": [engine(installed=False)], "toolkit__programs": {}, "toolkit__packages": {}}, "toolkit-missing"),
+        ({"gpus": None, "toolkit__gpu": {"present": True, "evidence": "/dev/dxg is there."}}, "driver-not-loaded"),
+        ({"gpus__modules": {}}, "uvm-not-loaded"),
+        (
+            {"gpus__devices": [gpu(healthy=False, reasons=["A."], mig_devices=[{**MIG, "reasons": ["A."]}])]},
+            "mig-unusable",
+        ),
+        ({"cdi__conflicts": SHADOW, "cdi__refresh": {"enabled": True, "output": "/x"}}, "cdi-refresh-undoes"),
+        # What another finding tells is not told twice.
+        ({"engines": [engine(problems=["docker runs but does not answer on x."])]}, "problem"),
+        ({"gpus__problems": ["The driver's kernel modules are of different versions: a, b."]}, "problem"),
+    ],
+)
+def test_no_rule_finds_what_is_not_so(host: HostRoot, parts: dict[str, t.Any], name: str) -> None:
+    assert name not in [one["id"] for one in findings_of(host, whole(**copy.deepcopy(parts)))]
+
+
+def test_the_worst_comes_first_and_nothing_twice(host: HostRoot) -> None:
+    twice = [engine(restart_required=True, problems=["Odd.", "Odd."])] * 2
+    found = findings_of(host, whole(engines=twice, toolkit__reboot_required=True, toolkit__open_cves=[CVE, CVE]))
+    assert [(one["severity"], one["subject"], one["id"]) for one in found] == [
+        ("critical", "toolkit", "open-cve"),
+        ("warning", "docker", "problem"),
+        ("warning", "docker", "restart-pending"),
+        ("note", "host", "reboot-required"),
+    ]
+
+
+def test_sentences_name_what_they_are_about(host: HostRoot) -> None:
+    shadowed = {"nvidia.com/gpu=0": ["/etc/cdi/a.json", "/etc/cdi/b.json"], "nvidia.com/gpu=1": ["/etc/cdi/a.json"]}
+    source = {"path": "/etc/apt/sources.list", "line": 12, "address": "nvidia.github.io/x"}
+    described = whole(cdi__conflicts={"shadowed": shadowed}, cdi__refresh={}, toolkit__conflicting_sources=[source])
+    found = {(one["id"], one["subject"]): one["text"] for one in findings_of(host, described)}
+    assert found["cdi-shadowed", "/etc/cdi/a.json"].startswith("/etc/cdi/a.json define nvidia.com/gpu=1 in vain")
+    assert found["cdi-shadowed", "/etc/cdi/b.json"].startswith("/etc/cdi/a.json and /etc/cdi/b.json define nvidia.com")
+    text = found["conflicting-source", "/etc/apt/sources.list"]
+    assert text.startswith("/etc/apt/sources.list, line 12, names nvidia.github.io/x, and so contends with")
+
+
+def test_the_words_that_rules_look_for_are_those_of_the_rooms(host: HostRoot, monkeypatch: pytest.MonkeyPatch) -> None:
+    modules = [_driver_modules.Module("nvidia", "1", 0), _driver_modules.Module("nvidia_uvm", "2", 0)]
+    assert _findings_gpus.DIFFERENT_MODULES in _driver_modules.different_versions(modules)
+    monkeypatch.setattr(
+        _driver_modules, "nvidia_devices", lambda _host: {"/sys/bus/pci/devices/0000:01:00.0": "0x030000"}
+    )
+    monkeypatch.setattr(_driver_modules, "_driver", lambda _host, _path: "nouveau")
+    sentence = _driver_modules.undriven_gpus(host, ())
+    assert _findings_gpus.UNDRIVEN in sentence
+    assert _findings_gpus.NOUVEAU in sentence
+    assert _findings_gpus.DIFFERENT_LIBRARY in _nvml._MEANINGS[18][0]
+    assert _findings_gpus.CAPABILITY_NODES.startswith(_mig_capabilities.NODES)
+    monkeypatch.setattr(_gpu_presence, "nvidia_devices", lambda _host: {"/sys/x": "0x030000"})
+    assert _findings_gpus.UNLOADED in (_gpu_presence._evidence(host) or "")
+
+
+@pytest.mark.parametrize(
+    ("room", "words"),
+    [
+        (_toolkit_info, [_findings_toolkit.HALF_INSTALLED]),
+        (_cdi_refresh_info, [_findings_cdi.SERVICE_FAILED, _findings_cdi.TWO_SERVICES]),
+    ],
+)
+def test_the_words_stand_in_the_room(room: t.Any, words: list[str]) -> None:
+    with open(room.__file__, encoding="utf-8") as stream:
+        text = stream.read()
+    assert [word for word in words if word not in text] == []
+
+
+def test_the_words_of_engines_stand_in_their_rooms() -> None:
+    folder = _container_info.__file__.rpartition("/")[0]
+    texts = []
+    for name in ("_engine_info.py", "_engine_containerd.py"):
+        with open(f"{folder}/{name}", encoding="utf-8") as stream:
+            texts.append(stream.read())
+    assert _findings_engines.SILENT in texts[0]
+    assert _findings_engines.DEAD_CRI in texts[1]
+
+
+def test_a_host_whose_files_nothing_can_read_is_told_and_no_error(
+    host: HostRoot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lacking(*_args: t.Any) -> list[t.Any]:
+        raise MissingPackageError("The Python package tomlkit is needed.")
+
+    monkeypatch.setattr(_findings, "owners_of", lacking)
+    (found,) = findings_of(host, whole())
+    assert (found["id"], found["severity"]) == ("files-not-read", "note")
+    assert "tomlkit" in found["text"]
+
+
+# -- strange descriptions --------------------------------------------------------------------------------------------
+
+ODD: list[t.Any] = [
+    None,
+    True,
+    0,
+    -1,
+    2.5,
+    "",
+    "x",
+    "\udc80\u2028",
+    [],
+    {},
+    [[]],
+    [None],
+    {"a": {}},
+    ["a", 1],
+    "0.7.0",
+    "1" * 99,
+]
+
+
+def _strange(random_: random.Random, value: t.Any, depth: int = 0) -> t.Any:
+    """``value`` with some of its parts replaced by what nobody expects there."""
+    if random_.random() < 0.12 and depth:
+        return copy.deepcopy(random_.choice(ODD))
+    if isinstance(value, dict):
+        return {name: _strange(random_, entry, depth + 1) for name, entry in value.items() if random_.random() > 0.05}
+    if isinstance(value, list):
+        return [_strange(random_, entry, depth + 1) for entry in value] * random_.choice((1, 1, 2))
+    return value
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_no_description_is_an_error(host: HostRoot, seed: int) -> None:
+    random_ = random.Random(seed)  # noqa: S311
+    parts = [case[0] for case in CASES]
+    described = _strange(random_, whole(**copy.deepcopy({**random_.choice(parts), **random_.choice(parts)})))
+    for one in findings_of(host, described):
+        assert set(one) == {"severity", "id", "subject", "text", "advice"}
+        assert all(isinstance(value, str) for value in one.values())
+        json.dumps(one)
+
+
+@pytest.mark.parametrize("described", [*ODD, {"engines": 3, "toolkit": [], "gpus": "x", "cdi": {1: 2}}])
+def test_nor_is_anything_else(host: HostRoot, described: t.Any) -> None:
+    assert {one["id"] for one in findings_of(host, described)} <= {"description-damaged"}

@@ -1,0 +1,149 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import typing as t
+
+import pytest
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine_containerd import ContainerdOfUnit
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import FLAVORS
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._targets import Target, resolve_target, targets_on
+
+if t.TYPE_CHECKING:
+    from pathlib import Path
+
+UNIT = "[Service]\nExecStart={}\n"
+SECOND = "containerd-gpu.service"
+SYSTEM_UNIT, ROOTLESS_UNIT = "lib/systemd/system", "home/alice/.config/systemd/user/docker.service"
+
+
+def host(tree: Path, *marks: str) -> HostRoot:
+    """A tree with what ``marks`` name: a folder with a slash at its end, a program, or a unit."""
+    for mark in marks:
+        path = tree / mark
+        if mark.endswith("/"):
+            path.mkdir(parents=True)
+            continue
+        path.parent.mkdir(parents=True, exist_ok=True)
+        program = "/usr/bin/containerd --config /etc/containerd-gpu/config.toml" if SECOND in mark else "/usr/bin/true"
+        path.write_text(UNIT.format(program))
+        path.chmod(0o755)
+    return HostRoot(str(tree), live=False)
+
+
+@pytest.mark.parametrize(
+    ("marks", "expected"),
+    [
+        ([], []),
+        (["usr/bin/dockerd"], ["docker"]),
+        (["usr/bin/docker"], ["docker"]),
+        (["etc/docker/"], ["docker"]),
+        (["lib/systemd/system/docker.service"], ["docker"]),
+        (["var/snap/docker/"], ["docker/snap"]),
+        (["etc/systemd/system/snap.docker.dockerd.service"], ["docker/snap"]),
+        (["usr/bin/containerd"], ["containerd"]),
+        (["etc/systemd/system/k3s.service"], ["containerd/k3s"]),
+        (["etc/systemd/system/k3s-agent.service"], ["containerd/k3s"]),
+        (["usr/local/bin/k3s"], []),
+        (["var/lib/rancher/rke2/"], ["containerd/rke2"]),
+        (["usr/local/lib/systemd/system/rke2-agent.service"], ["containerd/rke2"]),
+        (["etc/k0s/"], ["containerd/k0s"]),
+        (["var/snap/microk8s/"], ["containerd/microk8s"]),
+        (["etc/systemd/system/snap.microk8s.daemon-containerd.service"], ["containerd/microk8s"]),
+        (["usr/bin/crio"], ["crio"]),
+        (["usr/bin/podman"], ["podman"]),
+        (
+            ["usr/bin/podman", "etc/k0s/", "usr/bin/containerd", "usr/bin/dockerd"],
+            ["docker", "containerd", "containerd/k0s", "podman"],
+        ),
+        (
+            ["usr/bin/containerd", f"etc/systemd/system/{SECOND}"],
+            ["containerd", f"containerd/system/{SECOND}"],
+        ),
+        ([f"etc/systemd/system/{SECOND}"], [f"containerd/system/{SECOND}"]),
+    ],
+)
+def test_each_engine_is_known_by_what_it_leaves(tmp_path: Path, marks: list[str], expected: list[str]) -> None:
+    assert [str(target) for target in targets_on(host(tmp_path, *marks))] == expected
+
+
+def test_a_unit_that_only_has_the_word_in_its_name_is_no_engine(tmp_path: Path) -> None:
+    made = host(tmp_path, "etc/systemd/system/containerd-exporter.service")
+    assert targets_on(made) == []
+
+
+def test_only_those_of_one_engine(tmp_path: Path) -> None:
+    made = host(tmp_path, "usr/bin/dockerd", "etc/k0s/")
+    assert targets_on(made, "containerd") == [Target("containerd", "k0s")]
+
+
+def test_our_own_records_are_a_trace(tmp_path: Path) -> None:
+    for row in (row for row in FLAVORS.values() if row.key):
+        tree = tmp_path / row.key
+        made = host(tree, f"var/lib/gpufleet-nvidia/state/{row.key}-x-0123456789ab.json")
+        assert Target(row.engine, row.flavor) in targets_on(made)
+
+
+@pytest.mark.parametrize(
+    ("marks", "words", "expected"),
+    [
+        ([], {}, "containerd"),
+        (["etc/k0s/"], {}, "containerd/k0s"),
+        (["usr/bin/containerd", "etc/k0s/"], {"flavor": "k0s"}, "containerd/k0s"),
+        (["usr/bin/containerd", "etc/k0s/"], {"flavor": "system"}, "containerd"),
+        (["etc/containerd/", "var/lib/k0s/bin/containerd"], {}, "containerd/k0s"),
+        ([], {"flavor": "k3s"}, "containerd/k3s"),
+        (["usr/bin/containerd", f"etc/systemd/system/{SECOND}"], {"service": SECOND}, f"containerd/system/{SECOND}"),
+        (["usr/bin/containerd"], {"service": "containerd-gpu"}, f"containerd/system/{SECOND}"),
+        (["usr/bin/containerd"], {"service": "containerd"}, "containerd"),
+        (["etc/systemd/system/k3s.service", "usr/bin/containerd"], {"service": "k3s.service"}, "containerd/k3s"),
+        (["etc/k0s/"], {"service": "k0s-of-ours.service", "flavor": "k0s"}, "containerd/k0s"),
+        (["etc/docker/"], {"engine": "docker", "service": "docker-gpu.service"}, "docker"),
+        ([], {"engine": "docker", "user": "alice"}, "docker/rootless/alice"),
+        (["etc/docker/"], {"engine": "docker", "user": "alice", "flavor": "rootless"}, "docker/rootless/alice"),
+    ],
+)
+def test_which_one_is_meant(tmp_path: Path, marks: list[str], words: dict[str, str], expected: str) -> None:
+    engine = words.pop("engine", "containerd")
+    assert str(resolve_target(host(tmp_path, *marks), engine, **words)) == expected
+
+
+@pytest.mark.parametrize(
+    ("marks", "words", "complaint"),
+    [
+        (
+            ["usr/bin/containerd", "var/lib/k0s/bin/containerd"],
+            {},
+            "more than one containerd: containerd, containerd/k0s",
+        ),
+        ([], {"flavor": "snap"}, "containerd has no flavor snap. Use auto or one of system, k3s"),
+        ([], {"user": "alice"}, "user is for rootless Docker only"),
+        ([], {"engine": "docker", "user": "alice", "flavor": "snap"}, "user is for rootless Docker only"),
+        ([], {"engine": "docker", "flavor": "rootless"}, "No user of this host has a rootless docker"),
+        ([], {"engine": "podman", "flavor": "rootless"}, "podman has no flavor rootless"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(
+    tmp_path: Path, marks: list[str], words: dict[str, str], complaint: str
+) -> None:
+    engine = words.pop("engine", "containerd")
+    with pytest.raises(GpufleetError, match=complaint):
+        resolve_target(host(tmp_path, *marks), engine, **words)
+
+
+def test_a_containerd_with_a_unit_of_its_own_has_all_of_its_own(tmp_path: Path) -> None:
+    made = host(tmp_path, "usr/bin/containerd", f"etc/systemd/system/{SECOND}")
+    unit = tmp_path / "etc/systemd/system" / SECOND
+    unit.write_text(UNIT.format("/usr/bin/containerd --config /etc/gpu/c.toml --address /run/gpu/c.sock"))
+    engine = Target("containerd", "system", SECOND).load()
+    assert isinstance(engine, ContainerdOfUnit)
+    installation = engine.inspect(made)
+    assert (installation.service, installation.config_path, installation.socket) == (
+        SECOND, "/etc/gpu/c.toml", "/run/gpu/c.sock",
+    )  # fmt: skip
+    assert engine.key != Target("containerd").load().key
