@@ -50,6 +50,7 @@ _STAGES = (
     Stage("sanity", stages.sanity, "always"),
     Stage("sandbox", stages.sandbox_host, "always"),
     Stage("quickstart", stages.quickstart, "always"),
+    Stage("browser", stages.browser, "always"),
     Stage("lint", stages.lint, "always"),
     Stage("importer", stages.importer, "ci"),
     Stage("docs", stages.docs, "always"),

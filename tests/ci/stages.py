@@ -47,7 +47,7 @@ def mypy(work: Workspace) -> None:
     base = work.tree.relative_to(work.collections)
     work.run(
         [*command, "--cache-dir", str(work.cache / "mypy" / "collection"), str(base / "plugins"),
-         str(base / "tests" / "unit")],
+         str(base / "tests" / "unit"), str(base / "tests" / "browser")],
         environ={**work.tests.environ(), "MYPYPATH": str(work.collections)}, cwd=work.collections,
     )  # fmt: skip
     work.run(
@@ -104,7 +104,8 @@ def package(work: Workspace) -> None:
         installed = directory / "ansible_collections" / "gpufleet" / "nvidia"
         modules = [f"{_NAMESPACE}.{path.stem}" for path in sorted(installed.glob("plugins/modules/*.py"))]
         roles = [f"{_NAMESPACE}.{path.name}" for path in sorted(installed.glob("roles/*"))]
-        for kind, names in (("module", modules), ("role", roles)):
+        filters = [f"{_NAMESPACE}.{path.stem}" for path in sorted(installed.glob("plugins/filter/*.py"))]
+        for kind, names in (("module", modules), ("role", roles), ("filter", filters)):
             if not names:
                 raise StageError(f"the tarball holds no {kind}")
             output = work.run([work.tests.tool("ansible-doc"), "--type", kind, *names], environ=environ, cwd=directory)
@@ -172,6 +173,13 @@ def integration(work: Workspace) -> None:
     if not any(targets.glob("*/")):
         raise StageError("there is no integration target")
     work.run([work.tests.tool("ansible-test"), "integration", "--color", "no"], environ=work.ansible_test_environ())
+
+
+def browser(work: Workspace) -> None:
+    """The page of an audit in Chromium, which is installed where it is missing (Debian; as root)."""
+    _provide_chromium(work)
+    environ = {**_pytest_environ(work, work.tests), "PYTHONPATH": str(work.collections)}
+    work.run([*_pytest(work.tests), "tests/browser"], environ=environ)
 
 
 def importer(work: Workspace) -> None:
@@ -254,6 +262,21 @@ def _pytest(venv: venvs.Venv) -> list[str]:
 def _pytest_environ(work: Workspace, venv: venvs.Venv) -> dict[str, str]:
     """Nothing that the tests leave behind lies in the clone."""
     return {**venv.environ(), "HYPOTHESIS_STORAGE_DIRECTORY": str(work.cache / "hypothesis")}
+
+
+def _provide_chromium(work: Workspace) -> None:
+    if shutil.which("chromium") and shutil.which("chromedriver"):
+        return
+    if os.geteuid() != 0 or not shutil.which("apt-get"):
+        raise StageError("the commands chromium and chromedriver are missing: apt-get install chromium chromium-driver")
+    apt = ["apt-get", "-qq", "-o", "DPkg::Lock::Timeout=300"]
+    environ = {**work.tests.environ(), "DEBIAN_FRONTEND": "noninteractive"}
+    install = [*apt, "install", "-y", "--no-install-recommends", "chromium", "chromium-driver"]
+    try:
+        work.run(install, environ=environ)
+    except StageError:
+        work.run([*apt, "update"], environ=environ)
+        work.run(install, environ=environ)
 
 
 def _build(work: Workspace, directory: Path) -> Path:

@@ -1,0 +1,182 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A page of thirty hosts, and Chromium without a network to look at it; ./test --stage browser has both."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import typing as t
+
+import pytest
+from selenium import webdriver
+from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.common.by import By
+from selenium.webdriver.support.wait import WebDriverWait
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._container_info import SUBJECTS, describe_host
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
+from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._audit_page import page_of
+from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._audit_report import report_of
+from ansible_collections.gpufleet.nvidia.tests.hosts.fixtures import audit_fleet
+
+if t.TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from selenium.webdriver.chrome.webdriver import WebDriver
+    from selenium.webdriver.remote.webelement import WebElement
+
+# In seconds, on a machine with other work.
+PATIENCE = 20
+TITLE = "GPU fleet audit"
+WIDE, NARROW = 1400, 400
+EVIL = "</script><script>document.title='ran'</script>\u2028\u202e\"'><svg onload=\"document.title='ran'\">"
+
+
+def nobody_runs(_argv: Sequence[str]) -> tuple[int, str, str]:
+    """A host on which no command is found."""
+    return 127, "", ""
+
+
+def results(directory: Path) -> dict[str, object]:
+    """What Ansible would have registered for each of the thirty hosts."""
+    found: dict[str, object] = {}
+    for number, (name, kind) in enumerate(audit_fleet.names(audit_fleet.HOSTS)):
+        root = directory / str(number)
+        audit_fleet.make_tree(root, kind)
+        live = bool(kind.variables.get("nvidia_runtime_host_root_live"))
+        found[name] = describe_host(HostRoot.of(str(root), live=live), nobody_runs, SUBJECTS)
+    evil = {"severity": "note", "id": EVIL, "subject": EVIL, "text": EVIL, "advice": EVIL}
+    hostile = t.cast("dict[str, t.Any]", found[audit_fleet.HOSTILE])
+    hostile["findings"] = [*hostile["findings"], evil]
+    found[audit_fleet.UNREACHABLE] = {"unreachable": True, "msg": "No route to host"}
+    found[audit_fleet.FAILING] = {"failed": True, "msg": f"No Python. {EVIL}"}
+    return found
+
+
+@pytest.fixture(scope="session")
+def report(tmp_path_factory: pytest.TempPathFactory) -> dict[str, t.Any]:
+    return report_of(results(tmp_path_factory.mktemp("trees")), "2026-03-01")
+
+
+@pytest.fixture(scope="session")
+def address(tmp_path_factory: pytest.TempPathFactory, report: dict[str, t.Any]) -> str:
+    path = tmp_path_factory.mktemp("page") / "gpufleet-audit.html"
+    path.write_text(page_of(report), encoding="utf-8")
+    return path.as_uri()
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[WebDriver]:
+    options = webdriver.ChromeOptions()
+    options.binary_location = shutil.which("chromium") or "chromium"
+    for argument in ("--headless=new", "--disable-dev-shm-usage", "--host-resolver-rules=MAP * ~NOTFOUND"):
+        options.add_argument(argument)
+    if os.geteuid() == 0:
+        # Chromium has no sandbox for root.
+        options.add_argument("--no-sandbox")
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    driver = webdriver.Chrome(options=options, service=Service(shutil.which("chromedriver")))
+    yield driver
+    driver.quit()
+
+
+def log_of(driver: WebDriver, kind: str) -> list[dict[str, t.Any]]:
+    """What the browser noted since this was asked last."""
+    entries: list[dict[str, t.Any]] = driver.get_log(kind)  # type: ignore[no-untyped-call]
+    return entries
+
+
+class Page:
+    """The page in the browser."""
+
+    def __init__(self, driver: WebDriver, address: str) -> None:
+        self.driver = driver
+        self.address = address
+        self._refused: list[str] = []
+
+    def open(self, address_hash: str = "", width: int = WIDE, script: bool = True, **media: str) -> None:
+        """Load it anew; ``media`` are features such as prefers_color_scheme, or the medium as ``medium``."""
+        self.driver.get("about:blank")
+        self._tell("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False)
+        features = [
+            {"name": name.replace("_", "-"), "value": value} for name, value in media.items() if name != "medium"
+        ]
+        self._tell("Emulation.setEmulatedMedia", media=media.get("medium", ""), features=features)
+        self._tell("Emulation.setScriptExecutionDisabled", value=not script)
+        self.driver.get(self.address + address_hash)
+
+    def _tell(self, command: str, **parameters: object) -> None:
+        self.driver.execute_cdp_cmd(command, parameters)
+
+    def all(self, selector: str) -> list[WebElement]:
+        return self.driver.find_elements(By.CSS_SELECTOR, selector)
+
+    def one(self, selector: str) -> WebElement:
+        return self.driver.find_element(By.CSS_SELECTOR, selector)
+
+    def run(self, script: str, *arguments: object) -> t.Any:
+        return self.driver.execute_script(script, *arguments)
+
+    def until(self, condition: t.Callable[[], object]) -> None:
+        WebDriverWait(self.driver, PATIENCE, 0.05).until(lambda _driver: condition())
+
+    def hosts(self) -> list[str]:
+        """The names of the hosts that are shown, in their order."""
+        names: list[str] = self.run(
+            "return [...document.querySelectorAll('.host:not([hidden]) .row th bdi')].map(item => item.textContent)"
+        )
+        return names
+
+    def open_hosts(self) -> list[str]:
+        names: list[str] = self.run(
+            "return [...document.querySelectorAll('.host:not([hidden])')]"
+            ".filter(host => host.querySelector('.details').getClientRects().length)"
+            ".map(host => host.querySelector('th bdi').textContent)"
+        )
+        return names
+
+    def row(self, name: str) -> WebElement:
+        found: WebElement = self.run(
+            "return [...document.querySelectorAll('.row')]"
+            ".find(row => row.querySelector('th bdi').textContent === arguments[0])",
+            name,
+        )
+        return found
+
+    def status(self) -> str:
+        return self.one("#status").text
+
+    def fragment(self) -> str:
+        return str(self.run("return location.hash"))
+
+    @property
+    def refused(self) -> list[str]:
+        """What the browser complained of since it was opened; whoever asks has expected it."""
+        self._refused += [str(entry["message"]) for entry in log_of(self.driver, "browser")]
+        return self._refused
+
+    def requests(self) -> list[str]:
+        """What the browser asked for, from whomever, since this was asked last."""
+        messages = [json.loads(entry["message"])["message"] for entry in log_of(self.driver, "performance")]
+        return [
+            message["params"]["request"]["url"]
+            for message in messages
+            if message["method"] == "Network.requestWillBeSent"
+        ]
+
+
+@pytest.fixture
+def page(browser: WebDriver, address: str) -> Iterator[Page]:
+    """The page, just opened; afterwards nothing ran that was not ours, and nothing was asked of anybody."""
+    for kind in ("browser", "performance"):
+        log_of(browser, kind)
+    opened = Page(browser, address)
+    opened.open()
+    yield opened
+    assert browser.title == TITLE
+    assert log_of(browser, "browser") == []
+    assert {url.partition("#")[0] for url in opened.requests() if not url.startswith("about:")} <= {address, "data:,"}

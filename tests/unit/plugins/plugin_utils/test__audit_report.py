@@ -1,0 +1,332 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import json
+import re
+import typing as t
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._audit_host import host_row
+from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._audit_page import page_of
+from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._audit_report import is_report, lines_of, report_of
+
+EMPTY: dict[str, t.Any] = {"engines": [], "toolkit": {}, "gpus": {}, "cdi": {}, "findings": []}
+TRACEBACK = 'Traceback (most recent call last):\n  File "x", line 1\nValueError: no\n'
+NAMES = st.sampled_from([
+    "engines", "toolkit", "gpus", "cdi", "findings", "unreachable", "failed", "msg", "module_stderr", "severity", "id",
+    "subject", "text", "advice", "engine", "flavor", "target", "version", "default_runtime", "devices", "healthy",
+    "mig_devices", "model", "files", "kind", "valid", "stale", "path", "packages", "programs", "open_cves", "name",
+    "gpu", "driver_version", "running",
+])  # fmt: skip
+ODD = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text()
+    | st.sampled_from(["critical", "nvidia.com/gpu"]),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(NAMES, inner, max_size=8),
+    max_leaves=30,
+)
+
+
+def finding(severity: str, name: str = "name", subject: str = "docker", advice: str = "Do it.") -> dict[str, str]:
+    return {"severity": severity, "id": name, "subject": subject, "text": "It is so.", "advice": advice}
+
+
+def host(*severities: str, **parts: t.Any) -> dict[str, t.Any]:
+    return {
+        **EMPTY,
+        "findings": [finding(severity, f"{severity}-{n}") for n, severity in enumerate(severities)],
+        **parts,
+    }
+
+
+def row(**parts: t.Any) -> dict[str, t.Any]:
+    return host_row("gpu-1", {**EMPTY, **parts})
+
+
+# -- the fleet -------------------------------------------------------------------------------------------------------
+
+
+def test_the_worst_host_comes_first() -> None:
+    results = {
+        "gpu-10": host(),
+        "gpu-2": host(),
+        "noted": host("note", "note"),
+        "warned": host("warning"),
+        "warned-twice": host("warning", "warning"),
+        "bad": host("critical"),
+        "bad-and-warned": host("critical", "warning"),
+        "gone": {"unreachable": True, "msg": "No route to host"},
+    }
+    hosts = [found["host"] for found in report_of(results)["hosts"]]
+    assert hosts == ["bad-and-warned", "bad", "gone", "warned-twice", "warned", "noted", "gpu-2", "gpu-10"]
+
+
+def test_totals_count_hosts_and_findings() -> None:
+    results = {
+        "a": host("critical", "warning", "warning", gpus={"devices": [{"healthy": False}, {"healthy": True}]}),
+        "b": host("note", toolkit={"open_cves": [{"name": "CVE-1"}]}, cdi={"files": []}),
+        "c": host(),
+        "d": {"failed": True, "msg": "no"},
+        "e": {"unreachable": True, "msg": "no"},
+    }
+    totals = report_of(results)["totals"]
+    assert totals["hosts"] == 5
+    assert (totals["unreachable"], totals["failed"]) == (1, 1)
+    assert totals["hosts_by_severity"] == {"critical": 3, "warning": 0, "note": 1, "none": 1}
+    assert totals["findings"] == {"critical": 3, "warning": 2, "note": 1}
+    assert (totals["gpus"], totals["unhealthy_gpus"], totals["hosts_with_open_cves"]) == (2, 1, 1)
+    assert totals["cdi"] == {"none": 1, "not read": 4}
+
+
+def test_findings_are_counted_by_host_at_their_worst() -> None:
+    results = {
+        "a": {**EMPTY, "findings": [finding("note", "x"), finding("note", "x", "crio"), finding("note", "y")]},
+        "b": {**EMPTY, "findings": [finding("warning", "x")]},
+        "c": {**EMPTY, "findings": [finding("note", "z"), finding("critical", "w")]},
+        "d": {**EMPTY, "findings": [finding("note", "z")]},
+    }
+    assert [tuple(found.values()) for found in report_of(results)["totals"]["by_finding"]] == [
+        ("w", "critical", 1),
+        ("x", "warning", 2),
+        ("z", "note", 2),
+        ("y", "note", 1),
+    ]
+
+
+def test_the_same_results_give_the_same_report() -> None:
+    results = {"b": host("note"), "a": host("note")}
+    assert json.dumps(report_of(results)) == json.dumps(report_of(dict(reversed(list(results.items())))))
+    assert report_of(results)["generated"] is None
+    assert report_of(results, "today")["generated"] == "today"
+
+
+def test_a_fleet_without_hosts() -> None:
+    report = report_of({})
+    assert report["hosts"] == []
+    assert lines_of(report, 5)[0].startswith("0 hosts: ")
+    assert "No host matches." in page_of(report)
+
+
+# -- one host --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("result", "state", "reason", "name"),
+    [
+        ({"unreachable": True, "msg": "No route to host"}, "unreachable", "No route to host", "host-unreachable"),
+        ({"unreachable": True}, "unreachable", "Ansible does not say why.", "host-unreachable"),
+        ({"failed": True, "msg": "host_root is relative."}, "failed", "host_root is relative.", "host-not-read"),
+        ({"failed": True}, "failed", "The module does not say why.", "host-not-read"),
+        (
+            {"failed": True, "msg": "MODULE FAILURE\nSee stdout", "module_stdout": "sh: python3: not found\r\n"},
+            "failed", "sh: python3: not found", "host-not-read",
+        ),
+        (
+            {"failed": True, "msg": "No JSON.", "module_stderr": "python3: not found\nmore\n"},
+            "failed", "No JSON. python3: not found", "host-not-read",
+        ),
+        ({"failed": True, "msg": "It broke.", "module_stderr": TRACEBACK}, "failed", "It broke. ValueError: no",
+         "host-not-read"),
+        # A name that is another one with each run.
+        ({"unreachable": True, "msg": "mkdir /x/ansible-tmp-1763.5-1-22"}, "unreachable", "mkdir /x/ansible-tmp",
+         "host-unreachable"),
+        (None, "failed", "There is no answer of this host.", "host-not-read"),
+        ("odd", "failed", "There is no answer of this host.", "host-not-read"),
+        ({"changed": False}, "failed", "There is no answer of this host.", "host-not-read"),
+    ],
+)  # fmt: skip
+def test_a_host_that_was_not_read(result: object, state: str, reason: str, name: str) -> None:
+    found = host_row("gone", result)
+    assert (found["state"], found["reason"], found["severity"]) == (state, reason, "critical")
+    assert [(one["id"], one["text"]) for one in found["findings"]] == [(name, reason)]
+    assert found["counts"] == {"critical": 1, "warning": 0, "note": 0}
+    assert (found["driver"], found["engines"], found["cdi"]["state"]) == (None, [], None)
+    assert found["toolkit"]["installed"] is None
+
+
+def test_what_a_failing_host_told_before_does_not_count() -> None:
+    found = host_row("a", {**host("note", gpus={"driver_version": "580.1"}), "failed": True, "msg": "no"})
+    assert found["driver"] is None
+    assert [one["id"] for one in found["findings"]] == ["host-not-read"]
+
+
+def test_a_host_with_nothing_to_say() -> None:
+    found = host_row("gpu-1", EMPTY)
+    assert (found["state"], found["reason"], found["severity"]) == ("ok", None, None)
+    assert found["counts"] == {"critical": 0, "warning": 0, "note": 0}
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [
+        ([finding("note"), finding("critical"), finding("warning")], ["critical", "warning", "note"]),
+        ([finding("note"), finding("note")], ["note"]),
+        # It must not pass unseen.
+        ([finding("fatal")], ["warning"]),
+        ([{"text": "It is so."}], ["warning"]),
+        ([{"severity": ["critical"]}], ["warning"]),
+        ([None, 5, "critical", []], []),
+        ("critical", []),
+        (None, []),
+    ],
+)
+def test_findings(told: object, expected: list[str]) -> None:
+    found = row(findings=told)
+    assert [one["severity"] for one in found["findings"]] == expected
+    assert found["severity"] == (expected[0] if expected else None)
+
+
+def test_a_finding_says_something_whatever_it_lacks() -> None:
+    (found,) = row(findings=[{"severity": "note"}])["findings"]
+    assert found == {
+        "severity": "note", "id": "unnamed", "subject": "host", "text": "It says nothing more.", "advice": "",
+    }  # fmt: skip
+
+
+def test_a_text_without_an_end_is_cut() -> None:
+    (found,) = row(findings=[{**finding("note"), "text": "x" * 100_000}])["findings"]
+    assert len(found["text"]) == 2001
+
+
+@pytest.mark.parametrize(
+    ("gpus", "toolkit", "expected"),
+    [
+        ({"driver_version": "580.1"}, {"gpu": {"driver_version": "1"}}, "580.1"),
+        ({"driver_version": None}, {"gpu": {"driver_version": "570.2"}}, "570.2"),
+        ({}, {}, None),
+        ({"driver_version": True}, {"gpu": None}, None),
+    ],
+)
+def test_driver(gpus: object, toolkit: object, expected: str | None) -> None:
+    assert row(gpus=gpus, toolkit=toolkit)["driver"] == expected
+
+
+@pytest.mark.parametrize(
+    ("gpus", "toolkit", "expected"),
+    [
+        ({}, {}, (None, None, {}, 0)),
+        (None, {"gpu": {"present": False}}, (False, None, {}, 0)),
+        ({"devices": []}, {"gpu": {"present": True}}, (True, 0, {}, 0)),
+        ({"devices": [{"model": "B"}, {"model": "A"}, {"model": "B", "healthy": True}]}, {},
+         (True, 3, {"A": 1, "B": 2}, 0)),
+        ({"devices": [{"healthy": False}, {"mig_devices": [{"healthy": True}, {"healthy": False}]}]}, {},
+         (True, 2, {"unknown": 2}, 2)),
+        ({"devices": [None, 4]}, {"gpu": []}, (None, 0, {}, 0)),
+    ],
+)  # fmt: skip
+def test_gpus(gpus: object, toolkit: object, expected: tuple[object, ...]) -> None:
+    assert tuple(row(gpus=gpus, toolkit=toolkit)["gpus"].values()) == expected
+
+
+@pytest.mark.parametrize(
+    ("toolkit", "expected"),
+    [
+        (None, (None, [], None, None)),
+        ({"version": "1.19.1", "open_cves": []}, ("1.19.1", ["1.19.1"], True, [])),
+        ({"version": None, "packages": {}, "programs": {}, "open_cves": []}, (None, [], False, [])),
+        (
+            {
+                "packages": {"a": {"version": "1.19.1-1"}, "b": {"version": "1.17.8-1.el9"}},
+                "programs": {"c": {"version": "1.19.1"}, "d": {"version": None}},
+                "open_cves": [{"name": "CVE-1"}, {"name": None}, "CVE-2", {"name": "CVE-3"}],
+            },
+            (None, ["1.17.8", "1.19.1"], True, ["CVE-1", "CVE-3"]),
+        ),
+        ({"packages": [1], "programs": "x", "open_cves": None, "gpu": {}}, (None, [], False, None)),
+    ],
+)
+def test_toolkit(toolkit: object, expected: tuple[object, ...]) -> None:
+    assert tuple(row(toolkit=toolkit)["toolkit"].values()) == expected
+
+
+def test_engines() -> None:
+    told = [
+        {"engine": "docker", "flavor": "rootless", "user": "alice", "target": "docker/rootless/alice",
+         "version": "28.5", "installed": True, "running": False, "default_runtime": "nvidia", "restart_required": True},
+        {"engine": "crio", "unfinished_restart": True},
+        {"engine": "podman", "restart_required": None, "running": "yes"},
+        "odd",
+    ]  # fmt: skip
+    alice, crio, podman = row(engines=told)["engines"]
+    assert alice == {
+        "engine": "docker", "flavor": "rootless", "user": "alice", "target": "docker/rootless/alice", "version": "28.5",
+        "installed": True, "running": False, "default_runtime": "nvidia", "restart_pending": True,
+    }  # fmt: skip
+    assert (crio["target"], crio["restart_pending"], crio["running"]) == ("crio", True, None)
+    assert (podman["restart_pending"], podman["running"]) == (False, None)
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        (None, None),
+        ([], "none"),
+        ([{"kind": "example.com/net", "valid": False}], "none"),
+        ([{"kind": "nvidia.com/gpu", "valid": True, "stale": False}], "fresh"),
+        ([{"kind": "nvidia.com/gpu", "valid": True, "stale": True}], "stale"),
+        ([{"kind": "nvidia.com/gpu", "valid": None}], "unknown"),
+        ([{"kind": "nvidia.com/gpu", "valid": "yes"}], "unknown"),
+        ([{"kind": None, "valid": False}], "invalid"),
+        ([{"kind": "nvidia.com/gpu", "valid": True}, {"kind": "nvidia.com/x", "valid": None}], "unknown"),
+        ([{"kind": "nvidia.com/gpu", "valid": None}, {"kind": "nvidia.com/x", "valid": True, "stale": True}], "stale"),
+        ([{"kind": "nvidia.com/gpu", "valid": True, "stale": True}, {"kind": None, "valid": False}], "invalid"),
+    ],
+)
+def test_cdi(files: object, expected: str | None) -> None:
+    assert row(cdi={"files": files})["cdi"]["state"] == expected
+
+
+@given(st.dictionaries(st.text(), ODD, max_size=3))
+def test_nothing_that_hosts_tell_breaks_anything(results: dict[str, object]) -> None:
+    report = report_of(results)
+    json.dumps(report)
+    assert is_report(report)
+    for line in lines_of(report, 100):
+        assert not re.search(r"[\x00-\x1f\x7f-\x9f]", line)
+    page_of(report).encode()
+
+
+# -- lines -----------------------------------------------------------------------------------------------------------
+
+
+def test_lines_tell_the_worst_first_over_all_hosts() -> None:
+    results = {
+        "a": host("critical", "note"),
+        "long-name": host("warning"),
+        "c": {"unreachable": True, "msg": "No route"},
+    }
+    assert lines_of(report_of(results), 10) == [
+        "3 hosts: 2 critical, 1 with warnings, 0 with notes, 0 without findings (1 unreachable).",
+        "4 findings: 2 critical, 1 warning, 1 note.",
+        "critical  a          docker: It is so. -> Do it.",
+        "critical  c          host: No route -> Make it reachable for Ansible, or leave it out of the play.",
+        "warning   long-name  docker: It is so. -> Do it.",
+        "note      a          docker: It is so. -> Do it.",
+    ]
+
+
+@pytest.mark.parametrize(("limit", "told"), [(0, 0), (1, 1), (2, 2), (3, 3), (9, 3)])
+def test_lines_have_an_end(limit: int, told: int) -> None:
+    lines = lines_of(report_of({"a": host("critical", "warning", "note")}), limit)[2:]
+    assert [line.split()[0] for line in lines] == ["critical", "warning", "note"][:told] + ["and"] * (told < 3)
+    if told < 3:
+        assert lines[-1] == f"and {3 - told} more."
+
+
+def test_lines_obey_nobody() -> None:
+    results = {"a\x1b[2J": {**EMPTY, "findings": [{**finding("note", advice=""), "text": "x\n\u2028critical \u202eb"}]}}
+    assert lines_of(report_of(results), 5)[2] == "note      a\\x1b[2J  docker: x critical \\u202eb"
+
+
+@pytest.mark.parametrize("value", [None, [], {}, {"schema": 1}, {"schema": 2, "hosts": [], "totals": {"hosts": 0}}])
+def test_what_is_no_report(value: object) -> None:
+    assert not is_report(value)
