@@ -79,8 +79,8 @@ def resolve_target(
         found = [target for target in found if target.load().inspect(host).binary is not None] or found
     if len(found) > 1:
         raise GpufleetError(
-            f"This host has more than one {engine}: {', '.join(map(str, found))}. Say which of them is meant: behind the"
-            " first slash stands the flavor, and behind the second one the user or the service."
+            f"This host has more than one {engine}: {', '.join(map(str, found))}. Say which of them is meant: behind"
+            " the first slash stands the flavor, and behind the second one the user or the service."
         )
     if len(found) == 1:
         return found[0]

@@ -11,14 +11,13 @@ import typing as t
 
 import pytest
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils import _container_info, _shipped, _targets
+from ansible_collections.gpufleet.nvidia.plugins.module_utils import _container_info, _engine_info, _shipped
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._container_info import describe_host
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine_docker import DOCKER
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import FLAVORS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._planning import Options
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import STATE_DIR
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._runtime_configuration import RuntimeConfiguration
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._runtime_set import RuntimeRequest
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._targets import Target
 from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.fake_docker import (
     PID,
     SOCKET,
@@ -33,8 +32,7 @@ NVIDIA = "/usr/bin/nvidia-container-runtime"
 
 @pytest.fixture
 def docker(monkeypatch: pytest.MonkeyPatch) -> t.Iterator[FakeDocker]:
-    row = FLAVORS["docker", "system"]
-    monkeypatch.setattr(_targets, "FLAVORS", {("docker", "system"): row._replace(load=lambda _instance: DOCKER)})
+    monkeypatch.setattr(_engine_info, "targets_on", lambda _host: [Target("docker")])
     with docker_host() as made:
         yield made
 

@@ -266,8 +266,9 @@ def test_one_plan_with_and_without_ours_is_in_agreement(made: Made) -> None:
     by_path = {file.path: file for file in plan.files}
     assert by_path[DROP_IN].before == snapshot().encode()
     assert by_path[MAIN].before == main_file().encode()
-    assert by_path[DROP_IN].purged is not None
-    assert by_path[DROP_IN].purged.original is None
+    purged = by_path[DROP_IN].purged
+    assert purged is not None
+    assert purged.original is None
 
 
 def test_a_purge_of_nothing_is_the_plan_itself(made: Made) -> None:

@@ -10,6 +10,7 @@ import typing as t
 
 import pytest
 
+from ansible_collections.gpufleet.nvidia.plugins.module_utils import _owners_look
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._containerd_files import ContainerdFiles
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import HostError, MissingPackageError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._findings_words import Described

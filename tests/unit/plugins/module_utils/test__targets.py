@@ -96,7 +96,7 @@ def test_our_own_records_are_a_trace(tmp_path: Path) -> None:
         (["etc/k0s/"], {}, "containerd/k0s"),
         (["usr/bin/containerd", "etc/k0s/"], {"flavor": "k0s"}, "containerd/k0s"),
         (["usr/bin/containerd", "etc/k0s/"], {"flavor": "system"}, "containerd"),
-        (["etc/containerd/", "var/lib/k0s/bin/containerd"], {}, "containerd/k0s"),
+        (["etc/containerd/", "usr/local/bin/k0s", "etc/k0s/"], {}, "containerd/k0s"),
         ([], {"flavor": "k3s"}, "containerd/k3s"),
         (["usr/bin/containerd", f"etc/systemd/system/{SECOND}"], {"service": SECOND}, f"containerd/system/{SECOND}"),
         (["usr/bin/containerd"], {"service": "containerd-gpu"}, f"containerd/system/{SECOND}"),
@@ -117,7 +117,7 @@ def test_which_one_is_meant(tmp_path: Path, marks: list[str], words: dict[str, s
     ("marks", "words", "complaint"),
     [
         (
-            ["usr/bin/containerd", "var/lib/k0s/bin/containerd"],
+            ["usr/bin/containerd", "usr/local/bin/k0s", "etc/k0s/"],
             {},
             "more than one containerd: containerd, containerd/k0s",
         ),
