@@ -206,10 +206,12 @@ class ContainerdPlanner:
         for name in (self.main.path, *self.context.recorded):
             edit = self.files.edit(name)
             for root in CRI_TABLE.values():
+                # Beside our table a name is a copy, which counts less.
+                legacy = kept_legacy(edit, root) if path == DEFAULT else None
+                if legacy is not None:
+                    return legacy
                 if edit.owns(root + path):
                     return edit.document.value(*root, *path)
-                if path == DEFAULT and kept_legacy(edit, root) is not None:
-                    return kept_legacy(edit, root)
         return None
 
     # -- absent --------------------------------------------------------------------------------------------------

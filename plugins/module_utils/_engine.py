@@ -40,6 +40,7 @@ class Installation(t.NamedTuple):
 
     ``config_path`` is the file that its unit really uses, ``flags`` the unit's command line behind the program,
     ``pid`` the daemon's process (None while it does not run), ``user`` whose systemd has the unit (None: the system's).
+    ``binary`` is what may be run to ask it; ``there`` says whether the engine is there (None: as ``binary`` says).
     """
 
     binary: str | None
@@ -49,6 +50,12 @@ class Installation(t.NamedTuple):
     config_path: str
     pid: int | None = None
     user: Account | None = None
+    there: bool | None = None
+
+    @property
+    def installed(self) -> bool:
+        """Whether the engine is there, be it one whose program is not run by root."""
+        return self.binary is not None if self.there is None else self.there
 
     def doubts(self) -> list[str]:
         """Why what is known of it may not be all."""
@@ -294,5 +301,5 @@ class Engine(t.Protocol):
 
 def parse_version(text: str) -> tuple[int, ...] | None:
     """The leading dotted number in ``text`` (``20.10.24+dfsg1`` is 20.10.24), None where there is none."""
-    match = re.match(r"\s*v?([0-9]+(?:\.[0-9]+)*)", text)
+    match = re.match(r"\s*v?([0-9]{1,9}(?:\.[0-9]{1,9})*)", text)
     return tuple(int(part) for part in match.group(1).split(".")) if match else None

@@ -24,7 +24,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import (
     LiveState,
     Trial,
 )
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import SYSTEM
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import SYSTEM, UNIT_KEY
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_files import HostFiles
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._processes import outdated
@@ -228,7 +228,17 @@ class ContainerdOfUnit(Containerd):
 
     def __init__(self, service: str) -> None:
         self.service = service
-        self.key = f"unit-{service}"
+        self.key = f"{UNIT_KEY}{service}"
+
+    def inspect(self, host: HostRoot, service: str | None = None) -> Installation:
+        """Without its unit only what was recorded tells its file: the usual one is the system's own."""
+        installation = super().inspect(host, service)
+        if installation.unit is not None:
+            return installation
+        mains = [record.main for record in load_records(host, self.key) if record.main]
+        if not mains:
+            raise GpufleetError(f"There is no unit {self.service} on this host. Correct service, or leave it out.")
+        return installation._replace(binary=None, config_path=mains[0])
 
     def present(self, request: RuntimeRequest, context: Context) -> EnginePlan:
         """The drop-in of the system's own is for that one."""

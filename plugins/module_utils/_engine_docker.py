@@ -142,7 +142,7 @@ class Docker:
             default_runtime=str(info.get("DefaultRuntime", "")),
             cdi=None if "CDISpecDirs" not in info else bool(directories),
             live_restore=bool(info.get("LiveRestoreEnabled")),
-            running_containers=int(info.get("ContainersRunning") or 0),
+            running_containers=_number(info.get("ContainersRunning")),
         )
 
     def ailment(
@@ -219,6 +219,11 @@ class Docker:
 
     def validator_missing(self, output: str) -> bool:
         return "unknown flag: --validate" in output
+
+
+def _number(value: t.Any) -> int:
+    """A count, whatever the daemon of a user says."""
+    return value if isinstance(value, int) and not isinstance(value, bool) else 0
 
 
 def _name_of(container: t.Mapping[str, t.Any]) -> str:

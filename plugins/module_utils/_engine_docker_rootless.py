@@ -19,6 +19,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine_docker imp
     socket_in,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._rootless import (
+    KEY,
     Account,
     account_of,
     check_own,
@@ -67,7 +68,7 @@ class RootlessDocker(Docker):
 
     def __init__(self, user: str) -> None:
         self.user = user
-        self.key = f"rootless-{user}"
+        self.key = f"{KEY}{user}"
         self.config_path = f"~{user}/.config/docker/daemon.json"
         self._seen: tuple[HostRoot, Account] | None = None
 
@@ -88,14 +89,18 @@ class RootlessDocker(Docker):
         settings = settings_in(host, config_path)
         socket = f"{runtime_dir}/docker.sock"
         pid_files = [*setting_values(unit, settings, "pidfile", "--pidfile", "-p"), f"{runtime_dir}/docker.pid"]
+        pid = user_process(host, account, unit, PROGRAM, pid_files)
+        theirs = _their_program(host, unit, environment)
         return Installation(
-            binary=_binary(host, unit, environment),
+            binary=_binary(host, theirs),
             unit=unit,
             service=service,
             socket=socket_in(setting_values(unit, settings, "hosts", "--host", "-H"), socket) or socket,
             config_path=config_path,
-            pid=user_process(host, account, unit, PROGRAM, pid_files),
+            pid=pid,
             user=account,
+            # A dockerd in the home is there too, though root does not run it; the system's alone is nobody's own.
+            there=pid is not None or (unit is not None and theirs is not None),
         )
 
     def _ask(self, host: HostRoot, installation: Installation, request: str) -> t.Any:
@@ -135,10 +140,16 @@ class RootlessDocker(Docker):
         return super().trial(binary, folder, files, context._replace(unit=None))
 
 
-def _binary(host: HostRoot, unit: Unit | None, environment: t.Mapping[str, str]) -> str | None:
-    """The dockerd that dockerd-rootless.sh finds, unless the user could exchange it: root would run that."""
+def _their_program(host: HostRoot, unit: Unit | None, environment: t.Mapping[str, str]) -> str | None:
+    """The dockerd that dockerd-rootless.sh finds.  Root must not run it: a user says here which it is."""
     folders = environment.get("PATH", "").split(":")
     if unit is not None and unit.arguments:
         folders.append(posixpath.dirname(unit.arguments[0]))
     names = [environment.get("DOCKERD", ""), *(f"{folder}/{PROGRAM}" for folder in folders)]
-    return trusted_program(host, [*(name for name in names if name.startswith("/")), PROGRAM])
+    return host.find_executable([*(name for name in names if name.startswith("/")), PROGRAM])
+
+
+def _binary(host: HostRoot, theirs: str | None) -> str | None:
+    """The system's dockerd, unless the user has another one, of which it would know nothing."""
+    program = trusted_program(host, PROGRAM)
+    return program if program is not None and theirs is not None and host.same_program(program, theirs) else None

@@ -79,6 +79,8 @@ class _Look:
             if isinstance(error, MissingPackageError):
                 self.needed = self.needed or error.details.get("needed")
             self._problems.append(str(error))
+        except Exception as error:  # noqa: BLE001 - a user's own daemon and files may say anything
+            self._problems.append(f"{self._target} cannot be understood ({type(error).__name__}). Look at its files.")
 
     def _installed(self) -> dict[str, t.Any]:
         engine, host = self._engine, self._host
@@ -89,7 +91,7 @@ class _Look:
             self._problems.append(f"{engine.name} runs but does not answer on {installation.socket}.")
         version = (live.version if live is not None else None) or ask_version(engine, installation, host, self._run)
         found: dict[str, t.Any] = {
-            "installed": installation.binary is not None,
+            "installed": installation.installed,
             "binary": installation.binary,
             "version": version,
             "running": installation.pid is not None,

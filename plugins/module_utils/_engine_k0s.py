@@ -10,7 +10,7 @@ import posixpath
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._containerd_plan import configured_state
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import Installation, Trial
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import Installation, Trial, parse_version
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine_containerd import Containerd
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_files import HostFiles
@@ -31,6 +31,7 @@ if t.TYPE_CHECKING:
         ConfiguredState,
         Context,
         EnginePlan,
+        LiveState,
         PlannedFile,
     )
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
@@ -48,6 +49,7 @@ class K0s(Containerd):
     """k0s' containerd is a child of k0s in the unit of that; ``binary`` is k0s, which unpacks it when it starts.
 
     k0s 1.27.1 and newer restart it by themselves a few seconds after a drop-in changed, by the signal that ends it.
+    Its versions are those of k0s; that of the containerd that ``live`` met last decides how drop-ins are written.
     """
 
     flavor = "k0s"
@@ -56,6 +58,7 @@ class K0s(Containerd):
     drop_in_path: str | None = DROP_IN
     service = SERVICES[0]
     socket = "/run/k0s/containerd.sock"
+    running: tuple[int, ...] | None = None
 
     def inspect(self, host: HostRoot, service: str | None = None) -> Installation:
         name = unit_name(service) if service else service_of(host, SERVICES, _PROGRAM, self.program)
@@ -70,6 +73,11 @@ class K0s(Containerd):
             pid=process_of(host, unit, self.program),
         )
 
+    def live(self, host: HostRoot, installation: Installation) -> LiveState | None:
+        said = super().live(host, installation)
+        self.running = parse_version(said.version) if said is not None else None
+        return said._replace(version="") if said is not None else None
+
     def _paths(self, host: HostRoot, installation: Installation) -> list[str]:
         try:
             files = K0sFiles(HostFiles(host, self.key), host.resolve(installation.config_path), None)
@@ -81,16 +89,16 @@ class K0s(Containerd):
     # -- plans ---------------------------------------------------------------------------------------------------
 
     def present(self, request: RuntimeRequest, context: Context) -> EnginePlan:
-        return K0sPlanner(context).present(request)
+        return K0sPlanner(context, self.running).present(request)
 
     def absent(self, context: Context) -> EnginePlan:
-        return K0sPlanner(context).absent()
+        return K0sPlanner(context, self.running).absent()
 
     def configured(self, context: Context) -> ConfiguredState:
-        return configured_state(_files(context))
+        return configured_state(self._files(context))
 
     def knows(self, runtime: str, state: ConfiguredState, version: tuple[int, ...] | None) -> bool:
-        return super().knows(runtime, state, containerd_of(version))
+        return super().knows(runtime, state, containerd_of(version, self.running))
 
     # -- the program ---------------------------------------------------------------------------------------------
 
@@ -103,8 +111,8 @@ class K0s(Containerd):
         from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_trial import overlay_of  # noqa: PLC0415
 
         texts = {
-            "after.toml": _merged_text(_files(context, overlay_of(files))),
-            "before.toml": _merged_text(_files(context)),
+            "after.toml": _merged_text(self._files(context, overlay_of(files))),
+            "before.toml": _merged_text(self._files(context)),
         }
         program = posixpath.join(_data_dir(context.unit), "bin", self.program)
         after, before = ([program, "--config", f"{folder}/{name}", "config", "dump"] for name in texts)
@@ -114,9 +122,8 @@ class K0s(Containerd):
         """k0s that never started has not unpacked its containerd."""
         return any(words in output for words in _NOT_STARTED)
 
-
-def _files(context: Context, overlay: t.Any = None) -> K0sFiles:
-    return K0sFiles(context.files, context.path, containerd_of(context.version), overlay)
+    def _files(self, context: Context, overlay: t.Any = None) -> K0sFiles:
+        return K0sFiles(context.files, context.path, containerd_of(context.version, self.running), overlay)
 
 
 def _merged_text(files: K0sFiles) -> bytes:

@@ -7,18 +7,24 @@
 
 from __future__ import annotations
 
+import posixpath
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd_units import UNIT_FOLDERS
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import STATE_DIR, load_readable_records
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd_units import UNIT_FOLDERS, load_unit
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import Engine
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd_units import Unit
 
 # Whichever the host has.
 AUTO = "auto"
 # The engine as the operating system's packages bring it.
 SYSTEM = "system"
+# In whose names records of units beside the usual ones are kept.
+UNIT_KEY = "unit-"
+_SYSTEM_CONTAINERD_FILE = "/etc/containerd/config.toml"
 
 
 class Flavor(t.NamedTuple):
@@ -118,26 +124,45 @@ def _podman(_instance: str) -> Engine:
 
 
 def _containerd_units(host: HostRoot) -> list[str]:
-    """Other units of a containerd, by their names: every file of every unit is too much to read."""
+    """Other units of a containerd, by their names: every file of every unit is too much to read.
+
+    Units that are gone count while there are records of theirs.
+    """
     names = {
         name
         for folder in UNIT_FOLDERS
         for name in host.readable_entries(folder)
-        if "containerd" in name and name.endswith(".service") and name not in _KNOWN_UNITS
+        if "containerd" in name and name.endswith(".service") and name not in _KNOWN_UNITS and "@" not in name
     }
+    recorded = _recorded_units(host)
     if not names:
-        return []
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd_units import load_unit  # noqa: PLC0415
-
+        return recorded
     units = {name: load_unit(host, name, "containerd") for name in sorted(names)}
-    return [name for name, unit in units.items() if unit is not None and unit.arguments]
+    found = [name for name, unit in units.items() if unit is not None and _has_own_file(host, unit)]
+    return [*found, *(name for name in recorded if name not in found)]
+
+
+def _has_own_file(host: HostRoot, unit: Unit) -> bool:
+    """Whether it starts a containerd with a file of its own, under no other unit's name: else it is that one."""
+    named = unit.flag_values("--config", "-c")
+    alias = posixpath.basename(host.resolve(unit.path)) != unit.name
+    return bool(unit.arguments) and bool(named) and not alias and named[-1] != _SYSTEM_CONTAINERD_FILE
+
+
+def _recorded_units(host: HostRoot) -> list[str]:
+    entries = [name for name in host.readable_entries(STATE_DIR) if name.startswith(UNIT_KEY)]
+    if not entries:
+        return []
+    owners = {record.engine for record in load_readable_records(host)}
+    return sorted(owner[len(UNIT_KEY) :] for owner in owners if owner.startswith(UNIT_KEY))
 
 
 _SNAP_DOCKER_UNIT, _MICROK8S_UNIT = "snap.docker.dockerd.service", "snap.microk8s.daemon-containerd.service"
 _KNOWN_UNITS = ("containerd.service", _MICROK8S_UNIT)
 
 _ROWS = (
-    Flavor("docker", SYSTEM, _docker, "docker", ("docker", "dockerd"), ("/etc/docker",), ("docker.service",)),
+    # The package podman-docker brings a program docker, too.
+    Flavor("docker", SYSTEM, _docker, "docker", ("dockerd",), ("/etc/docker",), ("docker.service",)),
     Flavor("docker", "snap", _docker_snap, "docker_snap", paths=("/var/snap/docker",), services=(_SNAP_DOCKER_UNIT,)),
     Flavor("docker", "rootless", _docker_rootless, "", instances=_rootless_users, by_user=True),
     Flavor(

@@ -41,7 +41,7 @@ RULES: tuple[Rule, ...] = (
     *_findings_cdi.RULES,
     *_findings_engines.RULES,
 )
-HOST_RULES: tuple[HostRule, ...] = _findings_engines.HOST_RULES
+HOST_RULES: tuple[HostRule, ...] = (*_findings_cdi.HOST_RULES, *_findings_engines.HOST_RULES)
 _REPORT = "Correct what the sentence names."
 
 

@@ -12,7 +12,8 @@ import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_engines import ENGINES, CdiEngine, engines_for
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_rules import version_number
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import parse_version
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, HostError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._findings_words import (
     CRITICAL,
     NOTE,
@@ -26,7 +27,11 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._findings_words im
     text,
     texts,
 )
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_files import HostFiles
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._podman_files import DROP_IN, ContainersConf
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._podman_plan import HONOURED_SINCE
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_document import TomlDocument
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import GPU_KIND
 
 _WRITE = "Write it again with nvidia_cdi_spec."
@@ -96,7 +101,7 @@ def _grouped(by_name: t.Any) -> dict[tuple[str, ...], list[str]]:
 
 
 def unread_by_engines(described: Described) -> t.Iterator[Finding]:
-    """GPUs that an engine does not find, as its release reads CDI; its own configuration is not looked at."""
+    """GPUs that an engine does not find, as its release reads CDI."""
     sources = set(described.devices().values())
     for engine, reader in _readers(described):
         if not reader.reads:
@@ -105,15 +110,48 @@ def unread_by_engines(described: Described) -> t.Iterator[Finding]:
                 yield Finding(NOTE, "cdi-not-read", target_of(engine), said, "Use a newer one, or its runtime nvidia.")
             continue
         yield from _too_new(described, engine, reader)
-        if sources and not any(posixpath.dirname(path) in reader.folders for path in sources):
-            yield Finding(
-                CRITICAL,
-                "cdi-folder-not-read",
-                target_of(engine),
-                f"{reader} reads specifications in {' and '.join(reader.folders)} only, unless it is configured"
-                f" otherwise, and the GPUs are in {listed(sorted(sources))}.",
-                "Write the specification where this engine reads it, with nvidia_cdi_spec.",
-            )
+
+
+def in_unread_folders(described: Described, host: HostRoot) -> t.Iterator[Finding]:
+    """GPUs in folders that an engine does not look in.  Of Podman its own configuration is read too."""
+    sources = set(described.devices().values())
+    folders = {_real(host, posixpath.dirname(path)) for path in sources}
+    for engine, reader in _readers(described):
+        configured = _configured_folders(host, reader) if reader.name == "podman" else None
+        read = reader.folders if configured is None else configured
+        if not reader.reads or not sources or folders & {_real(host, folder) for folder in read}:
+            continue
+        unless = ", unless its own configuration names the folder" if configured is None else ""
+        yield Finding(
+            WARNING if configured is None else CRITICAL,
+            "cdi-folder-not-read",
+            target_of(engine),
+            f"{reader} reads specifications in {' and '.join(read) or 'no folder'} only{unless}, and the GPUs are in"
+            f" {listed(sorted(sources))}.",
+            "Write the specification where this engine reads it, with nvidia_cdi_spec.",
+        )
+
+
+def _configured_folders(host: HostRoot, reader: CdiEngine) -> tuple[str, ...] | None:
+    """The folders in which this Podman looks for specifications for root, None where its files cannot tell."""
+    version = parse_version(reader.version or "")
+    if version is None or version < HONOURED_SINCE:
+        return reader.folders
+    files = HostFiles(host, reader.name)
+    try:
+        ours = TomlDocument.from_bytes(DROP_IN, files.read(DROP_IN) or b"")
+        return ContainersConf(files, version, reader.folders, ours).reading().folders
+    except GpufleetError:
+        return None
+
+
+def _real(host: HostRoot, folder: str) -> str:
+    """The folder without links; /var/run is /run on every host, even where nothing has made the link yet."""
+    try:
+        real = host.resolve(folder)
+    except HostError:
+        real = folder
+    return real[len("/var") :] if f"{real}/".startswith("/var/run/") else real
 
 
 def _too_new(described: Described, engine: t.Mapping[str, t.Any], reader: CdiEngine) -> t.Iterator[Finding]:
@@ -236,3 +274,4 @@ RULES = (
     refresh_service,
     refresh_elsewhere,
 )
+HOST_RULES = (in_unread_folders,)

@@ -19,6 +19,8 @@ _MAGIC = re.compile(r"[*?[]")
 
 # As in the Linux kernel (path_resolution(7)).
 _MAX_LINKS = 40
+# Bytes of a file.  One that a user has made may be of any size, and cost nothing to make.
+_MOST = 64 << 20
 
 # The search path that systemd gives a service (systemd.exec(5)), in which an engine finds a bare runtime name.
 SERVICE_PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
@@ -63,8 +65,10 @@ class HostRoot(t.NamedTuple):
     def resolve(self, path: str, last: bool = True) -> str:
         """``path`` with every link resolved inside the root (``last``: the final component too).
 
-        Missing components are kept as they are.  Raises HostError on a loop of links.
+        Missing components are kept as they are.  Raises HostError on a loop of links, and for what is no path at all.
         """
+        if not _is_path(path):
+            raise HostError(f"{path!r} is no path: it has a character that no name can have. Correct where it stands.")
         pending = [part for part in path.split("/") if part]
         done: list[str] = []
         links = 0
@@ -99,11 +103,14 @@ class HostRoot(t.NamedTuple):
             if not stat.S_ISREG(os.stat(outer).st_mode):
                 raise HostError(f"{path} is not a regular file. Move it away, or name another configuration file.")
             with open(outer, "rb") as stream:
-                return stream.read()
+                content = stream.read(_MOST + 1)
         except FileNotFoundError:
             return None
         except OSError as error:
             raise HostError(f"{path} cannot be read: {error.strerror}. {_advice(error)}") from error
+        if len(content) > _MOST:
+            raise HostError(f"{path} is larger than {_MOST >> 20} MiB, which no file of settings is. Move it away.")
+        return content
 
     def read_text(self, path: str) -> str:
         """The text of a file that matters only where it can be read (a unit, /proc); else the empty string."""
@@ -215,6 +222,14 @@ class HostRoot(t.NamedTuple):
 
     def _glue(self, path: str) -> str:
         return path if self.root == "/" else self.root + path
+
+
+def _is_path(text: str) -> bool:
+    """Whether a file could have this name; a configuration may hold any text."""
+    try:
+        return b"\0" not in os.fsencode(text)
+    except UnicodeEncodeError:
+        return False
 
 
 def _advice(error: OSError) -> str:

@@ -50,13 +50,16 @@ def is_release(version: Version | None) -> bool:
     return version is not None and _NO_CONTAINERD <= version < CONTAINERD_2
 
 
-def containerd_of(version: Version | None) -> Version | None:
+def containerd_of(version: Version | None, running: Version | None = None) -> Version | None:
     """The version of containerd that comes with a release of k0s, as far as it matters.
 
-    That of a containerd is its own: one that runs reads what is written, to whatever release k0s was brought since.
+    That of a containerd is its own.  One that is ``running`` reads what is written, to whatever release k0s was brought
+    since.
     """
-    if version is None or not is_release(version):
+    if version is not None and not is_release(version):
         return version
+    if running is not None or version is None:
+        return running
     if version >= CONTAINERD_2_SINCE:
         return CONTAINERD_2
     return CONTAINERD_SINCE if version >= READS_SINCE else (1, 6)

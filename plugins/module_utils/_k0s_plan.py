@@ -42,9 +42,10 @@ class K0sPlanner(ContainerdPlanner):
     reads = K0sFiles
     drop_in = DROP_IN
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, running: tuple[int, ...] | None = None) -> None:
+        """``running`` is the version of the containerd that runs now."""
         self.release = context.version if is_release(context.version) else None
-        super().__init__(context._replace(version=containerd_of(context.version)))
+        super().__init__(context._replace(version=containerd_of(context.version, running)))
 
     def present(self, request: RuntimeRequest) -> EnginePlan:
         self._check(request)
@@ -84,7 +85,8 @@ class K0sPlanner(ContainerdPlanner):
         """Raises GpufleetError for a k0s that reads no drop-ins, or not as they are needed."""
         version = self.context.version
         if version is not None and version < CONTAINERD_SINCE:
-            name = f"k0s {_dotted(self.release)}" if self.release else f"A k0s with containerd {_dotted(version)}"
+            known = self.release is not None and self.release < READS_SINCE
+            name = f"k0s {_dotted(self.release or ())}" if known else f"A k0s with containerd {_dotted(version)}"
             raise GpufleetError(
                 f"{name} reads no {DROP_INS}, which begins with k0s {_dotted(READS_SINCE)}. Upgrade k0s, then run this"
                 " again."

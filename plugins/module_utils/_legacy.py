@@ -19,7 +19,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import (
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_files import HostFiles
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._legacy_files import CLEANERS, Leftover, Sweep
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import digest
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import digest, record_path
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._targets import Target
 
 if t.TYPE_CHECKING:
@@ -84,10 +84,14 @@ class Purge:
         wanted = () if request is None else tuple(request.runtimes())
         self._engine = engine
         self._context = context
+        self._removal = request is None
         self._sweep = Sweep(host, context, wanted, request is not None and request.config_mode == _HOOK_MODE)
         cleaner = CLEANERS.get(engine.key)
         if cleaner is not None:
             cleaner(self._sweep)
+        else:
+            said = f"purge_legacy is for the system's own engines, and does nothing for {engine.key}."
+            self._sweep.stays.append(said)
         self.leftovers: tuple[Leftover, ...] = tuple(self._sweep.leftovers)
         self.stays: tuple[str, ...] = tuple(self._sweep.stays)
 
@@ -105,7 +109,11 @@ class Purge:
         planned = {file.path for file in plan.files}
         files = [self._with_leftovers(file) for file in plan.files]
         # Behind the others: nothing may name them any more when they go.
-        files += [self._alone(path) for path in self._sweep.after if path not in planned]
+        alone = [path for path in self._sweep.after if path not in planned]
+        files += [self._alone(path) for path in alone]
+        if not self._removal:
+            # A removal drops all records.
+            files += [self._record(path) for path in alone if path in self._sweep.forgotten]
         action = max(plan.action, self._action(plan.state))
         return plan._replace(files=tuple(files), action=action, warnings=(*plan.warnings, *self.stays))
 
@@ -120,6 +128,11 @@ class Purge:
         record = files.record(path)
         keys = {} if record is None else dict(record.keys or {})
         return PlannedFile(path, files.read(path), sweep.after[path], keys, purged=Purged(sweep.originals[path]))
+
+    def _record(self, path: str) -> PlannedFile:
+        """The record of a file that is as it should be, which goes: nothing else is left to change."""
+        where = self._context.files.resolve(record_path(self._engine.key, path))
+        return PlannedFile(where, self._context.files.read(where), None)
 
     def _action(self, after: ConfiguredState) -> Action:
         """What the daemon needs to forget the leftovers."""

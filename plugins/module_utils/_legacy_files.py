@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import typing as t
 
@@ -33,7 +34,12 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import (
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._findings_words import listed
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._json_document import JsonDocument
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._oci_hook import HOOK_FOLDERS, HOOK_NAME, is_nvidia_hook
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._oci_hook import (
+    HOOK_FOLDERS,
+    HOOK_NAME,
+    is_hook_record,
+    is_nvidia_hook,
+)
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._owners_vendor import (
     CONTAINERD_DROP_IN,
     EXPERIMENTAL,
@@ -72,7 +78,7 @@ class Sweep:
     """What goes from the files of one engine: ``after`` is what is left of each, ``stays`` says what does not go.
 
     ``wanted`` are runtimes that this run registers anyway, ``keeps_hooks``: it writes a hook itself.  ``read`` are the
-    files among them that the engine reads.
+    files among them that the engine reads, ``forgotten`` those of which only the record goes.
     """
 
     def __init__(self, host: HostRoot, context: Context, wanted: t.Collection[str], keeps_hooks: bool) -> None:
@@ -85,6 +91,7 @@ class Sweep:
         self.after: dict[str, bytes | None] = {}
         self.originals: dict[str, bytes | None] = {}
         self.read: set[str] = set()
+        self.forgotten: list[str] = []
 
     # -- whole files ---------------------------------------------------------------------------------------------
 
@@ -133,6 +140,19 @@ class Sweep:
         real = self.context.files.resolve(path)
         self.after[real] = self.originals[real] = None
         self.leftovers.append(Leftover(path, kind, reason))
+
+    def forget(self, path: str) -> None:
+        """What was recorded of a hook that this collection removed, or replaced: it must not come back."""
+        real = self.context.files.resolve(path)
+        record = self.context.files.record(real)
+        if record is None or not is_hook_record(record) or not is_nvidia_hook(record.original or b""):
+            return
+        with contextlib.suppress(GpufleetError):
+            self.after[real] = self.context.files.read(real)
+            self.originals[real] = None
+            self.forgotten.append(real)
+            reason = f"{path} was NVIDIA's hook until this collection took it away, and does not come back."
+            self.leftovers.append(Leftover(path, HOOK, reason))
 
     # -- parts of the main file ----------------------------------------------------------------------------------
 
@@ -220,15 +240,20 @@ def containerd(sweep: Sweep) -> None:
 
 
 def _without_imports(sweep: Sweep, before: ContainerdFiles) -> TomlDocument:
-    """The main file without entries of ``imports`` that only brought in what goes."""
+    """The main file without entries of ``imports`` that name what goes.
+
+    A pattern stays: it is an administrator's, and one that matches nothing is no error to containerd.
+    """
     main, path = before.main, sweep.context.path
     record = sweep.context.record
     ours = ((record.keys or {}).get(IMPORTS) or []) if record is not None else []
     for entry in list(main.value(*IMPORTS) or []):
+        if "*" in entry:
+            continue
         pattern = os.path.normpath(os.path.join(os.path.dirname(path), entry))
         means = {sweep.context.files.resolve(name) for name in before.expand(pattern)}
         if means and means <= {real for real, text in sweep.after.items() if text is None} and entry not in ours:
-            reason = f"{path} imports {entry}, which brought in nothing but leftovers."
+            reason = f"{path} imports {entry}, which is a leftover."
             main = sweep.change(main, Leftover(path, IMPORT, reason), _without_import(entry))
     return main
 
@@ -298,12 +323,14 @@ def crio(sweep: Sweep) -> None:
 def hooks(sweep: Sweep) -> None:
     """NVIDIA's hook, which CRI-O and Podman run beside CDI and the runtimes."""
     for path in (f"{folder}/{HOOK_NAME}" for folder in HOOK_FOLDERS):
-        content = None if sweep.keeps_hooks else sweep.candidate(path)
-        if content is None:
+        if sweep.keeps_hooks:
             continue
-        if is_nvidia_hook(content):
+        content = sweep.candidate(path)
+        if content is not None and is_nvidia_hook(content):
             sweep.remove(path, HOOK, f"{path} runs NVIDIA's hook for every container of Podman and CRI-O.")
-        else:
+            continue
+        sweep.forget(path)
+        if content is not None:
             sweep.stays.append(f"{path} does not run NVIDIA's hook, in spite of its name, and stays.")
 
 

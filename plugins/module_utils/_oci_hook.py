@@ -103,11 +103,13 @@ def given_back(record: FileRecord, content: bytes | None) -> tuple[PlannedFile, 
     return PlannedFile(path, content, after), doubt if stays else ""
 
 
+def is_hook_record(record: FileRecord | None) -> bool:
+    """Whether a hook was written, or removed."""
+    keys = {} if record is None else record.keys or {}
+    return WRITTEN in keys or REMOVED in keys
+
+
 def hook_records(files: Files, paths: t.Iterable[str]) -> list[FileRecord]:
     """Of the files in ``paths`` the records of those that are hooks."""
     records = [files.record(path) for path in paths]
-    return [
-        record
-        for record in records
-        if record is not None and (WRITTEN in (record.keys or {}) or REMOVED in (record.keys or {}))
-    ]
+    return [record for record in records if record is not None and is_hook_record(record)]

@@ -145,6 +145,9 @@ class PlanWriter:
         else:
             status = os.stat(self.host.outer(example))
             uid, gid, mode = status.st_uid, status.st_gid, status.st_mode & 0o7777
+            if file.owner is not None:
+                # Whatever somebody put there just now, it is the user's.
+                uid, gid, mode = (*file.owner, mode & 0o777)
         return FileRecord(self.owner, file.path, file.before, uid, gid, mode, main=self.main_path)
 
     def _with_directories(self, file: PlannedFile, record: FileRecord) -> FileRecord:

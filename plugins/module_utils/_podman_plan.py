@@ -12,6 +12,9 @@ import posixpath
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_engines import engines_for
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._crio_files import CONFIG_DIR as CRIO_FOLDER
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._crio_files import PROGRAM as CRIO_PROGRAM
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._crio_files import CrioFiles
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import (
     Action,
     ConfiguredState,
@@ -19,7 +22,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import (
     PlannedFile,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, HostError
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import SERVICE_PATH, HostRoot
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._oci_hook import (
     HOOK_FOLDERS,
     HOOK_NAME,
@@ -37,6 +40,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._podman_files impo
     ContainersConf,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import FileRecord, record_path
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._runtime_set import is_nvidia_program
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_document import TomlDocument
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_plan import (
     OPENING,
@@ -52,6 +56,8 @@ if t.TYPE_CHECKING:
 
 # Podman's release notes: with --cdi-spec-dir came the setting (podman #25717); before, it was read and ignored.
 HONOURED_SINCE = (5, 5)
+
+CRIO_MAIN = "/etc/crio/crio.conf"
 
 # The facts about releases are asked for in the name of a host that has nothing.
 _NOWHERE = HostRoot("/dev/null", live=False)
@@ -167,6 +173,12 @@ class PodmanPlanner:
                     f"{path} stays, for CRI-O is configured with config_mode: hook. Podman runs the hook too, so a"
                     " container for which NVIDIA_VISIBLE_DEVICES is set gets its GPUs from there."
                 )
+            elif is_nvidia_hook(content) and self._crio_may_need_it():
+                self.warnings.append(
+                    f"{path} stays, for CRI-O is on this host too, and no runtime of NVIDIA's is in its files, so the"
+                    " hook may be its only way to GPUs. Podman runs it beside CDI. Register a runtime with engine:"
+                    " crio, then run this again, or remove the hook with purge_legacy: true."
+                )
             elif is_nvidia_hook(content):
                 planned[real] = taken_away(real, content)
             else:
@@ -198,6 +210,16 @@ class PodmanPlanner:
             content = self.files.read(where)
             return content is not None and WRITTEN in (FileRecord.from_bytes(where, content).keys or {})
         return False
+
+    def _crio_may_need_it(self) -> bool:
+        """Whether there is a CRI-O that has no runtime of NVIDIA's, as far as its usual files tell."""
+        programs = [path for folder in SERVICE_PATH for path in self.files.glob(f"{folder}/crio")]
+        if not programs and not self.files.glob(CRIO_MAIN) and not self.files.walk(CRIO_FOLDER):
+            return False
+        with contextlib.suppress(GpufleetError):
+            crio = CrioFiles(self.files, self.files.resolve(CRIO_MAIN), self.files.resolve(CRIO_FOLDER))
+            return not any(is_nvidia_program(entry.get(CRIO_PROGRAM)) for entry in crio.runtimes().values())
+        return True
 
     # -- absent --------------------------------------------------------------------------------------------------
 

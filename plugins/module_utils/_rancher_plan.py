@@ -99,7 +99,7 @@ class RancherPlanner:
                 " never edited. Leave config_path out for this flavor."
             )
         self._check_names(request)
-        folders = folders_of(self.context.version, environment_of(self.context))
+        folders = folders_of(self.host, self.context.version, environment_of(self.context))
         if self.host.resolve(request.runtime_dir) not in map(self.host.resolve, folders):
             raise GpufleetError(
                 f"{self.title} does not look for NVIDIA's programs in runtime_dir {request.runtime_dir}, only in"
@@ -132,7 +132,7 @@ class RancherPlanner:
                 " Bring it up to date, or leave set_as_default out and name the runtime in pods by a RuntimeClass."
             )
         if name not in self.found:
-            folders = ", ".join(folders_of(self.context.version, environment_of(self.context)))
+            folders = ", ".join(folders_of(self.host, self.context.version, environment_of(self.context)))
             raise GpufleetError(
                 f"{name} is not made the default runtime: {self.title} would not find {PROGRAMS.get(name, name)} in"
                 f" {folders}, and does not start with a default runtime that it does not find. Install the NVIDIA"
@@ -198,6 +198,8 @@ class RancherPlanner:
             if record is not None:
                 kept = (record.keys or {}).get(_KEY)
                 after = record.original if record.restorable(content) else _without(content, kept)
+                # A file of ours may have stood there before its record did.
+                after = None if own_default(after) is not None else after
                 planned.append(PlannedFile(path, content, after))
             elif own_default(content) is not None:
                 planned.append(PlannedFile(path, content, None))
@@ -232,7 +234,7 @@ class RancherPlanner:
             )
         program = self.found.get(request.runtime_name)
         if program is None:
-            folders = ", ".join(folders_of(self.context.version, environment_of(self.context)))
+            folders = ", ".join(folders_of(self.host, self.context.version, environment_of(self.context)))
             self.warnings.append(
                 f"{self.title} will not register {request.runtime_name}: {PROGRAMS[request.runtime_name]} is in none of"
                 f" {folders}. Install the NVIDIA Container Toolkit."

@@ -70,20 +70,29 @@ def programs_of(version: Version | None) -> dict[str, str]:
     return {**_ALWAYS, **(_WITH_CDI if _reached(version, _OWN_PATH_AND_CDI) else {})}
 
 
-def folders_of(version: Version | None, environment: t.Mapping[str, str]) -> list[str]:
+def folders_of(host: HostRoot, version: Version | None, environment: t.Mapping[str, str]) -> list[str]:
     """Where the release looks for these programs, in this order; ``environment`` is that of its unit."""
     if not _reached(version, _FIXED_PATH):
         return [_OPERATOR, "/usr/bin"]
     if not _reached(version, _OWN_PATH_AND_CDI):
         return [_OPERATOR, _WASM, "/usr/sbin", "/usr/local/sbin", "/usr/bin", "/usr/local/bin"]
     # What is relative there Go refuses to run (os/exec, ErrDot).
-    own = environment["PATH"].split(":") if "PATH" in environment else SERVICE_PATH
+    own = environment["PATH"].split(":") if "PATH" in environment else _service_path(host)
     return list(dict.fromkeys([_OPERATOR, _WASM, *(folder for folder in own if folder.startswith("/"))]))
+
+
+def _service_path(host: HostRoot) -> list[str]:
+    """The PATH of a service, without links to others of its folders.
+
+    systemd itself has no sbin in it where that is a link to bin (as in Fedora 42).
+    """
+    real = {folder: host.resolve(folder) for folder in SERVICE_PATH}
+    return [folder for folder in SERVICE_PATH if real[folder] == folder or real[folder] not in real]
 
 
 def found_on(host: HostRoot, version: Version | None, environment: t.Mapping[str, str]) -> dict[str, str]:
     """The runtimes of NVIDIA's that it would register at its next start, and where it finds their programs."""
-    folders = folders_of(version, environment)
+    folders = folders_of(host, version, environment)
     places = {
         name: host.find_executable(f"{folder.rstrip('/')}/{program}" for folder in folders)
         for name, program in programs_of(version).items()

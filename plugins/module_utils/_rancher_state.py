@@ -129,6 +129,10 @@ def _with_found(
     for name, program in found_in(context).items():
         if name not in named:
             former = runtimes.get(name, {})
+            # Under another name for the same file nothing new is found: systemd may search other folders than we know.
+            spelled = program_of(former)
+            if isinstance(spelled, str) and context.same_program(spelled, program):
+                program = spelled
             options = former.get(PROGRAM[0])
             options = {**(options if isinstance(options, dict) else {}), PROGRAM[1]: program}
             result[name] = {"runtime_type": BUILTIN_TYPE, **former, "path": program, PROGRAM[0]: options}

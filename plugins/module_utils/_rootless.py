@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import posixpath
 import re
@@ -16,11 +17,14 @@ import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._processes import process_of
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import STATE_DIR, load_readable_records
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd_units import Unit, load_unit
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
 
+# In whose name records are kept: this, and the name of the user.
+KEY = "rootless-"
 UNIT = "docker.service"
 # What starts dockerd in a user's own namespaces, and gives it all its arguments (moby, contrib/dockerd-rootless.sh,
 # from 20.10 on).
@@ -68,16 +72,38 @@ def account_of(host: HostRoot, user: str) -> Account:
     return found
 
 
+def account_behind(host: HostRoot, key: str) -> Account | None:
+    """The user in whose engine's name (``key``) records are kept, None where the engine is no user's.
+
+    Raises GpufleetError where there is no such user any more.
+    """
+    return account_of(host, key[len(KEY) :]) if key.startswith(KEY) else None
+
+
 def rootless_users(host: HostRoot) -> list[str]:
-    """The users with a rootless Docker: set up by its own tool, or running.  No command is run for that."""
+    """The users with a rootless Docker: set up by its own tool, running, or with files that we have changed.
+
+    No command is run for that.
+    """
     present = {int(name) for name in host.readable_entries(_RUNTIME) if _NUMBER.match(name)}
     accounts = [account for account in _accounts(host) if account.uid >= _FIRST_UID or account.uid in present]
     # Accounts of directory services are not in the file; those who are there right now can be looked up.
     strangers = present - {account.uid for account in accounts}
     others = (_looked_up(host, "getpwuid", uid) for uid in sorted(strangers))
     accounts += [account for account in others if account is not None]
-    names = (account.name for account in accounts if _has_docker(host, account, account.uid in present))
-    return list(dict.fromkeys(names))
+    names = [account.name for account in accounts if _has_docker(host, account, account.uid in present)]
+    return list(dict.fromkeys([*names, *_recorded_users(host)]))
+
+
+def _recorded_users(host: HostRoot) -> t.Iterator[str]:
+    """Whose files are still to be given back, though their Docker may be gone; not those who are gone themselves."""
+    if not any(name.startswith(KEY) for name in host.readable_entries(STATE_DIR)):
+        return
+    for record in load_readable_records(host):
+        with contextlib.suppress(GpufleetError):
+            account = account_behind(host, record.engine)
+            if account is not None:
+                yield account.name
 
 
 def _has_docker(host: HostRoot, account: Account, present: bool) -> bool:
@@ -142,9 +168,13 @@ def user_unit(host: HostRoot, account: Account, name: str) -> Unit | None:
     def resolved(text: str) -> str:
         return _SPECIFIER.sub(lambda match: values[match.group(1)], text)
 
+    def unescaped(text: str) -> str:
+        # In a command line load_unit() has made one sign of two already.
+        return "%".join(resolved(part) for part in text.split("%%"))
+
     return unit._replace(
         arguments=tuple(resolved(word) for word in unit.arguments),
-        environment={key: resolved(value) for key, value in unit.environment.items()},
+        environment={key: unescaped(value) for key, value in unit.environment.items()},
     )
 
 
@@ -205,15 +235,18 @@ def is_own(host: HostRoot, account: Account, path: str) -> bool:
         return False
 
 
-def trusted_program(host: HostRoot, names: t.Iterable[str]) -> str | None:
-    """The first of ``names`` that is a program, links resolved; None if somebody else than root could exchange it.
+def trusted_program(host: HostRoot, name: str) -> str | None:
+    """The system's program ``name``, links resolved; None if there is none, or others than root could exchange it.
 
-    What a user can write must not be run by root.
+    What a user can write must not be run by root, and neither may a user choose what root runs.
     """
-    found = host.find_executable(names)
+    found = host.find_executable([name])
     if found is None:
         return None
     program = place = host.resolve(found)
+    if posixpath.basename(program) != name:
+        # A link to another program, which may understand the arguments in its own way.
+        return None
     while place != "/":
         status = os.lstat(host.outer(place))
         if status.st_uid not in (0, os.geteuid()) or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):

@@ -11,7 +11,7 @@ import typing as t
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import AUTO, FLAVORS, SYSTEM, Flavor
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import STATE_DIR
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd_units import UNIT_FOLDERS, unit_name
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd_units import UNIT_FOLDERS, unit_file, unit_name
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import Engine
@@ -68,15 +68,18 @@ def resolve_target(
         raise GpufleetError(f"user is for rootless Docker only, not for {engine} with flavor: {flavor}. Leave it out.")
     if user is not None:
         return Target(engine, _of_users(engine)[0], user)
-    found = [target for target in targets_on(host, engine) if flavor in (AUTO, target.flavor)]
+    # What a user has is meant only if that is said: anybody may have one.
+    wanted = targets_on(host, engine)
+    found = [target for target in wanted if target.flavor == flavor or (flavor == AUTO and target.user is None)]
+    found = found or [target for target in wanted if flavor == AUTO]
     if service is not None:
-        return _served(engine, flavor, unit_name(service), found)
+        return _served(engine, flavor, unit_name(service), found, host)
     usual = [target for target in found if flavor != AUTO and not target.instance]
     if usual:
         return usual[0]
     if len(found) > 1:
         # What only left its files behind is not meant if another one is there.
-        found = [target for target in found if target.load().inspect(host).binary is not None] or found
+        found = [target for target in found if target.load().inspect(host).installed] or found
     if len(found) > 1:
         raise GpufleetError(
             f"This host has more than one {engine}: {', '.join(map(str, found))}. Say which of them is meant: behind"
@@ -89,12 +92,17 @@ def resolve_target(
     return Target(engine, SYSTEM if flavor == AUTO else flavor)
 
 
-def _served(engine: str, flavor: str, service: str, found: t.Sequence[Target]) -> Target:
-    """The one that a unit starts, be it a unit of which nothing tells what it starts."""
+def _served(engine: str, flavor: str, service: str, found: t.Sequence[Target], host: HostRoot) -> Target:
+    """The one that a unit starts, be it a unit of which nothing tells what it starts.
+
+    Raises GpufleetError for one that is not there: the files of another one would be taken for its own.
+    """
     known = [target for target in found if service in (target.instance, *FLAVORS[target[:2]].services)]
     if known:
         return known[0]
     row = FLAVORS[engine, SYSTEM if flavor == AUTO else flavor]
+    if row.by_unit and unit_file(host, service) is None:
+        raise GpufleetError(f"There is no unit {service} on this host. Correct service, or leave it out.")
     return Target(engine, row.flavor, service if row.by_unit else "")
 
 

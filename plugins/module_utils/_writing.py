@@ -283,17 +283,17 @@ def _stage(folder: str, parsed: t.Sequence[str]) -> str:
         return folder
 
 
-def _move_in(handle: int, temporary: str, folder: str) -> None:
+def _move_in(handle: int, folder: str) -> None:
     """Give a new file what one that is made in ``folder`` gets from it: its group, and its default access list."""
     status = os.stat(folder)
     group = status.st_gid if status.st_mode & stat.S_ISGID else os.getegid()
     if os.fstat(handle).st_gid != group:
         os.fchown(handle, -1, group)
     with contextlib.suppress(OSError):
-        if _ACCESS_LIST in os.listxattr(temporary):
-            os.removexattr(temporary, _ACCESS_LIST)
+        if _ACCESS_LIST in os.listxattr(handle):
+            os.removexattr(handle, _ACCESS_LIST)
         if _DEFAULT_LIST in os.listxattr(folder):
-            os.setxattr(temporary, _ACCESS_LIST, os.getxattr(folder, _DEFAULT_LIST))
+            os.setxattr(handle, _ACCESS_LIST, os.getxattr(folder, _DEFAULT_LIST))
 
 
 def set_access(host: HostRoot, path: str, mode: int, owner: tuple[int, int] | None = None) -> None:
@@ -322,10 +322,13 @@ def remove_file(host: HostRoot, path: str) -> None:
 
 
 def _dress(handle: int, temporary: str, outer: str, mode: int, owner: tuple[int, int] | None) -> None:
-    """Give the new file what the old one wears.  Owner first: changing it clears set-id bits."""
+    """Give the new file what the old one wears.  Owner first: changing it clears set-id bits.
+
+    By its handle: under its name whoever owns the folder may put a link to a file of root's at any moment.
+    """
     folder = os.path.dirname(outer)
     if os.path.dirname(temporary) != folder:
-        _move_in(handle, temporary, folder)
+        _move_in(handle, folder)
     try:
         # Not what a link leads to: whoever puts one here now would choose the mode of a file of root's.
         status = os.lstat(outer)
@@ -342,10 +345,10 @@ def _dress(handle: int, temporary: str, outer: str, mode: int, owner: tuple[int,
         worn = os.listxattr(outer, follow_symlinks=False)
         for name in worn:
             with contextlib.suppress(OSError):
-                os.setxattr(temporary, name, os.getxattr(outer, name, follow_symlinks=False))
+                os.setxattr(handle, name, os.getxattr(outer, name, follow_symlinks=False))
         # The folder's default access list is for files that are new in it.
-        if _ACCESS_LIST not in worn and _ACCESS_LIST in os.listxattr(temporary):
-            os.removexattr(temporary, _ACCESS_LIST)
+        if _ACCESS_LIST not in worn and _ACCESS_LIST in os.listxattr(handle):
+            os.removexattr(handle, _ACCESS_LIST)
 
 
 def is_temporary(name: str) -> bool:

@@ -161,7 +161,7 @@ engines:
       type: bool
       sample: true
     binary:
-      description: The engine's program, null if there is none.
+      description: The engine's program, null if there is none, or if it is a user's own, which root does not run.
       type: str
       sample: /usr/sbin/dockerd
     version:

@@ -105,8 +105,8 @@ options:
     type: bool
   service:
     description:
-      - The engine's systemd unit, where it is not the usual one. A second containerd is a target of its own: program,
-        socket, and file are those that its unit names.
+      - The engine's systemd unit, where it is not the usual one. A second containerd is a target of its own, with the
+        program, the socket, and the file that its unit names.
     type: str
   config_path:
     description:
@@ -174,6 +174,8 @@ options:
         folders that no engine reads, copies of all of containerd's settings, OCI hooks, and runtimes whose programs are
         gone. A file that holds anything else stays, with a warning.
       - Copies are kept in O(backup_dir), but O(state=absent) does not bring any of it back.
+      - It is for the system's own engines. For all others, which are distributions of Kubernetes, snap, rootless Docker,
+        and a second containerd, it does nothing, with a warning.
     type: bool
     default: false
   cri_disabled:

@@ -131,6 +131,22 @@ def test_a_run_that_says_nothing_keeps_the_default_in_the_way_that_it_asks_for()
     assert host.text() == V2_FILE
 
 
+@pytest.mark.parametrize("first", ["drop_in", "in_place"])
+def test_a_copy_of_the_default_s_name_is_not_what_was_asked_for(first: str) -> None:
+    host = Host(V2_FILE, V17)
+    legacy(host, set_as_default=True, config_mode=first)
+    assert legacy(host, config_mode="drop_in").state.default_runtime == "nvidia"
+    again = legacy(host, config_mode="drop_in")
+    assert again.state.default_runtime == "nvidia"
+    assert not any(file.changed for file in again.files)
+    assert host.effect.legacy_default() is not None
+    # Without the table the name is ours.
+    assert host.present(config_mode="drop_in").state.default_runtime == "nvidia"
+    assert (host.effect.legacy_default(), host.default) == (None, "nvidia")
+    host.absent()
+    assert host.text() == V2_FILE
+
+
 def test_follows_the_runtime_on_later_runs() -> None:
     host = Host(V2_FILE, V17)
     legacy(host, set_as_default=True)

@@ -259,3 +259,14 @@ def test_own_timeout(serve: Serve) -> None:
     with pytest.raises(OSError):
         ask(SOCKET, "POST", "/x", timeout=0.2)
     assert time.monotonic() - started < 5
+
+
+def test_an_answer_without_an_end_is_none(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_docker_api, "_MOST", 1000)
+    serve(b"HTTP/1.0 200 OK\r\n\r\n[", b"1," * 1000, b"1]")
+    assert get(SOCKET, "/info") is None
+
+
+def test_an_answer_as_deep_as_can_be_is_none(serve: Serve) -> None:
+    serve(b"HTTP/1.0 200 OK\r\n\r\n" + b"[" * 200_000)
+    assert get(SOCKET, "/info") is None

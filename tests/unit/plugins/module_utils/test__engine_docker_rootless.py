@@ -17,6 +17,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils import (
     _taking_over,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine_docker_rootless import RootlessDocker
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine_info import describe_engines
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._planning import Options
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._proof import Expectation
@@ -24,6 +25,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._restarting import
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._rollback import Change
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._runtime_configuration import RuntimeConfiguration
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._runtime_set import RuntimeRequest
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._targets import resolve_target
 from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.fake_docker import PID
 from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.rootless_hosts import (
     EXEC_START,
@@ -34,6 +36,7 @@ from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.rootles
     RUNTIME,
     SOCKET,
     UID,
+    UNIT,
     Rootless,
     alices_systemd,
 )
@@ -105,21 +108,80 @@ def test_a_user_who_is_not_there(docker: Rootless) -> None:
         RootlessDocker("bob").inspect(docker.host)
 
 
-@needs_root
-def test_no_program_of_the_user_is_run(docker: Rootless) -> None:
-    """Root would run it, to ask for its version or its opinion."""
-    assert RootlessDocker("alice").inspect(docker.host).binary == "/usr/bin/dockerd"
-    docker.write(f"{HOME}/bin/dockerd", mode=0o755)
-    docker.write(f"{HOME}/bin/dockerd-rootless.sh", mode=0o755)
-    for unit in (
+def described(docker: Rootless) -> dict[str, t.Any]:
+    found, _needed = describe_engines(docker.host, docker.run)
+    return next(engine for engine in found if engine["target"] == "docker/rootless/alice")
+
+
+@pytest.mark.parametrize(
+    "unit",
+    [
         ["/usr/bin/dockerd-rootless.sh", "Environment=PATH=%h/bin:/usr/bin"],
         ["/usr/bin/dockerd-rootless.sh", "Environment=DOCKERD=%h/bin/dockerd"],
+        ["/usr/bin/dockerd-rootless.sh", "Environment=DOCKERD=/usr/local/sbin/wipe-node.sh"],
+        ["/usr/bin/dockerd-rootless.sh", "Environment=DOCKERD=/opt/dockerd"],
+        ["/usr/bin/dockerd-rootless.sh", "Environment=PATH=/opt"],
+        # As https://get.docker.com/rootless sets it up.
+        ["%h/bin/dockerd-rootless.sh", "Environment=PATH=%h/bin:/sbin:/usr/sbin:/usr/bin"],
         ["%h/bin/dockerd-rootless.sh"],
-    ):
-        docker.unit(*unit)
-        assert RootlessDocker("alice").inspect(docker.host).binary is None
-        assert configure(docker, check_mode=True).changed
-    assert docker.commands == []
+    ],
+)
+@pytest.mark.parametrize("systems_own", [True, False])
+def test_no_program_that_a_user_chooses_is_run(docker: Rootless, unit: list[str], systems_own: bool) -> None:
+    """Root would run it, to ask for its version or its opinion; but it is there."""
+    assert RootlessDocker("alice").inspect(docker.host).binary == "/usr/bin/dockerd"
+    for program in (f"{HOME}/bin/dockerd", f"{HOME}/bin/dockerd-rootless.sh", "/usr/local/sbin/wipe-node.sh"):
+        docker.write(program, mode=0o755)
+    docker.write("/opt/dockerd", mode=0o755)
+    if not systems_own:
+        docker.path("/usr/bin/dockerd").unlink()
+    docker.unit(*unit)
+    installation = RootlessDocker("alice").inspect(docker.host)
+    assert (installation.binary, installation.installed) == (None, True)
+    told = described(docker)
+    assert (told["installed"], told["binary"], told["version"]) == (True, None, None)
+    assert configure(docker, check_mode=True).changed
+    assert docker.commands == [argv for argv in docker.commands if argv[2:3] == ["/usr/bin/dockerd"]]
+    assert not [argv for argv in docker.commands if "--validate" in argv]
+
+
+def test_what_is_there(docker: Rootless) -> None:
+    engine = RootlessDocker("alice")
+    assert engine.inspect(docker.host).installed
+    docker.path("/usr/bin/dockerd").unlink()
+    assert not engine.inspect(docker.host).installed
+    docker.runs()
+    assert engine.inspect(docker.host).installed
+
+
+def test_the_systems_program_alone_is_no_docker_of_a_user(docker: Rootless) -> None:
+    docker.path(UNIT).unlink()
+    installation = RootlessDocker("alice").inspect(docker.host)
+    assert (installation.binary, installation.installed) == ("/usr/bin/dockerd", False)
+
+
+@pytest.mark.parametrize("in_home", [True, False])
+def test_one_in_a_home_is_chosen_before_one_that_is_gone(docker: Rootless, in_home: bool) -> None:
+    """Bob has only left a socket behind."""
+    with docker.path("/etc/passwd").open("a", encoding="utf-8") as stream:
+        stream.write("bob:x:54321:54321::/home/bob:/bin/sh\n")
+    docker.write("/run/user/54321/docker.sock")
+    if in_home:
+        docker.path("/usr/bin/dockerd").unlink()
+        docker.write(f"{HOME}/bin/dockerd", mode=0o755)
+        docker.unit("%h/bin/dockerd-rootless.sh")
+    assert str(resolve_target(docker.host, "docker", "rootless")) == "docker/rootless/alice"
+
+
+def test_a_file_is_given_back_when_the_unit_is_gone(docker: Rootless) -> None:
+    docker.write(FILE, OLD)
+    configure(docker)
+    docker.path(UNIT).unlink()
+    told = described(docker)
+    assert (told["installed"], told["recorded_files"]) == (False, [FILE])
+    assert str(resolve_target(docker.host, "docker", "rootless")) == "docker/rootless/alice"
+    configure(docker, remove=True)
+    assert docker.path(FILE).read_text() == OLD
 
 
 def test_the_validator_gets_no_flags_of_the_user(docker: Rootless) -> None:

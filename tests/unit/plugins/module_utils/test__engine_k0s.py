@@ -45,6 +45,11 @@ OTHER = "etc/k0s/containerd.d/{0}.toml"
 V130 = {"engine_version": "1.30.4+k0s.0"}
 
 
+@pytest.fixture(autouse=True)
+def none_met_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(K0S, "running", None)
+
+
 def document(tree: Tree, path: str = DROP_IN) -> dict[str, t.Any]:
     return TomlDocument.from_bytes(path, tree.text(path).encode()).data
 
@@ -192,10 +197,10 @@ def test_the_command_that_tells_the_version(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def say(monkeypatch: pytest.MonkeyPatch) -> t.Callable[[t.Any], None]:
-    def prepare(config: t.Any) -> None:
+def say(monkeypatch: pytest.MonkeyPatch) -> t.Callable[..., None]:
+    def prepare(config: t.Any, containerd: str = "1.7.20") -> None:
         monkeypatch.setattr(_cri_api, "status", lambda _path: None if config is None else CriStatus(config, ()))
-        monkeypatch.setattr(_cri_api, "version", lambda _path: "1.7.20")
+        monkeypatch.setattr(_cri_api, "version", lambda _path: containerd)
 
     return prepare
 
@@ -226,6 +231,51 @@ def test_catches_up_with_the_live_one(tmp_path: Path, say: t.Any, config: t.Any,
     # Started just now: the boot lies too far back for any file.
     tree.write("proc/7/stat", "7 (containerd) " + " ".join(["0"] * 19 + ["99999999999"]))
     assert tree.present(options={"validate": "false"}).pending_action is action
+
+
+@pytest.mark.parametrize("asked", [{"set_as_default": True}, {"enable_cdi": True}])
+def test_the_release_counts_while_it_runs_too(tmp_path: Path, say: t.Any, asked: dict[str, t.Any]) -> None:
+    tree = k0s_tree(tmp_path)
+    say(_told("runc", runc=""), "1.7.2")
+    tree.live = True
+    tree.answers = {"k0s": (0, "v1.27.4+k0s.0\n", "")}
+    before = tree.files()
+    with pytest.raises(GpufleetError, match=r"k0s 1.27.4 lays drop-ins behind"):
+        tree.present(**asked)
+    assert tree.files() == before
+    assert tree.present(check_mode=True).engine_version == "1.27.4+k0s.0"
+
+
+@pytest.mark.parametrize(
+    ("release", "containerd", "version"),
+    [("1.36.0", "1.7.27", 2), ("1.35.1", "2.2.1", 3), ("1.36.0", "", 3)],
+    ids=["a program that is newer", "one that is older", "it does not tell"],
+)
+def test_the_format_is_that_of_the_containerd_that_runs(
+    tmp_path: Path, say: t.Any, release: str, containerd: str, version: int
+) -> None:
+    tree = k0s_tree(tmp_path)
+    say(_told("runc", runc=""), containerd)
+    tree.live = True
+    tree.answers = {"k0s": (0, f"v{release}+k0s.0\n", "")}
+    done = tree.present(options={"validate": "false"})
+    assert (done.config_version, document(tree)["version"]) == (version, version)
+    assert done.engine_version == f"{release}+k0s.0"
+    # Who names a containerd is believed.
+    asked = {"validate": "false", "engine_version": "2.0.1" if version == 2 else "1.7.1"}
+    assert tree.present(check_mode=True, options=asked).config_version == 5 - version
+    # Once it is stopped, the next start decides.
+    tree.write(CGROUP.format("k0sworker.service"), "")
+    assert tree.present(options={"validate": "false"}).config_version == (3 if release == "1.36.0" else 2)
+
+
+def test_an_old_containerd_that_runs_is_not_called_the_new_release(tmp_path: Path, say: t.Any) -> None:
+    tree = k0s_tree(tmp_path)
+    say(_told("runc", runc=""), "1.6.18")
+    tree.live = True
+    tree.answers = {"k0s": (0, "v1.30.4+k0s.0\n", "")}
+    with pytest.raises(GpufleetError, match=r"A k0s with containerd 1.6.18 reads no"):
+        tree.present()
 
 
 def test_the_sources(tmp_path: Path) -> None:

@@ -46,6 +46,7 @@ FOLDER = "/etc/containers/containers.conf.d"
 PACKAGED_FOLDER = "/usr/share/containers/containers.conf.d"
 ROOTFUL = "/etc/containers/containers.rootful.conf.d"
 SPECIFICATION = "/etc/cdi/nvidia.yaml"
+CRIO = "usr/bin/crio"
 BOTH = ["/etc/cdi", "/var/run/cdi"]
 AROUND_A, AROUND_B = ["/etc/cdi", "/a", "/var/run/cdi"], ["/etc/cdi", "/b", "/var/run/cdi"]
 
@@ -374,6 +375,33 @@ def test_a_package_that_brings_it_back_again_and_again() -> None:
     assert host.files.content[HOOK].decode() == PACKAGED
 
 
+RUNTIME = '[crio.runtime.runtimes.nvidia]\nruntime_path = "/usr/bin/nvidia-container-runtime"\n'
+
+
+@pytest.mark.parametrize(
+    ("content", "stays"),
+    [
+        ({f"/{CRIO}": ""}, True),
+        ({"/usr/local/bin/crio": ""}, True),
+        ({"/etc/crio/crio.conf": ""}, True),
+        ({"/etc/crio/crio.conf.d/10-crio.conf": '[crio.runtime.runtimes.crun]\nruntime_path = "/bin/crun"\n'}, True),
+        ({"/etc/crio/crio.conf": f'# nvidia-container-runtime\nhooks_dir = ["{USUAL}"]\n'}, True),
+        ({"/etc/crio/crio.conf": "= =", "/etc/crio/crio.conf.d/99-nvidia.toml": RUNTIME}, True),
+        ({f"/{CRIO}": "", "/etc/crio/crio.conf": RUNTIME}, False),
+        ({"/etc/crio/crio.conf": "", "/etc/crio/crio.conf.d/99-nvidia.toml": RUNTIME}, False),
+        ({"/etc/crio/conf.d/99-nvidia.toml": RUNTIME}, False),
+    ],
+)
+def test_a_hook_that_may_be_crios_only_way_stays(content: dict[str, str], stays: bool) -> None:
+    host = Host({HOOK: GENERATED, **content})
+    plan = host.present()
+    assert (HOOK in host.files.content) is stays
+    assert [words.startswith(f"{HOOK} stays, for CRI-O is on this host too") for words in plan.warnings] == (
+        [True] if stays else []
+    )
+    assert not any(file.changed for file in host.present().files)
+
+
 # -- on a host -------------------------------------------------------------------------------------------------------
 
 
@@ -382,6 +410,7 @@ def tree(tmp_path: Path) -> HookHost:
     host = HookHost(tmp_path, "5.5.2")
     host.write(PACKAGED_MAIN, STOCK)
     host.write(SPECIFICATION)
+    (tmp_path / CRIO).unlink()
     return host
 
 
@@ -456,7 +485,10 @@ def test_a_hook_that_crio_needs(tree: HookHost) -> None:
     tree.write(HOOK, PACKAGED)
     before = tree.snapshot()
     tree.present("podman")
+    assert tree.text(HOOK) is None
+    tree.write(CRIO, mode=0o755)
     tree.present("crio", config_mode="hook")
+    (tree.root / CRIO).unlink()
     assert tree.text(HOOK) == GENERATED
     done = tree.present("podman")
     assert not done.changed

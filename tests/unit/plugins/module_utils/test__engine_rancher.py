@@ -334,6 +334,34 @@ def test_when_a_restart_is_needed(
     assert node.engine.ailment(node.host, node.inspect(), live, node.state()) is None
 
 
+@pytest.mark.parametrize("release", ["1.30.4", "1.30.6"])
+@pytest.mark.parametrize("folder", ["/usr/bin", "/usr/sbin", "/bin"])
+def test_another_name_of_the_same_program_needs_no_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, release: str, folder: str
+) -> None:
+    node = running(tmp_path, release=release)
+    node.path("/usr/sbin").symlink_to("bin")
+    node.path("/bin").symlink_to("usr/bin")
+    program = f"{folder}/nvidia-container-runtime"
+    say(monkeypatch, told(nvidia=program))
+    node.write(f"{node.data}/agent/etc/containerd/config.toml", generated({"nvidia": program}))
+    again = node.present()
+    assert (again.changed, again.pending_action, again.runtimes) == (False, Action.NONE, {"nvidia": program})
+
+
+def test_before_the_first_start_it_is_told_where_systemd_looks(tmp_path: Path) -> None:
+    node = running(tmp_path)
+    node.path("/usr/sbin").symlink_to("bin")
+    assert node.state().paths() == {"nvidia": NVIDIA}
+
+
+def test_a_name_that_leads_nowhere_needs_a_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    node = running(tmp_path)
+    say(monkeypatch, told(nvidia=OPERATOR))
+    node.write(f"{node.data}/agent/etc/containerd/config.toml", generated({"nvidia": OPERATOR}))
+    assert node.present().pending_action is Action.RESTART
+
+
 def test_one_with_its_cri_off_is_left_alone() -> None:
     assert K3S.catch_up(LiveState("", {}, "runc"), ConfiguredState({"nvidia": {}}, lists_runtimes=False)) is Action.NONE
 

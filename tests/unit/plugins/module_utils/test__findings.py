@@ -428,6 +428,49 @@ def test_no_rule_finds_what_is_not_so(host: HostRoot, parts: dict[str, t.Any], n
     assert name not in [one["id"] for one in findings_of(host, whole(**copy.deepcopy(parts)))]
 
 
+PODMAN = engine(engine="podman", target="podman", version="5.5.1", runtimes={}, live=None)
+
+
+@pytest.mark.parametrize(
+    ("reader", "source", "conf", "severity"),
+    [
+        (PODMAN, "/var/run/cdi/a.yaml", None, "critical"),
+        (PODMAN, "/var/run/cdi/a.yaml", '["/etc/cdi", "/var/run/cdi"]', None),
+        (PODMAN, "/run/cdi/a.yaml", '["/etc/cdi", "/var/run/cdi"]', None),
+        (PODMAN, "/var/run/cdi/a.yaml", '["/etc/cdi", "/run/cdi"]', None),
+        (PODMAN, "/opt/cdi/a.yaml", '["/opt/cdi"]', None),
+        (PODMAN, SPEC, '["/opt/cdi"]', "critical"),
+        (PODMAN, SPEC, "[]", "critical"),
+        # A setting that cannot be read, and one that this release does not heed.
+        (PODMAN, "/var/run/cdi/a.yaml", "1", "warning"),
+        ({**PODMAN, "version": "5.4.2"}, SPEC, '["/opt/cdi"]', None),
+        ({**PODMAN, "version": "5.4.2"}, "/opt/cdi/a.yaml", '["/opt/cdi"]', "critical"),
+        (engine(), "/opt/cdi/a.yaml", None, "warning"),
+        (engine(), "/run/cdi/a.yaml", None, None),
+    ],
+)
+def test_folders_of_specifications_are_read_where_the_engine_says_so(
+    tmp_path: Path, reader: dict[str, t.Any], source: str, conf: str | None, severity: str | None
+) -> None:
+    if conf is not None:
+        drop_in = tmp_path / "etc/containers/containers.conf.d/99-gpufleet-nvidia.conf"
+        drop_in.parent.mkdir(parents=True)
+        drop_in.write_text(f"[engine]\ncdi_spec_dirs = {conf}\n")
+    described = whole(engines=[reader], cdi__devices={"nvidia.com/gpu=0": source})
+    found = findings_of(HostRoot.of(str(tmp_path), live=False), described)
+    told = [one for one in found if one["id"] == "cdi-folder-not-read"]
+    assert [one["severity"] for one in told] == ([] if severity is None else [severity])
+    assert all(("unless" in one["text"]) is (severity == "warning") for one in told)
+
+
+def test_links_between_folders_of_specifications_are_followed(host: HostRoot, tmp_path: Path) -> None:
+    (tmp_path / "srv/cdi").mkdir(parents=True)
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc/cdi").symlink_to("/srv/cdi")
+    described = whole(engines=[PODMAN], cdi__devices={"nvidia.com/gpu=0": "/srv/cdi/a.yaml"})
+    assert "cdi-folder-not-read" not in [one["id"] for one in findings_of(host, described)]
+
+
 def test_the_worst_comes_first_and_nothing_twice(host: HostRoot) -> None:
     twice = [engine(restart_required=True, problems=["Odd.", "Odd."])] * 2
     found = findings_of(host, whole(engines=twice, toolkit__reboot_required=True, toolkit__open_cves=[CVE, CVE]))

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ansible_collections.gpufleet.nvidia.plugins.module_utils import _host_root
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, HostError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import SERVICE_PATH, HostRoot
 
@@ -364,3 +365,28 @@ def test_a_directory_that_cannot_be_read_is_not_an_empty_one(
     with pytest.raises(HostError, match=f"/etc/docker cannot be read: {error.strerror}"):
         host.entries("/etc/docker")
     assert host.readable_entries("/etc/docker") == host.glob("/etc/docker/*") == []
+
+
+@pytest.mark.parametrize("path", ["/etc/a\0b", "/a\ud800b", "\0"])
+def test_what_is_no_path_is_said_and_nothing_is_there(tmp_path: Path, path: str) -> None:
+    host = HostRoot(str(tmp_path), live=False)
+    with pytest.raises(HostError, match="is no path"):
+        host.read(path)
+    assert host.read_text(path) == ""
+    assert not host.exists(path)
+    assert not host.is_there(path)
+    assert not host.is_executable(path)
+    assert host.readable_entries(path) == []
+    assert host.modified(path) == 0
+
+
+def test_a_file_without_an_end_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_host_root, "_MOST", 1 << 20)
+    with (tmp_path / "sparse").open("wb") as stream:
+        stream.truncate(1 << 20)
+    host = HostRoot(str(tmp_path), live=False)
+    assert len(host.read("/sparse") or b"") == 1 << 20
+    with (tmp_path / "sparse").open("wb") as stream:
+        stream.truncate((1 << 20) + 1)
+    with pytest.raises(HostError, match="larger than 1 MiB"):
+        host.read("/sparse")

@@ -127,8 +127,8 @@ CRIO_GONE = f'[crio.runtime.runtimes.old]\nruntime_path = "{GONE}"\n'
     ("engine", "files", "expected"),
     [
         ("containerd", {MAIN: main_file(), STRAY: small_drop_in()}, [(STRAY, "drop-in")]),
-        ("containerd", {MAIN: main_file(), DROP_IN: snapshot()}, [(DROP_IN, "drop-in"), (MAIN, "import")]),
-        ("containerd", {MAIN: main_file(), DROP_IN: small_drop_in(OPERATOR)}, [(DROP_IN, "drop-in"), (MAIN, "import")]),
+        ("containerd", {MAIN: main_file(), DROP_IN: snapshot()}, [(DROP_IN, "drop-in")]),
+        ("containerd", {MAIN: main_file(), DROP_IN: small_drop_in(OPERATOR)}, [(DROP_IN, "drop-in")]),
         (
             "containerd",
             {MAIN: main_file(), DROP_IN: snapshot(), "/etc/containerd/conf.d/a.toml": "version = 2\n"},
@@ -255,8 +255,7 @@ def test_a_snapshot_makes_way_for_ours_and_never_comes_back(made: Made, version:
     host.run(None)
     assert host.read(DROP_IN) is None
     assert host.read(STRAY) is None
-    expected = main_file().replace('imports = ["/etc/containerd/conf.d/*.toml"]\n', "")
-    assert host.read(MAIN) == expected
+    assert host.read(MAIN) == main_file()
     assert host.host.readable_entries(STATE_DIR) == []
 
 
@@ -265,7 +264,6 @@ def test_one_plan_with_and_without_ours_is_in_agreement(made: Made) -> None:
     plan = host.plan()
     by_path = {file.path: file for file in plan.files}
     assert by_path[DROP_IN].before == snapshot().encode()
-    assert by_path[MAIN].before == main_file().encode()
     purged = by_path[DROP_IN].purged
     assert purged is not None
     assert purged.original is None
@@ -279,10 +277,18 @@ def test_a_purge_of_nothing_is_the_plan_itself(made: Made) -> None:
 
 
 def test_a_removal_takes_leftovers_along(made: Made) -> None:
-    host = made({MAIN: main_file() + runtime("nvidia-cdi", GONE), DROP_IN: snapshot()})
+    named = f'"{DROP_IN}"'
+    host = made({MAIN: main_file(imports=named) + runtime("nvidia-cdi", GONE), DROP_IN: snapshot()})
     host.run(None)
     assert host.read(DROP_IN) is None
-    assert host.read(MAIN) == main_file().replace('imports = ["/etc/containerd/conf.d/*.toml"]\n', "")
+    assert host.read(MAIN) == main_file(imports=named).replace(f"imports = [{named}]\n", "")
+
+
+def test_an_administrators_pattern_stays(made: Made) -> None:
+    host = made({MAIN: main_file(), DROP_IN: snapshot()})
+    host.run(None)
+    assert host.read(DROP_IN) is None
+    assert host.read(MAIN) == main_file()
 
 
 @pytest.mark.parametrize("purged_first", [True, False])
@@ -396,7 +402,7 @@ def test_crio_forgets_strays_without_a_restart(made: Made) -> None:
 
 
 def test_a_comment_in_imports_stays(made: Made) -> None:
-    entries = '\n  # mine\n  "/etc/containerd/conf.d/*.toml",\n'
+    entries = f'\n  # mine\n  "{DROP_IN}",\n'
     host = made({MAIN: main_file(imports=entries), DROP_IN: snapshot()})
     host.run(None)
     text = host.read(MAIN) or ""
@@ -469,3 +475,70 @@ def test_a_second_containerd_has_leftovers_of_its_own_only(made: Made, tree: Tre
     tree.file("/etc/systemd/system/my-containerd.service", b"[Service]\nExecStart=/usr/bin/containerd -c /srv/c.toml\n")
     host.engine = Target("containerd", "system", "my-containerd.service").load()
     assert host.purge().leftovers == ()
+    assert "does nothing for" in host.purge().stays[0]
+
+
+@pytest.mark.parametrize(
+    ("target", "told"),
+    [
+        (Target("containerd", "k3s"), "k3s"),
+        (Target("docker", "snap"), "docker_snap"),
+        (Target("containerd", "microk8s"), "microk8s"),
+    ],
+)
+def test_engines_that_are_not_purged_are_told_of(made: Made, target: Target, told: str) -> None:
+    host = made({STRAY: small_drop_in()})
+    host.engine = target.load()
+    (sentence,) = host.purge().stays
+    assert sentence.startswith("purge_legacy is for the system's own engines, and does nothing for ")
+    assert told in sentence
+
+
+# -- hooks that were taken away --------------------------------------------------------------------------------------
+
+
+def test_a_removal_that_purges_brings_no_hook_back(made: Made) -> None:
+    host = made({HOOK: HOOK_FILE}, "podman", "5.8.0")
+    host.run(purge=False)
+    assert host.read(HOOK) is None
+    assert [(one.path, one.kind) for one in host.purge(None).leftovers] == [(HOOK, "hook")]
+    host.run(None)
+    assert host.read(HOOK) is None
+    assert load_records(host.host, "podman") == []
+    assert host.purge(None).leftovers == ()
+    assert not host.writer(None).has_work(host.plan(None).files)
+
+
+def test_a_purge_after_a_removed_hook_is_for_good(made: Made) -> None:
+    host = made({HOOK: HOOK_FILE}, "podman", "5.8.0")
+    host.run(purge=False)
+    assert host.writer().has_work(host.plan().files)
+    host.run()
+    assert load_records(host.host, "podman") == []
+    assert not host.writer().has_work(host.plan().files)
+    host.run(None, purge=False)
+    assert host.read(HOOK) is None
+    assert host.host.readable_entries(STATE_DIR) == []
+    assert HOOK_FILE.encode() in host.backups()
+
+
+def test_a_removed_hook_that_somebody_else_wrote_since_stays(made: Made) -> None:
+    theirs = '{"hook": {"path": "/usr/bin/mine"}}'
+    host = made({HOOK: HOOK_FILE}, "podman", "5.8.0")
+    host.run(purge=False)
+    host.tree.file(HOOK, theirs.encode())
+    host.run(None)
+    assert host.read(HOOK) == theirs
+    assert load_records(host.host, "podman") == []
+
+
+def test_a_hook_that_ours_replaced_does_not_come_back(made: Made, tree: Tree) -> None:
+    tree.program("/usr/bin/nvidia-container-runtime-hook")
+    host = made({HOOK: HOOK_FILE + " "}, "crio", "1.33.0")
+    request = REQUEST._replace(config_mode="hook")
+    host.run(request, purge=False)
+    (record,) = load_records(host.host, "crio")
+    assert record.original == (HOOK_FILE + " ").encode()
+    host.run(None)
+    assert host.read(HOOK) is None
+    assert not host.writer(None).has_work(host.plan(None).files)

@@ -126,6 +126,16 @@ def test_a_file_of_ours_whose_record_is_lost(tmp_path: Path) -> None:
     assert not node.ours.exists()
 
 
+def test_one_whose_record_was_lost_goes_at_once_however_often_it_was_written_since(tmp_path: Path) -> None:
+    node = node_with(tmp_path)
+    node.write("/etc/rancher/k3s/config.yaml.d/99-gpufleet-nvidia.yaml", OURS)
+    node.write(NVIDIA + "-experimental", mode=0o755)
+    assert node.present(set_as_default=True, runtime_name="nvidia-experimental").changed
+    assert node.absent().changed
+    assert not node.ours.exists()
+    assert not node.absent().changed
+
+
 @pytest.mark.parametrize("program", ["k3s", "rke2"])
 def test_the_file_lies_beside_the_one_that_is_read(tmp_path: Path, program: str) -> None:
     node = RancherHost(tmp_path, program)

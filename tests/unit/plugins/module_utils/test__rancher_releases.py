@@ -88,9 +88,39 @@ FIXED = ["/usr/sbin", "/usr/local/sbin", "/usr/bin", "/usr/local/bin"]
     ],
 )
 def test_where_programs_are_looked_for(
-    version: tuple[int, ...] | None, environment: dict[str, str], folders: list[str]
+    tmp_path: Path, version: tuple[int, ...] | None, environment: dict[str, str], folders: list[str]
 ) -> None:
-    assert folders_of(version, environment) == folders
+    assert folders_of(HostRoot(str(tmp_path), live=False), version, environment) == folders
+
+
+@pytest.mark.parametrize(
+    ("links", "environment", "folders"),
+    [
+        # Debian and Fedora 41; Fedora 42; Arch.
+        ({"bin": "usr/bin", "sbin": "usr/sbin"}, {}, SERVICE[:4]),
+        (
+            {"bin": "usr/bin", "sbin": "usr/sbin", "usr/sbin": "bin", "usr/local/sbin": "bin"},
+            {},
+            ["/usr/local/bin", "/usr/bin"],
+        ),
+        (
+            {"bin": "usr/bin", "sbin": "usr/bin", "usr/sbin": "bin"},
+            {},
+            ["/usr/local/sbin", "/usr/local/bin", "/usr/bin"],
+        ),
+        ({"usr/sbin": "/opt/sbin"}, {}, SERVICE),
+        # What somebody set is searched as it stands.
+        ({"usr/sbin": "bin"}, {"PATH": "/usr/sbin:/usr/bin"}, ["/usr/sbin", "/usr/bin"]),
+    ],
+)
+def test_links_among_the_folders_of_services(
+    tmp_path: Path, links: dict[str, str], environment: dict[str, str], folders: list[str]
+) -> None:
+    for folder in ("usr/bin", "usr/local/bin"):
+        (tmp_path / folder).mkdir(parents=True)
+    for link, target in links.items():
+        (tmp_path / link).symlink_to(target)
+    assert folders_of(HostRoot(str(tmp_path), live=False), None, environment)[2:] == folders
 
 
 def test_what_is_found(tmp_path: Path) -> None:

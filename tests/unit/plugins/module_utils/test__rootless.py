@@ -9,10 +9,13 @@ import typing as t
 
 import pytest
 
+from ansible_collections.gpufleet.nvidia.plugins.module_utils import _rootless
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import FileRecord, record_path
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._rootless import (
     Account,
+    account_behind,
     account_of,
     check_own,
     rootless_users,
@@ -22,6 +25,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._rootless import (
 )
 from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.fake_docker import PID
 from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.rootless_hosts import (
+    EXEC_START,
     FILE,
     GID,
     GROUP,
@@ -120,6 +124,34 @@ def test_who_has_one(docker: Rootless, made: list[str], found: list[str]) -> Non
     assert _only_with(docker, *made) == found
 
 
+def _record(docker: Rootless, engine: str, user: str = "alice") -> None:
+    path = f"/home/{user}/.config/docker/daemon.json"
+    record = FileRecord(engine, path, None, UID, GID, 0o644)
+    docker.write(record_path(engine, path), record.to_bytes().decode())
+
+
+def test_whose_files_are_still_to_be_given_back(docker: Rootless) -> None:
+    _record(docker, "docker")
+    assert _only_with(docker) == []
+    for user in ("alice", "gone", "root"):
+        _record(docker, f"rootless-{user}", user)
+    docker.write("/var/lib/gpufleet-nvidia/state/rootless-damaged.json", "{")
+    assert rootless_users(docker.host) == ["alice"]
+    docker.unit()
+    assert rootless_users(docker.host) == ["alice"]
+
+
+def test_records_are_only_read_where_there_may_be_a_users(docker: Rootless, monkeypatch: pytest.MonkeyPatch) -> None:
+    _record(docker, "docker")
+    monkeypatch.setattr(_rootless, "load_readable_records", lambda _host: pytest.fail("there is none of a user's"))
+    assert _only_with(docker) == []
+
+
+@pytest.mark.parametrize(("key", "account"), [("rootless-alice", ALICE), ("docker", None), ("unit-rootless-x", None)])
+def test_in_whose_name_records_are_kept(docker: Rootless, key: str, account: Account | None) -> None:
+    assert account_behind(docker.host, key) == account
+
+
 def test_a_link_to_nowhere_is_a_unit(docker: Rootless) -> None:
     docker.path(UNIT).unlink()
     docker.link(UNIT, "/nix/store/x/docker.service")
@@ -168,6 +200,13 @@ def test_specifiers_of_a_users_unit(docker: Rootless) -> None:
     assert unit.flag_values("--config-file") == [f"{HOME}/.config/d/alice.json"]
     assert unit.flag_values("-H") == [f"unix://{RUNTIME}/d.sock"]
     assert unit.environment["PATH"] == f"{HOME}/bin:/sbin"
+
+
+def test_two_percent_signs_are_one(docker: Rootless) -> None:
+    docker.unit(EXEC_START, "Environment=A=%%h/%h", "Environment=B=%%%h%%%%t")
+    unit = user_unit(docker.host, ALICE, "docker.service")
+    assert unit is not None
+    assert dict(unit.environment) == {"A": f"%h/{HOME}", "B": f"%{HOME}%%t"}
 
 
 @pytest.mark.parametrize(
@@ -259,18 +298,30 @@ def test_what_is_the_users_own(docker: Rootless) -> None:
 
 @needs_root
 def test_a_program_that_a_user_can_exchange_is_not_run(docker: Rootless) -> None:
-    assert trusted_program(docker.host, ["dockerd"]) == "/usr/bin/dockerd"
+    assert trusted_program(docker.host, "dockerd") == "/usr/bin/dockerd"
     docker.write(f"{HOME}/bin/dockerd", mode=0o755)
-    assert trusted_program(docker.host, [f"{HOME}/bin/dockerd", "dockerd"]) is None
-    docker.path(f"{HOME}/bin/dockerd").unlink()
-    docker.link(f"{HOME}/bin/dockerd", "/usr/bin/dockerd")
-    assert trusted_program(docker.host, [f"{HOME}/bin/dockerd"]) == "/usr/bin/dockerd"
-    os.chown(docker.path("/usr/bin"), 1, 1)
-    assert trusted_program(docker.host, ["dockerd"]) is None
+    docker.path("/usr/bin/dockerd").unlink()
+    docker.link("/usr/bin/dockerd", f"{HOME}/bin/dockerd")
+    assert trusted_program(docker.host, "dockerd") is None
+    docker.write("/usr/libexec/docker/dockerd", mode=0o755)
+    docker.link("/usr/sbin/dockerd", "../libexec/docker/dockerd")
+    assert trusted_program(docker.host, "dockerd") == "/usr/libexec/docker/dockerd"
+    os.chown(docker.path("/usr/libexec"), 1, 1)
+    assert trusted_program(docker.host, "dockerd") is None
+
+
+def test_a_link_to_another_program_is_not_run(docker: Rootless) -> None:
+    docker.write("/usr/sbin/wipe-node.sh", mode=0o755)
+    docker.link("/usr/sbin/dockerd", "wipe-node.sh")
+    assert trusted_program(docker.host, "dockerd") is None
+
+
+def test_a_program_that_is_not_there(docker: Rootless) -> None:
+    assert trusted_program(docker.host, "dockerd-ce") is None
 
 
 @pytest.mark.parametrize("place", ["/usr/bin/dockerd", "/usr/bin", "/usr"])
 def test_a_program_that_many_can_write_is_not_run(docker: Rootless, place: str) -> None:
-    assert trusted_program(docker.host, ["dockerd"]) is not None
+    assert trusted_program(docker.host, "dockerd") is not None
     docker.path(place).chmod(0o775)
-    assert trusted_program(docker.host, ["dockerd"]) is None
+    assert trusted_program(docker.host, "dockerd") is None

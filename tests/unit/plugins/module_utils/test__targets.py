@@ -12,10 +12,15 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine_containerd
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import FLAVORS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._planning import Options
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._runtime_configuration import RuntimeConfiguration
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._runtime_set import RuntimeRequest
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._targets import Target, resolve_target, targets_on
 
 if t.TYPE_CHECKING:
     from pathlib import Path
+
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._outcome import Outcome
 
 UNIT = "[Service]\nExecStart={}\n"
 SECOND = "containerd-gpu.service"
@@ -30,6 +35,9 @@ def host(tree: Path, *marks: str) -> HostRoot:
             path.mkdir(parents=True)
             continue
         path.parent.mkdir(parents=True, exist_ok=True)
+        if mark == "etc/passwd":
+            path.write_text("alice:x:1000:1000::/home/alice:/bin/sh\n")
+            continue
         program = "/usr/bin/containerd --config /etc/containerd-gpu/config.toml" if SECOND in mark else "/usr/bin/true"
         path.write_text(UNIT.format(program))
         path.chmod(0o755)
@@ -41,7 +49,8 @@ def host(tree: Path, *marks: str) -> HostRoot:
     [
         ([], []),
         (["usr/bin/dockerd"], ["docker"]),
-        (["usr/bin/docker"], ["docker"]),
+        # The package podman-docker brings it too.
+        (["usr/bin/docker"], []),
         (["etc/docker/"], ["docker"]),
         (["lib/systemd/system/docker.service"], ["docker"]),
         (["var/snap/docker/"], ["docker/snap"]),
@@ -99,7 +108,15 @@ def test_our_own_records_are_a_trace(tmp_path: Path) -> None:
         (["etc/containerd/", "usr/local/bin/k0s", "etc/k0s/"], {}, "containerd/k0s"),
         ([], {"flavor": "k3s"}, "containerd/k3s"),
         (["usr/bin/containerd", f"etc/systemd/system/{SECOND}"], {"service": SECOND}, f"containerd/system/{SECOND}"),
-        (["usr/bin/containerd"], {"service": "containerd-gpu"}, f"containerd/system/{SECOND}"),
+        (
+            ["usr/bin/containerd", f"lib/systemd/system/{SECOND}"],
+            {"service": "containerd-gpu"},
+            f"containerd/system/{SECOND}",
+        ),
+        # Whatever a user has is not meant unless that is said.
+        (["etc/docker/", ROOTLESS_UNIT, "etc/passwd"], {"engine": "docker"}, "docker"),
+        ([ROOTLESS_UNIT, "etc/passwd"], {"engine": "docker"}, "docker/rootless/alice"),
+        ([ROOTLESS_UNIT, "etc/passwd"], {"engine": "docker", "flavor": "rootless"}, "docker/rootless/alice"),
         (["usr/bin/containerd"], {"service": "containerd"}, "containerd"),
         (["etc/systemd/system/k3s.service", "usr/bin/containerd"], {"service": "k3s.service"}, "containerd/k3s"),
         (["etc/k0s/"], {"service": "k0s-of-ours.service", "flavor": "k0s"}, "containerd/k0s"),
@@ -121,6 +138,7 @@ def test_which_one_is_meant(tmp_path: Path, marks: list[str], words: dict[str, s
             {},
             "more than one containerd: containerd, containerd/k0s",
         ),
+        (["usr/bin/containerd"], {"service": "gone.service"}, "There is no unit gone.service on this host"),
         ([], {"flavor": "snap"}, "containerd has no flavor snap. Use auto or one of system, k3s"),
         ([], {"user": "alice"}, "user is for rootless Docker only"),
         ([], {"engine": "docker", "user": "alice", "flavor": "snap"}, "user is for rootless Docker only"),
@@ -147,3 +165,39 @@ def test_a_containerd_with_a_unit_of_its_own_has_all_of_its_own(tmp_path: Path) 
         SECOND, "/etc/gpu/c.toml", "/run/gpu/c.sock",
     )  # fmt: skip
     assert engine.key != Target("containerd").load().key
+
+
+@pytest.mark.parametrize("command", ["/usr/bin/containerd", "/usr/bin/containerd -c /etc/containerd/config.toml"])
+def test_a_unit_with_the_file_of_the_system_is_the_system(tmp_path: Path, command: str) -> None:
+    made = host(tmp_path, "usr/bin/containerd", f"etc/systemd/system/{SECOND}")
+    (tmp_path / "etc/systemd/system" / SECOND).write_text(UNIT.format(command))
+    assert [str(target) for target in targets_on(made)] == ["containerd"]
+
+
+def test_another_name_of_a_unit_is_no_engine(tmp_path: Path) -> None:
+    made = host(tmp_path, f"lib/systemd/system/{SECOND}")
+    (tmp_path / "etc/systemd/system").mkdir(parents=True)
+    (tmp_path / "etc/systemd/system/cri-containerd.service").symlink_to(f"/lib/systemd/system/{SECOND}")
+    assert [str(target) for target in targets_on(made)] == [f"containerd/system/{SECOND}"]
+
+
+def test_a_unit_that_is_gone_counts_while_something_of_it_is_recorded(tmp_path: Path) -> None:
+    made = host(tmp_path, "usr/bin/containerd", f"etc/systemd/system/{SECOND}")
+    engine = Target("containerd", "system", SECOND).load()
+    (tmp_path / "etc/containerd-gpu").mkdir()
+    (tmp_path / "etc/containerd-gpu/config.toml").write_text("version = 2\n")
+    (tmp_path / "etc/containerd").mkdir()
+    (tmp_path / "etc/containerd/config.toml").write_text("version = 2 # the system's\n")
+    options = Options("containerd", RuntimeRequest(), service=SECOND)
+    assert configure(options, made).changed
+    (tmp_path / "etc/systemd/system" / SECOND).unlink()
+    assert [str(target) for target in targets_on(made)] == ["containerd", f"containerd/system/{SECOND}"]
+    assert engine.inspect(made).config_path == "/etc/containerd-gpu/config.toml"
+    assert configure(options._replace(request=None), made).changed
+    assert (tmp_path / "etc/containerd-gpu/config.toml").read_text() == "version = 2\n"
+    assert (tmp_path / "etc/containerd/config.toml").read_text() == "version = 2 # the system's\n"
+    assert [str(target) for target in targets_on(made)] == ["containerd"]
+
+
+def configure(options: Options, made: HostRoot) -> Outcome:
+    return RuntimeConfiguration(options, made, lambda _argv: (127, "", "")).execute(check_mode=False)

@@ -143,6 +143,25 @@ def test_extended_attributes_stay(file: Path, host: HostRoot, name: str, value: 
     assert _mode(file) == 0o640
 
 
+def test_attributes_follow_no_link_that_is_put_in_the_way(
+    file: Path, host: HostRoot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _set_attribute(file, "user.note", b"kept")
+    secret = file.with_name("secret")
+    secret.write_bytes(b"")
+    really = os.getxattr
+
+    def swap(*args: t.Any, **kwargs: t.Any) -> bytes:
+        for temporary in file.parent.glob(".gpufleet-*"):
+            temporary.unlink()
+            temporary.symlink_to(secret)
+        return really(*args, **kwargs)
+
+    monkeypatch.setattr(os, "getxattr", swap)
+    replace_file(host, "/etc/file", b"new", 0o644)
+    assert "user.note" not in os.listxattr(secret)
+
+
 def test_old_file_without_access_list_gets_none(file: Path, host: HostRoot) -> None:
     """The folder's default list is for new files; it must not open an old one to more users."""
     file.chmod(0o640)
