@@ -174,8 +174,8 @@ options:
         folders that no engine reads, copies of all of containerd's settings, OCI hooks, and runtimes whose programs are
         gone. A file that holds anything else stays, with a warning.
       - Copies are kept in O(backup_dir), but O(state=absent) does not bring any of it back.
-      - It is for the system's own engines. For all others, which are distributions of Kubernetes, snap, rootless Docker,
-        and a second containerd, it does nothing, with a warning.
+      - It is for the system's own engines. For all others, which are distributions of Kubernetes, snap, rootless
+        Docker, and a second containerd, it does nothing, with a warning.
     type: bool
     default: false
   cri_disabled:

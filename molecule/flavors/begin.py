@@ -1,0 +1,254 @@
+"""Inside a host: makes it what its name says, with a pod or a container that is to survive, and looks.
+
+The distributions' programs are in standins; what they start is the containerd of the host. What Debian has installed
+of engines goes where such a node would not have it. One of them has the toolkit before its engine starts; on the others
+it comes later, and with it what changes a running node.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import elf_programs
+import grpc
+import load_busybox
+import machine
+import places
+from cri import Cri
+from looks import IMAGE
+
+FILES, STANDINS = Path("/molecule/flavors/files"), "/molecule/flavors/standins"
+VERSION = "1.20.0"
+# What there is of each engine, and what units it brings.
+PROGRAMS = {
+    "docker": ("usr/bin/docker", "usr/sbin/dockerd", "usr/bin/dockerd"),
+    "containerd": ("usr/bin/containerd", "usr/bin/containerd-shim-runc-v2"),
+    "podman": ("usr/bin/podman",),
+}
+UNITS = {"docker": ("docker.service", "docker.socket"), "containerd": ("containerd.service",), "podman": ()}
+FOLDERS = {"docker": "/etc/docker", "containerd": "/etc/containerd", "podman": "/etc/containers"}
+WRAPPER = """\
+#!{python} -B
+import sys
+
+sys.path.insert(0, "{standins}")
+import {module}
+
+{module}.main({arguments})
+"""
+
+
+def do(*command: str, content: bytes | None = None) -> None:
+    """Run a command that must not fail."""
+    subprocess.run(command, check=True, input=content, stdout=sys.stderr)
+
+
+def put(file: str, place: str, mode: int = 0o644) -> Path:
+    """Lay a file of this folder there."""
+    path = Path(place)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(FILES / file, path)
+    path.chmod(mode)
+    return path
+
+
+def stand_in(program: str, module: str, arguments: str = "") -> None:
+    """Put a stand-in in the place of a distribution's program."""
+    text = WRAPPER.format(python=sys.executable, standins=STANDINS, module=module, arguments=arguments)
+    path = Path(program)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    path.chmod(0o755)
+
+
+def bring(folder: str) -> None:
+    """Give a distribution its own containerd: the host's, in its folder."""
+    Path(folder).mkdir(parents=True)
+    for program in PROGRAMS["containerd"]:
+        shutil.copy(f"/{program}", folder)
+
+
+def remove(*engines: str) -> None:
+    """Take what Debian has installed of engines from the host, as far as a node is known by it."""
+    for engine in engines:
+        if UNITS[engine]:
+            subprocess.run(["systemctl", "disable", "--quiet", "--now", *UNITS[engine]], check=False)
+        for unit in UNITS[engine]:
+            Path("/usr/lib/systemd/system", unit).unlink()
+        for program in PROGRAMS[engine]:
+            Path("/", program).unlink(missing_ok=True)
+        shutil.rmtree(FOLDERS[engine], ignore_errors=True)
+
+
+def unit(name: str, folder: str = "/etc/systemd/system", enabled: bool = True) -> None:
+    """Lay a unit there, and start it."""
+    put(name, f"{folder}/{name}")
+    if enabled:
+        do("systemctl", "daemon-reload")
+        do("systemctl", "enable", "--quiet", "--now", name)
+
+
+def rancher(program: str) -> None:
+    """What both distributions of Rancher have."""
+    data = f"/var/lib/rancher/{program}"
+    put(f"{program}.yaml", f"/etc/rancher/{program}/config.yaml", 0o600)
+    stand_in(f"/usr/local/bin/{program}", "rancher", f'"{program}"')
+    bring(f"{data}/data/24fc436e/bin")
+    Path(data, "data/current").symlink_to("24fc436e")
+
+
+def k3s() -> None:
+    """Beside Docker, whose packages switch the CRI of their containerd off."""
+    remove("podman")
+    rancher("k3s")
+    put("docker.toml", "/etc/containerd/config.toml")
+    do("systemctl", "restart", "containerd.service")
+    unit("k3s.service")
+    do("docker", "load", "--quiet", content=load_busybox.image(IMAGE))
+
+
+def rke2() -> None:
+    """An agent by the tarball, which brings both units; somebody left a template there."""
+    rancher("rke2")
+    remove("docker", "containerd", "podman")
+    put("config.toml.tmpl", "/var/lib/rancher/rke2/agent/etc/containerd/config.toml.tmpl", 0o600)
+    install_toolkit()
+    unit("rke2-server.service", "/usr/local/lib/systemd/system", enabled=False)
+    unit("rke2-agent.service", "/usr/local/lib/systemd/system")
+
+
+def k0s() -> None:
+    """A worker, with a drop-in of somebody's."""
+    stand_in("/usr/local/bin/k0s", "k0s")
+    bring("/var/lib/k0s/bin")
+    remove("docker", "containerd", "podman")
+    put("10-site.toml", "/etc/k0s/containerd.d/10-site.toml")
+    unit("k0sworker.service")
+
+
+def microk8s() -> None:
+    """The snap, whose folders are links to those of a revision."""
+    stand_in("/usr/bin/snap", "snap")
+    bring("/snap/microk8s/7394/bin")
+    put("containerd-template.toml", "/var/snap/microk8s/7394/args/containerd-template.toml", 0o660)
+    for folder in ("/snap/microk8s", "/var/snap/microk8s"):
+        Path(folder, "current").symlink_to("7394")
+    remove("docker", "containerd", "podman")
+    unit("snap.microk8s.daemon-containerd.service")
+
+
+def units() -> None:
+    """Two containerds, the second one with a runtime whose program is gone."""
+    remove("docker", "podman")
+    put("containerd-gpu.toml", "/etc/containerd-gpu/config.toml")
+    unit("containerd-gpu.service")
+
+
+def users() -> None:
+    """A user's own Docker, and a Podman with NVIDIA's old hook and folders that somebody chose."""
+    for engine in ("docker", "containerd"):
+        do("systemctl", "disable", "--quiet", "--now", *UNITS[engine])
+    put("containers.conf", "/etc/containers/containers.conf")
+    put("oci-nvidia-hook.json", "/usr/share/containers/oci/hooks.d/oci-nvidia-hook.json")
+    do("podman", "load", "--quiet", content=load_busybox.image(IMAGE))
+    name, uid = places.USER, places.UID
+    # useradd is not on these hosts.
+    for file, line in {
+        "passwd": f"{name}:x:{uid}:{uid}::/home/{name}:/bin/sh",
+        "shadow": f"{name}:*:20000:0:99999:7:::",
+        "group": f"{name}:x:{uid}:",
+        "subuid": f"{name}:100000:65536",
+        "subgid": f"{name}:100000:65536",
+    }.items():
+        with Path("/etc", file).open("a") as stream:
+            stream.write(f"{line}\n")
+    # Some of /proc and /sys is hidden by what stands for the GPU. The kernel gives a user's container its own of either
+    # only where another one of the host is whole.
+    for kind in ("proc", "sysfs"):
+        do("install", "-d", f"/srv/{kind}")
+        do("mount", "-t", kind, kind, f"/srv/{kind}")
+    # dockerd-rootless.sh hides folders of specifications that come after it.
+    do("install", "-d", "/etc/cdi")
+    # slirp4netns needs it.
+    do("install", "-d", "/dev/net")
+    do("mknod", "-m", "666", "/dev/net/tun", "c", "10", "200")
+    home = Path("/home", name)
+    put("rootless.service", f"{home}/.config/systemd/user/docker.service")
+    put("daemon.json", f"{home}/.config/docker/daemon.json", 0o600)
+    do("chown", "-R", f"{uid}:{uid}", str(home))
+    do("chmod", "700", str(home), f"{home}/.config", f"{home}/.config/docker")
+    do("loginctl", "enable-linger", name)
+    wait_for(Path(places.RUNTIME_DIR, "systemd/private"))
+    do(*places.AS_USER, "systemctl", "--user", "enable", "--quiet", "--now", "docker.service")
+    address = f"unix://{places.RUNTIME_DIR}/docker.sock"
+    do("docker", "--host", address, "load", "--quiet", content=load_busybox.image(IMAGE))
+
+
+def wait_for(path: Path) -> None:
+    """Wait for a file."""
+    deadline = time.monotonic() + 30
+    while not path.exists():
+        if time.monotonic() > deadline:
+            sys.exit(f"{path} does not come")
+        time.sleep(0.1)
+
+
+def install_toolkit() -> None:
+    """As somebody else would; its programs write down how they were called, also those of a user."""
+    elf_programs.tree(Path("/"), VERSION)
+    calls = Path(elf_programs.CALLS)
+    calls.touch()
+    calls.chmod(0o666)
+
+
+def load_pause(address: str) -> None:
+    """Make the image of pods, under the name that the configuration has for it."""
+    deadline = time.monotonic() + 30
+    while places.said_by_cri(address) is None:
+        if time.monotonic() > deadline:
+            sys.exit(f"{address}: no CRI answers")
+        time.sleep(0.2)
+    config = Cri(address).status()["config"]
+    names = {**config, **config.get("pinnedImages", {})} if isinstance(config, dict) else {}
+    name = names.get("sandboxImage") or names.get("sandbox") or PAUSE[places.KIND]
+    # The CRI unpacks it for its own snapshotter.
+    image = load_busybox.image(str(name))
+    do("ctr", f"--address={address}", "--namespace=k8s.io", "images", "import", "--no-unpack", "-", content=image)
+
+
+def start_survivor(address: str) -> None:
+    """A pod that is to run whatever follows; the CRI learns of an image a moment after it was made."""
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            Cri(address).start("runc")
+        except grpc.RpcError as error:
+            if time.monotonic() > deadline:
+                sys.exit(f"{address}: {error.details()}")
+            time.sleep(0.3)
+        else:
+            return
+
+
+# Containerd 2 does not tell what it was told of images.
+PAUSE = {"k3s": "rancher/mirrored-pause:3.6"}
+KINDS = {"k3s": k3s, "rke2": rke2, "k0s": k0s, "microk8s": microk8s, "units": units, "users": users}
+
+
+def main() -> None:
+    """Do it."""
+    machine.become(machine.Machine())
+    KINDS[places.KIND]()
+    for address in places.HERE.cri.values():
+        load_pause(address)
+        start_survivor(address)
+    install_toolkit()
+    do(sys.executable, "-B", "/molecule/flavors/observe.py", "--fresh")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,163 @@
+"""Inside a host: tells as JSON how it stands with its engines: observe.py [--fresh] [--start]
+
+engines: the default of each and its NVIDIA runtimes, by its target; restarted: the units that were, since the last look
+pods: how many run; touched: files that were written since the last look, even with the same bytes; left: those that are
+not as on the fresh host; strangers: generated files that another one has written than the program that generates them
+With --start also wrong: what of containers that were started is not as the engines say, or as the CDI specification
+does; cdi: whether Podman and the user's Docker give devices by it. --fresh makes this look the one to compare with.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import grpc
+import looks
+import machine
+import places
+from cri import Cri
+from elf_programs import CALLS
+from observing import describe, differences
+
+TREES = ("/etc", "/home", "/opt", "/root", "/snap", "/usr/local", "/usr/share/containers", "/var/lib", "/var/snap")
+# What engines, package managers and the session keep for themselves, and what others write while hosts run.
+PRIVATE = (
+    *(f"/var/lib/{name}" for name in ("apt", "dpkg", "docker", "containerd", "containers", "systemd")),
+    "/var/lib/containerd-gpu",
+    *(f"/var/lib/rancher/{name}/agent/containerd" for name in ("k3s", "rke2")),
+    "/var/lib/k0s/containerd",
+    "/var/snap/microk8s/common",
+    "/home/ada/.local",
+    "/etc/docker/key.json",
+    "/etc/hosts",
+    "/root/.ansible",
+    str(machine.HOME),
+)
+GENERATED = Path("/run/gpufleet-generated.json")
+PROGRAMS = {"nvidia": ["nvidia-container-runtime"], "nvidia-cdi": ["nvidia-container-runtime.cdi"], "runc": []}
+
+
+def trees() -> dict[str, str]:
+    """Everything that is watched, and when it was written."""
+    found = {}
+    for tree in TREES:
+        for folder, folders, files in os.walk(tree):
+            folders[:] = [name for name in folders if os.path.join(folder, name) not in PRIVATE]
+            found.update({path: identify(path) for name in folders + files for path in [os.path.join(folder, name)]})
+    return {path: words for path, words in found.items() if path not in PRIVATE}
+
+
+def identify(path: str) -> str:
+    """What is to come back, and behind a tab what only stays if nobody writes."""
+    state = os.lstat(path)
+    return f"{describe(path)}\t{state.st_ino} {state.st_mtime_ns}"
+
+
+def contents(found: dict[str, str]) -> dict[str, str]:
+    """The same without what only stays if nobody writes."""
+    return {path: words.split("\t")[0] for path, words in found.items()}
+
+
+def strangers() -> list[str]:
+    """Generated files that are not as their programs left them."""
+    known = json.loads(GENERATED.read_text()) if GENERATED.exists() else {}
+    now = {path: os.stat(path) if os.path.exists(path) else None for path in known}
+    return [path for path, state in now.items() if not state or known[path] != f"{state.st_ino} {state.st_mtime_ns}"]
+
+
+def pods() -> dict[str, int]:
+    """How many containers run."""
+    rows = {target: places.ctr(address, "tasks", "ls") for target, address in places.HERE.cri.items()}
+    return {target: listed.count("RUNNING") for target, listed in rows.items()}
+
+
+def calls() -> list[list[str]]:
+    """All calls of the toolkit's programs so far, word by word."""
+    return [line.split() for line in Path(CALLS).read_text().splitlines()]
+
+
+def creators(known: int) -> list[str]:
+    """The programs that were told to create a container since then."""
+    return [os.path.basename(words[1]) for words in calls()[known:] if "create" in words]
+
+
+def pod(address: str, handler: str) -> list[str] | str:
+    """Start a pod and remove it: which programs made it, or what the CRI said instead."""
+    known = len(calls())
+    cri = Cri(address)
+    try:
+        cri.remove(cri.start(handler))
+    except grpc.RpcError as error:
+        return str(error.details())
+    return creators(known)
+
+
+def wrong_pods(engines: dict[str, Any]) -> list[str]:
+    """Start a pod of each CRI by each way that matters; what did not come by the program that it says."""
+    found = []
+    for target, address in places.HERE.cri.items():
+        said = engines[target]
+        expected = {"": PROGRAMS[said["default"]], "runc": []}
+        expected.update({name: PROGRAMS[name] for name in said["ours"]})
+        made = {handler: pod(address, handler) for handler in {"nvidia", *expected}}
+        unknown = made["nvidia"] if "nvidia" not in expected else 'no runtime for "nvidia" is configured'
+        if 'no runtime for "nvidia" is configured' not in unknown:
+            found.append(f"{target}: nvidia is not known, and made {unknown}")
+        found += [f"{target}, {name}: {made[name]}" for name, programs in expected.items() if made[name] != programs]
+    return found
+
+
+def wrong_containers(engines: dict[str, Any]) -> list[str]:
+    """The same for containers of Docker that name no runtime."""
+    found = []
+    for target, address in places.HERE.docker.items():
+        known = len(calls())
+        ended = places.docker(address, "run", "--rm", "--network=none", looks.IMAGE, "true")
+        if ended.returncode or creators(known) != PROGRAMS[engines[target]["default"]]:
+            found.append(f"{target}: {creators(known)} {ended.stderr}")
+    return found
+
+
+def cdi() -> dict[str, Any]:
+    """Whether containers with all GPUs get them; else what was said."""
+    found = {"podman": looks.seen("podman", "all")}
+    os.environ["DOCKER_HOST"] = f"unix://{places.RUNTIME_DIR}/docker.sock"
+    found["rootless"] = looks.seen("docker", "all")
+    whole = looks.whole(machine.now(), 0)
+    return {name: True if seen == whole else seen.complaint or seen for name, seen in found.items()}
+
+
+def main() -> None:
+    """Look, compare, remember, and only then start something."""
+    now = trees()
+    places.MEMORY.mkdir(exist_ok=True)
+    if "--fresh" in sys.argv:
+        for name in ("fresh", "before"):
+            (places.MEMORY / name).write_text(json.dumps(now))
+    fresh, before = (json.loads((places.MEMORY / name).read_text()) for name in ("fresh", "before"))
+    (places.MEMORY / "before").write_text(json.dumps(now))
+    memory = places.MEMORY / "units"
+    engines, units = places.engines(), places.started()
+    known = json.loads(memory.read_text()) if memory.exists() else units
+    memory.write_text(json.dumps(units))
+    report = {
+        "engines": engines,
+        "restarted": sorted(name for name in units if units[name] != known[name]),
+        "pods": pods(),
+        "touched": differences(before, now),
+        "left": differences(contents(fresh), contents(now)),
+        "strangers": strangers(),
+    }
+    if "--start" in sys.argv:
+        silent = [target for target, said in engines.items() if said is None]
+        report["wrong"] = silent or wrong_pods(engines) + wrong_containers(engines)
+        report["cdi"] = cdi() if places.KIND == "users" else {}
+    print(json.dumps(report))
+
+
+if __name__ == "__main__":
+    main()

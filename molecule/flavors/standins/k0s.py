@@ -1,0 +1,101 @@
+"""Stands for k0s v1.30: k0s worker, k0s version.
+
+Generates the configuration of its containerd (pkg/component/worker/containerd): what containerd itself has for the CRI,
+into which it merges the drop-ins that say something of the CRI; others are imported. Starts the real containerd with
+it. After a change of the drop-ins it does that again, three seconds later, and ends containerd by a signal, which its
+supervisor starts again five seconds later.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import child
+import tomllib
+
+MARKER = "# k0s_managed=true"
+MAIN, DROP_INS = Path("/etc/k0s/containerd.toml"), Path("/etc/k0s/containerd.d")
+MERGED = Path("/run/k0s/containerd-cri.toml")
+ADDRESS = "/run/k0s/containerd.sock"
+PROGRAMS = "/var/lib/k0s/bin"
+CRI = "io.containerd.grpc.v1.cri"
+PAUSE = "quay.io/k0sproject/pause:3.9"
+# Seconds.
+DEBOUNCE, RESPAWN, LOOK = 3.0, 5.0, 0.3
+
+
+def merged(base: dict[str, Any], patch: dict[str, Any]) -> dict[str, Any]:
+    """``base`` with what ``patch`` says, table by table."""
+    result = dict(base)
+    for key, value in patch.items():
+        known = result.get(key)
+        result[key] = merged(known, value) if isinstance(known, dict) and isinstance(value, dict) else value
+    return result
+
+
+def lines(table: dict[str, Any], path: list[str]) -> list[str]:
+    """A table as TOML, which has JSON's words for all that is in there."""
+    values = [f"{json.dumps(key)} = {json.dumps(value)}" for key, value in table.items() if not isinstance(value, dict)]
+    head = [f"[{'.'.join(map(json.dumps, path))}]"] if path else []
+    tables = [(key, value) for key, value in table.items() if isinstance(value, dict)]
+    return [*head, *values, *(line for key, value in tables for line in lines(value, [*path, key]))]
+
+
+def configure() -> None:
+    """Write both files, unless the user has taken the main one over."""
+    if MAIN.exists() and not MAIN.read_text().startswith(MARKER):
+        return
+    DROP_INS.mkdir(parents=True, exist_ok=True)
+    printed = subprocess.check_output([f"{PROGRAMS}/containerd", "config", "default"], text=True)
+    cri = tomllib.loads(printed)["plugins"][CRI]
+    final = {"version": 2, "plugins": {CRI: merged(cri, {"sandbox_image": PAUSE})}}
+    imports = [str(MERGED)]
+    for path in sorted(DROP_INS.glob("*.toml")):
+        said = tomllib.loads(path.read_text())
+        if CRI in said.get("plugins", {}):
+            final = merged(final, said)
+        else:
+            imports.append(str(path))
+    child.generate(MERGED, "\n".join([*lines(final, []), ""]))
+    head = [MARKER, "# This is a placeholder configuration for k0s managed containerd."]
+    child.generate(MAIN, "\n".join([*head, f"imports = {json.dumps(imports)}", "version = 2", ""]))
+
+
+def drop_ins() -> list[str]:
+    """What the drop-ins are now."""
+    return [f"{path} {child.written(path)}" for path in sorted(DROP_INS.glob("*"))]
+
+
+def supervise() -> None:
+    """Keep containerd running, also with other drop-ins."""
+    options = ["--root=/var/lib/k0s/containerd", "--state=/run/k0s/containerd", f"--address={ADDRESS}"]
+    containerd = child.start([f"{PROGRAMS}/containerd", *options, f"--config={MAIN}"], [PROGRAMS])
+    child.end_on_signal(containerd)
+    known, changed = drop_ins(), 0.0
+    while containerd.poll() is None:
+        time.sleep(LOOK)
+        now = drop_ins()
+        if now != known:
+            known, changed = now, time.monotonic()
+        elif changed and time.monotonic() - changed > DEBOUNCE:
+            configure()
+            containerd.send_signal(signal.SIGHUP)
+            containerd.wait()
+    time.sleep(RESPAWN)
+
+
+def main() -> None:
+    """Do what the command line says."""
+    if sys.argv[1:] == ["version"]:
+        print("v1.30.4+k0s.0")
+        return
+    child.call_myself("k0s")
+    configure()
+    while True:
+        supervise()

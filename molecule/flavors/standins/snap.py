@@ -1,0 +1,36 @@
+"""Stands for what `snap run microk8s.daemon-containerd` starts in MicroK8s 1.28, as its unit does.
+
+Fills the placeholders of the template (run-containerd-with-args) and becomes the real containerd.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import child
+
+REVISION = "7394"
+SNAP, DATA, COMMON = f"/snap/microk8s/{REVISION}", f"/var/snap/microk8s/{REVISION}", "/var/snap/microk8s/common"
+ADDRESS = f"{COMMON}/run/containerd.sock"
+
+
+def main() -> None:
+    """Do it."""
+    gpu = Path(DATA, "var/lock/gpu").exists()
+    # The native snapshotter is what it takes where overlays do not work, as on these hosts.
+    placeholders = {
+        "SNAP": SNAP,
+        "SNAP_DATA": DATA,
+        "SNAPSHOTTER": "native",
+        "RUNTIME": "nvidia-container-runtime" if gpu else "runc",
+        "RUNTIME_TYPE": "io.containerd.runc.v2",
+    }
+    text = Path(DATA, "args/containerd-template.toml").read_text()
+    for name, value in placeholders.items():
+        text = text.replace(f"${{{name}}}", value)
+    file = Path(DATA, "args/containerd.toml")
+    child.generate(file, text)
+    environ = {**os.environ, "PATH": f"{SNAP}/bin:{os.environ['PATH']}"}
+    options = ["--config", str(file), "--root", f"{COMMON}/var/lib/containerd", "--state", f"{COMMON}/run/containerd"]
+    os.execve(f"{SNAP}/bin/containerd", ["containerd", *options, "--address", ADDRESS], environ)
