@@ -24,7 +24,7 @@ from elf_programs import CALLS
 from observing import describe, differences
 
 TREES = ("/etc", "/home", "/opt", "/root", "/snap", "/usr/local", "/usr/share/containers", "/var/lib", "/var/snap")
-# What engines, package managers and the session keep for themselves, and what others write while hosts run.
+# What engines and package managers keep for themselves, and what others write while hosts run.
 PRIVATE = (
     *(f"/var/lib/{name}" for name in ("apt", "dpkg", "docker", "containerd", "containers", "systemd")),
     "/var/lib/containerd-gpu",
