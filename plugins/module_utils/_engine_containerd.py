@@ -24,8 +24,8 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import (
     LiveState,
     Trial,
 )
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import SYSTEM, UNIT_KEY
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._flavors import SYSTEM, UNIT_KEY
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_files import HostFiles
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._processes import outdated
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import digest, load_records

@@ -26,8 +26,8 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import (
     LiveState,
     Trial,
 )
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import SYSTEM
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import HostError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._flavors import SYSTEM
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._oci_hook import HOOK_FOLDERS, HOOK_NAME
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._processes import outdated
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import load_record

@@ -25,8 +25,8 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import (
     LiveState,
     Trial,
 )
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import SYSTEM
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import HostError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._flavors import SYSTEM
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._json_document import JsonDocument
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._processes import process_of
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd_units import load_unit, unit_name

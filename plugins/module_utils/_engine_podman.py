@@ -10,7 +10,7 @@ from __future__ import annotations
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import Action, Installation, Trial
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import SYSTEM
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._flavors import SYSTEM
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._podman_files import DROP_IN, MAIN
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._podman_plan import PodmanPlanner, configured_state
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import posixpath
 import typing as t
 
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._flavors import SYSTEM, UNIT_KEY
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import STATE_DIR, load_readable_records
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd_units import UNIT_FOLDERS, load_unit
 
@@ -18,12 +19,6 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd_units import Unit
 
-# Whichever the host has.
-AUTO = "auto"
-# The engine as the operating system's packages bring it.
-SYSTEM = "system"
-# In whose names records of units beside the usual ones are kept.
-UNIT_KEY = "unit-"
 _SYSTEM_CONTAINERD_FILE = "/etc/containerd/config.toml"
 
 
@@ -190,4 +185,3 @@ _ROWS = (
 FLAVORS: dict[tuple[str, str], Flavor] = {(row.engine, row.flavor): row for row in _ROWS}
 ENGINES = tuple(dict.fromkeys(row.engine for row in _ROWS))
 DAEMONS = tuple(dict.fromkeys(row.engine for row in _ROWS if row.daemon))
-FLAVOR_NAMES = tuple(dict.fromkeys(row.flavor for row in _ROWS))

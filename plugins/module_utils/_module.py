@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import AUTO, FLAVOR_NAMES
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._flavors import AUTO, FLAVOR_NAMES
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
 
 if t.TYPE_CHECKING:

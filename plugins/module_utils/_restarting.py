@@ -12,8 +12,8 @@ import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._backups import BACKUP_DIR
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._bringing_up import BringUp
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import AUTO
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, HostError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._flavors import AUTO
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._lock import TIMEOUT, host_lock
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._notes import Note
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._planning import ask_version

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import AUTO, FLAVORS, SYSTEM, Flavor
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import FLAVORS, Flavor
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._flavors import AUTO, SYSTEM
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import STATE_DIR
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd_units import UNIT_FOLDERS, unit_file, unit_name
 

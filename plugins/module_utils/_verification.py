@@ -12,8 +12,9 @@ import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._containers import End, NotRunError, Order, interruptible
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import Action
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import AUTO, FLAVORS
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import FLAVORS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, MissingPackageError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._flavors import AUTO
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu_links import (
     CDI,
     CONFIG,

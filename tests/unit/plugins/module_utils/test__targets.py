@@ -11,6 +11,7 @@ import pytest
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine_containerd import ContainerdOfUnit
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import FLAVORS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._flavors import FLAVOR_NAMES
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._planning import Options
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._runtime_configuration import RuntimeConfiguration
@@ -201,3 +202,7 @@ def test_a_unit_that_is_gone_counts_while_something_of_it_is_recorded(tmp_path: 
 
 def configure(options: Options, made: HostRoot) -> Outcome:
     return RuntimeConfiguration(options, made, lambda _argv: (127, "", "")).execute(check_mode=False)
+
+
+def test_the_names_of_flavours_are_those_of_the_table() -> None:
+    assert {row.flavor for row in FLAVORS.values()} == set(FLAVOR_NAMES)
