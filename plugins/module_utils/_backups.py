@@ -11,7 +11,6 @@ import os
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import BACKUP_DIR as BACKUP_DIR  # noqa: PLC0414
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._writing import (
     make_directories,
     remove_file,

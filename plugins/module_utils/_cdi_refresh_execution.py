@@ -47,7 +47,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_refresh_units
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import PlannedFile
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import HostError
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import digest, load_records
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import BACKUP_DIR, digest, load_records
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemctl import Systemctl
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd_units import unit_name
 
@@ -154,7 +154,7 @@ class CdiRefresh:
         # Only a purge needs this.
         from ansible_collections.gpufleet.nvidia.plugins.module_utils import _backups  # noqa: PLC0415
 
-        folder = self._host.check_path("backup_dir", self._options.cdi.backup_dir or _backups.BACKUP_DIR)
+        folder = self._host.check_path("backup_dir", self._options.cdi.backup_dir or BACKUP_DIR)
         paths = map(self._host.resolve, own_paths(self._options))
         return tuple(backup for path in paths for backup in _backups.backups_of(self._host, folder, path))
 
@@ -191,7 +191,7 @@ class CdiRefresh:
         from ansible_collections.gpufleet.nvidia.plugins.module_utils._plan_writer import PlanWriter  # noqa: PLC0415
 
         host, cdi = self._host, self._options.cdi
-        backup_dir = host.check_path("backup_dir", cdi.backup_dir or _backups.BACKUP_DIR)
+        backup_dir = host.check_path("backup_dir", cdi.backup_dir or BACKUP_DIR)
         _backups.check_backup_dir(host, backup_dir, PARSED_FOLDERS)
         purge = self._options.state == "absent" and cdi.purge_backups
         with host_lock(host):
@@ -225,7 +225,7 @@ class CdiRefresh:
 
         for backup in work.purged:
             _backups.remove(self._host, backup)
-        remove_empty_directories(self._host, [posixpath.dirname(_backups.BACKUP_DIR), _backups.BACKUP_DIR])
+        remove_empty_directories(self._host, [posixpath.dirname(BACKUP_DIR), BACKUP_DIR])
 
     def _stop(self, work: Work) -> None:
         """No unit may be waiting for changes whose file goes."""

@@ -21,7 +21,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import Con
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._lock import host_lock
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._parsed_folders import PARSED_FOLDERS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._plan_writer import PlanWriter
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import digest, record_path
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import BACKUP_DIR, digest, record_path
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._writing import set_access
 
 if t.TYPE_CHECKING:
@@ -51,7 +51,7 @@ def remove_specifications(options: CdiOptions, host: HostRoot, check_mode: bool)
     What others have made of such a file since goes too if it describes the same kind, and a copy is kept.  Files that
     we never wrote stay.  Raises GpufleetError.
     """
-    backup_dir = host.check_path("backup_dir", options.backup_dir or _backups.BACKUP_DIR)
+    backup_dir = host.check_path("backup_dir", options.backup_dir or BACKUP_DIR)
     _backups.check_backup_dir(host, backup_dir, PARSED_FOLDERS)
     plan = _plan(options, host)
     writer = PlanWriter(host, OWNER, host.resolve(plan.path), backup_dir, removal=True, purge=options.purge_backups)

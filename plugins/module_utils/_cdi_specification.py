@@ -33,7 +33,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_refresh_units
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_rules import judge
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import PlannedFile
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, HostError
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import digest, record_path
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import BACKUP_DIR, digest, record_path
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_reference import PinnedRunner
@@ -242,7 +242,7 @@ class CdiSpecification:
         )
 
         host = self.host
-        backup_dir = host.check_path("backup_dir", self.options.backup_dir or _backups.BACKUP_DIR)
+        backup_dir = host.check_path("backup_dir", self.options.backup_dir or BACKUP_DIR)
         _backups.check_backup_dir(host, backup_dir, PARSED_FOLDERS)
         with host_lock(host):
             # Another run may have written since; only what is read under the lock counts.

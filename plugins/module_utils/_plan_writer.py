@@ -17,6 +17,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._parsed_folders im
     WATCHED_FOLDERS,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import (
+    BACKUP_DIR,
     STATE_DIR,
     FileRecord,
     digest,
@@ -206,7 +207,7 @@ class PlanWriter:
         remove_empty_directories(self.host, sorted(made, key=len))
         if self.purging:
             # The default is ours whatever was recorded; another directory may be the user's own.
-            remove_empty_directories(self.host, [os.path.dirname(_backups.BACKUP_DIR), _backups.BACKUP_DIR])
+            remove_empty_directories(self.host, [os.path.dirname(BACKUP_DIR), BACKUP_DIR])
 
 
 def _with_parents(path: str) -> list[str]:

@@ -9,12 +9,11 @@ from __future__ import annotations
 import re
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._backups import BACKUP_DIR
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import parse_version
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._flavors import AUTO
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_files import HostFiles
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import load_record, load_records
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import BACKUP_DIR, load_record, load_records
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._targets import Target, resolve_target
 
 if t.TYPE_CHECKING:

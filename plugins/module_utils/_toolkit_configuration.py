@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._backups import BACKUP_DIR, check_backup_dir
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._backups import check_backup_dir
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._lock import host_lock
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._parsed_folders import PARSED_FOLDERS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._plan_writer import TOOLKIT, PlanWriter
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import load_record
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import BACKUP_DIR, load_record
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import CONFIG_FILE
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_config_plan import ConfigFile
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_settings import REAL_LDCONFIG, shown

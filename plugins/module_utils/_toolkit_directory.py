@@ -12,6 +12,7 @@ import typing as t
 from ansible_collections.gpufleet.nvidia.plugins.module_utils import _backups
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import HostError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._parsed_folders import PARSED_FOLDERS
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import BACKUP_DIR
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import (
     DIRECTORY,
     LATER_PROGRAMS,
@@ -58,7 +59,7 @@ class DirectoryOptions(t.NamedTuple):
     running_gpu_containers: str = "fail"
     minimum_version: str | None = None
     minimum_version_policy: str = "warn"
-    backup_dir: str = _backups.BACKUP_DIR
+    backup_dir: str = BACKUP_DIR
 
 
 class Tools(t.NamedTuple):

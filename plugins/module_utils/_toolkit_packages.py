@@ -10,10 +10,11 @@ from __future__ import annotations
 import re
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._backups import BACKUP_DIR, check_backup_dir
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._backups import check_backup_dir
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, HostError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import notes_of, reboot_required
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._parsed_folders import PARSED_FOLDERS
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import BACKUP_DIR
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import FORMER_PACKAGES, PACKAGES
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_containers import running
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_parts import (

@@ -273,7 +273,7 @@ journal:
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._backups import BACKUP_DIR, check_backup_dir
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._backups import check_backup_dir
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import PlannedFile
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import DAEMONS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import (
@@ -289,6 +289,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import (
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._parsed_folders import PARSED_FOLDERS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._proof import Expectation
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import BACKUP_DIR
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._restarting import (
     Restarted,
     RestartError,

@@ -455,7 +455,6 @@ import typing as t
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._backups import BACKUP_DIR
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import (
     GpufleetError,
     HostError,
@@ -474,6 +473,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import (
     run_bytes_in,
     run_in,
 )
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import BACKUP_DIR
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import DIRECTORY
 
 if t.TYPE_CHECKING:

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils import _backups
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._backups import (
-    BACKUP_DIR,
     KEPT,
     RECORD_SUFFIX,
     backups_of,
@@ -26,6 +25,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._backups import (
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, HostError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import BACKUP_DIR
 
 if t.TYPE_CHECKING:
     from pathlib import Path

@@ -9,13 +9,12 @@ import typing as t
 
 import pytest
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._backups import BACKUP_DIR
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import Action, EnginePlan, parse_version
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import ConfigurationError, HostError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_files import HostFiles
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._legacy import Purge, leftovers
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._plan_writer import PlanWriter
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import STATE_DIR, load_records
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import BACKUP_DIR, STATE_DIR, load_records
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._runtime_set import RuntimeRequest
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._targets import Target
 from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.leftovers import (
