@@ -23,7 +23,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._k0s_files import 
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._k0s_plan import DROP_IN, K0sPlanner
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._processes import process_of
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._rancher_units import service_of
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._serving_units import service_of
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd_units import load_unit, unit_name
 
 if t.TYPE_CHECKING:

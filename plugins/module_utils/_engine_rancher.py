@@ -24,7 +24,8 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._rancher_state imp
     sources_of,
     template_of,
 )
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._rancher_units import load, service_of
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._rancher_units import load
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._serving_units import service_of
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd_units import unit_name
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_plan import is_ours
 

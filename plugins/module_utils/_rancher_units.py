@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-# Private to this collection: which of the two units of K3s or RKE2 is the one of this host, and with what it starts.
+# Private to this collection: with what a unit of K3s or RKE2 starts.
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ import posixpath
 import shlex
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._processes import process_of, processes_in
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd_units import UNIT_FOLDERS, load_unit, unit_file
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd_units import load_unit
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
@@ -19,17 +18,6 @@ if t.TYPE_CHECKING:
 
 # The units name them as /etc/default/%N and /etc/sysconfig/%N (install.sh of K3s v1.31, RKE2's tarball).
 _ENVIRONMENT_FOLDERS = ("/etc/default", "/etc/sysconfig")
-
-
-def service_of(host: HostRoot, services: t.Sequence[str], program: str, containerd: str) -> str:
-    """The unit that runs, else the one that is enabled, the only one that is there, or the first, a server's.
-
-    RKE2's tarball brings both to every node.
-    """
-    running = [name for name in services if _runs(host, name, program, containerd)]
-    enabled = [name for name in services if host.is_there(f"{UNIT_FOLDERS[0]}/multi-user.target.wants/{name}")]
-    there = [name for name in services if unit_file(host, name) is not None]
-    return [*running, *enabled, *there, *services][0]
 
 
 def load(host: HostRoot, name: str, program: str) -> Unit | None:
@@ -42,12 +30,6 @@ def load(host: HostRoot, name: str, program: str) -> Unit | None:
         environment.update(_variables(host.read_text(f"{folder}/{posixpath.splitext(name)[0]}")))
     environment.update(unit.environment)
     return unit._replace(environment=environment)
-
-
-def _runs(host: HostRoot, name: str, program: str, containerd: str) -> bool:
-    """By the process of the distribution (k3s-server, rke2) or its containerd; the shims outlive both."""
-    unit = load_unit(host, name, program)
-    return bool(processes_in(host, unit, (program,))) or process_of(host, unit, containerd) is not None
 
 
 def _variables(text: str) -> dict[str, str]:
