@@ -24,9 +24,8 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._rancher_state imp
     sources_of,
     template_of,
 )
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._rancher_units import load
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._serving_units import service_of
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd_units import unit_name
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd_units import load_unit, unit_name
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_plan import is_ours
 
 if t.TYPE_CHECKING:
@@ -69,7 +68,7 @@ class Rancher(Containerd):
     def inspect(self, host: HostRoot, service: str | None = None) -> Installation:
         program = self.place.program
         name = unit_name(service) if service else service_of(host, self.services, program, self.program)
-        unit = load(host, name, program)
+        unit = load_unit(host, name, program)
         programs = [unit.arguments[0]] if unit is not None and unit.arguments else []
         return Installation(
             binary=host.find_executable([*programs, program]),

@@ -36,7 +36,6 @@ _FIRST_UID = 1000
 # name becomes part of names of files.
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@\\+ -]*\$?\Z")
 _NUMBER = re.compile(r"[0-9]{1,10}\Z")
-_SPECIFIER = re.compile(r"%([htuUE])")
 # A user's systemd puts its services here, before systemd 246 it put them beside.
 _GROUPS = ("app.slice/", "")
 
@@ -154,28 +153,14 @@ def user_unit(host: HostRoot, account: Account, name: str) -> Unit | None:
         "/usr/lib/systemd/user",
         "/lib/systemd/user",
     )
-    unit = load_unit(host, name, SCRIPT, folders=folders)
-    if unit is None:
-        return None
-    values = {
+    specifiers = {
+        "E": f"{home}/.config",
         "h": home,
         "t": account.runtime_dir,
         "u": account.name,
         "U": str(account.uid),
-        "E": f"{home}/.config",
     }
-
-    def resolved(text: str) -> str:
-        return _SPECIFIER.sub(lambda match: values[match.group(1)], text)
-
-    def unescaped(text: str) -> str:
-        # In a command line load_unit() has made one sign of two already.
-        return "%".join(resolved(part) for part in text.split("%%"))
-
-    return unit._replace(
-        arguments=tuple(resolved(word) for word in unit.arguments),
-        environment={key: unescaped(value) for key, value in unit.environment.items()},
-    )
+    return load_unit(host, name, SCRIPT, folders=folders, specifiers=specifiers)
 
 
 def user_process(

@@ -13,6 +13,8 @@ import shlex
 import types
 import typing as t
 
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd_specifiers import SYSTEM, Specifiers
+
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
 
@@ -104,12 +106,19 @@ def unit_name(name: str) -> str:
 
 
 def load_unit(
-    host: HostRoot, name: str, program: str = "", without: str = "", folders: t.Sequence[str] = UNIT_FOLDERS
+    host: HostRoot,
+    name: str,
+    program: str = "",
+    *,
+    without: str = "",
+    folders: t.Sequence[str] = UNIT_FOLDERS,
+    specifiers: t.Mapping[str, str] = SYSTEM,
 ) -> Unit | None:
     """The unit ``name`` as its files describe it, None where there is none or it is masked.
 
     Its arguments are those of ``program``, if one is named: a shell or another wrapper around it keeps them to itself.
-    ``without`` is a drop-in that is left out, ``folders`` are where another systemd than the system's looks.
+    ``without`` is a drop-in that is left out, ``folders`` are where another systemd than the system's looks, and
+    ``specifiers`` what stands for ``%h`` and the like there.
     """
     path = unit_file(host, name, folders)
     if path is None or is_masked(host, path):
@@ -119,16 +128,17 @@ def load_unit(
     for source in [path, *drop_ins]:
         for section, key, value in _assignments(host.read_text(source)):
             settings.assign(section, key, value)
-    environment = dict(settings.environment)
+    specified = Specifiers(name, specifiers)
+    environment = {key: specified.expand(value) for key, value in settings.environment.items()}
     for file in settings.environment_files:
-        environment.update(_environment_file(host.read_text(file.lstrip("-"))))
-    arguments = _arguments(settings.exec_start[-1] if settings.exec_start else "", environment)
+        environment.update(_environment_file(host.read_text(specified.expand(file.lstrip("-")))))
+    arguments = _arguments(settings.exec_start[-1] if settings.exec_start else "", environment, specified)
     unit = Unit(
         name,
         path,
         tuple(drop_ins),
         tuple(arguments),
-        tuple(settings.listen),
+        tuple(specified.expand(address) for address in settings.listen),
         settings.slice,
         environment=environment,
         wanted_by=tuple(settings.install["WantedBy"]),
@@ -204,11 +214,12 @@ def _words(text: str) -> list[str]:
         return text.split()
 
 
-def _arguments(command: str, environment: t.Mapping[str, str]) -> list[str]:
+def _arguments(command: str, environment: t.Mapping[str, str], specifiers: Specifiers) -> list[str]:
     """The words of an ExecStart, program first; for its prefixes see systemd.service(5)."""
     bare = command.lstrip("@-:+!|")
     prefixes = command[: len(command) - len(bare)]
-    words = _words(bare.replace("%%", "%"))
+    # Only then: a specifier never makes two words of one.
+    words = [specifiers.expand(word) for word in _words(bare)]
     if "@" in prefixes:
         # The second word is only the name under which the program runs.
         del words[1:2]

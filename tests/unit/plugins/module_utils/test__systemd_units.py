@@ -78,6 +78,7 @@ SocketGroup=docker
 VENDOR = "/usr/lib/systemd/system"
 LOCAL = "/etc/systemd/system"
 NAME = "docker.service"
+STEM = "docker"
 
 
 def _host(root: Path, files: t.Mapping[str, str]) -> HostRoot:
@@ -268,6 +269,32 @@ def test_masked_drop_in_hides_the_vendors(tmp_path: Path, mask: str) -> None:
 )
 def test_command_line(tmp_path: Path, service: str, expected: str) -> None:
     assert "|".join(_command(tmp_path, service)) == expected
+
+
+@pytest.mark.parametrize(
+    ("service", "expected"),
+    [
+        ("ExecStart=/bin/d %n %N %p", f"/bin/d|{NAME}|{STEM}|{STEM}"),
+        ("ExecStart=/bin/d %h/a %t/b %S %E", "/bin/d|/root/a|/run/b|/var/lib|/etc"),
+        # Two signs are one, whatever follows, and a word stays one.
+        ("ExecStart=/bin/d %%h %%%h '%h b'", "/bin/d|%h|%/root|/root b"),
+        # Of the machine, or of no meaning.
+        ("ExecStart=/bin/d %H %!", "/bin/d|%H|%!"),
+        ("Environment=A=%h/%%n\nExecStart=/bin/d $A", "/bin/d|/root/%n"),
+        ("EnvironmentFile=-/etc/default/%N\nExecStart=/bin/d ${A}", "/bin/d|%h"),
+        ("ExecStart=:/bin/d %N $A", f"/bin/d|{STEM}|$A"),
+    ],
+)
+def test_specifiers(tmp_path: Path, service: str, expected: str) -> None:
+    files = {f"/etc/default/{STEM}": "A=%h\n"}
+    assert "|".join(_command(tmp_path, service, files)) == expected
+
+
+def test_specifiers_of_an_instance_and_of_another_manager(tmp_path: Path) -> None:
+    files = {f"{LOCAL}/d@x.service": "[Service]\nExecStart=/bin/d %p %i %h %S\n"}
+    unit = load_unit(_host(tmp_path, files), "d@x.service", specifiers={"h": "/home/u"})
+    assert unit is not None
+    assert unit.arguments == ("/bin/d", "d", "x", "/home/u", "%S")
 
 
 def test_command_that_was_reset_or_never_set(tmp_path: Path) -> None:
