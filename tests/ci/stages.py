@@ -58,20 +58,25 @@ def mypy(work: Workspace) -> None:
 
 def unit(work: Workspace) -> None:
     """The unit tests with Ansible at hand: all of them."""
-    work.run(_pytest(work.tests), environ=_pytest_environ(work, work.tests), cwd=ROOT)
+    _pytest(work, work.tests)
 
 
 def unit_nodes(work: Workspace) -> None:
-    """The unit tests on every other Python that this machine has, without Ansible."""
+    """The unit tests on the other Pythons that this machine has, without Ansible: all on the oldest, each on one more.
+
+    What holds on the oldest and on the newest seldom fails between them, so those share the tests.
+    """
 
     def one(part: Workspace, python: pythons.Python) -> None:
         venv = part.venv("node", python)
-        part.run([*_pytest(venv), "--hypothesis-profile=few"], environ=_pytest_environ(part, venv), cwd=ROOT)
+        _pytest(part, venv, "--hypothesis-profile=few", *shares.get(python, ()))
 
-    found = {f"Python {python.name}": python for python in work.interpreters.values()}
     # On the one that runs this the stage "unit" tries more examples of the same.
-    others = {name: python for name, python in found.items() if python.minor != sys.version_info[1]}
-    _side_by_side(work, others or found, one, os.cpu_count())
+    others = [python for python in work.interpreters.values() if python.minor != sys.version_info[1]]
+    between = others[1:]
+    shares = {python: [f"--share={number}/{len(between)}"] for number, python in enumerate(between, 1)}
+    named = {f"Python {python.name}": python for python in others or work.interpreters.values()}
+    _side_by_side(work, named, one, os.cpu_count())
 
 
 def lint(work: Workspace) -> None:
@@ -178,8 +183,7 @@ def integration(work: Workspace) -> None:
 def browser(work: Workspace) -> None:
     """The page of an audit in Chromium, which is installed where it is missing (Debian; as root)."""
     _provide_chromium(work)
-    environ = {**_pytest_environ(work, work.tests), "PYTHONPATH": str(work.collections)}
-    work.run([*_pytest(work.tests), "tests/browser"], environ=environ)
+    _pytest(work, work.tests, "tests/browser", PYTHONPATH=str(work.collections))
 
 
 def importer(work: Workspace) -> None:
@@ -255,13 +259,16 @@ def _side_by_side(
         raise StageError("; ".join(failures))
 
 
-def _pytest(venv: venvs.Venv) -> list[str]:
-    return [venv.python, "-B", "-m", "pytest", "-p", "no:cacheprovider", "--quiet"]
-
-
-def _pytest_environ(work: Workspace, venv: venvs.Venv) -> dict[str, str]:
-    """Nothing that the tests leave behind lies in the clone."""
-    return {**venv.environ(), "HYPOTHESIS_STORAGE_DIRECTORY": str(work.cache / "hypothesis")}
+def _pytest(work: Workspace, venv: venvs.Venv, *arguments: str, **variables: str) -> None:
+    """Run tests of the clone; nothing that they leave behind lies in it."""
+    with work.scratch() as scratch:
+        environ = {
+            **venv.environ(),
+            "HYPOTHESIS_STORAGE_DIRECTORY": str(work.cache / "hypothesis"),
+            "TMPDIR": str(scratch),
+            **variables,
+        }
+        work.run([venv.python, "-B", "-m", "pytest", "-p", "no:cacheprovider", "--quiet", *arguments], environ, ROOT)
 
 
 def _provide_chromium(work: Workspace) -> None:

@@ -5,11 +5,13 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import functools
 import hashlib
 import os
 import shutil
 import subprocess
+import tempfile
 import typing as t
 from pathlib import Path
 
@@ -21,6 +23,9 @@ OLDEST_NODE, NEWEST_NODE = 8, 14
 # Controllers of ansible-core 2.17.
 OLDEST_CORE = range(10, 13)
 _PRIVATE_MODE = 0o600
+# The tests make and remove very many small files, which some disks take hundreds of times as long for as memory does.
+_MEMORY = "/dev/shm"
+_MEMORY_WANTED = 2 << 30
 
 
 class StageError(Exception):
@@ -81,6 +86,13 @@ class Workspace:
         for name in wanted:
             _copy(ROOT / name, self.tree / name)
 
+    @staticmethod
+    @contextlib.contextmanager
+    def scratch() -> t.Iterator[Path]:
+        """A directory for what is thrown away at once: in memory, where there is enough that may hold programs."""
+        with tempfile.TemporaryDirectory(prefix="gpufleet-scratch-", dir=_memory()) as name:
+            yield Path(name)
+
     def run(
         self,
         command: t.Sequence[str | Path],
@@ -132,6 +144,15 @@ class Workspace:
         directories = [os.path.dirname(python.path) for python in self.interpreters.values()]
         environ.update(HOME=str(self.home), PATH=os.pathsep.join((path[0], *directories, *path[1:])))
         return environ
+
+
+def _memory() -> str | None:
+    try:
+        status = os.statvfs(_MEMORY)
+    except OSError:
+        return None
+    fits = status.f_bavail * status.f_frsize >= _MEMORY_WANTED and not status.f_flag & os.ST_NOEXEC
+    return _MEMORY if fits and os.access(_MEMORY, os.W_OK) else None
 
 
 def _remove(path: Path) -> None:
