@@ -62,10 +62,7 @@ def unit(work: Workspace) -> None:
 
 
 def unit_nodes(work: Workspace) -> None:
-    """The unit tests on the other Pythons that this machine has, without Ansible: all on the oldest, each on one more.
-
-    What holds on the oldest and on the newest seldom fails between them, so those share the tests.
-    """
+    """The unit tests on the other Pythons of this machine, without Ansible: all on the oldest, each on one more."""
 
     def one(part: Workspace, python: pythons.Python) -> None:
         venv = part.venv("node", python)
@@ -73,6 +70,7 @@ def unit_nodes(work: Workspace) -> None:
 
     # On the one that runs this the stage "unit" tries more examples of the same.
     others = [python for python in work.interpreters.values() if python.minor != sys.version_info[1]]
+    # What holds on the oldest and on the newest seldom fails between them, so those share the tests.
     between = others[1:]
     shares = {python: [f"--share={number}/{len(between)}"] for number, python in enumerate(between, 1)}
     named = {f"Python {python.name}": python for python in others or work.interpreters.values()}
