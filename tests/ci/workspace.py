@@ -91,7 +91,10 @@ class Workspace:
     def scratch() -> t.Iterator[Path]:
         """A directory for what is thrown away at once: in memory, where there is enough that may hold programs."""
         with tempfile.TemporaryDirectory(prefix="gpufleet-scratch-", dir=_memory()) as name:
-            yield Path(name)
+            scratch = Path(name)
+            # Some tests look there as another user.
+            scratch.chmod(0o755)
+            yield scratch
 
     def run(
         self,
