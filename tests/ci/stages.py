@@ -64,17 +64,21 @@ def unit(work: Workspace) -> None:
 def unit_nodes(work: Workspace) -> None:
     """The unit tests on the other Pythons of this machine, without Ansible: all on the oldest, each on one more."""
 
-    def one(part: Workspace, python: pythons.Python) -> None:
-        venv = part.venv("node", python)
-        _pytest(part, venv, "--hypothesis-profile=few", *shares.get(python, ()))
+    def one(part: Workspace, run: tuple[pythons.Python, int, int]) -> None:
+        python, number, shares = run
+        _pytest(part, part.venv("node", python), "--hypothesis-profile=few", f"--share={number}/{shares}")
 
     # On the one that runs this the stage "unit" tries more examples of the same.
     others = [python for python in work.interpreters.values() if python.minor != sys.version_info[1]]
+    oldest, *between = others or work.interpreters.values()
+    cores = os.cpu_count() or 1
+    runs = [(oldest, number, cores) for number in range(1, cores + 1)]
     # What holds on the oldest and on the newest seldom fails between them, so those share the tests.
-    between = others[1:]
-    shares = {python: [f"--share={number}/{len(between)}"] for number, python in enumerate(between, 1)}
-    named = {f"Python {python.name}": python for python in others or work.interpreters.values()}
-    _side_by_side(work, named, one, os.cpu_count())
+    runs += [(python, number, len(between)) for number, python in enumerate(between, 1)]
+    named = {
+        f"Python {python.name}, share {number} of {shares}": (python, number, shares) for python, number, shares in runs
+    }
+    _side_by_side(work, named, one, cores)
 
 
 def lint(work: Workspace) -> None:
