@@ -9,7 +9,6 @@ a pod from now on; "no-survivor", its removal. --fresh makes this look the one t
 from __future__ import annotations
 
 import json
-import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -18,37 +17,11 @@ import grpc
 import toolkits
 from cri import SOCKET, Cri
 from engines import ENGINES, remember, remembered, start, status
-from observing import describe, differences
+from observing import differences
+from watched import lasting, watched
 
 TREES = ("/etc", "/opt", "/root", "/usr/local", "/var/cache", "/var/lib")
-# What package managers and engines keep for themselves, and what systemd notes of units that ran.
-PRIVATE = (
-    *(f"/var/lib/{name}" for name in ("apt", "dpkg", "docker", "containerd", "containers", "systemd")),
-    "/etc/docker/key.json",
-    "/root/.ansible",
-    "/root/gpufleet-collections",
-)
-
-
-def trees() -> dict[str, str]:
-    """Everything that is watched, and when it was written."""
-    found = {}
-    for tree in TREES:
-        for folder, folders, files in os.walk(tree):
-            folders[:] = [name for name in folders if os.path.join(folder, name) not in PRIVATE]
-            found.update({path: identify(path) for name in folders + files for path in [os.path.join(folder, name)]})
-    return {path: words for path, words in found.items() if path not in PRIVATE}
-
-
-def identify(path: str) -> str:
-    """What is to come back, and behind a tab what only stays if nobody writes."""
-    state = os.lstat(path)
-    return f"{describe(path)}\t{state.st_ino} {state.st_mtime_ns}"
-
-
-def contents(found: dict[str, str]) -> dict[str, str]:
-    """The same without what only stays if nobody writes."""
-    return {path: words.split("\t")[0] for path, words in found.items()}
+PRIVATE = ("/root/gpufleet-collections",)
 
 
 def containers() -> dict[str, Any]:
@@ -81,7 +54,7 @@ PROBES = {"containers": containers, "survivor": survivor, "no-survivor": no_surv
 
 def main() -> None:
     """Look, compare, remember, and only then try something."""
-    now = trees()
+    now = watched(TREES, PRIVATE)
     if "--fresh" in sys.argv:
         remember("fresh", now)
         remember("before", now)
@@ -93,7 +66,7 @@ def main() -> None:
         "versions": sorted(toolkits.versions()),
         "daemons": {name: status(engine.unit)["MainPID"] for name, engine in ENGINES.items()},
         "touched": differences(before, now),
-        "left": differences(contents(fresh), contents(now)),
+        "left": differences(lasting(fresh), lasting(now)),
     }
     print(json.dumps({**seen, **{name: PROBES[name]() for name in sys.argv[1:] if name in PROBES}}))
 

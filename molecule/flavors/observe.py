@@ -21,45 +21,22 @@ import machine
 import places
 from cri import Cri
 from elf_programs import CALLS
-from observing import describe, differences
+from observing import differences
+from watched import lasting, watched
 
 TREES = ("/etc", "/home", "/opt", "/root", "/snap", "/usr/local", "/usr/share/containers", "/var/lib", "/var/snap")
-# What engines and package managers keep for themselves, and what others write while hosts run.
+# What engines keep for themselves, and what others write while hosts run.
 PRIVATE = (
-    *(f"/var/lib/{name}" for name in ("apt", "dpkg", "docker", "containerd", "containers", "systemd")),
     "/var/lib/containerd-gpu",
     *(f"/var/lib/rancher/{name}/agent/containerd" for name in ("k3s", "rke2")),
     "/var/lib/k0s/containerd",
     "/var/snap/microk8s/common",
     "/home/ada/.local",
-    "/etc/docker/key.json",
     "/etc/hosts",
-    "/root/.ansible",
     str(machine.HOME),
 )
 GENERATED = Path("/run/gpufleet-generated.json")
 PROGRAMS = {"nvidia": ["nvidia-container-runtime"], "nvidia-cdi": ["nvidia-container-runtime.cdi"], "runc": []}
-
-
-def trees() -> dict[str, str]:
-    """Everything that is watched, and when it was written."""
-    found = {}
-    for tree in TREES:
-        for folder, folders, files in os.walk(tree):
-            folders[:] = [name for name in folders if os.path.join(folder, name) not in PRIVATE]
-            found.update({path: identify(path) for name in folders + files for path in [os.path.join(folder, name)]})
-    return {path: words for path, words in found.items() if path not in PRIVATE}
-
-
-def identify(path: str) -> str:
-    """What is to come back, and behind a tab what only stays if nobody writes."""
-    state = os.lstat(path)
-    return f"{describe(path)}\t{state.st_ino} {state.st_mtime_ns}"
-
-
-def contents(found: dict[str, str]) -> dict[str, str]:
-    """The same without what only stays if nobody writes."""
-    return {path: words.split("\t")[0] for path, words in found.items()}
 
 
 def strangers() -> list[str]:
@@ -133,7 +110,7 @@ def cdi() -> dict[str, Any]:
 
 def main() -> None:
     """Look, compare, remember, and only then start something."""
-    now = trees()
+    now = watched(TREES, PRIVATE)
     places.MEMORY.mkdir(exist_ok=True)
     if "--fresh" in sys.argv:
         for name in ("fresh", "before"):
@@ -149,7 +126,7 @@ def main() -> None:
         "restarted": sorted(name for name in units if units[name] != known[name]),
         "pods": pods(),
         "touched": differences(before, now),
-        "left": differences(contents(fresh), contents(now)),
+        "left": differences(lasting(fresh), lasting(now)),
         "strangers": strangers(),
     }
     if "--start" in sys.argv:

@@ -19,6 +19,7 @@ import tomllib
 
 sys.path.insert(0, "/molecule/shared")
 from observing import describe, differences
+from watched import watched
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,14 +31,7 @@ NAMES = re.compile("nvidia")
 TREES = ("/etc", "/usr", "/opt", "/root", "/var/lib", "/var/cache/gpufleet-nvidia")
 # Where a file that was written again with the same content counts as the same.
 READ = ("/etc", "/var", "/usr/share/keyrings")
-# What package managers and engines keep for themselves, and what systemd notes of units that ran.
-PRIVATE = (
-    *(f"/var/lib/{name}" for name in ("apt", "dpkg", "dnf", "rpm", "docker", "containerd", "containers", "systemd")),
-    "/etc/dnf/plugins/versionlock.list",
-    "/etc/docker/key.json",
-    "/root/.gnupg",
-    "/root/.ansible",
-)
+PRIVATE = ("/var/lib/dnf", "/var/lib/rpm", "/etc/dnf/plugins/versionlock.list", "/root/.gnupg")
 
 
 def output(*argv: str) -> str:
@@ -95,16 +89,13 @@ def flat(data: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 def trees() -> dict[str, str]:
     """All that is watched, but for the contents of what is large: files that no run of ours rewrites in place."""
-    found = {}
-    found.update({str(path): describe(str(path)) for path in Path("/var/cache").glob("gpufleet-nvidia-*")})
-    for tree in TREES:
-        for folder, folders, files in os.walk(tree):
-            folders[:] = [name for name in folders if os.path.join(folder, name) not in PRIVATE]
-            for name in folders + files:
-                path = os.path.join(folder, name)
-                if path not in PRIVATE:
-                    found[path] = describe(path) if path.startswith(READ) else lightly(path)
-    return found
+    caches = {str(path): describe(str(path)) for path in Path("/var/cache").glob("gpufleet-nvidia-*")}
+    return {**caches, **watched(TREES, PRIVATE, tell)}
+
+
+def tell(path: str) -> str:
+    """Everything of a small file, and what tells a large one from another."""
+    return describe(path) if path.startswith(READ) else lightly(path)
 
 
 def lightly(path: str) -> str:

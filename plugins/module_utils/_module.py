@@ -8,9 +8,14 @@ from __future__ import annotations
 
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._flavors import AUTO, FLAVOR_NAMES
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._compile_once import compile_once
+
+# Modules import this file first (ruff sorts it so), and it this, so that all else is spared.
+compile_once(__spec__.loader)
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError  # noqa: E402
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._flavors import AUTO, FLAVOR_NAMES  # noqa: E402
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot  # noqa: E402
 
 if t.TYPE_CHECKING:
     from ansible.module_utils.basic import AnsibleModule

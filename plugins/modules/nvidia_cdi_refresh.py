@@ -236,14 +236,6 @@ import typing as t
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_parameters import CDI_OPTIONS, options_of
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_refresh_execution import CdiRefresh
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_refresh_plans import (
-    OWNERS,
-    PROGRAM_DIR,
-    RefreshOptions,
-)
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import MissingPackageError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import (
     HOST_ROOT_OPTIONS,
     SHIPPED_YAML_OPTIONS,
@@ -254,6 +246,14 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import (
     label_new_files,
     run_in,
 )
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_parameters import CDI_OPTIONS, options_of
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_refresh_execution import CdiRefresh
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_refresh_plans import (
+    OWNERS,
+    PROGRAM_DIR,
+    RefreshOptions,
+)
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import MissingPackageError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import digest
 
 if t.TYPE_CHECKING:

@@ -261,8 +261,6 @@ backup_files:
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_parameters import CDI_OPTIONS, options_of
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_specification import CdiSpecification
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import (
     HOST_ROOT_OPTIONS,
     SHIPPED_YAML_OPTIONS,
@@ -274,6 +272,8 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import (
     run_in,
     run_pinned_in,
 )
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_parameters import CDI_OPTIONS, options_of
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_specification import CdiSpecification
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import BACKUP_DIR
 
 

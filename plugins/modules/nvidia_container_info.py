@@ -872,7 +872,6 @@ findings:
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._container_info import SUBJECTS, describe_host
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import (
     HOST_ROOT_OPTIONS,
     SHIPPED_OPTIONS,
@@ -882,6 +881,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import (
     host_of,
     run_in,
 )
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._container_info import SUBJECTS, describe_host
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import DIRECTORY
 
 

@@ -273,9 +273,6 @@ journal:
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._backups import check_backup_dir
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import PlannedFile
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import DAEMONS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import (
     HOST_ROOT_OPTIONS,
     SHIPPED_OPTIONS,
@@ -287,6 +284,9 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import (
     label_new_files,
     run_in,
 )
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._backups import check_backup_dir
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import PlannedFile
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import DAEMONS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._parsed_folders import PARSED_FOLDERS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._proof import Expectation
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import BACKUP_DIR

@@ -186,7 +186,6 @@ output:
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import ENGINES
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import (
     HOST_ROOT_OPTIONS,
     SHIPPED_OPTIONS,
@@ -197,6 +196,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import (
     host_of,
     run_in,
 )
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import ENGINES
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._verification import LEVELS, Verification, Wanted
 
 

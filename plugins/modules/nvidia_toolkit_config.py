@@ -222,7 +222,6 @@ backup_files:
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import (
     HOST_ROOT_OPTIONS,
     SHIPPED_OPTIONS,
@@ -232,6 +231,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import (
     host_of,
     label_new_files,
 )
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import BACKUP_DIR
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import CONFIG_FILE
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_configuration import (

@@ -455,12 +455,6 @@ import typing as t
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import (
-    GpufleetError,
-    HostError,
-    MissingPackageError,
-)
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._lock import PACKAGE_MANAGER_TIMEOUT
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import (
     HOST_ROOT_OPTIONS,
     SHIPPED_OPTIONS,
@@ -473,6 +467,12 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import (
     run_bytes_in,
     run_in,
 )
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import (
+    GpufleetError,
+    HostError,
+    MissingPackageError,
+)
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._lock import PACKAGE_MANAGER_TIMEOUT
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import BACKUP_DIR
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import DIRECTORY
 

@@ -19,9 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "quickstart.d"))
 import stages
 from sandbox import SandboxError
 from venvs import VenvError
-from workspace import ROOT, StageError, Workspace
-
-_LOGS = ROOT / "tests" / "output" / "ci"
+from workspace import LOGS, ROOT, StageError, Workspace
 
 
 class Stage(t.NamedTuple):
@@ -90,7 +88,7 @@ def _selected(arguments: argparse.Namespace) -> list[Stage]:
 
 
 def _log(stage: Stage) -> Path:
-    return _LOGS / f"{stage.name}.log"
+    return LOGS / f"{stage.name}.log"
 
 
 def _run(stage: Stage, terminal: bool) -> Result:
@@ -145,7 +143,7 @@ def main() -> int:
         for stage in _STAGES:
             print(f"{stage.name:12} {stage.when:9} {stage.function.__doc__}")
         return 0
-    _LOGS.mkdir(parents=True, exist_ok=True)
+    LOGS.mkdir(parents=True, exist_ok=True)
     started = time.monotonic()
     selected = _selected(arguments)
     results = _run_all(selected)
@@ -153,7 +151,7 @@ def main() -> int:
     for stage in selected:
         complaint, seconds = results[stage.name]
         print(f"{stage.name:12} {'FAILED' if complaint else 'ok':6} {seconds:6.1f} s  {complaint}".rstrip())
-    print(f"\nLogs: {_LOGS.relative_to(ROOT)}/; all of it took {time.monotonic() - started:.0f} s.")
+    print(f"\nLogs: {LOGS.relative_to(ROOT)}/; all of it took {time.monotonic() - started:.0f} s.")
     failed = sum(bool(result.complaint) for result in results.values())
     print(f"{len(results) - failed} passed, {failed} failed")
     return 1 if failed else 0

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import concurrent.futures
-import io
 import os
 import pwd
 import re
@@ -20,7 +19,7 @@ from pathlib import Path
 
 import sandbox
 import venvs
-from workspace import OLDEST_CORE, OLDEST_NODE, ROOT, StageError, Workspace
+from workspace import LOGS, OLDEST_CORE, OLDEST_NODE, ROOT, StageError, Workspace
 
 if t.TYPE_CHECKING:
     import pythons
@@ -237,21 +236,26 @@ _Item = t.TypeVar("_Item")
 def _side_by_side(
     work: Workspace, items: t.Mapping[str, _Item], one: t.Callable[[Workspace, _Item], None], at_once: int | None
 ) -> None:
-    """Call the function for each named item, some at a time; the log has what each wrote in one piece."""
+    """Call the function for each named item, some at a time; the log has what each wrote in one piece.
 
-    def run(item: _Item) -> tuple[str, str, float]:
+    What one of them has written so far can be read in a file of its own.
+    """
+
+    def run(name: str) -> tuple[str, str, float]:
         started = time.monotonic()
-        log = io.StringIO()
+        print(f"-- {name} begins", file=work.log, flush=True)
         complaint = ""
-        try:
-            one(Workspace(work.stage, log), item)
-        except (StageError, venvs.VenvError) as error:
-            complaint = str(error)
-        return log.getvalue(), complaint, time.monotonic() - started
+        path = LOGS / f"{work.stage}-{re.sub('[^A-Za-z0-9.]+', '-', name)}.log"
+        with path.open("w", encoding="utf-8") as log:
+            try:
+                one(Workspace(work.stage, log), items[name])
+            except (StageError, venvs.VenvError) as error:
+                complaint = str(error)
+        return path.read_text(encoding="utf-8"), complaint, time.monotonic() - started
 
     failures = []
     with concurrent.futures.ThreadPoolExecutor(max_workers=at_once) as pool:
-        runs = {pool.submit(run, item): name for name, item in items.items()}
+        runs = {pool.submit(run, name): name for name in items}
         for done in concurrent.futures.as_completed(runs):
             output, complaint, seconds = done.result()
             name = runs[done]

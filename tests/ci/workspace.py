@@ -19,6 +19,7 @@ import pythons
 import venvs
 
 ROOT = Path(__file__).resolve().parents[2]
+LOGS = ROOT / "tests" / "output" / "ci"
 OLDEST_NODE, NEWEST_NODE = 8, 14
 # Controllers of ansible-core 2.17.
 OLDEST_CORE = range(10, 13)

@@ -11,9 +11,6 @@ import typing as t
 
 import pytest
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import PlannedFile
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import ConfigurationError, HostError
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import (
     diff_of,
     finish,
@@ -21,6 +18,9 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import (
     label_new_files,
     run_in,
 )
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import PlannedFile
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import ConfigurationError, HostError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
 from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.fake_docker import docker_host
 from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.fake_systemd import FILE, FakeSystemd
 

@@ -14,6 +14,7 @@ import zlib
 
 import pytest
 
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import accept_shipments
 from ansible_collections.gpufleet.nvidia.plugins.module_utils import _shipped, _tomlkit
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_yaml import parse
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import (
@@ -21,7 +22,6 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import (
     GpufleetError,
     MissingPackageError,
 )
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import accept_shipments
 from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._packing import pack
 
 HERE = f"{sys.version_info[0]}.{sys.version_info[1]}"

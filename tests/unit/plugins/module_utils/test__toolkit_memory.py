@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import HOST_ROOT_OPTIONS, finish
 from ansible_collections.gpufleet.nvidia.plugins.module_utils import _device_nodes, _toolkit_memory
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._device_nodes import Node
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import HOST_ROOT_OPTIONS, finish
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_memory import Memory, remembered_answer
 from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.test__module import (
     DummyModule,

@@ -9,8 +9,8 @@ import typing as t
 
 import pytest
 
-from ansible_collections.gpufleet.nvidia.plugins.doc_fragments import shipped, toolkit_directory
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import finish
+from ansible_collections.gpufleet.nvidia.plugins.doc_fragments import shipped, toolkit_directory
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._package_managers import FAMILIES
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages_apt import STATUS_FILE
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import APT_SOURCE, PACKAGES, PROGRAMS
