@@ -46,10 +46,6 @@ END
         systemctl daemon-reload
         set --
         ;;
-    break)
-        printf '{\n  "debug": false,\n  "labels": ["a" "b"]\n}\n' >"$file"
-        set --
-        ;;
     # Only the service: its socket would start it.
     stop)
         systemctl stop docker.service
