@@ -33,10 +33,16 @@ class Stage(t.NamedTuple):
 
 
 class Result(t.NamedTuple):
-    """How a stage went: what is wrong, or nothing, and its time in seconds."""
+    """How a stage went: what is wrong, or nothing, its time in seconds, and the parts for which there was no time."""
 
     complaint: str
     seconds: float
+    left_out: t.Sequence[str]
+
+    def __str__(self) -> str:
+        missing = f"without {', '.join(self.left_out)}, for lack of time" if self.left_out else ""
+        words = "; ".join(filter(None, (self.complaint, missing)))
+        return f"{'FAILED' if self.complaint else 'ok':6} {self.seconds:6.1f} s  {words}".rstrip()
 
 
 # The quick ones first: what fails early is read early. Then the long ones: none of them is the last to run.
@@ -91,15 +97,16 @@ def _log(stage: Stage) -> Path:
     return LOGS / f"{stage.name}.log"
 
 
-def _run(stage: Stage, terminal: bool) -> Result:
+def _run(stage: Stage, until: float | None, terminal: bool) -> Result:
     """Run a stage; what it writes goes to its log, and at once to the terminal if that is to be."""
+    work = None
     started = time.monotonic()
     with _log(stage).open("w", encoding="utf-8") as file:
         log = t.cast("t.TextIO", _Tee(file)) if terminal else file
         print(f"\n=== {stage.name}: {stage.function.__doc__}", file=log, flush=True)
         complaint = ""
         try:
-            work = Workspace(stage.name, log)
+            work = Workspace(stage.name, log, until)
             work.sync()
             stage.function(work)
         except (StageError, SandboxError, VenvError) as error:
@@ -109,24 +116,24 @@ def _run(stage: Stage, terminal: bool) -> Result:
             print(traceback.format_exc(), file=log)
         if complaint:
             print(f"FAILED: {complaint}", file=log, flush=True)
-    return Result(complaint, time.monotonic() - started)
+    return Result(complaint, time.monotonic() - started, work.left_out if work else ())
 
 
-def _run_all(selected: t.Sequence[Stage]) -> dict[str, Result]:
+def _run_all(selected: t.Sequence[Stage], until: float | None) -> dict[str, Result]:
     """Run the stages that need one core side by side, each with its output in one piece, and then the others."""
     results = {}
     narrow = [stage for stage in selected if not stage.alone]
     at_once = min(os.cpu_count() or 1, len(narrow))
     if at_once > 1:
         with concurrent.futures.ThreadPoolExecutor(at_once) as pool:
-            runs = {pool.submit(_run, stage, terminal=False): stage for stage in narrow}
+            runs = {pool.submit(_run, stage, until, terminal=False): stage for stage in narrow}
             for done in concurrent.futures.as_completed(runs):
                 stage = runs[done]
                 results[stage.name] = done.result()
                 print(_log(stage).read_text(encoding="utf-8"), end="", flush=True)
     for stage in selected:
         if stage.name not in results:
-            results[stage.name] = _run(stage, terminal=True)
+            results[stage.name] = _run(stage, until, terminal=True)
     return results
 
 
@@ -137,6 +144,7 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="the inner loop: ruff, mypy, unit tests on one Python")
     parser.add_argument("--molecule", action="store_true", help="add the molecule scenarios on booted hosts (root)")
     parser.add_argument("--stage", action="append", choices=names, metavar="NAME", help="only this one; repeatable")
+    parser.add_argument("--minutes", type=float, metavar="N", help="begin no molecule scenario after so many minutes")
     parser.add_argument("--list", action="store_true", help="name the stages")
     arguments = parser.parse_args()
     if arguments.list:
@@ -146,11 +154,10 @@ def main() -> int:
     LOGS.mkdir(parents=True, exist_ok=True)
     started = time.monotonic()
     selected = _selected(arguments)
-    results = _run_all(selected)
+    results = _run_all(selected, None if arguments.minutes is None else started + 60 * arguments.minutes)
     print()
     for stage in selected:
-        complaint, seconds = results[stage.name]
-        print(f"{stage.name:12} {'FAILED' if complaint else 'ok':6} {seconds:6.1f} s  {complaint}".rstrip())
+        print(f"{stage.name:12} {results[stage.name]}")
     print(f"\nLogs: {LOGS.relative_to(ROOT)}/; all of it took {time.monotonic() - started:.0f} s.")
     failed = sum(bool(result.complaint) for result in results.values())
     print(f"{len(results) - failed} passed, {failed} failed")

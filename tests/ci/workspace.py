@@ -36,9 +36,12 @@ class StageError(Exception):
 class Workspace:
     """The tools of one stage. Everything made here lies in the cache, none of it in the clone or in HOME."""
 
-    def __init__(self, stage: str, log: t.TextIO) -> None:
+    def __init__(self, stage: str, log: t.TextIO, until: float | None = None) -> None:
+        """``until``: after that (time.monotonic()) no molecule scenario begins; ``left_out`` has their names."""
         self.stage = stage
         self.log = log
+        self.until = until
+        self.left_out: list[str] = []
         cache = os.environ.get("GPUFLEET_CACHE")
         if not cache:
             cache = os.path.join(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "gpufleet-nvidia")
