@@ -19,7 +19,7 @@ from watched import lasting, watched
 FOLDERS = ("/etc/cdi", "/var/run/cdi")
 TREES = ("/etc", "/opt", "/root", "/usr/local", "/var/cache", "/var/lib")
 # What podman writes when it restarts a host.
-PRIVATE = (str(machine.HOME), "/etc/hosts", "/root/gpufleet-collections")
+PRIVATE = (str(machine.HOME), "/etc/hosts")
 
 
 def main() -> None:

@@ -21,7 +21,6 @@ from observing import differences
 from watched import lasting, watched
 
 TREES = ("/etc", "/opt", "/root", "/usr/local", "/var/cache", "/var/lib")
-PRIVATE = ("/root/gpufleet-collections",)
 
 
 def containers() -> dict[str, Any]:
@@ -54,7 +53,7 @@ PROBES = {"containers": containers, "survivor": survivor, "no-survivor": no_surv
 
 def main() -> None:
     """Look, compare, remember, and only then try something."""
-    now = watched(TREES, PRIVATE)
+    now = watched(TREES)
     if "--fresh" in sys.argv:
         remember("fresh", now)
         remember("before", now)

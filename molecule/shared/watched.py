@@ -10,11 +10,13 @@ from observing import describe
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-# What package managers and engines keep for themselves, what systemd notes of units that ran, what Ansible leaves.
+# What package managers and engines keep for themselves, what systemd notes of units that ran, what Ansible leaves,
+# and the modules where a scenario runs them on the host itself.
 PRIVATE = (
     *(f"/var/lib/{name}" for name in ("apt", "dpkg", "docker", "containerd", "containers", "systemd")),
     "/etc/docker/key.json",
     "/root/.ansible",
+    "/root/gpufleet-collections",
 )
 
 
