@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import shutil
@@ -345,3 +346,11 @@ def demonstrate(playbook: str, environ: c.Mapping[str, str], node_python: str, l
     """Run the whole demonstration with an ansible-playbook command in its environment, on a node's interpreter."""
     with tempfile.TemporaryDirectory(prefix="gpufleet-sandbox-") as work:
         Sandbox(Path(work).resolve(), playbook, environ, node_python, log).demonstrate()
+
+
+if __name__ == "__main__":
+    # sandbox.py ANSIBLE_PLAYBOOK NODE_PYTHON, in an environment in which Ansible finds the collection.
+    try:
+        demonstrate(sys.argv[1], os.environ, sys.argv[2])
+    except SandboxError as error:
+        sys.exit(f"FAILED: {error}")

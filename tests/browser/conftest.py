@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the gpufleet.nvidia maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A page of thirty hosts, and Chromium without a network to look at it; ./test --stage browser has both."""
+"""A page of thirty hosts, and Chromium without a network; the session "browser" of noxfile.py provides both."""
 
 from __future__ import annotations
 

@@ -1,0 +1,255 @@
+# Copyright (c) gpufleet.nvidia maintainers
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The sessions that check this repository. `nox -l` lists them, `./test` runs the default ones.
+
+Tags: "quick" for the inner loop, "molecule" for booted hosts, "nightly" for what a full run adds. GPUFLEET_NIGHTLY=1
+makes the tests run in full: all points at which a run is killed, all Debian releases, thousands of examples.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import sys
+import tempfile
+import typing as t
+from pathlib import Path
+
+import antsibull_nox
+import nox
+
+ROOT = Path(__file__).resolve().parent
+sys.path.insert(0, str(ROOT / "tests"))
+import nox_support  # a helper beside the tests
+
+CI = os.environ.get("CI") == "true"
+TOOLS = ROOT / ".nox" / "tools"
+# The Python versions of hosts, oldest first; "units" runs on the Python of the tools.
+HOST_PYTHONS = ("3.8", "3.9", "3.10", "3.11", "3.12", "3.13", "3.14")
+# Older releases of ansible-core by the name of their lock file: the Python versions of a controller, best first, and
+# that of a host. 2.19 is the newest release that supports hosts with Python 3.8.
+OLD_CORES = {
+    "2.16.3": (("3.12", "3.11"), None),
+    "2.16": (("3.12", "3.11"), None),
+    "2.17": (("3.12", "3.11"), None),
+    "2.19": (("3.13", "3.12", "3.11"), "3.8"),
+}
+
+os.environ["PATH"] = nox_support.path_with_interpreters(os.environ.get("PATH", os.defpath), Path.home())
+nox.options.allow_parallel = True
+nox.options.reuse_venv = "yes"
+nox.options.error_on_missing_interpreters = CI
+nox.options.envdir = str(ROOT / ".nox")
+
+
+def install(session: nox.Session, name: str) -> None:
+    """Install a lock file of requirements/, unless the environment already has what the file asks for."""
+    lock = ROOT / "requirements" / f"{name}.txt"
+    stamp = Path(session.virtualenv.location) / "installed.sha256"
+    digest = hashlib.sha256(lock.read_bytes()).hexdigest()
+    if not stamp.exists() or stamp.read_text(encoding="utf-8") != digest:
+        session.install("--quiet", "-r", str(lock))
+        stamp.write_text(digest, encoding="utf-8")
+
+
+def run(session: nox.Session, *command: str | Path, **options: t.Any) -> str:
+    """Run a command, by preference one of the tools; sessions side by side show its output only if it fails."""
+    tool = TOOLS / "bin" / command[0]
+    path = os.pathsep.join((str(TOOLS / "bin"), os.environ["PATH"]))
+    environ = {"PATH": path, "LC_ALL": "C.UTF-8", "ANSIBLE_NOCOLOR": "1", **options.pop("env", {})}
+    arguments = [str(tool if tool.exists() else command[0]), *map(str, command[1:])]
+    options.setdefault("silent", session.parallel)
+    output = session.run(*arguments, external=True, env=environ, **options)
+    return output if isinstance(output, str) else ""
+
+
+def skip(session: nox.Session, reason: str) -> t.NoReturn:
+    """Skip the session; a continuous integration fails instead."""
+    if CI:
+        session.error(reason)
+    session.skip(reason)
+
+
+def tool_session(name: str, *, tags: t.Sequence[str] = (), default: bool = True) -> t.Callable[[t.Any], t.Any]:
+    """Register a session that uses the environment of the session "tools"."""
+    return nox.session(name=name, venv_backend="none", requires=["tools"], tags=list(tags), default=default)
+
+
+@nox.session(default=False)
+def tools(session: nox.Session) -> None:
+    """Install what the other sessions use; they run it when needed."""
+    install(session, "tests")
+
+
+@tool_session("lint", tags=["quick"])
+def lint(session: nox.Session) -> None:
+    """Run ruff, mypy, yamllint, ansible-lint and the schema of the workflows."""
+    run(session, "ruff", "check", *session.posargs)
+    run(session, "check-jsonschema", "--builtin-schema", "vendor.github-workflows",
+        *sorted(ROOT.glob(".github/workflows/*.yml")))  # fmt: skip
+    mypy: list[str | Path] = ["mypy", "--config-file", ROOT / "pyproject.toml", "--cache-dir"]
+    run(session, *mypy, session.cache_dir / "mypy-tools", "noxfile.py", *sorted(ROOT.glob("tests/*.py")),
+        "quickstart.d", env={"MYPYPATH": f"{ROOT}/tests:{ROOT}/quickstart.d"})  # fmt: skip
+    tree = nox_support.copy_tree("lint")
+    with session.chdir(tree.parents[2]):
+        run(session, *mypy, session.cache_dir / "mypy-collection", tree / "plugins", tree / "tests/unit",
+            tree / "tests/browser", env={"MYPYPATH": str(tree.parents[2])})  # fmt: skip
+    with session.chdir(tree):
+        run(session, "yamllint", "--strict", ".")
+        run(session, "ansible-lint", "--offline", env=nox_support.ansible_environment(tree))
+
+
+@tool_session("docs-check", tags=["quick"])
+def docs_check(session: nox.Session) -> None:
+    """Check the documentation of plugins and roles, and the changelog fragments."""
+    tree = nox_support.copy_tree("docs-check")
+    # antsibull writes a log file to HOME.
+    environ = {**nox_support.ansible_environment(tree), "HOME": session.create_tmp()}
+    with session.chdir(tree):
+        run(session, "antsibull-docs", "lint-collection-docs", "--plugin-docs", "--validate-collection-refs=all", ".",
+            env=environ)  # fmt: skip
+        run(session, "antsibull-changelog", "lint", env=environ)
+
+
+antsibull_nox.load_antsibull_nox_toml()
+
+
+def pytest(session: nox.Session, python: str | Path, *arguments: str) -> None:
+    """Run tests of the clone on an interpreter."""
+    with nox_support.scratch() as scratch:
+        environ = {"TMPDIR": str(scratch), "HYPOTHESIS_STORAGE_DIRECTORY": str(session.cache_dir / "hypothesis")}
+        output = run(session, python, "-B", "-m", "pytest", "-p", "no:cacheprovider", "-q", *arguments,
+                     *session.posargs, env=environ)  # fmt: skip
+    if output:
+        session.log(output.splitlines()[-1])
+
+
+@tool_session("units", tags=["quick"])
+def units(session: nox.Session) -> None:
+    """Run all unit tests on the Python of the tools, with Ansible installed."""
+    pytest(session, "python", "-n", "auto")
+
+
+def units_on_host(session: nox.Session) -> None:
+    """Run the unit tests without Ansible on a Python of hosts."""
+    install(session, "units")
+    # The property tests run on the newest Python, and everywhere in the nightly run.
+    selection = [] if os.environ.get("GPUFLEET_NIGHTLY") == "1" else ["-m", "not hypothesis"]
+    pytest(session, Path(session.bin, "python"), "-n", "auto", *selection)
+
+
+for version in HOST_PYTHONS:
+    nox.session(name=f"units-{version}", python=version, default=version == HOST_PYTHONS[0], tags=["nightly"])(
+        units_on_host
+    )
+
+
+def run_ansible_test(session: nox.Session, *arguments: str) -> None:
+    """Run ansible-test in a copy of the tree."""
+    home = nox_support.ansible_test_home(session.name, TOOLS / "bin" / "python")
+    with session.chdir(nox_support.copy_tree(session.name)):
+        for options in arguments:
+            run(session, "ansible-test", *options.split(), "--color", "no", *session.posargs, env={"HOME": str(home)})
+
+
+@tool_session("sanity")
+def sanity(session: nox.Session) -> None:
+    """Run ansible-test sanity on one Python; import and compile also on the oldest Python of hosts."""
+    if list(ROOT.glob("tests/sanity/ignore*")):
+        session.error("tests/sanity has an ignore file. Fix the findings instead.")
+    newest = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    # The newest ansible-core supports hosts from Python 3.9 on; 3.8 is covered by the session "units-3.8".
+    oldest = next(version for version in HOST_PYTHONS[1:] if version in nox_support.interpreters())
+    run_ansible_test(session, f"sanity --python {newest}", f"sanity --python {oldest} --test import --test compile")
+
+
+@tool_session("integration")
+def integration(session: nox.Session) -> None:
+    """Run the integration targets, which write only into temporary directories."""
+    run_ansible_test(session, "integration")
+
+
+@tool_session("browser")
+def browser(session: nox.Session) -> None:
+    """Open the page of an audit in Chromium."""
+    if not (shutil.which("chromium") and shutil.which("chromedriver")):
+        if not (CI and os.geteuid() == 0):
+            skip(session, "There is no chromium or no chromedriver: apt-get install chromium chromium-driver")
+        apt = ["apt-get", "-qq", "-o", "DPkg::Lock::Timeout=300"]
+        run(session, *apt, "update")
+        run(session, *apt, "install", "-y", "--no-install-recommends", "chromium", "chromium-driver")
+    pytest(session, "python", "tests/browser")
+
+
+@nox.session(name="build-import-check", requires=["tools"])
+def build_import_check(session: nox.Session) -> None:
+    """Build the tarball, install it into an empty directory, and run Galaxy's own checks on it."""
+    install(session, "importer")
+    run(session, "python", "-B", "tests/tarball.py", Path(session.bin, "python"))
+
+
+@tool_session("quickstart")
+def quickstart(session: nox.Session) -> None:
+    """Run ./quickstart in a fresh copy with an empty HOME, and as an ordinary user."""
+    with tempfile.TemporaryDirectory(prefix="gpufleet-quickstart-") as name:
+        clone = shutil.copytree(nox_support.copy_tree("quickstart"), Path(name, "clone"), symlinks=True)
+        run(session, *nox_support.as_new_user(clone / "quickstart", Path(name), TOOLS / "bin" / "python"))
+
+
+def quickstart_on_old_core(session: nox.Session) -> None:
+    """Run the plays of ./quickstart with an older ansible-core."""
+    core = session.name.partition("-")[2]
+    install(session, f"core-{core}")
+    node = OLD_CORES[core][1]
+    interpreter = shutil.which(f"python{node}") if node else Path(session.bin, "python")
+    if interpreter is None:
+        skip(session, f"There is no Python {node} for the host.")
+    environ = nox_support.ansible_environment(nox_support.copy_tree(session.name))
+    run(session, Path(session.bin, "python"), "-B", "quickstart.d/sandbox.py", Path(session.bin, "ansible-playbook"),
+        interpreter, env=environ)  # fmt: skip
+
+
+for core, (pythons, _node) in OLD_CORES.items():
+    python = next((found for found in pythons if shutil.which(f"python{found}")), pythons[0])
+    nox.session(name=f"quickstart-{core}", python=python, tags=["nightly"], default=core in ("2.16.3", "2.19"))(
+        quickstart_on_old_core
+    )
+
+
+def molecule(session: nox.Session) -> None:
+    """Run a molecule scenario on booted hosts. Needs root; installs podman and mmdebstrap where they are missing."""
+    if os.geteuid() != 0:
+        skip(session, "The test hosts need root.")
+    tree = nox_support.copy_tree(session.name)
+    environ = {**nox_support.ansible_environment(tree), "GPUFLEET_CACHE": str(nox_support.CACHE),
+               "MOLECULE_GLOB": "molecule/*/molecule.yml"}  # fmt: skip
+    # Molecule gives each scenario an ansible.cfg of its own.
+    del environ["ANSIBLE_CONFIG"]
+    with session.chdir(tree):
+        run(session, "tests/hosts/prepare", env=environ)
+        # The file with the environment of the hosts is written for a shell.
+        run(session, "sh", "-c", '. "$0"; exec "$@"', "tests/hosts/env", "molecule", "test", "--scenario-name",
+            session.name.partition("-")[2], *session.posargs, env=environ)  # fmt: skip
+
+
+for scenario in sorted(path.parent.name for path in ROOT.glob("molecule/*/molecule.yml")):
+    tool_session(f"molecule-{scenario}", tags=["molecule"], default=False)(molecule)
+
+
+@tool_session("lock", default=False)
+def lock(session: nox.Session) -> None:
+    """Write the lock files of requirements/; `nox -s lock -- --upgrade` takes the newest versions."""
+    run(session, "python", "-B", "tests/locks.py", "write", *session.posargs)
+
+
+@tool_session("lock-check")
+def lock_check(session: nox.Session) -> None:
+    """Compare the lock files with their inputs, and resolve each on every Python of a controller."""
+    run(session, "python", "-B", "tests/locks.py", "check")
+
+
+@nox.session(venv_backend="none", default=False)
+def nightly(session: nox.Session) -> None:
+    """Run every session in full, as before a release."""
+    session.run("./test", "--nightly", external=True)

@@ -1,0 +1,162 @@
+# Copyright (c) gpufleet.nvidia maintainers
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What the sessions of noxfile.py need: copies of the tree, interpreters, and the surroundings of ansible-test.
+
+The functions write only below the cache directory and the temporary directory, never into the clone or HOME.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import typing as t
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+CACHE = Path(
+    os.environ.get("GPUFLEET_CACHE")
+    or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "gpufleet-nvidia")
+).absolute()
+_PRIVATE_MODE = 0o600
+_MEMORY_WANTED = 2 << 30
+# nobody on every Linux distribution.
+_ORDINARY_USER = 65534
+# ansible-test downloads get-pip.py for its virtual environments. This program does the same work with the pip of the
+# interpreter and the package index that pip is configured for.
+_GET_PIP = """\
+import subprocess, sys
+arguments = [argument for argument in sys.argv[1:] if argument not in ("--no-setuptools", "--no-wheel")]
+for command in (["ensurepip"], ["pip", "install", *arguments]):
+    subprocess.run([sys.executable, "-m", *command], check=True)
+"""
+
+
+def copy_tree(purpose: str) -> Path:
+    """Copy the clone to a physical path that ends in ansible_collections/gpufleet/nvidia, as ansible-test demands.
+
+    The copy has the files that git tracks and those that it does not ignore. Each clone and purpose has a copy of its
+    own, so that sessions can run at the same time. Returns that path.
+    """
+    clone = hashlib.sha256(os.fsencode(ROOT)).hexdigest()[:8]
+    tree = CACHE / "trees" / f"{clone}-{purpose}" / "ansible_collections" / "gpufleet" / "nvidia"
+    shutil.rmtree(tree, ignore_errors=True)
+    listing = subprocess.run(
+        ["git", "-c", f"safe.directory={ROOT}", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT, capture_output=True, check=True,
+    ).stdout  # fmt: skip
+    for name in filter(None, listing.split(b"\0")):
+        source, target = ROOT / os.fsdecode(name), tree / os.fsdecode(name)
+        if os.path.lexists(source):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(source, target, follow_symlinks=False)
+    return tree
+
+
+def ansible_environment(tree: Path) -> dict[str, str]:
+    """Return the settings with which Ansible finds the collection in a copied tree, and none of the caller's."""
+    collections = tree.parents[2]
+    config = collections / "ansible.cfg"
+    config.touch()
+    return {"ANSIBLE_COLLECTIONS_PATH": str(collections), "ANSIBLE_CONFIG": str(config),
+            "ANSIBLE_HOME": str(collections / "ansible-home")}  # fmt: skip
+
+
+def pip_settings(python: str | Path) -> str:
+    """Return the caller's pip settings as a pip.conf, for commands that run with another HOME."""
+    lines = ["[global]"]
+    for line in _output(python, "-m", "pip", "config", "list").splitlines():
+        name, _equals, value = line.partition("=")
+        text = str(ast.literal_eval(value)).strip().replace("\n", "\n  ")
+        lines.append(f"{name.rpartition('.')[2]} = {text}")
+    return "\n".join([*lines, ""])
+
+
+def make_home(directory: Path, python: str | Path) -> Path:
+    """Make a HOME that has the caller's pip settings. Returns the directory."""
+    pip = directory / ".config" / "pip" / "pip.conf"
+    pip.parent.mkdir(parents=True, exist_ok=True)
+    # An index address may hold a password.
+    pip.touch(_PRIVATE_MODE)
+    pip.write_text(pip_settings(python), encoding="utf-8")
+    return directory
+
+
+def ansible_test_home(purpose: str, python: str | Path) -> Path:
+    """Make a HOME for ansible-test, with a get-pip.py for each version that it asks for.
+
+    ``python`` is the interpreter that has ansible-core. ansible-test reads pip's settings only from HOME.
+    """
+    home = make_home(CACHE / "homes" / purpose, python)
+    source = _output(python, "-c", "import ansible_test._internal.python_requirements as found; print(found.__file__)")
+    versions = set(re.findall(r"pip='([0-9.]+)'", Path(source.strip()).read_text(encoding="utf-8")))
+    if not versions:
+        sys.exit(f"{source.strip()} names no pip version. Adapt tests/nox_support.py to this ansible-core.")
+    cache = home / ".ansible" / "test" / "cache"
+    cache.mkdir(parents=True, exist_ok=True)
+    for version in versions:
+        (cache / f"get_pip_{version.replace('.', '_')}.py").write_text(_GET_PIP, encoding="utf-8")
+    return home
+
+
+def as_new_user(program: Path, directory: Path, python: str | Path) -> list[str | Path]:
+    """Return a command that runs a program with an empty HOME and no settings but pip's.
+
+    Root becomes an ordinary user that owns the directory, if the program finds a Python then. ``python`` is an
+    interpreter that has pip.
+    """
+    home = make_home(directory / "home", python)
+    command: list[str | Path] = ["env", "-i", f"HOME={home}", "TERM=dumb"]
+    if os.geteuid() == 0:
+        for entry in (directory, *directory.rglob("*")):
+            os.chown(entry, _ORDINARY_USER, _ORDINARY_USER, follow_symlinks=False)
+        user = ["setpriv", f"--reuid={_ORDINARY_USER}", f"--regid={_ORDINARY_USER}", "--clear-groups", *command,
+                f"PATH={os.defpath}"]  # fmt: skip
+        if subprocess.run([*user, program, "--help"], cwd=directory, capture_output=True, check=False).returncode == 0:
+            return [*user, program]
+    return [*command, f"PATH={os.environ['PATH']}", program]
+
+
+@contextlib.contextmanager
+def scratch() -> t.Iterator[Path]:
+    """Give a temporary directory, in memory where there is room: the tests make very many small files."""
+    with tempfile.TemporaryDirectory(prefix="gpufleet-", dir=_memory_directory()) as name:
+        # Some tests read files there as another user.
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
+def _memory_directory() -> str | None:
+    try:
+        status = os.statvfs("/dev/shm")
+    except OSError:
+        return None
+    fits = status.f_bavail * status.f_frsize >= _MEMORY_WANTED and not status.f_flag & os.ST_NOEXEC
+    return "/dev/shm" if fits and os.access("/dev/shm", os.W_OK) else None
+
+
+def path_with_interpreters(path: str, home: Path) -> str:
+    """Return PATH without pyenv's shims, which exist for versions that do not run, and with pyenv's real versions."""
+    entries = [entry for entry in path.split(os.pathsep) if not entry.endswith("/shims")]
+    pyenv = Path(os.environ.get("PYENV_ROOT") or home / ".pyenv")
+    return os.pathsep.join([*entries, *(str(found) for found in sorted(pyenv.glob("versions/3.*/bin"), reverse=True))])
+
+
+def interpreters() -> dict[str, str]:
+    """Return the paths of the Python interpreters in PATH that run, by version, such as 3.12."""
+    found = {}
+    for minor in range(8, 15):
+        path = shutil.which(f"python3.{minor}")
+        if path and subprocess.run([path, "-c", "import venv"], capture_output=True, check=False).returncode == 0:
+            found[f"3.{minor}"] = path
+    return found
+
+
+def _output(*command: str | Path) -> str:
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout

@@ -1,0 +1,84 @@
+# Copyright (c) gpufleet.nvidia maintainers
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""./test: install nox into .nox/runner, run sessions of noxfile.py in parallel, and count the results."""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+_ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(_ROOT / "quickstart.d"))
+import venvs
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="./test", description="Run the tests of gpufleet.nvidia. Without options: all but the molecule scenarios.",
+        epilog="One session with arguments of its own: .nox/runner/bin/nox -s units -- -k toml",
+    )  # fmt: skip
+    choice = parser.add_mutually_exclusive_group()
+    choice.add_argument("--quick", action="store_true", help="the inner loop: lint, docs-check, units on one Python")
+    choice.add_argument("--molecule", action="store_true", help="add the scenarios on booted hosts (root, podman)")
+    choice.add_argument("--nightly", action="store_true", help="everything in full, as before a release")
+    choice.add_argument("--list", action="store_true", help="list the sessions")
+    choice.add_argument("sessions", nargs="*", metavar="SESSION", default=[], help="only these sessions")
+    return parser.parse_args()
+
+
+def _selection(nox: list[str], arguments: argparse.Namespace) -> list[str]:
+    """Return the names of the sessions to run."""
+    if arguments.sessions:
+        return list(arguments.sessions)
+    choices = [["--tags", "quick"]] if arguments.quick else [[]]
+    if arguments.molecule or arguments.nightly:
+        choices.append(["--tags", "molecule"])
+    if arguments.nightly:
+        choices.append(["--tags", "nightly"])
+    names: list[str] = []
+    for choice in choices:
+        # Without tags nox lists the default sessions.
+        listing = subprocess.run([*nox, "--list", "--json", *choice], cwd=_ROOT, stdout=subprocess.PIPE, check=True)
+        names += [session["session"] for session in json.loads(listing.stdout)]
+    return list(dict.fromkeys(names))
+
+
+def main() -> int:
+    """Run the sessions that the command line asks for, and print the sum as the last line."""
+    arguments = _arguments()
+    started = time.monotonic()
+    try:
+        venv = venvs.ensure(_ROOT / ".nox" / "runner", _ROOT / "requirements" / "nox.txt")
+    except venvs.VenvError as error:
+        sys.exit(str(error))
+    nox = [venv.tool("nox"), "--noxfile", str(_ROOT / "noxfile.py")]
+    if arguments.list:
+        return subprocess.run([*nox, "--list"], cwd=_ROOT, check=False).returncode
+    report = _ROOT / ".nox" / "report.json"
+    report.unlink(missing_ok=True)
+    environ = venv.environ()
+    if arguments.nightly:
+        environ["GPUFLEET_NIGHTLY"] = "1"
+    subprocess.run(
+        [*nox, "--parallel", "auto", "--report", str(report), "--sessions", *_selection(nox, arguments)],
+        cwd=_ROOT, env=environ, stdin=subprocess.DEVNULL, check=False,
+    )  # fmt: skip
+    if not report.exists():
+        print("nox ended without a report.", file=sys.stderr)
+        return 1
+    results = json.loads(report.read_text(encoding="utf-8"))["sessions"]
+    counts = collections.Counter(result["result"] for result in results)
+    print(f"\nAll of it took {time.monotonic() - started:.0f} s on {os.cpu_count()} cores.")
+    failed = len(results) - counts["success"] - counts["skipped"]
+    print(f"{counts['success']} passed, {failed} failed, {counts['skipped']} skipped")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

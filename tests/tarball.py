@@ -1,0 +1,76 @@
+# Copyright (c) gpufleet.nvidia maintainers
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Build the collection's tarball, install it into an empty directory, and check what a user of Galaxy gets.
+
+tarball.py GALAXY_IMPORTER_PYTHON: the interpreter of the environment that has galaxy-importer. The commands of
+ansible-core come from PATH.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tarfile
+import tempfile
+from pathlib import Path
+
+_ROOT = Path(__file__).resolve().parents[1]
+# What a tarball may have at its top.
+_PUBLISHED = {
+    "CHANGELOG.rst", "FILES.json", "LICENSE", "MANIFEST.json", "README.md", "changelogs", "docs", "meta", "playbooks",
+    "plugins", "roles",
+}  # fmt: skip
+_DOCUMENTED = {"module": "plugins/modules/*.py", "role": "roles/*", "filter": "plugins/filter/*.py"}
+
+
+def _run(directory: Path, *command: str | Path) -> str:
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("ANSIBLE_")}
+    environ.update(
+        ANSIBLE_COLLECTIONS_PATH=str(directory), ANSIBLE_HOME=str(directory / "home"), ANSIBLE_NOCOLOR="1",
+        GALAXY_IMPORTER_CONFIG=str(directory / "importer.cfg"),
+    )  # fmt: skip
+    done = subprocess.run(
+        command, cwd=directory, env=environ, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, text=True, check=False,
+    )  # fmt: skip
+    if done.returncode != 0:
+        sys.exit(f"{' '.join(map(str, command))} ended with {done.returncode}:\n{done.stdout}")
+    return done.stdout
+
+
+def _problems(directory: Path, importer: str) -> list[str]:
+    """Return what is wrong with the tarball, a sentence each."""
+    # From the clone itself, with all that lies there: build_ignore in galaxy.yml has to leave it out.
+    _run(directory, "ansible-galaxy", "collection", "build", _ROOT, "--output-path", directory)
+    (tarball,) = directory.glob("*.tar.gz")
+    with tarfile.open(tarball) as archive:
+        unexpected = {member.split("/")[0] for member in archive.getnames()} - _PUBLISHED
+    problems = [f"The tarball contains {name}. Add it to build_ignore in galaxy.yml." for name in sorted(unexpected)]
+    _run(directory, "ansible-galaxy", "collection", "install", tarball, "--offline", "-p", directory)
+    installed = directory / "ansible_collections" / "gpufleet" / "nvidia"
+    for kind, pattern in _DOCUMENTED.items():
+        names = [f"gpufleet.nvidia.{path.stem}" for path in sorted(installed.glob(pattern))]
+        if not names:
+            problems.append(f"The tarball contains no {kind}.")
+            continue
+        output = _run(directory, "ansible-doc", "--type", kind, *names)
+        problems += [f"ansible-doc does not show the {kind} {name}." for name in names if name not in output]
+    # The linters that galaxy-importer would start have sessions of their own.
+    (directory / "importer.cfg").write_text(
+        "[galaxy-importer]\ncheck_required_tags = True\nrun_ansible_lint = False\n", encoding="utf-8"
+    )
+    output = _run(directory, importer, "-m", "galaxy_importer.main", tarball)
+    return problems + [line for line in output.splitlines() if line.startswith(("ERROR", "WARNING"))]
+
+
+def main() -> None:
+    """Check the tarball of the clone."""
+    with tempfile.TemporaryDirectory(prefix="gpufleet-tarball-") as name:
+        problems = _problems(Path(name), sys.argv[1])
+    if problems:
+        sys.exit("\n".join(problems))
+
+
+if __name__ == "__main__":
+    main()
