@@ -156,7 +156,8 @@ class _OfferingAction(_AskingAction):
         shell = self._connection._shell  # noqa: SLF001
         folder = shell.tmpdir or self._make_tmp_path()
         path = str(shell.join_path(folder, _ARCHIVE))
-        self._transfer_file(archive, path)
+        # ansible-core 2.19 has no annotation here, 2.21 has one.
+        self._transfer_file(archive, path)  # type: ignore[no-untyped-call,unused-ignore]
         self._fixup_perms2((folder, path))  # type: ignore[no-untyped-call]
         return path
 

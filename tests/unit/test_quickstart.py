@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import os
 import shutil
+import subprocess
 import sys
 import typing as t
 from pathlib import Path
@@ -48,3 +49,38 @@ def test_the_owner_s_collections_stay_in_reach(
         environ["ANSIBLE_COLLECTIONS_PATH"] = "/srv/two"
         expected = ["/srv/two"]
     assert quickstart._collections_paths(CONFIG, environ) == expected
+
+
+def find_python(directory: Path, working: t.Sequence[str]) -> subprocess.CompletedProcess[str]:
+    """Run find_python where only the named interpreters can make virtual environments; all others are found as well."""
+    for name in ("python3", *(f"python3.{minor}" for minor in range(8, 15))):
+        program = directory / name
+        program.write_text(f"#!/bin/sh\nexit {0 if name in working else 1}\n", encoding="utf-8")
+        program.chmod(0o755)
+    return subprocess.run(
+        ["/bin/sh", "-c", '. "$0"; find_python', str(FOLDER / "find-python")],
+        env={"PATH": str(directory), "HOME": str(directory)}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("working", "expected"),
+    [
+        (["python3.11"], "python3.11"),
+        (["python3.14"], "python3.14"),
+        (["python3.11", "python3.13", "python3"], "python3.13"),
+        (["python3"], "python3"),
+    ],
+)
+@pytest.mark.usefixtures("quickstart")
+def test_takes_the_first_python_that_works(tmp_path: Path, working: list[str], expected: str) -> None:
+    done = find_python(tmp_path, working)
+    assert (done.returncode, done.stdout) == (0, f"{expected}\n")
+
+
+@pytest.mark.usefixtures("quickstart")
+def test_says_which_package_is_missing(tmp_path: Path) -> None:
+    done = find_python(tmp_path, [])
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert "apt install python3-venv" in done.stderr
