@@ -70,12 +70,12 @@ def ansible_environment(tree: Path) -> dict[str, str]:
 
 def pip_settings(python: str | Path) -> str:
     """Return the caller's pip settings as a pip.conf, for commands that run with another HOME."""
-    lines = ["[global]"]
+    settings = {}
+    # The same setting can come from a file and from the environment; the last one counts.
     for line in _output(python, "-m", "pip", "config", "list").splitlines():
         name, _equals, value = line.partition("=")
-        text = str(ast.literal_eval(value)).strip().replace("\n", "\n  ")
-        lines.append(f"{name.rpartition('.')[2]} = {text}")
-    return "\n".join([*lines, ""])
+        settings[name.rpartition(".")[2]] = str(ast.literal_eval(value)).strip().replace("\n", "\n  ")
+    return "\n".join(["[global]", *(f"{name} = {value}" for name, value in settings.items()), ""])
 
 
 def make_home(directory: Path, python: str | Path) -> Path:
