@@ -58,28 +58,28 @@ HOSTS = {
         files={
             "/etc/docker/daemon.json": '{"debug": true}',
             "/etc/containerd/config.toml": 'disabled_plugins = ["cri"]\n',
-            "/etc/systemd/system/snap.docker.dockerd.service": "[Service]\nExecStart=/usr/bin/snap run docker.dockerd\n",
+            "/etc/systemd/system/snap.docker.dockerd.service": "[Service]\nExecStart=/usr/bin/snap run docker\n",
             # As the snap's revision 3505 has it, shortened.
             "/var/snap/docker/current/config/daemon.json": '{\n    "log-level": "error"\n}\n',
             "/etc/cdi/by-hand.json": json.dumps(BY_HAND),
             "/etc/nvidia-container-runtime/config.toml": "disable-require = false # ours\n",
         },
         expected={
-            "/etc/docker/daemon.json": r'(?s)(?=.*"debug": true)(?=.*"default-runtime": "nvidia").*"/usr/bin/nvidia-con',
+            "/etc/docker/daemon.json": r'(?s)(?=.*"debug": true)(?=.*"default-runtime": "nvidia").*"/usr/bin/nvidia-c',
             "/etc/containerd/config.toml": r'^disabled_plugins = \["cri"\]\n$',
             "/var/snap/docker/current/config/daemon.json": r'(?s)"log-level": "error".*"default-runtime": "nvidia"',
             "/etc/nvidia-container-runtime/config.toml": r"(?s)^disable-require = false # ours\n.*lib-hook = true",
         },
         gpus=2,
         described={
-            "/etc/cdi/nvidia.yaml": r"(?s)^(?=.*kind: nvidia\.com/gpu)(?!.*enable-cuda-compat).*path: /usr/bin/nvidia-cdi",
+            "/etc/cdi/nvidia.yaml": r"(?s)^(?=.*kind: nvidia\.com/gpu)(?!.*enable-cuda-compat).*path: /usr/bin/nvid",
             "/etc/cdi/by-hand.json": None,
             "/etc/gpufleet-nvidia/cdi.json": "enable-cuda-compat",
             "/etc/systemd/system/gpufleet-nvidia-cdi.service": r"(?m)^Before=docker\.service ",
         },
     ),
-    # The controller sends the toolkit. It replaces a directory of another installer, and its path has a space. There are
-    # two other engines, and the GPUs are also for a Podman that does not know all of CDI.
+    # The controller sends the toolkit. It replaces a directory of another installer, and its path has a space. The GPUs
+    # are also for a Podman that does not know all of CDI.
     "directory": Host(
         variables={
             "nvidia_toolkit_source": "directory",
@@ -104,7 +104,7 @@ HOSTS = {
         },
         gpus=1,
         described={
-            "/etc/cdi/nvidia.yaml": rf'(?s)^(?=.*enable-cuda-compat)(?!.*additionalGids).*path: "{DEST}/nvidia-cdi-hook"',
+            "/etc/cdi/nvidia.yaml": rf'(?s)^(?=.*enable-cuda-compat)(?!.*additionalGids).*path: "{DEST}/nvid',
             "/etc/systemd/system/gpufleet-nvidia-cdi.service": r"^(?!(?s:.*)docker\.service)",
         },
     ),

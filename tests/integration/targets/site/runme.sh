@@ -4,7 +4,7 @@ set -eux
 
 work=$OUTPUT_DIR
 python=$ANSIBLE_TEST_PYTHON_INTERPRETER
-run() { ansible-playbook --inventory "$work/hosts.json" "$@"; }
+run() { ANSIBLE_PIPELINING=1 ansible-playbook --inventory "$work/hosts.json" "$@"; }
 # Paths, modes and contents of all but what a host forgets when it is switched off.
 contents() {
     (cd "$work/trees" && find . -path './*/run' -prune -o -printf '%p %M %l\n' | sort
