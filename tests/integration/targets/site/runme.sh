@@ -4,7 +4,7 @@ set -eux
 
 work=$OUTPUT_DIR
 python=$ANSIBLE_TEST_PYTHON_INTERPRETER
-run() { ANSIBLE_PIPELINING=1 ansible-playbook --inventory "$work/hosts.json" "$@"; }
+run() { ansible-playbook --inventory "$work/hosts.json" "$@"; }
 # Paths, modes and contents of all but what a host forgets when it is switched off.
 contents() {
     (cd "$work/trees" && find . -path './*/run' -prune -o -printf '%p %M %l\n' | sort
@@ -16,7 +16,8 @@ files() { (cd "$work/trees" && find . -path './*/run' -prune -o -type f -printf 
 "$python" -B fleet.py make "$work"
 contents >"$work/before"
 
-run gpufleet.nvidia.site --check --limit '!refused' "$@"
+# The CDI specification names a program that is still to be installed.
+run gpufleet.nvidia.site --check --limit directory "$@"
 contents | diff "$work/before" -
 
 # The host "refused" fails, and no other one.
@@ -31,8 +32,8 @@ contents >"$work/configured"
 files >"$work/files"
 
 # The other roles know where the toolkit is without its own.
-run gpufleet.nvidia.rolling --skip-tags toolkit --extra-vars nvidia_serial=100% --limit '!refused' "$@" | tee "$work/output"
-test "$(grep -cE ' : ok=.* changed=0 +unreachable=0 +failed=0' "$work/output")" = 3
+run gpufleet.nvidia.rolling --skip-tags toolkit --extra-vars nvidia_serial=100% --limit packages:directory "$@" | tee "$work/output"
+test "$(grep -cE ' : ok=.* changed=0 +unreachable=0 +failed=0' "$work/output")" = 2
 contents | diff "$work/configured" -
 files | diff "$work/files" -
 
