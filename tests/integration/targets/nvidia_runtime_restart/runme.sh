@@ -16,8 +16,8 @@ for tree in one two three four; do
         printf '[Service]\nExecStart=/usr/bin/dockerd\n' >usr/lib/systemd/system/docker.service
         echo dockerd >proc/4711/comm
         printf 4711 >var/run/docker.pid
-        # The stand-ins in bin/chroot and docker_api.py read and write these.
-        echo '{}' >taken.json
+        # bin/chroot and docker_api.py read and write these.
+        echo '{}' >loaded.json
         echo ActiveState=active >state
         touch calls refused
     )
@@ -45,7 +45,7 @@ grep 'WARNING: docker still runs with its former configuration' "$work/output"
 grep 'WARNING: no container engine was found on this host' "$work/output"
 grep 'The plays were run to their end' "$work/output"
 refusing=$(grep '^fatal: \[refusing\]' "$work/output")
-echo "$refusing" | grep '/one docker.service: docker did not take' | grep 'failed to start: I do not like it'
+echo "$refusing" | grep '/one docker.service: docker did not take' | grep 'failed to start: CDI is not available'
 if echo "$refusing" | grep '/two docker.service'; then exit 1; fi
 grep '^fatal: \[unverified\].*/three docker.service: engine file: .*usr/bin/nvidia-container-runtime, which is no executable file' \
     "$work/output"
