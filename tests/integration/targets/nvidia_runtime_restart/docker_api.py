@@ -1,4 +1,4 @@
-"""Answers as the Docker of each tree named: with what stood in its daemon.json when it was last told to read that."""
+"""docker_api.py TREE...: the API of a Docker for each tree; its settings are those that bin/chroot has loaded last."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 class Daemon(socketserver.UnixStreamServer):
-    """The daemon of one tree, on its usual socket."""
+    """The Docker of one tree, with its usual socket."""
 
     def __init__(self, tree: Path) -> None:
         self.tree = tree
@@ -19,10 +19,10 @@ class Daemon(socketserver.UnixStreamServer):
 
 
 class Answers(http.server.BaseHTTPRequestHandler):
-    """What it says of itself, and that it has no containers."""
+    """The answers: information about the Docker, and no containers."""
 
     def do_GET(self) -> None:
-        settings = json.loads((self.server.tree / "taken.json").read_text())
+        settings = json.loads((self.server.tree / "loaded.json").read_text())
         info = {
             "ServerVersion": "26.1.5",
             "DefaultRuntime": settings.get("default-runtime", "runc"),
@@ -34,10 +34,10 @@ class Answers(http.server.BaseHTTPRequestHandler):
         self.wfile.write(json.dumps(info if self.path.endswith("/info") else []).encode())
 
     def address_string(self) -> str:
-        return "somebody"
+        return "client"
 
     def log_message(self, *_arguments: object) -> None:
-        """Nothing is told of requests."""
+        """Requests are not logged."""
 
 
 if __name__ == "__main__":

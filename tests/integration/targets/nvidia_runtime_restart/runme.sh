@@ -1,0 +1,51 @@
+#!/bin/sh
+# The module nvidia_runtime_restart, and the handlers of the role nvidia_runtime, for directory trees that pass for the file
+# systems of running hosts.
+set -eux
+
+# The name of a socket cannot be as long as that of OUTPUT_DIR.
+work=$(mktemp -d)
+for tree in one two three four; do
+    mkdir "$work/$tree"
+    (
+        cd "$work/$tree"
+        mkdir -p etc/docker etc/containerd proc/4711 run/systemd/system tmp usr/bin usr/lib/systemd/system var/run
+        mkdir -p var/lib/gpufleet-nvidia/state
+        install -m 0755 /dev/null usr/bin/dockerd
+        install -m 0755 /dev/null usr/bin/nvidia-container-runtime
+        printf '[Service]\nExecStart=/usr/bin/dockerd\n' >usr/lib/systemd/system/docker.service
+        echo dockerd >proc/4711/comm
+        printf 4711 >var/run/docker.pid
+        # bin/chroot and docker_api.py read and write these.
+        echo '{}' >loaded.json
+        echo ActiveState=active >state
+        touch calls refused
+    )
+done
+# A run was killed during a restart of this Docker, which does not start with a file in which CDI is on.
+echo '[]' >"$work/one/var/lib/gpufleet-nvidia/state/restart-docker.json"
+echo '"cdi": true' >"$work/one/refused"
+rm "$work/three/usr/bin/nvidia-container-runtime"
+install -m 0755 /dev/null "$work/four/usr/bin/containerd"
+echo 'version =' >"$work/four/etc/containerd/config.toml"
+mkdir "$work/empty"
+"$ANSIBLE_TEST_PYTHON_INTERPRETER" -B docker_api.py "$work/one" "$work/two" "$work/three" "$work/four" &
+trap 'kill $!; rm -r "$work"' EXIT
+
+# Handlers that fail end their play, so two of the three hosts fail.
+export PATH="$PWD/bin:$PATH"
+if ansible-playbook --inventory hosts.yml --extra-vars "work=$work" test.yml "$@" >"$work/output" 2>&1; then
+    cat "$work/output"
+    exit 1
+fi
+cat "$work/output"
+grep -E '^testhost +: .* failed=0' "$work/output"
+test "$(grep -cE '^(refusing|unverified) +: .* failed=1' "$work/output")" = 2
+grep 'WARNING: docker still runs with its former configuration' "$work/output"
+grep 'WARNING: no container engine was found on this host' "$work/output"
+grep 'The plays were run to their end' "$work/output"
+refusing=$(grep '^fatal: \[refusing\]' "$work/output")
+echo "$refusing" | grep '/one docker.service: docker did not take' | grep 'failed to start: CDI is not available'
+if echo "$refusing" | grep '/two docker.service'; then exit 1; fi
+grep '^fatal: \[unverified\].*/three docker.service: engine file: .*usr/bin/nvidia-container-runtime, which is no executable file' \
+    "$work/output"

@@ -1,0 +1,44 @@
+#!/bin/sh
+# The playbooks site, rolling and remove for hosts of different kinds; see fleet.py.
+set -eux
+
+work=$OUTPUT_DIR
+python=$ANSIBLE_TEST_PYTHON_INTERPRETER
+run() { ansible-playbook --inventory "$work/hosts.json" "$@"; }
+# Paths, modes and contents of all but what a host forgets when it is switched off.
+contents() {
+    (cd "$work/trees" && find . -path './*/run' -prune -o -printf '%p %M %l\n' | sort
+        find . -path './*/run' -prune -o -type f -exec sha256sum '{}' + | sort)
+}
+# Which file each path is, and when it was written.
+files() { (cd "$work/trees" && find . -path './*/run' -prune -o -type f -printf '%p %i %T@\n' | sort); }
+
+"$python" -B fleet.py make "$work"
+contents >"$work/before"
+
+# The CDI specification names a program that is still to be installed.
+run gpufleet.nvidia.site --check --limit directory "$@"
+contents | diff "$work/before" -
+
+# The host "refused" fails, and no other one.
+if run gpufleet.nvidia.site "$@" >"$work/output" 2>&1; then exit 1; fi
+cat "$work/output"
+grep 'No GPU can be described on this host. No driver of NVIDIA is loaded' "$work/output"
+grep 'is an offline tree, in which there are no GPUs to describe' "$work/output"
+grep -E '^refused +: .* changed=0 +unreachable=0 +failed=1' "$work/output"
+test "$(grep -cE ' : ok=.* changed=[1-9][0-9]* +unreachable=0 +failed=0' "$work/output")" = 3
+"$python" -B fleet.py check "$work"
+contents >"$work/configured"
+files >"$work/files"
+
+# The other roles know where the toolkit is without its own.
+run gpufleet.nvidia.rolling --skip-tags toolkit --extra-vars nvidia_serial=100% --limit packages:directory "$@" | tee "$work/output"
+test "$(grep -cE ' : ok=.* changed=0 +unreachable=0 +failed=0' "$work/output")" = 2
+contents | diff "$work/configured" -
+files | diff "$work/files" -
+
+"$python" -B fleet.py driver "$work" 580.95.05
+purge='nvidia_runtime_purge_backups=true nvidia_toolkit_purge_backups=true nvidia_cdi_purge_backups=true'
+run renew.yml gpufleet.nvidia.remove --limit '!refused' --extra-vars "$purge" "$@"
+"$python" -B fleet.py driver "$work" 575.57.08
+contents | diff "$work/before" -
