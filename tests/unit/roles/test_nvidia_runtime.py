@@ -6,6 +6,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from ansible_collections.gpufleet.nvidia.tests.unit.roles.role_files import Role
@@ -53,3 +55,18 @@ def test_what_was_cut_off_is_begun_again_by_the_means_at_hand(mode: str, signala
     item = {"item": "docker", "target": "docker", "pending_action": "none", "restart_action": "none"}
     known = {"nvidia_runtime_unfinished": ["docker"], "nvidia_runtime_restart_mode": mode}
     assert action.render(item=item, nvidia_runtime_signalable=signalable, **known).strip() == expected
+
+
+@pytest.mark.parametrize(("restartable", "warnings"), [([], 1), (["docker"], 0)])
+def test_warns_of_an_interrupted_restart_that_the_role_may_not_repeat(restartable: list[str], warnings: int) -> None:
+    jinja2 = pytest.importorskip("jinja2")
+    environment = jinja2.Environment(autoescape=False)
+    environment.filters["regex_replace"] = lambda value, pattern, new: re.sub(pattern, new, value)
+    expression = load("vars/main.yml")["nvidia_runtime_notes"].strip()[2:-2]
+    # Ansible escapes a backslash in an expression before Jinja reads it.
+    found = environment.compile_expression(expression.replace("\\", "\\\\"))(
+        nvidia_runtime_targets=["docker"], nvidia_runtime_unfinished=["docker"], nvidia_runtime_untaken=[],
+        nvidia_runtime_restartable=restartable,
+    )  # fmt: skip
+    assert len(found) == warnings
+    assert all("a restart of docker was cut off" in warning for warning in found)

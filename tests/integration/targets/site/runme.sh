@@ -37,6 +37,9 @@ test "$(grep -cE ' : ok=.* changed=0 +unreachable=0 +failed=0' "$work/output")" 
 contents | diff "$work/configured" -
 files | diff "$work/files" -
 
+run gpufleet.nvidia.remove --check --limit '!refused' "$@"
+contents | diff "$work/configured" -
+
 "$python" -B fleet.py driver "$work" 580.95.05
 purge='nvidia_runtime_purge_backups=true nvidia_toolkit_purge_backups=true nvidia_cdi_purge_backups=true'
 run renew.yml gpufleet.nvidia.remove --limit '!refused' --extra-vars "$purge" "$@"
