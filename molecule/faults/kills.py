@@ -114,7 +114,7 @@ def main() -> None:
         if faulty:
             wrong[point] = faulty
     mend()
-    print(json.dumps({"points": points, "wrong": wrong}))
+    print(json.dumps({"tried": points, "wrong": wrong}))
 
 
 if __name__ == "__main__":
