@@ -1,8 +1,8 @@
-"""Inside a host: kills the module in the middle of its work, at each point where it is about to change something.
+"""Inside a host: kills the module in the middle of its work, at points where it is about to change something.
 
-kills.py SHARE CASE...
+kills.py CASE[@POINT,...]...
 
-SHARE, such as 2/3, takes every third of the points, from the second on. After each kill each file is as it was or as it
+Without a POINT it is killed at each of them, one run after the other. After each kill each file is as it was or as it
 is to be, and what the next run leaves has to be what an undisturbed one does. Prints JSON, as molecule/directory does.
 """
 
@@ -13,13 +13,12 @@ import shutil
 import signal
 import subprocess
 import sys
-from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import looks
 import machine
-from engines import COLLECTIONS, PATIENCE, STATE, module
+from engines import COLLECTIONS, PATIENCE, STATE, kill_points, module
 from observing import describe
 from rivals import OTHER, theirs
 
@@ -133,21 +132,22 @@ def healed(options: Mapping[str, Any], expected: Tree) -> str:
 
 
 def main() -> None:
-    """Kill until there is nothing to kill any more, and leave no specification."""
-    share, *names = sys.argv[1:]
-    first, step = map(int, share.split("/"))
-    points, wrong = dict.fromkeys(names, 0), {}
+    """Kill it at each of the points, and leave no specification."""
+    chosen = dict(kill_points(word) for word in sys.argv[1:])
+    points, wrong = dict.fromkeys(chosen, 0), {}
     shutil.rmtree(KEPT, ignore_errors=True)
     looks.specification(state="absent")
-    for name in names:
+    for name, numbers in chosen.items():
         case = CASES[name]
         again(name)
         before = files()
         looks.specification(**case.options)
         expected = tree()
-        for point in count(first, step):
+        for point in numbers:
             again(name)
             if not killed(case.options, point):
+                if isinstance(numbers, list):
+                    wrong[f"{name} at {point}"] = ["the run ended before this point"]
                 break
             points[name] += 1
             faulty = [str(found) for found in (torn(before, expected), healed(case.options, expected)) if found]

@@ -61,12 +61,5 @@ case $1 in
         cp -a "$kept" "$folder"
         systemctl restart containerd.service
         ;;
-    # As Docker's packages do. From here on this is what the host is to stay like.
-    disable)
-        rm -r "$folder"
-        install -D "$here/files/docker.toml" "$file"
-        systemctl restart containerd.service
-        look --fresh
-        ;;
 esac
 look

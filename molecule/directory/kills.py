@@ -1,8 +1,8 @@
-"""Inside a host: kills the module in the middle of its work, at each point where it is about to change something.
+"""Inside a host: kills the module in the middle of its work, at points where it is about to change something.
 
-kills.py SHARE CASE...
+kills.py CASE[@POINT,...]...
 
-SHARE, such as 2/3, takes every third of the points, from the second on. After each kill what was there before has to
+Without a POINT it is killed at each of them, one run after the other. After each kill what was there before has to
 work, or else what is to come, and what the next run leaves has to be what an undisturbed one does. Prints as JSON at
 how many points of which case that was tried, and what was wrong at which.
 """
@@ -16,11 +16,10 @@ import shutil
 import signal
 import subprocess
 import sys
-from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from engines import COLLECTIONS, PATIENCE, module
+from engines import COLLECTIONS, PATIENCE, kill_points, module
 from observing import describe
 from toolkits import FORMER, NAME, NEW, OLD, PACKAGES, install, make_former, source, start, toolkit
 
@@ -167,19 +166,20 @@ def differing(expected: Tree, found: Tree) -> list[str]:
 
 
 def main() -> None:
-    """Kill until there is nothing to kill any more."""
-    share, *names = sys.argv[1:]
-    first, step = map(int, share.split("/"))
-    points, wrong = dict.fromkeys(names, 0), {}
-    for name in names:
+    """Kill it at each of the points."""
+    chosen = dict(kill_points(word) for word in sys.argv[1:])
+    points, wrong = dict.fromkeys(chosen, 0), {}
+    for name, numbers in chosen.items():
         case = CASES[name]
         again(name)
         again(name)
         toolkit(DEST, **case.options)
         expected = tree()
-        for point in count(first, step):
+        for point in numbers:
             again(name)
             if not killed(case, point):
+                if isinstance(numbers, list):
+                    wrong[f"{name} at {point}"] = ["the run ended before this point"]
                 break
             points[name] += 1
             faulty = [text for text in (at_work(case), healed(case, expected)) if text]

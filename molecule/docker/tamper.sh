@@ -7,12 +7,6 @@ file=/etc/docker/daemon.json
 kept=/root/daemon.json
 drop_in=/etc/systemd/system/docker.service.d
 
-edit() { sed '0,/{/s//{ "shutdown-timeout": 20,/' "$1"; }
-restore() {
-    rm -f "$file"
-    if [ -e "$kept" ]; then cp -p "$kept" "$file"; fi
-}
-
 case $1 in
     # A starting point: bookworm has no file, trixie one with all sorts of settings, sid one with another default.
     begin)
@@ -53,25 +47,6 @@ END
         ;;
     start)
         docker version >/dev/null
-        set --
-        ;;
-    edit)
-        edit "$file" >"$file.new"
-        chmod --reference="$file" "$file.new"
-        mv "$file.new" "$file"
-        set --
-        ;;
-    # Whether the edit is all that distinguishes the file from the host's own.
-    compare)
-        if [ -e "$kept" ]; then
-            edit "$kept" | diff - "$file"
-        else
-            python3 -c 'import json, sys; assert json.load(sys.stdin) == {"shutdown-timeout": 20}' <"$file"
-        fi
-        set --
-        ;;
-    restore)
-        restore
         set --
         ;;
 esac

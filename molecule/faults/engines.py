@@ -7,13 +7,17 @@ import os
 import subprocess
 import sys
 import time
+from itertools import count
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import grpc
 from cri import SOCKET, Cri
 from observe_docker import ask
 from observing import trees
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 # Gone with the host.
 MEMORY = Path("/run/gpufleet-faults")
@@ -76,6 +80,12 @@ def call(name: str, **arguments: Any) -> dict[str, Any]:
         return dict(json.loads(ended.stdout))
     except ValueError:
         return {"failed": True, "msg": f"{name} ended with {ended.returncode}: {ended.stdout}{ended.stderr}"}
+
+
+def kill_points(word: str) -> tuple[str, Iterable[int]]:
+    """The name of a case and the points at which its run is killed: "switch@3,9"; every point if none is named."""
+    name, _at, numbers = word.partition("@")
+    return name, [int(number) for number in numbers.split(",")] if numbers else count(1)
 
 
 def status(unit: str) -> dict[str, str]:

@@ -1,8 +1,8 @@
-"""Inside a host: kills a module in the middle of its work, at each point where it is about to change something.
+"""Inside a host: kills a module in the middle of its work, at points where it is about to change something.
 
-kills.py ENGINE config|restart SHARE [FAULT...]
+kills.py ENGINE config|restart[@POINT,...] [FAULT...]
 
-SHARE, such as 2/3, takes every third of the points, from the second on. After each kill the host has to work (only a
+Without a POINT it is killed at each of them, one run after the other. After each kill the host has to work (only a
 fault may keep it from that), and what the role does next has to end in the new state, or in spite of a fault in the old
 one, with nothing of the killed run left. Prints as JSON at how many points that was tried, and what was wrong at which.
 """
@@ -13,11 +13,23 @@ import json
 import signal
 import subprocess
 import sys
-from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from engines import COLLECTIONS, ENGINES, PATIENCE, STATE, Engine, call, files, module, remembered, settled, status
+from engines import (
+    COLLECTIONS,
+    ENGINES,
+    PATIENCE,
+    STATE,
+    Engine,
+    call,
+    files,
+    kill_points,
+    module,
+    remembered,
+    settled,
+    status,
+)
 from faults import mend
 from fresh import fresh
 from observe import leftovers, look
@@ -83,24 +95,26 @@ class Victim(NamedTuple):
 
 
 def main() -> None:
-    """Kill until there is nothing to kill any more."""
-    name, what, share, *faults = sys.argv[1:]
-    first, step = map(int, share.split("/"))
+    """Kill it at each of the points."""
+    name, word, *faults = sys.argv[1:]
+    what, chosen = kill_points(word)
     engine = ENGINES[name]
     fresh(engine, [])
     victim = Victim(what, engine, faults, {})
     victim.configure()
     victim = victim._replace(new=files(engine))
     points, wrong = 0, {}
-    for point in count(first, step):
+    for point in chosen:
         if not victim.killed(point):
+            if isinstance(chosen, list):
+                wrong[point] = ["the run ended before this point"]
             break
         points += 1
         faulty = [text for text in (victim.left(), victim.healed()) if text]
         if faulty:
             wrong[point] = faulty
     mend()
-    print(json.dumps({"points": points, "wrong": wrong}))
+    print(json.dumps({"tried": points, "wrong": wrong}))
 
 
 if __name__ == "__main__":

@@ -26,17 +26,6 @@ for action; do
                 dnf --assumeyes --refresh upgrade
             fi
             ;;
-        # What the vendor's instructions leave behind, with a key of their own.
-        official)
-            if [ $kind = deb ]; then
-                echo "deb [signed-by=/usr/share/keyrings/other.gpg] http://127.0.0.1:8088/stable/deb/$(dpkg --print-architecture) /" \
-                    >/etc/apt/sources.list.d/nvidia-container-toolkit.list
-            else
-                printf '[%s]\nname=other\nbaseurl=https://%s/stable/rpm\nenabled=0\n' nvidia-container-toolkit \
-                    nvidia.github.io/libnvidia-container >/etc/yum.repos.d/nvidia-container-toolkit.repo
-            fi
-            ;;
-        no-official) rm -f /etc/apt/sources.list.d/nvidia-container-toolkit.list /etc/yum.repos.d/nvidia-container-toolkit.repo ;;
         # What instructions of former years left behind; apt refuses any command with two keys for one address.
         former)
             if [ $kind = deb ]; then
