@@ -29,6 +29,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_refresh_progr
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import HostError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
+from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.refresh_hosts import parse_sources_once
 
 if t.TYPE_CHECKING:
     from pathlib import Path
@@ -36,6 +37,11 @@ if t.TYPE_CHECKING:
 ROOMS = "ansible_collections/gpufleet/nvidia/plugins/module_utils"
 PYTHON = "/usr/bin/python3"
 YAML = {"yaml/__init__.py": b"__version__ = '6.0'\n"}
+
+
+@pytest.fixture(autouse=True)
+def _parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    parse_sources_once(monkeypatch)
 
 
 def entries(program: bytes) -> dict[str, bytes]:
