@@ -9,6 +9,7 @@ The default set of tests is short and is the same in each run. ``GPUFLEET_NIGHTL
 
 from __future__ import annotations
 
+import gc
 import itertools
 import os
 import sys
@@ -45,6 +46,15 @@ if not any(type(finder).__name__ == "_AnsibleCollectionFinder" for finder in sys
     _package("ansible_collections")
     _package("ansible_collections.gpufleet")
     _package("ansible_collections.gpufleet.nvidia", str(_ROOT))
+
+
+# What is imported and collected stays until the end. The garbage collector need not search it again and again.
+gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 _NUMBERS = itertools.count()

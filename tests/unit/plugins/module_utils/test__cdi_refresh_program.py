@@ -102,22 +102,20 @@ def test_a_room_that_is_gone_makes_it_old() -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "status", "words"),
+    ("content", "words"),
     [
-        (b"{", 1, "this is not JSON"),
-        (b'{"schema": 1, "options": {"colour": 1}}', 1, "colour"),
-        (None, 1, "is not there"),
-        (options_to_json(CdiOptions(mode="gdrcopy", path="/nowhere/x.txt")), 1, "gdrcopy"),
+        (None, "is not there"),
+        (options_to_json(CdiOptions(mode="gdrcopy", path="/nowhere/x.txt")), "gdrcopy"),
     ],
 )
-def test_it_runs_alone(tmp_path: Path, content: bytes | None, status: int, words: str) -> None:
+def test_it_runs_alone(tmp_path: Path, content: bytes | None, words: str) -> None:
     program, options = tmp_path / "program", tmp_path / "cdi.json"
     program.write_bytes(build(sys.executable, {}))
     if content is not None:
         options.write_bytes(content)
     argv = [sys.executable, "-I", "-S", str(program), str(options)]
     done = subprocess.run(argv, capture_output=True, text=True, check=False, env={}, cwd="/")
-    assert done.returncode == status
+    assert done.returncode == 1
     assert words in done.stderr
     assert len(done.stderr.splitlines()) == 1
 
