@@ -28,7 +28,7 @@ NIGHTLY = os.environ.get("GPUFLEET_NIGHTLY") == "1"
 
 # The only settings of the property tests. A slow machine is no reason to fail, so there is no limit of time.
 _UNLIMITED: dict[str, t.Any] = {"deadline": None, "suppress_health_check": list(HealthCheck)}
-settings.register_profile("short", max_examples=10, derandomize=True, database=None, **_UNLIMITED)
+settings.register_profile("short", max_examples=25, derandomize=True, database=None, **_UNLIMITED)
 settings.register_profile("nightly", max_examples=2000, **_UNLIMITED)
 settings.load_profile("nightly" if NIGHTLY else "short")
 
