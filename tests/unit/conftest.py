@@ -29,7 +29,7 @@ NIGHTLY = os.environ.get("GPUFLEET_NIGHTLY") == "1"
 # The only settings of the property tests. A slow machine is no reason to fail, so there is no limit of time.
 _UNLIMITED: dict[str, t.Any] = {"deadline": None, "suppress_health_check": list(HealthCheck)}
 settings.register_profile("short", max_examples=25, derandomize=True, database=None, **_UNLIMITED)
-settings.register_profile("nightly", max_examples=2000, **_UNLIMITED)
+settings.register_profile("nightly", max_examples=2000, derandomize=False, **_UNLIMITED)
 settings.load_profile("nightly" if NIGHTLY else "short")
 
 
@@ -64,7 +64,7 @@ _NUMBERS = itertools.count()
 def tmp_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A new folder. The fixture of pytest reads the names of all earlier folders first, which takes long."""
     path = tmp_path_factory.getbasetemp() / str(next(_NUMBERS))
-    path.mkdir()
+    path.mkdir(mode=0o700)
     return path
 
 
