@@ -101,6 +101,11 @@ def give_back(edit: TomlEdit, keep: t.Callable[[KeyPath], bool] = lambda _path: 
         return
     for path in unwanted:
         edit.give_back(path)
+    if record.original is not None and record.restorable(edit.content):
+        original = TomlDocument.from_bytes(edit.path, record.original)
+        # The same entries as before our first run: restore blank lines and comments too.
+        if same(edit.document.data, original.data):
+            edit.document = original
 
 
 def write_table(edit: TomlEdit, path: KeyPath, table: t.Mapping[str, t.Any]) -> None:

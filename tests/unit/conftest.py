@@ -1,30 +1,36 @@
 # Copyright (c) gpufleet.nvidia maintainers
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Makes `ansible_collections.gpufleet.nvidia` importable from a plain clone, without Ansible.
+"""Makes `ansible_collections.gpufleet.nvidia` importable from a plain clone, and sets how much the tests try.
 
-ansible-test brings an importer of its own; there this steps aside.
+ansible-test has its own importer for the collection. Under ansible-test this file installs none.
+
+The default set of tests is short and is the same in each run. ``GPUFLEET_NIGHTLY=1`` switches on the full set.
 """
 
 from __future__ import annotations
 
+import gc
+import itertools
+import os
 import sys
 import types
 import typing as t
-import zlib
 from pathlib import Path
 
-from hypothesis import settings
+import pytest
+from hypothesis import HealthCheck, settings
 
 if t.TYPE_CHECKING:
-    import pytest
+    from collections.abc import Callable
 
 _ROOT = Path(__file__).resolve().parents[2]
+NIGHTLY = os.environ.get("GPUFLEET_NIGHTLY") == "1"
 
-# Other work on the machine is no reason to fail.
-settings.register_profile("untimed", deadline=None)
-settings.load_profile("untimed")
-# For the same tests on one more Python. Modules that want another number of examples take a share of the profile's.
-settings.register_profile("few", max_examples=settings().max_examples // 4)
+# The only settings of the property tests. A slow machine is no reason to fail, so there is no limit of time.
+_UNLIMITED: dict[str, t.Any] = {"deadline": None, "suppress_health_check": list(HealthCheck)}
+settings.register_profile("short", max_examples=25, derandomize=True, database=None, **_UNLIMITED)
+settings.register_profile("nightly", max_examples=2000, derandomize=False, **_UNLIMITED)
+settings.load_profile("nightly" if NIGHTLY else "short")
 
 
 def _package(name: str, *path: str) -> None:
@@ -42,15 +48,31 @@ if not any(type(finder).__name__ == "_AnsibleCollectionFinder" for finder in sys
     _package("ansible_collections.gpufleet.nvidia", str(_ROOT))
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--share", default="1/1", metavar="I/N", help="only the I-th of N shares of the tests")
+# What is imported and collected stays until the end. The garbage collector need not search it again and again.
+gc.disable()
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    number, _slash, count = config.getoption("--share").partition("/")
-    shares: list[list[pytest.Item]] = [[] for _share in range(int(count))]
-    for item in items:
-        # By its name, so that a test's share changes with no other test.
-        shares[zlib.crc32(item.nodeid.encode()) % len(shares)].append(item)
-    items[:] = shares.pop(int(number) - 1)
-    config.hook.pytest_deselected(items=[item for share in shares for item in share])
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
+
+
+_NUMBERS = itertools.count()
+
+
+@pytest.fixture
+def tmp_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A new folder. The fixture of pytest reads the names of all earlier folders first, which takes long."""
+    path = tmp_path_factory.getbasetemp() / str(next(_NUMBERS))
+    path.mkdir(mode=0o700)
+    return path
+
+
+@pytest.fixture
+def kill_points() -> Callable[..., list[int]]:
+    """Of ``count`` points at which a run can be killed: the first, the last, and every sixth from ``offset`` on."""
+
+    def chosen(count: int, offset: int = 0) -> list[int]:
+        return [point for point in range(1, count + 1) if NIGHTLY or point in (1, count) or point % 6 == offset % 6]
+
+    return chosen

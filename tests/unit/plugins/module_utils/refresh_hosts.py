@@ -5,9 +5,11 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import typing as t
 
+from ansible_collections.gpufleet.nvidia.plugins.module_utils import _cdi_refresh_program
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_parameters import CdiOptions
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_refresh_execution import CdiRefresh
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_refresh_plans import RefreshOptions
@@ -16,6 +18,8 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import 
 
 if t.TYPE_CHECKING:
     from pathlib import Path
+
+    import pytest
 
 VENDOR, LOCAL = "/usr/lib/systemd/system", "/etc/systemd/system"
 SERVICE, PATH = "nvidia-cdi-refresh.service", "nvidia-cdi-refresh.path"
@@ -56,6 +60,19 @@ PathChanged=/lib/modules/%v/modules.dep
 [Install]
 WantedBy=multi-user.target
 """
+
+
+_really_imported = _cdi_refresh_program._imported
+
+
+@functools.lru_cache(maxsize=None)
+def _imported(source: bytes) -> list[str]:
+    return list(_really_imported(source))
+
+
+def parse_sources_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parsing all sources of the program for each test takes long, and the sources do not change."""
+    monkeypatch.setattr(_cdi_refresh_program, "_imported", _imported)
 
 
 class RefreshTree:

@@ -11,7 +11,7 @@ import tempfile
 import typing as t
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils import _backups
@@ -147,7 +147,6 @@ def test_backups_of_similar_files_are_told_apart(host: HostRoot, one: str, other
     assert backups_of(host, "/b", other) == [second]
 
 
-@settings(deadline=None)
 @given(_PATHS, _PATHS)
 def test_backups_of_different_files_are_never_mixed_up(one: str, other: str) -> None:
     assume(one != other and "/" not in (one, other))

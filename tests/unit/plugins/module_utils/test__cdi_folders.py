@@ -8,7 +8,7 @@ import posixpath
 import typing as t
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_folders import (
@@ -183,7 +183,6 @@ PATHS = st.sampled_from(
 SOME = st.lists(st.sampled_from(["0", "1", "all"]), max_size=3, unique=True).map(lambda names: specification(*names))
 
 
-@settings(deadline=None)
 @given(st.dictionaries(PATHS, SOME | st.just(UNREADABLE) | st.none() | st.integers() | st.lists(st.integers())))
 def test_every_device_of_a_good_file_is_accounted_for_once(files: dict[str, t.Any]) -> None:
     found = resolve(files)

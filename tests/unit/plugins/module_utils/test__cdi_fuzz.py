@@ -22,7 +22,7 @@ import typing as t
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_modes import generate
@@ -91,9 +91,6 @@ def told(work: t.Callable[[], _Found]) -> _Found | str:
         return str(error)
 
 
-QUICK = settings(max_examples=100, deadline=None)
-
-
 @pytest.fixture(scope="module")
 def folder() -> t.Iterator[Path]:
     with tempfile.TemporaryDirectory() as path:
@@ -104,7 +101,6 @@ LIBRARIES = [f"/usr/lib/x86_64-linux-gnu/lib{number}.so.{number}" for number in 
 CACHES = [ld_cache(*LIBRARIES), ld_cache(*LIBRARIES, old=5)]
 
 
-@QUICK
 @given(st.sampled_from(CACHES), DAMAGE)
 def test_caches(cache: bytes, damage: Damage) -> None:
     found = cached_libraries(damage.done_to(cache))
@@ -118,7 +114,6 @@ SHAPES = [
 ]
 
 
-@QUICK
 @given(st.sampled_from(SHAPES), DAMAGE)
 def test_libraries(folder: Path, library: bytes, damage: Damage) -> None:
     content = damage.done_to(library)
@@ -146,7 +141,6 @@ def proc_host(folder: Path) -> Path:
     return folder / "proc"
 
 
-@QUICK
 @given(DAMAGE)
 def test_capabilities(proc_host: Path, damage: Damage) -> None:
     content = damage.done_to(MINORS)
@@ -159,7 +153,6 @@ def test_capabilities(proc_host: Path, damage: Damage) -> None:
         assert read_minors(content.decode("utf-8", "replace"))
 
 
-@QUICK
 @given(DAMAGE)
 def test_information(proc_host: Path, damage: Damage) -> None:
     (proc_host / "proc/driver/nvidia/gpus/0000:0f:00.0/information").write_bytes(damage.done_to(INFORMATION_FILE))
@@ -235,7 +228,6 @@ def changed(folder: Path) -> Changed:
 
 
 @pytest.mark.usefixtures("files_for_devices")
-@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.tuples(PLACES, st.integers(0, len(OTHERS) - 1)), min_size=1, max_size=4))
 def test_hosts(changed: Changed, changes: list[tuple[float, int]]) -> None:
     with changed.by(changes):
@@ -255,7 +247,6 @@ SPECIFICATIONS = [render(GOLDEN, "yaml"), render(GOLDEN, "json")]
 SIGNS = st.text(alphabet="[]{}:,-?&*!|>'\"%@`#~<= \n\t\r\\0aex.", max_size=60).map(str.encode)
 
 
-@QUICK
 @given(st.one_of(st.binary(max_size=200), SIGNS, st.builds(Damage.done_to, DAMAGE, st.sampled_from(SPECIFICATIONS))))
 def test_specifications(content: bytes) -> None:
     found = told(lambda: [parse("/etc/cdi/x.yaml", content)])

@@ -10,7 +10,7 @@ import stat
 import typing as t
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_host_check import (
@@ -453,7 +453,6 @@ DOCUMENTS = st.fixed_dictionaries(
 )
 
 
-@settings(deadline=None)
 @given(DOCUMENTS, DOCUMENTS)
 def test_every_difference_has_a_reason_and_nothing_else_has(old: Data, new: Data) -> None:
     host = HostRoot("/nonexistent", live=False)

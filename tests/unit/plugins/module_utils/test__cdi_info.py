@@ -11,7 +11,7 @@ import typing as t
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils import _cdi_refresh_info, _cdi_yaml, _shipped
@@ -300,7 +300,6 @@ DOCUMENTS = st.fixed_dictionaries(
 PLACES = st.sampled_from(["etc/cdi/a.json", "etc/cdi/b.json", "etc/cdi/.json", "var/run/cdi/a.json", "etc/cdi/c"])
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.dictionaries(PLACES, DOCUMENTS.map(json.dumps) | st.text(max_size=20), max_size=3))
 def test_no_content_raises(files: dict[str, str]) -> None:
     with tempfile.TemporaryDirectory() as folder:

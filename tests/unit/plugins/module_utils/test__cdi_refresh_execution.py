@@ -32,6 +32,7 @@ from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.refresh
     VENDOR,
     WANTS,
     RefreshTree,
+    parse_sources_once,
 )
 
 if t.TYPE_CHECKING:
@@ -44,6 +45,7 @@ DISABLED = Request(disabled_hooks=("enable-cuda-compat",))
 
 @pytest.fixture
 def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RefreshTree:
+    parse_sources_once(monkeypatch)
     monkeypatch.setattr(_cdi_refresh_program, "yaml_sources", lambda _shipped: {"yaml/__init__.py": b""})
     return RefreshTree(tmp_path)
 

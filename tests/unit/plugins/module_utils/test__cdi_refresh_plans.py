@@ -10,7 +10,10 @@ import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_request import Request
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
-from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.refresh_hosts import RefreshTree
+from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.refresh_hosts import (
+    RefreshTree,
+    parse_sources_once,
+)
 
 if t.TYPE_CHECKING:
     from pathlib import Path
@@ -19,7 +22,8 @@ MANAGEMENT: dict[str, t.Any] = {"cdi": {"mode": "management"}, "request": Reques
 
 
 @pytest.fixture
-def tree(tmp_path: Path) -> RefreshTree:
+def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RefreshTree:
+    parse_sources_once(monkeypatch)
     return RefreshTree(tmp_path)
 
 

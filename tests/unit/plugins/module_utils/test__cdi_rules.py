@@ -7,7 +7,7 @@ from __future__ import annotations
 import typing as t
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_rules import (
@@ -376,7 +376,6 @@ ANYTHING = st.recursive(
 )
 
 
-@settings(max_examples=300, deadline=None)
 @given(ANYTHING)
 def test_arbitrary_data_is_judged(data: t.Any) -> None:
     judgement = judge(data)
@@ -406,7 +405,6 @@ NEARLY = st.builds(
 )
 
 
-@settings(max_examples=150, deadline=None)
 @given(NEARLY)
 def test_what_is_loaded_stays_as_it_is_when_it_is_read_again(data: Data) -> None:
     judgement = judge(data)

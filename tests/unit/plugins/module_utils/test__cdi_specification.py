@@ -669,57 +669,67 @@ class Killed(BaseException):
 
 
 @pytest.mark.parametrize("state", ["present", "absent"])
-def test_killed_at_every_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str) -> None:
-    """Whatever is left, the next run ends the work, and taking it back leaves what was there before."""
-    for step in range(1, 40):
-        host = CdiHost(tmp_path / f"{step}")
-        # Every host has these; a run that is killed right after making them leaves them.
-        host.folder("/run/lock")
-        host.folder("/var/lib")
-        host.file(OTHER, BY_HAND.encode())
-        host.file(PATH, BY_HAND.replace("all", "0").encode(), 0o600)
-        before = host.contents()
-        if state == "absent":
-            host.cdi(exclusive=True)
-        with monkeypatch.context() as patch:
-            killed = _die_at(patch, step)
-            with contextlib.suppress(Killed):
-                host.cdi(exclusive=True, state=state, purge_backups=state == "absent")
-        for path in (PATH, OTHER):
-            # No half a file, ever.
-            assert not host.has(path) or parse(path, host.read(path))["kind"] == "nvidia.com/gpu"
-        if state == "present":
-            host.cdi(exclusive=True)
-            assert not host.cdi(exclusive=True)["changed"]
-        host.cdi(state="absent", purge_backups=True)
-        # Of copies a run may leave some that is killed while it removes them.
-        left = {path: found for path, found in host.contents().items() if "gpufleet-nvidia" not in path}
-        assert left == before, f"killed at step {step}"
-        assert not list((host.path / STATE_DIR.lstrip("/")).glob("*.json"))
-        if not killed:
-            assert step > 5
-            return
-    raise AssertionError
+def test_killed_at_every_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kill_points: t.Callable[[int], list[int]], state: str
+) -> None:
+    """After a kill at any step the next run ends the work, and its removal restores what was there before."""
+    steps = _changes_until(NEVER, tmp_path / "whole", monkeypatch, state)
+    assert steps > 5
+    for step in kill_points(steps):
+        assert _changes_until(step, tmp_path / f"{step}", monkeypatch, state) >= step
 
 
-def _die_at(monkeypatch: pytest.MonkeyPatch, step: int) -> list[int]:
-    """Die just before that change of the disk; the list is empty if it never came to it."""
-    count = [0]
-    killed: list[int] = []
+# No run changes the disk so often.
+NEVER = 100
+
+
+def _changes_until(step: int, folder: Path, monkeypatch: pytest.MonkeyPatch, state: str) -> int:
+    """Kill a run at ``step`` and let further runs end its work; how many changes it began."""
+    host = CdiHost(folder)
+    # Every host has these; a run that is killed right after making them leaves them.
+    host.folder("/run/lock")
+    host.folder("/var/lib")
+    host.file(OTHER, BY_HAND.encode())
+    host.file(PATH, BY_HAND.replace("all", "0").encode(), 0o600)
+    before = host.contents()
+    if state == "absent":
+        host.cdi(exclusive=True)
+    with monkeypatch.context() as patch:
+        changes = _die_at(patch, step)
+        with contextlib.suppress(Killed):
+            host.cdi(exclusive=True, state=state, purge_backups=state == "absent")
+    begun = len(changes)
+    for path in (PATH, OTHER):
+        # Each file is whole.
+        assert not host.has(path) or parse(path, host.read(path))["kind"] == "nvidia.com/gpu"
+    if state == "present":
+        host.cdi(exclusive=True)
+        assert not host.cdi(exclusive=True)["changed"]
+    host.cdi(state="absent", purge_backups=True)
+    # A run that is killed while it removes backups may leave some.
+    left = {path: found for path, found in host.contents().items() if "gpufleet-nvidia" not in path}
+    assert left == before, f"killed at step {step}"
+    assert not list((host.path / STATE_DIR.lstrip("/")).glob("*.json"))
+    return begun
+
+
+def _die_at(monkeypatch: pytest.MonkeyPatch, step: int) -> list[str]:
+    """Die just before that change of the disk; the list names the changes that were begun."""
+    changes: list[str] = []
 
     def counting(name: str) -> None:
         function: t.Callable[..., t.Any] = getattr(os, name)
 
         def wrapped(*args: t.Any, **more: t.Any) -> t.Any:
-            # A process that is really killed lets go of its lock.
-            count[0] += "gpufleet-nvidia.lock" not in str(args[0])
-            if count[0] == step and not killed:
-                killed.append(step)
-                raise Killed
+            # The kernel releases the lock of a killed process.
+            if "gpufleet-nvidia.lock" not in str(args[0]):
+                changes.append(name)
+                if len(changes) == step:
+                    raise Killed
             return function(*args, **more)
 
         monkeypatch.setattr(os, name, wrapped)
 
     for name in ("replace", "unlink", "mkdir", "rmdir", "chmod", "chown"):
         counting(name)
-    return killed
+    return changes

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils import _cdi_yaml_reading, _shipped
@@ -210,7 +210,6 @@ class TestYaml:
         assert read("- " * levels + "a") is not None
         assert read("[" * levels + "]" * levels) is not None
 
-    @settings(max_examples=200, deadline=None)
     @given(st.text(alphabet="ab01:-?,[]{}#&*!|>'\"%@` \t\n\\~<.=/", max_size=40))
     def test_any_text_is_read_or_refused(self, text: str) -> None:
         with contextlib.suppress(ConfigurationError):
@@ -225,7 +224,6 @@ PIECES = [
 
 
 @pytest.mark.skipif(len(SCANNERS) == 1, reason="PyYAML without its compiled part")
-@settings(max_examples=200, deadline=None)
 @given(st.lists(st.sampled_from(PIECES), max_size=14).map("".join))
 def test_both_scanners_say_the_same(text: str) -> None:
     found = []
@@ -451,17 +449,14 @@ class TestRender:
             render({"a": "/usr/lib/\udcff"}, form)
 
     @both_scanners
-    @settings(max_examples=100, deadline=None)
     @given(st.dictionaries(TEXTS, DATA, max_size=5))
     def test_what_is_written_is_read_again(self, document: dict[str, t.Any]) -> None:
         assert same(read(render(document, "yaml").decode()), document)
 
-    @settings(max_examples=100, deadline=None)
     @given(st.dictionaries(TEXTS, DATA, max_size=5))
     def test_json_is_read_again(self, document: dict[str, t.Any]) -> None:
         assert same(read(render(document, "json").decode()), document)
 
-    @settings(max_examples=100, deadline=None)
     @given(st.dictionaries(TEXTS, DATA, max_size=5))
     def test_other_readers_see_the_same_texts(self, document: dict[str, t.Any]) -> None:
         # PyYAML goes by YAML 1.1 in other respects, but no text may become anything else.

@@ -334,3 +334,14 @@ def test_absent_without_a_record_takes_only_nvidias_programs(version: tuple[int,
     untouched = Host(AKS, version)
     untouched.absent()
     assert untouched.text() == AKS
+
+
+def test_a_runtime_that_is_replaced_by_one_of_the_file_leaves_no_blank_line() -> None:
+    tables = runtime("gpu", NVIDIA).replace("\n[", "\n\n[") + runtime("runc") + "\n" + OPTIONS.format("runc")
+    text = V2 + tables + CRI_2 + 'sandbox_image = "p"\n'
+    host = Host(text)
+    host.present()
+    assert "nvidia" in host.runtimes
+    host.present(runtime_name="gpu")
+    assert host.text() == text
+    assert not host.files.records

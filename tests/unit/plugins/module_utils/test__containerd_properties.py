@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import typing as t
 
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
@@ -18,9 +18,6 @@ from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.fake_co
 
 Draw = t.Callable[[st.SearchStrategy[t.Any]], t.Any]
 Asked = t.Dict[str, t.Any]
-BOUNDED = settings(
-    deadline=None, max_examples=settings().max_examples * 4 // 5, suppress_health_check=list(HealthCheck)
-)
 
 OURS = ("nvidia", "gpu", "nvidia-cdi", "nvidia-legacy")
 ROOTS = {1: "plugins.cri", 2: 'plugins."io.containerd.grpc.v1.cri"', 3: "plugins.'io.containerd.cri.v1.runtime'"}
@@ -136,7 +133,6 @@ def ask(host: Host, **asked: t.Any) -> bool:
     return True
 
 
-@BOUNDED
 @given(configurations(), VERSIONS, REQUESTS)
 def test_twice_is_once(files: dict[str, bytes | None], version: t.Any, asked: Asked) -> None:
     host = Host(files, version)
@@ -151,7 +147,6 @@ def test_twice_is_once(files: dict[str, bytes | None], version: t.Any, asked: As
         assert host.files.content == once
 
 
-@BOUNDED
 @given(configurations(), st.lists(st.tuples(VERSIONS, REQUESTS), min_size=1, max_size=4))
 def test_absent_gives_every_byte_back(files: dict[str, bytes | None], calls: list[t.Any]) -> None:
     host = host_of(files, calls[0][0])
@@ -165,7 +160,6 @@ def test_absent_gives_every_byte_back(files: dict[str, bytes | None], calls: lis
     assert not host.files.records
 
 
-@BOUNDED
 @given(configurations(), VERSIONS, st.lists(REQUESTS, min_size=1, max_size=3), st.integers(0, 2))
 def test_foreign_content_never_changes(
     files: dict[str, bytes | None], version: t.Any, calls: list[Asked], moment: int

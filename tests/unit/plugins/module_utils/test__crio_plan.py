@@ -22,7 +22,6 @@ from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.fake_cr
     NVIDIA,
     PACKAGED,
     Host,
-    carried_out,
     default,
     named,
     table,
@@ -33,44 +32,37 @@ from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.fake_cr
 
 @pytest.mark.parametrize("asked", ASKED, ids=str)
 @pytest.mark.parametrize("content", HOSTS.values(), ids=HOSTS)
-class TestRealConfigurations:
-    def test_there_and_back(self, content: dict[str, str], asked: dict[str, t.Any]) -> None:
-        host = Host(content)
-        before = dict(host.files.content)
-        if asked.get("config_mode") and asked.get("set_as_default") and named_in_drop_in(content):
-            with pytest.raises(ConfigurationError, match="this default_runtime takes precedence"):
-                host.present(**asked)
-            asked = {**asked, "set_as_default": None}
-        plan = host.present(**asked)
-        assert plan.action is Action.RESTART
-        request = RuntimeRequest(**asked)
-        paths = plan.state.paths()
-        assert {name: paths.get(name) for name in request.runtimes()} == request.runtimes()
-        target = MAIN if asked.get("config_mode") else asked.get("drop_in_path", DROP_IN)
-        assert [file.path for file in plan.files if file.changed] == [target]
-        assert (plan.drop_in_path, plan.config_version) == (None if target == MAIN else target, None)
+def test_a_real_configuration_keeps_the_rest_and_comes_back(content: dict[str, str], asked: dict[str, t.Any]) -> None:
+    host = Host(content)
+    before = dict(host.files.content)
+    if asked.get("config_mode") and asked.get("set_as_default") and named_in_drop_in(content):
+        with pytest.raises(ConfigurationError, match="this default_runtime takes precedence"):
+            host.present(**asked)
+        asked = {**asked, "set_as_default": None}
+    plan = host.present(**asked)
+    assert plan.action is Action.RESTART
+    request = RuntimeRequest(**asked)
+    paths = plan.state.paths()
+    assert {name: paths.get(name) for name in request.runtimes()} == request.runtimes()
+    target = MAIN if asked.get("config_mode") else asked.get("drop_in_path", DROP_IN)
+    assert [file.path for file in plan.files if file.changed] == [target]
+    assert (plan.drop_in_path, plan.config_version) == (None if target == MAIN else target, None)
+    for path, text in content.items():
+        if path != target:
+            assert host.text(path) == text
+        left = iter(host.text(path).split("\n"))
+        assert all(line in left for line in text.split("\n") if line.strip() and "default_runtime" not in line)
 
-        after = dict(host.files.content)
-        again = host.present(**asked)
-        assert host.files.content == after
-        assert again.action is Action.NONE
-        assert again.state == plan.state
+    after = dict(host.files.content)
+    again = host.present(**asked)
+    assert host.files.content == after
+    assert again.action is Action.NONE
+    assert again.state == plan.state
 
-        assert host.absent().action is Action.RESTART
-        assert host.files.content == before
-        assert host.files.records == {}
-        assert host.absent().action is Action.NONE
-
-    def test_what_others_wrote_stays(self, content: dict[str, str], asked: dict[str, t.Any]) -> None:
-        host = Host(content)
-        if not carried_out(host, asked):
-            assert named_in_drop_in(content)
-            return
-        for path, text in content.items():
-            if path != MAIN or "config_mode" not in asked:
-                assert host.text(path) == text
-            left = iter(host.text(path).split("\n"))
-            assert all(line in left for line in text.split("\n") if line.strip() and "default_runtime" not in line)
+    assert host.absent().action is Action.RESTART
+    assert host.files.content == before
+    assert host.files.records == {}
+    assert host.absent().action is Action.NONE
 
 
 def named_in_drop_in(content: t.Mapping[str, str]) -> bool:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import typing as t
 
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import Action
@@ -65,10 +65,8 @@ CONTENTS = st.dictionaries(
     st.sampled_from(SNIPPETS),
     max_size=4,
 )
-QUICK = settings(max_examples=settings().max_examples * 3 // 5, deadline=None, suppress_health_check=list(HealthCheck))
 
 
-@QUICK
 @given(CONTENTS, st.lists(REQUESTS, min_size=1, max_size=3))
 def test_property_twice_is_once_and_there_is_a_way_back(content: dict[str, str], calls: list[dict[str, t.Any]]) -> None:
     host = Host(content)
@@ -100,7 +98,6 @@ def foreign(host: Host, names: t.Collection[str]) -> dict[str, t.Any]:
     return merged
 
 
-@QUICK
 @given(CONTENTS, REQUESTS, REQUESTS)
 def test_property_what_is_foreign_never_changes(
     content: dict[str, str], first: dict[str, t.Any], second: dict[str, t.Any]
@@ -116,7 +113,6 @@ def test_property_what_is_foreign_never_changes(
     assert foreign(host, names) == added
 
 
-@QUICK
 @given(CONTENTS, REQUESTS)
 def test_property_crio_would_start(content: dict[str, str], asked: dict[str, t.Any]) -> None:
     host = Host(content)

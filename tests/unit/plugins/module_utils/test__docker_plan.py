@@ -123,38 +123,30 @@ REQUESTS: dict[str, dict[str, t.Any]] = {
 
 @pytest.mark.parametrize("content", REAL_FILES.values(), ids=REAL_FILES)
 @pytest.mark.parametrize("asked", REQUESTS.values(), ids=REQUESTS)
-class TestRealFiles:
-    def test_present_says_what_was_asked_and_keeps_the_rest(self, content: str | None, asked: dict[str, t.Any]) -> None:
-        file = File(content)
-        before = json.loads((content or "").lstrip("\ufeff").strip() or "{}")
-        plan = file.present(**asked)
-        after = json.loads((file.content or b"").decode("utf-8-sig"))
-        request = RuntimeRequest(**asked)
-        for name, path in request.runtimes().items():
-            assert after["runtimes"][name]["path"] == path
-            assert plan.state.paths()[name] == path
-        if asked.get("set_as_default"):
-            assert after["default-runtime"] == request.runtime_name
-        else:
-            assert after.get("default-runtime") == before.get("default-runtime")
-        if "enable_cdi" in asked:
-            assert after["features"]["cdi"] is asked["enable_cdi"]
-        assert foreign(after, request) == foreign(before, request)
-        assert [name for name in after if name in before] == list(before)
-
-    def test_twice_is_once(self, content: str | None, asked: dict[str, t.Any]) -> None:
-        file = File(content)
-        file.present(**asked)
-        once = file.content
-        plan = file.present(**asked)
-        assert file.content == once
-        assert plan.action is Action.NONE
-
-    def test_present_then_absent_is_the_original(self, content: str | None, asked: dict[str, t.Any]) -> None:
-        file = File(content)
-        original = file.content
-        if not file.present(**asked).files[0].changed:
-            pytest.skip("nothing to take back")
+def test_a_real_file_gets_what_was_asked_keeps_the_rest_and_comes_back(
+    content: str | None, asked: dict[str, t.Any]
+) -> None:
+    file = File(content)
+    original = file.content
+    before = json.loads((content or "").lstrip("\ufeff").strip() or "{}")
+    plan = file.present(**asked)
+    once = file.content
+    after = json.loads((once or b"").decode("utf-8-sig"))
+    request = RuntimeRequest(**asked)
+    for name, path in request.runtimes().items():
+        assert after["runtimes"][name]["path"] == path
+        assert plan.state.paths()[name] == path
+    if asked.get("set_as_default"):
+        assert after["default-runtime"] == request.runtime_name
+    else:
+        assert after.get("default-runtime") == before.get("default-runtime")
+    if "enable_cdi" in asked:
+        assert after["features"]["cdi"] is asked["enable_cdi"]
+    assert foreign(after, request) == foreign(before, request)
+    assert [name for name in after if name in before] == list(before)
+    assert file.present(**asked).action is Action.NONE
+    assert file.content == once
+    if plan.files[0].changed:
         file.present(extra_modes=("legacy",), set_as_default=True)
         file.absent()
         assert file.content == original

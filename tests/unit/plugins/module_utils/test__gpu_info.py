@@ -10,7 +10,7 @@ import typing as t
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils import _gpu_info, _gpu_sighting, _nvml
@@ -390,7 +390,6 @@ FILES = [
 ]
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.dictionaries(st.sampled_from(FILES), TEXTS, max_size=8), st.booleans())
 def test_no_content_raises(files: dict[str, str], live: bool) -> None:
     with tempfile.TemporaryDirectory() as folder:

@@ -11,7 +11,7 @@ import typing as t
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils import _host_root
@@ -187,7 +187,6 @@ _PATHS = st.builds(lambda head, parts: head + "/".join(parts), st.sampled_from([
 _LINKS = st.dictionaries(st.sampled_from(["c", "a/a", "a/b", "b/a", "b/b", "b/c"]), _PATHS)
 
 
-@settings(deadline=None)
 @given(_LINKS, _PATHS)
 def test_resolve_does_what_the_kernel_does(links: dict[str, str], path: str) -> None:
     with tempfile.TemporaryDirectory() as folder:

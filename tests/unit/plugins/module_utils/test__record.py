@@ -8,7 +8,7 @@ import json
 import typing as t
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import HostError
@@ -69,7 +69,6 @@ _RECORDS = st.builds(
 )
 
 
-@settings(deadline=None)
 @given(_RECORDS)
 def test_reads_what_it_writes(record: FileRecord) -> None:
     assert FileRecord.from_bytes("x", record.to_bytes()) == record

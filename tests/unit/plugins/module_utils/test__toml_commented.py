@@ -16,7 +16,6 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_document imp
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_values import same
 from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.test__toml_properties import (
     Edit,
-    bounded,
     changed,
     document,
     edits,
@@ -216,7 +215,6 @@ def test_what_stands_in_the_way_is_named(comment: str, path: Path) -> None:
         doc("#[a]\na = 1\n" + comment).turn_on(path, 1)
 
 
-@bounded
 @given(edits())
 def test_in_any_text_what_is_turned_on_and_off_leaves_no_trace(edit: Edit) -> None:
     before, path, value = edit
@@ -227,7 +225,6 @@ def test_in_any_text_what_is_turned_on_and_off_leaves_no_trace(edit: Edit) -> No
     assert on.turn_off(path, None, before).to_bytes() == before.to_bytes()
 
 
-@bounded
 @given(edits(leaf=True))
 def test_in_any_text_only_the_entry_is_turned_off(edit: Edit) -> None:
     before, path, default = edit

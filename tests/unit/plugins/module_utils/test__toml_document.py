@@ -6,13 +6,14 @@ from __future__ import annotations
 
 import difflib
 import importlib
-import subprocess
+import os
 import sys
 import typing as t
 from pathlib import Path
 
 import pytest
 
+from ansible_collections.gpufleet.nvidia.plugins.module_utils import _toml_document
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import ConfigurationError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_document import TomlDocument
 
@@ -334,12 +335,16 @@ def test_equal_means_equal_in_type() -> None:
 
 
 def test_reading_imports_no_editor_and_no_tomlkit_where_there_is_tomllib() -> None:
-    code = (
-        "import conftest, sys\n"
-        "from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_document import TomlDocument\n"
-        "TomlDocument.from_bytes('f', b'a = 1').set(('a',), 1)\n"
-        "print([n for n in sys.modules if n.endswith('_toml_editor') or (n == 'tomlkit' and 'tomllib' in sys.modules)])"
-    )
-    root = Path(__file__).parents[2]
-    done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"
+    ours = _toml_document.__package__ or ""
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            for name in [name for name in sys.modules if name.startswith((ours, "tomllib", "tomlkit"))]:
+                del sys.modules[name]
+            document = importlib.import_module(_toml_document.__name__).TomlDocument
+            document.from_bytes("f", b"a = 1").set(("a",), 1)
+            status = f"{ours}._toml_editor" in sys.modules or {"tomllib", "tomlkit"} <= set(sys.modules)
+        finally:
+            os._exit(status)
+    assert os.waitpid(child, 0)[1] == 0

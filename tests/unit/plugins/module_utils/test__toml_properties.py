@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import importlib.util
 import json
 import pathlib
 import re
 import typing as t
 
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import ConfigurationError
@@ -27,12 +26,6 @@ Path = t.Tuple[str, ...]
 Edit = t.Tuple[TomlDocument, Path, t.Any]
 Draw = t.Callable[[st.SearchStrategy[t.Any]], t.Any]
 
-# tomlkit takes its time.
-bounded = settings(
-    max_examples=settings().max_examples * (15 if importlib.util.find_spec("tomllib") else 4) // 10,
-    deadline=None,
-    suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow],
-)
 
 NAMES = st.sampled_from(["a", "b", "runc", "nvidia", "io.containerd.grpc.v1.cri", "käse", "#", 'q"', "it's", "x y"])
 TEXTS = st.sampled_from(
@@ -172,7 +165,6 @@ def comments(text: str) -> list[str]:
     return [line.strip() for line in text.split("\n") if line.strip().startswith("#")]
 
 
-@bounded
 @given(edits())
 def test_sets_one_value_and_keeps_every_other(edit: Edit) -> None:
     before, path, value = edit
@@ -185,7 +177,6 @@ def test_sets_one_value_and_keeps_every_other(edit: Edit) -> None:
     assert again.set(path, value).to_bytes() == after.to_bytes()
 
 
-@bounded
 @given(edits())
 def test_an_entry_that_comes_and_goes_leaves_no_trace(edit: Edit) -> None:
     before, path, value = edit
@@ -193,7 +184,6 @@ def test_an_entry_that_comes_and_goes_leaves_no_trace(edit: Edit) -> None:
     assert changed(before, path, value).restore(path, before).to_bytes() == before.to_bytes()
 
 
-@bounded
 @given(edits(leaf=True))
 def test_a_value_that_is_changed_and_given_back_leaves_no_trace(edit: Edit) -> None:
     before, path, value = edit
@@ -201,7 +191,6 @@ def test_a_value_that_is_changed_and_given_back_leaves_no_trace(edit: Edit) -> N
     assert changed(before, path, value).restore(path, before).to_bytes() == before.to_bytes()
 
 
-@bounded
 @given(edits(), st.booleans())
 def test_deletes_one_entry_and_keeps_every_other(edit: Edit, prune: bool) -> None:
     before, path = edit[:2]
@@ -220,7 +209,6 @@ def test_deletes_one_entry_and_keeps_every_other(edit: Edit, prune: bool) -> Non
         assert before.value(*path[:-1]) != {path[-1]: before.value(*path)} or not after.has(*path[:-1])
 
 
-@bounded
 @given(texts())
 def test_finds_exactly_the_names_that_the_parser_finds(content: bytes) -> None:
     read = document(content)
@@ -270,7 +258,6 @@ def real_texts(draw: Draw) -> bytes:
     return b"\xef\xbb\xbf" + content if draw(st.booleans()) else content
 
 
-@bounded
 @given(real_texts(), st.permutations(list(LEAVES)), st.integers(1, len(LEAVES)), st.randoms(use_true_random=False))
 def test_entries_go_in_any_order_and_leave_no_trace(
     content: bytes, paths: list[Path], count: int, order: t.Any
@@ -287,7 +274,6 @@ def test_entries_go_in_any_order_and_leave_no_trace(
     assert after.to_bytes() == before.to_bytes()
 
 
-@bounded
 @given(
     texts(), st.lists(PATHS, max_size=4), st.lists(VALUES, min_size=4, max_size=4), st.randoms(use_true_random=False)
 )
@@ -324,7 +310,6 @@ def arrays(draw: Draw) -> str:
     return text.replace("\n", newline)
 
 
-@bounded
 @given(arrays())
 def test_an_element_that_comes_and_goes_leaves_no_trace(text: str) -> None:
     before = document(text.encode())
@@ -335,7 +320,6 @@ def test_an_element_that_comes_and_goes_leaves_no_trace(text: str) -> None:
         assert after.set(("a",), before.value("a")).text == text
 
 
-@bounded
 @given(arrays(), st.integers(0, 3))
 def test_an_element_goes_with_nothing_but_its_own_comment(text: str, index: int) -> None:
     before = document(text.encode())
@@ -355,7 +339,6 @@ PIECES = st.sampled_from(
 )
 
 
-@bounded
 @given(st.binary(max_size=40) | st.lists(PIECES, max_size=12).map(b"".join), PATHS, VALUES)
 def test_any_bytes_are_read_and_edited_or_refused(content: bytes, path: Path, value: t.Any) -> None:
     with contextlib.suppress(ConfigurationError):

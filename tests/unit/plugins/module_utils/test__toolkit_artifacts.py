@@ -30,7 +30,6 @@ RUNTIME, HOOK, CLI, CTK = PROGRAMS
 (CDI_HOOK,) = LATER_PROGRAMS
 EVERY_PROGRAM = [RUNTIME, RUNTIME + ".cdi", RUNTIME + ".legacy", HOOK, CLI, CTK, CDI_HOOK]
 BOTH_LIBRARIES = ["libnvidia-container.so.1.20.0", "libnvidia-container-go.so.1.20.0"]
-not_root = pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
 
 
 @pytest.fixture
@@ -250,25 +249,32 @@ def test_several_machines(source: Path) -> None:
     )
 
 
-@not_root
-@pytest.mark.parametrize("path", ["usr/bin/nvidia-ctk", "."])
-def test_what_cannot_be_read(source: Path, path: str) -> None:
-    (source / path).chmod(0)
-    try:
-        said = refusal(source)
-    finally:
-        (source / path).chmod(0o700)
-    assert said.endswith(" cannot be read: Permission denied. Run the task as root (become: true).")
+@pytest.mark.parametrize(
+    ("error", "advice"),
+    [
+        (PermissionError(13, "Permission denied"), "Run the task as root (become: true)."),
+        (OSError(5, "Input/output error"), "Check the file system."),
+    ],
+)
+@pytest.mark.parametrize("place", ["/usr/bin/nvidia-ctk", "/."])
+def test_what_cannot_be_read(
+    source: Path, monkeypatch: pytest.MonkeyPatch, place: str, error: OSError, advice: str
+) -> None:
+    def failing(function: t.Callable[..., t.Any]) -> t.Callable[..., t.Any]:
+        def called(path: str, *args: t.Any, **options: t.Any) -> t.Any:
+            if path == f"{source}{place}":
+                raise error
+            return function(path, *args, **options)
 
+        return called
 
-def test_what_cannot_be_read_by_root_either(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(path: str) -> bytes:
-        raise OSError(5, "Input/output error", path)
-
-    monkeypatch.setattr(_toolkit_artifacts, "_head", fail)
-    assert refusal(source, ["ctk"]) == (
-        "src /opt/toolkit: usr/bin/nvidia-ctk cannot be read: Input/output error. Check the file system."
-    )
+    monkeypatch.setattr(_toolkit_artifacts, "_head", failing(_toolkit_artifacts._head))
+    with monkeypatch.context() as patch:
+        if place == "/.":
+            patch.setattr(os, "stat", failing(os.stat))
+        said = refusal(source, ["ctk"])
+    named = "" if place == "/." else f": {place[1:]}"
+    assert said == f"src /opt/toolkit{named} cannot be read: {error.strerror}. {advice}"
 
 
 # -- whether it is for the host --------------------------------------------------------------------------------------

@@ -471,6 +471,12 @@ def test_folders_that_others_may_write_to(where: str, host: Host) -> None:
     assert host.install(OLD).changed
     assert not host.install(OLD).changed
     assert (host.current() / where).stat().st_mode & 0o777 == 0o755
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can change the owner of a folder")
+@pytest.mark.parametrize("where", ["", "..", ".config"])
+def test_folders_of_another_owner(where: str, host: Host) -> None:
+    host.install(OLD)
     os.chown(str(host.current() / where), 1, 1)
     assert host.install(OLD).changed
     assert (host.current() / where).stat().st_uid == os.geteuid()

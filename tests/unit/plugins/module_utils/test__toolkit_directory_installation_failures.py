@@ -77,6 +77,7 @@ def refused(host: Host, words: str, **options: t.Any) -> None:
         ({"dest": "/opt/a:b"}, "holds :"),
     ],
 )
+@pytest.mark.parametrize("host", ["old"], indirect=True)
 def test_what_is_asked_cannot_be(options: dict[str, t.Any], words: str, host: Host) -> None:
     refused(host, words, **options)
 

@@ -28,6 +28,8 @@ FEW: dict[str, t.Any] = {"components": ("hook",)}
 # No run has so many changes.
 MANY = 500
 
+CutOff = t.Callable[..., t.Iterator[t.Tuple[int, Host]]]
+
 
 def nothing(_host: Host) -> None:
     pass
@@ -105,15 +107,21 @@ class Scene:
         return host
 
 
-def cut_off(scene: Scene, killer: Killer, work: t.Callable[[Host], object]) -> t.Iterator[tuple[int, Host]]:
-    """A host on which ``work`` ended before its first change, one on which it did before its second, and so on."""
-    for number in range(1, MANY):
+@pytest.fixture
+def cut_off(monkeypatch: pytest.MonkeyPatch, kill_points: t.Callable[..., list[int]]) -> CutOff:
+    """Gives hosts on which a run was killed, each just before another one of its changes."""
+    killer = Killer(monkeypatch)
+
+    def hosts(scene: Scene, work: t.Callable[[Host], object], offset: int = 0) -> t.Iterator[tuple[int, Host]]:
         host = scene.host()
-        if not killer.kills(number, lambda host=host: work(host)):  # type: ignore[misc]
-            assert number > 5
-            return
-        yield number, host
-    raise AssertionError("It does not end.")
+        assert not killer.kills(MANY, lambda: work(host))
+        assert killer.done > 5
+        for number in kill_points(killer.done, offset):
+            host = scene.host()
+            assert killer.kills(number, lambda host=host: work(host))  # type: ignore[misc]
+            yield number, host
+
+    return hosts
 
 
 def install(host: Host) -> object:
@@ -131,16 +139,15 @@ def removed_tree(scene: Scene) -> Tree:
 
 
 @pytest.mark.parametrize("start", STARTS)
-def test_an_installation(start: t.Callable[[Host], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_installation(start: t.Callable[[Host], None], tmp_path: Path, cut_off: CutOff) -> None:
     """Behind dest is what was there or the whole new version; the next run ends as if there had been no other."""
-    killer = Killer(monkeypatch)
     scene = Scene(tmp_path / "host", start)
     host = scene.host()
     before = view(host)
     install(host)
     after, whole, gone = view(host), left(host), removed_tree(scene)
     seen = set()
-    for number, host in cut_off(scene, killer, install):
+    for number, host in cut_off(scene, install, STARTS.index(start)):
         found = view(host)
         assert found in (before, after), number
         seen.add(found == after)
@@ -153,13 +160,10 @@ def test_an_installation(start: t.Callable[[Host], None], tmp_path: Path, monkey
 
 
 @pytest.mark.parametrize("start", [*FIRSTS, old_version])
-def test_an_installation_and_then_a_removal(
-    start: t.Callable[[Host], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    killer = Killer(monkeypatch)
+def test_an_installation_and_then_a_removal(start: t.Callable[[Host], None], tmp_path: Path, cut_off: CutOff) -> None:
     scene = Scene(tmp_path / "host", start)
     gone = removed_tree(scene)
-    for number, host in cut_off(scene, killer, install):
+    for number, host in cut_off(scene, install, STARTS.index(start)):
         host.remove()
         assert left(host) == gone, number
         assert not host.remove().changed, number
@@ -171,7 +175,7 @@ def test_a_removal(
     start: t.Callable[[Host], None],
     then: t.Callable[[Host], object],
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    cut_off: CutOff,
 ) -> None:
     """Behind dest is the whole version or what was there before it."""
 
@@ -179,13 +183,12 @@ def test_a_removal(
         start(host)
         old_version(host)
 
-    killer = Killer(monkeypatch)
     first, scene = Scene(tmp_path / "first", start), Scene(tmp_path / "host", installed)
     host = first.host()
     gone, former = left(host), view(host)
     install(host)
     again, whole = view(host), view(scene.host())
-    for number, host in cut_off(scene, killer, removed):
+    for number, host in cut_off(scene, removed, STARTS.index(start)):
         assert view(host) in (whole, former), number
         then(host)
         if then is install:
@@ -195,17 +198,16 @@ def test_a_removal(
         assert not host.remove().changed, number
 
 
-def test_folders_that_were_made_for_it_are_empty_at_worst(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folders_that_were_made_for_it_are_empty_at_worst(tmp_path: Path, cut_off: CutOff) -> None:
     """Who made them is only known once that is written down."""
 
     def no_folder(host: Host) -> None:
         host.dest.parent.rmdir()
 
-    killer = Killer(monkeypatch)
     scene = Scene(tmp_path / "host", no_folder)
     gone = left(scene.host())
     folders = {VERSIONS[1:].rsplit("/", 1)[0]: ("folder", 0o755)}
-    for number, host in cut_off(scene, killer, install):
+    for number, host in cut_off(scene, install):
         install(host)
         host.remove()
         found = left(host)

@@ -137,6 +137,7 @@ def test_a_host_that_runs_keeps_its_own(live: bool, host: Host) -> None:
 def test_who_is_not_root_keeps_it_elsewhere(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = host.root.parent / "run-1000"
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(folder))
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
     assert folder not in kept(host).parents
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     assert folder in kept(host).parents

@@ -6,12 +6,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import typing as t
 
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_document import TomlDocument
@@ -25,12 +24,6 @@ from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.toolkit
     Config,
 )
 
-# tomlkit takes its time.
-bounded = settings(
-    max_examples=120 if importlib.util.find_spec("tomllib") else 25,
-    deadline=None,
-    suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow],
-)
 contents = st.sampled_from(list(VARIANTS.values()))
 names = st.lists(st.sampled_from(list(SAMPLES)), unique=True, max_size=6)
 MINE = "# somebody's own line\n"
@@ -71,7 +64,6 @@ def implied(key: str) -> t.Any:
     return default_of(setting, real_ldconfig=False) if setting.implied is not None else None
 
 
-@bounded
 @given(contents, wishes())
 def test_the_settings_are_those_that_were_asked_for_and_no_others(
     content: bytes | None, asked: dict[str, t.Any]
@@ -84,7 +76,6 @@ def test_the_settings_are_those_that_were_asked_for_and_no_others(
     assert config.settings == {**before, **wanted, **features}
 
 
-@bounded
 @given(contents, wishes())
 def test_the_second_run_changes_nothing(content: bytes | None, asked: dict[str, t.Any]) -> None:
     config = Config(content)
@@ -92,7 +83,6 @@ def test_the_second_run_changes_nothing(content: bytes | None, asked: dict[str, 
     assert not config.file.present(Wishes(asked)).file.changed
 
 
-@bounded
 @given(contents, wishes())
 def test_lines_of_others_stay_in_their_order(content: bytes | None, asked: dict[str, t.Any]) -> None:
     config = Config(content)
@@ -106,7 +96,6 @@ def test_lines_of_others_stay_in_their_order(content: bytes | None, asked: dict[
     assert [line for line in theirs if line not in remaining] == []
 
 
-@bounded
 @given(contents, wishes())
 def test_what_was_never_set_leaves_no_trace_when_it_is_null_again(
     content: bytes | None, asked: dict[str, t.Any]
@@ -123,7 +112,6 @@ def test_what_was_never_set_leaves_no_trace_when_it_is_null_again(
     assert config.content == content
 
 
-@bounded
 @given(contents, st.lists(st.tuples(wishes(), st.booleans()), min_size=1, max_size=3), st.booleans(), st.booleans())
 def test_all_comes_back_to_the_byte(
     content: bytes | None, runs: list[tuple[dict[str, t.Any], bool]], debug: bool, removal: bool
@@ -140,7 +128,6 @@ def test_all_comes_back_to_the_byte(
     assert (config.content, config.record) == (content, None)
 
 
-@bounded
 @given(contents, st.lists(wishes(), min_size=1, max_size=2))
 def test_all_comes_back_beside_a_line_of_somebody_else(content: bytes | None, runs: list[dict[str, t.Any]]) -> None:
     assume(content)
@@ -161,7 +148,6 @@ def test_all_comes_back_beside_a_line_of_somebody_else(content: bytes | None, ru
         assert config.content == disturbed(content or b"")
 
 
-@bounded
 @given(contents, wishes(), wishes())
 def test_an_only_owner_leaves_what_it_would_have_written_at_once(
     content: bytes | None, former: dict[str, t.Any], asked: dict[str, t.Any]
@@ -177,7 +163,6 @@ def test_an_only_owner_leaves_what_it_would_have_written_at_once(
         assert words_of(config) == words_of(fresh)
 
 
-@bounded
 @given(wishes(nulls=False), st.booleans())
 def test_what_package_scripts_take_away_is_written_again(asked: dict[str, t.Any], faulty: bool) -> None:
     config = Config()
