@@ -20,10 +20,11 @@ import nox
 
 ROOT = Path(__file__).resolve().parent
 sys.path.insert(0, str(ROOT / "tests"))
-import nox_support  # a helper beside the tests
+import nox_support
 
 CI = os.environ.get("CI") == "true"
 TOOLS = ROOT / ".nox" / "tools"
+PARALLEL = ("-n", "auto", "--dist", "worksteal")
 # The Python versions of hosts, oldest first; "units" runs on the Python of the tools.
 HOST_PYTHONS = ("3.8", "3.9", "3.10", "3.11", "3.12", "3.13", "3.14")
 # Older releases of ansible-core by the name of their lock file: the Python versions of a controller, best first, and
@@ -127,7 +128,7 @@ def pytest(session: nox.Session, python: str | Path, *arguments: str) -> None:
 @tool_session("units", tags=["quick"])
 def units(session: nox.Session) -> None:
     """Run all unit tests on the Python of the tools, with Ansible installed."""
-    pytest(session, "python", "-n", "auto")
+    pytest(session, "python", *PARALLEL)
 
 
 def units_on_host(session: nox.Session) -> None:
@@ -135,13 +136,11 @@ def units_on_host(session: nox.Session) -> None:
     install(session, "units")
     # The property tests run on the newest Python, and everywhere in the nightly run.
     selection = [] if os.environ.get("GPUFLEET_NIGHTLY") == "1" else ["-m", "not hypothesis"]
-    pytest(session, Path(session.bin, "python"), "-n", "auto", *selection)
+    pytest(session, Path(session.bin, "python"), *PARALLEL, *selection)
 
 
 for version in HOST_PYTHONS:
-    nox.session(name=f"units-{version}", python=version, default=version == HOST_PYTHONS[0], tags=["nightly"])(
-        units_on_host
-    )
+    nox.session(name=f"units-{version}", python=version, tags=["nightly"], default=version == "3.8")(units_on_host)
 
 
 def run_ansible_test(session: nox.Session, *arguments: str) -> None:
