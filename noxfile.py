@@ -66,9 +66,7 @@ def run(session: nox.Session, *command: str | Path, **options: t.Any) -> str:
 
 def skip(session: nox.Session, reason: str) -> t.NoReturn:
     """Skip the session; a continuous integration fails instead."""
-    if CI:
-        session.error(reason)
-    session.skip(reason)
+    (session.error if CI else session.skip)(reason)
 
 
 def tool_session(name: str, *, tags: t.Sequence[str] = (), default: bool = True) -> t.Callable[[t.Any], t.Any]:
