@@ -26,7 +26,7 @@ CACHE = Path(
 ).absolute()
 _PRIVATE_MODE = 0o600
 _MEMORY_WANTED = 2 << 30
-# nobody on every Linux distribution.
+# The user nobody on every Linux distribution.
 _ORDINARY_USER = 65534
 # ansible-test downloads get-pip.py for its virtual environments. This program does the same work with the pip of the
 # interpreter and the package index that pip is configured for.

@@ -143,7 +143,7 @@ def test_an_archive_that_is_cut(length: int) -> None:
         (TOOL + OTHER.replace(b"other", b"othex") + bytes(1024), NO_HEADER),
         (TOOL + OTHER, TOO_EARLY),
         (tar(TOOL, with_size(OTHER, b"77777777777\0")), TOO_EARLY),
-        # Below zero: Python 3.11.2 refuses the header, other versions would begin anew. And more than any file can have.
+        # Below zero: Python 3.11.2 refuses the header, others would begin anew. And more than any file can have.
         (tar(TOOL, with_size(OTHER, b"\xff" * 10 + b"\xfc\x00")), (TOO_EARLY, NO_HEADER)),
         (tar(with_size(OTHER, b"\x80" + b"\xff" * 11)), TOO_EARLY),
         (tar(with_size(member("x", kind=tarfile.DIRTYPE), b"\xff" * 12)), TOO_EARLY),
