@@ -28,12 +28,12 @@ PARALLEL = ("-n", "auto", "--dist", "worksteal")
 # The Python versions of hosts, oldest first; "units" runs on the Python of the tools.
 HOST_PYTHONS = ("3.8", "3.9", "3.10", "3.11", "3.12", "3.13", "3.14")
 # Older releases of ansible-core by the name of their lock file: the Python versions of a controller, best first, and
-# that of a host. 2.19 is the newest release that supports hosts with Python 3.8.
+# that of a host, and whether a default run includes it. 2.19 is the newest release for hosts with Python 3.8.
 OLD_CORES = {
-    "2.16.3": (("3.12", "3.11"), None),
-    "2.16": (("3.12", "3.11"), None),
-    "2.17": (("3.12", "3.11"), None),
-    "2.19": (("3.13", "3.12", "3.11"), "3.8"),
+    "2.16.3": (("3.12", "3.11"), None, True),
+    "2.16": (("3.12", "3.11"), None, False),
+    "2.17": (("3.12", "3.11"), None, False),
+    "2.19": (("3.13", "3.12", "3.11"), "3.8", True),
 }
 
 os.environ["PATH"] = nox_support.path_with_interpreters(os.environ.get("PATH", os.defpath), Path.home())
@@ -113,12 +113,12 @@ def docs_check(session: nox.Session) -> None:
 antsibull_nox.load_antsibull_nox_toml()
 
 
-def pytest(session: nox.Session, python: str | Path, *arguments: str) -> None:
+def pytest(session: nox.Session, python: str | Path, *arguments: str, **variables: str) -> None:
     """Run tests of the clone on an interpreter."""
     with nox_support.scratch() as scratch:
         environ = {"TMPDIR": str(scratch), "HYPOTHESIS_STORAGE_DIRECTORY": str(session.cache_dir / "hypothesis")}
         output = run(session, python, "-B", "-m", "pytest", "-p", "no:cacheprovider", "-q", *arguments,
-                     *session.posargs, env=environ)  # fmt: skip
+                     *session.posargs, env={**environ, **variables})  # fmt: skip
     if output:
         session.log(output.splitlines()[-1])
 
@@ -175,7 +175,7 @@ def browser(session: nox.Session) -> None:
     """Open the page of an audit in Chromium."""
     if not (shutil.which("chromium") and shutil.which("chromedriver")):
         skip(session, "There is no chromium or no chromedriver: apt-get install chromium chromium-driver")
-    pytest(session, "python", "tests/browser")
+    pytest(session, "python", "tests/browser", PYTHONPATH=str(nox_support.copy_tree("browser").parents[2]))
 
 
 @nox.session(name="build-import-check", requires=["tools"])
@@ -206,11 +206,9 @@ def quickstart_on_old_core(session: nox.Session) -> None:
         interpreter, env=environ)  # fmt: skip
 
 
-for core, (pythons, _node) in OLD_CORES.items():
+for core, (pythons, _node, default) in OLD_CORES.items():
     python = next((found for found in pythons if shutil.which(f"python{found}")), pythons[0])
-    nox.session(name=f"quickstart-{core}", python=python, tags=["nightly"], default=core in ("2.16.3", "2.19"))(
-        quickstart_on_old_core
-    )
+    nox.session(name=f"quickstart-{core}", python=python, tags=["nightly"], default=default)(quickstart_on_old_core)
 
 
 def molecule(session: nox.Session) -> None:
