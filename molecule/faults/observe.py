@@ -24,7 +24,7 @@ from observe_containerd import tasks
 
 CALLS = Path("/var/log/nvidia-container-runtime.calls")
 OTHERS = ("nvidia-cdi", "nvidia-legacy")
-LOCK = "/run/lock/gpufleet-nvidia.lock"
+LOCK = "/run/gpufleet-nvidia/lock"
 
 
 def digests(engine: engines.Engine) -> str | dict[str, str]:

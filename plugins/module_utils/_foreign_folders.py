@@ -33,7 +33,7 @@ def held(host: HostRoot, path: str) -> t.Iterator[str]:
         yield outer
         return
     folder, name = os.path.split(outer)
-    handle = _open_folder(host.root, folder)
+    handle = open_folder(host.root, folder)
     try:
         yield f"/proc/self/fd/{handle}/{name}"
     finally:
@@ -83,7 +83,7 @@ def _status(outer: str) -> os.stat_result | None:
         return None
 
 
-def _open_folder(root: str, folder: str) -> int:
+def open_folder(root: str, folder: str) -> int:
     """A handle of ``folder``, to which no link leads from ``root`` on."""
     handle = os.open(root, os.O_PATH | os.O_DIRECTORY)
     for name in filter(None, folder[len(root) :].split("/")):

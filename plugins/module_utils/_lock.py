@@ -7,22 +7,25 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
+import stat
 import time
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import HostError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._foreign_folders import open_folder
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._processes import arguments_of
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._writing import (
     explain,
     make_directories,
     remove_empty_directories,
 )
 
-if t.TYPE_CHECKING:
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
-
-LOCK_FILE = "/run/lock/gpufleet-nvidia.lock"
+# The directory is for its owner only: whoever can open the lock can hold it for ever.
+LOCK_FILE = "/run/gpufleet-nvidia/lock"
 
 # Seconds.  One that changes files is done within a few; one that restarts an engine may need a few times its
 # own timeout, which is 60 unless it is told otherwise.
@@ -30,73 +33,144 @@ TIMEOUT = 240.0
 # The same for the lock of a package manager.
 PACKAGE_MANAGER_TIMEOUT = 120
 _PAUSE = 0.1
+# Characters of the holder's command that are shown.
+_MOST = 200
 
 
 @contextlib.contextmanager
 def host_lock(host: HostRoot, timeout: float | None = None) -> t.Iterator[None]:
     """Hold the host's lock; raises HostError if another process keeps it for ``timeout`` seconds.
 
-    The file goes when the lock is given back, so that an offline tree stays clean; only where several runs contend for
-    a tree without /run/lock may that folder stay, empty.
+    The file and the directories that were made for it are removed at the end, so that an offline tree stays clean. Only
+    where several runs compete for a new tree may empty directories stay.
     """
     deadline = time.monotonic() + (TIMEOUT if timeout is None else timeout)
+    path = _path(host)
     made: list[str] = []
-    handle = None
-    outer = ""
-    while handle is None:
-        # Inside the loop: the former holder may have removed the folders that it had made.
-        made += make_directories(host, os.path.dirname(LOCK_FILE), 0o755)
-        outer = host.outer(LOCK_FILE, last=False)
-        handle = _try(outer, time.monotonic() >= deadline)
+    locked = None
     try:
-        yield
+        while locked is None:
+            locked = _try(host, path, made, time.monotonic() >= deadline)
+        with locked:
+            yield
     finally:
-        # Whatever became of the file, the work is done; and one that somebody has put in its place is another's lock.
-        with contextlib.suppress(OSError):
-            if _names(outer, handle):
-                os.unlink(outer)
-        os.close(handle)
         remove_empty_directories(host, made)
 
 
-def _try(outer: str, last: bool) -> int | None:
-    """The locked file, None if another process holds it (after a pause); with ``last`` that is an error."""
+def _path(host: HostRoot) -> str:
+    """LOCK_FILE; an ordinary user of the host, who cannot write to /run, has a lock in the user's runtime directory."""
+    user = os.geteuid()
+    if user == 0 or host.root != "/":
+        return LOCK_FILE
+    return f"{os.environ.get('XDG_RUNTIME_DIR') or f'/run/user/{user}'}/gpufleet-nvidia/lock"
+
+
+def _try(host: HostRoot, path: str, made: list[str], last: bool) -> contextlib.ExitStack | None:
+    """What releases the lock; None if another process holds it (after a pause), which is an error with ``last``."""
+    with contextlib.ExitStack() as opened:
+        try:
+            # Every time: the former holder may have removed the directory that it had made.
+            folder = _open_folder(host, os.path.dirname(path), made)
+            opened.callback(os.close, folder)
+            handle = _open_own(path, os.O_RDWR | os.O_CREAT, folder)
+            opened.callback(os.close, handle)
+        except FileNotFoundError as error:
+            if last:
+                raise explain(path, "created", error) from error
+            return None
+        except OSError as error:
+            raise explain(path, "opened", error) from error
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if last:
+                raise HostError(
+                    f"{path} is held by {_holder(handle)}. Wait for it to end, then run this again."
+                ) from None
+            time.sleep(_PAUSE)
+            return None
+        except OSError as error:
+            # A file system without locks, such as some of NFS, or no memory for one.
+            raise explain(path, "locked", error) from error
+        if not _names(folder, path, handle):
+            return None
+        # For the message to those who wait; the lock holds without it.
+        with contextlib.suppress(OSError):
+            os.ftruncate(handle, 0)
+            os.write(handle, f"{os.getpid()}\n".encode())
+        opened.callback(_remove, folder, path, handle)
+        return opened.pop_all()
+
+
+def _open_folder(host: HostRoot, folder: str, made: list[str]) -> int:
+    """The lock's directory, which only this user may enter; it is made where it is missing."""
+    resolved = host.resolve(folder, last=False)
+    made += make_directories(host, os.path.dirname(resolved), 0o755)
+    outer = host.outer(resolved, last=False)
+    above = open_folder(host.root, os.path.dirname(outer))
     try:
-        handle = os.open(outer, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    except FileNotFoundError as error:
-        if last:
-            raise explain(LOCK_FILE, "created", error) from error
-        return None
-    except OSError as error:
-        raise explain(LOCK_FILE, "opened", error) from error
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(os.path.basename(outer), 0o700, dir_fd=above)
+            made.append(resolved)
+        handle = _open_own(folder, os.O_RDONLY | os.O_DIRECTORY, above)
+    finally:
+        os.close(above)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        holder = os.read(handle, 20).decode("ascii", "replace").strip() or "unknown"
+        if stat.S_IMODE(os.fstat(handle).st_mode) & 0o077:
+            os.fchmod(handle, 0o700)
+    except OSError:
         os.close(handle)
-        if last:
-            raise HostError(
-                f"{LOCK_FILE} is held by another run (process {holder}). Wait for it to end, then run this again."
-            ) from None
-        time.sleep(_PAUSE)
-        return None
-    except OSError as error:
-        # A file system without locks, such as some of NFS, or no memory for one.
-        os.close(handle)
-        raise explain(LOCK_FILE, "locked", error) from error
-    if not _names(outer, handle):
-        os.close(handle)
-        return None
-    # Only a courtesy to those who wait.
-    with contextlib.suppress(OSError):
-        os.ftruncate(handle, 0)
-        os.write(handle, f"{os.getpid()}\n".encode())
+        raise
     return handle
 
 
-def _names(outer: str, handle: int) -> bool:
-    """Whether the locked file still has its name: the former holder removes it before it lets go."""
+def _open_own(path: str, flags: int, above: int) -> int:
+    """``path`` in the directory ``above``; raises HostError if it is a link, of another kind or another user's."""
+    kind, is_kind = ("directory", stat.S_ISDIR) if flags & os.O_DIRECTORY else ("regular file", stat.S_ISREG)
     try:
-        return os.path.samestat(os.stat(outer), os.fstat(handle))
+        handle = os.open(os.path.basename(path), flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=above)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.EISDIR, errno.ENOTDIR, errno.ENXIO):
+            raise _unusable(path, f"is a link, or not a {kind}") from error
+        raise
+    status = os.fstat(handle)
+    if not is_kind(status.st_mode):
+        problem = f"is not a {kind}"
+    elif status.st_uid != os.geteuid():
+        problem = f"belongs to the user {status.st_uid}, not to the user {os.geteuid()} that runs the task"
+    elif status.st_nlink > 1 and kind != "directory":
+        # Its content is replaced, also under the other name.
+        problem = "is a hard link"
+    else:
+        return handle
+    os.close(handle)
+    raise _unusable(path, problem)
+
+
+def _unusable(path: str, problem: str) -> HostError:
+    return HostError(f"{path} {problem}. Remove it, then run this again.")
+
+
+def _holder(handle: int) -> str:
+    """Who holds the lock, as far as its file and /proc tell."""
+    process = os.read(handle, 20).decode("ascii", "replace").strip()
+    command = " ".join(arguments_of(HostRoot(), int(process))) if process.isdecimal() else ""
+    # Arguments may be long, and have line breaks.
+    command = " ".join(command.split())[:_MOST]
+    return f"process {process or 'unknown'} ({command or 'command unknown'})"
+
+
+def _remove(folder: int, path: str, handle: int) -> None:
+    """Remove the file before the lock is released, unless it is another run's by now."""
+    with contextlib.suppress(OSError):
+        if _names(folder, path, handle):
+            os.unlink(os.path.basename(path), dir_fd=folder)
+
+
+def _names(folder: int, path: str, handle: int) -> bool:
+    """Whether the locked file still has its name: the former holder removes it before it releases the lock."""
+    try:
+        named = os.stat(os.path.basename(path), dir_fd=folder, follow_symlinks=False)
     except FileNotFoundError:
         return False
+    return os.path.samestat(named, os.fstat(handle))

@@ -167,7 +167,7 @@ def make(work: Path) -> None:
     inventory = {}
     for name, host in HOSTS.items():
         tree = work / "trees" / name
-        for folder in ("usr/bin", "var/lib", "sys/bus", "tmp", "opt", "run/lock"):
+        for folder in ("usr/bin", "var/lib", "sys/bus", "tmp", "opt", "run"):
             (tree / folder).mkdir(parents=True)
         for program in ("python3.11", *host.programs):
             write(tree / "usr/bin" / program if "/" not in program else tree / program[1:], "Never run.", 0o755)

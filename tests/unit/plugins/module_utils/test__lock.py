@@ -10,8 +10,10 @@ import fcntl
 import os
 import select
 import signal
+import subprocess
 import time
 import typing as t
+from pathlib import Path
 
 import pytest
 
@@ -20,19 +22,23 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import Hos
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._lock import LOCK_FILE, host_lock
 
-if t.TYPE_CHECKING:
-    from pathlib import Path
+FOLDER = os.path.dirname(LOCK_FILE)
+OTHER_USER = 65534
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
 
 @pytest.fixture
 def host(tmp_path: Path) -> HostRoot:
-    (tmp_path / "run/lock").mkdir(parents=True)
+    (tmp_path / "run").mkdir()
     return HostRoot(str(tmp_path), live=False)
 
 
 @pytest.fixture
-def file(tmp_path: Path) -> Path:
-    return tmp_path / LOCK_FILE[1:]
+def file(host: HostRoot) -> Path:
+    """The lock, not there yet, in the directory that an earlier run has made."""
+    path = Path(host.outer(LOCK_FILE))
+    path.parent.mkdir(0o700)
+    return path
 
 
 def _fork(work: t.Callable[[], None]) -> int:
@@ -53,7 +59,7 @@ def _end(child: int) -> int:
 
 @contextlib.contextmanager
 def _held_elsewhere(host: HostRoot, seconds: float = 60) -> t.Iterator[int]:
-    """Another process, whose id this gives, holds the lock for ``seconds``, then gives it back."""
+    """Another process, whose id this gives, holds the lock for ``seconds``, then releases it."""
     reader, writer = os.pipe()
 
     def hold() -> None:
@@ -72,6 +78,21 @@ def _held_elsewhere(host: HostRoot, seconds: float = 60) -> t.Iterator[int]:
         with contextlib.suppress(ProcessLookupError):
             os.kill(child, signal.SIGKILL)
             _end(child)
+
+
+def _as_other_user(root: Path, work: t.Callable[[], None]) -> int:
+    """Run ``work`` as another user, with ``root`` as the root directory; returns the status of the process."""
+    root.chmod(0o755)
+
+    def dropped() -> None:
+        os.chroot(root)
+        os.chdir("/")
+        os.setgroups([])
+        os.setgid(OTHER_USER)
+        os.setuid(OTHER_USER)
+        work()
+
+    return _end(_fork(dropped))
 
 
 def _is_free(host: HostRoot) -> bool:
@@ -98,14 +119,43 @@ def test_other_hosts_are_not_locked(host: HostRoot, tmp_path: Path) -> None:
         assert _is_free(HostRoot(str(tmp_path / "other"), live=False))
 
 
-def test_error_names_the_holder(host: HostRoot) -> None:
+def test_error_after_the_timeout_names_the_holder(host: HostRoot) -> None:
     with _held_elsewhere(host) as holder:
         started = time.monotonic()
-        with pytest.raises(HostError) as caught, host_lock(host, 0.4):
+        with pytest.raises(HostError, match=rf"{LOCK_FILE} is held by process {holder} \("), host_lock(host, 0.4):
             raise AssertionError
         assert 0.4 <= time.monotonic() - started < 5
-    assert str(caught.value) == (
-        f"{LOCK_FILE} is held by another run (process {holder}). Wait for it to end, then run this again."
+
+
+def _error_with(host: HostRoot, file: Path, content: str) -> str:
+    """What is said while a process that wrote ``content`` holds the lock."""
+    file.write_text(content)
+    with open(file, encoding="ascii") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        with pytest.raises(HostError) as caught, host_lock(host, 0):
+            raise AssertionError
+    return str(caught.value)
+
+
+def test_error_shows_the_command_of_the_holder(host: HostRoot, file: Path) -> None:
+    for argv, shown in ((["cat", "-"], "cat -"), (["sh", "-c", "cat\n#" + "x" * 999], "sh -c cat #xxx")):
+        with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as holder:
+            assert holder.stdin is not None
+            assert holder.stdout is not None
+            holder.stdin.write(b"1")
+            # From its answer on, the kernel shows its command.
+            holder.stdout.read(1)
+            error = _error_with(host, file, f"{holder.pid}\n")
+            holder.stdin.close()
+        assert error.startswith(f"{LOCK_FILE} is held by process {holder.pid} ({shown}")
+        assert error.endswith("). Wait for it to end, then run this again.")
+        assert len(error) < 400
+
+
+@pytest.mark.parametrize(("content", "shown"), [("", "unknown"), ("x\n", "x"), ("999999999\n", "999999999")])
+def test_error_about_a_holder_that_is_not_found(host: HostRoot, file: Path, content: str, shown: str) -> None:
+    assert _error_with(host, file, content) == (
+        f"{LOCK_FILE} is held by process {shown} (command unknown). Wait for it to end, then run this again."
     )
 
 
@@ -116,7 +166,7 @@ def test_no_time_to_wait(
     with _held_elsewhere(host):
         monkeypatch.setattr(_lock, "TIMEOUT", standard)
         monkeypatch.setattr(time, "sleep", lambda _seconds: pytest.fail("waits"))
-        with pytest.raises(HostError, match="is held by another run"), host_lock(host, timeout):
+        with pytest.raises(HostError, match="is held by process"), host_lock(host, timeout):
             raise AssertionError
 
 
@@ -158,40 +208,136 @@ def test_no_file_stays_open(host: HostRoot) -> None:
     assert os.listdir("/proc/self/fd") == before
 
 
-@pytest.mark.parametrize("existing", [[], ["run"], ["run", "run/lock"]])
+@pytest.mark.parametrize("existing", [[], ["run"], ["run", "run/gpufleet-nvidia"]])
 def test_tree_is_left_as_it_was(tmp_path: Path, existing: list[str]) -> None:
     for folder in existing:
         (tmp_path / folder).mkdir()
     with host_lock(HostRoot(str(tmp_path), live=False), 0):
-        assert (tmp_path / "run/lock").stat().st_mode & 0o777 == 0o755
+        assert (tmp_path / "run").stat().st_mode & 0o777 == 0o755
+        assert (tmp_path / FOLDER[1:]).stat().st_mode & 0o777 == 0o700
     assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")) == existing
 
 
 def test_links_of_the_tree_are_followed_inside_it(tmp_path: Path) -> None:
-    (tmp_path / "var/lock").mkdir(parents=True)
+    (tmp_path / "var").mkdir()
     (tmp_path / "run").symlink_to("/var")
     with host_lock(HostRoot(str(tmp_path), live=False), 0):
-        assert os.listdir(tmp_path / "var/lock") == [os.path.basename(LOCK_FILE)]
+        assert os.listdir(tmp_path / "var/gpufleet-nvidia") == ["lock"]
+
+
+def test_other_users_cannot_hold_the_lock(host: HostRoot, tmp_path: Path) -> None:
+    """Every user may make files in /run/lock and lock them."""
+    (tmp_path / "run/lock").mkdir()
+    with open(tmp_path / "run/lock/gpufleet-nvidia.lock", "w", encoding="ascii") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        with host_lock(host, 0):
+            assert not _is_free(host)
+
+
+@needs_root
+def test_other_users_cannot_enter_the_directory(host: HostRoot, file: Path, tmp_path: Path) -> None:
+    file.parent.chmod(0o777)
+    (tmp_path / "run").chmod(0o755)
+
+    def disturb() -> None:
+        for flags in (os.O_RDONLY, os.O_RDWR | os.O_CREAT):
+            for path in (LOCK_FILE, f"{FOLDER}/other"):
+                with pytest.raises(PermissionError):
+                    os.open(path, flags, 0o666)
+
+    with host_lock(host, 0):
+        assert file.parent.stat().st_mode & 0o7777 == 0o700
+        assert _as_other_user(tmp_path, disturb) == 0
+
+
+@needs_root
+@pytest.mark.parametrize("foreign", [FOLDER, LOCK_FILE])
+def test_what_belongs_to_another_user_is_refused(host: HostRoot, file: Path, foreign: str) -> None:
+    file.write_text("theirs")
+    os.chown(file.parent if foreign == FOLDER else file, OTHER_USER, OTHER_USER)
+    before = os.listdir("/proc/self/fd")
+    with pytest.raises(HostError) as caught, host_lock(host, 0):
+        raise AssertionError
+    assert str(caught.value) == (
+        f"{foreign} belongs to the user {OTHER_USER}, not to the user 0 that runs the task."
+        " Remove it, then run this again."
+    )
+    assert file.read_text() == "theirs"
+    assert os.listdir("/proc/self/fd") == before
+
+
+@needs_root
+def test_an_ordinary_user_has_a_lock_in_the_runtime_directory(host: HostRoot, tmp_path: Path) -> None:
+    """Only root may write to /run."""
+    (tmp_path / "run").chmod(0o755)
+    runtime = tmp_path / "runtime"
+    runtime.mkdir()
+    os.chown(runtime, OTHER_USER, OTHER_USER)
+
+    def take() -> None:
+        os.environ["XDG_RUNTIME_DIR"] = "/runtime"
+        with host_lock(HostRoot(), 0):
+            assert os.listdir("/runtime/gpufleet-nvidia") == ["lock"]
+        del os.environ["XDG_RUNTIME_DIR"]
+        with pytest.raises(HostError, match="/run/user cannot be created: Permission denied"), host_lock(HostRoot(), 0):
+            raise AssertionError
+
+    with host_lock(host, 0):
+        assert _as_other_user(tmp_path, take) == 0
+    assert os.listdir(runtime) == []
+
+
+@pytest.mark.parametrize("target", ["/victim", "../victim", "../../victim", "/none/at/all"])
+def test_directory_that_is_a_link_is_refused(tmp_path: Path, target: str) -> None:
+    tree = tmp_path / "tree"
+    for victim in ("victim", "tree/victim", "tree/run"):
+        (tmp_path / victim).mkdir(parents=True)
+    (tree / FOLDER[1:]).symlink_to(target)
+    host = HostRoot(str(tree), live=False)
+    with pytest.raises(HostError) as caught, host_lock(host, 0):
+        raise AssertionError
+    assert str(caught.value) == f"{FOLDER} is a link, or not a directory. Remove it, then run this again."
+    assert os.listdir(tmp_path / "victim") == os.listdir(tree / "victim") == []
+
+
+def test_directory_that_becomes_a_link_is_refused(
+    monkeypatch: pytest.MonkeyPatch, host: HostRoot, tmp_path: Path
+) -> None:
+    """Who owns the tree may exchange the directory at any moment."""
+    (tmp_path / "victim").mkdir()
+    real = os.mkdir
+
+    def late(path: str, mode: int = 0o777, **named: t.Any) -> None:
+        real(path, mode, **named)
+        os.rmdir(tmp_path / FOLDER[1:])
+        (tmp_path / FOLDER[1:]).symlink_to(tmp_path / "victim")
+
+    monkeypatch.setattr(os, "mkdir", late)
+    with pytest.raises(HostError, match=f"{FOLDER} is a link, or not a directory"), host_lock(host, 0):
+        raise AssertionError
+    assert os.listdir(tmp_path / "victim") == []
 
 
 @pytest.mark.parametrize("target", ["/victim", "../../victim", "/none/at/all"])
-def test_planted_link_is_not_followed(host: HostRoot, file: Path, tmp_path: Path, target: str) -> None:
-    """Everybody may write to /run/lock on Debian: a link there must not lead root to truncate what it names."""
+def test_lock_that_is_a_link_is_refused(host: HostRoot, file: Path, tmp_path: Path, target: str) -> None:
     (tmp_path / "victim").write_text("precious")
     file.symlink_to(target)
-
-    def take() -> None:
-        # Rather than wait for ever.
-        signal.alarm(5)
-        with pytest.raises(HostError, match=f"{LOCK_FILE} cannot be "), host_lock(host, 0):
-            pass
-
-    ended = _end(_fork(take))
+    with pytest.raises(HostError) as caught, host_lock(host, 0):
+        raise AssertionError
+    assert str(caught.value) == f"{LOCK_FILE} is a link, or not a regular file. Remove it, then run this again."
     assert (tmp_path / "victim").read_text() == "precious"
-    assert ended == 0
 
 
-def test_file_that_was_given_back_meanwhile_is_not_the_lock(
+def test_lock_that_is_a_hard_link_is_refused(host: HostRoot, file: Path, tmp_path: Path) -> None:
+    """The lock file is overwritten; here it is a file of other use."""
+    (tmp_path / "victim").write_text("precious")
+    os.link(tmp_path / "victim", file)
+    with pytest.raises(HostError, match=rf"{LOCK_FILE} is a hard link\. Remove it"), host_lock(host, 0):
+        raise AssertionError
+    assert (tmp_path / "victim").read_text() == "precious"
+
+
+def test_file_that_was_removed_meanwhile_is_not_the_lock(
     monkeypatch: pytest.MonkeyPatch, host: HostRoot, file: Path
 ) -> None:
     """Between opening and locking, the former holder removes the file and a third run makes a new one."""
@@ -214,23 +360,23 @@ def test_file_that_was_given_back_meanwhile_is_not_the_lock(
 
 
 def test_folders_that_go_meanwhile_are_made_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The former holder made /run too, and removes it while this run makes /run/lock in it."""
+    """The former holder made /run too, and removes it while this run makes a directory in it."""
     (tmp_path / "run").mkdir()
     real = os.mkdir
     calls: list[str] = []
 
-    def late(path: str, mode: int = 0o777) -> None:
+    def late(path: str, mode: int = 0o777, **named: t.Any) -> None:
         calls.append(path)
         if len(calls) == 1:
             os.rmdir(tmp_path / "run")
-        real(path, mode)
+        real(path, mode, **named)
 
     monkeypatch.setattr(os, "mkdir", late)
     with host_lock(HostRoot(str(tmp_path), live=False), 5):
         assert (tmp_path / LOCK_FILE[1:]).exists()
 
 
-@pytest.mark.parametrize("existing", [[], ["run", "run/lock"]], ids=["bare tree", "tree with /run/lock"])
+@pytest.mark.parametrize("existing", [[], ["run", "run/gpufleet-nvidia"]], ids=["bare tree", "tree with directory"])
 def test_contention(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, existing: list[str]) -> None:
     """No increment of a counter is lost, and no file is left behind."""
     monkeypatch.setattr(_lock, "_PAUSE", 0.001)
@@ -252,20 +398,35 @@ def test_contention(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, existing: l
     assert counter.read_text() == "100"
     left = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")}
     # Which of several runs made the folders is not known to the last of them.
-    assert left - {"run", "run/lock"} == {"counter"}
+    assert left - {"run", "run/gpufleet-nvidia"} == {"counter"}
     assert left >= {"counter", *existing}
 
 
-def test_folder_where_nothing_can_be_made(tmp_path: Path) -> None:
+def test_directory_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "run").write_text("a file")
     host = HostRoot(str(tmp_path), live=False)
-    with pytest.raises(HostError, match="/run/lock cannot be created: Not a directory"), host_lock(host, 0):
+    with pytest.raises(HostError, match=f"{LOCK_FILE} cannot be opened: Not a directory"), host_lock(host, 0):
         raise AssertionError
 
 
-def test_lock_that_is_a_folder(host: HostRoot, file: Path) -> None:
-    file.mkdir()
-    with pytest.raises(HostError, match=f"{LOCK_FILE} cannot be opened: Is a directory"), host_lock(host, 0):
+def test_directories_above_one_that_cannot_be_made_are_removed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    real = os.mkdir
+
+    def full(path: str, mode: int = 0o777, **named: t.Any) -> None:
+        if path == os.path.basename(FOLDER):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        real(path, mode, **named)
+
+    monkeypatch.setattr(os, "mkdir", full)
+    with pytest.raises(HostError, match="No space left"), host_lock(HostRoot(str(tmp_path), live=False), 0):
+        raise AssertionError
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("make", [os.mkdir, os.mkfifo], ids=["directory", "pipe"])
+def test_lock_that_is_not_a_file(host: HostRoot, file: Path, make: t.Callable[[Path], None]) -> None:
+    make(file)
+    with pytest.raises(HostError, match=rf"{LOCK_FILE} is .*not a regular file\. Remove it"), host_lock(host, 0):
         raise AssertionError
 
 

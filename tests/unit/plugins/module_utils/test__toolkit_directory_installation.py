@@ -368,7 +368,9 @@ def test_check_mode_tells_what_a_run_does(start: str, live: bool, tmp_path: Path
 
 def test_the_programs_really_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Here the root is this machine's, so that wrappers lead to what is there."""
-    monkeypatch.setattr(_lock, "LOCK_FILE", str(tmp_path / "lock"))
+    monkeypatch.setattr(_lock, "LOCK_FILE", str(tmp_path / "gpufleet-nvidia/lock"))
+    # The same for an ordinary user.
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     tree(tmp_path / "source", NEW, machine=MACHINE)
     dest = tmp_path / "it's a dest/toolkit"
 

@@ -125,10 +125,10 @@ def test_noexec(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_read_only(name: str, host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     mkdir = os.mkdir
 
-    def refuse(path: str, mode: int = 0o777) -> None:
+    def refuse(path: str, mode: int = 0o777, **named: t.Any) -> None:
         if str(path).endswith(name):
             raise OSError(errno.EROFS, os.strerror(errno.EROFS), path)
-        mkdir(path, mode)
+        mkdir(path, mode, **named)
 
     if name == "toolkit.versions.new" and host.versions.exists():
         return

@@ -47,7 +47,7 @@ def test_nothing_to_remove(world: World) -> None:
 def test_there_and_back(world: World) -> None:
     world.write("/etc/hostname", "x\n")
     world.write("/usr/bin/true")
-    world.write("/run/lock/other")
+    world.write("/run/other")
     world.path("/etc/apt").mkdir()
     before = world.snapshot()
     world.execute(hold=True)

@@ -59,7 +59,7 @@ def world(tmp_path: Path) -> World:
     found.published = ["1.20.0-1"]
     found.write(STAGED, "key\n")
     # What is there on every host.
-    for folder in ("/etc/apt/sources.list.d", "/etc/apt/apt.conf.d", "/usr/share/keyrings", "/usr/bin", "/run/lock"):
+    for folder in ("/etc/apt/sources.list.d", "/etc/apt/apt.conf.d", "/usr/share/keyrings", "/usr/bin", "/run"):
         found.path(folder).mkdir(parents=True, exist_ok=True)
     found.path("/var/lib").mkdir()
     return found
@@ -78,7 +78,7 @@ def mode(world: World, path: str) -> int:
 
 
 def without_lock(snapshot: dict[str, t.Any]) -> dict[str, t.Any]:
-    return {path: content for path, content in snapshot.items() if not path.startswith("run/lock")}
+    return {path: content for path, content in snapshot.items() if not path.startswith("run/gpufleet-nvidia")}
 
 
 # -- what is asked -----------------------------------------------------------------------------------------------------

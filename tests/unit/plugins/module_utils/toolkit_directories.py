@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import shutil
@@ -95,7 +94,7 @@ class Host:
         self.warnings: list[str] = []
         # What commands answer instead of being run, by the name of the program.
         self.answers: dict[str, tuple[int, str, str]] = {}
-        for folder in ("run/lock", "tmp", "bin", "opt/nvidia", "srv", "var/lib"):
+        for folder in ("run", "tmp", "bin", "opt/nvidia", "srv", "var/lib"):
             (root / folder).mkdir(parents=True)
         (root / "bin/sh").write_bytes(program("", MACHINE))
         (root / "bin/sh").chmod(0o755)
@@ -196,31 +195,23 @@ class Killer:
         # Nothing of it is lost here, and it takes long.
         monkeypatch.setattr(os, "fsync", lambda _handle: None)
         monkeypatch.setattr(_toolkit_version_store, "exchange", self._counted(exchange))
-        # A run that ended holds no lock, and none is waited for.
+        # A run that ended holds no lock.
         monkeypatch.setattr(_lock, "TIMEOUT", 0.0)
-        self._locks: list[int] = []
         really_open = os.open
 
         def counted_open(path: t.Any, flags: int, *others: t.Any, **named: t.Any) -> int:
             if flags & _WRITES:
                 self._count()
-            handle = really_open(path, flags, *others, **named)
-            if str(path).endswith(_lock.LOCK_FILE):
-                self._locks.append(handle)
-            return handle
+            return really_open(path, flags, *others, **named)
 
         monkeypatch.setattr(os, "open", counted_open)
 
     def kills(self, last: int, work: t.Callable[[], object]) -> bool:
         """Whether ``work`` ended so."""
         self.last, self.done = last, 0
-        self._locks.clear()
         try:
             work()
         except Killed:
-            for handle in self._locks:
-                with contextlib.suppress(OSError):
-                    os.close(handle)
             return True
         finally:
             self.last = None
