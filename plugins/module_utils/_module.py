@@ -146,10 +146,15 @@ def finish(module: AnsibleModule, work: t.Callable[[], dict[str, t.Any]]) -> Non
     try:
         result = work()
     except GpufleetError as error:
-        module.fail_json(msg=str(error), **error.details)
+        module.fail_json(msg=_encodable(str(error)), **error.details)
     for warning in result.pop("warnings", ()):
-        module.warn(warning)
+        module.warn(_encodable(warning))
     module.exit_json(**result)
+
+
+def _encodable(text: str) -> str:
+    """``text`` with lone surrogates as escape sequences: AnsibleModule.warn() of ansible-core 2.16 cannot log them."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def label_new_files(module: AnsibleModule, host: HostRoot, files: t.Sequence[PlannedFile]) -> None:

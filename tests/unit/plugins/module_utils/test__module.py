@@ -94,6 +94,14 @@ def test_our_own_errors_fail_the_task_in_their_own_words() -> None:
     assert finished(work).result == {"failed": True, "msg": "/etc/x, line 3, column 4: it is bad. Mend it."}
 
 
+def test_messages_have_lone_surrogates_as_escape_sequences() -> None:
+    def work() -> dict[str, t.Any]:
+        raise HostError("é \ud83d")
+
+    assert finished(work).result["msg"] == r"é \ud83d"
+    assert finished(lambda: {"warnings": ["é \udcff"]}).warnings == [r"é \udcff"]
+
+
 def test_other_errors_are_bugs_and_stay_visible() -> None:
     with pytest.raises(ZeroDivisionError):
         finish(t.cast("t.Any", DummyModule()), lambda: {"changed": bool(1 // 0)})
