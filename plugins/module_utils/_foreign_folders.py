@@ -12,6 +12,7 @@ import stat
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import HostError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import link_target
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
@@ -63,7 +64,7 @@ def _resolved(host: HostRoot, path: str) -> tuple[str, bool]:
                     f"{path} is not touched: /{'/'.join([*done, part])} is a link that another user than root can set."
                     " Remove it, or name the file that it leads to."
                 )
-            target = os.readlink(here)
+            target = link_target(here, f"/{'/'.join([*done, part])}")
             done = [] if target.startswith("/") else done
             pending = [piece for piece in target.split("/") if piece not in ("", ".")] + pending
             continue

@@ -21,6 +21,7 @@ import stat
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import HostError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import link_target
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._writing import explain
 
 if t.TYPE_CHECKING:
@@ -80,7 +81,7 @@ class Lookup:
         if here is None:
             return None
         status = self._status(here)
-        return os.readlink(self._outer(here)) if status is not None and stat.S_ISLNK(status.st_mode) else None
+        return link_target(self._outer(here), here) if status is not None and stat.S_ISLNK(status.st_mode) else None
 
     def names(self, folder: str) -> list[str]:
         """The sorted names in a folder, none where there is no folder."""
@@ -163,7 +164,7 @@ class Lookup:
         status = self._status(here)
         if status is None or not stat.S_ISLNK(status.st_mode):
             return here
-        return self._resolve(posixpath.join(parent, os.readlink(self._outer(here))), links + 1, depth)
+        return self._resolve(posixpath.join(parent, link_target(self._outer(here), here)), links + 1, depth)
 
     def _status(self, here: str) -> os.stat_result | None:
         if here not in self._statuses:

@@ -84,7 +84,7 @@ class HostRoot(t.NamedTuple):
                 links += 1
                 if links > _MAX_LINKS:
                     raise HostError(f"{path}: too many symbolic links. Remove the loop.")
-                target = os.readlink(self._glue(here))
+                target = link_target(self._glue(here), here)
                 if target.startswith("/"):
                     done = []
                 pending = [piece for piece in target.split("/") if piece] + pending
@@ -222,6 +222,19 @@ class HostRoot(t.NamedTuple):
 
     def _glue(self, path: str) -> str:
         return path if self.root == "/" else self.root + path
+
+
+def link_target(outer: str, path: str) -> str:
+    """The target of the link ``path``, which is ``outer`` for this process.
+
+    Raises HostError, also if another program has removed or replaced the link since it was found.
+    """
+    try:
+        return os.readlink(outer)
+    except OSError as error:
+        changed = "Another program may have changed it. Run this again."
+        advice = _advice(error) if isinstance(error, PermissionError) else changed
+        raise HostError(f"The link {path} cannot be read: {error.strerror}. {advice}") from error
 
 
 def _is_path(text: str) -> bool:

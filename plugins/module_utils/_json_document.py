@@ -18,6 +18,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._json_parser impor
     Node,
     parse,
     plain,
+    spelled,
 )
 
 if t.TYPE_CHECKING:
@@ -145,7 +146,13 @@ class JsonDocument:
         """
         then = original.node(*path)
         if then is not None:
-            return self.set(path, plain(then))
+            document = self.set(path, plain(then))
+            now = document.node(*path)
+            if now is None or not isinstance(then.value, str):
+                return document
+            # The same text may be spelled with other escape sequences.
+            spelling = original.text[then.start : then.end]
+            return self._reparsed(document.text[: now.start] + spelling + document.text[now.end :])
         document = self.delete(path)
         for depth in range(len(path) - 1, 0, -1):
             around = path[:depth]
@@ -171,7 +178,7 @@ class JsonDocument:
 
     def _insert(self, parent: Node, path: KeyPath, value: t.Any) -> JsonDocument:
         layout = self._layout(parent, path[:-1])
-        entry = json.dumps(path[-1], ensure_ascii=False) + layout.colon
+        entry = spelled(path[-1]) + layout.colon
         if parent.members:
             sibling = next((m.node for m in reversed(parent.members) if m.node.members), None)
             inline = sibling is not None and "\n" not in self.text[sibling.start : sibling.end]
@@ -245,11 +252,9 @@ def _article(kind: str) -> str:
 def _serialized(value: t.Any, layout: _Layout) -> str:
     """``value`` as it stands behind its name in an object laid out as ``layout``."""
     if not isinstance(value, dict) or not value:
-        return json.dumps(value, ensure_ascii=False)
+        return spelled(value)
     inner = layout.deeper() if layout.newline else layout
     lead = inner.newline + inner.indent
     between = "," + inner.separator()
-    entries = between.join(
-        json.dumps(name, ensure_ascii=False) + layout.colon + _serialized(entry, inner) for name, entry in value.items()
-    )
+    entries = between.join(spelled(name) + layout.colon + _serialized(entry, inner) for name, entry in value.items())
     return "{" + lead + entries + inner.newline + (layout.indent if layout.newline else "") + "}"

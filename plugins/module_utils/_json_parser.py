@@ -14,6 +14,7 @@ import typing as t
 _WHITESPACE = re.compile(r"[ \t\r\n]*")
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
 _STRING = re.compile(r'"(?:[^"\\\x00-\x1f]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*"')
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _LITERALS: tuple[tuple[str, t.Any], ...] = (("true", True), ("false", False), ("null", None))
 
 # No daemon's configuration comes near; the limit keeps a hostile file from exhausting Python's stack.
@@ -162,6 +163,11 @@ def parse(text: str) -> Node | None:
     if rest != len(text):
         raise JsonSyntaxError(rest, "something stands after the end of the document")
     return root
+
+
+def spelled(value: t.Any) -> str:
+    """``value`` as JSON that UTF-8 can encode: a lone surrogate is written as an escape sequence."""
+    return _SURROGATE.sub(lambda found: f"\\u{ord(found.group()):04x}", json.dumps(value, ensure_ascii=False))
 
 
 def plain(node: Node | None) -> t.Any:

@@ -6,11 +6,15 @@
 
 from __future__ import annotations
 
-import json
 import re
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._json_parser import JsonSyntaxError, Node, parse
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._json_parser import (
+    JsonSyntaxError,
+    Node,
+    parse,
+    spelled,
+)
 
 MASK = "********"
 
@@ -79,7 +83,7 @@ def mask_json(text: str) -> str:
     except JsonSyntaxError:
         return mask_urls(text)
     for start, end, masked in reversed(list(_masked(root)) if root is not None else []):
-        text = text[:start] + json.dumps(masked, ensure_ascii=False) + text[end:]
+        text = text[:start] + spelled(masked) + text[end:]
     return text
 
 

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import time
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._compile_once import compile_once
@@ -32,8 +33,10 @@ ENVIRONMENT = {
     "APT_LISTCHANGES_FRONTEND": "none",
     "NEEDRESTART_MODE": "l",
 }
-# What timeout(1) and shells give for one that does not end, and for one that is not there.
+# The exit status that timeout(1) gives for a command that does not end, and shells for one that is not there.
 _NOT_ENDED, _NOT_RUN = 124, 127
+# timeout(1) sends SIGKILL to a command that ignores SIGTERM, and to itself.
+_KILLED = (137, -9)
 
 # The options of the doc fragments host_root and target.
 HOST_ROOT_OPTIONS: dict[str, dict[str, t.Any]] = {
@@ -81,12 +84,17 @@ def run_in(module: AnsibleModule, limit: int | None = TIMEOUT) -> t.Callable[[li
     def run(argv: list[str]) -> tuple[int, str, str]:
         timeout = None if limit is None else module.get_bin_path("timeout")
         limited = [timeout, "-k", "5", str(limit), *argv] if timeout else argv
+        start = time.monotonic()
         try:
-            status, output, errors = module.run_command(limited, environ_update=ENVIRONMENT, handle_exceptions=False)
+            status, output, errors = module.run_command(
+                limited, environ_update=ENVIRONMENT, handle_exceptions=False, expand_user_and_vars=False
+            )
         except OSError as error:
             return _NOT_RUN, "", f"{argv[0]} cannot be run: {error.strerror}"
-        if status == _NOT_ENDED and timeout:
-            errors = f"{argv[0]} did not end within {limit} seconds"
+        # A kill before the limit has another cause, such as a lack of memory.
+        killed = status in _KILLED and limit is not None and time.monotonic() - start >= limit
+        if timeout and (status == _NOT_ENDED or killed):
+            status, errors = _NOT_ENDED, f"{argv[0]} did not end within {limit} seconds"
         return int(status), str(output), str(errors)
 
     return run
@@ -110,7 +118,11 @@ def run_bytes_in(module: AnsibleModule) -> t.Callable[[list[str]], tuple[int, by
     def run(argv: list[str]) -> tuple[int, bytes, str]:
         try:
             status, output, errors = module.run_command(
-                argv, environ_update=ENVIRONMENT, handle_exceptions=False, encoding=None
+                argv,
+                environ_update=ENVIRONMENT,
+                handle_exceptions=False,
+                encoding=None,
+                expand_user_and_vars=False,
             )
         except OSError as error:
             return _NOT_RUN, b"", f"{argv[0]} cannot be run: {error.strerror}"
@@ -134,10 +146,15 @@ def finish(module: AnsibleModule, work: t.Callable[[], dict[str, t.Any]]) -> Non
     try:
         result = work()
     except GpufleetError as error:
-        module.fail_json(msg=str(error), **error.details)
+        module.fail_json(msg=_encodable(str(error)), **error.details)
     for warning in result.pop("warnings", ()):
-        module.warn(warning)
+        module.warn(_encodable(warning))
     module.exit_json(**result)
+
+
+def _encodable(text: str) -> str:
+    """``text`` with lone surrogates as escape sequences: AnsibleModule.warn() of ansible-core 2.16 cannot log them."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def label_new_files(module: AnsibleModule, host: HostRoot, files: t.Sequence[PlannedFile]) -> None:

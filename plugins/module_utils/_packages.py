@@ -104,13 +104,16 @@ class PackageManager(t.Protocol):
         """Those of which only configuration files are left."""
 
     def interrupted(self) -> bool:
-        """Whether a transaction was cut off so that nothing works before it is mended.
+        """Whether a transaction was interrupted, so that the package manager cannot work until it is completed.
 
         Waits for one that is still at work.  Raises HostError if that takes too long.
         """
 
-    def mend(self, ours: bool) -> None:
-        """Bring a transaction to its end that was cut off.  Raises HostError if it is not ``ours`` to do."""
+    def refuse_interrupted(self, own: t.Collection[str]) -> None:
+        """Raises HostError if an interrupted transaction needs more than complete() with the packages ``own``."""
+
+    def complete(self, own: t.Sequence[str]) -> None:
+        """Configure the half installed packages ``own``, and no others.  Raises HostError if that is not enough."""
 
     def candidates(self, names: t.Sequence[str], offline: bool = False) -> dict[str, list[Candidate]]:
         """What is on offer, newest first; ``offline`` asks only the lists that are there."""

@@ -25,7 +25,11 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import (
     outwaited,
     patiently,
 )
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import APT_SOURCE
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import (
+    APT_SOURCE,
+    FORMER_PACKAGES,
+    PACKAGES,
+)
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
@@ -36,8 +40,12 @@ STATUS_FILE = "/var/lib/dpkg/status"
 UPDATES = "/var/lib/dpkg/updates"
 # Who works with dpkg holds the first all the time, dpkg itself the second.
 LOCKS = ("/var/lib/dpkg/lock-frontend", "/var/lib/dpkg/lock")
+_NOT_INSTALLED = ("config-files", "not-installed")
 # The structure flock of fcntl(2): kind, whence, start, length, pid.
 _FLOCK = "hhqqi4x"
+
+# The step that completes the packages of others; the toolkit's are configured by name.
+_CONFIGURE_ALL = "Run `dpkg --configure -a` on the host and fix the package that it reports."
 
 # Nobody is asked about a configuration file: one that was edited stays.
 _CONFFILES = ("--force-confdef", "--force-confold")
@@ -90,11 +98,8 @@ class Apt:
     def installed(self, names: t.Iterable[str]) -> dict[str, Package]:
         found = {}
         for name, (words, version) in self._states(names).items():
-            want, flag, state = words
-            if state not in ("config-files", "not-installed"):
-                # One whose triggers are still to be processed is configured.
-                whole = flag == "ok" and (state == "installed" or state.startswith("triggers-"))
-                found[name] = Package(version, want == "hold", whole)
+            if words[2] not in _NOT_INSTALLED:
+                found[name] = Package(version, words[0] == "hold", not _is_pending(words))
         return found
 
     def leftovers(self, names: t.Iterable[str]) -> list[str]:
@@ -109,19 +114,32 @@ class Apt:
             )
         return bool(self._updates())
 
-    def mend(self, ours: bool) -> None:
-        if not ours:
-            raise HostError(
-                "dpkg was interrupted while it changed packages that are not the toolkit's. Run dpkg --configure -a on"
-                " the host and look at what it says, then run this again."
-            )
-        status, output, errors = self._patiently(["dpkg", *_CONFFILES, "--configure", "-a"], self.commands.change)
+    def refuse_interrupted(self, own: t.Collection[str]) -> None:
+        others = self._pending(own)
+        if others or not own:
+            pending = ", ".join(others) or f"the entries in {UPDATES}"
+            raise HostError(f"dpkg was interrupted, so apt cannot work. Pending: {pending}. {_CONFIGURE_ALL}")
+
+    def complete(self, own: t.Sequence[str]) -> None:
+        if self.interrupted():
+            self.refuse_interrupted(own)
+        status, output, errors = self._patiently(["dpkg", *_CONFFILES, "--configure", *own], self.commands.change)
         # Packages that lack the other half of an upgrade cannot be configured yet: the transaction brings it.
         if status and self._updates():
-            raise CommandError("dpkg --configure -a", _words(output, errors), "Mend it by hand.")
+            raise CommandError(f"dpkg --configure {' '.join(own)}", _words(output, errors), _CONFIGURE_ALL)
 
-    def _states(self, names: t.Iterable[str]) -> dict[str, tuple[list[str], str]]:
-        wanted = set(names)
+    def _pending(self, own: t.Collection[str]) -> list[str]:
+        """The packages, except ``own``, that dpkg has not completed, each with its state."""
+        states = sorted(self._states(None).items())
+        return [f"{name} ({words[2]})" for name, (words, _version) in states if name not in own and _is_pending(words)]
+
+    def _advice(self) -> str:
+        """What to do about packages of others that may have made apt-get fail."""
+        others = self._pending((*PACKAGES, *FORMER_PACKAGES))
+        return f"Other packages are pending: {', '.join(others)}. {_CONFIGURE_ALL}" if others else ""
+
+    def _states(self, names: t.Iterable[str] | None) -> dict[str, tuple[list[str], str]]:
+        wanted = None if names is None else set(names)
         found: dict[str, tuple[list[str], str]] = {}
         for path in [STATUS_FILE, *self._updates()]:
             found.update(states_of(self.host.read_text(path), wanted))
@@ -185,7 +203,7 @@ class Apt:
         argv = ["apt-get", *self._arguments(change)]
         status, output, errors = self._patiently(argv, self.commands.change)
         if status:
-            raise CommandError(f"apt-get {_verb(change)}", _words(output, errors), "")
+            raise CommandError(f"apt-get {_verb(change)}", _words(output, errors), self._advice())
 
     def _arguments(self, change: Change) -> list[str]:
         forced = [f"Dpkg::Options::={option}" for option in _CONFFILES]
@@ -222,7 +240,8 @@ class Apt:
             words = _words("", errors) or _words(output, "")
             if "unmet dependencies" in output:
                 words = _words(output.split("unmet dependencies:", 1)[1], errors)
-            raise CommandError(doing[0].upper() + doing[1:], words, "")
+            advice = self._advice() if argv[0] == "apt-get" else ""
+            raise CommandError(doing[0].upper() + doing[1:], words, advice)
         return output
 
     def _patiently(self, argv: list[str], run: t.Callable[[list[str]], tuple[int, str, str]]) -> tuple[int, str, str]:
@@ -230,20 +249,29 @@ class Apt:
         return patiently(run, self.host.argv(argv), lambda said: bool(_BUSY.search(said)), self.lock_timeout)
 
 
-def states_of(text: str, wanted: t.Collection[str]) -> dict[str, tuple[list[str], str]]:
-    """The three words of its status and the version of each of the ``wanted`` packages in a file of dpkg's."""
+def states_of(text: str, wanted: t.Collection[str] | None) -> dict[str, tuple[list[str], str]]:
+    """The three parts of the status, and the version, of each of the ``wanted`` packages (None: of all packages) in a
+    file of dpkg's.
+    """
     found: dict[str, tuple[list[str], str]] = {}
     for stanza in text.split("\n\n"):
         heading = stanza.lstrip("\n").split("\n", 1)[0]
-        if not heading.startswith("Package:") or heading[8:].strip() not in wanted:
+        if not heading.startswith("Package:") or not (wanted is None or heading[8:].strip() in wanted):
             continue
         fields = dict(re.findall(r"^(Status|Version):[ \t]*(.*)$", stanza, re.MULTILINE))
         words = fields.get("Status", "").split()
         name = heading[8:].strip()
         # The same package of a foreign architecture does not count before that of the host.
-        if len(words) == 3 and not (name in found and words[2] in ("config-files", "not-installed")):
+        if len(words) == 3 and not (name in found and words[2] in _NOT_INSTALLED):
             found[name] = (words, fields.get("Version", "").strip())
     return found
+
+
+def _is_pending(status: t.Sequence[str]) -> bool:
+    """Whether dpkg has not completed a package.  One whose triggers are still to be processed is configured."""
+    _want, flag, state = status
+    complete = flag == "ok" and (state == "installed" or state.startswith("triggers-"))
+    return state not in _NOT_INSTALLED and not complete
 
 
 def candidates_of(output: str) -> dict[str, list[Candidate]]:

@@ -110,12 +110,15 @@ class Dnf:
     def interrupted(self) -> bool:
         return bool(self._twice)
 
-    def mend(self, ours: bool) -> None:
-        del ours
+    def refuse_interrupted(self, own: t.Collection[str]) -> None:
+        del own
         raise HostError(
             f"Two versions of {', '.join(self._twice)} are registered: a transaction was cut off. Look at what"
             " dnf check --duplicates lists, run dnf remove --duplicates on the host, then run this again."
         )
+
+    def complete(self, own: t.Sequence[str]) -> None:
+        self.refuse_interrupted(own)
 
     # -- what is on offer ----------------------------------------------------------------------------------------
 

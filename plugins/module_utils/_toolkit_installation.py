@@ -184,6 +184,8 @@ class Installation(ToolkitTask):
         # With "latest", packages may well stay as they are; then it is asked when that is known.
         if needs.former or (needs.packages and not (wanted == LATEST and agreed(seen.packages))):
             self.guard_containers()
+            if self.manager.interrupted():
+                self.manager.refuse_interrupted(seen.half)
 
     def _refuse_held(self, seen: State, needs: Needs, version: str) -> None:
         if self.options.hold is not None:
@@ -231,12 +233,12 @@ class Installation(ToolkitTask):
 
     def _change_host(self, before: State, needs: Needs, wanted: str | None, undo: Undo) -> Outcome:
         seen = before
-        if not seen.whole:
-            # Somebody who is at work with them now is waited for.
+        if needs.transaction and seen.half:
+            # This waits for another program that changes them now.
             self.manager.interrupted()
             seen = self.look()
-        if not seen.whole:
-            self.manager.mend(ours=True)
+        if needs.transaction and seen.half:
+            self.manager.complete(seen.half)
             seen = self.look()
         try:
             backups = self._put_sources(needs, undo)
@@ -359,7 +361,7 @@ class Installation(ToolkitTask):
         if wanted == LATEST:
             self.guard_containers()
         if not offline and self.manager.interrupted():
-            self.manager.mend(not seen.whole)
+            self.manager.refuse_interrupted(())
         preview = self.manager.preview(self._change(needs, target), offline)
         refuse_strangers(preview, PACKAGES, needs.former)
 

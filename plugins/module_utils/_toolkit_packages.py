@@ -75,9 +75,9 @@ class State(t.NamedTuple):
     former: dict[str, Package]
 
     @property
-    def whole(self) -> bool:
-        """Whether none of the four was left half installed."""
-        return all(package.whole for package in self.packages.values())
+    def half(self) -> tuple[str, ...]:
+        """Those that were left half installed."""
+        return tuple(name for name, package in {**self.packages, **self.former}.items() if not package.whole)
 
     def lines(self) -> list[str]:
         """One line for each, for people to compare."""

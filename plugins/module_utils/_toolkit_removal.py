@@ -73,7 +73,9 @@ class Removal(ToolkitTask):
             return self._work(seen, leavings)
 
     def _object(self, seen: State, leavings: Leavings) -> None:
-        """Raise what speaks for the containers that run now."""
+        """Raise what can be known before anything is touched."""
+        if leavings.packages and self.manager.interrupted():
+            self.manager.refuse_interrupted(seen.half)
         if not leavings.packages or not seen.packages:
             return
         self.guard_containers()
@@ -130,8 +132,8 @@ class Removal(ToolkitTask):
         return backups
 
     def _remove_packages(self, before: State, leavings: Leavings) -> None:
-        if self.manager.interrupted() or not before.whole:
-            self.manager.mend(not before.whole)
+        if before.half:
+            self.manager.complete(before.half)
         self._preview(leavings)
         held = {name: package.version for name, package in before.packages.items() if package.held}
         if held:

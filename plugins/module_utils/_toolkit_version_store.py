@@ -17,6 +17,7 @@ import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import HostError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._exchange import exchange
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import link_target
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_manifest import NAME, Manifest
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_version_reading import (
     CREATED,
@@ -250,7 +251,9 @@ class VersionStore(VersionReader):
     def _kept_already(self) -> bool:
         """Whether a run was cut off when it had kept the link at ``dest``, but not replaced it."""
         former, dest = self._outer(FORMER), self._dest()
-        return os.path.islink(former) and os.path.islink(dest) and os.readlink(former) == os.readlink(dest)
+        if not (os.path.islink(former) and os.path.islink(dest)):
+            return False
+        return link_target(former, self.path(FORMER)) == link_target(dest, self.dest)
 
     def _exchange(self, own: str) -> None:
         try:

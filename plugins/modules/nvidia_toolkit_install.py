@@ -23,7 +23,9 @@ description:
   - The files that make a repository known to the package manager can be written along, see O(repository_files). A run
     that fails before a package has changed leaves them as they were.
   - No engine is configured or restarted.
-  - A run that was cut off is brought to its end by the next one, where the half installed packages are the toolkit's.
+  - After an interrupted run, the next run configures those packages of the toolkit that are half installed, and no
+    other packages. If C(dpkg) was interrupted and packages of others are pending, the task fails, in check mode too,
+    and names them. Run C(dpkg --configure -a) on the host and fix the package that it reports.
   - In a directory, versions lie side by side in C(DEST.versions), and O(dest) is a link to the current one. A new one
     is built and tried aside, so that a container start finds the former version until the moment in which it finds the
     new one, whole. The version before stays until the next change, and longer while a process, a container, or a CDI

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import typing as t
 
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import HostError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import (
     Candidate,
@@ -136,11 +137,15 @@ class World:
     def interrupted(self) -> bool:
         return self.cut_off
 
-    def mend(self, ours: bool) -> None:
-        self._do("mend")
-        assert ours
+    def refuse_interrupted(self, own: t.Collection[str]) -> None:
+        if not own:
+            raise HostError("Packages of others are pending.")
+
+    def complete(self, own: t.Sequence[str]) -> None:
+        self._do("complete")
+        assert own
         self.cut_off = False
-        self.packages = {name: package._replace(whole=True) for name, package in self.packages.items()}
+        self.packages.update({name: self.packages[name]._replace(whole=True) for name in own})
 
     def candidates(self, names: t.Sequence[str], offline: bool = False) -> dict[str, list[Candidate]]:
         self._do("candidates offline" if offline else "candidates")

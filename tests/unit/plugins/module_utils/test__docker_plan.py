@@ -194,6 +194,14 @@ def test_absent_gives_the_previous_default_back_in_a_file_that_others_changed() 
     assert file.data == {"default-runtime": "kata", "runtimes": {"kata": runtime("/k")}, "debug": True}
 
 
+def test_absent_restores_a_default_with_a_lone_surrogate_in_a_file_that_others_changed() -> None:
+    file = File(r'{"default-runtime": "\uD83d", "runtimes": {"\ud83d": {"path": "/k"}}}')
+    file.present(set_as_default=True)
+    file.content = (file.content or b"").replace(b"{", b'{"debug": true, ', 1)
+    file.absent()
+    assert file.content == rb'{"debug": true, "default-runtime": "\uD83d", "runtimes": {"\ud83d": {"path": "/k"}}}'
+
+
 def test_absent_never_leaves_a_default_that_is_not_defined() -> None:
     file = File('{"default-runtime": "kata", "runtimes": {"kata": {"path": "/k"}}}')
     file.present(set_as_default=True)

@@ -14,6 +14,11 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import Hos
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_lookup import Lookup, under, without
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
 from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.driver_trees import Tree
+from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.racing_links import (
+    CHANGES,
+    MESSAGE,
+    change_links_before_reading,
+)
 
 if t.TYPE_CHECKING:
     from pathlib import Path
@@ -181,3 +186,15 @@ def test_below_a_root(root: str, path: str, inside: str) -> None:
 def test_not_below_a_root() -> None:
     assert without("/run/nvidia", "/run/nvidia-other/lib") == "/run/nvidia-other/lib"
     assert without("/run/nvidia", "/usr/lib") == "/usr/lib"
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("call", ["real", "link", "status", "is_file"])
+def test_a_link_that_changes_while_it_is_read(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch, change: str, call: str
+) -> None:
+    lookup = Lookup(tree.host())
+    assert lookup.is_directory("/lib")
+    change_links_before_reading(monkeypatch, change)
+    with pytest.raises(HostError, match=MESSAGE.format("/usr/lib/lost.so")):
+        getattr(lookup, call)("/usr/lib/lost.so")

@@ -17,6 +17,11 @@ from hypothesis import strategies as st
 from ansible_collections.gpufleet.nvidia.plugins.module_utils import _host_root
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, HostError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import SERVICE_PATH, HostRoot
+from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.racing_links import (
+    CHANGES,
+    MESSAGE,
+    change_links_before_reading,
+)
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
@@ -164,6 +169,28 @@ def test_loop_of_links(root: Path, host: HostRoot, links: dict[str, str]) -> Non
     assert host.read_text("/a/x") == ""
     assert not host.exists("/a/x")
     assert host.readable_entries("/a/x") == []
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("call", ["resolve", "outer", "read", "entries"])
+def test_a_link_that_changes_while_it_is_resolved(
+    root: Path, host: HostRoot, monkeypatch: pytest.MonkeyPatch, change: str, call: str
+) -> None:
+    (root / "a").symlink_to("etc")
+    change_links_before_reading(monkeypatch, change)
+    with pytest.raises(HostError, match=MESSAGE.format("/a")):
+        getattr(host, call)("/a/x")
+    assert host.read_text("/a/x") == ""
+
+
+def test_a_link_that_may_not_be_read(root: Path, host: HostRoot, monkeypatch: pytest.MonkeyPatch) -> None:
+    def readlink(path: str) -> t.NoReturn:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+
+    (root / "a").symlink_to("etc")
+    monkeypatch.setattr(os, "readlink", readlink)
+    with pytest.raises(HostError, match=r"^The link /a cannot be read: Permission denied\. Run the task as root"):
+        host.resolve("/a/x")
 
 
 @pytest.mark.parametrize(("length", "fine"), [(40, True), (41, False)])

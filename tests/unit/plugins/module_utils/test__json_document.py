@@ -115,6 +115,25 @@ def test_restores_an_entry_and_what_stood_around_it(original: str, now: str, res
     assert document(now).restore(RUNTIME, document(original)).text == restored
 
 
+# A lone surrogate has no UTF-8.  In the others, the same text has more than one spelling.
+SPELLINGS = [r"\ud83d", r"\uD83D", r"a\udc00b", r"\/x", r"\u00e9", "é", r"\ud83d\ude00"]
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS)
+def test_restores_the_spelling_of_a_text(spelling: str) -> None:
+    original = document(f'{{"default-runtime": "{spelling}", "debug": true}}\n')
+    drifted = document('{"default-runtime": "nvidia", "debug": false}\n')
+    expected = f'{{"default-runtime": "{spelling}", "debug": false}}\n'
+    assert drifted.restore(("default-runtime",), original).to_bytes() == expected.encode()
+
+
+@pytest.mark.parametrize("value", ["\ud83d", {"\ud83d": ["\udc00", {"x": "\ud83d"}]}])
+def test_writes_a_lone_surrogate_as_an_escape_sequence(value: t.Any) -> None:
+    written = document('{"a": 1}').set(("\udfff", "x"), value)
+    assert json.loads(written.to_bytes()) == {"a": 1, "\udfff": {"x": value}}
+    assert json.loads(written.set(("a",), value).to_bytes())["a"] == value
+
+
 @pytest.mark.parametrize(
     ("content", "place", "words"),
     [

@@ -179,6 +179,10 @@ def test_spelling_by_escapes_hides_nothing_from_us(text: str) -> None:
     assert isinstance(json.loads(masked), dict)
 
 
+def test_a_masked_text_keeps_a_lone_surrogate_as_an_escape_sequence() -> None:
+    assert mask_json(r'{"a": "http://u:p@h/\ud83d"}') == r'{"a": "http://********@h/\ud83d"}'
+
+
 def test_byte_order_mark() -> None:
     """A file with one is accepted, so what is shown of it must be masked as well."""
     assert mask_json('\ufeff{"password": "hunter2"}') == f'\ufeff{{"password": "{MASK}"}}'

@@ -16,7 +16,9 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import (
     finish,
     host_of,
     label_new_files,
+    run_bytes_in,
     run_in,
+    run_pinned_in,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import PlannedFile
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import ConfigurationError, HostError
@@ -58,10 +60,11 @@ class DummyModule:
         return None if name in self.missing else f"/usr/bin/{name}"
 
     def run_command(
-        self, argv: list[str], environ_update: dict[str, str], handle_exceptions: bool
+        self, argv: list[str], environ_update: dict[str, str], handle_exceptions: bool, expand_user_and_vars: bool
     ) -> tuple[int, str, str]:
         # Or it would end the task where a program is not there.
         assert not handle_exceptions
+        assert not expand_user_and_vars
         done = subprocess.run(argv, env={**os.environ, **environ_update}, capture_output=True, text=True, check=False)
         return done.returncode, done.stdout, done.stderr
 
@@ -89,6 +92,14 @@ def test_our_own_errors_fail_the_task_in_their_own_words() -> None:
         raise ConfigurationError("/etc/x", "it is bad", "Mend it.", 3, 4)
 
     assert finished(work).result == {"failed": True, "msg": "/etc/x, line 3, column 4: it is bad. Mend it."}
+
+
+def test_messages_have_lone_surrogates_as_escape_sequences() -> None:
+    def work() -> dict[str, t.Any]:
+        raise HostError("é \ud83d")
+
+    assert finished(work).result["msg"] == r"é \ud83d"
+    assert finished(lambda: {"warnings": ["é \udcff"]}).warnings == [r"é \udcff"]
 
 
 def test_other_errors_are_bugs_and_stay_visible() -> None:
@@ -195,6 +206,48 @@ def test_a_program_that_is_not_there_is_a_failure_like_any(missing: list[str]) -
 def test_a_command_that_hangs_is_ended() -> None:
     status, _output, errors = run_in(t.cast("t.Any", DummyModule()), limit=1)(["sleep", "60"])
     assert (status, errors) == (124, "sleep did not end within 1 seconds")
+
+
+def test_a_command_that_ignores_sigterm_is_killed_and_reported_as_a_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = DummyModule()
+    monkeypatch.setattr(module, "get_bin_path", lambda _name: "/usr/bin/timeout")
+    run_command = module.run_command
+
+    def impatient(argv: list[str], **options: t.Any) -> tuple[int, str, str]:
+        return run_command([argv[0], "-k", "0.1", *argv[3:]], **options)
+
+    monkeypatch.setattr(module, "run_command", impatient)
+    status, _output, errors = run_in(t.cast("t.Any", module), limit=1)(["sh", "-c", "trap '' TERM; sleep 60; sleep 60"])
+    assert (status, errors) == (124, "sh did not end within 1 seconds")
+
+
+@pytest.mark.parametrize("status", [137, -9])
+@pytest.mark.parametrize("seconds", [1.0, 8.0])
+def test_a_killed_command_is_a_timeout_only_after_its_limit(
+    monkeypatch: pytest.MonkeyPatch, status: int, seconds: float
+) -> None:
+    clock = iter([100.0, 100.0 + seconds])
+    module = DummyModule()
+    monkeypatch.setattr("time.monotonic", lambda: next(clock))
+    monkeypatch.setattr(module, "run_command", lambda _argv, **_options: (status, "", "Killed"))
+    expected = (124, "", "x did not end within 7 seconds") if seconds > 7 else (status, "", "Killed")
+    assert run_in(t.cast("t.Any", module), limit=7)(["x"]) == expected
+
+
+_LITERAL = ["$HOME", "${HOME}/x", "~root", "~/x"]
+
+
+@pytest.mark.parametrize("limit", [60, None])
+def test_ansible_expands_no_argument_of_a_command(monkeypatch: pytest.MonkeyPatch, limit: int | None) -> None:
+    basic = pytest.importorskip("ansible.module_utils.basic")
+    monkeypatch.setattr(basic, "_ANSIBLE_ARGS", b'{"ANSIBLE_MODULE_ARGS": {}}')
+    # ansible-core needs this from 2.19 on.
+    monkeypatch.setattr(basic, "_ANSIBLE_PROFILE", "legacy", raising=False)
+    module = basic.AnsibleModule(argument_spec={})
+    said = "\n".join(_LITERAL) + "\n"
+    assert run_in(module, limit)(["printf", "%s\\n", *_LITERAL]) == (0, said, "")
+    assert run_bytes_in(module)(["printf", "%s\\n", *_LITERAL]) == (0, said.encode(), "")
+    assert run_pinned_in(module)(["env"], {"TOLD": "$HOME ~root"}) == (0, "TOLD=$HOME ~root\n", "")
 
 
 @pytest.mark.parametrize(("limit", "words"), [(7, ["/usr/bin/timeout", "-k", "5", "7", "x"]), (None, ["x"])])

@@ -215,23 +215,55 @@ def test_nothing_is_run_to_read(apt: Apt, programs: Programs) -> None:
     assert programs.ran == []
 
 
-# -- mending ---------------------------------------------------------------------------------------------------------
+# -- interrupted transactions ----------------------------------------------------------------------------------------
+
+ADVICE = r"Run `dpkg --configure -a` on the host and fix the package that it reports\.$"
+OWN = ["nvidia-container-toolkit", "libnvidia-container1"]
 
 
-def test_what_others_left_is_not_ours_to_mend(apt: Apt, programs: Programs) -> None:
-    with pytest.raises(HostError, match="Run dpkg --configure -a"):
-        apt.mend(ours=False)
+def test_only_packages_of_the_toolkit_are_configured(apt: Apt, programs: Programs, tmp_path: Path) -> None:
+    programs.answers["--configure"] = [(1, "", "dpkg: error: x is broken\n")]
+    # The other half of the upgrade is missing: that is for the transaction.
+    apt.complete(OWN)
+    assert programs.ran == [["dpkg", "--force-confdef", "--force-confold", "--configure", *OWN]]
+    write(tmp_path, f"{UPDATES}/0001", stanza(OWN[0], "install ok unpacked"))
+    with pytest.raises(CommandError, match=f"^dpkg --configure {' '.join(OWN)} failed.*x is broken. {ADVICE}"):
+        apt.complete(OWN)
+
+
+@pytest.mark.parametrize("own", [[], OWN])
+def test_pending_packages_of_others_are_named_and_not_configured(
+    apt: Apt, programs: Programs, tmp_path: Path, own: list[str]
+) -> None:
+    status = stanza("bash", "install ok installed") + stanza("man-db", "install ok triggers-pending")
+    status += stanza("gone", "deinstall ok config-files") + stanza("libc6", "install ok half-configured")
+    write(tmp_path, STATUS_FILE, status + "".join(stanza(name, "install ok unpacked") for name in own))
+    write(tmp_path, f"{UPDATES}/0001", stanza("zlib1g", "install reinstreq half-installed"))
+    expected = rf"^dpkg was interrupted.*\. Pending: libc6 \(half-configured\), zlib1g \(half-installed\)\. {ADVICE}"
+    for refuse in (apt.refuse_interrupted, apt.complete):
+        with pytest.raises(HostError, match=expected):
+            refuse(own)
     assert programs.ran == []
 
 
-def test_what_ours_left_is_mended(apt: Apt, programs: Programs, tmp_path: Path) -> None:
-    programs.answers["--configure"] = [(1, "", "dpkg: error: x is broken\n")]
-    # The other half of the upgrade is missing: that is for the transaction.
-    apt.mend(ours=True)
-    assert programs.ran == [["dpkg", "--force-confdef", "--force-confold", "--configure", "-a"]]
-    write(tmp_path, f"{UPDATES}/0001", "")
-    with pytest.raises(CommandError, match="x is broken"):
-        apt.mend(ours=True)
+def test_an_interruption_without_pending_packages(apt: Apt, tmp_path: Path) -> None:
+    write(tmp_path, f"{UPDATES}/0001", stanza("bash", "install ok installed"))
+    with pytest.raises(HostError, match=rf"Pending: the entries in {UPDATES}\. {ADVICE}"):
+        apt.refuse_interrupted([])
+    apt.refuse_interrupted(OWN)
+
+
+def test_a_failure_of_apt_names_pending_packages_of_others(apt: Apt, programs: Programs, tmp_path: Path) -> None:
+    write(tmp_path, STATUS_FILE, stanza("x", "install ok unpacked") + stanza(OWN[0], "install ok unpacked"))
+    programs.answers["apt-get"] = programs.answers["apt-cache"] = [(100, "", "E: unmet dependencies\n")]
+    change = Change({OWN[0]: "1-1"})
+    expected = rf"E: unmet.* Other packages are pending: x \(unpacked\)\. {ADVICE}"
+    with pytest.raises(CommandError, match=expected):
+        apt.preview(change)
+    with pytest.raises(CommandError, match=expected):
+        apt.carry_out(change)
+    with pytest.raises(CommandError, match=r"E: unmet dependencies\.$"):
+        apt.candidates(OWN)
 
 
 # -- what is on offer ------------------------------------------------------------------------------------------------

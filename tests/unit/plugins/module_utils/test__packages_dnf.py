@@ -117,7 +117,7 @@ def test_two_versions_of_one_package_were_cut_off(dnf: Dnf, programs: Programs) 
     assert dnf.installed(["a"]) == {"a": Package("1.19.10-1", whole=False)}
     assert dnf.interrupted()
     with pytest.raises(HostError, match=r"Two versions of a are registered.*dnf remove --duplicates"):
-        dnf.mend(ours=True)
+        dnf.complete(["a"])
 
 
 def test_the_database_of_a_tree_is_closed(programs: Programs, tmp_path: Path) -> None:

@@ -53,20 +53,20 @@ def test_a_transaction_that_fails_half_way_is_ended_by_the_next(world: World, mo
     world.calls.clear()
     foretold = world.execute(check_mode=True, version="1.20.0")
     assert foretold["changed"]
-    assert "mend" not in world.calls
+    assert "complete" not in world.calls
     result = world.execute(version="1.20.0")
     assert world.packages == four("1.20.0-1")
     assert result["changed"]
-    assert "mend" in world.calls
+    assert "complete" in world.calls
     assert not world.execute(version="1.20.0")["changed"]
 
 
-def test_an_interrupted_package_manager_is_mended_first(world: World) -> None:
+def test_an_interrupted_transaction_of_the_toolkit_is_completed_first(world: World) -> None:
     world.have({**four("1.20.0-1"), PACKAGES[0]: Package("1.20.0-1", whole=False)})
     world.cut_off = True
     assert world.execute(check_mode=True)["changed"]
     assert world.execute(version="1.20.0")["changed"]
-    assert world.calls == ["mend", "candidates"]
+    assert world.calls == ["complete", "candidates"]
 
 
 def test_what_another_run_did_meanwhile_counts(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,31 +169,46 @@ def test_a_late_failure_says_that_something_has_changed(world: World) -> None:
 # -- somebody else's interrupted transaction ---------------------------------------------------------------------------
 
 
-def test_a_settled_host_is_not_mended(world: World) -> None:
+def test_an_interrupted_transaction_does_not_matter_where_no_package_changes(world: World) -> None:
     world.have(four("1.20.0-1"))
     world.cut_off = True
     for check_mode in (True, False):
         assert not world.execute(check_mode, version="1.20.0")["changed"]
         assert not world.execute(check_mode, version="latest")["changed"]
-    assert "mend" not in world.calls
+    assert "complete" not in world.calls
     world.execute(version="1.20.0", hold=True)
     assert world.packages == four("1.20.0-1", held=True)
 
 
-def test_an_interrupted_package_manager_is_mended_where_something_changes(
-    world: World, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("check_mode", [False, True])
+@pytest.mark.parametrize("options", [{"version": "1.20.0"}, {"state": "absent"}])
+def test_an_interrupted_transaction_of_others_is_refused_before_any_change(
+    world: World, check_mode: bool, options: dict[str, t.Any]
 ) -> None:
     world.have(four("1.19.1-1"))
     world.cut_off = True
-    asked: list[bool] = []
+    before = world.snapshot()
+    with pytest.raises(HostError, match="of others are pending"):
+        world.execute(check_mode, **options)
+    assert (world.calls, world.snapshot()) == ([], before)
 
-    def mend(ours: bool) -> None:
-        asked.append(ours)
-        world.cut_off = False
 
-    monkeypatch.setattr(world, "mend", mend)
+def test_latest_is_refused_when_a_newer_version_is_found(world: World) -> None:
+    world.have(four("1.19.1-1"))
+    world.cut_off = True
+    with pytest.raises(HostError, match="of others are pending"):
+        world.execute(version="latest")
+    assert "complete" not in world.calls
+    assert world.packages == four("1.19.1-1")
+
+
+def test_a_half_installed_former_package_is_completed_too(world: World) -> None:
+    world.have({"nvidia-docker2": Package("2.13.0-1", whole=False)})
+    world.cut_off = True
+    assert world.execute(check_mode=True, version="1.20.0")["changed"]
+    assert world.calls == []
     world.execute(version="1.20.0")
-    assert (asked, world.packages) == ([False], four("1.20.0-1"))
+    assert (world.calls[0], world.packages) == ("complete", four("1.20.0-1"))
 
 
 def test_somebody_else_who_is_at_work_is_waited_for(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,4 +220,4 @@ def test_somebody_else_who_is_at_work_is_waited_for(world: World, monkeypatch: p
 
     monkeypatch.setattr(world, "interrupted", interrupted)
     assert world.execute(version="1.20.0")["version"] == "1.20.0"
-    assert (world.changes, "mend" in world.calls) == ([], False)
+    assert (world.changes, "complete" in world.calls) == ([], False)

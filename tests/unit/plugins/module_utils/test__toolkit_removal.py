@@ -124,7 +124,7 @@ def test_a_removal_that_was_cut_off(world: World) -> None:
     world.cut_off = True
     assert world.execute(check_mode=True, state="absent")["changed"]
     world.execute(state="absent")
-    assert world.calls == ["mend", "preview", "carry out"]
+    assert world.calls == ["complete", "preview", "carry out"]
 
 
 def test_existing_packages_are_not_ours_to_remove(world: World) -> None:

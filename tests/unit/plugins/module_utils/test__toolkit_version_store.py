@@ -10,7 +10,13 @@ import typing as t
 
 import pytest
 
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import HostError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_version_store import VersionStore
+from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.racing_links import (
+    CHANGES,
+    MESSAGE,
+    change_links_before_reading,
+)
 from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.toolkit_directories import (
     DEST,
     NEW,
@@ -157,3 +163,16 @@ def test_a_dest_that_cannot_be_looked_at(tmp_path: Path) -> None:
     store = VersionStore(host.host, "/opt/file/toolkit")
     assert "/opt/file/toolkit" in refusal(store.stranger)
     assert f"{DEST}.versions" == host.store.folder
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_former_link_that_changes_while_it_is_read(host: Host, monkeypatch: pytest.MonkeyPatch, change: str) -> None:
+    host.dest.unlink()
+    host.dest.symlink_to("/usr")
+    (host.versions / "former").symlink_to("/usr")
+    store = host.store
+    monkeypatch.setattr(store, "stranger", lambda: "link")
+    change_links_before_reading(monkeypatch, change)
+    with pytest.raises(HostError, match=MESSAGE.format(f"{VERSIONS}/former")):
+        store.give_back()
+    assert host.dest.is_symlink()

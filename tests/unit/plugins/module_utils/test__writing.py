@@ -27,6 +27,11 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._writing import (
     require_own,
     use_prepared_file,
 )
+from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.racing_links import (
+    CHANGES,
+    MESSAGE,
+    change_links_before_reading,
+)
 
 if t.TYPE_CHECKING:
     from pathlib import Path
@@ -740,3 +745,14 @@ def test_whose_file_it_is(file: Path, host: HostRoot, content: bytes, owner: int
 def test_a_file_that_is_gone_is_not_anybodys(host: HostRoot) -> None:
     with pytest.raises(HostError, match="cannot be read"):
         require_own(host, "/etc/none", 0, b"")
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_link_that_changes_meanwhile_is_no_removed_file(
+    host: HostRoot, tmp_path: Path, file: Path, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    (tmp_path / "link").symlink_to("etc")
+    change_links_before_reading(monkeypatch, change)
+    with pytest.raises(HostError, match=MESSAGE.format("/link")):
+        remove_file(host, "/link/file")
+    assert file.read_bytes() == b"old"
