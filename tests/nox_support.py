@@ -26,7 +26,7 @@ CACHE = Path(
 ).absolute()
 _PRIVATE_MODE = 0o600
 _MEMORY_WANTED = 2 << 30
-# The user nobody on every Linux distribution.
+# The user ID without any permission on every Linux distribution.
 _ORDINARY_USER = 65534
 # ansible-test downloads get-pip.py for its virtual environments. This program does the same work with the pip of the
 # interpreter and the package index that pip is configured for.
@@ -125,7 +125,7 @@ def as_new_user(program: Path, directory: Path, python: str | Path) -> list[str 
 
 @contextlib.contextmanager
 def scratch() -> t.Iterator[Path]:
-    """Give a temporary directory, in memory where there is room: the tests make very many small files."""
+    """Give a temporary directory, in memory if enough is free: the tests make very many small files."""
     with tempfile.TemporaryDirectory(prefix="gpufleet-", dir=_memory_directory()) as name:
         # Some tests read files there as another user.
         Path(name).chmod(0o755)
