@@ -200,7 +200,7 @@ class DirectoryInstallation(DirectoryTask):
         store = self.writing()
         store.check_switch()
         self._object_to_loss(plan)
-        if self.store.stranger() == "directory":
+        if self.store.foreign_entry_type() == "directory":
             self._refuse_installer()
         store.check_room(sum(part.size for part in source.parts))
         if self.host.live and self.host.is_there(_FAPOLICYD):

@@ -47,7 +47,7 @@ class DirectoryRemoval(DirectoryTask):
 
     def _something(self) -> bool:
         store = self.store
-        former = store.has_former() and store.stranger() is None
+        former = store.has_former() and store.foreign_entry_type() is None
         return former or bool(store.current() or store.names() or store.leftovers()) or store.is_empty()
 
     def _object(self, check_mode: bool) -> None:

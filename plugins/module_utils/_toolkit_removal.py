@@ -34,7 +34,7 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import FileRecord
 
 
-class Leavings(t.NamedTuple):
+class RemovalPlan(t.NamedTuple):
     """What is to go: packages, a config.toml that they made, files that the controller sent, and the repository's."""
 
     packages: tuple[str, ...]
@@ -54,29 +54,29 @@ class Removal(ToolkitTask):
     def execute(self, check_mode: bool) -> Outcome:
         """Remove what is there unless ``check_mode``.  Raises GpufleetError."""
         seen = self.look()
-        leavings = self._leavings(seen)
-        if not leavings.something:
+        removal = self._removal_plan(seen)
+        if not removal.something:
             return Outcome(changed=False, before=seen, after=seen)
-        self._object(seen, leavings)
+        self._object(seen, removal)
         if check_mode:
-            if leavings.packages and not self.manager.interrupted():
-                self._preview(leavings)
-            left = {name: package for name, package in seen.packages.items() if name not in leavings.packages}
-            return self._outcome(seen, State(left, seen.former), leavings, foretold=True)
+            if removal.packages and not self.manager.interrupted():
+                self._preview(removal)
+            left = {name: package for name, package in seen.packages.items() if name not in removal.packages}
+            return self._outcome(seen, State(left, seen.former), removal, foretold=True)
         with host_lock(self.host):
             # Another run may have worked since.
             seen = self.look()
-            leavings = self._leavings(seen)
-            if not leavings.something:
+            removal = self._removal_plan(seen)
+            if not removal.something:
                 return Outcome(changed=False, before=seen, after=seen)
-            self._object(seen, leavings)
-            return self._work(seen, leavings)
+            self._object(seen, removal)
+            return self._work(seen, removal)
 
-    def _object(self, seen: State, leavings: Leavings) -> None:
+    def _object(self, seen: State, removal: RemovalPlan) -> None:
         """Raise what can be known before anything is touched."""
-        if leavings.packages and self.manager.interrupted():
+        if removal.packages and self.manager.interrupted():
             self.manager.refuse_interrupted(seen.half)
-        if not leavings.packages or not seen.packages:
+        if not removal.packages or not seen.packages:
             return
         self.guard_containers()
         self.guard(
@@ -86,18 +86,18 @@ class Removal(ToolkitTask):
             "End their processes and remove them by hand.",
         )
 
-    def _leavings(self, seen: State) -> Leavings:
+    def _removal_plan(self, seen: State) -> RemovalPlan:
         repository = plan_of_removal(self.host)
         cached = tuple(traces.stale_files(self.host, self.cache, ()))
         # What exists is not ours to remove; and where packages cannot be managed, none came from us.
         if self.options.source == "existing" or self._manager is None:
-            return Leavings((), None, cached, repository)
+            return RemovalPlan((), None, cached, repository)
         config = traces.noted_config(self.host)
         if config is not None and traces.settings_are_written(self.host):
             self._warn_of_settings(config.path)
             config = None
         packages = (*seen.packages, *self.manager.leftovers(PACKAGES))
-        return Leavings(packages, config, cached, repository)
+        return RemovalPlan(packages, config, cached, repository)
 
     def _warn_of_settings(self, path: str) -> None:
         self.warn(
@@ -105,42 +105,42 @@ class Removal(ToolkitTask):
             " this again."
         )
 
-    def _preview(self, leavings: Leavings) -> None:
-        preview = self.manager.preview(_purge(leavings))
+    def _preview(self, removal: RemovalPlan) -> None:
+        preview = self.manager.preview(_purge(removal))
         refuse_strangers(preview, PACKAGES, PACKAGES)
 
-    def _work(self, before: State, leavings: Leavings) -> Outcome:
-        if leavings.packages:
-            self._remove_packages(before, leavings)
+    def _work(self, before: State, removal: RemovalPlan) -> Outcome:
+        if removal.packages:
+            self._remove_packages(before, removal)
         try:
-            backups = self._remove_files(leavings)
+            backups = self._remove_files(removal)
         except GpufleetError as error:
             error.details = {**error.details, "changed": True}
             raise
-        return self._outcome(before, self.look(), leavings)._replace(backups=tuple(backups))
+        return self._outcome(before, self.look(), removal)._replace(backups=tuple(backups))
 
-    def _remove_files(self, leavings: Leavings) -> list[dict[str, str | None]]:
+    def _remove_files(self, removal: RemovalPlan) -> list[dict[str, str | None]]:
         backups: list[dict[str, str | None]] = []
-        if leavings.config is not None:
-            backups = traces.remove_config(self.host, leavings.config, self.backup_dir)
-        if self.cache is not None and leavings.cached:
-            traces.clean_cache(self.host, self.cache, leavings.cached)
-        backups += carry_out(self.host, leavings.repository, self.backup_dir)
-        clean_staged(self.host, leavings.repository)
-        if leavings.repository.unproven:
+        if removal.config is not None:
+            backups = traces.remove_config(self.host, removal.config, self.backup_dir)
+        if self.cache is not None and removal.cached:
+            traces.clean_cache(self.host, self.cache, removal.cached)
+        backups += carry_out(self.host, removal.repository, self.backup_dir)
+        clean_staged(self.host, removal.repository)
+        if removal.repository.unproven:
             forget(self.host)
         return backups
 
-    def _remove_packages(self, before: State, leavings: Leavings) -> None:
+    def _remove_packages(self, before: State, removal: RemovalPlan) -> None:
         if before.half:
             self.manager.complete(before.half)
-        self._preview(leavings)
+        self._preview(removal)
         held = {name: package.version for name, package in before.packages.items() if package.held}
         if held:
             # Or a lock would keep out what is installed one day.
             self.manager.unhold(list(held))
         try:
-            self.manager.carry_out(_purge(leavings))
+            self.manager.carry_out(_purge(removal))
         except CommandError as error:
             after = self.look()
             if held and set(held) <= set(after.packages):
@@ -148,18 +148,18 @@ class Removal(ToolkitTask):
                 after = self.look()
             raise explain_failure(error, before, after) from error
 
-    def _outcome(self, before: State, after: State, leavings: Leavings, foretold: bool = False) -> Outcome:
-        config = [leavings.config.path] if leavings.config is not None else []
+    def _outcome(self, before: State, after: State, removal: RemovalPlan, foretold: bool = False) -> Outcome:
+        config = [removal.config.path] if removal.config is not None else []
         return Outcome(
             changed=True,
             before=before,
             after=after,
-            removed_files=(*leavings.cached, *config, *leavings.repository.staged),
-            repository=leavings.repository,
+            removed_files=(*removal.cached, *config, *removal.repository.staged),
+            repository=removal.repository,
             foretold=foretold,
         )
 
 
-def _purge(leavings: Leavings) -> Change:
+def _purge(removal: RemovalPlan) -> Change:
     # One that is held is on its way to be released.
-    return Change(remove=leavings.packages, change_held=True)
+    return Change(remove=removal.packages, change_held=True)

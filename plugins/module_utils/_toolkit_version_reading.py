@@ -105,7 +105,7 @@ class VersionReader:
         """Whether something stood at ``dest`` before us, to be given back."""
         return os.path.lexists(self._outer(FORMER)) and self._version_of(self._outer(FORMER)) is None
 
-    def stranger(self) -> str | None:
+    def foreign_entry_type(self) -> str | None:
         """What stands at ``dest`` that is not ours: ``link``, ``directory``, or ``file``; None for ours and nothing."""
         with self._explained("read", self.dest):
             try:

@@ -183,10 +183,10 @@ class VersionStore(VersionReader):
 
     def check_switch(self) -> None:
         """Raises HostError if what stands at ``dest`` cannot be replaced."""
-        stranger = self.stranger()
-        if stranger == "file":
+        entry_type = self.foreign_entry_type()
+        if entry_type == "file":
             raise HostError(f"{self.dest} is a file. Move it away, or choose another dest; nothing was changed.")
-        if stranger == "directory":
+        if entry_type == "directory":
             foreign = self.foreign_names()
             if foreign:
                 raise HostError(
@@ -202,10 +202,10 @@ class VersionStore(VersionReader):
                     f"{self.folder} is on another file system than {self.dest}, so that versions cannot be switched in"
                     " one step. Choose another dest."
                 )
-        if stranger is not None and self.has_former() and not self._kept_already():
+        if entry_type is not None and self.has_former() and not self._kept_already():
             raise HostError(
                 f"{self.path(FORMER)} is what stood at {self.dest} before the toolkit was installed there, and now"
-                f" somebody else has put a {stranger} there again. Remove one of the two."
+                f" another program has put a {entry_type} there again. Remove one of the two."
             )
 
     def switch(self, name: str) -> None:
@@ -214,16 +214,16 @@ class VersionStore(VersionReader):
         Raises HostError.
         """
         self.check_switch()
-        stranger, link = self.stranger(), self._outer(LINK)
+        entry_type, link = self.foreign_entry_type(), self._outer(LINK)
         with self._explained("written"):
             os.symlink(f"{posixpath.basename(self.folder)}/{name}", link)
-        if stranger == "directory":
+        if entry_type == "directory":
             self._exchange(link)
             with self._explained("moved"):
                 os.rename(link, self._outer(FORMER))
         else:
             with self._explained("replaced", self.dest):
-                if stranger == "link" and not self.has_former():
+                if entry_type == "link" and not self.has_former():
                     os.symlink(os.readlink(self._dest()), self._outer(FORMER))
                 os.replace(link, self._dest())
         with self._explained("written"):
@@ -233,7 +233,7 @@ class VersionStore(VersionReader):
     def give_back(self) -> None:
         """Let ``dest`` be what it was before us, unless somebody else has replaced it since.  Raises HostError."""
         former = self._outer(FORMER)
-        if self.stranger() is not None:
+        if self.foreign_entry_type() is not None:
             if self._kept_already():
                 unlink(former)
             return

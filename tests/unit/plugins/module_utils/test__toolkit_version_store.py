@@ -43,7 +43,7 @@ def test_what_is_there(host: Host) -> None:
     store = host.store
     assert store.current() == host.current().name
     assert store.names() == host.names()
-    assert store.stranger() is None
+    assert store.foreign_entry_type() is None
     assert not store.has_former()
     assert store.leftovers() == []
     manifest = store.manifest(host.current().name)
@@ -55,7 +55,7 @@ def test_what_is_there(host: Host) -> None:
 
 def test_nothing_is_there(tmp_path: Path) -> None:
     store = Host(tmp_path).store
-    assert (store.current(), store.names(), store.leftovers(), store.stranger()) == (None, [], [], None)
+    assert (store.current(), store.names(), store.leftovers(), store.foreign_entry_type()) == (None, [], [], None)
     assert not store.is_empty()
     assert store.manifest("x") is None
 
@@ -75,7 +75,7 @@ def test_nothing_is_there(tmp_path: Path) -> None:
 def test_whose_link_it_is(target: str, stranger: str | None, host: Host) -> None:
     host.dest.unlink()
     host.dest.symlink_to(target)
-    assert host.store.stranger() == stranger
+    assert host.store.foreign_entry_type() == stranger
     assert host.store.current() is None
 
 
@@ -161,7 +161,7 @@ def test_a_dest_that_cannot_be_looked_at(tmp_path: Path) -> None:
     host = Host(tmp_path)
     (tmp_path / "opt/file").write_text("")
     store = VersionStore(host.host, "/opt/file/toolkit")
-    assert "/opt/file/toolkit" in refusal(store.stranger)
+    assert "/opt/file/toolkit" in refusal(store.foreign_entry_type)
     assert f"{DEST}.versions" == host.store.folder
 
 
@@ -171,7 +171,7 @@ def test_a_former_link_that_changes_while_it_is_read(host: Host, monkeypatch: py
     host.dest.symlink_to("/usr")
     (host.versions / "former").symlink_to("/usr")
     store = host.store
-    monkeypatch.setattr(store, "stranger", lambda: "link")
+    monkeypatch.setattr(store, "foreign_entry_type", lambda: "link")
     change_links_before_reading(monkeypatch, change)
     with pytest.raises(HostError, match=MESSAGE.format(f"{VERSIONS}/former")):
         store.give_back()
