@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import os
 import posixpath
-import stat
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_folders import SUFFIXES
@@ -98,19 +97,10 @@ def _parsed(path: str, content: bytes) -> t.Any:
 
 
 def _content(host: HostRoot, path: str) -> bytes:
-    """The content of a file, no more of one that is too large than shows this."""
-    try:
-        # What is no file, a pipe for one, is not opened: that could last.
-        if stat.S_ISREG(os.stat(host.outer(path)).st_mode):
-            with open(host.outer(path), "rb") as stream:
-                return stream.read(MOST_BYTES + 1)
-    except FileNotFoundError as error:
-        raise HostError(f"{path} leads nowhere. Remove it, or put back what it is a link to.") from error
-    except OSError as error:
-        denied = isinstance(error, PermissionError)
-        advice = "Run the task as root (become: true)" if denied else "Check the file system"
-        raise HostError(f"{path} cannot be read: {error.strerror}. {advice}.") from error
-    raise HostError(f"{path} is not a regular file. Remove it from the folder of CDI specifications.")
+    content = host.read(path, MOST_BYTES)
+    if content is None:
+        raise HostError(f"{path} leads nowhere. Remove it, or put back what it is a link to.")
+    return content
 
 
 def _is_link(host: HostRoot, path: str) -> bool:

@@ -13,6 +13,7 @@ import re
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import ConfigurationError, HostError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import open_regular
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._writing import explain
 
 if t.TYPE_CHECKING:
@@ -106,7 +107,7 @@ def bounded_text(host: HostRoot, path: str, most: int) -> str:
     Raises HostError where it cannot be read or is longer: a file of that size is not the kernel's.
     """
     try:
-        with open(host.outer(path), "rb") as stream:
+        with open_regular(host.outer(path), path) as stream:
             content = stream.read(most + 1)
     except FileNotFoundError:
         raise HostError(f"{path} is not there. Load NVIDIA's driver again, or restart the host.") from None

@@ -21,7 +21,7 @@ import stat
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import HostError
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import link_target
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import link_target, open_regular
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._writing import explain
 
 if t.TYPE_CHECKING:
@@ -119,12 +119,8 @@ class Lookup:
     def open(self, path: str) -> t.Iterator[t.BinaryIO]:
         """A file to read from, also where that fails only later; raises HostError if it cannot be read."""
         real = self.real(path)
-        status = None if real is None else self._status(real)
-        # To open a named pipe takes until somebody writes into it.
-        if status is not None and not stat.S_ISREG(status.st_mode):
-            raise HostError(f"{path} is not a regular file. Look at what it is, and remove it.")
         try:
-            with open(self._outer(path if real is None else real), "rb") as stream:
+            with open_regular(self._outer(path if real is None else real), path) as stream:
                 yield stream
         except OSError as error:
             raise explain(path, "read", error) from error

@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import fnmatch
+import itertools
 import os
 import re
 import stat
@@ -19,8 +20,19 @@ _MAGIC = re.compile(r"[*?[]")
 
 # As in the Linux kernel (path_resolution(7)).
 _MAX_LINKS = 40
-# Bytes of a file.  One that a user has made may be of any size, and cost nothing to make.
-_MOST = 64 << 20
+# Bytes of a file, by what it is: one that another program made may be of any size, and a sparse one costs nothing.
+# Units, their drop-ins, environment files and pid files; daemon.json; configurations in TOML; dpkg's list of packages;
+# and all others, such as records with the content of a file in them.
+UNIT_BYTES = 256 << 10
+JSON_BYTES = 1 << 20
+TOML_BYTES = 4 << 20
+PACKAGES_BYTES = 64 << 20
+FILE_BYTES = 16 << 20
+# Drop-ins of a unit, or files that a configuration is made of.
+DROP_INS = 100
+
+# Files of these file systems are regular ones, but some of them wait for the next event.
+_KERNEL = ("/proc/", "/sys/")
 
 # The search path that systemd gives a service (systemd.exec(5)), in which an engine finds a bare runtime name.
 SERVICE_PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
@@ -96,29 +108,39 @@ class HostRoot(t.NamedTuple):
         """Where ``path``, resolved, stands for the process that runs this."""
         return self._glue(self.resolve(path, last))
 
-    def read(self, path: str) -> bytes | None:
-        """The content of a regular file, None where there is none; raises HostError if it cannot be read."""
+    def read(self, path: str, most: int = FILE_BYTES) -> bytes | None:
+        """The content of a regular file of at most ``most`` bytes, None where there is none.
+
+        Raises HostError if it cannot be read, is larger, or is a file of the kernel.
+        """
+        real = self.resolve(path)
+        if real.startswith(_KERNEL):
+            raise HostError(f"{path} leads to {real}, a file of the kernel, not of settings. Remove it, or correct it.")
+        return self._read(path, real, most)
+
+    def read_text(self, path: str, most: int = FILE_BYTES) -> str:
+        """The text of a file that matters only where it can be read; else the empty string.
+
+        It reads a file of the kernel only if the caller names it: ``path`` itself lies in /proc or /sys.
+        """
         try:
-            outer = self.outer(path)
-            if not stat.S_ISREG(os.stat(outer).st_mode):
-                raise HostError(f"{path} is not a regular file. Move it away, or name another configuration file.")
-            with open(outer, "rb") as stream:
-                content = stream.read(_MOST + 1)
+            content = self._read(path, self.resolve(path), most) if path.startswith(_KERNEL) else self.read(path, most)
+        except HostError:
+            return ""
+        return (content or b"").decode("utf-8", "replace")
+
+    def _read(self, path: str, real: str, most: int) -> bytes | None:
+        try:
+            with open_regular(self._glue(real), path) as stream:
+                # Nothing, where a file of the kernel would have to be waited for.
+                content = stream.read(most + 1) or b""
         except FileNotFoundError:
             return None
         except OSError as error:
             raise HostError(f"{path} cannot be read: {error.strerror}. {_advice(error)}") from error
-        if len(content) > _MOST:
-            raise HostError(f"{path} is larger than {_MOST >> 20} MiB, which no file of settings is. Move it away.")
+        if len(content) > most:
+            raise HostError(f"{path} is larger than {most >> 10} KiB, the limit for such a file. Move it away.")
         return content
-
-    def read_text(self, path: str) -> str:
-        """The text of a file that matters only where it can be read (a unit, /proc); else the empty string."""
-        try:
-            content = self.read(path)
-        except HostError:
-            return ""
-        return (content or b"").decode("utf-8", "replace")
 
     def exists(self, path: str) -> bool:
         try:
@@ -175,15 +197,24 @@ class HostRoot(t.NamedTuple):
         return fnmatch.filter(self.readable_entries(folder), pattern)
 
     def walk(self, folder: str) -> list[str]:
-        """All files in ``folder`` and below it, in the lexical order of Go's filepath.Walk, which follows no links."""
-        found: list[str] = []
+        """All files in ``folder`` and below it, in the lexical order of Go's filepath.Walk, which follows no links.
+
+        Raises HostError where there are more than DROP_INS files and directories.
+        """
+        found = list(itertools.islice(self._walk(folder), DROP_INS + 1))
+        if len(found) > DROP_INS:
+            raise HostError(f"{folder} holds more than {DROP_INS} files. Remove those that are not needed.")
+        return [path for path, is_directory in found if not is_directory]
+
+    def _walk(self, folder: str) -> t.Iterator[tuple[str, bool]]:
+        """Every name below ``folder``, and whether it is a directory."""
         for name in self.entries(folder):
             path = f"{folder.rstrip('/')}/{name}"
-            if os.path.isdir(self.outer(path, last=False)) and not os.path.islink(self.outer(path, last=False)):
-                found += self.walk(path)
-            else:
-                found.append(path)
-        return found
+            outer = self.outer(path, last=False)
+            is_directory = os.path.isdir(outer) and not os.path.islink(outer)
+            yield path, is_directory
+            if is_directory:
+                yield from self._walk(path)
 
     def modified(self, path: str) -> float:
         """When ``path`` last changed, in seconds since 1970; 0 where nothing is."""
@@ -222,6 +253,21 @@ class HostRoot(t.NamedTuple):
 
     def _glue(self, path: str) -> str:
         return path if self.root == "/" else self.root + path
+
+
+def open_regular(outer: str, path: str) -> t.BinaryIO:
+    """Open the regular file ``path``, which is ``outer`` for this process, without waiting for anything.
+
+    Raises OSError, and HostError for all that is no regular file.
+    """
+    # First by name: to open a device may have an effect.  Then by the handle: another file may be there by now, and to
+    # open a named pipe or a file that is leased would wait for another program.
+    if stat.S_ISREG(os.stat(outer).st_mode):
+        handle = os.open(outer, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+        if stat.S_ISREG(os.fstat(handle).st_mode):
+            return os.fdopen(handle, "rb")
+        os.close(handle)
+    raise HostError(f"{path} is not a regular file. Move it away, or name another file.")
 
 
 def link_target(outer: str, path: str) -> str:

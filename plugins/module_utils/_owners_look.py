@@ -73,8 +73,7 @@ class Look:
 
     def content(self, path: str) -> bytes | None:
         """The content of a file that matters only where it can be read."""
-        found = attempt(lambda: self.host.read(path))
-        return found if found is not None and len(found) <= _MOST else None
+        return attempt(lambda: self.host.read(path, _MOST))
 
     def version(self, engine: str) -> tuple[int, ...] | None:
         """That of the system's own engine, if it is known."""

@@ -14,6 +14,7 @@ import struct
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import HostError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import PACKAGES_BYTES
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._lock import PACKAGE_MANAGER_TIMEOUT
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import (
     Candidate,
@@ -142,7 +143,7 @@ class Apt:
         wanted = None if names is None else set(names)
         found: dict[str, tuple[list[str], str]] = {}
         for path in [STATUS_FILE, *self._updates()]:
-            found.update(states_of(self.host.read_text(path), wanted))
+            found.update(states_of(self.host.read_text(path, PACKAGES_BYTES), wanted))
         return found
 
     def _lock(self) -> tuple[str, int] | None:

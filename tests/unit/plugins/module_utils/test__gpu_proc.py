@@ -169,7 +169,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     cases: t.Mapping[str, str] = {
         "/long": "more than 100 bytes",
         "/none": "/none is not there",
-        "/": "/ cannot be read: Is a directory",
+        "/": "/ is not a regular file",
     }
     for path, message in cases.items():
         with pytest.raises(HostError, match=message):

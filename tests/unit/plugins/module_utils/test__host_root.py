@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from ansible_collections.gpufleet.nvidia.plugins.module_utils import _host_root
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, HostError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import SERVICE_PATH, HostRoot
+from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.guards import within
 from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.racing_links import (
     CHANGES,
     MESSAGE,
@@ -406,13 +407,94 @@ def test_what_is_no_path_is_said_and_nothing_is_there(tmp_path: Path, path: str)
     assert host.modified(path) == 0
 
 
-def test_a_file_without_an_end_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_host_root, "_MOST", 1 << 20)
-    with (tmp_path / "sparse").open("wb") as stream:
-        stream.truncate(1 << 20)
+@pytest.mark.parametrize("most", [_host_root.UNIT_BYTES, _host_root.FILE_BYTES])
+def test_a_file_above_its_limit_is_not_read(tmp_path: Path, most: int) -> None:
     host = HostRoot(str(tmp_path), live=False)
-    assert len(host.read("/sparse") or b"") == 1 << 20
     with (tmp_path / "sparse").open("wb") as stream:
-        stream.truncate((1 << 20) + 1)
-    with pytest.raises(HostError, match="larger than 1 MiB"):
-        host.read("/sparse")
+        stream.truncate(most)
+    assert len(host.read("/sparse", most) or b"") == len(host.read_text("/sparse", most)) == most
+    with (tmp_path / "sparse").open("wb") as stream:
+        stream.truncate(most + 1)
+    with pytest.raises(HostError, match=rf"^/sparse is larger than {most >> 10} KiB"):
+        host.read("/sparse", most)
+    assert host.read_text("/sparse", most) == ""
+
+
+def test_the_limit_of_a_file_is_the_usual_one(tmp_path: Path) -> None:
+    with (tmp_path / "sparse").open("wb") as stream:
+        stream.truncate(_host_root.FILE_BYTES + 1)
+    with pytest.raises(HostError, match=r"^/sparse is larger than 16384 KiB"):
+        HostRoot(str(tmp_path), live=False).read("/sparse")
+
+
+@pytest.mark.parametrize("target", ["/proc/kmsg", "/sys/kernel/tracing/trace_pipe", "/../proc/kmsg"])
+def test_a_link_to_a_file_of_the_kernel_is_not_read(root: Path, host: HostRoot, target: str) -> None:
+    """Such a file is a regular one, and a read of it may wait for ever."""
+    kernel = root / target.replace("..", "").lstrip("/")
+    kernel.parent.mkdir(parents=True, exist_ok=True)
+    kernel.write_text("<6>message")
+    (root / "etc/docker/link.json").symlink_to(target)
+    with pytest.raises(HostError, match=r"^/etc/docker/link\.json leads to /(proc|sys)/\S+, a file of the kernel"):
+        host.read("/etc/docker/link.json")
+    assert host.read_text("/etc/docker/link.json") == ""
+    with pytest.raises(HostError, match=r"a file of the kernel"):
+        host.read("/proc/../" + target)
+    # Only what the code itself names is meant.
+    assert host.read_text(target.replace("/..", "")) == "<6>message"
+
+
+@needs_root
+def test_the_log_of_the_kernel_does_not_block(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("/proc/kmsg")
+    with within(5), pytest.raises(HostError, match="leads to /proc/kmsg, a file of the kernel"):
+        HostRoot().read(str(tmp_path / "link"))
+    with within(5):
+        HostRoot().read_text("/proc/kmsg", 10)
+
+
+@pytest.mark.parametrize("read", [HostRoot.read, HostRoot.read_text])
+def test_a_pipe_that_takes_the_place_of_a_file(
+    root: Path, host: HostRoot, monkeypatch: pytest.MonkeyPatch, read: t.Callable[[HostRoot, str], t.Any]
+) -> None:
+    """The file is replaced between stat(2) and open(2)."""
+    path = root / "etc/docker/daemon.json"
+    stat = os.stat
+
+    def replaced(name: t.Any, **options: t.Any) -> os.stat_result:
+        found = stat(name, **options)
+        if str(name) == str(path):
+            path.unlink()
+            os.mkfifo(path)
+        return found
+
+    monkeypatch.setattr(os, "stat", replaced)
+    with within(5):
+        if read is HostRoot.read_text:
+            assert host.read_text("/etc/docker/daemon.json") == ""
+        else:
+            with pytest.raises(HostError, match=r"daemon\.json is not a regular file"):
+                host.read("/etc/docker/daemon.json")
+
+
+def test_no_handle_stays_open(root: Path, host: HostRoot) -> None:
+    os.mkfifo(root / "etc/pipe")
+    before = len(os.listdir("/proc/self/fd"))
+    for path in ("/etc/pipe", "/etc", "/etc/docker/daemon.json", "/none"):
+        host.read_text(path)
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_walk_refuses_endless_directories(root: Path, host: HostRoot) -> None:
+    for number in range(_host_root.DROP_INS - 2):
+        (root / f"etc/docker/{number}").write_text("")
+    # With daemon.json and their directory.
+    assert len(host.walk("/etc")) == _host_root.DROP_INS - 1
+    (root / "etc/one").write_text("")
+    with pytest.raises(HostError, match=r"^/etc holds more than 100 files"):
+        host.walk("/etc")
+
+
+def test_walk_refuses_what_is_nested_deeply(root: Path, host: HostRoot) -> None:
+    (root / ("etc/" + "d/" * 110)).mkdir(parents=True)
+    with pytest.raises(HostError, match=r"^/etc holds more than 100 files"):
+        host.walk("/etc")

@@ -14,7 +14,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils import _owners_loo
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._containerd_files import ContainerdFiles
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import HostError, MissingPackageError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._findings_words import Described
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import FILE_BYTES, HostRoot
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._owners import owners_of
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import STATE_DIR, FileRecord, record_path
 from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.leftovers import (
@@ -303,10 +303,10 @@ def test_what_cannot_be_read_is_passed_over(tree: Tree, monkeypatch: pytest.Monk
     lay(tree, {MAIN: KUBESPRAY, HOOK: HOOK_FILE})
     read = HostRoot.read
 
-    def refuse(host: HostRoot, path: str) -> bytes | None:
+    def refuse(host: HostRoot, path: str, most: int = FILE_BYTES) -> bytes | None:
         if path == MAIN:
             raise HostError(f"{path} cannot be read: Permission denied. Run the task as root (become: true).")
-        return read(host, path)
+        return read(host, path, most)
 
     monkeypatch.setattr(HostRoot, "read", refuse)
     assert [one.id for one in found(tree)] == ["old-hook"]
