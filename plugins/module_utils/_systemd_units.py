@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import posixpath
 import re
-import shlex
 import types
 import typing as t
 
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import HostError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import DROP_INS, UNIT_BYTES
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd_specifiers import SYSTEM, Specifiers
 
 if t.TYPE_CHECKING:
@@ -28,6 +29,16 @@ UNIT_FOLDERS = (
 )
 
 _VARIABLE = re.compile(r"\$\$|\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+# Every variable that a word may name, and the characters that Linux takes for a command line (execve(2)).
+_REFERENCE = re.compile(r"\$\{?([A-Za-z_][A-Za-z0-9_]*)")
+_COMMAND_CHARACTERS = 2 << 20
+# The pieces of a line, and what a backslash escapes between double quotation marks.
+_PIECE = re.compile(
+    r"""(?P<blank>[ \t\r\n]+)|(?P<plain>[^ \t\r\n"'\\]+)|\\(?P<escaped>.)"""
+    r"""|"(?P<quoted>[^"\\]*(?:\\.[^"\\]*)*)"|'(?P<literal>[^']*)'""",
+    re.DOTALL,
+)
+_ESCAPED = re.compile(r"""\\(["\\])""")
 
 
 class Unit(t.NamedTuple):
@@ -67,37 +78,46 @@ class Unit(t.NamedTuple):
         return values
 
 
+# The settings that are lists: an empty assignment resets them, except those of the order (systemd.unit(5)).
+_LISTS = (
+    ("Service", "ExecStart"),
+    ("Service", "EnvironmentFile"),
+    ("Socket", "ListenStream"),
+    ("Install", "WantedBy"),
+    ("Install", "RequiredBy"),
+    ("Unit", "Before"),
+    ("Unit", "After"),
+)
+
+
 class _Settings:
     """The few settings of a unit that matter here, as they add up over its files."""
 
     def __init__(self) -> None:
-        self.exec_start: list[str] = []
-        self.listen: list[str] = []
         self.environment: dict[str, str] = {}
-        self.environment_files: list[str] = []
         self.slice = "system.slice"
-        self.install: dict[str, list[str]] = {"WantedBy": [], "RequiredBy": []}
-        self.order: dict[str, list[str]] = {"Before": [], "After": []}
+        self._lists: dict[tuple[str, str], list[str]] = {name: [] for name in _LISTS}
 
     def assign(self, section: str, key: str, value: str) -> None:
-        if section == "Service" and key == "ExecStart":
-            # An empty assignment resets, as for every list in systemd.
-            self.exec_start = [*self.exec_start, value] if value else []
-        elif section == "Socket" and key == "ListenStream":
-            self.listen = [*self.listen, value] if value else []
-        elif section == "Service" and key == "EnvironmentFile":
-            self.environment_files = [*self.environment_files, value] if value else []
+        values = self._lists.get((section, key))
+        if values is not None:
+            if value:
+                values.append(value)
+            elif section != "Unit":
+                values.clear()
         elif section == "Service" and key == "Slice" and value.endswith(".slice"):
             self.slice = value
-        elif section == "Install" and key in self.install:
-            self.install[key] = [*self.install[key], *value.split()] if value else []
-        elif section == "Unit" and key in self.order:
-            # The one list that an empty assignment does not reset (systemd.unit(5)).
-            self.order[key] += value.split()
         elif section == "Service" and key == "Environment":
             if not value:
                 self.environment = {}
             self.environment.update(_pair(word) for word in _words(value) if "=" in word)
+
+    def values(self, section: str, key: str) -> list[str]:
+        return self._lists[section, key]
+
+    def names(self, section: str, key: str) -> tuple[str, ...]:
+        """The names of units in a list."""
+        return tuple(name for value in self.values(section, key) for name in value.split())
 
 
 def unit_name(name: str) -> str:
@@ -119,6 +139,8 @@ def load_unit(
     Its arguments are those of ``program``, if one is named: a shell or another wrapper around it keeps them to itself.
     ``without`` is a drop-in that is left out, ``folders`` are where another systemd than the system's looks, and
     ``specifiers`` what stands for ``%h`` and the like there.
+
+    Raises HostError for a file above its limit or that is no regular file, and for too many drop-ins.
     """
     path = unit_file(host, name, folders)
     if path is None or is_masked(host, path):
@@ -126,25 +148,26 @@ def load_unit(
     drop_ins = [drop_in for drop_in in _drop_ins(host, name, folders) if drop_in != without]
     settings = _Settings()
     for source in [path, *drop_ins]:
-        for section, key, value in _assignments(host.read_text(source)):
+        for section, key, value in _assignments(_text(host, source)):
             settings.assign(section, key, value)
     specified = Specifiers(name, specifiers)
     environment = {key: specified.expand(value) for key, value in settings.environment.items()}
-    for file in settings.environment_files:
-        environment.update(_environment_file(host.read_text(specified.expand(file.lstrip("-")))))
-    arguments = _arguments(settings.exec_start[-1] if settings.exec_start else "", environment, specified)
+    for file in settings.values("Service", "EnvironmentFile"):
+        environment.update(_environment_file(_text(host, specified.expand(file.lstrip("-")))))
+    commands = settings.values("Service", "ExecStart")
+    arguments = _arguments(path, commands[-1] if commands else "", environment, specified)
     unit = Unit(
         name,
         path,
         tuple(drop_ins),
         tuple(arguments),
-        tuple(specified.expand(address) for address in settings.listen),
+        tuple(specified.expand(address) for address in settings.values("Socket", "ListenStream")),
         settings.slice,
         environment=environment,
-        wanted_by=tuple(settings.install["WantedBy"]),
-        required_by=tuple(settings.install["RequiredBy"]),
-        before=tuple(settings.order["Before"]),
-        after=tuple(settings.order["After"]),
+        wanted_by=settings.names("Install", "WantedBy"),
+        required_by=settings.names("Install", "RequiredBy"),
+        before=settings.names("Unit", "Before"),
+        after=settings.names("Unit", "After"),
     )
     if program and arguments and posixpath.basename(arguments[0]) != program:
         unit = unit._replace(arguments=(), wrapper=arguments[0])
@@ -158,7 +181,18 @@ def unit_file(host: HostRoot, name: str, folders: t.Sequence[str] = UNIT_FOLDERS
 
 def is_masked(host: HostRoot, path: str) -> bool:
     """A link to /dev/null or an empty file (systemd.unit(5)); an image may have no /dev."""
-    return not host.exists(path) or host.resolve(path) == "/dev/null" or not host.read_text(path)
+    return not host.exists(path) or host.resolve(path) == "/dev/null" or not _text(host, path)
+
+
+def _text(host: HostRoot, path: str) -> str:
+    """The text of a unit or environment file, empty where there is none or this user may not read it."""
+    try:
+        content = host.read(path, UNIT_BYTES)
+    except HostError as error:
+        if isinstance(error.__cause__, PermissionError):
+            return ""
+        raise
+    return (content or b"").decode("utf-8", "replace")
 
 
 def _drop_ins(host: HostRoot, name: str, folders: t.Sequence[str]) -> list[str]:
@@ -168,6 +202,8 @@ def _drop_ins(host: HostRoot, name: str, folders: t.Sequence[str]) -> list[str]:
         for entry in host.readable_entries(folder):
             if entry.endswith(".conf"):
                 found.setdefault(entry, f"{folder}/{entry}")
+    if len(found) > DROP_INS:
+        raise HostError(f"The unit {name} has more than {DROP_INS} drop-ins. Remove those that are not needed.")
     return [found[entry] for entry in sorted(found)]
 
 
@@ -187,19 +223,20 @@ def _environment_file(text: str) -> dict[str, str]:
 
 def _lines(text: str) -> t.Iterator[str]:
     """The lines that say something, continued ones joined; comments may stand between the parts of one."""
-    pending = ""
+    pending: list[str] = []
     for line in text.splitlines():
         if line.strip()[:1] in ("#", ";"):
             continue
         if line.endswith("\\"):
-            pending += line[:-1] + " "
+            pending.append(line[:-1])
             continue
-        whole = (pending + line).strip()
-        pending = ""
+        whole = " ".join([*pending, line]).strip()
+        pending = []
         if whole:
             yield whole
-    if pending.strip():
-        yield pending.strip()
+    whole = " ".join(pending).strip()
+    if whole:
+        yield whole
 
 
 def _pair(assignment: str) -> tuple[str, str]:
@@ -208,13 +245,27 @@ def _pair(assignment: str) -> tuple[str, str]:
 
 
 def _words(text: str) -> list[str]:
-    try:
-        return shlex.split(text)
-    except ValueError:
-        return text.split()
+    """The words of a line, as shlex.split() gives them; its time is quadratic in the length of a word."""
+    words: list[list[str]] = []
+    here, between = 0, True
+    while here < len(text):
+        piece = _PIECE.match(text, here)
+        if piece is None:
+            # A quotation mark without its partner, or a backslash at the end.
+            return text.split()
+        here = piece.end()
+        if piece.lastgroup == "blank":
+            between = True
+            continue
+        if between:
+            words.append([])
+        between = False
+        found = piece.group(piece.lastgroup or 0)
+        words[-1].append(_ESCAPED.sub(r"\1", found) if piece.lastgroup == "quoted" else found)
+    return ["".join(pieces) for pieces in words]
 
 
-def _arguments(command: str, environment: t.Mapping[str, str], specifiers: Specifiers) -> list[str]:
+def _arguments(path: str, command: str, environment: t.Mapping[str, str], specifiers: Specifiers) -> list[str]:
     """The words of an ExecStart, program first; for its prefixes see systemd.service(5)."""
     bare = command.lstrip("@-:+!|")
     prefixes = command[: len(command) - len(bare)]
@@ -223,7 +274,11 @@ def _arguments(command: str, environment: t.Mapping[str, str], specifiers: Speci
     if "@" in prefixes:
         # The second word is only the name under which the program runs.
         del words[1:2]
-    return words if ":" in prefixes else [word for given in words for word in _expand(given, environment)]
+    if ":" in prefixes:
+        return words
+    if sum(len(environment.get(name, "")) for word in words for name in _REFERENCE.findall(word)) > _COMMAND_CHARACTERS:
+        raise HostError(f"{path}: the variables in ExecStart make its command line too long. Correct the unit.")
+    return [word for given in words for word in _expand(given, environment)]
 
 
 def _expand(word: str, environment: t.Mapping[str, str]) -> t.Iterator[str]:

@@ -2,13 +2,20 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-# Ends what would hang: a test of it fails instead of blocking the whole run.  No test measures a time with it.
+# Runs code under test with a time limit, so that a test fails instead of blocking the whole run (no test measures a
+# time with it), or in another root directory.
 
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import typing as t
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import HostError
+
+if t.TYPE_CHECKING:
+    from pathlib import Path
 
 
 class HungError(BaseException):
@@ -29,3 +36,27 @@ def within(seconds: float) -> t.Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+
+
+def chrooted(root: Path, work: t.Callable[[], str], uid: int = 0) -> str:
+    """What ``work`` returns, or its HostError says, in a process that has ``root`` for its root."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.chroot(root)
+            os.chdir("/")
+            if uid:
+                os.setgroups([])
+                os.setgid(uid)
+                os.setuid(uid)
+            os.write(writer, work().encode())
+        except HostError as error:
+            os.write(writer, str(error).encode())
+        finally:
+            os._exit(0)
+    os.close(writer)
+    with open(reader, encoding="utf-8") as stream:
+        answer = stream.read()
+    os.waitpid(child, 0)
+    return answer

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from ansible_collections.gpufleet.nvidia.plugins.module_utils import _host_root
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, HostError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import SERVICE_PATH, HostRoot
-from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.guards import within
+from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.guards import chrooted, within
 from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.racing_links import (
     CHANGES,
     MESSAGE,
@@ -25,30 +25,6 @@ from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.racing_
 )
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
-
-
-def _chrooted(root: Path, work: t.Callable[[], str], uid: int = 0) -> str:
-    """What ``work`` returns, or its HostError says, in a process that has ``root`` for its root."""
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            os.chroot(root)
-            os.chdir("/")
-            if uid:
-                os.setgroups([])
-                os.setgid(uid)
-                os.setuid(uid)
-            os.write(writer, work().encode())
-        except HostError as error:
-            os.write(writer, str(error).encode())
-        finally:
-            os._exit(0)
-    os.close(writer)
-    with open(reader, encoding="utf-8") as stream:
-        answer = stream.read()
-    os.waitpid(child, 0)
-    return answer
 
 
 @pytest.fixture
@@ -246,7 +222,7 @@ def _kernel_in(root: Path, path: str) -> str:
         except OSError as error:
             return errno.errorcode[error.errno or 0]
 
-    return _chrooted(root, ask)
+    return chrooted(root, ask)
 
 
 # -- the running system --------------------------------------------------------------------------------------------
@@ -315,10 +291,10 @@ def test_read_below_a_file(host: HostRoot) -> None:
 def test_read_without_permission(root: Path) -> None:
     (root / "etc/docker/daemon.json").chmod(0o600)
     path = "/etc/docker/daemon.json"
-    said = _chrooted(root, lambda: str(HostRoot().read(path)), uid=65534)
+    said = chrooted(root, lambda: str(HostRoot().read(path)), uid=65534)
     assert said == f"{path} cannot be read: Permission denied. Run the task as root (become: true)."
-    assert _chrooted(root, lambda: HostRoot().read_text(path) + "-", uid=65534) == "-"
-    assert _chrooted(root, lambda: str(HostRoot().read(path))) == "b'{}'"
+    assert chrooted(root, lambda: HostRoot().read_text(path) + "-", uid=65534) == "-"
+    assert chrooted(root, lambda: str(HostRoot().read(path))) == "b'{}'"
 
 
 # -- programs ------------------------------------------------------------------------------------------------------

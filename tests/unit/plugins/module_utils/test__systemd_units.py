@@ -4,12 +4,19 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 import typing as t
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
+from ansible_collections.gpufleet.nvidia.plugins.module_utils import _systemd_units
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import HostError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import DROP_INS, UNIT_BYTES, HostRoot
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd_units import UNIT_FOLDERS, Unit, load_unit
+from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.guards import chrooted, within
 
 if t.TYPE_CHECKING:
     from pathlib import Path
@@ -368,3 +375,89 @@ def test_flags_are_only_those_of_the_program(
     assert whole is not None
     assert whole.wrapper == ""
     assert bool(whole.arguments) is bool(command)
+
+
+# -- limits --------------------------------------------------------------------------------------------------------
+
+
+@given(st.text(alphabet="ab \t\n\r\\\"'$=", max_size=30))
+def test_words_are_those_of_the_shell(text: str) -> None:
+    try:
+        expected = shlex.split(text)
+    except ValueError:
+        expected = text.split()
+    assert _systemd_units._words(text) == expected
+
+
+@pytest.mark.parametrize("drop_in", [False, True])
+def test_a_file_of_a_unit_that_is_too_large(tmp_path: Path, drop_in: bool) -> None:
+    path = f"/etc/systemd/system/{NAME}.d/a.conf" if drop_in else f"{VENDOR}/{NAME}"
+    host = _host(tmp_path, {f"{VENDOR}/{NAME}": "[Service]\nExecStart=/bin/d\n"})
+    (tmp_path / path[1:]).parent.mkdir(parents=True, exist_ok=True)
+    with (tmp_path / path[1:]).open("wb") as stream:
+        stream.truncate(UNIT_BYTES + 1)
+    with pytest.raises(HostError, match=rf"^{path} is larger than 256 KiB"):
+        load_unit(host, NAME)
+
+
+def test_a_unit_with_too_many_drop_ins(tmp_path: Path) -> None:
+    drop_ins = {f"/etc/systemd/system/{NAME}.d/{number}.conf": "" for number in range(DROP_INS)}
+    host = _host(tmp_path, {f"{VENDOR}/{NAME}": "[Service]\nExecStart=/bin/d\n", **drop_ins})
+    unit = load_unit(host, NAME)
+    assert unit is not None
+    assert len(unit.drop_ins) == DROP_INS
+    (tmp_path / f"etc/systemd/system/{NAME}.d/z.conf").write_text("")
+    with pytest.raises(HostError, match=rf"^The unit {NAME} has more than 100 drop-ins"):
+        load_unit(host, NAME)
+
+
+@pytest.mark.parametrize("target", ["/proc/kmsg", "/etc/pipe", "/etc"])
+def test_an_environment_file_that_is_no_file_of_settings(tmp_path: Path, target: str) -> None:
+    files = {f"{VENDOR}/{NAME}": f"[Service]\nEnvironmentFile=-{target}\nExecStart=/bin/d\n", "/proc/kmsg": "A=1"}
+    host = _host(tmp_path, files)
+    (tmp_path / "etc").mkdir(exist_ok=True)
+    os.mkfifo(tmp_path / "etc/pipe")
+    with within(5), pytest.raises(HostError, match=rf"^{target} (is not a regular file|leads to)"):
+        load_unit(host, NAME)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_a_unit_that_this_user_may_not_read_is_empty(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    host = _host(tmp_path, {f"{VENDOR}/{NAME}": "[Service]\nExecStart=/bin/d\n"})
+    (tmp_path / VENDOR[1:] / NAME).chmod(0)
+
+    def work() -> str:
+        return str(load_unit(HostRoot(), NAME))
+
+    assert chrooted(tmp_path, work, uid=65534) == "None"
+    assert host.read(f"{VENDOR}/{NAME}")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "ExecStart=a\n",
+        "WantedBy=a\n[Service]\n",
+        "Environment=A=b\n",
+        "a\\\n",
+        "ExecStart=" + "a" * 200_000 + "\n",
+        "Environment=" + "\\a" * 100_000 + "\n",
+        'ExecStart="' + '\\"' * 100_000 + '"\n',
+    ],
+    ids=["commands", "names", "variables", "continued", "a long word", "backslashes", "quoted"],
+)
+def test_the_largest_unit_is_read_in_linear_time(tmp_path: Path, line: str) -> None:
+    """Its drop-ins add up to 5 MiB, for which a reader whose time is quadratic needs minutes."""
+    text = "[Service]\n" + line * ((UNIT_BYTES - 10) // len(line))
+    files = {f"/etc/systemd/system/{NAME}.d/{number}.conf": text for number in range(20)}
+    host = _host(tmp_path, {f"{VENDOR}/{NAME}": "[Service]\n", **files})
+    with within(60):
+        assert load_unit(host, NAME) is not None
+
+
+@pytest.mark.parametrize("reference", ["$A ", "${A}"])
+def test_variables_that_multiply(tmp_path: Path, reference: str) -> None:
+    service = f"Environment='A={'a ' * 50_000}'\nExecStart=/bin/d " + reference * 40_000
+    with within(30), pytest.raises(HostError, match=r"ExecStart make its command line too long"):
+        _command(tmp_path, service, {})
