@@ -14,6 +14,7 @@ import os
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import HostError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._json_data import load
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
@@ -33,8 +34,8 @@ class Memory(t.NamedTuple):
 
 def recalled(host: HostRoot) -> Memory:
     """What is remembered, be it nothing."""
-    with contextlib.suppress(HostError, AttributeError, RecursionError, TypeError, ValueError):
-        fields = json.loads(host.read(PLACE) or b"{}") if host.live else {}
+    with contextlib.suppress(HostError, AttributeError, TypeError, ValueError):
+        fields = load(host.read(PLACE) or b"{}") if host.live else {}
         return Memory(dict(fields.get("programs", {})), dict(fields.get("documents", {})))
     return Memory({}, {})
 

@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import json
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_refresh_units import (
@@ -15,6 +14,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_refresh_units
     toolkit_refresh,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._json_data import load
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemctl import Systemctl
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd_units import is_masked, unit_file
 
@@ -72,14 +72,14 @@ def _ours(host: HostRoot, problems: list[str]) -> dict[str, t.Any] | None:
 
 def _our_output(host: HostRoot, problems: list[str]) -> str | None:
     try:
-        options = json.loads(host.read(OPTIONS_FILE) or b"")["options"]
+        options = load(host.read(OPTIONS_FILE) or b"")["options"]
         request = options.get("request", {})
         kind = f"{request.get('vendor', 'nvidia.com')}-{request.get('class_', 'gpu')}"
         name = "nvidia" if kind == "nvidia.com-gpu" else kind
         return str(options.get("path") or USUAL_OUTPUT.format(name, options.get("format") or "yaml"))
     except GpufleetError as error:
         problems.append(str(error))
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+    except (ValueError, LookupError, TypeError, AttributeError):
         problems.append(f"{OPTIONS_FILE} cannot be read. Run nvidia_cdi_refresh again, which writes this file.")
     return None
 

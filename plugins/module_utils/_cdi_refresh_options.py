@@ -13,6 +13,7 @@ import typing as t
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_parameters import CdiOptions
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_request import Request
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import ConfigurationError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._json_data import load
 
 OPTIONS_FILE = "/etc/gpufleet-nvidia/cdi.json"
 _SCHEMA = 1
@@ -38,7 +39,7 @@ def options_from_json(path: str, content: bytes) -> CdiOptions:
     that nobody heeds would make another specification than the task had asked for.
     """
     try:
-        data = json.loads(content.decode("utf-8"))
+        data = load(content)
     except ValueError as error:
         line, column = (error.lineno, error.colno) if isinstance(error, json.JSONDecodeError) else (None, None)
         raise ConfigurationError(path, "this is not JSON", _ADVICE, line, column) from error

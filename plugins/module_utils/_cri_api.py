@@ -6,10 +6,10 @@
 
 from __future__ import annotations
 
-import json
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._grpc import call, fields
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._json_data import load
 
 # runtime.v1 of k8s.io/cri-api (api.proto).
 _SERVICE = "/runtime.v1.RuntimeService/"
@@ -40,7 +40,7 @@ def status(socket_path: str) -> CriStatus | None:
     """
     try:
         return _status(call(socket_path, _SERVICE + "Status", _VERBOSE))
-    except (OSError, ValueError, RecursionError):
+    except (OSError, ValueError):
         return None
 
 
@@ -60,7 +60,7 @@ def _status(answer: bytes) -> CriStatus | None:
         return None
     entries = (dict(fields(content)) for number, content in told if number == _INFO)
     information = {entry.get(_KEY, b""): entry.get(_VALUE, b"") for entry in entries}
-    config = json.loads(information.get(b"config", b"{}").decode("utf-8"))
+    config = load(information.get(b"config", b"{}"))
     # An empty name is not sent at all.
     names = (dict(fields(content)).get(_NAME, b"") for number, content in told if number == _HANDLERS)
     handlers = tuple(name.decode("utf-8") for name in names)

@@ -10,6 +10,8 @@ import json
 import socket
 import typing as t
 
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._json_data import get, load
+
 # Seconds for each answer.  A busy daemon answers late, but a hung one must not hold up a whole fleet.
 TIMEOUT = 10.0
 
@@ -30,19 +32,18 @@ class Answer(t.NamedTuple):
 
     def value(self) -> t.Any:
         """The body as JSON, raises ValueError where it is none."""
-        return json.loads(self.body.decode("utf-8"))
+        return load(self.body)
 
     def words(self) -> str:
         """What the daemon says of a request that it refuses."""
         try:
-            found = self.value()
+            message = get(self.value(), "message", "")
         except ValueError:
-            found = None
-        message = found.get("message") if isinstance(found, dict) else None
-        return str(message or self.body.decode("utf-8", "replace")).strip() or f"status {self.status}"
+            message = ""
+        return (message or self.body.decode("utf-8", "replace")).strip() or f"status {self.status}"
 
 
-def get(socket_path: str, request: str) -> t.Any:
+def ask_json(socket_path: str, request: str) -> t.Any:
     """The decoded JSON answer to ``GET request``, None where nobody answers it properly.
 
     The caller makes sure that a daemon runs: under socket activation the mere connection would start one.
@@ -50,7 +51,7 @@ def get(socket_path: str, request: str) -> t.Any:
     try:
         answer = ask(socket_path, "GET", request)
         return answer.value() if answer.status == 200 else None
-    except (OSError, ValueError, RecursionError):
+    except (OSError, ValueError):
         return None
 
 

@@ -23,6 +23,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._containers import
     shortened,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._docker_api import Answer, ask
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._json_data import check, field
 
 # Lines of a container's output that are asked for.
 _LINES = 100
@@ -80,8 +81,11 @@ class DockerContainers:
         answer = self._ask("GET", f"/containers/{name}/json")
         if answer.status == 404:
             raise NotRunError("Somebody removed it while it ran", "Run this again when nothing prunes containers.")
-        state = _json(answer).get("State", {})
-        return int(state.get("ExitCode", 0)) if state.get("Status") in ("exited", "dead") else None
+        try:
+            state = field(answer.value(), "State", dict)
+            return field(state, "ExitCode", int) if field(state, "Status", str) in ("exited", "dead") else None
+        except ValueError as error:
+            raise NotRunError(f"docker does not report the container's state: {error}") from error
 
     def _output(self, name: str) -> str:
         """What the container has said; a container that was never started has said nothing."""
@@ -96,12 +100,12 @@ class DockerContainers:
         try:
             answer = self._ask("GET", f"/containers/json?all=1&filters={quote(json.dumps({'label': [LABEL]}))}")
             found = [] if answer.refused else answer.value()
-            for container in found:
-                gone = self._ask("DELETE", f"/containers/{container['Id']}?force=1&v=1")
+            for identity in [field(container, "Id", str) for container in check(found, list)]:
+                gone = self._ask("DELETE", f"/containers/{quote(identity, safe='')}?force=1&v=1")
                 # Somebody else may have been faster, or be at it.
                 if gone.refused and gone.status not in (404, 409):
-                    return f"The container {container['Id'][:12]} cannot be removed: {gone.words()}"
-        except (NotRunError, ValueError, KeyError, TypeError) as error:
+                    return f"The container {identity[:12]} cannot be removed: {gone.words()}"
+        except (NotRunError, ValueError) as error:
             reason = error.problem if isinstance(error, NotRunError) else "docker does not list its containers properly"
             return f"The container may still be there: {reason}"
         return "" if not answer.refused else f"The container may still be there: {answer.words()}"
@@ -132,14 +136,6 @@ def _body(order: Order) -> dict[str, t.Any]:
             "LogConfig": {"Type": "json-file", "Config": {"max-size": "1m"}},
         },
     }
-
-
-def _json(answer: Answer) -> dict[str, t.Any]:
-    try:
-        found = answer.value()
-    except ValueError:
-        found = None
-    return found if isinstance(found, dict) else {}
 
 
 def _plain(stream: bytes) -> str:

@@ -6,11 +6,10 @@
 
 from __future__ import annotations
 
-import json
 import posixpath
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._docker_api import get
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._docker_api import ask_json
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._docker_plan import (
     BUILTIN_DEFAULT,
     DockerPlanner,
@@ -27,6 +26,8 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import (
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import HostError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._flavors import SYSTEM
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import JSON_BYTES, UNIT_BYTES
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._json_data import get, load
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._json_document import JsonDocument
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._processes import process_of
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd_units import load_unit, unit_name
@@ -114,14 +115,14 @@ class Docker:
         pid = process_of(host, unit, PROGRAM)
         if pid is not None:
             return pid
-        text = host.read_text(pid_files[-1] if pid_files else self.pid_file).strip()
+        text = host.read_text(pid_files[-1] if pid_files else self.pid_file, UNIT_BYTES).strip()
         if text.isascii() and text.isdigit() and host.read_text(f"/proc/{text}/comm").strip() == PROGRAM:
             return int(text)
         return None
 
     def _ask(self, host: HostRoot, installation: Installation, request: str) -> t.Any:
         """What the daemon answers, None where it does not."""
-        return get(host.outer(installation.socket), request)
+        return ask_json(host.outer(installation.socket), request)
 
     def live(self, host: HostRoot, installation: Installation) -> LiveState | None:
         # Without a process nobody may be asked: socket activation would start the daemon.
@@ -130,19 +131,18 @@ class Docker:
         info = self._ask(host, installation, "/info")
         if not isinstance(info, dict):
             return None
-        runtimes = info.get("Runtimes")
         directories = info.get("CDISpecDirs")
         return LiveState(
-            version=str(info.get("ServerVersion", "")),
+            version=get(info, "ServerVersion", ""),
             runtimes={
-                name: str(entry.get("path", ""))
-                for name, entry in (runtimes if isinstance(runtimes, dict) else {}).items()
+                name: get(entry, "path", "")
+                for name, entry in get(info, "Runtimes", {}).items()
                 if isinstance(entry, dict)
             },
-            default_runtime=str(info.get("DefaultRuntime", "")),
+            default_runtime=get(info, "DefaultRuntime", ""),
             cdi=None if "CDISpecDirs" not in info else bool(directories),
             live_restore=bool(info.get("LiveRestoreEnabled")),
-            running_containers=_number(info.get("ContainersRunning")),
+            running_containers=get(info, "ContainersRunning", 0),
         )
 
     def ailment(
@@ -221,22 +221,17 @@ class Docker:
         return "unknown flag: --validate" in output
 
 
-def _number(value: t.Any) -> int:
-    """A count, whatever the daemon of a user says."""
-    return value if isinstance(value, int) and not isinstance(value, bool) else 0
-
-
 def _name_of(container: t.Mapping[str, t.Any]) -> str:
     """Its name as people know it: the API puts a slash before it."""
-    names = [str(name) for name in container.get("Names") or [container.get("Id", "")[:12]]]
-    return names[0].lstrip("/")
+    names = [name for name in get(container, "Names", []) if isinstance(name, str)]
+    return (names or [get(container, "Id", "")[:12]])[0].lstrip("/")
 
 
 def settings_in(host: HostRoot, path: str) -> dict[str, t.Any]:
     """The file as a dictionary, empty where it cannot be read: plans complain of that, and better."""
     try:
-        found = json.loads((host.read(path) or b"{}").decode("utf-8-sig"))
-    except (HostError, ValueError, RecursionError):
+        found = load(host.read(path, JSON_BYTES) or b"{}")
+    except (HostError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
 

@@ -12,6 +12,7 @@ import json
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import ConfigurationError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import JSON_BYTES
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._json_parser import (
     JsonSyntaxError,
     Member,
@@ -61,8 +62,12 @@ class JsonDocument:
     def from_bytes(cls, path: str, content: bytes) -> JsonDocument:
         """Parse ``content``; empty or blank is an empty configuration.
 
-        Raises ConfigurationError with line and column for what is not JSON in UTF-8 with an object at the top.
+        Raises ConfigurationError with line and column for what is not JSON in UTF-8 with an object at the top, and for
+        more than JSON_BYTES.
         """
+        if len(content) > JSON_BYTES:
+            limit = f"the file is larger than {JSON_BYTES >> 20} MiB, the limit for JSON"
+            raise ConfigurationError(path, limit, "Remove what is not needed.")
         if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
             raise ConfigurationError(path, "the file is in UTF-16", "Save it as UTF-8.")
         bom = content.startswith(codecs.BOM_UTF8)

@@ -13,7 +13,6 @@ import typing as t
 
 _WHITESPACE = re.compile(r"[ \t\r\n]*")
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
-_STRING = re.compile(r'"(?:[^"\\\x00-\x1f]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*"')
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _LITERALS: tuple[tuple[str, t.Any], ...] = (("true", True), ("false", False), ("null", None))
 
@@ -97,10 +96,11 @@ class _Parser:
         raise JsonSyntaxError(offset, self.unexpected(offset, "a value"))
 
     def string(self, offset: int) -> Node:
-        match = _STRING.match(self.text, offset)
-        if not match:
-            raise JsonSyntaxError(offset, "a string that does not end on its line or has an invalid escape")
-        return Node(offset, match.end(), json.loads(match.group()))
+        try:
+            value, end = json.decoder.scanstring(self.text, offset + 1, True)  # noqa: FBT003
+        except ValueError as error:
+            raise JsonSyntaxError(offset, "a string that does not end on its line or has an invalid escape") from error
+        return Node(offset, end, value)
 
     def object(self, start: int, depth: int) -> Node:
         members: list[Member] = []

@@ -14,6 +14,7 @@ import posixpath
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import HostError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._json_data import check, content_of, field, load
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import STATE_DIR, restart_note
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._rollback import Former
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._writing import (
@@ -50,9 +51,9 @@ class Note(t.NamedTuple):
         One that cannot be read is as good as one that names no files.
         """
         try:
-            entries = json.loads((self.host.read(self.path) or b"[]").decode("utf-8"))
+            entries = check(load(self.host.read(self.path) or b"[]"), list)
             return tuple(_decoded(entry) for entry in entries)
-        except (ValueError, LookupError, TypeError, AttributeError, HostError):
+        except (ValueError, HostError):
             return ()
 
     def write(self, formers: t.Iterable[Former]) -> None:
@@ -73,13 +74,9 @@ def _text(content: bytes | None) -> str | None:
     return None if content is None else base64.b64encode(content).decode("ascii")
 
 
-def _bytes(text: str | None) -> bytes | None:
-    return None if text is None else base64.b64decode(text, validate=True)
-
-
-def _decoded(entry: t.Mapping[str, t.Any]) -> Former:
-    """Raises ValueError, LookupError or TypeError for anything but what write() has written."""
-    path, written = entry["path"], entry["written"]
-    if not isinstance(path, str) or not path.startswith("/") or not isinstance(written, (str, type(None))):
+def _decoded(entry: t.Any) -> Former:
+    """Raises ValueError for anything but what write() has written."""
+    path, written = field(entry, "path", str), entry.get("written")
+    if not path.startswith("/") or not isinstance(written, (str, type(None))):
         raise ValueError("this is no former file")
-    return Former(path, _bytes(entry["content"]), _bytes(entry["record"]), written)
+    return Former(path, content_of(entry, "content"), content_of(entry, "record"), written)

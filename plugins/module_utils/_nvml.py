@@ -20,6 +20,7 @@ import time
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, HostError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._json_data import load
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._read_only_devices import hold_devices
 
 if t.TYPE_CHECKING:
@@ -124,7 +125,7 @@ def ask(library: str, skipped: t.Collection[str] = (), absent: t.Sequence[str] |
 
 
 def _decoded(text: bytes, library: str) -> NvmlAnswer:
-    answer = json.loads(text.decode())
+    answer = load(text)
     if "unusable" in answer:
         raise UnusableNvmlError(f"{library} cannot be used: {answer['unusable']}.")
     if "error" in answer:

@@ -19,6 +19,7 @@ import typing as t
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import PlannedFile
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import HostError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import SERVICE_PATH
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._json_data import load
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import Files
@@ -52,8 +53,8 @@ def hook_text(directory: str) -> bytes:
 def read_hook(content: bytes) -> t.Any:
     """What a hook's file says, None where it is no JSON."""
     try:
-        return json.loads(content)
-    except (ValueError, RecursionError):
+        return load(content)
+    except ValueError:
         return None
 
 

@@ -15,6 +15,15 @@ import re
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import HostError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._json_data import (
+    MOST_ID,
+    check,
+    content_of,
+    field,
+    load,
+    number,
+    strings,
+)
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
@@ -26,7 +35,9 @@ BACKUP_DIR = "/var/lib/gpufleet-nvidia/backups"
 _SCHEMA = 1
 _SNAPS = "/var/snap/"
 _SNAP_REVISION = re.compile(r"\A(/var/snap/[^/]+)/x?[0-9]+/")
-_Kind = t.TypeVar("_Kind")
+_DIGEST = re.compile(r"\A(?:absent|[0-9a-f]{64})\Z")
+_MOST_MODE = 0o7777
+_CHECKSUM = "checksum"
 
 
 class FileRecord(t.NamedTuple):
@@ -91,42 +102,59 @@ class FileRecord(t.NamedTuple):
             "created": self.created,
             "keys": [{"path": list(path), "value": value} for path, value in (self.keys or {}).items()],
         }
-        return (json.dumps(fields, indent=2, default=str) + "\n").encode("utf-8")
+        # As it is read: of a time, for one, its text.
+        fields = load(json.dumps(fields, default=str))
+        return (json.dumps({**fields, _CHECKSUM: _checksum(fields)}, indent=2) + "\n").encode("utf-8")
 
     @classmethod
     def from_bytes(cls, path: str, content: bytes) -> FileRecord:
         """Raises HostError for a record that another version wrote or that was damaged."""
         try:
-            fields = json.loads(content.decode("utf-8"))
-            if fields["schema"] != _SCHEMA:
+            fields = check(load(content), dict)
+            if fields.get("schema", _SCHEMA) != _SCHEMA:
                 raise HostError(f"{path} was written by another version of this collection. Use that version.")
-            original = fields["original"]
-            return cls(
-                engine=_of_type(str, fields["engine"]),
-                path=_of_type(str, fields["path"]),
-                original=None if original is None else base64.b64decode(original, validate=True),
-                uid=_of_type(int, fields["uid"]),
-                gid=_of_type(int, fields["gid"]),
-                mode=int(_of_type(str, fields["mode"]), 8),
-                created_directories=tuple(_of_type(list, fields["created_directories"])),
-                written=tuple(_of_type(str, word) for word in _of_type(list, fields["written"])),
-                exact=_of_type(bool, fields["exact"]),
-                created=_of_type(bool, fields["created"]),
-                main=_of_type(str, fields["main"]),
-                keys={tuple(_of_type(list, key["path"])): key["value"] for key in _of_type(list, fields["keys"])},
-            )
-        except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
+            return _checked(fields)
+        except ValueError as error:
             raise HostError(
                 f"{path} is damaged: it is not a record of this collection. Restore it from a backup, or move it"
                 " away; removal then takes out the NVIDIA entries only."
             ) from error
 
 
-def _of_type(kind: type[_Kind], value: t.Any) -> _Kind:
-    # For isinstance true is an integer.
-    if not isinstance(value, kind) or isinstance(value, bool) is not (kind is bool):
-        raise TypeError(kind.__name__)
-    return value
+def _checked(fields: t.Any) -> FileRecord:
+    """The record in ``fields``.  Raises ValueError where one is missing or cannot be of a record."""
+    # Records of earlier versions have no checksum.
+    if fields.pop(_CHECKSUM, None) not in (None, _checksum(fields)) or "schema" not in fields:
+        raise ValueError("it was changed")
+    keys = {strings(key, "path"): key.get("value", ValueError) for key in field(fields, "keys", list)}
+    record = FileRecord(
+        engine=field(fields, "engine", str),
+        path=field(fields, "path", str),
+        original=content_of(fields, "original"),
+        uid=number(field(fields, "uid", int), MOST_ID),
+        gid=number(field(fields, "gid", int), MOST_ID),
+        mode=int(field(fields, "mode", str), 8),
+        created_directories=strings(fields, "created_directories"),
+        written=strings(fields, "written"),
+        exact=field(fields, "exact", bool),
+        created=field(fields, "created", bool),
+        main=field(fields, "main", str),
+        keys=keys,
+    )
+    paths = [record.path, *record.created_directories, *([record.main] if record.main else [])]
+    if not all(_is_normal(path) for path in paths) or not 0 <= record.mode <= _MOST_MODE:
+        raise ValueError("a path or the mode cannot be one")
+    if ValueError in keys.values() or not all(map(_DIGEST.match, record.written)):
+        raise ValueError("a value or a digest is missing")
+    return record
+
+
+def _is_normal(path: str) -> bool:
+    return path.startswith("/") and posixpath.normpath(path) == path and "\0" not in path
+
+
+def _checksum(fields: t.Mapping[str, t.Any]) -> str:
+    return digest(json.dumps(fields, sort_keys=True).encode("ascii"))
 
 
 def digest(content: bytes | None) -> str:

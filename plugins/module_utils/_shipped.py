@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import base64
 import importlib
-import json
 import sys
 import typing as t
 import zlib
@@ -17,6 +16,8 @@ from importlib.machinery import ModuleSpec, SourceFileLoader
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import parse_version
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, MissingPackageError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._json_data import check
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._json_data import load as load_json
 
 if t.TYPE_CHECKING:
     import types
@@ -111,7 +112,7 @@ def _import(name: str) -> types.ModuleType | None:
 
 def _open(name: str) -> dict[str, t.Any]:
     try:
-        return dict(json.loads(zlib.decompress(base64.b64decode(_offered[name]))))
+        return check(load_json(zlib.decompress(base64.b64decode(_offered[name]))), dict)
     except (TypeError, ValueError, zlib.error) as error:
         raise GpufleetError(
             f"The option shipped_{name} does not hold what the controller sends. Leave it out of the task: the"

@@ -15,6 +15,7 @@ import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils import _tomlkit
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import ConfigurationError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import TOML_BYTES
 
 if t.TYPE_CHECKING:
     KeyPath = t.Tuple[str, ...]
@@ -50,11 +51,20 @@ _CORRECT_FOR_TOMLKIT = (
     "Correct the file; nothing was changed. If its program takes it as it is, put each table before the tables in it,"
     " or let Ansible use Python 3.11 or newer on this host."
 )
+# A key may begin at the start of a line, or in an inline table.
+_KEY = r"""(?:[A-Za-z0-9_-]+|"[^"\\\n]*(?:\\.[^"\\\n]*)*"|'[^'\n]*')[ \t]*"""
+_DEEP_KEY = re.compile(rf"(?:^|[\[{{,])[ \t]*(?:{_KEY}\.[ \t]*){{{MAX_DEPTH}}}", re.MULTILINE)
 _PLACE = re.compile(r"line (\d+),? col(?:umn)? (\d+)")
 
 
 def decode(path: str, content: bytes) -> tuple[str, bool]:
-    """The text of a file and whether a byte order mark stands before it; raises ConfigurationError if not UTF-8."""
+    """The text of a file and whether a byte order mark stands before it.
+
+    Raises ConfigurationError if it is not UTF-8, or larger than TOML_BYTES.
+    """
+    if len(content) > TOML_BYTES:
+        limit = f"the file is larger than {TOML_BYTES >> 20} MiB, the limit for TOML"
+        raise ConfigurationError(path, limit, "Remove what is not needed.")
     if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         raise ConfigurationError(path, "the file is in UTF-16", "Save it as UTF-8.")
     bom = content.startswith(codecs.BOM_UTF8)
@@ -77,6 +87,9 @@ def position(text: str, offset: int) -> tuple[int, int]:
 @functools.lru_cache(maxsize=16)
 def parse(path: str, text: str) -> dict[str, t.Any]:
     """The data of ``text``, not to be changed; raises ConfigurationError with the place for what is not TOML."""
+    # Both parsers need quadratic memory for such a key.
+    if _DEEP_KEY.search(text):
+        raise ConfigurationError(path, _TOO_DEEP, _CORRECT)
     try:
         tomllib: t.Any = importlib.import_module("tomllib")
     except ImportError:
@@ -204,9 +217,10 @@ class Entry(t.NamedTuple):
         return self.path[: len(path)] == path
 
 
-_SPACE = re.compile(r"(?:[ \t\r\n]|#[^\n]*)*")
-_NAME = re.compile(r"""[ \t]*([A-Za-z0-9_-]+|"(?:[^"\\\n]|\\.)*"|'[^'\n]*')[ \t]*""")
-_STRING = re.compile(r'''"""(?:\\.|[^\\])*?"{3,5}|\'\'\'.*?'{3,5}|"(?:[^"\\\n]|\\.)*"|'[^'\n]*\'''', re.DOTALL)
+# No pattern repeats a group: each repetition would take memory until the whole has matched.
+_BLANK = re.compile(r"[ \t\r\n]*")
+_GAP = re.compile(r"[ \t]*")
+_BARE_NAME = re.compile(r"[A-Za-z0-9_-]+")
 _SCALAR = re.compile(r"[^,\]}#\r\n]+")
 # The last of these joins two lines.
 _ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|x([0-9a-fA-F]{2})|[ \t]*\r?\n\s*|(.))")
@@ -232,7 +246,7 @@ def scan(text: str) -> list[Entry]:
         else:
             names, raws, end = _names(text, here)
             key_end = start + len(text[start:end].rstrip())
-            node = _value(text, _match(_SPACE, text, end + 1).end())
+            node = _value(text, _skip(text, end + 1))
             last = line_end(text, node.end)
             equals = text[key_end : node.start]
             entries.append(
@@ -258,15 +272,42 @@ def _match(pattern: re.Pattern[str], text: str, offset: int) -> re.Match[str]:
 
 
 def _skip(text: str, offset: int) -> int:
-    return _match(_SPACE, text, offset).end()
+    """Where something stands that is neither blank nor a comment."""
+    while True:
+        offset = _match(_BLANK, text, offset).end()
+        if text[offset : offset + 1] != "#":
+            return offset
+        end = text.find("\n", offset)
+        offset = len(text) if end < 0 else end
+
+
+def _string_end(text: str, start: int) -> int:
+    """The end of the string that begins at ``start``; raises ValueError where it has none."""
+    quote = text[start]
+    fence = quote * 3 if text.startswith(quote * 3, start) else quote
+    here = start + len(fence)
+    end = text.find(fence, here)
+    escape = text.find("\\", here, end) if quote == '"' else -1
+    while escape >= 0 and end >= 0:
+        here = escape + 2
+        if here > end:
+            end = text.find(fence, here)
+        escape = text.find("\\", here, end)
+    if end < 0 or (len(fence) == 1 and text.find("\n", start, end) >= 0):
+        raise ValueError(start)
+    end += len(fence)
+    # Up to two more belong to the content.
+    return end + len(text[end : end + 2]) - len(text[end : end + 2].lstrip(quote)) if len(fence) > 1 else end
 
 
 def _names(text: str, offset: int) -> tuple[KeyPath, tuple[str, ...], int]:
     raws: list[str] = []
     while True:
-        found = _match(_NAME, text, offset)
-        raws.append(found.group(1))
-        offset = found.end()
+        start = _match(_GAP, text, offset).end()
+        quoted = text[start : start + 1] in ("'", '"')
+        end = _string_end(text, start) if quoted else _match(_BARE_NAME, text, start).end()
+        raws.append(text[start:end])
+        offset = _match(_GAP, text, end).end()
         if text[offset : offset + 1] != ".":
             return tuple(raw if raw[0] not in "\"'" else plain_string(raw) for raw in raws), tuple(raws), offset
         offset += 1
@@ -293,7 +334,7 @@ def _value(text: str, start: int) -> Node:
     if kind and kind in "[{":
         return _sequence(text, start, kind)
     if kind and kind in "\"'":
-        return Node(start, _match(_STRING, text, start).end(), kind)
+        return Node(start, _string_end(text, start), kind)
     return Node(start, start + len(_match(_SCALAR, text, start).group().rstrip()), "")
 
 

@@ -8,11 +8,11 @@
 
 from __future__ import annotations
 
-import json
 import posixpath
 import re
 import typing as t
 
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._json_data import load
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._runtime_set import MAIN_PROGRAM, MODE_PROGRAMS
 
 if t.TYPE_CHECKING:
@@ -129,9 +129,9 @@ def _has_gpu(text: str) -> bool:
     if not any(name in text for name in _HOOKS):
         return False
     try:
-        specification = json.loads(text)
+        specification = load(text)
         return _is_hooked(specification) and _asks_for_devices(specification)
-    except (AttributeError, KeyError, RecursionError, TypeError, ValueError):
+    except (AttributeError, KeyError, TypeError, ValueError):
         return False
 
 

@@ -11,6 +11,7 @@ import json
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import HostError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._json_data import MOST_ID, check, load, number
 
 if t.TYPE_CHECKING:
     import os
@@ -121,7 +122,7 @@ class Manifest(t.NamedTuple):
     def from_bytes(cls, path: str, content: bytes) -> Manifest | None:
         """None for what is no manifest; raises HostError for that of a newer collection."""
         try:
-            fields = json.loads(content.decode())
+            fields = load(content)
             if fields["schema"] > _SCHEMA:
                 raise HostError(
                     f"{path} was written by a newer version of this collection. Update it on the controller."
@@ -135,7 +136,7 @@ class Manifest(t.NamedTuple):
                 {path: _known(known) for path, known in fields["sources"].items()},
                 {name: _installed(entry) for name, entry in fields["files"].items()},
             )
-        except (AttributeError, KeyError, RecursionError, TypeError, ValueError):
+        except (AttributeError, KeyError, TypeError, ValueError):
             return None
 
 
@@ -150,15 +151,15 @@ def _known_fields(known: Known) -> dict[str, t.Any]:
 
 
 def _known(fields: t.Mapping[str, t.Any]) -> Known:
-    return Known(_text(fields["sha256"]), Identity(*map(int, fields["identity"])))
+    return Known(_text(fields["sha256"]), Identity(*(check(value, int) for value in fields["identity"])))
 
 
 def _installed(fields: t.Mapping[str, t.Any]) -> Installed:
     known = fields["known"]
     return Installed(
-        int(fields["mode"]),
-        int(fields["uid"]),
-        int(fields["gid"]),
+        number(fields["mode"], 0o7777),
+        number(fields["uid"], MOST_ID),
+        number(fields["gid"], MOST_ID),
         None if known is None else _known(known),
         _text(fields["target"]),
     )

@@ -17,6 +17,7 @@ import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, HostError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._json_data import load
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_manifest import Identity
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_observations import still_hold
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_scratch import abandoned
@@ -63,11 +64,11 @@ class Memory(t.NamedTuple):
     def from_bytes(cls, content: bytes) -> Memory | None:
         """None for what is none, or that of another version of this collection."""
         try:
-            fields = json.loads(content.decode())
+            fields = load(content)
             found = cls(**fields)
             files = {path: Identity(*identity) for path, identity in found.files.items()}
             return found._replace(files=files, nodes=None if found.nodes is None else Nodes(*found.nodes))
-        except (AttributeError, RecursionError, TypeError, ValueError):
+        except (AttributeError, TypeError, ValueError):
             return None
 
 

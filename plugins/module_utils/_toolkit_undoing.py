@@ -15,6 +15,14 @@ import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils import _backups
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import HostError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._json_data import (
+    MOST_ID,
+    content_of,
+    field,
+    load,
+    number,
+    strings,
+)
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._plan_writer import REPOSITORY as OWNER
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import STATE_DIR, record_path
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._writing import (
@@ -154,9 +162,9 @@ class Undo:
         if content is None:
             return [], []
         try:
-            fields = json.loads(content.decode("utf-8"))
-            return [_standing(entry) for entry in fields["files"]], [str(path) for path in fields["directories"]]
-        except (KeyError, TypeError, ValueError) as error:
+            fields = load(content)
+            return [_standing(entry) for entry in field(fields, "files", list)], [*strings(fields, "directories")]
+        except ValueError as error:
             raise HostError(
                 f"{MARKER} is damaged: what the sources of packages were before a run that was cut off is not known"
                 " any more. Look at them, remove this file, then run this again."
@@ -164,20 +172,16 @@ class Undo:
 
 
 def _standing(entry: t.Mapping[str, t.Any]) -> Standing:
-    uid, gid = entry["owner"]
+    uid, gid = field(entry, "owner", list)
     return Standing(
-        str(entry["path"]),
-        bool(entry["ours"]),
-        _plain(entry["content"]),
-        int(entry["mode"]),
-        (int(uid), int(gid)),
-        _plain(entry["record"]),
+        field(entry, "path", str),
+        field(entry, "ours", bool),
+        content_of(entry, "content"),
+        number(field(entry, "mode", int), 0o7777),
+        (number(uid, MOST_ID), number(gid, MOST_ID)),
+        content_of(entry, "record"),
     )
 
 
 def _armoured(content: bytes | None) -> str | None:
     return None if content is None else base64.b64encode(content).decode("ascii")
-
-
-def _plain(text: str | None) -> bytes | None:
-    return None if text is None else base64.b64decode(text, validate=True)

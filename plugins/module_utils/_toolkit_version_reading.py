@@ -7,13 +7,13 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import posixpath
 import re
 import stat
 import typing as t
 
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._json_data import load
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import VERSIONS_SUFFIX
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_manifest import NAME, Manifest
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._tree_files import (
@@ -183,7 +183,7 @@ class VersionReader:
 def names_in(content: bytes | None) -> list[str]:
     """The folders that CREATED names, outermost first."""
     try:
-        found = json.loads(content or b"[]")
+        found = load(content or b"[]")
     except ValueError:
         return []
     return [name for name in found if isinstance(name, str)] if isinstance(found, list) else []

@@ -21,6 +21,7 @@ import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import HostError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._json_data import load
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_artifacts import Part, find_parts
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_manifest import Identity, PartDigest
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_unpacking import unpack
@@ -69,7 +70,7 @@ def _offer(folder: str, components: Sequence[str] | None, cache: str, label: str
     key = [[*part, *Identity.of(os.stat(part.path))] for part in parts]
     digests = _once(cache, "digests", key, lambda new: _write_digests(parts, new))
     with open(digests, encoding="utf-8") as stream:
-        found = tuple(PartDigest(*fields) for fields in json.load(stream))
+        found = tuple(PartDigest(*fields) for fields in load(stream.read()))
 
     def archive() -> str:
         with _explained():

@@ -15,7 +15,7 @@ import typing as t
 import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils import _docker_api
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._docker_api import Answer, ask, get
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._docker_api import Answer, ask, ask_json
 
 if t.TYPE_CHECKING:
     from pathlib import Path
@@ -128,8 +128,8 @@ def test_answers(monkeypatch: pytest.MonkeyPatch, serve: Serve, body: bytes, val
     monkeypatch.setattr(_docker_api, "TIMEOUT", 5.0)
     daemon = serve(body, handler=_HttpHandler)
     started = time.monotonic()
-    assert get(SOCKET, "/info") == value
-    assert get(SOCKET, "/none") is None
+    assert ask_json(SOCKET, "/info") == value
+    assert ask_json(SOCKET, "/none") is None
     assert time.monotonic() - started < 4
     # The daemon refuses a request that names no host.
     assert [request.partition(" for ")[0] for request in daemon.requests] == ["/info", "/none"]
@@ -138,7 +138,7 @@ def test_answers(monkeypatch: pytest.MonkeyPatch, serve: Serve, body: bytes, val
 
 def test_answer_in_pieces(serve: Serve) -> None:
     serve(b"HTTP/1.0 2", b"00 OK\r\nX: 1\r\n\r", b"\n", b'{"a"', b": 1", b"}")
-    assert get(SOCKET, "/info") == {"a": 1}
+    assert ask_json(SOCKET, "/info") == {"a": 1}
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def test_answer_in_pieces(serve: Serve) -> None:
 )  # fmt: skip
 def test_no_proper_answer(serve: Serve, pieces: Pieces) -> None:
     daemon = serve(*pieces)
-    assert get(SOCKET, "/info") is None
+    assert ask_json(SOCKET, "/info") is None
     assert len(daemon.requests) == 1
 
 
@@ -173,7 +173,7 @@ def test_hung_daemon(monkeypatch: pytest.MonkeyPatch, serve: Serve, pieces: Piec
     monkeypatch.setattr(_docker_api, "TIMEOUT", 0.3)
     daemon = serve(*pieces)
     started = time.monotonic()
-    assert get(SOCKET, "/info") is None
+    assert ask_json(SOCKET, "/info") is None
     assert 0.3 <= time.monotonic() - started < 10
     assert len(daemon.requests) == 1
 
@@ -188,17 +188,17 @@ def test_nobody_listens(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
         dead.bind("dead.sock")
     (tmp_path / "file").write_text("")
     for path in ("dead.sock", "file", "none.sock", ".", "x" * 200):
-        assert get(path, "/info") is None
+        assert ask_json(path, "/info") is None
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 def test_without_permission(serve: Serve) -> None:
     daemon = serve(_answer(b"{}"))
     os.chmod(SOCKET, 0o600)
-    assert get(SOCKET, "/info") == {}
+    assert ask_json(SOCKET, "/info") == {}
     try:
         os.seteuid(65534)
-        assert get(SOCKET, "/info") is None
+        assert ask_json(SOCKET, "/info") is None
     finally:
         os.seteuid(0)
     assert len(daemon.requests) == 1
@@ -208,7 +208,7 @@ def test_no_connection_stays_open(serve: Serve) -> None:
     serve(_answer(b"{}", "500 Internal Server Error"))
     before = len(os.listdir("/proc/self/fd"))
     for path in (SOCKET, "none.sock"):
-        get(path, "/info")
+        ask_json(path, "/info")
     deadline = time.monotonic() + 10
     # The daemon's own ends go a moment later.
     while len(os.listdir("/proc/self/fd")) != before and time.monotonic() < deadline:
@@ -264,9 +264,9 @@ def test_own_timeout(serve: Serve) -> None:
 def test_an_answer_without_an_end_is_none(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_docker_api, "_MOST", 1000)
     serve(b"HTTP/1.0 200 OK\r\n\r\n[", b"1," * 1000, b"1]")
-    assert get(SOCKET, "/info") is None
+    assert ask_json(SOCKET, "/info") is None
 
 
 def test_an_answer_as_deep_as_can_be_is_none(serve: Serve) -> None:
     serve(b"HTTP/1.0 200 OK\r\n\r\n" + b"[" * 200_000)
-    assert get(SOCKET, "/info") is None
+    assert ask_json(SOCKET, "/info") is None

@@ -7,6 +7,7 @@ from __future__ import annotations
 import time
 import typing as t
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -17,6 +18,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._containers import
     NotRunError,
     Order,
 )
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._docker_api import Answer
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._docker_containers import DockerContainers
 from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.fake_docker import SOCKET, docker_host
 from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.fake_docker_containers import (
@@ -167,8 +169,34 @@ def test_a_container_that_others_remove(docker: DockerWithContainers) -> None:
 
 
 def test_output_that_cannot_be_read_is_none(docker: DockerWithContainers) -> None:
-    docker._about = lambda what: (500, b"") if what == "logs" else (200, b'{"State": {"Status": "dead"}}')  # type: ignore[method-assign]
+    docker._about = lambda what: (
+        (500, b"") if what == "logs" else (200, b'{"State": {"Status": "dead", "ExitCode": 0}}')
+    )  # type: ignore[method-assign]
     assert containers(docker).run(ORDER) == End(0, "")
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        b"[]",
+        b"null",
+        b"{}",
+        b'{"Status": "exited", "ExitCode": null}',
+        b'{"Status": "exited", "ExitCode": "0"}',
+        b"[" * 9999,
+    ],
+)
+def test_a_state_that_is_none(docker: DockerWithContainers, state: bytes) -> None:
+    answer = docker._about
+    docker._about = lambda what: (200, b'{"State": ' + state + b"}") if what == "json" else answer(what)  # type: ignore[method-assign]
+    assert failure(docker).problem.startswith("docker does not report the container's state: ")
+
+
+@pytest.mark.parametrize("listed", [b'[{"Id": 5}]', b"[{}]", b'{"Id": "a"}', b"[5]", b"null", b"[" * 200_000])
+def test_a_list_of_containers_that_is_none(docker: DockerWithContainers, listed: bytes) -> None:
+    runner = containers(docker)
+    with mock.patch.object(runner, "_ask", return_value=Answer(200, listed)):
+        assert runner._remove_all() == "The container may still be there: docker does not list its containers properly"
 
 
 def test_nobody_listens(docker: DockerWithContainers) -> None:

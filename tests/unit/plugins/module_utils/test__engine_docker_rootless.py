@@ -334,8 +334,8 @@ def test_what_a_link_led_to_while_it_was_read_is_not_given_to_the_user(
     docker.write(FILE, OLD)
     read = type(docker.host).read
 
-    def swapped(host: t.Any, path: str) -> bytes | None:
-        return read(host, "/root/secret.json" if path == FILE else path)
+    def swapped(host: t.Any, path: str, *most: int) -> bytes | None:
+        return read(host, "/root/secret.json" if path == FILE else path, *most)
 
     monkeypatch.setattr(type(docker.host), "read", swapped)
     with pytest.raises(GpufleetError, match="exchanged while it was read"):

@@ -12,7 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import ConfigurationError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import JSON_BYTES
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._json_document import JsonDocument
+from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.guards import within
 
 RUNTIME = ("runtimes", "nvidia", "path")
 PATH = "/usr/bin/nvidia-container-runtime"
@@ -198,3 +200,13 @@ def test_an_entry_that_comes_and_goes_leaves_no_trace(
         return
     text = json.dumps(value, **style)
     assert document(text).set(("guest",), new).delete(("guest",)).text == text
+
+
+@pytest.mark.parametrize("unit", ["x", "\\\\", "[],", '"a":[],'])
+def test_the_largest_file_is_parsed_and_a_larger_one_refused(unit: str) -> None:
+    left, right = {"[],": ('{"a": [', "0]}"), '"a":[],': ("{", '"a":0}')}.get(unit, ('{"a": "', '"}'))
+    text = left + unit * ((JSON_BYTES - 20) // len(unit)) + right
+    with within(60):
+        assert JsonDocument.from_bytes("/x", text.encode()).text == text
+    with pytest.raises(ConfigurationError, match=r"^/x: the file is larger than 1 MiB, the limit for JSON"):
+        JsonDocument.from_bytes("/x", text.encode() + b" " * 20)

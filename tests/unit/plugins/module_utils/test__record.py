@@ -53,16 +53,19 @@ _JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
     max_leaves=5,
 )
+_PATHS = st.lists(st.text(st.characters(exclude_characters="/\0"), min_size=1, max_size=5), max_size=3).map(
+    lambda names: "/" + "/".join(name for name in names if name not in (".", ".."))
+)
 _RECORDS = st.builds(
     FileRecord,
     engine=st.text(max_size=5),
-    path=st.text(max_size=20),
+    path=_PATHS,
     original=st.none() | st.binary(max_size=100),
-    uid=st.integers(0, 2**32 - 1),
-    gid=st.integers(0, 2**32 - 1),
+    uid=st.integers(0, 2**32 - 2),
+    gid=st.integers(0, 2**32 - 2),
     mode=st.integers(0, 0o7777),
-    created_directories=st.lists(st.text(max_size=5), max_size=3).map(tuple),
-    written=st.lists(st.text(max_size=5), max_size=2).map(tuple),
+    created_directories=st.lists(_PATHS, max_size=3).map(tuple),
+    written=st.lists(st.binary().map(digest) | st.just("absent"), max_size=2).map(tuple),
     exact=st.booleans(),
     created=st.booleans(),
     keys=st.dictionaries(st.lists(st.text(max_size=3), max_size=3).map(tuple), _JSON, max_size=3),
@@ -94,7 +97,9 @@ def test_other_version(schema: t.Any) -> None:
         FileRecord.from_bytes("/x", json.dumps(fields).encode())
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"\xff", b"\0" * 100, b"null", b"[]", b"1", b'"schema"', b"{}"])
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"\xff", b"\0" * 100, b"null", b"[]", b"1", b'"schema"', b"{}", b"[" * 200_000]
+)
 def test_damaged_file(content: bytes) -> None:
     with pytest.raises(HostError, match=r"^/x is damaged: .* Restore it from a backup"):
         FileRecord.from_bytes("/x", content)
@@ -107,9 +112,32 @@ def test_truncated_at_any_place() -> None:
             FileRecord.from_bytes("/x", content[:length])
 
 
-@pytest.mark.parametrize("name", [name for name in json.loads(EMPTY.to_bytes()) if name != "schema"])
+def _former(record: FileRecord) -> dict[str, t.Any]:
+    """What an earlier version wrote of it, without a checksum."""
+    fields = dict(json.loads(record.to_bytes()))
+    del fields["checksum"]
+    return fields
+
+
+def test_a_record_of_an_earlier_version() -> None:
+    assert FileRecord.from_bytes("/x", json.dumps(_former(RECORD)).encode()) == RECORD
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("original", "YQ=="), ("original", None), ("uid", 1), ("mode", "0644"), ("path", "/etc/passwd"), ("exact", True),
+     ("written", []), ("created_directories", []), ("keys", []), ("other", 1), ("checksum", ""), ("checksum", 5)],
+)  # fmt: skip
+def test_a_changed_record_is_damaged(name: str, value: t.Any) -> None:
+    """Each would make a removal restore something else."""
+    fields = {**json.loads(RECORD.to_bytes()), name: value}
+    with pytest.raises(HostError, match=r"^/x is damaged"):
+        FileRecord.from_bytes("/x", json.dumps(fields).encode())
+
+
+@pytest.mark.parametrize("name", [name for name in json.loads(EMPTY.to_bytes()) if name != "checksum"])
 def test_missing_field(name: str) -> None:
-    fields = json.loads(RECORD.to_bytes())
+    fields = _former(RECORD)
     del fields[name]
     with pytest.raises(HostError, match=r"^/x is damaged"):
         FileRecord.from_bytes("/x", json.dumps(fields).encode())
@@ -135,11 +163,29 @@ def test_missing_field(name: str) -> None:
         ("keys", [{"path": ["a"]}]),
         ("keys", [{"path": [["a"]], "value": 1}]),
         ("keys", ["a"]),
+        ("keys", [{"path": [5], "value": 1}]),
+        ("path", "etc/passwd"),
+        ("path", "/etc/../passwd"),
+        ("path", "/etc/pass\0wd"),
+        ("path", ""),
+        ("main", "daemon.json"),
+        ("uid", 10**30),
+        ("uid", -1),
+        ("gid", 2**32 - 1),
+        ("mode", "-644"),
+        ("mode", "17777"),
+        ("mode", ""),
+        ("created_directories", [5]),
+        ("created_directories", [None]),
+        ("created_directories", ["etc"]),
+        ("created_directories", [["/etc"]]),
+        ("written", ["a"]),
+        ("written", [5]),
     ],
 )
 def test_field_of_another_type(name: str, value: t.Any) -> None:
     """Above all nothing that would be taken for directories to remove or for leave to restore."""
-    fields = {**json.loads(RECORD.to_bytes()), name: value}
+    fields = {**_former(RECORD), name: value}
     with pytest.raises(HostError, match=r"^/x is damaged"):
         FileRecord.from_bytes("/x", json.dumps(fields).encode())
 

@@ -5,18 +5,24 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import sys
+import tracemalloc
 import typing as t
 from pathlib import Path
 from unittest import mock
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils import _tomlkit
+from ansible_collections.gpufleet.nvidia.plugins.module_utils import _toml_reader, _tomlkit
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import ConfigurationError, GpufleetError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import TOML_BYTES
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_document import TomlDocument
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_reader import parse
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_values import same
+from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.guards import within
 
 FILES = Path(__file__).parent / "files"
 NVIDIA = ("plugins", "io.containerd.grpc.v1.cri", "containerd", "runtimes", "nvidia")
@@ -135,3 +141,64 @@ def test_compares_what_tomlkit_says_with_what_stands_there(monkeypatch: pytest.M
         parse.cache_clear()
         with pytest.raises(ConfigurationError, match="put each table before the tables in it"):
             document(text)
+
+
+# -- limits --------------------------------------------------------------------------------------------------------
+
+
+def test_a_file_that_is_too_large() -> None:
+    assert document(b"#" * TOML_BYTES).data == {}
+    with pytest.raises(ConfigurationError, match="larger than 4 MiB, the limit for TOML"):
+        document(b"#" * (TOML_BYTES + 1))
+
+
+@pytest.mark.parametrize(
+    "pattern", ["{}a = 1", "[{}a]", "[[{}a]]", "x = {{{}a = 1}}", "x = {{y = 1, {}a = 1}}", " {}a = 1"]
+)
+@pytest.mark.parametrize("name", ["a.", "'a'.", '"\\"" . '])
+def test_a_key_with_too_many_names_is_not_parsed(pattern: str, name: str) -> None:
+    """Both parsers keep each of its beginnings: 30000 names need 3 GB."""
+    with within(20), pytest.raises(ConfigurationError, match="more than 100 deep"):
+        document(pattern.format(name * 30_000))
+    assert document(pattern.format(name * 90)).data
+
+
+# The same as a pattern, which needs memory for each character.
+_STRING = re.compile(
+    r"""\"\"\"(?:\\.|[^\\])*?"{3,5}|'''.*?'{3,5}|"(?:[^"\\\n]|\\.)*"|'[^'\n]*'""",
+    re.DOTALL,
+)
+
+
+@given(st.text(alphabet="a\"'\\\n", max_size=20), st.sampled_from(["'", '"', "'''", '"""']))
+def test_where_a_string_ends(text: str, fence: str) -> None:
+    text = fence + text
+    found = _STRING.match(text)
+    try:
+        end = _toml_reader._string_end(text, 0)
+    except ValueError:
+        # The pattern takes an empty string for what begins with three quotation marks and does not end.
+        assert found is None or "\n" in found.group() or len(found.group()) == 2
+    else:
+        assert found is not None
+        assert found.end() == end
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a = '" + "x" * 300_000 + "'",
+        'a = "' + "\\\\" * 150_000 + '"',
+        'a = """' + '\\"' * 150_000 + '"""',
+        "#\n" * 150_000,
+    ],
+    ids=["string", "escapes", "quotes", "comments"],
+)
+def test_a_file_is_scanned_in_little_memory(text: str) -> None:
+    tracemalloc.start()
+    try:
+        with within(60):
+            _toml_reader.scan(text)
+        assert tracemalloc.get_traced_memory()[1] < 8 * len(text)
+    finally:
+        tracemalloc.stop()
