@@ -11,11 +11,11 @@ import socket
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._json_data import get, load
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._unix_socket import Wire
 
-# Seconds for each answer.  A busy daemon answers late, but a hung one must not hold up a whole fleet.
+# Seconds for a whole answer.  A busy daemon answers late, but a hung one must not hold up a whole fleet.
 TIMEOUT = 10.0
 
-_CHUNK = 65536
 # Bytes of an answer.
 _MOST = 16 << 20
 
@@ -56,7 +56,7 @@ def ask_json(socket_path: str, request: str) -> t.Any:
 
 
 def ask(socket_path: str, method: str, request: str, body: t.Any = None, timeout: float | None = None) -> Answer:
-    """The answer to a request with ``body`` as JSON; ``timeout`` is for each of its parts.
+    """The answer to a request with ``body`` as JSON; ``timeout`` is for the whole exchange.
 
     Raises OSError or ValueError where nobody answers in HTTP, or there is no end to the answer.
 
@@ -66,25 +66,12 @@ def ask(socket_path: str, method: str, request: str, body: t.Any = None, timeout
     content = b"" if body is None else json.dumps(body).encode("utf-8")
     about = f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n" if method == "POST" else ""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-        connection.settimeout(TIMEOUT if timeout is None else timeout)
-        connection.connect(socket_path)
-        connection.sendall(f"{method} {request} HTTP/1.0\r\nHost: docker\r\n{about}\r\n".encode("ascii") + content)
-        answer = _received(connection)
+        wire = Wire(connection, TIMEOUT if timeout is None else timeout, _MOST)
+        wire.open(socket_path)
+        wire.send(f"{method} {request} HTTP/1.0\r\nHost: docker\r\n{about}\r\n".encode("ascii") + content)
+        answer = b"".join(iter(wire.receive, b""))
     head, separator, found = answer.partition(b"\r\n\r\n")
     words = head.split(None, 2)
     if not separator or len(words) < 2 or not words[0].startswith(b"HTTP/") or not words[1].isdigit():
         raise ValueError("the answer is not HTTP")
     return Answer(int(words[1]), found)
-
-
-def _received(connection: socket.socket) -> bytes:
-    """All that comes.  A user's own daemon may be anything, one that never ends included."""
-    parts: list[bytes] = []
-    size = 0
-    while size <= _MOST:
-        part = connection.recv(_CHUNK)
-        if not part:
-            return b"".join(parts)
-        parts.append(part)
-        size += len(part)
-    raise ValueError("the answer does not end")

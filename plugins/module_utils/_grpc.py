@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import re
 import socket
-import time
 import typing as t
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._unix_socket import Wire
 
 # Seconds for the whole call.  containerd answers within 5 ms; a hung one must not hold up a whole fleet.
 TIMEOUT = 5.0
 # Bytes of an answer.  Real ones have about 5000; with this as the windows announced, none needs to be enlarged.
 LIMIT = 1 << 20
 
-_CHUNK = 65536
+# Bytes of all frames; a daemon may send any number of those without an answer in them.
+_MOST = 4 * LIMIT
 # RFC 9113: the preface (3.4), the types of frames and their flags (6), settings (6.5.2), sizes (6.5.2, 6.9.2).
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _DATA, _HEADERS, _RST_STREAM, _SETTINGS, _PUSH_PROMISE, _PING, _GOAWAY, _WINDOW_UPDATE = 0, 1, 3, 4, 5, 6, 7, 8
@@ -50,42 +52,10 @@ def call(socket_path: str, method: str, message: bytes, timeout: float | None = 
     The caller makes sure that a daemon runs: under socket activation the mere connection would start one.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-        wire = _Wire(connection, TIMEOUT if timeout is None else timeout)
+        wire = Wire(connection, TIMEOUT if timeout is None else timeout, _MOST)
         wire.open(socket_path)
         wire.send(_request(method, message))
         return _answer(wire)
-
-
-class _Wire:
-    """A connection that does all its work before one deadline, however slowly the other side trickles."""
-
-    def __init__(self, connection: socket.socket, timeout: float) -> None:
-        self._connection = connection
-        self._deadline = time.monotonic() + timeout
-        self._buffer = bytearray()
-
-    def _timed(self) -> socket.socket:
-        left = self._deadline - time.monotonic()
-        if left <= 0:
-            raise socket.timeout("the answer is too slow")
-        self._connection.settimeout(left)
-        return self._connection
-
-    def open(self, path: str) -> None:
-        self._timed().connect(path)
-
-    def send(self, content: bytes) -> None:
-        self._timed().sendall(content)
-
-    def read(self, size: int) -> bytes:
-        while len(self._buffer) < size:
-            chunk = self._timed().recv(_CHUNK)
-            if not chunk:
-                raise ValueError("the answer ends in the middle")
-            self._buffer += chunk
-        content = bytes(self._buffer[:size])
-        del self._buffer[:size]
-        return content
 
 
 # -- HTTP/2 --------------------------------------------------------------------------------------------------------
@@ -112,7 +82,7 @@ def _request(method: str, message: bytes) -> bytes:
     return _PREFACE + b"".join(frames)
 
 
-def _answer(wire: _Wire) -> bytes:
+def _answer(wire: Wire) -> bytes:
     """The message that is the answer.  Raises ValueError where there is none, as after an error of gRPC.
 
     The headers are not looked at unless no message comes: then they say why.

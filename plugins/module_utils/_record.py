@@ -208,6 +208,8 @@ def load_readable_records(host: HostRoot) -> list[FileRecord]:
 
 def _loaded(host: HostRoot, where: str, content: bytes) -> FileRecord:
     record = FileRecord.from_bytes(where, content)
+    if where != record_path(record.engine, record.path):
+        raise HostError(f"{where} is the record of another file, {record.path}. Move it away.")
     if not record.path.startswith(_SNAPS):
         return record
     return record._replace(path=host.resolve(record.path), main=host.resolve(record.main))

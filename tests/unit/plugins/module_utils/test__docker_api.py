@@ -178,6 +178,13 @@ def test_hung_daemon(monkeypatch: pytest.MonkeyPatch, serve: Serve, pieces: Piec
     assert len(daemon.requests) == 1
 
 
+def test_a_daemon_that_sends_byte_after_byte(monkeypatch: pytest.MonkeyPatch, serve: Serve) -> None:
+    """The deadline is that of the whole answer: each byte comes in time, but all take seconds."""
+    monkeypatch.setattr(_docker_api, "TIMEOUT", 0.5)
+    serve(*(bytes([byte]) for byte in _answer(b"[" + b"0," * 500 + b"0]")))
+    assert ask_json(SOCKET, "/info") is None
+
+
 def test_standard_timeout() -> None:
     assert 1 <= _docker_api.TIMEOUT <= 30
 

@@ -168,6 +168,9 @@ def test_a_container_that_others_remove(docker: DockerWithContainers) -> None:
     assert failure(docker).problem == "Somebody removed it while it ran"
 
 
+ENDED = b'{"State": {"Status": "dead", "ExitCode": 0}}'
+
+
 def test_output_that_cannot_be_read_is_none(docker: DockerWithContainers) -> None:
     docker._about = lambda what: (
         (500, b"") if what == "logs" else (200, b'{"State": {"Status": "dead", "ExitCode": 0}}')

@@ -69,6 +69,7 @@ _RECORDS = st.builds(
     exact=st.booleans(),
     created=st.booleans(),
     keys=st.dictionaries(st.lists(st.text(max_size=3), max_size=3).map(tuple), _JSON, max_size=3),
+    main=_PATHS | st.just(""),
 )
 
 
@@ -214,6 +215,13 @@ def test_load_record(tmp_path: Path) -> None:
     assert load_record(host, "docker", DAEMON) == RECORD
     assert load_record(host, "docker", DAEMON + "x") is None
     assert load_record(host, "containerd", DAEMON) is None
+
+
+def test_the_record_of_another_file(tmp_path: Path) -> None:
+    host = HostRoot(str(tmp_path), live=False)
+    _store(tmp_path, record_path("docker", DAEMON), RECORD._replace(path="/etc/passwd").to_bytes())
+    with pytest.raises(HostError, match=r"is the record of another file, /etc/passwd\. Move it away\."):
+        load_record(host, "docker", DAEMON)
 
 
 def test_load_records(tmp_path: Path) -> None:
