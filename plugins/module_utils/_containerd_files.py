@@ -13,7 +13,8 @@ import fnmatch
 import posixpath
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, HostError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import DROP_INS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_document import TomlDocument
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_plan import lookup, merged, require
 
@@ -90,6 +91,8 @@ class ContainerdFiles:
             real = self._files.resolve(name)
             if real in loaded:
                 continue
+            if len(loaded) + len(self.missing) > DROP_INS:
+                raise HostError(f"{path} imports more than {DROP_INS} files. Remove those that are not needed.")
             document = self._document(real)
             if document is None and loaded:
                 self.missing.append(name)

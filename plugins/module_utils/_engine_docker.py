@@ -131,14 +131,11 @@ class Docker:
         info = self._ask(host, installation, "/info")
         if not isinstance(info, dict):
             return None
+        runtimes: dict[str, t.Any] = get(info, "Runtimes", {})
         directories = info.get("CDISpecDirs")
         return LiveState(
             version=get(info, "ServerVersion", ""),
-            runtimes={
-                name: get(entry, "path", "")
-                for name, entry in get(info, "Runtimes", {}).items()
-                if isinstance(entry, dict)
-            },
+            runtimes={name: get(entry, "path", "") for name, entry in runtimes.items() if isinstance(entry, dict)},
             default_runtime=get(info, "DefaultRuntime", ""),
             cdi=None if "CDISpecDirs" not in info else bool(directories),
             live_restore=bool(info.get("LiveRestoreEnabled")),
@@ -223,7 +220,8 @@ class Docker:
 
 def _name_of(container: t.Mapping[str, t.Any]) -> str:
     """Its name as people know it: the API puts a slash before it."""
-    names = [name for name in get(container, "Names", []) if isinstance(name, str)]
+    listed: list[t.Any] = get(container, "Names", [])
+    names = [name for name in listed if isinstance(name, str)]
     return (names or [get(container, "Id", "")[:12]])[0].lstrip("/")
 
 

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import signal
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, MissingPackageError
@@ -19,6 +20,16 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._judging import Runner
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._targets import Target
+
+
+# Seconds for one engine.  Each read has limits of its own, but a hundred imports of 4 MiB or a hung program add up.
+PATIENCE = 30.0
+# Seconds until a work that was interrupted in its cleaning up is interrupted again.
+_AGAIN = 1.0
+
+
+class _OverdueError(BaseException):
+    """One engine took too long.  No code that catches Exception takes this for a broken answer."""
 
 
 def describe_engines(host: HostRoot, run: Runner) -> tuple[list[dict[str, t.Any]], str | None]:
@@ -43,7 +54,7 @@ class _Look:
         self._problems: list[str] = []
 
     def describe(self) -> dict[str, t.Any]:
-        engine, host = self._engine, self._host
+        engine = self._engine
         described: dict[str, t.Any] = {
             "engine": engine.name,
             "flavor": self._target.flavor,
@@ -67,10 +78,18 @@ class _Look:
             "unfinished_restart": False,
             "problems": self._problems,
         }
+        if not _in_time(PATIENCE, lambda: self._fill(described)):
+            self._problems.append(
+                f"{self._target} could not be inspected within {PATIENCE:g} seconds. Restart it if it hangs, or check"
+                " its files for very large ones."
+            )
+        return described
+
+    def _fill(self, described: dict[str, t.Any]) -> None:
+        engine, host = self._engine, self._host
         self._tell(described, self._installed)
         self._tell(described, lambda: {"recorded_files": [record.path for record in load_records(host, engine.key)]})
         self._tell(described, lambda: {"unfinished_restart": host.is_there(restart_note(engine.key))})
-        return described
 
     def _tell(self, described: dict[str, t.Any], look: t.Callable[[], dict[str, t.Any]]) -> None:
         try:
@@ -127,3 +146,33 @@ def _describe_live(live: LiveState) -> dict[str, t.Any]:
         "live_restore": live.live_restore,
         "running_containers": live.running_containers,
     }
+
+
+def _in_time(seconds: float, work: t.Callable[[], None]) -> bool:
+    """Whether ``work`` ended within ``seconds``; it is interrupted where it does not.
+
+    By a signal: it ends a computation and a wait alike, without a process that has to hand over its findings.  The
+    command that it may have waited for ends by its own time limit.
+    """
+
+    def interrupt(_number: int, _frame: object) -> t.NoReturn:
+        raise _OverdueError
+
+    try:
+        before = signal.signal(signal.SIGALRM, interrupt)
+    except ValueError:
+        # Only the main thread gets signals; elsewhere the limits of each read have to do.
+        work()
+        return True
+    try:
+        try:
+            signal.setitimer(signal.ITIMER_REAL, seconds, _AGAIN)
+            work()
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+    except _OverdueError:
+        return False
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    return True

@@ -10,6 +10,7 @@ from __future__ import annotations
 import posixpath
 import typing as t
 
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import HostError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._flavors import SYSTEM, UNIT_KEY
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import STATE_DIR, load_readable_records
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd_units import UNIT_FOLDERS, load_unit
@@ -132,9 +133,17 @@ def _containerd_units(host: HostRoot) -> list[str]:
     recorded = _recorded_units(host)
     if not names:
         return recorded
-    units = {name: load_unit(host, name, "containerd") for name in sorted(names)}
-    found = [name for name, unit in units.items() if unit is not None and _has_own_file(host, unit)]
+    found = [name for name in sorted(names) if _is_instance(host, name)]
     return [*found, *(name for name in recorded if name not in found)]
+
+
+def _is_instance(host: HostRoot, name: str) -> bool:
+    try:
+        unit = load_unit(host, name, "containerd")
+    except HostError:
+        # Whoever inspects it reports why its files are refused.
+        return True
+    return unit is not None and _has_own_file(host, unit)
 
 
 def _has_own_file(host: HostRoot, unit: Unit) -> bool:

@@ -13,6 +13,8 @@ import typing as t
 
 _WHITESPACE = re.compile(r"[ \t\r\n]*")
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
+# In C, and without memory for each character, as a pattern would need it.
+_parse_string = json.JSONDecoder().parse_string
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _LITERALS: tuple[tuple[str, t.Any], ...] = (("true", True), ("false", False), ("null", None))
 
@@ -97,7 +99,7 @@ class _Parser:
 
     def string(self, offset: int) -> Node:
         try:
-            value, end = json.decoder.scanstring(self.text, offset + 1, True)  # noqa: FBT003
+            value, end = _parse_string(self.text, offset + 1, True)  # noqa: FBT003
         except ValueError as error:
             raise JsonSyntaxError(offset, "a string that does not end on its line or has an invalid escape") from error
         return Node(offset, end, value)

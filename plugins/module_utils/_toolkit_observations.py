@@ -11,7 +11,7 @@ import hashlib
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import HostError
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import FILE_BYTES, HostRoot
 
 if t.TYPE_CHECKING:
     # By root directory, by question, and by path: the answer as JSON can hold it.
@@ -22,6 +22,7 @@ _QUESTIONS: dict[str, t.Callable[[HostRoot, str], t.Any]] = {
     "resolve": HostRoot.resolve,
     "locate": lambda host, path: host.resolve(path, last=False),
     "read": HostRoot.read,
+    "read_text": lambda host, path: host.read_text(path).encode(),
     "exists": HostRoot.exists,
     "is_there": HostRoot.is_there,
     "is_executable": HostRoot.is_executable,
@@ -72,9 +73,12 @@ class _Observed(HostRoot):
     def resolve(self, path: str, last: bool = True) -> str:
         return str(self._ask("resolve" if last else "locate", path))
 
-    def read(self, path: str) -> bytes | None:
+    def read(self, path: str, most: int = FILE_BYTES) -> bytes | None:  # noqa: ARG002 - answers are of whole files
         content: bytes | None = self._ask("read", path)
         return content
+
+    def read_text(self, path: str, most: int = FILE_BYTES) -> str:  # noqa: ARG002
+        return str(self._ask("read_text", path).decode())
 
     def exists(self, path: str) -> bool:
         return bool(self._ask("exists", path))

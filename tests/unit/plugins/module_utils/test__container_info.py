@@ -4,15 +4,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
 import sys
+import threading
+import time
 import typing as t
 
 import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils import _container_info, _engine_info, _shipped
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._container_info import describe_host
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import UNIT_BYTES
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._planning import Options
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import STATE_DIR
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._runtime_configuration import RuntimeConfiguration
@@ -25,6 +30,7 @@ from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.fake_do
     FakeDocker,
     docker_host,
 )
+from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.guards import HungError, within
 
 DAEMON_JSON = "/etc/docker/daemon.json"
 NVIDIA = "/usr/bin/nvidia-container-runtime"
@@ -208,3 +214,66 @@ def test_a_package_that_is_needed_is_told(docker: FakeDocker, monkeypatch: pytes
     assert describe_host(docker.host, docker.run, ["cdi"])["needed"] == "yaml"
     # Without a specification to read nothing is needed.
     assert "needed" not in describe_host(docker.host, docker.run, ["gpus"])
+
+
+def _hangs(*_arguments: t.Any) -> t.NoReturn:
+    while True:
+        # As much of the code does with errors that it expects.
+        with contextlib.suppress(Exception):
+            time.sleep(60)
+
+
+def test_an_engine_that_hangs_is_a_problem_and_hides_no_other(
+    docker: FakeDocker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_engine_info, "PATIENCE", 0.3)
+    monkeypatch.setattr(_engine_info, "targets_on", lambda _host: [Target("docker"), Target("podman")])
+    monkeypatch.setattr(type(Target("docker").load()), "live", _hangs)
+    before = signal.getsignal(signal.SIGALRM)
+    with contextlib.suppress(HungError), within(20):
+        found = describe_host(docker.host, docker.run, ["engines"])["engines"]
+    assert [engine["engine"] for engine in found] == ["docker", "podman"]
+    assert "docker could not be inspected within 0.3 seconds. Restart it if it hangs" in found[0]["problems"][-1]
+    assert found[1]["problems"] == []
+    assert signal.getsignal(signal.SIGALRM) is before
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+
+
+def test_a_thread_inspects_without_the_limit(docker: FakeDocker) -> None:
+    found: list[t.Any] = []
+    thread = threading.Thread(target=lambda: found.append(described(docker)))
+    thread.start()
+    thread.join()
+    assert found[0]["installed"] is True
+
+
+@pytest.mark.parametrize("line", ["EnvironmentFile=/proc/kmsg", "#" * UNIT_BYTES])
+def test_a_unit_that_is_refused_is_a_problem(docker: FakeDocker, line: str) -> None:
+    docker.write(UNIT, f"[Service]\n{line}\nExecStart=/usr/bin/dockerd\n")
+    (problem,) = described(docker)["problems"]
+    assert problem.startswith(
+        ("/proc/kmsg leads to /proc/kmsg, a file of the kernel", f"{UNIT} is larger than 256 KiB")
+    )
+
+
+def test_a_refused_unit_of_another_containerd_hides_no_other_engine() -> None:
+    with docker_host() as docker:
+        docker.write("/etc/systemd/system/containerd-big.service", "#" * (UNIT_BYTES + 1))
+        engines = {
+            engine["target"]: engine for engine in describe_host(docker.host, docker.run, ["engines"])["engines"]
+        }
+    assert engines["docker"]["problems"] == []
+    (problem,) = engines["containerd/system/containerd-big.service"]["problems"]
+    assert problem.startswith("/etc/systemd/system/containerd-big.service is larger than 256 KiB")
+
+
+@pytest.mark.parametrize(
+    "info",
+    [{"Runtimes": [], "ServerVersion": 5}, {"Runtimes": {"a": 5}, "ContainersRunning": None}, {"CDISpecDirs": 1}],
+)
+def test_an_answer_of_other_types(docker: FakeDocker, info: dict[str, t.Any]) -> None:
+    docker.runs()
+    docker.info = info
+    with docker.answers():
+        live = described(docker)["live"]
+    assert (live["version"], live["runtimes"], live["running_containers"]) == ("", {}, 0)

@@ -13,7 +13,12 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._containerd_files 
     check_readable,
     program_of,
 )
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import ConfigurationError, GpufleetError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import (
+    ConfigurationError,
+    GpufleetError,
+    HostError,
+)
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import DROP_INS
 from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.containerd_configs import MAIN
 from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.fake_containerd import (
     CRI_2,
@@ -82,6 +87,13 @@ def test_reading_order(files: dict[str, str], order: list[str] | None, missing: 
     expected = ["main", "/x/a.toml", "/x/b.toml"] if order is None else order
     assert [file.path for file in found.files] == [path(name) for name in expected]
     assert found.missing == missing
+
+
+def test_too_many_imports() -> None:
+    files = {f"/data/{number}.toml": "" for number in range(DROP_INS)}
+    assert len(read({"main": imports("/data/*.toml"), **files}).files) == DROP_INS + 1
+    with pytest.raises(HostError, match=rf"^{MAIN} imports more than 100 files"):
+        read({"main": imports("/data/*.toml", "/more.toml"), **files, "/more.toml": ""})
 
 
 def test_documents_stand_for_files_that_will_be() -> None:

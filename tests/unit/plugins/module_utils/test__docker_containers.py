@@ -172,9 +172,7 @@ ENDED = b'{"State": {"Status": "dead", "ExitCode": 0}}'
 
 
 def test_output_that_cannot_be_read_is_none(docker: DockerWithContainers) -> None:
-    docker._about = lambda what: (
-        (500, b"") if what == "logs" else (200, b'{"State": {"Status": "dead", "ExitCode": 0}}')
-    )  # type: ignore[method-assign]
+    docker._about = lambda what: (500, b"") if what == "logs" else (200, ENDED)  # type: ignore[method-assign]
     assert containers(docker).run(ORDER) == End(0, "")
 
 
@@ -191,7 +189,7 @@ def test_output_that_cannot_be_read_is_none(docker: DockerWithContainers) -> Non
 )
 def test_a_state_that_is_none(docker: DockerWithContainers, state: bytes) -> None:
     answer = docker._about
-    docker._about = lambda what: (200, b'{"State": ' + state + b"}") if what == "json" else answer(what)  # type: ignore[method-assign]
+    docker._about = lambda what: (200, b'{"State": ' + state + b"}") if what == "json" else answer(what)  # type: ignore
     assert failure(docker).problem.startswith("docker does not report the container's state: ")
 
 
