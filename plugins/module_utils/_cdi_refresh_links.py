@@ -15,7 +15,7 @@ import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_refresh_units import is_enabled
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import HostError
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._json_data import load
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._json_data import check, load
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import STATE_DIR
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd_units import is_masked, load_unit, unit_file
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._writing import (
@@ -70,7 +70,7 @@ def our_links(host: HostRoot) -> list[Link]:
     if content is None:
         return []
     try:
-        links = [Link(str(path), str(target)) for path, target in load(content)]
+        links = [Link(*(check(text, str) for text in check(pair, list))) for pair in load(content)]
     except (TypeError, ValueError) as error:
         raise HostError(
             f"{_NOTE} is damaged. Move it away; which units this collection has enabled is then for you to decide."

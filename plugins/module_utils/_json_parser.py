@@ -14,7 +14,7 @@ import typing as t
 _WHITESPACE = re.compile(r"[ \t\r\n]*")
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
 # In C, and without memory for each character, as a pattern would need it.
-_parse_string = json.JSONDecoder().parse_string
+_parse_string = json.decoder.scanstring  # type: ignore[attr-defined]
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _LITERALS: tuple[tuple[str, t.Any], ...] = (("true", True), ("false", False), ("null", None))
 

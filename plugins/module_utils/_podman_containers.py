@@ -120,7 +120,7 @@ class PodmanContainers:
         word, _blank, code = output.strip().partition(" ")
         if status and "no such" in errors:
             raise NotRunError("Somebody removed it while it ran", "Run this again when nothing prunes containers.")
-        if status or not code.isdigit():
+        if status or not code.isdecimal():
             raise NotRunError(f"podman does not tell how it is: {_words(errors or output)}")
         return int(code) if word in _ENDED else None
 

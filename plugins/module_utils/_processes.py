@@ -36,7 +36,7 @@ def processes_in(host: HostRoot, unit: Unit | None, names: tuple[str, ...], exac
     found = []
     for hierarchy in _HIERARCHIES:
         for text in host.read_text(f"{hierarchy}{_slice_path(unit.slice)}/{unit.name}/cgroup.procs").split():
-            name = host.read_text(f"/proc/{text}/comm").strip()
+            name = host.read_text(f"/proc/{text}/comm").strip() if text.isdecimal() else ""
             if name in names or (not exactly and name.startswith(names)):
                 found.append(int(text))
     return list(dict.fromkeys(found))
@@ -51,7 +51,7 @@ def arguments_of(host: HostRoot, pid: int) -> tuple[str, ...]:
 def started(host: HostRoot, pid: int) -> float | None:
     """When the process started, in seconds since 1970, to about a hundredth."""
     columns = host.read_text(f"/proc/{pid}/stat").rpartition(")")[2].split()
-    if len(columns) <= _STARTED:
+    if len(columns) <= _STARTED or not columns[_STARTED].isdecimal():
         return None
     age = time.clock_gettime(time.CLOCK_BOOTTIME) - int(columns[_STARTED]) / os.sysconf("SC_CLK_TCK")
     return time.time() - age

@@ -189,7 +189,7 @@ def test_output_that_cannot_be_read_is_none(docker: DockerWithContainers) -> Non
 )
 def test_a_state_that_is_none(docker: DockerWithContainers, state: bytes) -> None:
     answer = docker._about
-    docker._about = lambda what: (200, b'{"State": ' + state + b"}") if what == "json" else answer(what)  # type: ignore
+    docker._about = lambda what: (200, b'{"State": ' + state + b"}") if what == "json" else answer(what)  # type: ignore[method-assign]
     assert failure(docker).problem.startswith("docker does not report the container's state: ")
 
 

@@ -217,3 +217,10 @@ def test_it_is_removed_whatever_happens(podman: FakePodman) -> None:
     with pytest.raises(SystemExit):
         runner.run(ORDER)
     assert podman.kept == {}
+
+
+@pytest.mark.parametrize("state", ["exited \u00b2", "exited ", "", "exited -1", "exited 0 0"])
+def test_a_state_that_is_none(state: str) -> None:
+    containers = PodmanContainers(HostRoot(), lambda _argv: (0, state, ""), "podman")
+    with pytest.raises(NotRunError, match="podman does not tell how it is"):
+        containers._status("name")

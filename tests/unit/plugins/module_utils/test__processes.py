@@ -53,6 +53,7 @@ def put(root: Path, path: str, text: str) -> None:
         # Another unit's, such as Docker's own containerd.
         ({"system.slice/docker.service": "10\n"}, None),
         ({"containerd.service": "7\n"}, None),
+        ({"system.slice/containerd.service": "a\n../proc/7\n\u00b2\n7\n"}, 7),
         # A process that has ended in between, and one of another namespace.
         ({"system.slice/containerd.service": "4711\n0\n7\n"}, 7),
         ({"system.slice/containerd.service": ""}, None),
