@@ -181,11 +181,14 @@ def unit_file(host: HostRoot, name: str, folders: t.Sequence[str] = UNIT_FOLDERS
 
 def is_masked(host: HostRoot, path: str) -> bool:
     """A link to /dev/null or an empty file (systemd.unit(5)); an image may have no /dev."""
-    return not host.exists(path) or host.resolve(path) == "/dev/null" or not _text(host, path)
+    return not host.exists(path) or not _text(host, path)
 
 
 def _text(host: HostRoot, path: str) -> str:
     """The text of a unit or environment file, empty where there is none or this user may not read it."""
+    # How one file is switched off; an image may have no /dev.
+    if host.resolve(path) == "/dev/null":
+        return ""
     try:
         content = host.read(path, UNIT_BYTES)
     except HostError as error:

@@ -411,6 +411,19 @@ def test_a_unit_with_too_many_drop_ins(tmp_path: Path) -> None:
         load_unit(host, NAME)
 
 
+def test_a_drop_in_and_an_environment_file_that_are_switched_off(tmp_path: Path) -> None:
+    drop_in = f"/etc/systemd/system/{NAME}.d/a.conf"
+    service = "[Service]\nEnvironmentFile=/etc/off\nExecStart=/bin/d x$A ${A}\n"
+    host = _host(tmp_path, {f"{VENDOR}/{NAME}": service, drop_in: "-> /dev/null", "/etc/off": "-> /dev/null"})
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "pipe").rename(tmp_path / "dev/null")
+    with within(5):
+        unit = load_unit(host, NAME)
+    assert unit is not None
+    assert (unit.drop_ins, unit.arguments) == ((drop_in,), ("/bin/d", "x$A", ""))
+
+
 @pytest.mark.parametrize("target", ["/proc/kmsg", "/etc/pipe", "/etc"])
 def test_an_environment_file_that_is_no_file_of_settings(tmp_path: Path, target: str) -> None:
     files = {f"{VENDOR}/{NAME}": f"[Service]\nEnvironmentFile=-{target}\nExecStart=/bin/d\n", "/proc/kmsg": "A=1"}
