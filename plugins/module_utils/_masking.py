@@ -17,6 +17,8 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._json_parser impor
 )
 
 MASK = "********"
+# A shorter secret is not hidden wherever it occurs, because it may occur in ordinary text, such as "true" or "runc".
+SHORTEST_HIDDEN = 6
 
 _SECRET_NAME = re.compile(
     r"auth\Z|auths\Z|authorization\Z|passw(or)?d|passphrase|(?<![a-z])pass\Z|pwd\Z|token|secret|credentials?\Z"
@@ -51,8 +53,33 @@ def mask_urls_in_string(value: str) -> str:
     return _IN_STRING.sub(MASK, _ASSIGNMENT.sub(_mask_assignment, value))
 
 
-def secrets_in(value: str) -> t.Iterator[str]:
-    """What is hidden in a string that has been read, as a whole and in the pieces that somebody may quote of it."""
+def secrets_of(value: object, secret: bool = False) -> t.Iterator[str]:
+    """The strings and numbers that masking hides in a value that has been read.  ``secret``: all of them.
+
+    These are the values of secret-looking names, of assignments in strings, and the user information in URLs.
+    """
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            yield from secrets_of(name)
+            yield from secrets_of(inner, secret or is_secret(str(name)))
+    elif isinstance(value, (list, tuple)):
+        for inner in value:
+            yield from secrets_of(inner, secret)
+    elif isinstance(value, str):
+        if secret:
+            yield value
+        yield from _secrets_in(value)
+    elif secret and value is not None and not isinstance(value, bool):
+        yield str(value)
+
+
+def _secrets_in(value: str) -> t.Iterator[str]:
+    """What is hidden in a string that has been read, as a whole and in the pieces that a message may quote."""
+    whole = _WHOLE_ASSIGNMENT.match(value)
+    if whole is not None and is_secret(whole.group(1)):
+        # The pieces are not given: AnsibleModule would hide one of them, and then no longer find the whole value.
+        yield value[len(whole.group(1)) + 1 :].strip("\"'")
+        return
     for found in _IN_STRING.finditer(value):
         yield found.group()
         password = found.group().partition(":")[2]

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 import typing as t
 
@@ -17,6 +18,7 @@ compile_once(__spec__.loader)
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError  # noqa: E402
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._flavors import AUTO, FLAVOR_NAMES  # noqa: E402
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot  # noqa: E402
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._masking import SHORTEST_HIDDEN, secrets_of  # noqa: E402
 
 if t.TYPE_CHECKING:
     from ansible.module_utils.basic import AnsibleModule
@@ -50,6 +52,31 @@ TARGET_OPTIONS: dict[str, dict[str, t.Any]] = {
 # Filled by the action plugin (plugin_utils/_shipping.py); what travels is of no interest in a log.
 SHIPPED_OPTIONS: dict[str, dict[str, t.Any]] = {"shipped_tomlkit": {"type": "str", "no_log": True}}
 SHIPPED_YAML_OPTIONS: dict[str, dict[str, t.Any]] = {"shipped_yaml": {"type": "str", "no_log": True}}
+
+
+def new_module(argument_spec: dict[str, dict[str, t.Any]]) -> AnsibleModule:
+    """AnsibleModule with check mode that hides the secrets in its parameters from logs and results.
+
+    They are registered when the parameters are loaded, because AnsibleModule logs them in its constructor.  Only the
+    secret values are registered, so that all other text stays readable.
+    """
+    # The unit tests run without Ansible.
+    from ansible.module_utils.basic import AnsibleModule  # noqa: PLC0415
+    from ansible.module_utils.common.validation import check_type_dict  # noqa: PLC0415
+
+    class MaskingModule(AnsibleModule):  # type: ignore[misc]
+        def _load_params(self) -> None:
+            super()._load_params()
+            for name, given in self.params.items():
+                value = given
+                if isinstance(value, str) and self.argument_spec.get(name, {}).get("type") == "dict":
+                    with contextlib.suppress(TypeError):
+                        value = check_type_dict(value)
+                self.no_log_values.update(
+                    secret for secret in secrets_of({name: value}) if len(secret) >= SHORTEST_HIDDEN
+                )
+
+    return MaskingModule(argument_spec=argument_spec, supports_check_mode=True)
 
 
 def accept_shipments(module: AnsibleModule) -> None:

@@ -419,7 +419,7 @@ socket:
   sample: /run/docker.sock
 """
 
-from ansible.module_utils.basic import AnsibleModule
+import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import (
     HOST_ROOT_OPTIONS,
@@ -431,6 +431,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import (
     finish,
     host_of,
     label_new_files,
+    new_module,
     run_in,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import ENGINES
@@ -438,6 +439,9 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._planning import O
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import BACKUP_DIR
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._runtime_configuration import RuntimeConfiguration
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._runtime_set import MODE_PROGRAMS, RuntimeRequest
+
+if t.TYPE_CHECKING:
+    from ansible.module_utils.basic import AnsibleModule
 
 
 def configure(module: AnsibleModule) -> dict[str, object]:
@@ -498,8 +502,8 @@ def configure(module: AnsibleModule) -> dict[str, object]:
 
 
 def main() -> None:
-    module = AnsibleModule(
-        argument_spec={
+    module = new_module(
+        {
             "engine": {"type": "str", "choices": list(ENGINES), "required": True},
             **TARGET_OPTIONS,
             "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
@@ -527,8 +531,7 @@ def main() -> None:
             **HOST_ROOT_OPTIONS,
             **SHIPPED_OPTIONS,
             **SHIPPED_YAML_OPTIONS,
-        },
-        supports_check_mode=True,
+        }
     )
     finish(module, lambda: configure(module))
 

@@ -271,7 +271,7 @@ journal:
   sample: ["failed to start daemon: the default runtime nvidia is not defined"]
 """
 
-from ansible.module_utils.basic import AnsibleModule
+import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import (
     HOST_ROOT_OPTIONS,
@@ -282,6 +282,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import (
     finish,
     host_of,
     label_new_files,
+    new_module,
     run_in,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._backups import check_backup_dir
@@ -297,6 +298,9 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._restarting import
     restart,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._rollback import Change
+
+if t.TYPE_CHECKING:
+    from ansible.module_utils.basic import AnsibleModule
 
 
 def take_over(module: AnsibleModule) -> dict[str, object]:
@@ -359,8 +363,8 @@ def _result(params: dict[str, object], outcome: Restarted) -> dict[str, object]:
 
 
 def main() -> None:
-    module = AnsibleModule(
-        argument_spec={
+    module = new_module(
+        {
             "engine": {"type": "str", "choices": list(DAEMONS), "required": True},
             **TARGET_OPTIONS,
             "action": {"type": "str", "choices": ["restart", "reload"], "default": "restart"},
@@ -395,8 +399,7 @@ def main() -> None:
             **HOST_ROOT_OPTIONS,
             **SHIPPED_OPTIONS,
             **SHIPPED_YAML_OPTIONS,
-        },
-        supports_check_mode=True,
+        }
     )
     finish(module, lambda: take_over(module))
 

@@ -220,7 +220,7 @@ backup_files:
       checksum: 6a09e667f3bcc908b2fb1366ea957d3e3adec17512775099da2f590b0667322a
 """
 
-from ansible.module_utils.basic import AnsibleModule
+import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import (
     HOST_ROOT_OPTIONS,
@@ -230,6 +230,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import (
     finish,
     host_of,
     label_new_files,
+    new_module,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import BACKUP_DIR
@@ -240,6 +241,9 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_configura
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_profiles import PROFILES, Wishes
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_settings import shown
+
+if t.TYPE_CHECKING:
+    from ansible.module_utils.basic import AnsibleModule
 
 
 def configure(module: AnsibleModule) -> dict[str, object]:
@@ -283,8 +287,8 @@ def configure(module: AnsibleModule) -> dict[str, object]:
 
 
 def main() -> None:
-    module = AnsibleModule(
-        argument_spec={
+    module = new_module(
+        {
             "settings": {"type": "dict", "default": {}},
             "profile": {"type": "str", "choices": list(PROFILES)},
             "debug": {"type": "bool"},
@@ -297,8 +301,7 @@ def main() -> None:
             "purge_backups": {"type": "bool", "default": False},
             **HOST_ROOT_OPTIONS,
             **SHIPPED_OPTIONS,
-        },
-        supports_check_mode=True,
+        }
     )
     finish(module, lambda: configure(module))
 

@@ -455,8 +455,6 @@ settings:
 import contextlib
 import typing as t
 
-from ansible.module_utils.basic import AnsibleModule
-
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import (
     HOST_ROOT_OPTIONS,
     SHIPPED_OPTIONS,
@@ -466,6 +464,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import (
     host_of,
     label_new_files,
     labeller,
+    new_module,
     run_bytes_in,
     run_in,
 )
@@ -479,6 +478,8 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import BAC
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import DIRECTORY
 
 if t.TYPE_CHECKING:
+    from ansible.module_utils.basic import AnsibleModule
+
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import PackageManager
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_directory import DirectoryOptions, Tools
@@ -693,8 +694,8 @@ def _tools(module: AnsibleModule) -> Tools:
 
 
 def main() -> None:
-    module = AnsibleModule(
-        argument_spec={
+    module = new_module(
+        {
             "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
             "source": {
                 "type": "str",
@@ -743,8 +744,7 @@ def main() -> None:
             "task_digest": {"type": "str"},
             **HOST_ROOT_OPTIONS,
             **SHIPPED_OPTIONS,
-        },
-        supports_check_mode=True,
+        }
     )
     finish(module, lambda: install(module))
 
