@@ -139,25 +139,6 @@ def run_pinned_in(
     return run_pinned
 
 
-def run_bytes_in(module: AnsibleModule) -> t.Callable[[list[str]], tuple[int, bytes, str]]:
-    """The same for commands whose output is no text."""
-
-    def run(argv: list[str]) -> tuple[int, bytes, str]:
-        try:
-            status, output, errors = module.run_command(
-                argv,
-                environ_update=ENVIRONMENT,
-                handle_exceptions=False,
-                encoding=None,
-                expand_user_and_vars=False,
-            )
-        except OSError as error:
-            return _NOT_RUN, b"", f"{argv[0]} cannot be run: {error.strerror}"
-        return int(status), bytes(output), bytes(errors).decode("utf-8", "replace")
-
-    return run
-
-
 def labeller(module: AnsibleModule, host: HostRoot) -> t.Callable[[str, str], None]:
     """Gives the first path, which is there, the SELinux label that the policy has for the second."""
 

@@ -91,7 +91,8 @@ options:
     description:
       - Paths, on the host, of the files of all four packages. Needed with O(source=files) and O(state=present).
       - With O(source=directory), packages that are only unpacked, with C(dpkg-deb) or C(rpm2cpio), and not installed.
-        They may be on the controller, see O(remote_src). Nobody checks their signatures then.
+        They may be on the controller, see O(remote_src). Nobody checks their signatures then. A package that expands to
+        more than 256 MiB, or to more than 100 times its size (at least 16 MiB), is refused.
     type: list
     elements: path
     default: []
@@ -465,7 +466,6 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import (
     label_new_files,
     labeller,
     new_module,
-    run_bytes_in,
     run_in,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import (
@@ -688,7 +688,7 @@ def _tools(module: AnsibleModule) -> Tools:
             unpack,
         )
 
-        unpack(files, folder, run_bytes_in(module))
+        unpack(files, folder)
 
     return Tools(run, unpack_into, labeller(module, host_of(module)))
 

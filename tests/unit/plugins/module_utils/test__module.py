@@ -18,7 +18,6 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import (
     finish,
     host_of,
     label_new_files,
-    run_bytes_in,
     run_in,
     run_pinned_in,
 )
@@ -309,7 +308,6 @@ def test_ansible_expands_no_argument_of_a_command(monkeypatch: pytest.MonkeyPatc
     module = basic.AnsibleModule(argument_spec={})
     said = "\n".join(_LITERAL) + "\n"
     assert run_in(module, limit)(["printf", "%s\\n", *_LITERAL]) == (0, said, "")
-    assert run_bytes_in(module)(["printf", "%s\\n", *_LITERAL]) == (0, said.encode(), "")
     assert run_pinned_in(module)(["env"], {"TOLD": "$HOME ~root"}) == (0, "TOLD=$HOME ~root\n", "")
 
 
