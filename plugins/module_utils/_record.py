@@ -82,6 +82,7 @@ class FileRecord(t.NamedTuple):
             "path": lasting(self.path),
             "main": lasting(self.main),
             "original": None if self.original is None else base64.b64encode(self.original).decode("ascii"),
+            "sha256": digest(self.original),
             "uid": self.uid,
             "gid": self.gid,
             "mode": f"{self.mode:04o}",
@@ -100,11 +101,10 @@ class FileRecord(t.NamedTuple):
             fields = json.loads(content.decode("utf-8"))
             if fields["schema"] != _SCHEMA:
                 raise HostError(f"{path} was written by another version of this collection. Use that version.")
-            original = fields["original"]
             return cls(
                 engine=_of_type(str, fields["engine"]),
                 path=_of_type(str, fields["path"]),
-                original=None if original is None else base64.b64decode(original, validate=True),
+                original=_original(fields),
                 uid=_of_type(int, fields["uid"]),
                 gid=_of_type(int, fields["gid"]),
                 mode=int(_of_type(str, fields["mode"]), 8),
@@ -127,6 +127,15 @@ def _of_type(kind: type[_Kind], value: t.Any) -> _Kind:
     if not isinstance(value, kind) or isinstance(value, bool) is not (kind is bool):
         raise TypeError(kind.__name__)
     return value
+
+
+def _original(fields: dict[str, t.Any]) -> bytes | None:
+    """Raises ValueError if the content is not the one that was recorded; records of earlier versions have no digest."""
+    encoded = fields["original"]
+    original = None if encoded is None else base64.b64decode(encoded, validate=True)
+    if fields.get("sha256", digest(original)) != digest(original):
+        raise ValueError("sha256")
+    return original
 
 
 def digest(content: bytes | None) -> str:

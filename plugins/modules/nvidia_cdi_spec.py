@@ -54,7 +54,8 @@ options:
   backup_dir:
     description:
       - Directory for copies of files from before each change. The newest five are kept, readable by the owner only.
-      - Directories whose every file an engine reads as configuration are refused.
+      - Directories whose every file an engine reads as configuration are refused, and those in which another user could
+        replace files.
     type: path
     default: /var/lib/gpufleet-nvidia/backups
   purge_backups:
@@ -248,7 +249,7 @@ backup_files:
     backup:
       description: Its copy, null if there was no file.
       type: str
-      sample: /var/lib/gpufleet-nvidia/backups/etc~cdi~nvidia.yaml~20260821T143000.123456Z.backup
+      sample: /var/lib/gpufleet-nvidia/backups/etc~cdi~nvidia.yaml~20260821T143000.123456Z.SHA-256.backup
     checksum:
       description: SHA-256 of what was written, V(absent) if the file was removed.
       type: str

@@ -114,7 +114,8 @@ options:
   backup_dir:
     description:
       - Directory for copies of the file from before each change. The newest five are kept, readable by the owner only.
-      - Directories whose every file an engine reads as configuration are refused.
+      - Directories whose every file an engine reads as configuration are refused, and those in which another user could
+        replace files.
     type: path
     default: /var/lib/gpufleet-nvidia/backups
   purge_backups:
@@ -209,14 +210,16 @@ backup_files:
     backup:
       description: Its copy, null if there was no file.
       type: str
-      sample: /var/lib/gpufleet-nvidia/backups/etc~nvidia-container-runtime~config.toml~20260821T143000.123456Z.backup
+      sample: >-
+        /var/lib/gpufleet-nvidia/backups/etc~nvidia-container-runtime~config.toml~20260821T143000.123456Z.SHA-256.backup
     checksum:
       description: SHA-256 of what was written, V(absent) if the file was removed.
       type: str
       sample: 6a09e667f3bcc908b2fb1366ea957d3e3adec17512775099da2f590b0667322a
   sample:
     - path: /etc/nvidia-container-runtime/config.toml
-      backup: /var/lib/gpufleet-nvidia/backups/etc~nvidia-container-runtime~config.toml~20260821T143000.123456Z.backup
+      backup: >-
+        /var/lib/gpufleet-nvidia/backups/etc~nvidia-container-runtime~config.toml~20260821T143000.123456Z.SHA-256.backup
       checksum: 6a09e667f3bcc908b2fb1366ea957d3e3adec17512775099da2f590b0667322a
 """
 

@@ -404,7 +404,8 @@ backup_files:
     backup:
       description: Its copy, null if there was no file before.
       type: str
-      sample: /var/lib/gpufleet-nvidia/backups/etc~apt~sources.list.d~nvidia-docker.list~20260821T143000.123456Z.backup
+      sample: >-
+        /var/lib/gpufleet-nvidia/backups/etc~apt~sources.list.d~nvidia-docker.list~20260821T143000.123456Z.SHA-256.backup
     checksum:
       description: The SHA-256 of what stands there now, V(absent) if the file is gone.
       type: str

@@ -107,12 +107,22 @@ def test_truncated_at_any_place() -> None:
             FileRecord.from_bytes("/x", content[:length])
 
 
-@pytest.mark.parametrize("name", [name for name in json.loads(EMPTY.to_bytes()) if name != "schema"])
+@pytest.mark.parametrize("name", [name for name in json.loads(EMPTY.to_bytes()) if name not in ("schema", "sha256")])
 def test_missing_field(name: str) -> None:
     fields = json.loads(RECORD.to_bytes())
     del fields[name]
     with pytest.raises(HostError, match=r"^/x is damaged"):
         FileRecord.from_bytes("/x", json.dumps(fields).encode())
+
+
+def test_an_original_that_is_not_the_one_that_was_recorded() -> None:
+    fields = json.loads(RECORD.to_bytes())
+    fields["original"] = "YW5vdGhlcg=="
+    with pytest.raises(HostError, match=r"^/x is damaged"):
+        FileRecord.from_bytes("/x", json.dumps(fields).encode())
+    # As an earlier version wrote it.
+    del fields["sha256"]
+    assert FileRecord.from_bytes("/x", json.dumps(fields).encode()).original == b"another"
 
 
 @pytest.mark.parametrize(
