@@ -69,6 +69,9 @@ def new_module(argument_spec: dict[str, dict[str, t.Any]]) -> AnsibleModule:
             super()._load_params()
             for name, given in self.params.items():
                 value = given
+                # Packages from the controller are long, and hold no secrets.
+                if name.startswith("shipped_"):
+                    continue
                 if isinstance(value, str) and self.argument_spec.get(name, {}).get("type") == "dict":
                     with contextlib.suppress(TypeError):
                         value = check_type_dict(value)
@@ -95,8 +98,16 @@ def accept_shipments(module: AnsibleModule) -> None:
 
 
 def host_of(module: AnsibleModule) -> HostRoot:
-    """The host that the task's parameters name.  Raises HostError."""
-    return HostRoot.of(module.params["host_root"], module.params["host_root_live"])
+    """The host that the task's parameters name.  Raises HostError, also for a tree that is not safe to write into."""
+    host = HostRoot.of(module.params["host_root"], module.params["host_root_live"])
+    # All modules that write have this parameter.
+    if host.root != "/" and "backup_dir" in module.params:
+        from ansible_collections.gpufleet.nvidia.plugins.module_utils._trusted_paths import (  # noqa: PLC0415
+            require_trusted_root,
+        )
+
+        require_trusted_root(host)
+    return host
 
 
 def run_in(module: AnsibleModule, limit: int | None = TIMEOUT) -> t.Callable[[list[str]], tuple[int, str, str]]:
