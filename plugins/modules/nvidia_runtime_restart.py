@@ -127,6 +127,8 @@ options:
     description:
       - Whether a restart may stop running containers, those of Docker, or of a Docker whose unit systemd restarts
         along, or those that a unit's C(KillMode) ends. Without it such a restart is refused.
+      - It also allows C(systemctl daemon-reload) while containers run that got their GPUs from the legacy hook. They
+        lose their GPUs, and a warning names them.
     type: bool
     default: false
   require_runtime:
@@ -259,10 +261,10 @@ rejected_files:
     backup:
       description: A copy of what was taken back, null where that was the absence of the file or could not be kept.
       type: str
-      sample: /var/lib/gpufleet-nvidia/backups/etc~docker~daemon.json~20260821T143000.123456Z.backup
+      sample: /var/lib/gpufleet-nvidia/backups/etc~docker~daemon.json~20260821T143000.123456Z.SHA-256.backup
   sample:
     - path: /etc/docker/daemon.json
-      backup: /var/lib/gpufleet-nvidia/backups/etc~docker~daemon.json~20260821T143000.123456Z.backup
+      backup: /var/lib/gpufleet-nvidia/backups/etc~docker~daemon.json~20260821T143000.123456Z.SHA-256.backup
 journal:
   description: The engine's last lines in the journal since the task began, secrets hidden.
   returned: when not refused at once; empty unless the engine was disturbed and failed
