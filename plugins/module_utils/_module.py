@@ -54,8 +54,10 @@ SHIPPED_OPTIONS: dict[str, dict[str, t.Any]] = {"shipped_tomlkit": {"type": "str
 SHIPPED_YAML_OPTIONS: dict[str, dict[str, t.Any]] = {"shipped_yaml": {"type": "str", "no_log": True}}
 
 
-def new_module(argument_spec: dict[str, dict[str, t.Any]]) -> AnsibleModule:
+def new_module(argument_spec: dict[str, dict[str, t.Any]], **rules: t.Any) -> AnsibleModule:
     """AnsibleModule with check mode that hides the secrets in its parameters from logs and results.
+
+    ``rules`` are those of AnsibleModule for several parameters, such as ``required_if``.
 
     They are registered when the parameters are loaded, because AnsibleModule logs them in its constructor.  Only the
     secret values are registered, so that all other text stays readable.
@@ -64,9 +66,9 @@ def new_module(argument_spec: dict[str, dict[str, t.Any]]) -> AnsibleModule:
     from ansible.module_utils.basic import AnsibleModule  # noqa: PLC0415
     from ansible.module_utils.common.validation import check_type_dict  # noqa: PLC0415
 
-    class MaskingModule(AnsibleModule):  # type: ignore[misc]
+    class MaskingModule(AnsibleModule):
         def _load_params(self) -> None:
-            super()._load_params()
+            super()._load_params()  # type: ignore[no-untyped-call]
             for name, given in self.params.items():
                 value = given
                 # Packages from the controller are long, and hold no secrets.
@@ -79,7 +81,7 @@ def new_module(argument_spec: dict[str, dict[str, t.Any]]) -> AnsibleModule:
                     secret for secret in secrets_of({name: value}) if len(secret) >= SHORTEST_HIDDEN
                 )
 
-    return MaskingModule(argument_spec=argument_spec, supports_check_mode=True)
+    return MaskingModule(argument_spec, supports_check_mode=True, **rules)  # type: ignore[no-untyped-call]
 
 
 def accept_shipments(module: AnsibleModule) -> None:

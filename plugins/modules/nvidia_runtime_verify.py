@@ -244,7 +244,6 @@ def main() -> None:
             **SHIPPED_YAML_OPTIONS,
         },
         required_if=[("level", "engine", ("image",)), ("level", "gpu", ("image",))],
-        supports_check_mode=True,
     )
     finish(module, lambda: verify(module))
 

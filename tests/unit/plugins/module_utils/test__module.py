@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 import typing as t
+from pathlib import Path
 
 import pytest
 
@@ -26,9 +27,6 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import Con
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
 from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.fake_docker import docker_host
 from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.fake_systemd import FILE, FakeSystemd
-
-if t.TYPE_CHECKING:
-    from pathlib import Path
 
 
 class Ended(BaseException):
@@ -294,6 +292,24 @@ def test_secrets_in_parameters_reach_neither_logs_nor_results(
     assert all("debug" in text for text in (*logged[:1], result))
     if case == "settings":
         assert "'apiKey': 'runc', 'secret': True" in logged[0]
+
+
+_MODULES = sorted(path.stem for path in (Path(__file__).parents[4] / "plugins/modules").glob("nvidia_*.py"))
+
+
+@pytest.mark.parametrize("name", _MODULES)
+def test_every_module_is_made_by_new_module(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    basic = pytest.importorskip("ansible.module_utils.basic")
+    arguments = {"ANSIBLE_MODULE_ARGS": {"unknown": {"password": "hunter2"}}}
+    monkeypatch.setattr(basic, "_ANSIBLE_ARGS", json.dumps(arguments).encode())
+    monkeypatch.setattr(basic, "_ANSIBLE_PROFILE", "legacy", raising=False)
+    with pytest.raises(SystemExit):
+        importlib.import_module(f"ansible_collections.gpufleet.nvidia.plugins.modules.{name}").main()
+    result = capsys.readouterr().out
+    assert json.loads(result)["failed"]
+    assert "hunter2" not in result
 
 
 _LITERAL = ["$HOME", "${HOME}/x", "~root", "~/x"]
