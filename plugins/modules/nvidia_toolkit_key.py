@@ -72,8 +72,10 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import Hos
 if t.TYPE_CHECKING:
     from ansible.module_utils.basic import AnsibleModule
 
-# Bytes of a key, and seconds to fetch it.  NVIDIA's has 2 KiB.
-_SIZE, _TIME = 1 << 20, 60
+# Bytes of a key.  NVIDIA's has 2 KiB.
+_SIZE = 1 << 20
+# Seconds to fetch it.
+_TIME = 60
 _ADVICE = "Check the address and the proxy, or set nvidia_toolkit_key to the text of the key."
 
 
