@@ -14,6 +14,10 @@ import typing as t
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._writing import explain
 
+# Bytes and entries of a package.  The largest of the toolkit's has less than 80 MiB, and about 20 entries.
+MAX_SIZE = 256 << 20
+_MAX_ENTRIES = 10_000
+
 
 class Entry(t.NamedTuple):
     """One name in an archive; ``mode`` with the kind of file; ``content`` of a link is its target."""
@@ -35,6 +39,9 @@ def write_entries(entries: t.Sequence[Entry], folder: str, label: str) -> None:
     messages call the archive.  Raises GpufleetError for one that would write outside ``folder``, before anything is
     written as far as names tell; HostError if something cannot be written.
     """
+    # A file with many names is written once for each of them.
+    if len(entries) > _MAX_ENTRIES or sum(len(entry.content) for entry in entries) > MAX_SIZE:
+        raise damaged(label, f"it holds more than {MAX_SIZE} bytes or {_MAX_ENTRIES} entries")
     placed = [(_parts(entry.name, label), entry) for entry in entries]
     for entry in entries:
         if stat.S_ISLNK(entry.mode) and (not entry.content or b"\0" in entry.content):

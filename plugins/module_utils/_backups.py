@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import datetime as dt
 import os
+import re
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, HostError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import FileRecord, digest
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._trusted_paths import require_trusted_folder
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._writing import (
     make_directories,
     remove_file,
@@ -24,10 +27,11 @@ KEPT = 5
 # What was recorded of a file when it was backed up stands beside the backup, under its name with this behind it.
 RECORD_SUFFIX = ".record"
 _SUFFIX = ".backup"
+_DIGEST = re.compile(r"\.([0-9a-f]{64})\.backup\Z")
 
 
 def check_backup_dir(host: HostRoot, directory: str, parsed: t.Iterable[str]) -> None:
-    """Raises GpufleetError if ``directory`` lies in a folder that an engine reads as configuration."""
+    """Raises GpufleetError if ``directory`` is one that an engine reads as configuration, or that others can change."""
     real = host.resolve(directory)
     for folder in parsed:
         if (real + "/").startswith(host.resolve(folder) + "/"):
@@ -35,6 +39,7 @@ def check_backup_dir(host: HostRoot, directory: str, parsed: t.Iterable[str]) ->
                 f"backup_dir {directory!r} lies in {folder}, where every file is configuration."
                 " Choose a directory outside it."
             )
+    require_trusted_folder(host, "backup_dir", directory)
 
 
 def save(host: HostRoot, directory: str, path: str, content: bytes, record: bytes | None = None) -> str:
@@ -44,7 +49,7 @@ def save(host: HostRoot, directory: str, path: str, content: bytes, record: byte
     """
     make_directories(host, directory, 0o700)
     moment = dt.datetime.now(dt.timezone.utc).strftime("%Y%m%dT%H%M%S.%fZ")
-    backup = f"{directory}/{_stem(path)}{moment}{_SUFFIX}"
+    backup = f"{directory}/{_stem(path)}{moment}.{digest(content)}{_SUFFIX}"
     if record is not None:
         replace_file(host, backup + RECORD_SUFFIX, record, 0o600)
     replace_file(host, backup, content, 0o600)
@@ -53,6 +58,27 @@ def save(host: HostRoot, directory: str, path: str, content: bytes, record: byte
     for old in others[: -(KEPT - 1)]:
         remove(host, old)
     return backup
+
+
+def load(host: HostRoot, backup: str) -> tuple[bytes, bytes | None] | None:
+    """The content of a backup, and the record that goes with it; None if there is no backup.
+
+    Raises HostError if the content is not the one that was saved: its SHA-256 is part of the name.  A backup of an
+    earlier version has none, and is read as it is.
+    """
+    content = host.read(backup)
+    if content is None:
+        return None
+    found = _DIGEST.search(backup)
+    if found is not None and found.group(1) != digest(content):
+        raise HostError(
+            f"{backup} is damaged: its SHA-256 is not the one in its name. Nothing is restored from it. Remove it, and"
+            " restore the file from another backup."
+        )
+    record = host.read(backup + RECORD_SUFFIX)
+    if record is not None:
+        FileRecord.from_bytes(backup + RECORD_SUFFIX, record)
+    return content, record
 
 
 def remove(host: HostRoot, backup: str) -> None:

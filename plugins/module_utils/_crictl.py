@@ -13,7 +13,7 @@ import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import HostError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._masking import mask_urls
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._writing import scratch_folder
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._scratch import scratch_folder
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot

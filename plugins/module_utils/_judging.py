@@ -12,8 +12,9 @@ import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import PlannedFile
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, HostError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._scratch import SCRATCH, scratch_folder
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._validator_words import without_secrets
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._writing import SCRATCH, explain, scratch_folder
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._writing import explain
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import Context, Engine

@@ -31,7 +31,7 @@ if t.TYPE_CHECKING:
     Token = t.Tuple[int, int, str]
 
 # An entry that somebody has commented out.
-_COMMENTED_ENTRY = re.compile(r"(#[ \t]*)([^=#\n]+?)([ \t]*=[ \t]*)([^\r\n]+)")
+_COMMENTED_ENTRY = re.compile(r"(#)([^=#\n]+)(=[ \t]*)([^\r\n]+)")
 
 
 def mask_toml(text: str) -> str:

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 import typing as t
 
@@ -17,6 +18,7 @@ compile_once(__spec__.loader)
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError  # noqa: E402
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._flavors import AUTO, FLAVOR_NAMES  # noqa: E402
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot  # noqa: E402
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._masking import SHORTEST_HIDDEN, secrets_of  # noqa: E402
 
 if t.TYPE_CHECKING:
     from ansible.module_utils.basic import AnsibleModule
@@ -52,6 +54,36 @@ SHIPPED_OPTIONS: dict[str, dict[str, t.Any]] = {"shipped_tomlkit": {"type": "str
 SHIPPED_YAML_OPTIONS: dict[str, dict[str, t.Any]] = {"shipped_yaml": {"type": "str", "no_log": True}}
 
 
+def new_module(argument_spec: dict[str, dict[str, t.Any]], **rules: t.Any) -> AnsibleModule:
+    """AnsibleModule with check mode that hides the secrets in its parameters from logs and results.
+
+    ``rules`` are those of AnsibleModule for several parameters, such as ``required_if``.
+
+    They are registered when the parameters are loaded, because AnsibleModule logs them in its constructor.  Only the
+    secret values are registered, so that all other text stays readable.
+    """
+    # The unit tests run without Ansible.
+    from ansible.module_utils.basic import AnsibleModule  # noqa: PLC0415
+    from ansible.module_utils.common.validation import check_type_dict  # noqa: PLC0415
+
+    class MaskingModule(AnsibleModule):
+        def _load_params(self) -> None:
+            super()._load_params()  # type: ignore[no-untyped-call]
+            for name, given in self.params.items():
+                value = given
+                # Packages from the controller are long, and hold no secrets.
+                if name.startswith("shipped_"):
+                    continue
+                if isinstance(value, str) and self.argument_spec.get(name, {}).get("type") == "dict":
+                    with contextlib.suppress(TypeError):
+                        value = check_type_dict(value)
+                self.no_log_values.update(
+                    secret for secret in secrets_of({name: value}) if len(secret) >= SHORTEST_HIDDEN
+                )
+
+    return MaskingModule(argument_spec, supports_check_mode=True, **rules)  # type: ignore[no-untyped-call]
+
+
 def accept_shipments(module: AnsibleModule) -> None:
     """Make importable what the controller has sent along."""
     # Whoever was sent nothing need not wait for these imports.
@@ -68,8 +100,16 @@ def accept_shipments(module: AnsibleModule) -> None:
 
 
 def host_of(module: AnsibleModule) -> HostRoot:
-    """The host that the task's parameters name.  Raises HostError."""
-    return HostRoot.of(module.params["host_root"], module.params["host_root_live"])
+    """The host that the task's parameters name.  Raises HostError, also for a tree that is not safe to write into."""
+    host = HostRoot.of(module.params["host_root"], module.params["host_root_live"])
+    # All modules that write have this parameter.
+    if host.root != "/" and "backup_dir" in module.params:
+        from ansible_collections.gpufleet.nvidia.plugins.module_utils._trusted_paths import (  # noqa: PLC0415
+            require_trusted_root,
+        )
+
+        require_trusted_root(host)
+    return host
 
 
 def run_in(module: AnsibleModule, limit: int | None = TIMEOUT) -> t.Callable[[list[str]], tuple[int, str, str]]:
@@ -110,25 +150,6 @@ def run_pinned_in(
         return run(["env", "-i", *(f"{name}={value}" for name, value in environment.items()), *argv])
 
     return run_pinned
-
-
-def run_bytes_in(module: AnsibleModule) -> t.Callable[[list[str]], tuple[int, bytes, str]]:
-    """The same for commands whose output is no text."""
-
-    def run(argv: list[str]) -> tuple[int, bytes, str]:
-        try:
-            status, output, errors = module.run_command(
-                argv,
-                environ_update=ENVIRONMENT,
-                handle_exceptions=False,
-                encoding=None,
-                expand_user_and_vars=False,
-            )
-        except OSError as error:
-            return _NOT_RUN, b"", f"{argv[0]} cannot be run: {error.strerror}"
-        return int(status), bytes(output), bytes(errors).decode("utf-8", "replace")
-
-    return run
 
 
 def labeller(module: AnsibleModule, host: HostRoot) -> t.Callable[[str, str], None]:

@@ -80,13 +80,21 @@ class Preflight(t.NamedTuple):
 
     # -- whom it would stop --------------------------------------------------------------------------------------
 
-    def disruption(self, dragged: t.Collection[str] = (), doomed: t.Sequence[int] = ()) -> str:
+    def disruption(
+        self, dragged: t.Collection[str] = (), doomed: t.Sequence[int] = (), cut_off: t.Sequence[str] = ()
+    ) -> str:
         """Why a restart is refused that would stop containers; empty if it would not.
 
         ``dragged`` are other units that systemd restarts along with this one, ``doomed`` the processes of containers
-        that it ends with it.
+        that it ends with it, ``cut_off`` the containers that lose their GPUs when systemd reads the unit again.
         """
         name = self.witness.engine.name
+        if cut_off:
+            return (
+                f"{self.installation.service} has changed, so systemd has to read its units again before a restart of"
+                f" {name}. The containers {', '.join(cut_off[:_SHOWN])}{_more(cut_off)} would lose their GPUs, which"
+                " the legacy hook gave them. It was not restarted. Stop them, or set allow_disruption: true."
+            )
         if doomed:
             return (
                 f"A restart of {name} would end {len(doomed)} processes of containers, since the KillMode of"
@@ -113,9 +121,13 @@ class Preflight(t.NamedTuple):
             )
         if not names:
             return ""
-        more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
         return (
-            f"A restart of {name} would stop running containers: {', '.join(names[:_SHOWN])}{more}. It was not"
+            f"A restart of {name} would stop running containers: {', '.join(names[:_SHOWN])}{_more(names)}. It was not"
             " restarted. Stop them, or have Docker keep them by its setting live-restore, which a reload takes over but"
             " a swarm does not allow, or set allow_disruption: true."
         )
+
+
+def _more(names: t.Sequence[str]) -> str:
+    """How many names beyond _SHOWN there are, as the end of a list."""
+    return f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""

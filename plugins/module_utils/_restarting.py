@@ -187,7 +187,7 @@ class Restart:
         """Why nothing is restarted, since that would stop containers; empty if it would not, or if that is allowed."""
         if self.options.allow_disruption or not self.means.restarts:
             return ""
-        return self.preflight.disruption(self.means.dragged(), self.means.doomed())
+        return self.preflight.disruption(self.means.dragged(), self.means.doomed(), self.means.cut_off())
 
     def _finished_after_all(self) -> bool:
         """Whether the run that was killed had come far enough: then nobody needs to be stopped once more."""
@@ -196,9 +196,15 @@ class Restart:
 
     def _taken_over(self) -> Evidence:
         try:
+            cut_off = self.means.cut_off()
             self.daemon_reloaded = self.means.prepare()
         except HostError as error:
             return self.witness.health()._replace(lacks=(str(error).rstrip("."),))
+        if cut_off:
+            self.warnings.append(
+                f"systemd read its units again, so the containers {', '.join(cut_off)} have lost the GPUs that the"
+                " legacy hook gave them. Restart them."
+            )
         return self.bring_up.carry_out(self.options.expect)
 
     def _take_note(self) -> None:

@@ -86,13 +86,13 @@ def joined(earlier: t.Iterable[Former], later: t.Iterable[Former]) -> tuple[Form
 def _former(host: HostRoot, path: str, change: Change) -> Former:
     if change.backup is None:
         return Former(path, None, None, change.checksum)
-    content = host.read(host.check_path("rollback.backup", change.backup))
-    if content is None:
+    saved = _backups.load(host, host.check_path("rollback.backup", change.backup))
+    if saved is None:
         raise GpufleetError(
             f"rollback: there is no backup {change.backup} of {path}, so there would be no way back. Give the"
             " backup_files that nvidia_runtime_config returned for this host, or leave them out."
         )
-    return Former(path, content, host.read(change.backup + _backups.RECORD_SUFFIX), change.checksum)
+    return Former(path, *saved, change.checksum)
 
 
 class Rollback:

@@ -138,6 +138,16 @@ class Systemctl(t.NamedTuple):
     def daemon_reload(self) -> None:
         self._tell("daemon-reload")
 
+    def cut_off_by_reload(self) -> list[str]:
+        """The running containers that daemon_reload() cuts off from the GPUs that the legacy hook gave them."""
+        # Few units need a reload.
+        from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_containers import (  # noqa: PLC0415
+            running,
+        )
+
+        # A user's systemd does not manage the devices of containers.
+        return [] if self.user is not None else running(self.host)
+
     def kill(self) -> None:
         """End the unit's main process for good; what it has started lives on."""
         # The option's newer name is unknown before systemd 252, this one is known to 262.

@@ -52,6 +52,10 @@ class Means:
         """Have systemd read this unit again if it has to; whether it had.  Raises HostError."""
         return False
 
+    def cut_off(self) -> list[str]:
+        """The running containers that prepare() cuts off from their GPUs."""
+        return []
+
     def dragged(self) -> list[str]:
         """The other units that are restarted along."""
         return []
@@ -125,6 +129,9 @@ class ByRestart(_ByUnit):
             return False
         self.systemctl.daemon_reload()
         return True
+
+    def cut_off(self) -> list[str]:
+        return self.systemctl.cut_off_by_reload() if self.systemctl.status().needs_reload else []
 
     def dragged(self) -> list[str]:
         return self.systemctl.dependants()

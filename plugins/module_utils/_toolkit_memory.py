@@ -18,9 +18,9 @@ import typing as t
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, HostError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._json_data import load
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._scratch import abandoned
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_manifest import Identity
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_observations import still_hold
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_scratch import abandoned
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_version_reading import VersionReader
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._writing import (
     make_directories,

@@ -16,11 +16,11 @@ import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, HostError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._scratch import PREFIX, abandoned
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_artifacts import find_parts
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_directory_plan import content_digest, version_in
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_manifest import PartDigest
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_observations import Observations
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_scratch import PREFIX, abandoned
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._tree_files import create, known
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._writing import explain
 

@@ -15,9 +15,10 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import Gpu
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._json_document import JsonDocument
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._masking import (
     MASK,
+    SHORTEST_HIDDEN,
     is_secret,
     mask_urls,
-    secrets_in,
+    secrets_of,
 )
 
 if t.TYPE_CHECKING:
@@ -26,8 +27,6 @@ if t.TYPE_CHECKING:
 # dockerd on a setting that stands in the unit and in the file: both values, of all kinds.
 _CONFLICT = re.compile(r"\(from flag: .*\)")
 _NEXT_CONFLICT = re.compile(r", ([\w.-]+): \(from flag: ")
-# A shorter secret is hidden only where it stands alone: within other words it is nothing but letters.
-_LONG = 6
 
 
 def without_secrets(said: str, syntax: str, contents: t.Iterable[bytes], unit: Unit | None) -> str:
@@ -35,11 +34,12 @@ def without_secrets(said: str, syntax: str, contents: t.Iterable[bytes], unit: U
     said = _CONFLICT.sub(_without_values, said)
     hidden = set(_secret_flags(unit.arguments if unit is not None else ()))
     for content in contents:
-        hidden.update(_hidden(_read(syntax, content)))
+        hidden.update(secrets_of(_read(syntax, content)))
     spellings = {spelling for value in hidden for spelling in (value, json.dumps(value)[1:-1], value.strip())}
     for spelling in sorted(spellings - {""}, key=len, reverse=True):
         pattern = re.escape(spelling)
-        said = re.sub(pattern if len(spelling) >= _LONG else rf"(?<!\w){pattern}(?!\w)", MASK, said)
+        # A short secret is hidden only where it stands alone.
+        said = re.sub(pattern if len(spelling) >= SHORTEST_HIDDEN else rf"(?<!\w){pattern}(?!\w)", MASK, said)
     return mask_urls(said)
 
 
@@ -60,23 +60,6 @@ def _read(syntax: str, content: bytes) -> t.Any:
         return TomlDocument.from_bytes("", content).value()
     except GpufleetError:
         return None
-
-
-def _hidden(value: t.Any, secret: bool = False) -> t.Iterator[str]:
-    """The strings and numbers that masking would hide."""
-    if isinstance(value, dict):
-        for name, inner in value.items():
-            yield from _hidden(name)
-            yield from _hidden(inner, secret or is_secret(name))
-    elif isinstance(value, list):
-        for inner in value:
-            yield from _hidden(inner, secret)
-    elif isinstance(value, str):
-        if secret:
-            yield value
-        yield from secrets_in(value)
-    elif secret and value is not None and not isinstance(value, bool):
-        yield str(value)
 
 
 def _secret_flags(arguments: t.Sequence[str]) -> t.Iterator[str]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import shutil
 import stat
 import tempfile
 import typing as t
@@ -24,8 +23,6 @@ if t.TYPE_CHECKING:
 _PREFIX = ".gpufleet-"
 _SUFFIX = ".tmp"
 _READY = ".ready"
-# Where what is of no use to anybody else is put.
-SCRATCH = "/tmp"
 _PATIENCE = 100
 _ANY_MODE = 0o7777
 _ACCESS_LIST = "system.posix_acl_access"
@@ -219,19 +216,6 @@ def use_prepared_file(host: HostRoot, ready: str, path: str) -> bool:
             os.unlink(ready)
         return False
     return True
-
-
-@contextlib.contextmanager
-def scratch_folder(host: HostRoot, purpose: str) -> t.Iterator[tuple[str, str]]:
-    """A folder for a moment that only its owner can enter: its path here, and on the host.  Raises HostError."""
-    try:
-        outer = tempfile.mkdtemp(prefix="gpufleet-", dir=host.outer(SCRATCH))
-    except OSError as error:
-        raise explain(f"A directory for {purpose} in {SCRATCH}", "made", error) from error
-    try:
-        yield outer, f"{SCRATCH}/{os.path.basename(outer)}"
-    finally:
-        shutil.rmtree(outer, ignore_errors=True)
 
 
 def _require_file(path: str, outer: str, doing: str) -> None:

@@ -221,7 +221,7 @@ backup_files:
     backup:
       description: Its copy, null if there was no file.
       type: str
-      sample: /var/lib/gpufleet-nvidia/backups/etc~gpufleet-nvidia~cdi.json~20260821T143000.123456Z.backup
+      sample: /var/lib/gpufleet-nvidia/backups/etc~gpufleet-nvidia~cdi.json~20260821T143000.123456Z.SHA-256.backup
     checksum:
       description: SHA-256 of what was written, V(absent) if the file was removed.
       type: str
@@ -234,8 +234,6 @@ backup_files:
 
 import typing as t
 
-from ansible.module_utils.basic import AnsibleModule
-
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import (
     HOST_ROOT_OPTIONS,
     SHIPPED_YAML_OPTIONS,
@@ -244,6 +242,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import (
     finish,
     host_of,
     label_new_files,
+    new_module,
     run_in,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_parameters import CDI_OPTIONS, options_of
@@ -257,6 +256,8 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import Mis
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import digest
 
 if t.TYPE_CHECKING:
+    from ansible.module_utils.basic import AnsibleModule
+
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import PlannedFile
 
 # Seconds for a command: the service may wait for the driver.
@@ -297,8 +298,8 @@ def _readable(file: PlannedFile) -> PlannedFile:
 
 
 def main() -> None:
-    module = AnsibleModule(
-        argument_spec={
+    module = new_module(
+        {
             **CDI_OPTIONS,
             "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
             "owner": {"type": "str", "choices": list(OWNERS), "default": "auto"},
@@ -309,8 +310,7 @@ def main() -> None:
             "purge_backups": {"type": "bool", "default": False},
             **HOST_ROOT_OPTIONS,
             **SHIPPED_YAML_OPTIONS,
-        },
-        supports_check_mode=True,
+        }
     )
     finish(module, lambda: refresh(module))
 

@@ -54,7 +54,8 @@ options:
   backup_dir:
     description:
       - Directory for copies of files from before each change. The newest five are kept, readable by the owner only.
-      - Directories whose every file an engine reads as configuration are refused.
+      - Directories whose every file an engine reads as configuration are refused, and those in which another user could
+        replace files.
     type: path
     default: /var/lib/gpufleet-nvidia/backups
   purge_backups:
@@ -248,7 +249,7 @@ backup_files:
     backup:
       description: Its copy, null if there was no file.
       type: str
-      sample: /var/lib/gpufleet-nvidia/backups/etc~cdi~nvidia.yaml~20260821T143000.123456Z.backup
+      sample: /var/lib/gpufleet-nvidia/backups/etc~cdi~nvidia.yaml~20260821T143000.123456Z.SHA-256.backup
     checksum:
       description: SHA-256 of what was written, V(absent) if the file was removed.
       type: str
@@ -259,7 +260,7 @@ backup_files:
       checksum: 6a09e667f3bcc908b2fb1366ea957d3e3adec17512775099da2f590b0667322a
 """
 
-from ansible.module_utils.basic import AnsibleModule
+import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import (
     HOST_ROOT_OPTIONS,
@@ -269,12 +270,16 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import (
     finish,
     host_of,
     label_new_files,
+    new_module,
     run_in,
     run_pinned_in,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_parameters import CDI_OPTIONS, options_of
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_specification import CdiSpecification
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import BACKUP_DIR
+
+if t.TYPE_CHECKING:
+    from ansible.module_utils.basic import AnsibleModule
 
 
 def describe(module: AnsibleModule) -> dict[str, object]:
@@ -292,16 +297,15 @@ def describe(module: AnsibleModule) -> dict[str, object]:
 
 
 def main() -> None:
-    module = AnsibleModule(
-        argument_spec={
+    module = new_module(
+        {
             "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
             "backup_dir": {"type": "path", "default": BACKUP_DIR},
             "purge_backups": {"type": "bool", "default": False},
             **CDI_OPTIONS,
             **HOST_ROOT_OPTIONS,
             **SHIPPED_YAML_OPTIONS,
-        },
-        supports_check_mode=True,
+        }
     )
     finish(module, lambda: describe(module))
 

@@ -870,7 +870,7 @@ findings:
       advice: Run the role nvidia_cdi, or nvidia_cdi_spec.
 """
 
-from ansible.module_utils.basic import AnsibleModule
+import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import (
     HOST_ROOT_OPTIONS,
@@ -879,10 +879,14 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import (
     accept_shipments,
     finish,
     host_of,
+    new_module,
     run_in,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._container_info import SUBJECTS, describe_host
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import DIRECTORY
+
+if t.TYPE_CHECKING:
+    from ansible.module_utils.basic import AnsibleModule
 
 
 def describe(module: AnsibleModule) -> dict[str, object]:
@@ -893,15 +897,14 @@ def describe(module: AnsibleModule) -> dict[str, object]:
 
 
 def main() -> None:
-    module = AnsibleModule(
-        argument_spec={
+    module = new_module(
+        {
             "gather": {"type": "list", "elements": "str", "choices": list(SUBJECTS), "default": list(SUBJECTS)},
             "toolkit_dir": {"type": "path", "default": DIRECTORY},
             **HOST_ROOT_OPTIONS,
             **SHIPPED_OPTIONS,
             **SHIPPED_YAML_OPTIONS,
-        },
-        supports_check_mode=True,
+        }
     )
     finish(module, lambda: describe(module))
 

@@ -210,7 +210,8 @@ options:
     description:
       - Directory for copies of a file from before each change. The newest five of each file are kept, readable by the
         owner only.
-      - Directories whose every file an engine reads as configuration are refused.
+      - Directories whose every file an engine reads as configuration are refused, and those in which another user could
+        replace files.
     type: path
     default: /var/lib/gpufleet-nvidia/backups
   purge_backups:
@@ -346,14 +347,14 @@ backup_files:
     backup:
       description: Its copy, null if there was no file.
       type: str
-      sample: /var/lib/gpufleet-nvidia/backups/etc~docker~daemon.json~20260821T143000.123456Z.backup
+      sample: /var/lib/gpufleet-nvidia/backups/etc~docker~daemon.json~20260821T143000.123456Z.SHA-256.backup
     checksum:
       description: SHA-256 of what was written, V(absent) if the file was removed.
       type: str
       sample: 6a09e667f3bcc908b2fb1366ea957d3e3adec17512775099da2f590b0667322a
   sample:
     - path: /etc/docker/daemon.json
-      backup: /var/lib/gpufleet-nvidia/backups/etc~docker~daemon.json~20260821T143000.123456Z.backup
+      backup: /var/lib/gpufleet-nvidia/backups/etc~docker~daemon.json~20260821T143000.123456Z.SHA-256.backup
       checksum: 6a09e667f3bcc908b2fb1366ea957d3e3adec17512775099da2f590b0667322a
 restart_action:
   description:
@@ -419,7 +420,7 @@ socket:
   sample: /run/docker.sock
 """
 
-from ansible.module_utils.basic import AnsibleModule
+import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import (
     HOST_ROOT_OPTIONS,
@@ -431,6 +432,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import (
     finish,
     host_of,
     label_new_files,
+    new_module,
     run_in,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import ENGINES
@@ -438,6 +440,9 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._planning import O
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import BACKUP_DIR
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._runtime_configuration import RuntimeConfiguration
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._runtime_set import MODE_PROGRAMS, RuntimeRequest
+
+if t.TYPE_CHECKING:
+    from ansible.module_utils.basic import AnsibleModule
 
 
 def configure(module: AnsibleModule) -> dict[str, object]:
@@ -498,8 +503,8 @@ def configure(module: AnsibleModule) -> dict[str, object]:
 
 
 def main() -> None:
-    module = AnsibleModule(
-        argument_spec={
+    module = new_module(
+        {
             "engine": {"type": "str", "choices": list(ENGINES), "required": True},
             **TARGET_OPTIONS,
             "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
@@ -527,8 +532,7 @@ def main() -> None:
             **HOST_ROOT_OPTIONS,
             **SHIPPED_OPTIONS,
             **SHIPPED_YAML_OPTIONS,
-        },
-        supports_check_mode=True,
+        }
     )
     finish(module, lambda: configure(module))
 

@@ -127,6 +127,8 @@ options:
     description:
       - Whether a restart may stop running containers, those of Docker, or of a Docker whose unit systemd restarts
         along, or those that a unit's C(KillMode) ends. Without it such a restart is refused.
+      - It also allows C(systemctl daemon-reload) while containers run that got their GPUs from the legacy hook. They
+        lose their GPUs, and a warning names them.
     type: bool
     default: false
   require_runtime:
@@ -259,10 +261,10 @@ rejected_files:
     backup:
       description: A copy of what was taken back, null where that was the absence of the file or could not be kept.
       type: str
-      sample: /var/lib/gpufleet-nvidia/backups/etc~docker~daemon.json~20260821T143000.123456Z.backup
+      sample: /var/lib/gpufleet-nvidia/backups/etc~docker~daemon.json~20260821T143000.123456Z.SHA-256.backup
   sample:
     - path: /etc/docker/daemon.json
-      backup: /var/lib/gpufleet-nvidia/backups/etc~docker~daemon.json~20260821T143000.123456Z.backup
+      backup: /var/lib/gpufleet-nvidia/backups/etc~docker~daemon.json~20260821T143000.123456Z.SHA-256.backup
 journal:
   description: The engine's last lines in the journal since the task began, secrets hidden.
   returned: when not refused at once; empty unless the engine was disturbed and failed
@@ -271,7 +273,7 @@ journal:
   sample: ["failed to start daemon: the default runtime nvidia is not defined"]
 """
 
-from ansible.module_utils.basic import AnsibleModule
+import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import (
     HOST_ROOT_OPTIONS,
@@ -282,6 +284,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import (
     finish,
     host_of,
     label_new_files,
+    new_module,
     run_in,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._backups import check_backup_dir
@@ -297,6 +300,9 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._restarting import
     restart,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._rollback import Change
+
+if t.TYPE_CHECKING:
+    from ansible.module_utils.basic import AnsibleModule
 
 
 def take_over(module: AnsibleModule) -> dict[str, object]:
@@ -359,8 +365,8 @@ def _result(params: dict[str, object], outcome: Restarted) -> dict[str, object]:
 
 
 def main() -> None:
-    module = AnsibleModule(
-        argument_spec={
+    module = new_module(
+        {
             "engine": {"type": "str", "choices": list(DAEMONS), "required": True},
             **TARGET_OPTIONS,
             "action": {"type": "str", "choices": ["restart", "reload"], "default": "restart"},
@@ -395,8 +401,7 @@ def main() -> None:
             **HOST_ROOT_OPTIONS,
             **SHIPPED_OPTIONS,
             **SHIPPED_YAML_OPTIONS,
-        },
-        supports_check_mode=True,
+        }
     )
     finish(module, lambda: take_over(module))
 

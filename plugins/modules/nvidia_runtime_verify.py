@@ -184,7 +184,7 @@ output:
   sample: "GPU 0: NVIDIA L4 (UUID: GPU-2f1c5b1e-4a3d-8f0e-6f3a-0b1f4a5e7c9d)"
 """
 
-from ansible.module_utils.basic import AnsibleModule
+import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import (
     HOST_ROOT_OPTIONS,
@@ -194,10 +194,14 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import (
     accept_shipments,
     finish,
     host_of,
+    new_module,
     run_in,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import ENGINES
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._verification import LEVELS, Verification, Wanted
+
+if t.TYPE_CHECKING:
+    from ansible.module_utils.basic import AnsibleModule
 
 
 def verify(module: AnsibleModule) -> dict[str, object]:
@@ -222,8 +226,8 @@ def verify(module: AnsibleModule) -> dict[str, object]:
 
 
 def main() -> None:
-    module = AnsibleModule(
-        argument_spec={
+    module = new_module(
+        {
             "engine": {"type": "str", "choices": list(ENGINES), "required": True},
             **TARGET_OPTIONS,
             "level": {"type": "str", "choices": list(LEVELS), "default": "config"},
@@ -240,7 +244,6 @@ def main() -> None:
             **SHIPPED_YAML_OPTIONS,
         },
         required_if=[("level", "engine", ("image",)), ("level", "gpu", ("image",))],
-        supports_check_mode=True,
     )
     finish(module, lambda: verify(module))
 

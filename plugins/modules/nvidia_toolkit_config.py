@@ -114,7 +114,8 @@ options:
   backup_dir:
     description:
       - Directory for copies of the file from before each change. The newest five are kept, readable by the owner only.
-      - Directories whose every file an engine reads as configuration are refused.
+      - Directories whose every file an engine reads as configuration are refused, and those in which another user could
+        replace files.
     type: path
     default: /var/lib/gpufleet-nvidia/backups
   purge_backups:
@@ -209,18 +210,20 @@ backup_files:
     backup:
       description: Its copy, null if there was no file.
       type: str
-      sample: /var/lib/gpufleet-nvidia/backups/etc~nvidia-container-runtime~config.toml~20260821T143000.123456Z.backup
+      sample: >-
+        /var/lib/gpufleet-nvidia/backups/etc~nvidia-container-runtime~config.toml~20260821T143000.123456Z.SHA-256.backup
     checksum:
       description: SHA-256 of what was written, V(absent) if the file was removed.
       type: str
       sample: 6a09e667f3bcc908b2fb1366ea957d3e3adec17512775099da2f590b0667322a
   sample:
     - path: /etc/nvidia-container-runtime/config.toml
-      backup: /var/lib/gpufleet-nvidia/backups/etc~nvidia-container-runtime~config.toml~20260821T143000.123456Z.backup
+      backup: >-
+        /var/lib/gpufleet-nvidia/backups/etc~nvidia-container-runtime~config.toml~20260821T143000.123456Z.SHA-256.backup
       checksum: 6a09e667f3bcc908b2fb1366ea957d3e3adec17512775099da2f590b0667322a
 """
 
-from ansible.module_utils.basic import AnsibleModule
+import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import (
     HOST_ROOT_OPTIONS,
@@ -230,6 +233,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import (
     finish,
     host_of,
     label_new_files,
+    new_module,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import BACKUP_DIR
@@ -240,6 +244,9 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_configura
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_profiles import PROFILES, Wishes
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_settings import shown
+
+if t.TYPE_CHECKING:
+    from ansible.module_utils.basic import AnsibleModule
 
 
 def configure(module: AnsibleModule) -> dict[str, object]:
@@ -283,8 +290,8 @@ def configure(module: AnsibleModule) -> dict[str, object]:
 
 
 def main() -> None:
-    module = AnsibleModule(
-        argument_spec={
+    module = new_module(
+        {
             "settings": {"type": "dict", "default": {}},
             "profile": {"type": "str", "choices": list(PROFILES)},
             "debug": {"type": "bool"},
@@ -297,8 +304,7 @@ def main() -> None:
             "purge_backups": {"type": "bool", "default": False},
             **HOST_ROOT_OPTIONS,
             **SHIPPED_OPTIONS,
-        },
-        supports_check_mode=True,
+        }
     )
     finish(module, lambda: configure(module))
 

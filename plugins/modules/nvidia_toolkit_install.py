@@ -91,7 +91,8 @@ options:
     description:
       - Paths, on the host, of the files of all four packages. Needed with O(source=files) and O(state=present).
       - With O(source=directory), packages that are only unpacked, with C(dpkg-deb) or C(rpm2cpio), and not installed.
-        They may be on the controller, see O(remote_src). Nobody checks their signatures then.
+        They may be on the controller, see O(remote_src). Nobody checks their signatures then. A package that expands to
+        more than 256 MiB, or to more than 100 times its size (at least 16 MiB), is refused.
     type: list
     elements: path
     default: []
@@ -403,7 +404,8 @@ backup_files:
     backup:
       description: Its copy, null if there was no file before.
       type: str
-      sample: /var/lib/gpufleet-nvidia/backups/etc~apt~sources.list.d~nvidia-docker.list~20260821T143000.123456Z.backup
+      sample: >-
+        /var/lib/gpufleet-nvidia/backups/etc~apt~sources.list.d~nvidia-docker.list~20260821T143000.123456Z.SHA-256.backup
     checksum:
       description: The SHA-256 of what stands there now, V(absent) if the file is gone.
       type: str
@@ -455,8 +457,6 @@ settings:
 import contextlib
 import typing as t
 
-from ansible.module_utils.basic import AnsibleModule
-
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import (
     HOST_ROOT_OPTIONS,
     SHIPPED_OPTIONS,
@@ -466,7 +466,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import (
     host_of,
     label_new_files,
     labeller,
-    run_bytes_in,
+    new_module,
     run_in,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import (
@@ -479,6 +479,8 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import BAC
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import DIRECTORY
 
 if t.TYPE_CHECKING:
+    from ansible.module_utils.basic import AnsibleModule
+
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import PackageManager
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_directory import DirectoryOptions, Tools
@@ -687,14 +689,14 @@ def _tools(module: AnsibleModule) -> Tools:
             unpack,
         )
 
-        unpack(files, folder, run_bytes_in(module))
+        unpack(files, folder)
 
     return Tools(run, unpack_into, labeller(module, host_of(module)))
 
 
 def main() -> None:
-    module = AnsibleModule(
-        argument_spec={
+    module = new_module(
+        {
             "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
             "source": {
                 "type": "str",
@@ -743,8 +745,7 @@ def main() -> None:
             "task_digest": {"type": "str"},
             **HOST_ROOT_OPTIONS,
             **SHIPPED_OPTIONS,
-        },
-        supports_check_mode=True,
+        }
     )
     finish(module, lambda: install(module))
 

@@ -62,21 +62,23 @@ unchanged:
   sample: true
 """
 
-from ansible.module_utils.basic import AnsibleModule
-
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import HOST_ROOT_OPTIONS, finish, host_of
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import (
+    HOST_ROOT_OPTIONS,
+    finish,
+    host_of,
+    new_module,
+)
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import DIRECTORY
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_memory import remembered_answer
 
 
 def main() -> None:
-    module = AnsibleModule(
-        argument_spec={
+    module = new_module(
+        {
             "dest": {"type": "path", "default": DIRECTORY},
             "task_digest": {"type": "str", "required": True},
             **HOST_ROOT_OPTIONS,
-        },
-        supports_check_mode=True,
+        }
     )
 
     def look() -> dict[str, object]:

@@ -14,7 +14,6 @@ import fcntl
 import hashlib
 import json
 import os
-import subprocess
 import tarfile
 import tempfile
 import typing as t
@@ -32,8 +31,6 @@ if t.TYPE_CHECKING:
 
 # Programs in Go shrink to less than half even so; a better level takes three times as long for a tenth more.
 _COMPRESSION = 1
-# What a shell says of a command that is not there.
-_NOT_FOUND = 127
 
 
 class Offer(t.NamedTuple):
@@ -114,17 +111,7 @@ def _pack(parts: Sequence[Part], path: str) -> None:
 
 def _unpack(packages: Sequence[str], folder: str) -> None:
     os.mkdir(folder)
-    unpack(packages, folder, _run, on_controller=True)
-
-
-def _run(argv: list[str]) -> tuple[int, bytes, str]:
-    """A command on the controller, its messages in English."""
-    environment = {**os.environ, "LC_ALL": "C.UTF-8", "LANGUAGE": "C"}
-    try:
-        done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, env=environment, check=False)
-    except OSError as error:
-        return _NOT_FOUND, b"", f"{argv[0]} cannot be run: {error.strerror}"
-    return done.returncode, done.stdout, done.stderr.decode("utf-8", "replace")
+    unpack(packages, folder, on_controller=True)
 
 
 @contextlib.contextmanager

@@ -111,3 +111,8 @@ def test_things_are_treated_in_the_same_order_in_every_run(role: Role) -> None:
     """These filters go by the hash of their items, which differs from one run to the next."""
     text = role.tasks() + role.variables()
     assert not re.findall(r"\|\s*(union|difference|intersect|symmetric_difference)\b", text)
+
+
+def test_no_task_sets_environment_variables(role: Role) -> None:
+    """They would be on a command line, where every user of the host can read them; a proxy's hold a password."""
+    assert "environment:" not in role.tasks()

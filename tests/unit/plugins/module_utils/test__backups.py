@@ -20,12 +20,13 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._backups import (
     RECORD_SUFFIX,
     backups_of,
     check_backup_dir,
+    load,
     remove,
     save,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, HostError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import BACKUP_DIR
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import BACKUP_DIR, FileRecord, digest
 
 if t.TYPE_CHECKING:
     from pathlib import Path
@@ -71,6 +72,60 @@ def test_takes_other_folders(host: HostRoot, directory: str) -> None:
     check_backup_dir(host, directory, _PARSED)
 
 
+@pytest.mark.parametrize(
+    ("folder", "mode"), [("srv/b", 0o777), ("srv/b", 0o1777), ("srv", 0o777), ("srv", 0o1777), (".", 0o757)]
+)
+def test_refuses_folders_in_which_others_can_write(tmp_path: Path, host: HostRoot, folder: str, mode: int) -> None:
+    (tmp_path / "srv").mkdir()
+    if folder == "srv/b":
+        (tmp_path / "srv/b").mkdir()
+    (tmp_path / folder).chmod(mode)
+    with pytest.raises(HostError, match=r"^backup_dir '/srv/b': nothing .* other users, .*`chmod go-w"):
+        check_backup_dir(host, "/srv/b", ())
+    (tmp_path / folder).chmod(0o755)
+    check_backup_dir(host, "/srv/b", ())
+
+
+def test_takes_an_existing_folder_in_one_with_the_sticky_bit(tmp_path: Path, host: HostRoot) -> None:
+    (tmp_path / "srv/b").mkdir(parents=True)
+    (tmp_path / "srv").chmod(0o1777)
+    check_backup_dir(host, "/srv/b", ())
+
+
+# -- load ----------------------------------------------------------------------------------------------------------
+
+
+RECORD = FileRecord("docker", DAEMON, b"original", 0, 0, 0o644).to_bytes()
+
+
+def test_a_backup_is_loaded_with_its_record(host: HostRoot) -> None:
+    assert load(host, save(host, "/b", DAEMON, b"content", RECORD)) == (b"content", RECORD)
+    assert load(host, save(host, "/b", DAEMON, b"content")) == (b"content", None)
+    assert load(host, "/b/missing") is None
+
+
+@pytest.mark.parametrize("content", [b"", b"conten", b"other"])
+def test_a_damaged_backup_is_refused(tmp_path: Path, host: HostRoot, content: bytes) -> None:
+    backup = save(host, "/b", DAEMON, b"content")
+    (tmp_path / backup[1:]).write_bytes(content)
+    with pytest.raises(HostError, match=f"^{backup} is damaged"):
+        load(host, backup)
+
+
+def test_a_backup_with_a_damaged_record_is_refused(host: HostRoot) -> None:
+    backup = save(host, "/b", DAEMON, b"content", RECORD.replace(b"docker", b"podman")[:-5])
+    with pytest.raises(HostError, match=r"^/b/.*record is damaged"):
+        load(host, backup)
+
+
+def test_a_backup_of_an_earlier_version_is_loaded(tmp_path: Path, host: HostRoot) -> None:
+    (tmp_path / "b").mkdir()
+    old = "/b/etc~docker~daemon.json~20260821T143000.123456Z.backup"
+    (tmp_path / old[1:]).write_bytes(b"content")
+    assert load(host, old) == (b"content", None)
+    assert backups_of(host, "/b", DAEMON) == [old]
+
+
 # -- save, backups_of ----------------------------------------------------------------------------------------------
 
 
@@ -87,7 +142,9 @@ def test_backup_is_private(tmp_path: Path, host: HostRoot) -> None:
 def test_name_says_what_and_when(host: HostRoot) -> None:
     before = dt.datetime.now(dt.timezone.utc)
     backup = save(host, BACKUP_DIR, DAEMON, b"")
-    match = re.fullmatch(r"/var/lib/gpufleet-nvidia/backups/etc~docker~daemon\.json~(.*)\.backup", backup)
+    match = re.fullmatch(
+        rf"/var/lib/gpufleet-nvidia/backups/etc~docker~daemon\.json~(.*)\.{digest(b'')}\.backup", backup
+    )
     assert match is not None
     moment = dt.datetime.strptime(match.group(1), "%Y%m%dT%H%M%S.%fZ").replace(tzinfo=dt.timezone.utc)
     assert before <= moment <= dt.datetime.now(dt.timezone.utc)

@@ -5,13 +5,14 @@
 from __future__ import annotations
 
 import json
+import time
 import typing as t
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._masking import MASK, mask_json, mask_urls
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._masking import MASK, mask_json, mask_urls, secrets_of
 
 SECRET = "hunter2"
 
@@ -226,3 +227,10 @@ def test_hides_exactly_the_secret_values(value: t.Any, indent: int | None, ascii
 @given(st.text())
 def test_any_text_is_taken(text: str) -> None:
     assert mask_urls(mask_json(text)) == mask_json(text)
+
+
+@pytest.mark.parametrize("text", ["a" * 100_000, "a=" * 50_000, "a:" * 50_000, "a@" * 50_000, "://a" * 50_000])
+def test_the_secrets_of_a_long_parameter_are_found_in_time(text: str) -> None:
+    start = time.monotonic()
+    list(secrets_of({"settings": [text]}))
+    assert time.monotonic() - start < 2

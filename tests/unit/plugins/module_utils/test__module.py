@@ -4,10 +4,13 @@
 
 from __future__ import annotations
 
+import importlib
+import json
 import os
 import subprocess
 import sys
 import typing as t
+from pathlib import Path
 
 import pytest
 
@@ -16,7 +19,6 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import (
     finish,
     host_of,
     label_new_files,
-    run_bytes_in,
     run_in,
     run_pinned_in,
 )
@@ -25,9 +27,6 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import Con
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
 from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.fake_docker import docker_host
 from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.fake_systemd import FILE, FakeSystemd
-
-if t.TYPE_CHECKING:
-    from pathlib import Path
 
 
 class Ended(BaseException):
@@ -234,6 +233,85 @@ def test_a_killed_command_is_a_timeout_only_after_its_limit(
     assert run_in(t.cast("t.Any", module), limit=7)(["x"]) == expected
 
 
+SECRETS = ["hunter2", "hunter3", "hunter4", "hunter5", "hunter6", "hunter7"]
+_LOGGED: dict[str, tuple[str, dict[str, t.Any]]] = {
+    "settings": (
+        "nvidia_toolkit_config",
+        {
+            "settings": {
+                "nvidia-container-cli": {"environment": ["API_TOKEN=hunter2 of mine", "P=http://bob:hunter3@proxy"]},
+                "nvidia-container-runtime.log-level": "debug",
+                "x": {"password": "hunter4", "apiKey": "runc", "secret": True, "tokens": [["hunter5"], 1234567]},
+            },
+            "allow_unknown": True,
+        },
+    ),
+    "text": (
+        "nvidia_toolkit_config",
+        {"settings": '{"x": {"password": "hunter4"}, "mode": "debug"}', "allow_unknown": True},
+    ),
+    "unsupported": (
+        "nvidia_toolkit_config",
+        {"settings": '{"x": {"password": "hunter4"}}', "setting": {"clientSecret": "hunter6"}, "debug": "debug"},
+    ),
+    "runtime_options": (
+        "nvidia_runtime_config",
+        {"engine": "containerd", "runtime_options": {"BinaryName": "debug", "auth": "hunter7", "Root": "runc"}},
+    ),
+    "config": ("nvidia_toolkit_install", {"source": "directory", "config": {"debug": {"db_passwd": "hunter4"}}}),
+}
+
+
+@pytest.mark.parametrize("case", list(_LOGGED))
+def test_secrets_in_parameters_reach_neither_logs_nor_results(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, case: str
+) -> None:
+    basic = pytest.importorskip("ansible.module_utils.basic")
+    name, given = _LOGGED[case]
+    tree = tmp_path / "tree"
+    (tree / "etc/nvidia-container-runtime").mkdir(parents=True)
+    (tree / "etc/nvidia-container-runtime/config.toml").write_text("", encoding="utf-8")
+    # Releases before 2.21 always put the invocation into the result.
+    internal = {
+        f"_ansible_{key}": True for key in ("check_mode", "diff", "inject_invocation") if key in basic.PASS_VARS
+    }
+    arguments = {"ANSIBLE_MODULE_ARGS": {**given, "host_root": str(tree), **internal}}
+    monkeypatch.setattr(basic, "_ANSIBLE_ARGS", json.dumps(arguments).encode())
+    monkeypatch.setattr(basic, "_ANSIBLE_PROFILE", "legacy", raising=False)
+    monkeypatch.setattr(basic, "has_journal", False)
+    logged: list[str] = []
+    monkeypatch.setattr(basic.syslog, "syslog", lambda _priority, message: logged.append(message))
+    with pytest.raises(SystemExit):
+        importlib.import_module(f"ansible_collections.gpufleet.nvidia.plugins.modules.{name}").main()
+    result = capsys.readouterr().out
+    assert ("failed" in json.loads(result)) == (case in ("unsupported", "config"))
+    assert bool(logged) == (case != "unsupported")
+    for text in (*logged, result):
+        assert [secret for secret in (*SECRETS, "of mine", "1234567") if secret in text] == []
+    # Ordinary values stay readable.
+    assert all("debug" in text for text in (*logged[:1], result))
+    if case == "settings":
+        assert "'apiKey': 'runc', 'secret': True" in logged[0]
+
+
+_MODULES = sorted(path.stem for path in (Path(__file__).parents[4] / "plugins/modules").glob("nvidia_*.py"))
+
+
+@pytest.mark.parametrize("name", _MODULES)
+def test_every_module_is_made_by_new_module(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    basic = pytest.importorskip("ansible.module_utils.basic")
+    arguments = {"ANSIBLE_MODULE_ARGS": {"unknown": {"password": "hunter2"}}}
+    monkeypatch.setattr(basic, "_ANSIBLE_ARGS", json.dumps(arguments).encode())
+    monkeypatch.setattr(basic, "_ANSIBLE_PROFILE", "legacy", raising=False)
+    with pytest.raises(SystemExit):
+        importlib.import_module(f"ansible_collections.gpufleet.nvidia.plugins.modules.{name}").main()
+    result = capsys.readouterr().out
+    assert json.loads(result)["failed"]
+    assert "hunter2" not in result
+
+
 _LITERAL = ["$HOME", "${HOME}/x", "~root", "~/x"]
 
 
@@ -246,7 +324,6 @@ def test_ansible_expands_no_argument_of_a_command(monkeypatch: pytest.MonkeyPatc
     module = basic.AnsibleModule(argument_spec={})
     said = "\n".join(_LITERAL) + "\n"
     assert run_in(module, limit)(["printf", "%s\\n", *_LITERAL]) == (0, said, "")
-    assert run_bytes_in(module)(["printf", "%s\\n", *_LITERAL]) == (0, said.encode(), "")
     assert run_pinned_in(module)(["env"], {"TOLD": "$HOME ~root"}) == (0, "TOLD=$HOME ~root\n", "")
 
 
@@ -272,14 +349,14 @@ def test_a_command_asks_no_questions_and_restarts_nothing() -> None:
 
 
 def _options(monkeypatch: pytest.MonkeyPatch, module: t.Any) -> dict[str, dict[str, t.Any]]:
-    """The argument specification, as the module gives it to AnsibleModule."""
+    """The argument specification, as the module gives it to new_module()."""
     seen: list[dict[str, dict[str, t.Any]]] = []
 
-    def made(argument_spec: dict[str, dict[str, t.Any]], **_more: t.Any) -> None:
+    def made(argument_spec: dict[str, dict[str, t.Any]]) -> None:
         seen.append(argument_spec)
         raise Ended
 
-    monkeypatch.setattr(module, "AnsibleModule", made)
+    monkeypatch.setattr(module, "new_module", made)
     with pytest.raises(Ended):
         module.main()
     return seen[0]

@@ -30,6 +30,7 @@ from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.restart
     only,
     restart,
 )
+from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.test__toolkit_containers import bundle
 
 # -- before ----------------------------------------------------------------------------------------------------------
 
@@ -122,6 +123,25 @@ def test_running_containers_are_not_stopped(busy: FakeSystemd, check_mode: bool)
 
 def test_they_are_if_that_is_allowed(busy: FakeSystemd) -> None:
     assert restart(busy, allow_disruption=True).state == "new"
+
+
+@pytest.mark.parametrize("check_mode", [False, True])
+def test_a_container_with_a_gpu_from_the_hook_does_not_lose_it(systemd: FakeSystemd, check_mode: bool) -> None:
+    changes = configure(systemd)
+    systemd.docker.write("/run/containerd/io.containerd.runtime.v2.task/k8s.io/one/config.json", bundle())
+    systemd.needs_reload = True
+    with pytest.raises(RestartError, match=r"The containers containerd/k8s\.io/one would lose their GPUs") as caught:
+        restart(systemd, check_mode, rollback=changes)
+    assert (caught.value.outcome.state, caught.value.outcome.changed) == ("old", False)
+    assert not systemd.done("systemctl daemon-reload")
+    assert not systemd.done("systemctl restart")
+    if not check_mode:
+        # If it is allowed, the user learns of it; a unit that systemd knows needs no reload.
+        done = restart(systemd, rollback=changes, allow_disruption=True)
+        assert (done.state, done.daemon_reloaded) == ("new", True)
+        assert any("containerd/k8s.io/one have lost the GPUs" in text for text in done.warnings)
+        done = restart(systemd)
+        assert (done.state, done.daemon_reloaded, done.warnings) == ("new", False, ())
 
 
 def test_a_reload_disturbs_nobody(busy: FakeSystemd) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils import _rollback
+from ansible_collections.gpufleet.nvidia.plugins.module_utils import _backups, _rollback
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, HostError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import FileRecord, record_path
@@ -57,6 +57,13 @@ def test_what_was_written_last_goes_back_first(host: HostRoot) -> None:
     assert host.read(MAIN) == b"old"
     assert not host.exists(DROP_IN)
     assert not rollback.possible
+
+
+def test_a_damaged_backup_is_found_before_anything_is_restored(host: HostRoot, tmp_path: Path) -> None:
+    backup = _backups.save(host, "/b", MAIN, b"old")
+    (tmp_path / backup[1:]).write_bytes(b"another")
+    with pytest.raises(HostError, match=r"SHA-256 is not the one in its name. Nothing is restored from it."):
+        formers_of(host, [Change(DROP_IN, None), Change(MAIN, backup)])
 
 
 def test_a_link_stays_a_link(host: HostRoot, tmp_path: Path) -> None:

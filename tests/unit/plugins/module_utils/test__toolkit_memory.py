@@ -456,7 +456,7 @@ def test_the_small_module(monkeypatch: pytest.MonkeyPatch, host: Host, known: bo
     answer = work(host)
     word = WORD if known else "another"
     module = DummyModule(dest=DEST, task_digest=word, host_root=str(host.root), host_root_live=False)
-    monkeypatch.setattr(nvidia_toolkit_unchanged, "AnsibleModule", lambda **_specification: module)
+    monkeypatch.setattr(nvidia_toolkit_unchanged, "new_module", lambda _specification: module)
     with pytest.raises(Ended):
         nvidia_toolkit_unchanged.main()
     del answer["warnings"]

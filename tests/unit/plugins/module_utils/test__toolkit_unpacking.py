@@ -7,14 +7,19 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import time
 import typing as t
 
 import pytest
 
+from ansible_collections.gpufleet.nvidia.plugins.module_utils import _toolkit_unpacking
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, HostError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_artifacts import find_parts
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_unpacking import unpack
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_unpacking import (
+    run_limited,
+    unpack,
+)
 from ansible_collections.gpufleet.nvidia.tests.hosts.fixtures.elf_programs import tree
 from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.test__archive_entries import (
     DIRECTORY,
@@ -45,17 +50,16 @@ class Runs:
         self.archives = archives or {}
         self.ran: list[list[str]] = []
 
-    def __call__(self, argv: list[str]) -> tuple[int, bytes, str]:
+    def __call__(self, argv: list[str], limit: int) -> tuple[int, bytes, str]:
         self.ran.append(argv)
         if argv[-1] in self.archives:
             return self.archives[argv[-1]]
         assert argv[0] == "dpkg-deb"
-        done = subprocess.run(argv, capture_output=True, check=False, timeout=60)
-        return done.returncode, done.stdout, done.stderr.decode()
+        return run_limited(argv, limit)
 
     def unpack(self, packages: t.Sequence[Path], folder: Path, on_controller: bool = False) -> None:
         folder.mkdir(exist_ok=True)
-        unpack([str(package) for package in packages], str(folder), self, on_controller)
+        unpack([str(package) for package in packages], str(folder), on_controller, self)
 
 
 def refusal(run: Runs, package: Path, folder: Path, on_controller: bool = False) -> str:
@@ -249,3 +253,49 @@ def test_a_debian_package_with_another_archive(tmp_path: Path, archive: bytes) -
     package.write_bytes(b"!<arch>\n")
     said = refusal(Runs({str(package): (0, archive, "")}), package, tmp_path / "folder")
     assert said.startswith(f"{package} cannot be unpacked: its content is no whole tar archive (")
+
+
+# -- limits ----------------------------------------------------------------------------------------------------------
+
+
+@needs_dpkg_deb
+def test_a_small_package_with_large_content_is_refused_before_it_is_written(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    (root / "zeros").touch()
+    os.truncate(str(root / "zeros"), 200 << 20)
+    package = deb(tmp_path, "bomb", root)
+    assert package.stat().st_size < 1 << 20
+    said = refusal(Runs(), package, tmp_path / "folder")
+    assert said.startswith(f"{package} cannot be unpacked: it has more than ")
+    assert said.endswith("Fetch the package again.")
+    assert content_of(tmp_path / "folder") == {}
+
+
+ENDLESS = "while :; do echo 0123456789; done"
+
+
+def test_output_without_end_is_cut(tmp_path: Path) -> None:
+    with pytest.raises(GpufleetError, match="rpm cannot be unpacked: it has more than 1000 bytes"):
+        run_limited(["sh", "-c", ENDLESS, "rpm"], 1000)
+    # The errors that are reported are short, too.
+    script = "echo out; head -c 1000000 /dev/zero | tr '\\0' x >&2; exit 3"
+    status, output, errors = run_limited(["sh", "-c", script], 4)
+    assert (status, output, set(errors)) == (3, b"out\n", {"x"})
+    assert len(errors) < 10000
+    assert run_limited([str(tmp_path / "missing")], 4)[0] == 127
+
+
+@pytest.mark.parametrize("script", ["sleep 60", "exec >&-; sleep 60", "sleep 60 & echo x"])
+def test_a_tool_that_does_not_end_is_killed(monkeypatch: pytest.MonkeyPatch, script: str) -> None:
+    monkeypatch.setattr(_toolkit_unpacking, "_SECONDS", 1)
+    start = time.monotonic()
+    with pytest.raises(GpufleetError, match="sh did not end within 1 seconds"):
+        run_limited(["sh", "-c", script], 1000)
+    assert time.monotonic() - start < 10
+
+
+def test_no_process_is_left(tmp_path: Path) -> None:
+    with pytest.raises(GpufleetError):
+        run_limited(["sh", "-c", f"echo $$ >{tmp_path}/pid; {ENDLESS}"], 1000)
+    assert not os.path.exists("/proc/" + (tmp_path / "pid").read_text().strip())

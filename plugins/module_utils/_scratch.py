@@ -1,0 +1,72 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+# Private to this collection: temporary folders, and the removal of those that killed runs have left.
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import tempfile
+import typing as t
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._writing import explain
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
+
+# What the folders are called, before the number of their process: those into which packages are unpacked, and others.
+PREFIX = "gpufleet-toolkit-"
+_SCRATCH_PREFIX = "gpufleet-scratch-"
+SCRATCH = "/tmp"
+
+
+@contextlib.contextmanager
+def scratch_folder(host: HostRoot, purpose: str) -> t.Iterator[tuple[str, str]]:
+    """A temporary folder that only its owner can enter: its path here, and on the host.  Raises HostError.
+
+    Folders that killed runs have left are removed first.
+    """
+    try:
+        for left in abandoned(host.outer(SCRATCH), _SCRATCH_PREFIX):
+            shutil.rmtree(left, ignore_errors=True)
+        outer = tempfile.mkdtemp(prefix=f"{_SCRATCH_PREFIX}{os.getpid()}-", dir=host.outer(SCRATCH))
+    except OSError as error:
+        raise explain(f"A directory for {purpose} in {SCRATCH}", "made", error) from error
+    handle = os.open(outer, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        # A run in another container, which cannot see this process, finds the folder locked.
+        fcntl.flock(handle, fcntl.LOCK_SH)
+        yield outer, f"{SCRATCH}/{os.path.basename(outer)}"
+    finally:
+        os.close(handle)
+        shutil.rmtree(outer, ignore_errors=True)
+
+
+def abandoned(place: str, prefix: str = PREFIX) -> list[str]:
+    """The paths of the folders in ``place`` whose process, which is part of their name, was killed."""
+    with os.scandir(place) as entries:
+        return [entry.path for entry in entries if entry.name.startswith(prefix) and _is_abandoned(entry, prefix)]
+
+
+def _is_abandoned(entry: os.DirEntry[str], prefix: str) -> bool:
+    pid = entry.name[len(prefix) :].partition("-")[0]
+    if not pid.isdigit() or os.path.exists(f"/proc/{pid}") or not os.path.exists("/proc/self"):
+        return False
+    # In a place where all may write, others' are left alone, and so are links.
+    if not entry.is_dir(follow_symlinks=False) or entry.stat(follow_symlinks=False).st_uid != os.geteuid():
+        return False
+    try:
+        handle = os.open(entry.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    finally:
+        os.close(handle)
+    return True

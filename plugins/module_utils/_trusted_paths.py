@@ -1,0 +1,103 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+# Private to this collection: refuses directories that another user could change while the collection writes into them.
+# It checks directories only; what a file holds is checked where the file is read.
+
+from __future__ import annotations
+
+import os
+import shlex
+import stat
+import typing as t
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import HostError
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
+
+_ACCESS_LIST = "system.posix_acl_access"
+_ALL_USERS = "0 0 4294967295"
+
+
+def require_trusted_root(host: HostRoot) -> None:
+    """Raises HostError if another user can move or replace ``host.root`` or a directory above it.
+
+    That user could put a link there while a file is written, so that root writes outside the tree.  A tree that is not
+    live may also belong to the user who runs the task through sudo.
+    """
+    found = _first_untrusted(host.root, _owners(host.live))
+    if found is None:
+        return
+    folder, problem, command = found
+    other = "" if host.live else ", or run the task as the owner or through the owner's sudo"
+    raise HostError(
+        f"host_root {host.root!r}: nothing is written, because {folder} {problem} and could be replaced while files are"
+        f" written. Run `{command}`{other}."
+    )
+
+
+def require_trusted_folder(host: HostRoot, parameter: str, folder: str) -> None:
+    """Raises HostError if another user can replace files in ``folder``, or a directory above it, on the host."""
+    found = _first_untrusted(host.outer(folder), _owners(host.live))
+    if found is not None:
+        outer, problem, command = found
+        raise HostError(
+            f"{parameter} {folder!r}: nothing is written, because {outer} {problem}, so that another user could replace"
+            f" files there. Run `{command}`, or choose another directory."
+        )
+
+
+def _first_untrusted(outer: str, owners: frozenset[int]) -> tuple[str, str, str] | None:
+    """The first component of ``outer`` that others can change, why they can, and the command that prevents it."""
+    path = "/"
+    parts = [part for part in os.path.realpath(outer).split("/") if part]
+    for number in range(len(parts) + 1):
+        path = "/" + "/".join(parts[:number])
+        try:
+            status = os.lstat(path)
+        except OSError:
+            # What is missing is made by the collection, for its own user.
+            return None
+        if status.st_uid not in owners:
+            return path, f"belongs to user {status.st_uid}", f"chown {os.geteuid()} {shlex.quote(path)}"
+        # In a directory with the sticky bit, others can only add names, and all further components exist.
+        sticky = status.st_mode & stat.S_ISVTX and number < len(parts) and os.path.lexists(f"{path}/{parts[number]}")
+        if _others_can_write(path, status) and not sticky:
+            return path, "can be written to by other users", f"chmod go-w {shlex.quote(path)}"
+    return None
+
+
+def _owners(live: bool) -> frozenset[int]:
+    """The users that are trusted with a host's directories: root, the acting user, and for a tree the user of sudo."""
+    owners = {0, os.geteuid()}
+    sudo = os.environ.get("SUDO_UID", "")
+    if not live and os.geteuid() == 0 and sudo.isdigit():
+        owners.add(int(sudo))
+    try:
+        with open("/proc/self/uid_map", encoding="ascii") as stream:
+            mapped = " ".join(stream.read().split())
+        if mapped != _ALL_USERS:
+            # In a user namespace, the real root and all other users that it does not have are this one.
+            with open("/proc/sys/kernel/overflowuid", encoding="ascii") as stream:
+                owners.add(int(stream.read()))
+    except (OSError, ValueError):
+        pass
+    return frozenset(owners)
+
+
+def _others_can_write(path: str, status: os.stat_result) -> bool:
+    if status.st_mode & stat.S_IWOTH:
+        return True
+    if not status.st_mode & stat.S_IWGRP:
+        return False
+    # A private group has its user's number, root's as well.  With an access list, the bit stands for all its entries.
+    return status.st_gid != status.st_uid or _ACCESS_LIST in _attributes(path)
+
+
+def _attributes(path: str) -> list[str]:
+    try:
+        return os.listxattr(path)
+    except OSError:
+        return []

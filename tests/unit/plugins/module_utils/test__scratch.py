@@ -1,0 +1,85 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import HostError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._scratch import scratch_folder
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> HostRoot:
+    (tmp_path / "tmp").mkdir()
+    return HostRoot(str(tmp_path), live=True)
+
+
+def names(host: HostRoot) -> list[str]:
+    return sorted(os.listdir(host.outer("/tmp")))
+
+
+def test_a_folder_for_a_moment(host: HostRoot) -> None:
+    with scratch_folder(host, "the test") as (outer, inner):
+        assert outer == host.outer(inner)
+        assert os.stat(outer).st_mode & 0o777 == 0o700
+        Path(outer, "file").touch()
+        # Another run leaves it alone.
+        with scratch_folder(host, "the test"):
+            assert len(names(host)) == 2
+    assert names(host) == []
+
+
+def test_what_a_killed_run_has_left_is_removed(host: HostRoot) -> None:
+    child = os.fork()
+    if not child:
+        with scratch_folder(host, "the test") as (outer, _inner):
+            Path(outer, "file").touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(child, 0)
+    assert len(names(host)) == 1
+    with scratch_folder(host, "the test") as (outer, _inner):
+        assert names(host) == [os.path.basename(outer)]
+    assert names(host) == []
+
+
+def test_what_is_not_from_a_killed_run_stays(host: HostRoot) -> None:
+    place = Path(host.outer("/tmp"))
+    # No process has a number that long.
+    kept = ["gpufleet-scratch-99999997-x", "gpufleet-scratch-99999998-x", f"gpufleet-scratch-{os.getpid()}-x"]
+    kept += ["gpufleet-toolkit-99999999-x", "gpufleet-scratch-x", "gpufleet-scratch-9x-x", "other"]
+    for name in (*kept[1:], "gpufleet-scratch-99999999-x"):
+        (place / name).mkdir()
+    (place / kept[0]).symlink_to("other")
+    handle = os.open(str(place / kept[1]), os.O_RDONLY)
+    try:
+        # As a run in another container has it, whose processes cannot be seen.
+        fcntl.flock(handle, fcntl.LOCK_SH)
+        with scratch_folder(host, "the test"):
+            pass
+    finally:
+        os.close(handle)
+    assert names(host) == sorted(kept)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to others")
+def test_what_another_user_has_made_stays(host: HostRoot) -> None:
+    folder = Path(host.outer("/tmp"), "gpufleet-scratch-99999999-x")
+    folder.mkdir()
+    os.chown(str(folder), 12345, 12345)
+    with scratch_folder(host, "the test"):
+        pass
+    assert folder.is_dir()
+
+
+def test_no_folder_for_it(tmp_path: Path) -> None:
+    folder = scratch_folder(HostRoot(str(tmp_path), live=True), "the test")
+    with pytest.raises(HostError, match=r"^A directory for the test in /tmp cannot be made: "), folder:
+        pass

@@ -1,0 +1,150 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import os
+import typing as t
+
+import pytest
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import host_of
+from ansible_collections.gpufleet.nvidia.plugins.module_utils import _trusted_paths
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import HostError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._trusted_paths import (
+    require_trusted_folder,
+    require_trusted_root,
+)
+
+if t.TYPE_CHECKING:
+    from pathlib import Path
+
+USER, OTHER = 12345, 12346
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to others")
+
+
+@pytest.fixture(autouse=True)
+def no_sudo(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SUDO_UID", raising=False)
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """The root directory of a tree in a user's home."""
+    (tmp_path / "home/tree").mkdir(parents=True)
+    return tmp_path / "home/tree"
+
+
+def refusal(tree: Path, live: bool) -> str:
+    with pytest.raises(HostError) as caught:
+        require_trusted_root(HostRoot(str(tree), live))
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("live", [True, False])
+def test_a_tree_of_the_acting_user(tree: Path, live: bool) -> None:
+    require_trusted_root(HostRoot(str(tree), live))
+    # As in /tmp: others can add names, but not move what is there.
+    tree.parent.chmod(0o1777)
+    require_trusted_root(HostRoot(str(tree), live))
+    require_trusted_root(HostRoot("/", live=True))
+
+
+@needs_root
+@pytest.mark.parametrize("live", [True, False])
+@pytest.mark.parametrize("owned", ["home", "home/tree"])
+def test_root_writes_into_no_tree_of_a_user(tmp_path: Path, tree: Path, owned: str, live: bool) -> None:
+    folder = tmp_path / owned
+    os.chown(str(folder), USER, USER)
+    said = refusal(tree, live)
+    assert said.startswith(f"host_root {str(tree)!r}: nothing is written, because {folder} belongs to user {USER} and ")
+    assert f"`chown 0 {folder}`" in said
+    assert ("sudo" in said) is not live
+
+
+@needs_root
+@pytest.mark.parametrize(("sudo", "live", "accepted"), [
+    (USER, False, True), (USER, True, False), (OTHER, False, False), ("", False, False),
+])  # fmt: skip
+def test_a_tree_of_the_user_of_sudo(
+    monkeypatch: pytest.MonkeyPatch, tree: Path, sudo: object, live: bool, accepted: bool
+) -> None:
+    monkeypatch.setenv("SUDO_UID", str(sudo))
+    for folder in (tree.parent, tree):
+        os.chown(str(folder), USER, USER)
+    if accepted:
+        require_trusted_root(HostRoot(str(tree), live))
+    else:
+        refusal(tree, live)
+
+
+@needs_root
+def test_a_user_writes_into_an_own_tree_but_not_into_another_s(monkeypatch: pytest.MonkeyPatch, tree: Path) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: USER)
+    for folder in (tree.parent, tree):
+        os.chown(str(folder), USER, USER)
+    require_trusted_root(HostRoot(str(tree), live=False))
+    os.chown(str(tree), OTHER, OTHER)
+    # The user of sudo is trusted by root alone.
+    monkeypatch.setenv("SUDO_UID", str(OTHER))
+    assert f"belongs to user {OTHER}" in refusal(tree, live=False)
+
+
+@pytest.mark.parametrize("live", [True, False])
+@pytest.mark.parametrize(
+    ("name", "mode"), [("home", 0o777), ("home", 0o757), ("home/tree", 0o777), ("home/tree", 0o1777)]
+)
+def test_a_tree_that_others_can_replace(tmp_path: Path, tree: Path, name: str, mode: int, live: bool) -> None:
+    folder = tmp_path / name
+    folder.chmod(mode)
+    said = refusal(tree, live)
+    assert f"{folder} can be written to by other users" in said
+    assert f"`chmod go-w {folder}`" in said
+
+
+def test_groups(monkeypatch: pytest.MonkeyPatch, tree: Path) -> None:
+    tree.chmod(0o775)
+    host = HostRoot(str(tree), live=True)
+    own = os.stat(str(tree))
+    if own.st_gid == own.st_uid:
+        # Of a private group, the owner is the only member.
+        require_trusted_root(host)
+        monkeypatch.setattr(_trusted_paths, "_attributes", lambda _path: ["system.posix_acl_access"])
+    refusal(tree, live=True)
+
+
+@needs_root
+def test_a_shared_group(tree: Path) -> None:
+    tree.chmod(0o775)
+    os.chown(str(tree), 0, USER)
+    assert "chmod go-w" in refusal(tree, live=True)
+
+
+@needs_root
+def test_a_folder_that_is_a_link(tree: Path) -> None:
+    """The directory that is meant counts, with all that are above it."""
+    (tree / "srv").mkdir()
+    (tree / "srv/backups").mkdir()
+    (tree / "link").symlink_to("/srv/backups")
+    host = HostRoot(str(tree), live=True)
+    require_trusted_folder(host, "backup_dir", "/link")
+    os.chown(str(tree / "srv"), USER, USER)
+    with pytest.raises(HostError, match=f"^backup_dir '/link': nothing is written, because {tree}/srv belongs to user"):
+        require_trusted_folder(host, "backup_dir", "/link")
+
+
+class Module(t.NamedTuple):
+    params: dict[str, t.Any]
+
+
+@pytest.mark.parametrize("writes", [True, False])
+def test_only_modules_that_write_refuse_the_tree(tree: Path, writes: bool) -> None:
+    tree.chmod(0o777)
+    params: dict[str, t.Any] = {"host_root": str(tree), "host_root_live": True}
+    if writes:
+        with pytest.raises(HostError, match="chmod go-w"):
+            host_of(t.cast("t.Any", Module({**params, "backup_dir": "/b"})))
+    else:
+        assert host_of(t.cast("t.Any", Module(params))).root == str(tree)

@@ -1,0 +1,121 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The module that fetches the key, run against a proxy that answers for every address."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import http.server
+import json
+import os
+import stat
+import threading
+import typing as t
+
+import pytest
+
+if t.TYPE_CHECKING:
+    from pathlib import Path
+
+URL = "http://repository.example.com/gpgkey"
+
+
+class Proxy(http.server.BaseHTTPRequestHandler):
+    seen: t.ClassVar[list[tuple[str, str | None]]] = []
+    status = 200
+    key = b"the key\n"
+
+    def do_GET(self) -> None:
+        self.seen.append((self.path, self.headers.get("Proxy-Authorization")))
+        self.send_response(self.status)
+        self.end_headers()
+        # The module stops reading a key that is too large.
+        with contextlib.suppress(ConnectionError):
+            self.wfile.write(self.key)
+
+    def log_message(self, *_arguments: object) -> None:
+        """Keep the output of the tests short."""
+
+
+@pytest.fixture
+def proxy(monkeypatch: pytest.MonkeyPatch) -> t.Iterator[str]:
+    for name in ("http_proxy", "https_proxy"):
+        # The module sets these, so the test has to restore them.
+        monkeypatch.setenv(name, "")
+    monkeypatch.setenv("no_proxy", "")
+    monkeypatch.setattr(Proxy, "seen", [])
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Proxy) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://bob:hunter2@127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.fixture
+def fetch(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> t.Callable[..., dict[str, t.Any]]:
+    basic = pytest.importorskip("ansible.module_utils.basic")
+    from ansible_collections.gpufleet.nvidia.plugins.modules import nvidia_toolkit_key  # noqa: PLC0415
+
+    def run(**arguments: t.Any) -> dict[str, t.Any]:
+        encoded = json.dumps({"ANSIBLE_MODULE_ARGS": arguments}).encode()
+        monkeypatch.setattr(basic, "_ANSIBLE_ARGS", encoded)
+        monkeypatch.setattr(basic, "_ANSIBLE_PROFILE", "legacy", raising=False)
+        with pytest.raises(SystemExit):
+            nvidia_toolkit_key.main()
+        output = capsys.readouterr().out
+        assert "hunter2" not in output
+        result: dict[str, t.Any] = json.loads(output)
+        return result
+
+    return run
+
+
+def test_the_key_is_fetched_through_the_proxy(
+    proxy: str, fetch: t.Callable[..., dict[str, t.Any]], tmp_path: Path
+) -> None:
+    dest = tmp_path / "key.asc"
+    asked = {"url": URL, "dest": str(dest), "proxy": proxy}
+    assert fetch(**asked, _ansible_check_mode=True)["changed"]
+    assert not dest.exists()
+    assert fetch(**asked)["changed"]
+    assert dest.read_bytes() == Proxy.key
+    assert stat.S_IMODE(dest.stat().st_mode) == 0o644
+    assert not fetch(**asked)["changed"]
+    dest.write_bytes(b"another key\n")
+    assert fetch(**asked)["changed"]
+    assert dest.read_bytes() == Proxy.key
+    authorization = "Basic " + base64.b64encode(b"bob:hunter2").decode()
+    assert Proxy.seen == [(URL, authorization)] * 4
+    assert os.listdir(tmp_path) == ["key.asc"]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [(404, b"", "cannot be fetched"), (200, b"x" * (1 << 21), "more than 1048576 bytes")],
+    ids=["missing", "large"],
+)
+def test_what_is_no_key_is_not_written(
+    monkeypatch: pytest.MonkeyPatch,
+    proxy: str,
+    fetch: t.Callable[..., dict[str, t.Any]],
+    tmp_path: Path,
+    answer: tuple[int, bytes, str],
+) -> None:
+    status, key, message = answer
+    monkeypatch.setattr(Proxy, "status", status)
+    monkeypatch.setattr(Proxy, "key", key)
+    result = fetch(url=URL, dest=str(tmp_path / "key.asc"), proxy=proxy)
+    assert result["failed"]
+    assert message in result["msg"]
+    assert "nvidia_toolkit_key" in result["msg"]
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_server_that_cannot_be_reached_is_an_error(
+    fetch: t.Callable[..., dict[str, t.Any]], tmp_path: Path, proxy: str
+) -> None:
+    result = fetch(url=URL, dest=str(tmp_path / "key.asc"), proxy=proxy.rpartition(":")[0] + ":1")
+    assert result["failed"]
+    assert "cannot be fetched" in result["msg"]
