@@ -268,7 +268,7 @@ class _SnapPlanner(DockerPlanner):
     """A removal from the snap's daemon.json."""
 
     def leftover(self, _path: t.Any) -> bool:
-        """What nobody recorded is the snap's own."""
+        """An entry without a record is the snap's own."""
         return False
 
 

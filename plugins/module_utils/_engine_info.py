@@ -43,7 +43,7 @@ def describe_engines(host: HostRoot, run: Runner) -> tuple[list[dict[str, t.Any]
     """
     looks = [_Look(target, host, run) for target in targets_on(host)]
     described = [look.describe() for look in looks]
-    described += _users_engines(host, [look["target"] for look in described])
+    described += _users_engines(host, [engine["target"] for engine in described])
     return described, next((look.needed for look in looks if look.needed is not None), None)
 
 

@@ -148,12 +148,12 @@ def migration(host: HostRoot, user: str) -> str:
         return ""
     notes = [f"{STATE_DIR}/{kind}-{key}.json" for kind in ("restart", "changes")]
     files = [*(record_path(key, path) for path in paths), *(note for note in notes if host.is_there(note))]
-    words = " ".join(shlex.quote(posixpath.basename(file)) for file in files)
+    names = " ".join(shlex.quote(posixpath.basename(file)) for file in files)
     home = home_of(host, user) or f"~{user}"
     target = shlex.quote(f"{home}/.local/state/gpufleet-nvidia/state")
     return (
         f"An earlier version of this collection, which ran as root, recorded the original of {', '.join(paths)} in"
         f" {STATE_DIR}. A task that runs as {user} cannot read it there. Move the record, as root: cd {STATE_DIR} &&"
-        f' tar -cf - {words} | runuser -u {shlex.quote(user)} -- sh -c \'umask 077 && mkdir -p "$1" && tar -C "$1"'
-        f" -xf -' sh {target} && rm {words}"
+        f' tar -cf - {names} | runuser -u {shlex.quote(user)} -- sh -c \'umask 077 && mkdir -p "$1" && tar -C "$1"'
+        f" -xf -' sh {target} && rm {names}"
     )
