@@ -79,9 +79,9 @@ class HostRoot(t.NamedTuple):
 
         Missing components are kept as they are.  Raises HostError on a loop of links, and for what is no path at all.
         """
-        return self.follow(path, last, lambda _here, _final: None)
+        return self.follow(path, lambda _here, _final: None, last)
 
-    def follow(self, path: str, last: bool, visit: t.Callable[[str, bool], None]) -> str:
+    def follow(self, path: str, visit: t.Callable[[str, bool], None], last: bool = True) -> str:
         """As resolve(); ``visit`` is called with each component and link, and whether nothing follows it."""
         if not _is_path(path):
             raise HostError(f"{path!r} is no path: it has a character that no name can have. Correct where it stands.")

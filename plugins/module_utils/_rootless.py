@@ -143,9 +143,9 @@ def migration(host: HostRoot, user: str) -> str:
     Root only reads its own directory, and a process of the user writes: no link of the user's redirects it.
     """
     key = f"{KEY}{user}"
-    paths = [record.path for record in load_readable_records(host) if record.engine == key]
-    if not paths:
+    if user not in recorded_users(host):
         return ""
+    paths = [record.path for record in load_readable_records(host) if record.engine == key]
     notes = [f"{STATE_DIR}/{kind}-{key}.json" for kind in ("restart", "changes")]
     files = [*(record_path(key, path) for path in paths), *(note for note in notes if host.is_there(note))]
     names = " ".join(shlex.quote(posixpath.basename(file)) for file in files)

@@ -68,7 +68,7 @@ def _target(host: HostRoot, path: str) -> str:
                 f" Give it to root (chown -h root {here}), or run the task as that user (become_user)."
             )
 
-    return host.root.rstrip("/") + host.follow(path, True, require_trusted)
+    return host.root.rstrip("/") + host.follow(path, require_trusted)
 
 
 def make_directories(host: HostRoot, path: str, mode: int) -> list[str]:

@@ -151,6 +151,19 @@ def test_the_users_own_program_is_asked(docker: Rootless, unit: list[str], progr
     assert {argv[2] for argv in docker.commands} == {program}
 
 
+def test_a_user_may_not_read_the_records_of_root(docker: Rootless) -> None:
+    """Another user has a Docker that runs."""
+    docker.path("/var/lib/gpufleet-nvidia/state").mkdir(parents=True, mode=0)
+    with docker.path("/etc/passwd").open("a", encoding="utf-8") as stream:
+        stream.write("bob:x:54321:54321::/home/bob:/bin/sh\n")
+    docker.write("/proc/99/comm", "dockerd\n")
+    docker.write("/proc/99/status", "Uid:\t54321\t54321\t54321\t54321\n")
+    found, _needed = describe_engines(docker.host, docker.run)
+    inspected = {engine["target"]: engine["inspected"] for engine in found}
+    assert inspected == {"docker": True, "docker/rootless/alice": True, "docker/rootless/bob": False}
+    docker.path("/var/lib/gpufleet-nvidia/state").chmod(0o700)
+
+
 def test_what_is_there(docker: Rootless) -> None:
     engine = RootlessDocker("alice")
     assert engine.inspect(docker.host).installed
