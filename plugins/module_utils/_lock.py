@@ -14,7 +14,7 @@ import stat
 import time
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._accounts import runtime_dir
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._accounts import own_account, runtime_dir
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import HostError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._processes import arguments_of
@@ -66,9 +66,11 @@ def _path(host: HostRoot) -> str:
     if user == 0 or host.root != "/":
         return LOCK_FILE
     if not host.exists(runtime_dir(user)):
+        account = own_account(host)
+        name = user if account is None else account.name
         raise HostError(
-            f"{runtime_dir(user)} does not exist, because the systemd of the user {user} does not run. Run"
-            f" `loginctl enable-linger {user}` as root, then run this again."
+            f"{runtime_dir(user)} does not exist, because the systemd of the user {name} does not run. Run"
+            f" `loginctl enable-linger {name}` as root, then run this again."
         )
     return f"{runtime_dir(user)}/gpufleet-nvidia/lock"
 
