@@ -156,16 +156,8 @@ def users() -> None:
     put("oci-nvidia-hook.json", "/usr/share/containers/oci/hooks.d/oci-nvidia-hook.json")
     do("podman", "load", "--quiet", content=load_busybox.image(IMAGE))
     name, uid = places.USER, places.UID
-    # useradd is not on these hosts.
-    for file, line in {
-        "passwd": f"{name}:x:{uid}:{uid}::/home/{name}:/bin/sh",
-        "shadow": f"{name}:*:20000:0:99999:7:::",
-        "group": f"{name}:x:{uid}:",
-        "subuid": f"{name}:100000:65536",
-        "subgid": f"{name}:100000:65536",
-    }.items():
-        with Path("/etc", file).open("a") as stream:
-            stream.write(f"{line}\n")
+    account(name, uid)
+    attacker()
     # Some of /proc and /sys is hidden by what stands for the GPU. The kernel gives a user's container its own of either
     # only where another one of the host is whole.
     for kind in ("proc", "sysfs"):
@@ -186,6 +178,33 @@ def users() -> None:
     do(*places.AS_USER, "systemctl", "--user", "enable", "--quiet", "--now", "docker.service")
     address = f"unix://{places.RUNTIME_DIR}/docker.sock"
     do("docker", "--host", address, "load", "--quiet", content=load_busybox.image(IMAGE))
+
+
+def account(name: str, uid: int) -> None:
+    """Make a user: useradd is not on these hosts."""
+    for file, line in {
+        "passwd": f"{name}:x:{uid}:{uid}::/home/{name}:/bin/sh",
+        "shadow": f"{name}:*:20000:0:99999:7:::",
+        "group": f"{name}:x:{uid}:",
+        "subuid": f"{name}:{uid}00000:65536",
+        "subgid": f"{name}:{uid}00000:65536",
+    }.items():
+        with Path("/etc", file).open("a") as stream:
+            stream.write(f"{line}\n")
+
+
+def attacker() -> None:
+    """A user whose files never end when they are read, and whose process looks like a Docker's."""
+    name, home = "mallory", Path("/home/mallory")
+    account(name, places.UID + 1)
+    unit = home / ".config/systemd/user/docker.service"
+    unit.parent.mkdir(parents=True)
+    unit.write_text("[Service]\nEnvironmentFile=/proc/kmsg\nExecStart=/usr/bin/dockerd-rootless.sh\n")
+    (home / ".config/docker").mkdir()
+    (home / ".config/docker/daemon.json").symlink_to("/proc/kmsg")
+    shutil.copy("/usr/bin/sleep", home / "dockerd")
+    do("chown", "-Rh", f"{name}:{name}", str(home))
+    do("systemd-run", "--quiet", f"--uid={name}", str(home / "dockerd"), "infinity")
 
 
 def wait_for(path: Path) -> None:

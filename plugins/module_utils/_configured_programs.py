@@ -12,7 +12,7 @@ import typing as t
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine_traces import engines_on
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, MissingPackageError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_files import HostFiles
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import restart_note
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import restart_note, state_dir
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import Engine, Installation
@@ -85,7 +85,7 @@ def unsettled_engines(host: HostRoot, folders: t.Iterable[str]) -> list[str]:
 
 def _unsettled(engine: Engine, host: HostRoot, below: Below) -> t.Iterator[str]:
     installation = engine.inspect(host)
-    if host.live and host.is_there(restart_note(engine.key)):
+    if host.live and host.is_there(restart_note(engine.key, state_dir(host, engine.key))):
         yield f"A restart of {installation.service} was cut off."
         return
     live = engine.live(host, installation) if installation.pid is not None else None

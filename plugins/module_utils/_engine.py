@@ -12,10 +12,10 @@ import types
 import typing as t
 
 if t.TYPE_CHECKING:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._accounts import Account
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._judging import Runner
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import FileRecord
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._rootless import Account
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._runtime_set import RuntimeRequest
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd_units import Unit
 
@@ -40,7 +40,8 @@ class Installation(t.NamedTuple):
 
     ``config_path`` is the file that its unit really uses, ``flags`` the unit's command line behind the program,
     ``pid`` the daemon's process (None while it does not run), ``user`` whose systemd has the unit (None: the system's).
-    ``binary`` is what may be run to ask it; ``there`` says whether the engine is there (None: as ``binary`` says).
+    ``binary`` is its program; ``there`` says whether the engine is there (None: as ``binary`` says).  ``unsupported``
+    says why it is only reported and never configured; it is empty for all others.
     """
 
     binary: str | None
@@ -51,14 +52,17 @@ class Installation(t.NamedTuple):
     pid: int | None = None
     user: Account | None = None
     there: bool | None = None
+    unsupported: str = ""
 
     @property
     def installed(self) -> bool:
-        """Whether the engine is there, be it one whose program is not run by root."""
+        """Whether the engine is there."""
         return self.binary is not None if self.there is None else self.there
 
     def doubts(self) -> list[str]:
         """Why what is known of it may not be all."""
+        if self.unsupported:
+            return [self.unsupported]
         if self.unit is None or not self.unit.wrapper:
             return []
         doubt = (
@@ -164,9 +168,7 @@ class PlannedFile(t.NamedTuple):
     """One file before and after (None: no file), and the entries in it that are ours afterwards.
 
     ``like``: files whose modes it never exceeds, for it may hold what they do; a new one takes owner and mode of the
-    first.  ``mode`` is another limit, where it is given.  ``owner`` (uid, gid) is the user to whom the file, and what
-    is made for it, has to belong; None where nobody else is concerned.  ``purged`` is for one from which leftovers of
-    others go.
+    first.  ``mode`` is another limit, where it is given.  ``purged`` is for one from which leftovers of others go.
     """
 
     path: str
@@ -175,7 +177,6 @@ class PlannedFile(t.NamedTuple):
     keys: t.Mapping[tuple[str, ...], t.Any] = NOTHING
     like: tuple[str, ...] = ()
     mode: int | None = None
-    owner: tuple[int, int] | None = None
     purged: Purged | None = None
 
     @property

@@ -20,11 +20,12 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._docker_plan impor
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import (
     Action,
     Ailment,
+    EnginePlan,
     Installation,
     LiveState,
     Trial,
 )
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import HostError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, HostError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._flavors import SYSTEM
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import JSON_BYTES, UNIT_BYTES
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._json_data import get, load
@@ -36,7 +37,6 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import (
         ConfiguredState,
         Context,
-        EnginePlan,
         PlannedFile,
     )
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
@@ -46,6 +46,11 @@ if t.TYPE_CHECKING:
 
 PROGRAM = "dockerd"
 SOCKET_UNIT = "docker.socket"
+_SNAP = (
+    "Docker is a snap, which this collection does not configure. A snap is confined, so its Docker cannot run the"
+    " host's NVIDIA Container Toolkit; it brings a toolkit of its own and registers it by itself. Use the Docker of the"
+    " distribution or Docker's own packages for the host's toolkit."
+)
 
 
 class Docker:
@@ -259,4 +264,42 @@ def _without_config_file(arguments: t.Sequence[str]) -> list[str]:
     return kept
 
 
+class _SnapPlanner(DockerPlanner):
+    """A removal from the snap's daemon.json."""
+
+    def leftover(self, _path: t.Any) -> bool:
+        """An entry without a record is the snap's own."""
+        return False
+
+
+class DockerSnap(Docker):
+    """Canonical's snap of Docker: it is reported and refused.
+
+    What earlier versions of this collection recorded of its file is still restored.
+    """
+
+    flavor = "snap"
+    key = "docker_snap"
+    companions: tuple[str, ...] = ()
+    config_path = "/var/snap/docker/current/config/daemon.json"
+    service = "snap.docker.dockerd.service"
+    pid_file = "/run/snap.docker/docker.pid"
+    planner = _SnapPlanner
+
+    def inspect(self, host: HostRoot, service: str | None = None) -> Installation:
+        # Its program runs inside the snap only, so neither its version nor its validator is asked for.
+        installation = super().inspect(host, service)
+        there = installation.unit is not None or installation.pid is not None
+        return installation._replace(binary=None, there=there, unsupported=_SNAP)
+
+    def _unit(self, host: HostRoot, service: str) -> Unit | None:
+        """The unit without its arguments, which are those of the program ``snap``."""
+        unit = load_unit(host, service)
+        return unit._replace(arguments=()) if unit is not None else None
+
+    def present(self, _request: RuntimeRequest, _context: Context) -> EnginePlan:
+        raise GpufleetError(f"{_SNAP} Nothing was changed.")
+
+
 DOCKER = Docker()
+DOCKER_SNAP = DockerSnap()

@@ -12,14 +12,18 @@ import typing as t
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, MissingPackageError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_files import HostFiles
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._planning import ask_version
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import load_records, restart_note
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._targets import targets_on
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import load_records, restart_note, state_dir
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._rootless import (
+    migration,
+    recorded_users,
+    running_engines,
+)
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._targets import Target, targets_on
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import Engine, Installation, LiveState
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._judging import Runner
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._targets import Target
 
 
 # Seconds for one engine.  Each read has limits of its own, but a hundred imports of 4 MiB or a hung program add up.
@@ -39,7 +43,54 @@ def describe_engines(host: HostRoot, run: Runner) -> tuple[list[dict[str, t.Any]
     """
     looks = [_Look(target, host, run) for target in targets_on(host)]
     described = [look.describe() for look in looks]
+    described += _users_engines(host, [engine["target"] for engine in described])
     return described, next((look.needed for look in looks if look.needed is not None), None)
+
+
+def _unknown(target: Target) -> dict[str, t.Any]:
+    """The description of an engine of which nothing is known yet."""
+    return {
+        "engine": target.engine,
+        "flavor": target.flavor,
+        "user": target.user,
+        "target": str(target),
+        "inspected": True,
+        "installed": False,
+        "binary": None,
+        "version": None,
+        "running": False,
+        "pid": None,
+        "service": None,
+        "unit_files": [],
+        "socket": None,
+        "config_path": None,
+        "config_exists": False,
+        "runtimes": {},
+        "default_runtime": None,
+        "recorded_files": [],
+        "live": None,
+        "restart_required": False,
+        "unfinished_restart": False,
+        "problems": [],
+    }
+
+
+def _users_engines(host: HostRoot, described: t.Collection[str]) -> t.Iterator[dict[str, t.Any]]:
+    """What is known of other users' engines without opening a file that they control."""
+    running = running_engines(host)
+    for user in dict.fromkeys([*running, *recorded_users(host)]):
+        target = Target("docker", "rootless", user)
+        if str(target) in described:
+            continue
+        advice = migration(host, user)
+        yield {
+            **_unknown(target),
+            "inspected": False,
+            "installed": user in running,
+            "running": user in running,
+            "pid": running.get(user),
+            "problems": [advice] if advice else [],
+        }
 
 
 class _Look:
@@ -55,27 +106,10 @@ class _Look:
 
     def describe(self) -> dict[str, t.Any]:
         engine = self._engine
-        described: dict[str, t.Any] = {
-            "engine": engine.name,
-            "flavor": self._target.flavor,
-            "user": self._target.user,
-            "target": str(self._target),
-            "installed": False,
-            "binary": None,
-            "version": None,
-            "running": False,
-            "pid": None,
-            "service": None,
-            "unit_files": [],
-            "socket": None,
+        described = {
+            **_unknown(self._target),
             "config_path": engine.config_path,
-            "config_exists": False,
-            "runtimes": {},
             "default_runtime": engine.default_runtime,
-            "recorded_files": [],
-            "live": None,
-            "restart_required": False,
-            "unfinished_restart": False,
             "problems": self._problems,
         }
         if not _in_time(PATIENCE, lambda: self._fill(described)):
@@ -89,7 +123,10 @@ class _Look:
         engine, host = self._engine, self._host
         self._tell(described, self._installed)
         self._tell(described, lambda: {"recorded_files": [record.path for record in load_records(host, engine.key)]})
-        self._tell(described, lambda: {"unfinished_restart": host.is_there(restart_note(engine.key))})
+        self._tell(described, lambda: {"unfinished_restart": host.is_there(self._note())})
+
+    def _note(self) -> str:
+        return restart_note(self._engine.key, state_dir(self._host, self._engine.key))
 
     def _tell(self, described: dict[str, t.Any], look: t.Callable[[], dict[str, t.Any]]) -> None:
         try:

@@ -28,7 +28,7 @@ class Flavor(t.NamedTuple):
 
     ``load`` makes it, given the name of an instance (``""`` is the usual one).  ``programs``, ``paths`` and
     ``services`` are what it is known by.  ``key`` is in whose name records are kept.  ``instances`` finds others
-    beside the usual one; they are users (``by_user``) or units (``by_unit``).
+    beside the usual one; they are units (``by_unit``), or the user who runs the task (``by_user``).
     ``daemon``: whether anything of it runs between containers.
     """
 
@@ -53,9 +53,7 @@ def _docker(_instance: str) -> Engine:
 
 
 def _docker_snap(_instance: str) -> Engine:
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine_docker_snap import (  # noqa: PLC0415
-        DOCKER_SNAP,
-    )
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine_docker import DOCKER_SNAP  # noqa: PLC0415
 
     return DOCKER_SNAP
 
@@ -68,10 +66,10 @@ def _docker_rootless(user: str) -> Engine:
     return RootlessDocker(user)
 
 
-def _rootless_users(host: HostRoot) -> list[str]:
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._rootless import rootless_users  # noqa: PLC0415
+def _own_users(host: HostRoot) -> list[str]:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._rootless import own_users  # noqa: PLC0415
 
-    return rootless_users(host)
+    return own_users(host)
 
 
 def _containerd(service: str) -> Engine:
@@ -168,7 +166,7 @@ _ROWS = (
     # The package podman-docker brings a program docker, too.
     Flavor("docker", SYSTEM, _docker, "docker", ("dockerd",), ("/etc/docker",), ("docker.service",)),
     Flavor("docker", "snap", _docker_snap, "docker_snap", paths=("/var/snap/docker",), services=(_SNAP_DOCKER_UNIT,)),
-    Flavor("docker", "rootless", _docker_rootless, "", instances=_rootless_users, by_user=True),
+    Flavor("docker", "rootless", _docker_rootless, "", instances=_own_users, by_user=True),
     Flavor(
         "containerd", SYSTEM, _containerd, "containerd", ("containerd",), ("/etc/containerd",), ("containerd.service",),
         instances=_containerd_units, by_unit=True,

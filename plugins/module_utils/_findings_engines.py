@@ -69,6 +69,15 @@ def _has_dead_cri(engine: Known) -> bool:
     return is_containerd and bool(live) and not answers and bool(table(engine.get("runtimes")))
 
 
+def not_inspected(described: Described) -> t.Iterator[Finding]:
+    for engine in described.engines:
+        if engine.get("inspected") is False and engine.get("running") is True:
+            user = text(engine.get("user"))
+            said = f"The user {user} runs a rootless Docker, which was not inspected: root opens no files of users."
+            advice = f"Name {user} in nvidia_runtime_users, or run the module as that user (become_user: {user})."
+            yield Finding(NOTE, "not-inspected", target_of(engine), said, advice)
+
+
 def default_runtime(described: Described, host: HostRoot) -> t.Iterator[Finding]:
     """A default with which no container starts at all."""
     for engine in described.engines:
@@ -134,7 +143,8 @@ def _is_gone(host: HostRoot, engine: Known, program: str) -> bool:
 
 def without_gpus(described: Described) -> t.Iterator[Finding]:
     """GPUs that no engine gives to containers."""
-    there = [engine for engine in described.engines if engine.get("installed") is True]
+    inspected = (engine for engine in described.engines if engine.get("inspected") is not False)
+    there = [engine for engine in inspected if engine.get("installed") is True]
     if not described.has_gpu or not there or not table(described.toolkit.get("programs")):
         return
     # Podman needs nothing but a specification, and the others could do with one too.
@@ -193,5 +203,5 @@ def left_behind(described: Described) -> t.Iterator[Finding]:
             yield Finding(NOTE, "engine-gone", target_of(engine), said, advice)
 
 
-RULES = (behind_its_files, silent, without_gpus, cdi_off, at_stake, left_behind)
+RULES = (behind_its_files, silent, not_inspected, without_gpus, cdi_off, at_stake, left_behind)
 HOST_RULES = (default_runtime, programs)

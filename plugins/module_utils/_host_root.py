@@ -79,6 +79,10 @@ class HostRoot(t.NamedTuple):
 
         Missing components are kept as they are.  Raises HostError on a loop of links, and for what is no path at all.
         """
+        return self.follow(path, lambda _here, _final: None, last)
+
+    def follow(self, path: str, visit: t.Callable[[str, bool], None], last: bool = True) -> str:
+        """As resolve(); ``visit`` is called with each component and link, and whether nothing follows it."""
         if not _is_path(path):
             raise HostError(f"{path!r} is no path: it has a character that no name can have. Correct where it stands.")
         pending = [part for part in path.split("/") if part]
@@ -92,6 +96,7 @@ class HostRoot(t.NamedTuple):
                 del done[-1:]
                 continue
             here = "/" + "/".join([*done, part])
+            visit(here, not pending)
             if (pending or last) and os.path.islink(self._glue(here)):
                 links += 1
                 if links > _MAX_LINKS:

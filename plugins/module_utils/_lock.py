@@ -14,8 +14,8 @@ import stat
 import time
 import typing as t
 
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._accounts import own_account, runtime_dir
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import HostError
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._foreign_folders import open_folder
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._processes import arguments_of
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._writing import (
@@ -58,11 +58,21 @@ def host_lock(host: HostRoot, timeout: float | None = None) -> t.Iterator[None]:
 
 
 def _path(host: HostRoot) -> str:
-    """LOCK_FILE; an ordinary user of the host, who cannot write to /run, has a lock in the user's runtime directory."""
+    """LOCK_FILE; an ordinary user of the host, who cannot write to /run, has a lock in the user's runtime directory.
+
+    Raises HostError where that directory is missing.
+    """
     user = os.geteuid()
     if user == 0 or host.root != "/":
         return LOCK_FILE
-    return f"{os.environ.get('XDG_RUNTIME_DIR') or f'/run/user/{user}'}/gpufleet-nvidia/lock"
+    if not host.exists(runtime_dir(user)):
+        account = own_account(host)
+        name = user if account is None else account.name
+        raise HostError(
+            f"{runtime_dir(user)} does not exist, because the systemd of the user {name} does not run. Run"
+            f" `loginctl enable-linger {name}` as root, then run this again."
+        )
+    return f"{runtime_dir(user)}/gpufleet-nvidia/lock"
 
 
 def _try(host: HostRoot, path: str, made: list[str], last: bool) -> contextlib.ExitStack | None:
@@ -107,7 +117,7 @@ def _open_folder(host: HostRoot, folder: str, made: list[str]) -> int:
     resolved = host.resolve(folder, last=False)
     made += make_directories(host, os.path.dirname(resolved), 0o755)
     outer = host.outer(resolved, last=False)
-    above = open_folder(host.root, os.path.dirname(outer))
+    above = _open_directory(host.root, os.path.dirname(outer))
     try:
         with contextlib.suppress(FileExistsError):
             os.mkdir(os.path.basename(outer), 0o700, dir_fd=above)
@@ -121,6 +131,18 @@ def _open_folder(host: HostRoot, folder: str, made: list[str]) -> int:
     except OSError:
         os.close(handle)
         raise
+    return handle
+
+
+def _open_directory(root: str, folder: str) -> int:
+    """A handle of ``folder``, to which no link leads from ``root`` on."""
+    handle = os.open(root, os.O_PATH | os.O_DIRECTORY)
+    for name in filter(None, folder[len(root) :].split("/")):
+        parent = handle
+        try:
+            handle = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=parent)
+        finally:
+            os.close(parent)
     return handle
 
 

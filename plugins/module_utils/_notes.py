@@ -15,7 +15,7 @@ import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import HostError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._json_data import check, content_of, field, load
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import STATE_DIR, restart_note
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import restart_note, state_dir
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._rollback import Former
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._writing import (
     make_directories,
@@ -29,18 +29,21 @@ if t.TYPE_CHECKING:
 
 
 class Note(t.NamedTuple):
-    """A note about one engine."""
+    """A note about one engine, in the directory of its records."""
 
     host: HostRoot
     path: str
+    folder: str
 
     @classmethod
     def of_restart(cls, host: HostRoot, engine: str) -> Note:
-        return cls(host, restart_note(engine))
+        folder = state_dir(host, engine)
+        return cls(host, restart_note(engine, folder), folder)
 
     @classmethod
     def of_changes(cls, host: HostRoot, engine: str) -> Note:
-        return cls(host, f"{STATE_DIR}/changes-{engine}.json")
+        folder = state_dir(host, engine)
+        return cls(host, f"{folder}/changes-{engine}.json", folder)
 
     def exists(self) -> bool:
         return self.host.is_there(self.path)
@@ -61,13 +64,13 @@ class Note(t.NamedTuple):
         entries = [
             {**former._asdict(), "content": _text(former.content), "record": _text(former.record)} for former in formers
         ]
-        make_directories(self.host, STATE_DIR, 0o700)
+        make_directories(self.host, self.folder, 0o700)
         # The files may hold secrets.
         replace_file(self.host, self.path, (json.dumps(entries, indent=2) + "\n").encode("utf-8"), 0o600)
 
     def remove(self) -> None:
         remove_file(self.host, self.path)
-        remove_empty_directories(self.host, [posixpath.dirname(STATE_DIR), STATE_DIR])
+        remove_empty_directories(self.host, [posixpath.dirname(self.folder), self.folder])
 
 
 def _text(content: bytes | None) -> str | None:

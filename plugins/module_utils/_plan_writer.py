@@ -11,19 +11,20 @@ import os
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils import _backups
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._accounts import KEY
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import HostError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._parsed_folders import (
     CLOSED_FOLDERS,
     WATCHED_FOLDERS,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import (
-    BACKUP_DIR,
-    STATE_DIR,
     FileRecord,
+    default_backup_dir,
     digest,
     load_readable_records,
     load_record,
     record_path,
+    state_dir,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._writing import (
     make_directories,
@@ -31,7 +32,6 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._writing import (
     remove_empty_directories,
     remove_file,
     replace_file,
-    require_own,
 )
 
 if t.TYPE_CHECKING:
@@ -72,6 +72,7 @@ class PlanWriter:
         self.removal = removal
         self.purging = removal and purge
         self.drop_in_path = drop_in_path
+        self._state_dir = state_dir(host, owner)
         self._dropped: list[FileRecord] = []
 
     def has_work(self, files: t.Sequence[PlannedFile]) -> bool:
@@ -109,8 +110,6 @@ class PlanWriter:
         backups: list[dict[str, str | None]] = []
         record = load_record(self.host, self.owner, file.path)
         if file.changed:
-            if file.owner is not None and file.before is not None:
-                require_own(self.host, file.path, file.owner[0], file.before)
             kept = self._save_record(file, record)
             try:
                 backups = self._back_up(file, record)
@@ -134,21 +133,17 @@ class PlanWriter:
         record = _without_leftovers(file, self._with_directories(file, record or self._new_record(file)))
         record = record.after_write(file.before, file.after, file.keys)
         if not self.removal:
-            make_directories(self.host, STATE_DIR, _PRIVATE_DIRECTORY)
-            replace_file(self.host, record_path(self.owner, file.path), record.to_bytes(), _PRIVATE_FILE)
+            make_directories(self.host, self._state_dir, _PRIVATE_DIRECTORY)
+            replace_file(self.host, self._record_path(file.path), record.to_bytes(), _PRIVATE_FILE)
         return record
 
     def _new_record(self, file: PlannedFile) -> FileRecord:
         example = file.path if file.before is not None else next(iter(file.like), None)
         if example is None or not self.host.exists(example):
-            uid, gid = (os.geteuid(), os.getegid()) if file.owner is None else file.owner
-            mode = CONFIG_MODE
+            uid, gid, mode = os.geteuid(), os.getegid(), CONFIG_MODE
         else:
             status = os.stat(self.host.outer(example))
             uid, gid, mode = status.st_uid, status.st_gid, status.st_mode & 0o7777
-            if file.owner is not None:
-                # Whatever somebody put there just now, it is the user's.
-                uid, gid, mode = (*file.owner, mode & 0o777)
         return FileRecord(self.owner, file.path, file.before, uid, gid, mode, main=self.main_path)
 
     def _with_directories(self, file: PlannedFile, record: FileRecord) -> FileRecord:
@@ -156,7 +151,7 @@ class PlanWriter:
 
         So the last record to go takes them along, whoever it belongs to.
         """
-        folders = [os.path.dirname(file.path), STATE_DIR]
+        folders = [os.path.dirname(file.path), self._state_dir]
         if file.before is not None and not self.purging:
             folders.append(self.backup_dir)
         made = [path for folder in folders for path in missing_directories(self.host, folder)]
@@ -165,7 +160,9 @@ class PlanWriter:
         return record._replace(created_directories=tuple(dict.fromkeys([*record.created_directories, *made])))
 
     def _made_before(self) -> set[str]:
-        return {path for record in load_readable_records(self.host) for path in record.created_directories}
+        return {
+            path for record in load_readable_records(self.host, self._state_dir) for path in record.created_directories
+        }
 
     def _back_up(self, file: PlannedFile, record: FileRecord | None) -> list[dict[str, str | None]]:
         if self.purging:
@@ -180,9 +177,9 @@ class PlanWriter:
         if file.after is None:
             remove_file(self.host, file.path)
             return
-        # In a home what is new is its owner's alone (XDG Base Directory Specification).
-        folder_mode = 0o755 if file.owner is None else _PRIVATE_DIRECTORY
-        make_directories(self.host, os.path.dirname(file.path), folder_mode, file.owner)
+        # A new directory in a home is for its owner only (XDG Base Directory Specification).
+        folder_mode = _PRIVATE_DIRECTORY if self.owner.startswith(KEY) else 0o755
+        make_directories(self.host, os.path.dirname(file.path), folder_mode)
         ceiling = 0o7777 if file.mode is None else file.mode
         for path in file.like:
             if path != file.path and self.host.exists(path):
@@ -197,8 +194,8 @@ class PlanWriter:
     # -- what is left --------------------------------------------------------------------------------------------
 
     def _drop_record(self, record: FileRecord) -> None:
-        remove_file(self.host, record_path(self.owner, record.path))
-        remove_empty_directories(self.host, [os.path.dirname(STATE_DIR), STATE_DIR])
+        remove_file(self.host, self._record_path(record.path))
+        remove_empty_directories(self.host, [os.path.dirname(self._state_dir), self._state_dir])
         self._dropped.append(record)
 
     def _sweep(self) -> None:
@@ -207,7 +204,11 @@ class PlanWriter:
         remove_empty_directories(self.host, sorted(made, key=len))
         if self.purging:
             # The default is ours whatever was recorded; another directory may be the user's own.
-            remove_empty_directories(self.host, [os.path.dirname(BACKUP_DIR), BACKUP_DIR])
+            default = default_backup_dir(self.host, self.owner)
+            remove_empty_directories(self.host, [os.path.dirname(default), default])
+
+    def _record_path(self, path: str) -> str:
+        return record_path(self.owner, path, self._state_dir)
 
 
 def _with_parents(path: str) -> list[str]:

@@ -13,7 +13,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import par
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._flavors import AUTO
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_files import HostFiles
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import BACKUP_DIR, load_record, load_records
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import load_record, load_records
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._targets import Target, resolve_target
 
 if t.TYPE_CHECKING:
@@ -44,7 +44,7 @@ class Options(t.NamedTuple):
     config_path: str | None = None
     engine_version: str | None = None
     validate: str = "auto"
-    backup_dir: str = BACKUP_DIR
+    backup_dir: str | None = None
     purge_backups: bool = False
     purge_legacy: bool = False
     require_runtime: bool = False

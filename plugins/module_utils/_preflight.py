@@ -104,7 +104,7 @@ class Preflight(t.NamedTuple):
         stopped = self._stopped(self.witness.engine, self.installation)
         if stopped or not dragged:
             return stopped
-        # A user's has a unit of the same name, which is another one.
+        # A user's engine has a unit of the same name, which is another one.
         others = (target.load() for target in targets_on(self.witness.host) if target.user is None)
         for engine in others:
             if engine.key != self.witness.engine.key and engine.service in dragged and not stopped:

@@ -14,6 +14,7 @@ import posixpath
 import re
 import typing as t
 
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._accounts import KEY, own_account
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import HostError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._json_data import (
     MOST_ID,
@@ -29,7 +30,7 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
 
 STATE_DIR = "/var/lib/gpufleet-nvidia/state"
-# Here, for who has nothing to write need not wait for the import of _backups.
+# Here, because a task that writes nothing does not import _backups.
 BACKUP_DIR = "/var/lib/gpufleet-nvidia/backups"
 
 _SCHEMA = 1
@@ -170,37 +171,57 @@ def lasting(path: str) -> str:
     return _SNAP_REVISION.sub(r"\1/current/", path)
 
 
-def record_path(engine: str, path: str) -> str:
+def state_dir(host: HostRoot, engine: str) -> str:
+    """The directory of the records of ``engine``; that of a user's engine is the user's own."""
+    return f"{_data_dir(host, engine)}/state"
+
+
+def default_backup_dir(host: HostRoot, engine: str) -> str:
+    """The directory of the backups of ``engine`` where the task names none."""
+    return f"{_data_dir(host, engine)}/backups"
+
+
+def _data_dir(host: HostRoot, engine: str) -> str:
+    if engine.startswith(KEY):
+        account = own_account(host)
+        if account is not None:
+            return account.data_dir
+    return posixpath.dirname(STATE_DIR)
+
+
+def record_path(engine: str, path: str, folder: str = STATE_DIR) -> str:
     """Where the record of ``path`` (links resolved) is kept."""
     path = lasting(path)
-    return f"{STATE_DIR}/{engine}-{posixpath.basename(path)}-{hashlib.sha256(path.encode()).hexdigest()[:12]}.json"
+    return f"{folder}/{engine}-{posixpath.basename(path)}-{hashlib.sha256(path.encode()).hexdigest()[:12]}.json"
 
 
-def restart_note(engine: str) -> str:
+def restart_note(engine: str, folder: str = STATE_DIR) -> str:
     """Where it is noted that a restart is under way (_notes.py)."""
-    return f"{STATE_DIR}/restart-{engine}.json"
+    return f"{folder}/restart-{engine}.json"
 
 
 def load_record(host: HostRoot, engine: str, path: str) -> FileRecord | None:
     """The record of ``path``, None where there is none."""
-    where = record_path(engine, path)
+    where = record_path(engine, path, state_dir(host, engine))
     content = host.read(where)
     return None if content is None else _loaded(host, where, content)
 
 
 def load_records(host: HostRoot, engine: str) -> list[FileRecord]:
     """All records of one engine."""
-    places = [where for where in _records(host) if posixpath.basename(where).startswith(engine + "-")]
+    places = [
+        where for where in _records(host, state_dir(host, engine)) if posixpath.basename(where).startswith(engine + "-")
+    ]
     contents = [(where, host.read(where)) for where in places]
     found = [_loaded(host, where, content) for where, content in contents if content is not None]
     # A name may begin with another one.
     return [record for record in found if record.engine == engine]
 
 
-def load_readable_records(host: HostRoot) -> list[FileRecord]:
-    """All records that there are; a damaged one is for the run that it belongs to to complain of."""
+def load_readable_records(host: HostRoot, folder: str = STATE_DIR) -> list[FileRecord]:
+    """All records in ``folder``; a damaged one is reported by the task for the engine that it belongs to."""
     found = []
-    for where in _records(host):
+    for where in _records(host, folder):
         with contextlib.suppress(HostError):
             found.append(_loaded(host, where, host.read(where) or b""))
     return found
@@ -215,5 +236,5 @@ def _loaded(host: HostRoot, where: str, content: bytes) -> FileRecord:
     return record._replace(path=host.resolve(record.path), main=host.resolve(record.main))
 
 
-def _records(host: HostRoot) -> list[str]:
-    return [f"{STATE_DIR}/{name}" for name in host.entries(STATE_DIR) if name.endswith(".json")]
+def _records(host: HostRoot, folder: str) -> list[str]:
+    return [f"{folder}/{name}" for name in host.entries(folder) if name.endswith(".json")]

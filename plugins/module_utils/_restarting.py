@@ -18,7 +18,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._notes import Note
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._planning import ask_version
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._preflight import Preflight
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._proof import Expectation, Witness
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import BACKUP_DIR
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import default_backup_dir
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._rollback import Rollback, formers_of, joined
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._taking_over import Means, means_of
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._targets import resolve_target
@@ -51,7 +51,7 @@ class RestartOptions(t.NamedTuple):
     validate: str = "auto"
     timeout: float = 60.0
     retries: int = 1
-    backup_dir: str = BACKUP_DIR
+    backup_dir: str | None = None
 
     def check(self) -> None:
         """Raises GpufleetError for numbers that make no sense."""
@@ -113,7 +113,8 @@ class Restart:
         # A run that was killed has left the engine in any state.
         self.unfinished = means.acts and self.note.exists()
         self.formers = joined(self._noted() if means.acts else (), formers_of(host, options.rollback))
-        self.rollback = Rollback(host, self.engine.key, self.formers, options.backup_dir)
+        backup_dir = options.backup_dir or default_backup_dir(host, self.engine.key)
+        self.rollback = Rollback(host, self.engine.key, self.formers, backup_dir)
         self.texts = self.witness.texts()
         self.began = time.time()
         self.daemon_reloaded = False

@@ -14,20 +14,18 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils import _backups
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, HostError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._parsed_folders import PARSED_FOLDERS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import (
-    STATE_DIR,
     FileRecord,
     digest,
     load_record,
     record_path,
+    state_dir,
 )
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._rootless import account_behind, check_own
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._writing import (
     make_directories,
     prepare_file,
     remove_empty_directories,
     remove_file,
     replace_file,
-    require_own,
     use_prepared_file,
 )
 
@@ -35,7 +33,6 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
 
 _CONFIG_MODE = 0o644
-_PERMISSIONS = 0o777
 
 
 class Change(t.NamedTuple):
@@ -96,10 +93,7 @@ def _former(host: HostRoot, path: str, change: Change) -> Former:
 
 
 class Rollback:
-    """The way back to ``formers``.  ``rejected`` and ``created`` tell how far it has come, also after an error.
-
-    Files of a user's engine, as ``engine``, in whose name records are kept, tells, go back as that user's own.
-    """
+    """The way back to ``formers``.  ``rejected`` and ``created`` tell how far it has come, also after an error."""
 
     def __init__(self, host: HostRoot, engine: str, formers: t.Sequence[Former], backup_dir: str) -> None:
         self.host = host
@@ -110,15 +104,9 @@ class Rollback:
         self.rejected: list[dict[str, str | None]] = []
         self.created: list[str] = []
         self._ready: dict[str, str] = {}
-        self._account = account_behind(host, engine)
 
     def prepare(self) -> None:
-        """Lay the former files ready, so that on a disk that is full by then there is still a way back.
-
-        Not in a user's folder: what lies there for long can be exchanged, and so can the folder.
-        """
-        if self._account is not None:
-            return
+        """Lay the former files ready, so that on a disk that is full by then there is still a way back."""
         for file in self.files:
             if file.content is not None and self.host.read(file.path) != file.content:
                 # Where it cannot be done, there may be room when it comes to it.
@@ -168,11 +156,6 @@ class Rollback:
         remove_empty_directories(self.host, sorted(set(swept), key=len))
 
     def _replace(self, file: Former, current: bytes | None, record: FileRecord | None) -> None:
-        if self._account is not None:
-            # Since the change, a link of the user's may have come to lead to a file of somebody else.
-            check_own(self.host, self._account, file.path)
-            if current is not None:
-                require_own(self.host, file.path, self._account.uid, current)
         copy = self._keep(file.path, current)
         try:
             self._put(file, record)
@@ -206,10 +189,7 @@ class Rollback:
             remove_file(self.host, file.path)
             return
         folder = os.path.dirname(file.path)
-        if self._account is None:
-            make_directories(self.host, folder, 0o755)
-        else:
-            make_directories(self.host, folder, 0o700, (self._account.uid, self._account.gid))
+        make_directories(self.host, folder, 0o755)
         ready = self._ready.pop(file.path, None)
         if ready is not None and use_prepared_file(self.host, ready, file.path):
             return
@@ -221,15 +201,13 @@ class Rollback:
         if file.record is not None:
             with contextlib.suppress(HostError):
                 record = FileRecord.from_bytes(file.path, file.record)
-        mode, owner = (_CONFIG_MODE, None) if record is None else (record.mode, (record.uid, record.gid))
-        if self._account is None:
-            return mode, owner
-        return mode & _PERMISSIONS, (self._account.uid, self._account.gid)
+        return (_CONFIG_MODE, None) if record is None else (record.mode, (record.uid, record.gid))
 
     def _put_record(self, file: Former, record: FileRecord | None) -> None:
-        where = record_path(self.engine, file.path)
+        folder = state_dir(self.host, self.engine)
+        where = record_path(self.engine, file.path, folder)
         if file.record is not None:
-            make_directories(self.host, STATE_DIR, 0o700)
+            make_directories(self.host, folder, 0o700)
             replace_file(self.host, where, file.record, 0o600)
         elif record is not None and record.original == file.content:
             remove_file(self.host, where)

@@ -2,139 +2,56 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-# Private to this collection: users who run a Docker of their own: their accounts, units and processes, and what is
-# theirs in their folders.  Root acts here where they may put what they like: nothing of theirs is run, and no link of
-# theirs leads to a file of somebody else.
+# Private to this collection: the rootless Docker of a user: its unit and process as a task of that user reads them, and
+# what root learns of it from the kernel and from its own records.  Root opens no file that the user controls.
 
 from __future__ import annotations
 
-import contextlib
-import os
 import posixpath
 import re
-import stat
+import shlex
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._accounts import (
+    KEY,
+    Account,
+    account_of,
+    home_of,
+    own_account,
+)
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._processes import process_of
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import STATE_DIR, load_readable_records
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import (
+    STATE_DIR,
+    load_readable_records,
+    record_path,
+)
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd_units import Unit, load_unit
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
 
-# In whose name records are kept: this, and the name of the user.
-KEY = "rootless-"
 UNIT = "docker.service"
-# What starts dockerd in a user's own namespaces, and gives it all its arguments (moby, contrib/dockerd-rootless.sh,
+# What starts dockerd in a user's own namespaces, and passes it all its arguments (moby, contrib/dockerd-rootless.sh,
 # from 20.10 on).
 SCRIPT = "dockerd-rootless.sh"
-_PASSWD, _RUNTIME = "/etc/passwd", "/run/user"
-# The first number that is given to a person (login.defs(5), UID_MIN).
-_FIRST_UID = 1000
-# What useradd and systemd allow, with the signs that directory services put between domain and name; never a slash: the
-# name becomes part of names of files.
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@\\+ -]*\$?\Z")
+_PROGRAMS = ("rootlesskit", "dockerd")
 _NUMBER = re.compile(r"[0-9]{1,10}\Z")
 # A user's systemd puts its services here, before systemd 246 it put them beside.
 _GROUPS = ("app.slice/", "")
 
 
-class Account(t.NamedTuple):
-    """A user of the host."""
-
-    name: str
-    uid: int
-    gid: int
-    home: str
-
-    @property
-    def runtime_dir(self) -> str:
-        """Where the sockets of a user's daemons are while the user's systemd runs (pam_systemd(8))."""
-        return f"{_RUNTIME}/{self.uid}"
-
-    def argv(self, words: t.Sequence[str]) -> list[str]:
-        """``words`` as root has to run them to speak with the user's systemd."""
-        return ["runuser", "-u", self.name, "--", "env", f"XDG_RUNTIME_DIR={self.runtime_dir}", *words]
+# -- for a task of the user ------------------------------------------------------------------------------------------
 
 
-def account_of(host: HostRoot, user: str) -> Account:
-    """The account called ``user``.  Raises GpufleetError where there is none, or where the name is none."""
-    if not _NAME.match(user):
-        raise GpufleetError(f"user {user!r} is not the name of a user. Write it as in {_PASSWD}.")
-    found = next((account for account in _accounts(host) if account.name == user), None)
-    found = found or _looked_up(host, "getpwnam", user)
-    if found is None:
-        raise GpufleetError(f"There is no user {user} on this host. Correct user, or make the account first.")
-    if found.uid == 0 or not found.home.startswith("/"):
-        raise GpufleetError(f"The user {user} cannot have a rootless Docker: it is root, or has no home. Correct user.")
-    return found
-
-
-def account_behind(host: HostRoot, key: str) -> Account | None:
-    """The user in whose engine's name (``key``) records are kept, None where the engine is no user's.
-
-    Raises GpufleetError where there is no such user any more.
-    """
-    return account_of(host, key[len(KEY) :]) if key.startswith(KEY) else None
-
-
-def rootless_users(host: HostRoot) -> list[str]:
-    """The users with a rootless Docker: set up by its own tool, running, or with files that we have changed.
-
-    No command is run for that.
-    """
-    present = {int(name) for name in host.readable_entries(_RUNTIME) if _NUMBER.match(name)}
-    accounts = [account for account in _accounts(host) if account.uid >= _FIRST_UID or account.uid in present]
-    # Accounts of directory services are not in the file; those who are there right now can be looked up.
-    strangers = present - {account.uid for account in accounts}
-    others = (_looked_up(host, "getpwuid", uid) for uid in sorted(strangers))
-    accounts += [account for account in others if account is not None]
-    names = [account.name for account in accounts if _has_docker(host, account, account.uid in present)]
-    return list(dict.fromkeys([*names, *_recorded_users(host)]))
-
-
-def _recorded_users(host: HostRoot) -> t.Iterator[str]:
-    """Whose files are still to be given back, though their Docker may be gone; not those who are gone themselves."""
-    if not any(name.startswith(KEY) for name in host.readable_entries(STATE_DIR)):
-        return
-    for record in load_readable_records(host):
-        with contextlib.suppress(GpufleetError):
-            account = account_behind(host, record.engine)
-            if account is not None:
-                yield account.name
-
-
-def _has_docker(host: HostRoot, account: Account, present: bool) -> bool:
-    places = [f"{account.home}/.config/systemd/user/{UNIT}"] if account.home.strip("/") else []
-    places += [f"{account.runtime_dir}/docker.pid", f"{account.runtime_dir}/docker.sock"] if present else []
-    usable = account.uid != 0 and _NAME.match(account.name) is not None
-    return usable and any(host.is_there(place) for place in places)
-
-
-def _accounts(host: HostRoot) -> t.Iterator[Account]:
-    """The accounts in the host's own file (passwd(5)); lines that are none are left out."""
-    for line in host.read_text(_PASSWD).splitlines():
-        fields = line.split(":")
-        if len(fields) >= 6 and _NUMBER.match(fields[2]) and _NUMBER.match(fields[3]):
-            yield Account(fields[0], int(fields[2]), int(fields[3]), fields[5])
-
-
-def _looked_up(host: HostRoot, question: str, about: str | int) -> Account | None:
-    """The answer of the system's own lookup, which knows directory services too, but only those of this machine."""
-    if not host.live or host.root != "/":
-        return None
-    # A file is enough for most hosts.
-    import pwd  # noqa: PLC0415
-
-    try:
-        found = getattr(pwd, question)(about)
-    except (KeyError, OverflowError, OSError):
-        return None
-    return Account(found.pw_name, found.pw_uid, found.pw_gid, found.pw_dir)
-
-
-# -- units and processes ---------------------------------------------------------------------------------------------
+def own_users(host: HostRoot) -> list[str]:
+    """The name of the user who runs this, if that user has a rootless Docker or records of one; root has none."""
+    account = own_account(host)
+    if account is None:
+        return []
+    places = [f"{account.home}/.config/systemd/user/{UNIT}"]
+    places += [f"{account.runtime_dir}/{name}" for name in ("docker.pid", "docker.sock")]
+    recorded = (name.startswith(f"{KEY}{account.name}-") for name in host.readable_entries(f"{account.data_dir}/state"))
+    return [account.name] if any(host.is_there(place) for place in places) or any(recorded) else []
 
 
 def user_unit(host: HostRoot, account: Account, name: str) -> Unit | None:
@@ -168,7 +85,7 @@ def user_process(
 ) -> int | None:
     """The process called ``name`` in the control group of the user's unit, else the one in a pid file.
 
-    It has to be the user's: who writes a pid file of their own could name another's process.
+    It has to run as the user: an old pid file may name a process of another user.
     """
     if not host.live:
         return None
@@ -181,60 +98,62 @@ def user_process(
         text = host.read_text(path).strip()
         if _NUMBER.match(text) and host.read_text(f"/proc/{text}/comm").strip() == name:
             candidates.append(int(text))
-    return next((pid for pid in candidates if pid is not None and runs_as(host, pid, account)), None)
+    return next((pid for pid in candidates if pid is not None and _uid_of(host, pid) == account.uid), None)
 
 
-def runs_as(host: HostRoot, pid: int, account: Account) -> bool:
-    """Whether the process runs as that user: as its root in a namespace of its own, which is the user here."""
+def _uid_of(host: HostRoot, pid: int | str) -> int | None:
+    """The user of a process: a root in namespaces of its own is the user who made them."""
     for line in host.read_text(f"/proc/{pid}/status").splitlines():
         if line.startswith("Uid:"):
-            return line.split()[1:2] == [str(account.uid)]
-    return False
+            return int(line.split()[1])
+    return None
 
 
-# -- whose files -----------------------------------------------------------------------------------------------------
+# -- for root --------------------------------------------------------------------------------------------------------
 
 
-def check_own(host: HostRoot, account: Account, path: str) -> None:
-    """Raises GpufleetError unless ``path`` (links resolved), or the folder in which it is to be made, is the user's."""
-    place = host.resolve(path)
-    folder = place
-    while not os.path.lexists(host.outer(folder)):
-        folder = posixpath.dirname(folder)
-    checked = [folder] if folder != place else [place, posixpath.dirname(place)]
-    for name in checked:
-        uid = os.lstat(host.outer(name)).st_uid
-        if uid != account.uid:
-            led = f" {path} leads to {place}." if place != posixpath.normpath(path) else ""
-            raise GpufleetError(
-                f"{path} is not changed for {account.name}: {name} belongs to the user with the number {uid}, not to"
-                f" {account.name}.{led} Give it to {account.name} (chown), or remove the link; nothing was changed."
-            )
+def running_engines(host: HostRoot) -> dict[str, int]:
+    """By user, the process of a rootless Docker that runs: by the kernel's process table alone.
 
-
-def is_own(host: HostRoot, account: Account, path: str) -> bool:
-    """Whether ``path``, to which links may lead, is the user's."""
-    try:
-        return os.stat(host.outer(path)).st_uid == account.uid
-    except (GpufleetError, OSError):
-        return False
-
-
-def trusted_program(host: HostRoot, name: str) -> str | None:
-    """The system's program ``name``, links resolved; None if there is none, or others than root could exchange it.
-
-    What a user can write must not be run by root, and neither may a user choose what root runs.
+    Only comm and status are read: what the kernel takes from a process's memory, such as cmdline, may never arrive.
     """
-    found = host.find_executable([name])
-    if found is None:
-        return None
-    program = place = host.resolve(found)
-    if posixpath.basename(program) != name:
-        # A link to another program, which may understand the arguments in its own way.
-        return None
-    while place != "/":
-        status = os.lstat(host.outer(place))
-        if status.st_uid not in (0, os.geteuid()) or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            return None
-        place = posixpath.dirname(place)
-    return program
+    found: dict[int, dict[str, int]] = {}
+    for pid in host.readable_entries("/proc") if host.live else ():
+        program = host.read_text(f"/proc/{pid}/comm").strip() if _NUMBER.match(pid) else ""
+        uid = _uid_of(host, pid) if program in _PROGRAMS else None
+        if uid:
+            found.setdefault(uid, {})[program] = int(pid)
+    accounts = ((account_of(host, uid), pids) for uid, pids in sorted(found.items()))
+    return {
+        account.name: pids.get("dockerd") or pids["rootlesskit"] for account, pids in accounts if account is not None
+    }
+
+
+def recorded_users(host: HostRoot) -> list[str]:
+    """The users for whom root kept records itself, as earlier versions of this collection did."""
+    if not any(name.startswith(KEY) for name in host.readable_entries(STATE_DIR)):
+        return []
+    owners = {record.engine for record in load_readable_records(host)}
+    return sorted(owner[len(KEY) :] for owner in owners if owner.startswith(KEY))
+
+
+def migration(host: HostRoot, user: str) -> str:
+    """What an operator does about records that root kept for ``user``; empty where there are none.
+
+    Root only reads its own directory, and a process of the user writes: no link of the user's redirects it.
+    """
+    key = f"{KEY}{user}"
+    if user not in recorded_users(host):
+        return ""
+    paths = [record.path for record in load_readable_records(host) if record.engine == key]
+    notes = [f"{STATE_DIR}/{kind}-{key}.json" for kind in ("restart", "changes")]
+    files = [*(record_path(key, path) for path in paths), *(note for note in notes if host.is_there(note))]
+    names = " ".join(shlex.quote(posixpath.basename(file)) for file in files)
+    home = home_of(host, user) or f"~{user}"
+    target = shlex.quote(f"{home}/.local/state/gpufleet-nvidia/state")
+    return (
+        f"An earlier version of this collection, which ran as root, recorded the original of {', '.join(paths)} in"
+        f" {STATE_DIR}. A task that runs as {user} cannot read it there. Move the record, as root: cd {STATE_DIR} &&"
+        f' tar -cf - {names} | runuser -u {shlex.quote(user)} -- sh -c \'umask 077 && mkdir -p "$1" && tar -C "$1"'
+        f" -xf -' sh {target} && rm {names}"
+    )

@@ -17,7 +17,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._outcome import ou
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._parsed_folders import PARSED_FOLDERS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._plan_writer import PlanWriter
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._planning import Planning
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import digest, load_record
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import default_backup_dir, digest, load_record
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import EnginePlan
@@ -34,14 +34,15 @@ class RuntimeConfiguration:
         self.options = options
         self.host = host
         self.run = run
-        backup_dir = host.check_path("backup_dir", options.backup_dir)
-        check_backup_dir(host, backup_dir, PARSED_FOLDERS)
+        named = host.check_path("backup_dir", options.backup_dir) if options.backup_dir is not None else None
+        if named is not None:
+            check_backup_dir(host, named, PARSED_FOLDERS)
         self.planning = Planning(options, host, run)
         self.writer = PlanWriter(
             host,
             self.planning.engine.key,
             self.planning.main_path,
-            backup_dir,
+            named or default_backup_dir(host, self.planning.engine.key),
             removal=self.planning.removal,
             purge=options.purge_backups,
             drop_in_path=self.planning.engine.drop_in_path,

@@ -29,7 +29,7 @@ class RuntimeRequest(t.NamedTuple):
     """What the user asks of one engine, in words that every engine understands.
 
     ``set_as_default`` and ``enable_cdi`` are None where the user said nothing: leave it as it is.  From
-    ``config_mode`` on the fields are for engines that are configured in TOML, but ``allow_snap`` is for Docker.
+    ``config_mode`` on the fields are for engines that are configured in TOML.
     """
 
     runtime_name: str = MAIN_NAME
@@ -43,7 +43,6 @@ class RuntimeRequest(t.NamedTuple):
     runtime_options: t.Mapping[str, t.Any] = types.MappingProxyType({})
     container_annotations: tuple[str, ...] = ()
     cri_disabled: str = "note"
-    allow_snap: bool = False
     use_legacy_config: bool = False
 
     def check(self) -> None:

@@ -14,9 +14,9 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._processes import 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd_units import load_unit
 
 if t.TYPE_CHECKING:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._accounts import Account
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._judging import Runner
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._rootless import Account
 
 # Where systemd keeps its state while it is the host's init (sd_booted(3)).
 _BOOTED = "/run/systemd/system"
@@ -65,7 +65,10 @@ class UnitStatus(t.NamedTuple):
 
 
 class Systemctl(t.NamedTuple):
-    """One unit of a host, and those that are started with it; of the systemd of ``user``, if one is named."""
+    """One unit of a host, and those that are started with it.
+
+    With ``user`` it is a unit of that user's systemd; the task runs as that user.
+    """
 
     host: HostRoot
     run: Runner
@@ -159,10 +162,7 @@ class Systemctl(t.NamedTuple):
         Only if nothing else was logged are those among them that merely inform, or that systemd said of the unit.
         """
         argv = ["journalctl", "--quiet", "--no-pager", "--output=cat", f"--lines={_LINES_READ}"]
-        # --user-unit would be about the user who asks.
-        unit = [f"--unit={self.unit}"]
-        if self.user is not None:
-            unit = [f"_UID={self.user.uid}", f"_SYSTEMD_USER_UNIT={self.unit}"]
+        unit = [f"--unit={self.unit}" if self.user is None else f"--user-unit={self.unit}"]
         status, output, _errors = self.run(self.host.argv([*argv, f"--since=@{int(since)}", *unit]))
         lines = output.splitlines() if not status else []
         telling = [line for line in lines if not _INFORMATION.search(line)]
@@ -177,6 +177,6 @@ class Systemctl(t.NamedTuple):
         status, output, errors = self._run(*words)
         if status:
             said = (errors.strip() or output.strip() or f"it ended with status {status}").rstrip(".")
-            systemctl = "systemctl" if self.user is None else f"(as {self.user.name}) systemctl --user"
+            systemctl = "systemctl" if self.user is None else "systemctl --user"
             raise HostError(f"{systemctl} {words[0]} {self.unit} failed: {said}. Check the unit with systemctl status.")
         return output

@@ -12,7 +12,6 @@ import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, HostError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._proof import Evidence
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._rootless import runs_as
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._signals import hang_up, is_program, sender_of
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemctl import UP, Systemctl
 
@@ -20,7 +19,6 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import Installation
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._judging import Runner
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._proof import Witness
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._rootless import Account
 
 # Seconds that a daemon gets to stop which never came up, before it is killed.
 PATIENCE = 5.0
@@ -169,9 +167,8 @@ class BySignal(Means):
 
     def act(self, _patience: float | None = None) -> None:
         engine, host = self.witness.engine, self.witness.host
-        user = self.witness.inspect().user
-        for pid in self._candidates(user):
-            if is_program(host, pid, engine.program) and (user is None or runs_as(host, pid, user)):
+        for pid in self._candidates():
+            if is_program(host, pid, engine.program):
                 hang_up(host, pid, engine.program)
                 return
         raise HostError(
@@ -180,15 +177,16 @@ class BySignal(Means):
             " socket."
         )
 
-    def _candidates(self, user: Account | None) -> t.Iterator[int]:
-        if user is not None:
-            # The main process of such a unit only starts the daemon, and who answers there may be anybody's.
-            yield self.witness.inspect().pid or 0
+    def _candidates(self) -> t.Iterator[int]:
+        installation = self.witness.inspect()
+        if installation.user is not None:
+            # The main process of such a unit is RootlessKit's, which only starts the daemon.
+            yield installation.pid or 0
             return
         if self.systemctl is not None:
             yield self.systemctl.status().pid
         # systemd may not know of it, or know only the shell around it.
-        socket_path = self.witness.host.outer(self.witness.inspect().socket)
+        socket_path = self.witness.host.outer(installation.socket)
         yield sender_of(socket_path, self.witness.engine.greeting) or 0
 
     def last_words(self, since: float) -> list[str]:
@@ -225,8 +223,8 @@ def means_of(mode: str, action: str, witness: Witness, installation: Installatio
     user = installation.user
     if user is not None and systemctl is None and not Systemctl.booted(host, user):
         raise GpufleetError(
-            f"The systemd of the user {user.name} does not run, so {installation.service} cannot be restarted. Let it"
-            f" run from the boot on (loginctl enable-linger {user.name}), or log in as {user.name}."
+            f"The systemd of the user {user.name} does not run, so {installation.service} cannot be restarted. Run"
+            f" `loginctl enable-linger {user.name}` as root, then run this again."
         )
     raise GpufleetError(
         f"{installation.service} is not a unit that systemd runs on {host.root}, so {engine.name} cannot be restarted."

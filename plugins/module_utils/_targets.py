@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import typing as t
 
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._accounts import require_own
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import FLAVORS, Flavor
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._flavors import AUTO, SYSTEM
@@ -45,7 +46,10 @@ class Target(t.NamedTuple):
 
 
 def targets_on(host: HostRoot, engine: str | None = None) -> list[Target]:
-    """All of which there is anything on the host (of that ``engine``), in the order of the table; none is loaded."""
+    """All of which there is anything on the host (of that ``engine``), in the order of the table; none is loaded.
+
+    Of the engines of users, that of the user who runs this is among them; root handles none.
+    """
     return [
         Target(row.engine, row.flavor, instance)
         for row in FLAVORS.values()
@@ -67,9 +71,9 @@ def resolve_target(
     by_user = any(row.by_user for row in FLAVORS.values() if row.engine == engine)
     if user is not None and (not by_user or flavor not in (AUTO, *_of_users(engine))):
         raise GpufleetError(f"user is for rootless Docker only, not for {engine} with flavor: {flavor}. Leave it out.")
-    if user is not None:
-        return Target(engine, _of_users(engine)[0], user)
-    # What a user has is meant only if that is said: anybody may have one.
+    if user is not None or flavor in _of_users(engine):
+        return Target(engine, _of_users(engine)[0], _own_user(host, user))
+    # A user's engine is meant only if the task says so: any user may have one.
     wanted = targets_on(host, engine)
     found = [target for target in wanted if target.flavor == flavor or (flavor == AUTO and target.user is None)]
     found = found or [target for target in wanted if flavor == AUTO]
@@ -88,9 +92,22 @@ def resolve_target(
         )
     if len(found) == 1:
         return found[0]
-    if flavor in _of_users(engine):
-        raise GpufleetError(f"No user of this host has a {flavor} {engine}. Name one with user.")
     return Target(engine, SYSTEM if flavor == AUTO else flavor)
+
+
+def _own_user(host: HostRoot, user: str | None) -> str:
+    """The user who runs this.  Raises GpufleetError for everybody else, with what to do about records of root's."""
+    try:
+        return require_own(host, user).name
+    except GpufleetError as error:
+        # Only a task that is refused pays for this import.
+        from ansible_collections.gpufleet.nvidia.plugins.module_utils._rootless import (  # noqa: PLC0415
+            migration,
+            recorded_users,
+        )
+
+        users = recorded_users(host) if user is None else [user]
+        raise GpufleetError(" ".join(filter(None, [str(error), *(migration(host, name) for name in users)]))) from None
 
 
 def _served(engine: str, flavor: str, service: str, found: t.Sequence[Target], host: HostRoot) -> Target:

@@ -14,7 +14,6 @@ import tempfile
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import HostError
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._foreign_folders import held
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
@@ -43,42 +42,48 @@ def explain(path: str, doing: str, error: OSError) -> HostError:
     return HostError(f"{path} cannot be {doing}: {error.strerror}. {advice}")
 
 
-def require_own(host: HostRoot, path: str, owner: int, content: bytes) -> None:
-    """Raises HostError unless ``path`` itself, and no link, is a file of the user ``owner`` with that ``content``.
+def _target(host: HostRoot, path: str) -> str:
+    """Where ``path``, links resolved, stands for this process, which is about to write there.
 
-    Root has read it before: what it held then may have been what a link led to.
+    Raises HostError for root if a directory or a link on the way belongs to another user, who could exchange it and so
+    choose what root overwrites.
     """
-    try:
-        with held(host, path) as outer:
-            handle = os.open(outer, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-            with os.fdopen(handle, "rb") as stream:
-                status = os.fstat(handle)
-                own = stat.S_ISREG(status.st_mode) and status.st_uid == owner
-                unchanged = own and stream.read(len(content) + 1) == content
-    except OSError as error:
-        raise explain(path, "read", error) from error
-    if not unchanged:
-        raise HostError(f"{path} is not written: it was exchanged while it was read. Run this again.")
+    if os.geteuid() != 0:
+        return host.outer(path)
+    # The owner of a whole tree owns the files in it, too.
+    trusted = (0, os.stat(host.root).st_uid)
+
+    def require_trusted(here: str, final: bool) -> None:
+        try:
+            status = os.lstat(host.root.rstrip("/") + here)
+        except OSError:
+            # The write itself will report it.
+            return
+        if status.st_uid not in trusted and (not final or stat.S_ISLNK(status.st_mode)):
+            raise HostError(
+                f"{path} is not written: {here} belongs to the user {status.st_uid}, who could exchange it meanwhile."
+                f" Give it to root (chown -h root {here}), or run the task as that user (become_user)."
+            )
+
+    return host.root.rstrip("/") + host.follow(path, require_trusted)
 
 
-def make_directories(host: HostRoot, path: str, mode: int, owner: tuple[int, int] | None = None) -> list[str]:
-    """Make ``path`` and what is missing above it, the latter with mode 0755; returns what was made, outermost first.
-
-    With an ``owner`` (uid, gid) all of it is that user's, and has ``mode``.
-    """
+def make_directories(host: HostRoot, path: str, mode: int) -> list[str]:
+    """Make ``path`` and what is missing above it, the latter with mode 0755; returns what was made, outermost first."""
     made: list[str] = []
-    # Links that a user may have put there do not count.
-    wanted = host.resolve(path) if owner is None else os.path.normpath(path)
+    try:
+        _target(host, path)
+    except OSError as error:
+        raise explain(path, "created", error) from error
+    wanted = host.resolve(path)
     missing = _missing(host, wanted)
     patience = _PATIENCE
     while missing:
         folder = missing.pop(0)
         try:
-            if owner is None:
-                os.mkdir(host.outer(folder))
-                os.chmod(host.outer(folder), 0o755 if missing else mode)
-            else:
-                _make_for(host, folder, mode, owner)
+            outer = _target(host, folder)
+            os.mkdir(outer)
+            os.chmod(outer, 0o755 if missing else mode)
             made.append(folder)
         except FileExistsError:
             continue
@@ -91,19 +96,6 @@ def make_directories(host: HostRoot, path: str, mode: int, owner: tuple[int, int
         except OSError as error:
             raise explain(folder, "created", error) from error
     return made
-
-
-def _make_for(host: HostRoot, folder: str, mode: int, owner: tuple[int, int]) -> None:
-    with held(host, folder) as outer:
-        os.mkdir(outer, 0o700)
-        # By a handle: the name may mean something else in the next moment.
-        handle = os.open(outer, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-        try:
-            if owner != (os.geteuid(), os.getegid()):
-                os.fchown(handle, *owner)
-            os.fchmod(handle, mode)
-        finally:
-            os.close(handle)
 
 
 def missing_directories(host: HostRoot, path: str) -> list[str]:
@@ -122,8 +114,8 @@ def _missing(host: HostRoot, folder: str) -> list[str]:
 def remove_empty_directories(host: HostRoot, paths: t.Iterable[str]) -> None:
     """Remove those of ``paths`` (outermost first) that are empty by now."""
     for path in reversed(list(paths)):
-        with contextlib.suppress(OSError, HostError), held(host, path) as outer:
-            os.rmdir(outer)
+        with contextlib.suppress(OSError, HostError):
+            os.rmdir(_target(host, path))
 
 
 def replace_file(
@@ -150,9 +142,9 @@ def replace_file(
             os.fchmod(handle, os.fstat(handle).st_mode & ceiling)
 
     try:
-        with held(host, path) as outer:
-            _require_file(path, outer, "written")
-            _replace_at(outer, content, dress, folders)
+        outer = _target(host, path)
+        _require_file(path, outer, "written")
+        _replace_at(outer, content, dress, folders)
     except OSError as error:
         raise explain(path, "written", error) from error
 
@@ -179,14 +171,14 @@ def prepare_file(
     """
     folders = [host.outer(name) for name in parsed]
     try:
-        with held(host, path) as outer:
-            _require_file(path, outer, "prepared")
-            stage = _stage(os.path.dirname(outer), folders)
-            ready = os.path.join(stage, _PREFIX + os.path.basename(outer) + _READY)
-            _prepare_at(ready, content, lambda handle: _dress(handle, ready, outer, mode, owner))
-            return os.path.join(os.path.realpath(stage), os.path.basename(ready))
+        outer = _target(host, path)
+        _require_file(path, outer, "prepared")
+        stage = _stage(os.path.dirname(outer), folders)
+        ready = os.path.join(stage, _PREFIX + os.path.basename(outer) + _READY)
+        _prepare_at(ready, content, lambda handle: _dress(handle, ready, outer, mode, owner))
     except OSError as error:
         raise explain(path, "prepared", error) from error
+    return os.path.join(os.path.realpath(stage), os.path.basename(ready))
 
 
 def _prepare_at(ready: str, content: bytes, dress: t.Callable[[int], None]) -> None:
@@ -208,9 +200,9 @@ def _prepare_at(ready: str, content: bytes, dress: t.Callable[[int], None]) -> N
 def use_prepared_file(host: HostRoot, ready: str, path: str) -> bool:
     """Put what lies ready at ``path`` in one step; whether that could be done."""
     try:
-        with held(host, path) as outer:
-            os.replace(ready, outer)
-            sync_folder(os.path.dirname(outer))
+        outer = _target(host, path)
+        os.replace(ready, outer)
+        sync_folder(os.path.dirname(outer))
     except (OSError, HostError):
         with contextlib.suppress(OSError):
             os.unlink(ready)
@@ -295,10 +287,10 @@ def set_access(host: HostRoot, path: str, mode: int, owner: tuple[int, int] | No
 def remove_file(host: HostRoot, path: str) -> None:
     """Remove ``path`` (a link's target, not the link); no error where there is none."""
     try:
-        with held(host, path) as outer:
-            _require_file(path, outer, "removed")
-            os.unlink(outer)
-            sync_folder(os.path.dirname(outer))
+        outer = _target(host, path)
+        _require_file(path, outer, "removed")
+        os.unlink(outer)
+        sync_folder(os.path.dirname(outer))
     except FileNotFoundError:
         pass
     except OSError as error:

@@ -156,12 +156,19 @@ engines:
           V(ENGINE/FLAVOR/INSTANCE) with the user or the unit.
       type: str
       sample: docker
+    inspected:
+      description:
+        - Whether this task has read the engine's files and asked its daemon. Of another user's rootless Docker it only
+          says that it runs, with RV(engines[].pid), by the kernel's list of processes.
+        - That user's own task (C(become_user)) inspects it.
+      type: bool
+      sample: true
     installed:
       description: Whether the engine's program is there.
       type: bool
       sample: true
     binary:
-      description: The engine's program, null if there is none, or if it is a user's own, which root does not run.
+      description: The engine's program, null if there is none.
       type: str
       sample: /usr/sbin/dockerd
     version:

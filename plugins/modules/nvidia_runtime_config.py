@@ -16,8 +16,8 @@ description:
   - Only the entries that the parameters name are changed. Everything else in a file keeps its bytes, that is order,
     comments, indentation, line ends, and other keys of the same tables. A file is replaced in one step and keeps its
     owner, mode, SELinux label, and the symbolic link that leads to it.
-  - What a file was before the first change is recorded below C(/var/lib/gpufleet-nvidia/state), and O(state=absent)
-    restores it.
+  - What a file was before the first change is recorded below C(/var/lib/gpufleet-nvidia/state), and for rootless Docker
+    below C(~/.local/state/gpufleet-nvidia/state) of the user. O(state=absent) restores it.
   - containerd and CRI-O read several files. Ours go where they do no harm in the version at hand, see
     O(config_mode). A new runtime inherits the options of the low-level runtime that is in use, such as
     C(SystemdCgroup) or C(monitor_path), and follows them on later runs.
@@ -162,20 +162,14 @@ options:
       - Deprecated, and refused where containerd knows no such table.
     type: bool
     default: false
-  allow_snap:
-    description:
-      - Whether a Docker that was installed as a snap is configured. A snap is confined and brings a toolkit of its own,
-        so this is refused unless asked for.
-    type: bool
-    default: false
   purge_legacy:
     description:
       - Removes what earlier versions of NVIDIA's tools left for this engine, and nothing else, such as drop-ins in
         folders that no engine reads, copies of all of containerd's settings, OCI hooks, and runtimes whose programs are
         gone. A file that holds anything else stays, with a warning.
       - Copies are kept in O(backup_dir), but O(state=absent) does not bring any of it back.
-      - It is for the system's own engines. For all others, which are distributions of Kubernetes, snap, rootless
-        Docker, and a second containerd, it does nothing, with a warning.
+      - It is for the system's own engines. For all others, which are distributions of Kubernetes, rootless Docker, and
+        a second containerd, it does nothing, with a warning.
     type: bool
     default: false
   cri_disabled:
@@ -212,8 +206,9 @@ options:
         owner only.
       - Directories whose every file an engine reads as configuration are refused, and those in which another user could
         replace files.
+      - When left out, C(/var/lib/gpufleet-nvidia/backups), and for rootless Docker
+        C(~/.local/state/gpufleet-nvidia/backups).
     type: path
-    default: /var/lib/gpufleet-nvidia/backups
   purge_backups:
     description: With O(state=absent), remove the backups of the files concerned too.
     type: bool
@@ -284,8 +279,9 @@ EXAMPLES = r"""
   gpufleet.nvidia.nvidia_runtime_config:
     engine: docker
     flavor: rootless
-    user: alice
     enable_cdi: true
+  become: true
+  become_user: alice
 
 - name: Remove what a former GPU operator left on the host
   gpufleet.nvidia.nvidia_runtime_config:
@@ -437,7 +433,6 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import (
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import ENGINES
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._planning import Options
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import BACKUP_DIR
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._runtime_configuration import RuntimeConfiguration
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._runtime_set import MODE_PROGRAMS, RuntimeRequest
 
@@ -462,7 +457,6 @@ def configure(module: AnsibleModule) -> dict[str, object]:
         container_annotations=tuple(params["container_annotations"]),
         cri_disabled=params["cri_disabled"],
         use_legacy_config=params["use_legacy_config"],
-        allow_snap=params["allow_snap"],
     )
     options = Options(
         engine=params["engine"],
@@ -521,13 +515,12 @@ def main() -> None:
             "runtime_options": {"type": "dict", "default": {}},
             "container_annotations": {"type": "list", "elements": "str", "default": []},
             "use_legacy_config": {"type": "bool", "default": False},
-            "allow_snap": {"type": "bool", "default": False},
             "purge_legacy": {"type": "bool", "default": False},
             "cri_disabled": {"type": "str", "choices": ["note", "fail"], "default": "note"},
             "engine_version": {"type": "str"},
             "validate": {"type": "str", "choices": ["auto", "true", "false"], "default": "auto"},
             "require_runtime": {"type": "bool", "default": False},
-            "backup_dir": {"type": "path", "default": BACKUP_DIR},
+            "backup_dir": {"type": "path"},
             "purge_backups": {"type": "bool", "default": False},
             **HOST_ROOT_OPTIONS,
             **SHIPPED_OPTIONS,

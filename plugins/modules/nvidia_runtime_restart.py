@@ -152,9 +152,11 @@ options:
     type: int
     default: 1
   backup_dir:
-    description: Directory for copies of files that are taken back.
+    description:
+      - Directory for copies of files that are taken back.
+      - When left out, C(/var/lib/gpufleet-nvidia/backups), and for rootless Docker
+        C(~/.local/state/gpufleet-nvidia/backups).
     type: path
-    default: /var/lib/gpufleet-nvidia/backups
 notes:
   - The message of a failed task says in which state the engine is, and so does the returned C(state). V(unknown) means
     that a person has to look.
@@ -292,7 +294,6 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import Pla
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import DAEMONS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._parsed_folders import PARSED_FOLDERS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._proof import Expectation
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import BACKUP_DIR
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._restarting import (
     Restarted,
     RestartError,
@@ -310,8 +311,10 @@ def take_over(module: AnsibleModule) -> dict[str, object]:
     params = module.params
     accept_shipments(module)
     host = host_of(module)
-    backup_dir = host.check_path("backup_dir", params["backup_dir"])
-    check_backup_dir(host, backup_dir, PARSED_FOLDERS)
+    backup_dir = params["backup_dir"]
+    if backup_dir is not None:
+        backup_dir = host.check_path("backup_dir", backup_dir)
+        check_backup_dir(host, backup_dir, PARSED_FOLDERS)
     options = RestartOptions(
         engine=params["engine"],
         flavor=params["flavor"],
@@ -397,7 +400,7 @@ def main() -> None:
             "validate": {"type": "str", "choices": ["auto", "true", "false"], "default": "auto"},
             "timeout": {"type": "int", "default": 60},
             "retries": {"type": "int", "default": 1},
-            "backup_dir": {"type": "path", "default": BACKUP_DIR},
+            "backup_dir": {"type": "path"},
             **HOST_ROOT_OPTIONS,
             **SHIPPED_OPTIONS,
             **SHIPPED_YAML_OPTIONS,

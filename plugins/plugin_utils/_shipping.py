@@ -22,6 +22,7 @@ PACKAGES_OF_ENGINE: dict[str, tuple[str, ...]] = {
 }
 # The configuration of k3s and RKE2 is in YAML; what flavour a host's containerd has is known there only.
 PACKAGES_ON_DEMAND: dict[str, tuple[str, ...]] = {"containerd": ("yaml",)}
+_NEVER_RETURNED = ("ansible_facts", "add_host", "add_group")
 
 
 class ShippingAction(NormalActionModule):
@@ -60,6 +61,9 @@ class ShippingAction(NormalActionModule):
         if needed in names:
             # It is between the module and this.
             del result["needed"]
+        # The modules return none of these, which change other tasks. A user as whom a module runs can forge its answer.
+        for key in _NEVER_RETURNED:
+            result.pop(key, None)
         return result
 
 

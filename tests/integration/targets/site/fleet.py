@@ -47,27 +47,22 @@ class Host(t.NamedTuple):
 
 
 HOSTS = {
-    # The toolkit of packages, Docker with its containerd, Docker as a snap, and a CDI specification written by hand.
+    # The toolkit of packages, Docker with its containerd, and a CDI specification written by hand.
     "packages": Host(
         variables={
             "nvidia_toolkit_settings": {"features.disable-cuda-compat-lib-hook": True},
-            "nvidia_runtime_allow_snap": True,
             "nvidia_cdi_exclusive": True,
         },
-        programs=("dockerd", "containerd", "/snap/docker/current/bin/dockerd", *TOOLKIT),
+        programs=("dockerd", "containerd", *TOOLKIT),
         files={
             "/etc/docker/daemon.json": '{"debug": true}',
             "/etc/containerd/config.toml": 'disabled_plugins = ["cri"]\n',
-            "/etc/systemd/system/snap.docker.dockerd.service": "[Service]\nExecStart=/usr/bin/snap run docker\n",
-            # As the snap's revision 3505 has it, shortened.
-            "/var/snap/docker/current/config/daemon.json": '{\n    "log-level": "error"\n}\n',
             "/etc/cdi/by-hand.json": json.dumps(BY_HAND),
             "/etc/nvidia-container-runtime/config.toml": "disable-require = false # ours\n",
         },
         expected={
             "/etc/docker/daemon.json": r'(?s)(?=.*"debug": true)(?=.*"default-runtime": "nvidia").*"/usr/bin/nvidia-c',
             "/etc/containerd/config.toml": r'^disabled_plugins = \["cri"\]\n$',
-            "/var/snap/docker/current/config/daemon.json": r'(?s)"log-level": "error".*"default-runtime": "nvidia"',
             "/etc/nvidia-container-runtime/config.toml": r"(?s)^disable-require = false # ours\n.*lib-hook = true",
         },
         gpus=2,

@@ -65,11 +65,11 @@ class FakeSystemd:
         assert argv[0] == "chroot"
         words = argv[2:]
         self.commands.append(" ".join(words))
-        if self.prefix and words[0] == "runuser":
-            prefix = self.prefix.split()
+        prefix = self.prefix.split()
+        if prefix and words[0] == prefix[0]:
             assert (words[: len(prefix)], words[len(prefix) + 1]) == (prefix, self.option)
             words = [words[len(prefix)], *words[len(prefix) + 2 :]]
-        assert words[0] != "systemctl" or bool(self.prefix) == self.commands[-1].startswith("runuser")
+        assert words[0] != "systemctl" or bool(prefix) == self.commands[-1].startswith("env")
         if words[0] == "journalctl":
             return 0, "\n".join(self.journal), ""
         if words[0] == "systemctl":

@@ -5,16 +5,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import typing as t
 
+# What the code imports late: whose numbers a test has then may not read where it lies.
+from ansible_collections.gpufleet.nvidia.plugins.module_utils import (  # noqa: F401
+    _engine_docker_rootless,
+    _notes,
+    _rootless,
+    _validator_words,
+)
 from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.fake_docker import PID, FakeDocker
 from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.fake_systemd import FakeSystemd
+from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.serving import short_folder
 
 if t.TYPE_CHECKING:
     from pathlib import Path
 
-# Whoever is not root can only make files of their own.
+# Tests that run as root become alice, all others run as themselves.
 UID = 1234 if os.geteuid() == 0 else os.geteuid()
 GID = 2345 if os.geteuid() == 0 else os.getegid()
 HOME = "/home/alice"
@@ -28,8 +37,25 @@ EXEC_START = "/usr/bin/dockerd-rootless.sh "
 ROOTLESSKIT_PID = 4242
 
 
+@contextlib.contextmanager
+def alices_host() -> t.Iterator[Rootless]:
+    """The tree, as alice sees it in a task that runs as her: all of it is hers."""
+    root_runs = os.geteuid() == 0
+    with short_folder() as folder:
+        if root_runs:
+            os.chown(folder, UID, GID)
+            os.setresgid(GID, GID, 0)
+            os.setresuid(UID, UID, 0)
+        try:
+            yield Rootless(folder)
+        finally:
+            if root_runs:
+                os.setresuid(0, 0, 0)
+                os.setresgid(0, 0, 0)
+
+
 class Rootless(FakeDocker):
-    """The tree, with alice's unit; what is written below her home is hers."""
+    """The tree, with alice's unit."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
@@ -40,22 +66,9 @@ class Rootless(FakeDocker):
     def unit(self, command: str = EXEC_START, *lines: str) -> None:
         self.write(UNIT, "\n".join(["[Service]", f"ExecStart={command}", *lines]) + "\n")
 
-    def write(self, inner: str, content: str = "", mode: int = 0o644) -> None:
-        super().write(inner, content, mode)
-        self.give(inner)
-
-    def give(self, inner: str) -> None:
-        """Make alice the owner of what is in her folders."""
-        for home in (HOME, RUNTIME):
-            path = self.path(inner)
-            while str(path).startswith(str(self.path(home))):
-                os.chown(path, UID, GID, follow_symlinks=False)
-                path = path.parent
-
     def link(self, inner: str, target: str) -> None:
         self.path(inner).parent.mkdir(parents=True, exist_ok=True)
         self.path(inner).symlink_to(target)
-        self.give(inner)
 
     def runs(self, pid_file: str | None = None, name: str = "dockerd", uid: int = UID) -> None:
         super().runs(pid_file or GROUP, name)
@@ -66,6 +79,7 @@ def alices_systemd(docker: Rootless) -> FakeSystemd:
     """Her systemd, which runs her Docker."""
     systemd = FakeSystemd(docker)
     systemd.file, systemd.control_group, systemd.main_pid = FILE, GROUP, ROOTLESSKIT_PID
-    systemd.prefix, systemd.option = f"runuser -u alice -- env XDG_RUNTIME_DIR={RUNTIME}", "--user"
+    environment = f"XDG_RUNTIME_DIR={RUNTIME} DBUS_SESSION_BUS_ADDRESS=unix:path={RUNTIME}/bus"
+    systemd.prefix, systemd.option = f"env {environment}", "--user"
     docker.write(f"{RUNTIME}/systemd/private")
     return systemd

@@ -104,6 +104,7 @@ def test_a_running_engine(docker: FakeDocker) -> None:
         "flavor": "system",
         "user": None,
         "target": "docker",
+        "inspected": True,
         "installed": True,
         "binary": "/usr/bin/dockerd",
         "version": "26.1.5",

@@ -5,8 +5,8 @@
 from __future__ import annotations
 
 import json
-import os
 import stat
+import subprocess
 import typing as t
 
 import pytest
@@ -21,8 +21,10 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine_info impor
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._planning import Options
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._proof import Expectation
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import STATE_DIR
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._restarting import RestartError, RestartOptions
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._rollback import Change
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._rootless import migration, recorded_users
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._runtime_configuration import RuntimeConfiguration
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._runtime_set import RuntimeRequest
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._targets import resolve_target
@@ -38,29 +40,29 @@ from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.rootles
     UID,
     UNIT,
     Rootless,
+    alices_host,
     alices_systemd,
 )
-from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.serving import short_folder
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._outcome import Outcome
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._restarting import Restarted
     from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.fake_systemd import FakeSystemd
 
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 NVIDIA = "/usr/bin/nvidia-container-runtime"
+DATA = f"{HOME}/.local/state/gpufleet-nvidia"
 OLD = '{\n  "debug": true\n}\n'
 
 
 @pytest.fixture
 def docker() -> t.Iterator[Rootless]:
-    with short_folder() as root:
-        yield Rootless(root)
+    with alices_host() as host:
+        yield host
 
 
 def configure(docker: Rootless, check_mode: bool = False, remove: bool = False, **asked: t.Any) -> Outcome:
     request = None if remove else RuntimeRequest(**asked)
-    options = Options("docker", request, flavor="rootless", user="alice")
+    options = Options("docker", request, flavor="rootless")
     return RuntimeConfiguration(options, docker.host, docker.run).execute(check_mode)
 
 
@@ -103,9 +105,20 @@ def test_another_wrapper_keeps_its_flags_to_itself(docker: Rootless) -> None:
     assert "/bin/sh" in installation.doubts()[0]
 
 
-def test_a_user_who_is_not_there(docker: Rootless) -> None:
-    with pytest.raises(GpufleetError, match="no user bob"):
-        RootlessDocker("bob").inspect(docker.host)
+@pytest.mark.parametrize("user", ["bob", "root"])
+def test_another_user_is_refused(docker: Rootless, user: str) -> None:
+    with pytest.raises(GpufleetError, match=f"become: true and become_user: {user} for the task"):
+        RootlessDocker(user).inspect(docker.host)
+    options = Options("docker", RuntimeRequest(), user=user)
+    with pytest.raises(GpufleetError, match=f"become_user: {user}"):
+        RuntimeConfiguration(options, docker.host, docker.run)
+
+
+@pytest.mark.parametrize("words", [{"user": "alice"}, {"flavor": "rootless"}, {"flavor": "rootless", "user": "alice"}])
+def test_how_a_task_of_the_user_names_it(docker: Rootless, words: dict[str, str]) -> None:
+    assert str(resolve_target(docker.host, "docker", **words)) == "docker/rootless/alice"
+    # Without any of them, the system's Docker is meant where there is one.
+    assert str(resolve_target(docker.host, "docker")) == "docker"
 
 
 def described(docker: Rootless) -> dict[str, t.Any]:
@@ -114,35 +127,41 @@ def described(docker: Rootless) -> dict[str, t.Any]:
 
 
 @pytest.mark.parametrize(
-    "unit",
+    ("unit", "program"),
     [
-        ["/usr/bin/dockerd-rootless.sh", "Environment=PATH=%h/bin:/usr/bin"],
-        ["/usr/bin/dockerd-rootless.sh", "Environment=DOCKERD=%h/bin/dockerd"],
-        ["/usr/bin/dockerd-rootless.sh", "Environment=DOCKERD=/usr/local/sbin/wipe-node.sh"],
-        ["/usr/bin/dockerd-rootless.sh", "Environment=DOCKERD=/opt/dockerd"],
-        ["/usr/bin/dockerd-rootless.sh", "Environment=PATH=/opt"],
+        (["/usr/bin/dockerd-rootless.sh", "Environment=PATH=%h/bin:/usr/bin"], f"{HOME}/bin/dockerd"),
+        (["/usr/bin/dockerd-rootless.sh", "Environment=DOCKERD=/opt/dockerd"], "/opt/dockerd"),
+        (["/usr/bin/dockerd-rootless.sh", "Environment=PATH=/opt"], "/opt/dockerd"),
         # As https://get.docker.com/rootless sets it up.
-        ["%h/bin/dockerd-rootless.sh", "Environment=PATH=%h/bin:/sbin:/usr/sbin:/usr/bin"],
-        ["%h/bin/dockerd-rootless.sh"],
+        (["%h/bin/dockerd-rootless.sh", "Environment=PATH=%h/bin:/sbin:/usr/sbin:/usr/bin"], f"{HOME}/bin/dockerd"),
+        (["%h/bin/dockerd-rootless.sh"], f"{HOME}/bin/dockerd"),
+        (["/usr/bin/dockerd-rootless.sh"], "/usr/bin/dockerd"),
     ],
 )
-@pytest.mark.parametrize("systems_own", [True, False])
-def test_no_program_that_a_user_chooses_is_run(docker: Rootless, unit: list[str], systems_own: bool) -> None:
-    """Root would run it, to ask for its version or its opinion; but it is there."""
-    assert RootlessDocker("alice").inspect(docker.host).binary == "/usr/bin/dockerd"
-    for program in (f"{HOME}/bin/dockerd", f"{HOME}/bin/dockerd-rootless.sh", "/usr/local/sbin/wipe-node.sh"):
-        docker.write(program, mode=0o755)
-    docker.write("/opt/dockerd", mode=0o755)
-    if not systems_own:
-        docker.path("/usr/bin/dockerd").unlink()
+def test_the_users_own_program_is_asked(docker: Rootless, unit: list[str], program: str) -> None:
+    for path in (f"{HOME}/bin/dockerd", f"{HOME}/bin/dockerd-rootless.sh", "/opt/dockerd"):
+        docker.write(path, mode=0o755)
     docker.unit(*unit)
     installation = RootlessDocker("alice").inspect(docker.host)
-    assert (installation.binary, installation.installed) == (None, True)
+    assert (installation.binary, installation.installed) == (program, True)
     told = described(docker)
-    assert (told["installed"], told["binary"], told["version"]) == (True, None, None)
+    assert (told["installed"], told["binary"], told["version"], told["inspected"]) == (True, program, "26.1.5", True)
+    docker.commands.clear()
     assert configure(docker, check_mode=True).changed
-    assert docker.commands == [argv for argv in docker.commands if argv[2:3] == ["/usr/bin/dockerd"]]
-    assert not [argv for argv in docker.commands if "--validate" in argv]
+    assert {argv[2] for argv in docker.commands} == {program}
+
+
+def test_a_user_may_not_read_the_records_of_root(docker: Rootless) -> None:
+    """Another user has a Docker that runs."""
+    docker.path("/var/lib/gpufleet-nvidia/state").mkdir(parents=True, mode=0)
+    with docker.path("/etc/passwd").open("a", encoding="utf-8") as stream:
+        stream.write("bob:x:54321:54321::/home/bob:/bin/sh\n")
+    docker.write("/proc/99/comm", "dockerd\n")
+    docker.write("/proc/99/status", "Uid:\t54321\t54321\t54321\t54321\n")
+    found, _needed = describe_engines(docker.host, docker.run)
+    inspected = {engine["target"]: engine["inspected"] for engine in found}
+    assert inspected == {"docker": True, "docker/rootless/alice": True, "docker/rootless/bob": False}
+    docker.path("/var/lib/gpufleet-nvidia/state").chmod(0o700)
 
 
 def test_what_is_there(docker: Rootless) -> None:
@@ -160,19 +179,6 @@ def test_the_systems_program_alone_is_no_docker_of_a_user(docker: Rootless) -> N
     assert (installation.binary, installation.installed) == ("/usr/bin/dockerd", False)
 
 
-@pytest.mark.parametrize("in_home", [True, False])
-def test_one_in_a_home_is_chosen_before_one_that_is_gone(docker: Rootless, in_home: bool) -> None:
-    """Bob has only left a socket behind."""
-    with docker.path("/etc/passwd").open("a", encoding="utf-8") as stream:
-        stream.write("bob:x:54321:54321::/home/bob:/bin/sh\n")
-    docker.write("/run/user/54321/docker.sock")
-    if in_home:
-        docker.path("/usr/bin/dockerd").unlink()
-        docker.write(f"{HOME}/bin/dockerd", mode=0o755)
-        docker.unit("%h/bin/dockerd-rootless.sh")
-    assert str(resolve_target(docker.host, "docker", "rootless")) == "docker/rootless/alice"
-
-
 def test_a_file_is_given_back_when_the_unit_is_gone(docker: Rootless) -> None:
     docker.write(FILE, OLD)
     configure(docker)
@@ -184,21 +190,12 @@ def test_a_file_is_given_back_when_the_unit_is_gone(docker: Rootless) -> None:
     assert docker.path(FILE).read_text() == OLD
 
 
-def test_the_validator_gets_no_flags_of_the_user(docker: Rootless) -> None:
-    docker.unit(EXEC_START + "--validate=false --data-root")
-    configure(docker)
-    (trial,) = [argv for argv in docker.commands if "--validate" in argv]
-    assert trial[2:5] == ["/usr/bin/dockerd", "--validate", "--config-file"]
-    assert len(trial) == 6
-
-
 # -- what it says ----------------------------------------------------------------------------------------------------
 
 
 def test_what_a_running_daemon_says(docker: Rootless) -> None:
     docker.runs()
     with docker.answers(SOCKET):
-        docker.give(SOCKET)
         engine = RootlessDocker("alice")
         installation = engine.inspect(docker.host)
         live = engine.live(docker.host, installation)
@@ -212,21 +209,8 @@ def test_live_restore_keeps_nothing(docker: Rootless) -> None:
     docker.write(FILE, '{"live-restore": true}')
     docker.containers.append({"Names": ["/web"]})
     with docker.answers(SOCKET):
-        docker.give(SOCKET)
         engine = RootlessDocker("alice")
         assert engine.casualties(docker.host, engine.inspect(docker.host)) == ["web"]
-
-
-@needs_root
-def test_a_link_to_the_systems_socket_is_not_followed(docker: Rootless) -> None:
-    docker.runs()
-    with docker.answers("/run/docker.sock"):
-        docker.link(SOCKET, "/run/docker.sock")
-        engine = RootlessDocker("alice")
-        installation = engine.inspect(docker.host)
-        assert installation.pid == PID
-        assert engine.live(docker.host, installation) is None
-        assert engine.casualties(docker.host, installation) is None
 
 
 # -- its file --------------------------------------------------------------------------------------------------------
@@ -245,7 +229,8 @@ def test_what_is_made_is_the_users(docker: Rootless) -> None:
     assert configure(docker, remove=True).changed
     assert not docker.path(f"{HOME}/.config/docker").exists()
     assert docker.path(f"{HOME}/.config").exists()
-    assert not docker.path("/var/lib/gpufleet-nvidia/state").exists()
+    assert not docker.path(f"{DATA}/state").exists()
+    assert not docker.path("/var/lib/gpufleet-nvidia").exists()
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o644])
@@ -258,8 +243,11 @@ def test_what_is_there_stays_as_it_is(docker: Rootless, mode: int) -> None:
     assert owner(docker, FILE) == (UID, GID, mode)
     assert owner(docker, f"{HOME}/.config/docker")[2] == 0o755
     (backup,) = outcome.backup_files
-    assert str(backup["backup"]).startswith("/var/lib/gpufleet-nvidia/backups/")
-    assert owner(docker, str(backup["backup"])) == (os.geteuid(), os.getegid(), 0o600)
+    assert str(backup["backup"]).startswith(f"{DATA}/backups/")
+    assert owner(docker, str(backup["backup"])) == (UID, GID, 0o600)
+    (record,) = docker.path(f"{DATA}/state").glob("rootless-alice-*")
+    assert owner(docker, f"{DATA}/state/{record.name}") == (UID, GID, 0o600)
+    assert owner(docker, f"{DATA}/state")[2] == owner(docker, f"{DATA}/backups")[2] == 0o700
     assert configure(docker, remove=True).changed
     assert docker.path(FILE).read_text() == OLD
     assert owner(docker, FILE) == (UID, GID, mode)
@@ -272,75 +260,6 @@ def test_a_link_among_the_users_own_folders(docker: Rootless) -> None:
     assert docker.path(FILE).is_symlink()
     assert "nvidia" in docker.path(f"{HOME}/dotfiles/daemon.json").read_text()
     assert owner(docker, f"{HOME}/dotfiles/daemon.json") == (UID, GID, 0o644)
-
-
-@needs_root
-@pytest.mark.parametrize("remove", [False, True])
-@pytest.mark.parametrize(
-    ("made", "target"), [(FILE, "/etc/docker/daemon.json"), (f"{HOME}/.config/docker", "/etc/docker")]
-)
-def test_a_planted_link_is_refused(docker: Rootless, made: str, target: str, remove: bool) -> None:
-    text = f'{{"runtimes": {{"nvidia": {{"path": "{NVIDIA}"}}}}}}' if remove else OLD
-    docker.write("/etc/docker/daemon.json", text)
-    docker.link(made, target)
-    for check_mode in (True, False):
-        with pytest.raises(GpufleetError, match="belongs to the user with the number 0, not to alice"):
-            configure(docker, check_mode, remove)
-    assert docker.path("/etc/docker/daemon.json").read_text() == text
-    assert not docker.path("/var/lib/gpufleet-nvidia").exists()
-
-
-@needs_root
-def test_a_unit_that_names_a_file_of_roots(docker: Rootless) -> None:
-    docker.write("/etc/docker/daemon.json", OLD)
-    docker.unit(EXEC_START + "--config-file /etc/docker/daemon.json")
-    with pytest.raises(GpufleetError, match="not to alice"):
-        configure(docker)
-    assert docker.path("/etc/docker/daemon.json").read_text() == OLD
-
-
-@needs_root
-@pytest.mark.parametrize("moment", ["before the record", "before the file"])
-@pytest.mark.parametrize("made", [FILE, f"{HOME}/.config/docker"])
-def test_a_link_that_is_planted_in_between(
-    docker: Rootless, monkeypatch: pytest.MonkeyPatch, made: str, moment: str
-) -> None:
-    """A user who watches can be quicker than any check."""
-    docker.write("/etc/docker/daemon.json", OLD)
-    docker.write(FILE, OLD)
-
-    def plant(*_words: t.Any, **_more: t.Any) -> str:
-        docker.path(made).rename(docker.path(f"{HOME}/aside"))
-        docker.link(made, "/etc/docker" + made[len(f"{HOME}/.config/docker") :])
-        return ""
-
-    module = "ansible_collections.gpufleet.nvidia.plugins.module_utils._plan_writer"
-    if moment == "before the file":
-        monkeypatch.setattr(f"{module}._backups.save", plant)
-    else:
-        monkeypatch.setattr(f"{module}.PlanWriter.obsolete_backups", lambda *_words: plant() or [])
-        monkeypatch.setattr(f"{module}.PlanWriter.has_work", lambda *_words: True)
-    with pytest.raises(GpufleetError):
-        configure(docker)
-    assert docker.path("/etc/docker/daemon.json").read_text() == OLD
-    assert "nvidia" not in docker.path("/etc/docker/daemon.json").read_text()
-
-
-@needs_root
-def test_what_a_link_led_to_while_it_was_read_is_not_given_to_the_user(
-    docker: Rootless, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    docker.write("/root/secret.json", '{"auth": "c2VjcmV0"}', mode=0o600)
-    docker.write(FILE, OLD)
-    read = type(docker.host).read
-
-    def swapped(host: t.Any, path: str, *most: int) -> bytes | None:
-        return read(host, "/root/secret.json" if path == FILE else path, *most)
-
-    monkeypatch.setattr(type(docker.host), "read", swapped)
-    with pytest.raises(GpufleetError, match="exchanged while it was read"):
-        configure(docker)
-    assert docker.path(FILE).read_text() == OLD
 
 
 # -- CDI -------------------------------------------------------------------------------------------------------------
@@ -365,9 +284,7 @@ def test_specifications_that_it_does_not_see(
 ) -> None:
     docker.unit(EXEC_START + flags)
     docker.write(FILE, json.dumps(settings))
-    options = Options(
-        "docker", RuntimeRequest(enable_cdi=True), flavor="rootless", user="alice", engine_version=version
-    )
+    options = Options("docker", RuntimeRequest(enable_cdi=True), flavor="rootless", engine_version=version)
     outcome = RuntimeConfiguration(options, docker.host, docker.run).execute(check_mode=False)
     assert json.loads(docker.path(FILE).read_text())["features"] == {"cdi": True}
     assert any("does not see the specifications" in words for words in outcome.warnings) is warned
@@ -390,18 +307,17 @@ def systemd(docker: Rootless, monkeypatch: pytest.MonkeyPatch) -> t.Iterator[Fak
     docker.write(FILE, OLD)
     found = alices_systemd(docker)
     with docker.answers(SOCKET):
-        docker.give(SOCKET)
         yield found
 
 
 def changed(systemd: FakeSystemd, **request: t.Any) -> tuple[Change, ...]:
-    options = Options("docker", RuntimeRequest(**request), flavor="rootless", user="alice")
+    options = Options("docker", RuntimeRequest(**request), flavor="rootless")
     outcome = RuntimeConfiguration(options, systemd.docker.host, systemd.run).execute(check_mode=False)
     return tuple(Change(str(file["path"]), file["backup"], file["checksum"]) for file in outcome.backup_files)
 
 
 def restart(systemd: FakeSystemd, **options: t.Any) -> Restarted:
-    given = {"engine": "docker", "flavor": "rootless", "user": "alice", "timeout": 0.5, **options}
+    given = {"engine": "docker", "flavor": "rootless", "timeout": 0.5, **options}
     return _restarting.restart(RestartOptions(**given), systemd.docker.host, systemd.run, False)
 
 
@@ -424,25 +340,7 @@ def test_a_restart_that_fails_is_taken_back(systemd: FakeSystemd) -> None:
     assert systemd.docker.path(FILE).read_text() == OLD
     assert owner(t.cast("Rootless", systemd.docker), FILE) == (UID, GID, 0o644)
     (journal,) = {command for command in systemd.commands if command.startswith("journalctl")}
-    assert journal.endswith(f" _UID={UID} _SYSTEMD_USER_UNIT=docker.service")
-
-
-@needs_root
-def test_the_way_back_follows_no_link_either(systemd: FakeSystemd) -> None:
-    docker = t.cast("Rootless", systemd.docker)
-    docker.write("/etc/docker/daemon.json", "{}")
-    changes = changed(systemd)
-
-    def plant(text: str) -> str:
-        if "nvidia" in text:
-            docker.path(FILE).unlink()
-            docker.link(FILE, "/etc/docker/daemon.json")
-        return "failed"
-
-    systemd.ends = plant
-    with pytest.raises(RestartError, match="COULD NOT BE PUT BACK"):
-        restart(systemd, rollback=changes, validate="false")
-    assert docker.path("/etc/docker/daemon.json").read_text() == "{}"
+    assert journal.endswith(" --user-unit=docker.service")
 
 
 def test_containers_are_asked_for_and_no_units_of_the_host(systemd: FakeSystemd) -> None:
@@ -462,15 +360,13 @@ def test_a_systemd_that_does_not_run(systemd: FakeSystemd, running: bool) -> Non
         systemd.docker.write(systemd.control_group, "")
     with pytest.raises(GpufleetError, match="loginctl enable-linger alice"):
         restart(systemd)
-    assert not systemd.done("runuser")
+    assert not systemd.done("env")
 
 
-@pytest.mark.parametrize("theirs", [True, False])
-def test_a_signal_goes_to_dockerd_itself(systemd: FakeSystemd, monkeypatch: pytest.MonkeyPatch, theirs: bool) -> None:
+def test_a_signal_goes_to_dockerd_itself(systemd: FakeSystemd, monkeypatch: pytest.MonkeyPatch) -> None:
     got: list[int] = []
     monkeypatch.setattr(_taking_over, "is_program", lambda _host, pid, _program: pid == PID)
-    monkeypatch.setattr(_taking_over, "sender_of", lambda *_words: pytest.fail("whoever answers may be another's"))
-    monkeypatch.setattr(_taking_over, "runs_as", lambda _host, pid, user: theirs and (pid, user.uid) == (PID, UID))
+    monkeypatch.setattr(_taking_over, "sender_of", lambda *_words: pytest.fail("its process is known by its unit"))
 
     def hang_up(_host: t.Any, pid: int, _program: str) -> None:
         got.append(pid)
@@ -478,31 +374,30 @@ def test_a_signal_goes_to_dockerd_itself(systemd: FakeSystemd, monkeypatch: pyte
 
     monkeypatch.setattr(_taking_over, "hang_up", hang_up)
     changed(systemd)
-    if theirs:
-        assert restart(systemd, action="reload", mode="signal").state == "new"
-        assert got == [PID]
-    else:
-        with pytest.raises(RestartError, match="No process is known to be docker"):
-            restart(systemd, action="reload", mode="signal")
-        assert got == []
+    assert restart(systemd, action="reload", mode="signal").state == "new"
+    assert got == [PID]
     assert ROOTLESSKIT_PID not in got
 
 
-# -- two users -------------------------------------------------------------------------------------------------------
+# -- records that root kept ------------------------------------------------------------------------------------------
 
 
-def test_each_user_has_records_of_their_own(docker: Rootless) -> None:
-    bob = (1300, 1300) if os.geteuid() == 0 else (UID, GID)
-    with docker.path("/etc/passwd").open("a", encoding="utf-8") as stream:
-        stream.write(f"alice2:x:{bob[0]}:{bob[1]}::/home/alice2:/bin/sh\n")
-    docker.path("/home/alice2").mkdir()
-    os.chown(docker.path("/home/alice2"), *bob)
+def test_records_that_root_kept_are_moved_by_the_command_that_root_is_given(docker: Rootless) -> None:
+    """The record of an earlier version, which ran as root, restores the file once the command has run."""
+    docker.write(FILE, OLD)
     configure(docker)
-    options = Options("docker", RuntimeRequest(), flavor="rootless", user="alice2")
-    RuntimeConfiguration(options, docker.host, docker.run).execute(check_mode=False)
-    theirs = "/home/alice2/.config/docker/daemon.json"
-    assert owner(docker, theirs)[:2] == bob
-    configure(docker, remove=True)
-    assert docker.path(theirs).exists()
-    RuntimeConfiguration(options._replace(request=None), docker.host, docker.run).execute(check_mode=False)
-    assert not docker.path("/home/alice2/.config").exists()
+    kept = docker.path("/var/lib/gpufleet-nvidia/state")
+    kept.parent.mkdir(parents=True)
+    docker.path(f"{DATA}/state").rename(kept)
+    assert recorded_users(docker.host) == ["alice"]
+    sentence = migration(docker.host, "alice")
+    assert FILE in sentence
+    assert migration(docker.host, "alic") == migration(docker.host, "bob") == ""
+    command = sentence.partition("as root: ")[2]
+    for path in (STATE_DIR, HOME):
+        command = command.replace(path, str(docker.path(path)))
+    subprocess.run(["sh", "-c", command.replace("runuser -u alice -- ", "")], check=True)
+    assert list(kept.iterdir()) == []
+    assert migration(docker.host, "alice") == ""
+    assert configure(docker, remove=True).changed
+    assert docker.path(FILE).read_text() == OLD

@@ -270,19 +270,23 @@ def test_what_belongs_to_another_user_is_refused(host: HostRoot, file: Path, for
 def test_an_ordinary_user_has_a_lock_in_the_runtime_directory(host: HostRoot, tmp_path: Path) -> None:
     """Only root may write to /run."""
     (tmp_path / "run").chmod(0o755)
-    runtime = tmp_path / "runtime"
-    runtime.mkdir()
-    os.chown(runtime, OTHER_USER, OTHER_USER)
+    runtime = tmp_path / f"run/user/{OTHER_USER}"
 
-    def take() -> None:
-        os.environ["XDG_RUNTIME_DIR"] = "/runtime"
-        with host_lock(HostRoot(), 0):
-            assert os.listdir("/runtime/gpufleet-nvidia") == ["lock"]
-        del os.environ["XDG_RUNTIME_DIR"]
-        with pytest.raises(HostError, match="/run/user cannot be created: Permission denied"), host_lock(HostRoot(), 0):
+    def fail() -> None:
+        expected = f"/run/user/{OTHER_USER} does not exist.*`loginctl enable-linger {OTHER_USER}`"
+        with pytest.raises(HostError, match=expected), host_lock(HostRoot(), 0):
             raise AssertionError
 
+    def take() -> None:
+        # become may leave the directory of another user there.
+        os.environ["XDG_RUNTIME_DIR"] = "/run/user/0"
+        with host_lock(HostRoot(), 0):
+            assert os.listdir(f"/run/user/{OTHER_USER}/gpufleet-nvidia") == ["lock"]
+
     with host_lock(host, 0):
+        assert _as_other_user(tmp_path, fail) == 0
+        runtime.mkdir(parents=True)
+        os.chown(runtime, OTHER_USER, OTHER_USER)
         assert _as_other_user(tmp_path, take) == 0
     assert os.listdir(runtime) == []
 

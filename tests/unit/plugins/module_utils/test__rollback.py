@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
 import typing as t
 from pathlib import Path
 
@@ -22,13 +21,6 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._rollback import (
     Rollback,
     formers_of,
     joined,
-)
-from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.rootless_hosts import (
-    FILE,
-    GID,
-    HOME,
-    UID,
-    Rootless,
 )
 
 MAIN, DROP_IN = "/etc/containerd/config.toml", "/etc/containerd/conf.d/99-nvidia.toml"
@@ -184,85 +176,3 @@ def test_owner_and_mode_of_a_file_that_was_removed_come_back(host: HostRoot, tmp
     Rollback(host, "containerd", [Former(MAIN, b"old", record)], "/b").carry_out()
     assert (tmp_path / MAIN[1:]).stat().st_mode & 0o777 == 0o640
     assert host.read(record_path("containerd", MAIN)) == record
-
-
-# -- a user's files --------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def docker(tmp_path: Path) -> Rootless:
-    """Alice's daemon.json as it is after a change."""
-    found = Rootless(tmp_path)
-    found.write(FILE, "new")
-    found.write("/b/daemon", "old")
-    return found
-
-
-def hers(docker: Rootless) -> Rollback:
-    return Rollback(docker.host, "rootless-alice", formers_of(docker.host, [Change(FILE, "/b/daemon")]), "/b")
-
-
-@pytest.mark.parametrize("gone", ["daemon.json", "docker", ".config"])
-@pytest.mark.parametrize("recorded", [None, (0, 0o4750), (UID, 0o600)])
-def test_what_is_made_again_is_the_users(docker: Rootless, gone: str, recorded: tuple[int, int] | None) -> None:
-    """Whatever a record says: who was quicker may have had it say what a link led to."""
-    if recorded is not None:
-        uid, mode = recorded
-        record = FileRecord("rootless-alice", FILE, b"old", uid, 0, mode).to_bytes()
-        docker.write("/b/daemon.record", record.decode())
-    rollback = hers(docker)
-    rollback.prepare()
-    place = docker.path(FILE)
-    while place.name != gone:
-        place = place.parent
-    shutil.rmtree(place) if place.is_dir() else place.unlink()
-    rollback.carry_out()
-    assert docker.host.read(FILE) == b"old"
-    made = [path for path in (docker.path(FILE), *docker.path(FILE).parents) if str(path).startswith(str(place))]
-    for path in made:
-        status = path.lstat()
-        assert (status.st_uid, status.st_gid) == (UID, GID)
-        mode = 0o644 if recorded is None else recorded[1] & 0o777
-        assert status.st_mode & 0o7777 == (mode if path.is_file() else 0o700)
-
-
-def test_nothing_lies_ready_in_a_users_folder(docker: Rootless) -> None:
-    hers(docker).prepare()
-    assert [path.name for path in docker.path(FILE).parent.iterdir()] == ["daemon.json"]
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
-@pytest.mark.parametrize("target", ["/etc/docker/daemon.json", "/etc/docker/not-there-yet.json", "/etc/none/x.json"])
-def test_a_link_that_a_user_has_made_since_the_change(docker: Rootless, target: str) -> None:
-    docker.write("/etc/docker/daemon.json", "root's")
-    docker.path(FILE).unlink()
-    docker.link(FILE, target)
-    rollback = hers(docker)
-    with pytest.raises(GpufleetError, match="not to alice"):
-        rollback.carry_out()
-    assert docker.host.read("/etc/docker/daemon.json") == b"root's"
-    assert [path.name for path in docker.path("/etc/docker").iterdir()] == ["daemon.json"]
-    assert not docker.path("/etc/none").exists()
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
-def test_a_file_that_is_exchanged_while_it_is_read(docker: Rootless, monkeypatch: pytest.MonkeyPatch) -> None:
-    docker.write("/root/secret", "secret")
-    rollback = hers(docker)
-    read = HostRoot.read
-    monkeypatch.setattr(HostRoot, "read", lambda host, path: read(host, "/root/secret" if path == FILE else path))
-    with pytest.raises(GpufleetError, match="exchanged while it was read"):
-        rollback.carry_out()
-    assert docker.path(FILE).read_text() == "new"
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
-def test_no_folder_is_made_where_a_users_link_leads(docker: Rootless, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Made after the look at whose folder it is."""
-    docker.path("/etc/docker").mkdir(parents=True)
-    rollback = hers(docker)
-    shutil.rmtree(docker.path(FILE).parent)
-    monkeypatch.setattr(_rollback, "check_own", lambda *_words: docker.link(f"{HOME}/.config/docker", "/etc/docker/x"))
-    with pytest.raises(GpufleetError):
-        rollback.carry_out()
-    assert not list(docker.path("/etc/docker").iterdir())

@@ -9,24 +9,26 @@ import typing as t
 
 import pytest
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils import _rootless
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._accounts import (
+    Account,
+    account_of,
+    own_account,
+    require_own,
+)
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import FileRecord, record_path
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import FileRecord, record_path, state_dir
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._rootless import (
-    Account,
-    account_behind,
-    account_of,
-    check_own,
-    rootless_users,
-    trusted_program,
+    migration,
+    own_users,
+    recorded_users,
+    running_engines,
     user_process,
     user_unit,
 )
 from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.fake_docker import PID
 from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.rootless_hosts import (
     EXEC_START,
-    FILE,
     GID,
     GROUP,
     HOME,
@@ -34,45 +36,32 @@ from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.rootles
     UID,
     UNIT,
     Rootless,
+    alices_host,
 )
 
-if t.TYPE_CHECKING:
-    from pathlib import Path
-
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
-ALICE = Account("alice", UID, GID, HOME)
+ALICE = Account("alice", UID, HOME)
 
 
 @pytest.fixture
-def docker(tmp_path: Path) -> Rootless:
-    return Rootless(tmp_path)
+def docker() -> t.Iterator[Rootless]:
+    with alices_host() as host:
+        yield host
 
 
 # -- accounts --------------------------------------------------------------------------------------------------------
 
 
 def test_the_account_comes_from_the_host(docker: Rootless) -> None:
-    assert account_of(docker.host, "alice") == ALICE
+    assert own_account(docker.host) == require_own(docker.host, "alice") == require_own(docker.host, None) == ALICE
 
 
-@pytest.mark.parametrize(
-    ("user", "words"),
-    [
-        ("bob", "no user bob"),
-        ("root", "it is root"),
-        ("homeless", "has no home"),
-        ("", "not the name of a user"),
-        ("../alice", "not the name of a user"),
-        ("a/b", "not the name of a user"),
-        ("-u", "not the name of a user"),
-        ("alice\n", "not the name of a user"),
-    ],
-)
-def test_no_such_user(docker: Rootless, user: str, words: str) -> None:
-    with docker.path("/etc/passwd").open("a", encoding="utf-8") as stream:
-        stream.write("homeless:x:1300:1300:::/bin/sh\n")
-    with pytest.raises(GpufleetError, match=words):
-        account_of(docker.host, user)
+def test_root_and_a_number_without_an_account_have_none(docker: Rootless, monkeypatch: pytest.MonkeyPatch) -> None:
+    docker.write("/etc/passwd", "root:x:0:0::/root:/bin/sh\n")
+    for uid in (0, UID):
+        monkeypatch.setattr(os, "geteuid", lambda uid=uid: uid)
+        assert (own_account(docker.host), own_users(docker.host)) == (None, [])
+        with pytest.raises(GpufleetError, match="become_user: NAME"):
+            require_own(docker.host, None)
 
 
 @pytest.mark.parametrize(
@@ -80,34 +69,32 @@ def test_no_such_user(docker: Rootless, user: str, words: str) -> None:
 )
 def test_lines_that_are_no_accounts(docker: Rootless, line: str) -> None:
     docker.write("/etc/passwd", f"{line}\nalice:x:{UID}:{GID}:Alice:{HOME}:/bin/sh\n")
-    assert account_of(docker.host, "alice") == ALICE
-    assert rootless_users(docker.host) == ["alice"]
+    assert own_account(docker.host) == ALICE
+
+
+@pytest.mark.parametrize("fields", [f"../x:x:{UID}:1::{HOME}:", f"al/ice:x:{UID}:1::{HOME}:", f"alice:x:{UID}:1:::"])
+def test_names_and_homes_that_make_no_paths(docker: Rootless, fields: str) -> None:
+    docker.write("/etc/passwd", fields + "\n")
+    assert own_account(docker.host) is None
 
 
 def test_a_file_that_is_no_text(docker: Rootless) -> None:
     docker.path("/etc/passwd").write_bytes(b"\xff\xfe\0\n")
-    assert rootless_users(docker.host) == []
+    assert own_account(docker.host) is None
 
 
 def test_the_systems_own_lookup_is_only_for_the_machine_itself(
     monkeypatch: pytest.MonkeyPatch, docker: Rootless
 ) -> None:
     monkeypatch.setattr(HostRoot, "read_text", lambda *_words: "")
-    with pytest.raises(GpufleetError, match="no user daemon"):
-        account_of(docker.host, "daemon")
-    with pytest.raises(GpufleetError, match="no user daemon"):
-        account_of(HostRoot("/", live=False), "daemon")
-    assert account_of(HostRoot("/", live=True), "daemon").name == "daemon"
+    assert account_of(docker.host, 1) is None
+    assert account_of(HostRoot("/", live=False), 1) is None
+    found = account_of(HostRoot("/", live=True), 1)
+    assert found is not None
+    assert found.name == "daemon"
 
 
-# -- who has one -----------------------------------------------------------------------------------------------------
-
-
-def _only_with(docker: Rootless, *made: str) -> list[str]:
-    docker.path(UNIT).unlink()
-    for path in made:
-        docker.write(path)
-    return rootless_users(docker.host)
+# -- whose engine ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -116,75 +103,84 @@ def _only_with(docker: Rootless, *made: str) -> list[str]:
         ([UNIT], ["alice"]),
         ([f"{RUNTIME}/docker.pid"], ["alice"]),
         ([f"{RUNTIME}/docker.sock"], ["alice"]),
+        ([f"{HOME}/.local/state/gpufleet-nvidia/state/rootless-alice-daemon.json-0.json"], ["alice"]),
+        ([f"{HOME}/.local/state/gpufleet-nvidia/state/rootless-bob-daemon.json-0.json"], []),
         ([f"{RUNTIME}/systemd/private"], []),
         ([], []),
     ],
 )
 def test_who_has_one(docker: Rootless, made: list[str], found: list[str]) -> None:
-    assert _only_with(docker, *made) == found
-
-
-def _record(docker: Rootless, engine: str, user: str = "alice") -> None:
-    path = f"/home/{user}/.config/docker/daemon.json"
-    record = FileRecord(engine, path, None, UID, GID, 0o644)
-    docker.write(record_path(engine, path), record.to_bytes().decode())
-
-
-def test_whose_files_are_still_to_be_given_back(docker: Rootless) -> None:
-    _record(docker, "docker")
-    assert _only_with(docker) == []
-    for user in ("alice", "gone", "root"):
-        _record(docker, f"rootless-{user}", user)
-    docker.write("/var/lib/gpufleet-nvidia/state/rootless-damaged.json", "{")
-    assert rootless_users(docker.host) == ["alice"]
-    docker.unit()
-    assert rootless_users(docker.host) == ["alice"]
-
-
-def test_records_are_only_read_where_there_may_be_a_users(docker: Rootless, monkeypatch: pytest.MonkeyPatch) -> None:
-    _record(docker, "docker")
-    monkeypatch.setattr(_rootless, "load_readable_records", lambda _host: pytest.fail("there is none of a user's"))
-    assert _only_with(docker) == []
-
-
-@pytest.mark.parametrize(("key", "account"), [("rootless-alice", ALICE), ("docker", None), ("unit-rootless-x", None)])
-def test_in_whose_name_records_are_kept(docker: Rootless, key: str, account: Account | None) -> None:
-    assert account_behind(docker.host, key) == account
+    docker.path(UNIT).unlink()
+    for path in made:
+        docker.write(path)
+    assert own_users(docker.host) == found
 
 
 def test_a_link_to_nowhere_is_a_unit(docker: Rootless) -> None:
     docker.path(UNIT).unlink()
     docker.link(UNIT, "/nix/store/x/docker.service")
-    assert rootless_users(docker.host) == ["alice"]
+    assert own_users(docker.host) == ["alice"]
 
 
-def test_system_accounts_count_only_while_they_are_there(docker: Rootless) -> None:
-    docker.write("/etc/passwd", "svc:x:900:900::/srv/svc:/bin/sh\nsvc:x:900:900::/srv/svc:/bin/sh\n")
-    docker.write("/srv/svc/.config/systemd/user/docker.service")
-    assert rootless_users(docker.host) == []
-    docker.write("/run/user/900/bus")
-    assert rootless_users(docker.host) == ["svc"]
+def _process_of(docker: Rootless, pid: int, name: str, uid: int) -> None:
+    docker.write(f"/proc/{pid}/comm", f"{name}\n")
+    docker.write(f"/proc/{pid}/status", f"Name:\t{name}\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\n")
 
 
-def test_names_that_cannot_be_asked_for_are_left_out(docker: Rootless) -> None:
-    docker.write("/etc/passwd", f"../x:x:{UID}:{GID}::{HOME}:/bin/sh\nroot2:x:0:0::{HOME}:/bin/sh\n")
-    docker.write("/run/user/0/docker.pid")
-    docker.write("/run/user/not-a-number")
-    assert rootless_users(docker.host) == []
+def test_which_ones_run(docker: Rootless) -> None:
+    docker.write("/proc/version")
+    docker.write("/etc/passwd", f"alice:x:{UID}:1::{HOME}:/bin/sh\nbob:x:54321:1::/home/bob:/bin/sh\n")
+    for pid, name, uid in ((10, "rootlesskit", UID), (11, "dockerd", UID), (12, "rootlesskit", 54321)):
+        _process_of(docker, pid, name, uid)
+    # Of the system, of a container's user, which has no account, and other programs.
+    for pid, name, uid in ((20, "dockerd", 0), (21, "dockerd", 165536), (22, "sh", UID)):
+        _process_of(docker, pid, name, uid)
+    docker.write("/proc/23/comm", "dockerd\n")
+    assert running_engines(docker.host) == {"alice": 11, "bob": 12}
+    assert running_engines(docker.host._replace(live=False)) == {}
 
 
-def test_a_loop_of_links_hides_nobody_else(docker: Rootless) -> None:
-    docker.write("/etc/passwd", f"eve:x:1500:1500::/home/eve:/bin/sh\nalice:x:{UID}:{GID}::{HOME}:/bin/sh\n")
-    docker.path("/home/eve").symlink_to("eve")
-    assert rootless_users(docker.host) == ["alice"]
+# -- records ---------------------------------------------------------------------------------------------------------
 
 
-def test_nothing_is_looked_at_in_homes_of_system_accounts(docker: Rootless, monkeypatch: pytest.MonkeyPatch) -> None:
-    lines = [f"s{uid}:x:{uid}:{uid}::/var/lib/s{uid}:/bin/false" for uid in range(100, 400)]
-    docker.write("/etc/passwd", "\n".join(lines))
-    looked: list[str] = []
-    monkeypatch.setattr(HostRoot, "is_there", lambda _host, path: looked.append(path))
-    assert (rootless_users(docker.host), looked) == ([], [])
+def _record(docker: Rootless, engine: str, user: str = "alice") -> str:
+    path = f"/home/{user}/.config/docker/daemon.json"
+    record = FileRecord(engine, path, None, UID, GID, 0o644)
+    docker.write(record_path(engine, path), record.to_bytes().decode())
+    return os.path.basename(record_path(engine, path))
+
+
+def test_records_that_root_kept(docker: Rootless) -> None:
+    _record(docker, "docker")
+    assert recorded_users(docker.host) == []
+    name = _record(docker, "rootless-alice")
+    others = _record(docker, "rootless-alice-b", "alice-b")
+    docker.write("/var/lib/gpufleet-nvidia/state/rootless-damaged.json", "{")
+    docker.write("/var/lib/gpufleet-nvidia/state/restart-rootless-alice.json", "[]")
+    assert recorded_users(docker.host) == ["alice", "alice-b"]
+    command = migration(docker.host, "alice").partition("as root: ")[2]
+    assert f"tar -cf - {name} restart-rootless-alice.json | runuser -u alice -- " in command
+    assert f" {HOME}/.local/state/gpufleet-nvidia/state && rm {name} " in command
+    assert others not in command
+    assert "~alice-b/.local/state" in migration(docker.host, "alice-b")
+    assert migration(docker.host, "bob") == ""
+
+
+@pytest.mark.parametrize(
+    ("key", "folder"),
+    [
+        ("rootless-alice", f"{HOME}/.local/state/gpufleet-nvidia/state"),
+        ("docker", "/var/lib/gpufleet-nvidia/state"),
+        ("unit-rootless-x", "/var/lib/gpufleet-nvidia/state"),
+    ],
+)
+def test_where_records_are_kept(docker: Rootless, key: str, folder: str) -> None:
+    assert state_dir(docker.host, key) == folder
+
+
+def test_the_records_of_a_user_are_never_read_by_root(docker: Rootless, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    assert state_dir(docker.host, "rootless-alice") == "/var/lib/gpufleet-nvidia/state"
 
 
 # -- units and processes ---------------------------------------------------------------------------------------------
@@ -255,73 +251,3 @@ def test_a_pid_file_that_is_none(docker: Rootless, text: str) -> None:
 def test_a_pid_file_that_names_the_systems_daemon(docker: Rootless) -> None:
     docker.runs(f"{RUNTIME}/docker.pid", uid=0)
     assert _process(docker) is None
-
-
-# -- whose files -----------------------------------------------------------------------------------------------------
-
-
-@needs_root
-@pytest.mark.parametrize(
-    ("made", "target"),
-    [
-        (FILE, "/etc/docker/daemon.json"),
-        (f"{HOME}/.config/docker", "/etc/docker"),
-        (f"{HOME}/.config/docker", "/etc/not-there-yet"),
-        (FILE, "/etc/not-there-yet/daemon.json"),
-        (FILE, "../../../../etc/docker/daemon.json"),
-    ],
-)
-def test_a_link_to_roots_files(docker: Rootless, made: str, target: str) -> None:
-    docker.write("/etc/docker/daemon.json", "{}")
-    docker.link(made, target)
-    with pytest.raises(GpufleetError, match=r"not changed for alice: /etc.* number 0"):
-        check_own(docker.host, ALICE, FILE)
-
-
-@needs_root
-@pytest.mark.parametrize("theirs", [FILE, f"{HOME}/.config/docker", HOME])
-def test_files_of_others_in_the_home(docker: Rootless, theirs: str) -> None:
-    docker.write(FILE)
-    check_own(docker.host, ALICE, FILE)
-    for path in (FILE, f"{HOME}/.config/docker") if theirs == HOME else (theirs,):
-        os.chown(docker.path(path), 1, 1)
-    with pytest.raises(GpufleetError, match="the number 1, not to alice"):
-        check_own(docker.host, ALICE, FILE)
-
-
-def test_what_is_the_users_own(docker: Rootless) -> None:
-    check_own(docker.host, ALICE, FILE)
-    docker.write(f"{HOME}/dotfiles/docker/daemon.json", "{}")
-    docker.link(f"{HOME}/.config/docker", "../dotfiles/docker")
-    check_own(docker.host, ALICE, FILE)
-
-
-@needs_root
-def test_a_program_that_a_user_can_exchange_is_not_run(docker: Rootless) -> None:
-    assert trusted_program(docker.host, "dockerd") == "/usr/bin/dockerd"
-    docker.write(f"{HOME}/bin/dockerd", mode=0o755)
-    docker.path("/usr/bin/dockerd").unlink()
-    docker.link("/usr/bin/dockerd", f"{HOME}/bin/dockerd")
-    assert trusted_program(docker.host, "dockerd") is None
-    docker.write("/usr/libexec/docker/dockerd", mode=0o755)
-    docker.link("/usr/sbin/dockerd", "../libexec/docker/dockerd")
-    assert trusted_program(docker.host, "dockerd") == "/usr/libexec/docker/dockerd"
-    os.chown(docker.path("/usr/libexec"), 1, 1)
-    assert trusted_program(docker.host, "dockerd") is None
-
-
-def test_a_link_to_another_program_is_not_run(docker: Rootless) -> None:
-    docker.write("/usr/sbin/wipe-node.sh", mode=0o755)
-    docker.link("/usr/sbin/dockerd", "wipe-node.sh")
-    assert trusted_program(docker.host, "dockerd") is None
-
-
-def test_a_program_that_is_not_there(docker: Rootless) -> None:
-    assert trusted_program(docker.host, "dockerd-ce") is None
-
-
-@pytest.mark.parametrize("place", ["/usr/bin/dockerd", "/usr/bin", "/usr"])
-def test_a_program_that_many_can_write_is_not_run(docker: Rootless, place: str) -> None:
-    assert trusted_program(docker.host, "dockerd") is not None
-    docker.path(place).chmod(0o775)
-    assert trusted_program(docker.host, "dockerd") is None

@@ -37,7 +37,7 @@ def host(tree: Path, *marks: str) -> HostRoot:
             continue
         path.parent.mkdir(parents=True, exist_ok=True)
         if mark == "etc/passwd":
-            path.write_text("alice:x:1000:1000::/home/alice:/bin/sh\n")
+            path.write_text("alice:x:54321:54321::/home/alice:/bin/sh\n")
             continue
         program = "/usr/bin/containerd --config /etc/containerd-gpu/config.toml" if SECOND in mark else "/usr/bin/true"
         path.write_text(UNIT.format(program))
@@ -116,14 +116,11 @@ def test_our_own_records_are_a_trace(tmp_path: Path) -> None:
         ),
         # Whatever a user has is not meant unless that is said.
         (["etc/docker/", ROOTLESS_UNIT, "etc/passwd"], {"engine": "docker"}, "docker"),
-        ([ROOTLESS_UNIT, "etc/passwd"], {"engine": "docker"}, "docker/rootless/alice"),
-        ([ROOTLESS_UNIT, "etc/passwd"], {"engine": "docker", "flavor": "rootless"}, "docker/rootless/alice"),
+        ([ROOTLESS_UNIT, "etc/passwd"], {"engine": "docker"}, "docker"),
         (["usr/bin/containerd"], {"service": "containerd"}, "containerd"),
         (["etc/systemd/system/k3s.service", "usr/bin/containerd"], {"service": "k3s.service"}, "containerd/k3s"),
         (["etc/k0s/"], {"service": "k0s-of-ours.service", "flavor": "k0s"}, "containerd/k0s"),
         (["etc/docker/"], {"engine": "docker", "service": "docker-gpu.service"}, "docker"),
-        ([], {"engine": "docker", "user": "alice"}, "docker/rootless/alice"),
-        (["etc/docker/"], {"engine": "docker", "user": "alice", "flavor": "rootless"}, "docker/rootless/alice"),
     ],
 )
 def test_which_one_is_meant(tmp_path: Path, marks: list[str], words: dict[str, str], expected: str) -> None:
@@ -143,7 +140,8 @@ def test_which_one_is_meant(tmp_path: Path, marks: list[str], words: dict[str, s
         ([], {"flavor": "snap"}, "containerd has no flavor snap. Use auto or one of system, k3s"),
         ([], {"user": "alice"}, "user is for rootless Docker only"),
         ([], {"engine": "docker", "user": "alice", "flavor": "snap"}, "user is for rootless Docker only"),
-        ([], {"engine": "docker", "flavor": "rootless"}, "No user of this host has a rootless docker"),
+        ([], {"engine": "docker", "flavor": "rootless"}, "become_user: NAME"),
+        ([ROOTLESS_UNIT, "etc/passwd"], {"engine": "docker", "user": "alice"}, "become_user: alice"),
         ([], {"engine": "podman", "flavor": "rootless"}, "podman has no flavor rootless"),
     ],
 )

@@ -190,3 +190,12 @@ class TestOnDemand:
         result, sent = self.run(monkeypatch, {"needed": needed})
         assert result == {"needed": needed}
         assert len(sent) == 1
+
+
+def test_a_forged_answer_changes_no_other_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user as whom a module runs can return anything."""
+    forged = {"ansible_facts": {"ansible_become": False}, "add_host": {"host_name": "x"}, "add_group": "x"}
+    monkeypatch.setattr(ActionBase, "_execute_module", lambda _self, **_call: {**RESULT, **forged})
+    task = MagicMock(args={"engine": "docker"}, async_val=0, check_mode=False, action="gpufleet.nvidia.x")
+    action: t.Any = _shipping.ShippingAction(task, *(MagicMock(has_native_async=False) for _part in range(5)))
+    assert not forged.keys() & action.run(task_vars={}).keys()
