@@ -42,6 +42,16 @@ class ShippingAction(NormalActionModule):
         """
         return PACKAGES_ON_DEMAND.get(str(self._task.args.get("engine")), ())
 
+    def run(self, tmp: str | None = None, task_vars: dict[str, t.Any] | None = None) -> dict[str, t.Any]:
+        result: dict[str, t.Any] = super().run(tmp, task_vars)  # type: ignore[no-untyped-call]
+        # The modules return no facts. A fact takes precedence over the inventory, so with one a hostile host could
+        # choose files of the controller. Ansible itself adds the interpreter.
+        facts = result.pop("ansible_facts", None)
+        if isinstance(facts, dict):
+            found = {name: value for name, value in facts.items() if name.startswith("discovered_interpreter_")}
+            result.update({"ansible_facts": found} if found else {})
+        return result
+
     def _execute_module(self, *args: t.Any, **kwargs: t.Any) -> dict[str, t.Any]:
         on_demand = self.packages_on_demand()
         names = [*self.packages(), *(on_demand if kwargs.get("wrap_async") else ())]

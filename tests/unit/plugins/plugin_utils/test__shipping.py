@@ -95,6 +95,23 @@ def test_all_else_is_as_without_the_plugin(run: t.Callable[..., Run], async_val:
     assert bool(done.call["wrap_async"]) is bool(async_val)
 
 
+@pytest.mark.parametrize(
+    ("facts", "expected"),
+    [
+        ({"nvidia_audit_dir": "/etc"}, {}),
+        ({"nvidia_audit_dir": "/etc", "discovered_interpreter_python": "/p"}, {"discovered_interpreter_python": "/p"}),
+        ({"ansible_facts": {"nvidia_audit_dir": "/etc"}}, {}),
+        (["nvidia_audit_dir"], {}),
+        (None, {}),
+    ],
+)
+def test_a_host_sets_no_facts(
+    run: t.Callable[..., Run], monkeypatch: pytest.MonkeyPatch, facts: object, expected: dict[str, str]
+) -> None:
+    monkeypatch.setitem(RESULT, "ansible_facts", facts)
+    assert run(engine="docker").result.get("ansible_facts", {}) == expected
+
+
 def test_whatever_travels_is_in_the_table_of_packages() -> None:
     assert {name for names in _shipping.PACKAGES_OF_ENGINE.values() for name in names} <= set(PACKAGES)
 

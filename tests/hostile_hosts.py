@@ -1,0 +1,194 @@
+# Copyright (c) gpufleet.nvidia maintainers
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Runs each playbook for hosts whose answers hold templates, and fails if Ansible evaluates one of them.
+
+    hostile_hosts.py ANSIBLE_PLAYBOOK    # in an environment in which Ansible finds the collection
+
+No module is executed: the interpreter of each host is this program, which answers with ANSWERS. It adds a template that
+creates a file on the controller to every string and to every dictionary.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import typing as t
+from pathlib import Path
+
+EVALUATED, CALLED, ELSEWHERE = "evaluated", "called", "elsewhere"
+# An expression of a role may cut a string at a dash, so there is none.
+LOOKUP = "lookup('ansible.builtin.pipe', 'touch $GPUFLEET_EVALUATED')"
+TEMPLATE = f"{{{{ {LOOKUP} }}}}{{% if {LOOKUP} %}}{{% endif %}}"
+# What a role branches on. Hosts of the kind "appended" answer these as they are, so that all tasks are reached.
+NAMES = {"engine", "flavor", "package_manager", "pending_action", "restart_action", "target"}
+KEY = "C95B321B61E88C1809C4F759DDCAE044F796ECB0"
+RPM_KEYS = [f"/etc/pki/rpm-gpg/RPM-GPG-KEY-gpufleet-nvidia-container-toolkit-{number:016x}" for number in (1, 2)]
+
+
+def engine(name: str, flavor: str = "system", service: str | None = None) -> dict[str, t.Any]:
+    """Return a running engine as nvidia_container_info describes it."""
+    return {
+        "engine": name, "flavor": flavor, "target": name if flavor == "system" else f"{name}/{flavor}", "user": None,
+        "installed": True, "running": True, "service": service, "version": "1.0", "default_runtime": "runc",
+        "recorded_files": ["/etc/file"], "unfinished_restart": False, "restart_required": True,
+    }  # fmt: skip
+
+
+def info(manager: str = "apt", present: bool = True, driver: str | None = "580.95.05") -> dict[str, t.Any]:
+    """Return an answer of nvidia_container_info."""
+    return {
+        "engines": [engine("docker", service="docker.service"), engine("containerd", "k3s", "k3s.service"),
+                    engine("crio"), engine("podman")],
+        "toolkit": {"package_manager": manager, "repository_files": RPM_KEYS, "version": "1.17.3",
+                    "gpu": {"present": present, "evidence": "/sys/bus/pci/devices", "driver_version": driver},
+                    "open_cves": [{"name": "CVE-1"}]},
+        "gpus": {"driver_version": driver, "devices": [{"model": "A100", "healthy": True}]},
+        "cdi": {"files": [{"path": "/etc/cdi/nvidia.yaml", "kind": "nvidia.com/gpu", "cdi_version": "0.5.0"}]},
+        "findings": [{"severity": "critical", "id": "id", "subject": "docker", "text": "text", "advice": "advice"}],
+    }  # fmt: skip
+
+
+CONFIGURED = {
+    "changed": True, "target": "docker", "service": "docker.service", "restart_required": True,
+    "restart_action": "restart", "pending_action": "restart", "runtimes": {"nvidia": {"path": "/usr/bin/nvidia"}},
+    "default_runtime": "nvidia", "backup_files": ["/var/backup"],
+}  # fmt: skip
+ANSWERS: dict[str, dict[str, t.Any]] = {
+    "nvidia_runtime_config": CONFIGURED,
+    "command": {"rc": 0, "stdout": f"pub:::::\nfpr:::::::::{KEY}:", "stderr": "", "cmd": ["gpg"]},
+    "stat": {"stat": {"exists": False}},
+}
+OTHERWISE = {"changed": True, "msg": "message", "dest": "/etc/file", "results": ["result"]}
+FAILURE = {"failed": True, "msg": "message", "module_stderr": "error", "exception": "exception"}
+
+
+class Host(t.NamedTuple):
+    """A host: its variables, how it changes strings, and where its answers differ."""
+
+    variables: dict[str, t.Any]
+    change: str = "appended"
+    answers: t.Mapping[str, dict[str, t.Any]] = {}
+
+
+HOSTS = {
+    "apt": Host({"nvidia_toolkit_key": "KEY"}),
+    "dnf": Host({}, answers={"nvidia_container_info": info("dnf"), "nvidia_runtime_restart": FAILURE}),
+    "other_key": Host({}, answers={"nvidia_container_info": info("dnf"), "command": {"rc": 0, "stdout": "pub:"}}),
+    "directory": Host({"nvidia_toolkit_source": "directory", "nvidia_toolkit_src": "/srv",
+                       "nvidia_toolkit_files_on": "node"}, answers={"nvidia_runtime_verify": FAILURE}),
+    "no_gpu": Host({}, answers={"nvidia_container_info": info(present=False)}),
+    "no_driver": Host({"nvidia_toolkit_source": "existing"}, answers={"nvidia_container_info": info(driver=None)}),
+    "refused": Host({"nvidia_toolkit_source": "existing"}, answers={"nvidia_runtime_config": FAILURE}),
+    "failed": Host({}, answers={"nvidia_container_info": FAILURE}),
+    "replaced": Host({"nvidia_toolkit_source": "existing"}, change="replaced"),
+    "expression": Host({"nvidia_toolkit_source": "existing"}, change="expression"),
+}  # fmt: skip
+VARIABLES = {
+    "ansible_connection": "local",
+    "nvidia_runtime_verify": "config",
+    "nvidia_serial": "100%",
+}
+# The modules that the playbooks have to reach on some host. Without them the test proves nothing.
+REACHED = {
+    "command", "copy", "file", "get_url", "nvidia_cdi_refresh", "nvidia_cdi_spec", "nvidia_container_info",
+    "nvidia_runtime_config", "nvidia_runtime_restart", "nvidia_runtime_verify", "nvidia_toolkit_config",
+    "nvidia_toolkit_install", "rpm_key",
+}  # fmt: skip
+# The playbooks and their hosts.
+PLAYS = {"audit": "all", "site": "all", "rolling": "dnf:refused:replaced", "remove": "apt:directory:refused:replaced"}
+HOOK = """\
+- name: Print the engines
+  ansible.builtin.debug:
+    msg: "{{ nvidia_runtime_restarts }}"
+- name: Keep the engines
+  ansible.builtin.set_fact:
+    kept: "{{ nvidia_runtime_restarts | map(attribute='service') | join(' ') }}"
+- name: Print what was kept
+  ansible.builtin.debug:
+    var: kept
+"""
+
+
+def changed(value: t.Any, change: str, name: str = "") -> t.Any:
+    """Put a template into every string of an answer, and add one to every dictionary."""
+    if isinstance(value, dict):
+        template = TEMPLATE.replace("EVALUATED", f"EVALUATED/key_of_{name}")
+        return {template: template, **{key: changed(item, change, key) for key, item in value.items()}}
+    if isinstance(value, list):
+        return [changed(item, change, name) for item in value]
+    if not isinstance(value, str) or (name in NAMES and change == "appended"):
+        return value
+    text = {"appended": value + TEMPLATE, "replaced": TEMPLATE, "expression": LOOKUP}[change]
+    return text.replace("EVALUATED", f"EVALUATED/{name}")
+
+
+def answer(work: Path, name: str, program: str) -> None:
+    """Answer for a module of a host: ``program`` is the file that Ansible wants to run there."""
+    module = Path(program).stem.removeprefix("AnsiballZ_")
+    (work / CALLED / module).touch()
+    host = HOSTS[name]
+    found = {"nvidia_container_info": info(), **ANSWERS, **host.answers}.get(module, OTHERWISE)
+    facts = {}
+    if module.startswith("nvidia_"):
+        # A fact takes precedence over the inventory. The results of Ansible's own modules can have some in any case.
+        chosen = {"nvidia_audit_dir": str(work / ELSEWHERE), "nvidia_runtime_before_restart": "/nowhere"}
+        facts = {"ansible_facts": chosen}
+    print(json.dumps({**changed(found, host.change), **facts}))
+
+
+def make(work: Path) -> dict[str, t.Any]:
+    """Make the hosts' interpreters. Returns the inventory."""
+    for folder in (EVALUATED, CALLED, ELSEWHERE):
+        (work / folder).mkdir()
+    hook = work / "hook.yml"
+    hook.write_text(HOOK, encoding="utf-8")
+    hosts = {}
+    for name, host in HOSTS.items():
+        interpreter = work / f"python_{name}"
+        interpreter.write_text(
+            f'#!/bin/sh\nexec "{sys.executable}" -B "{Path(__file__).resolve()}" answer "{work}" {name} "$1"\n',
+            encoding="utf-8",
+        )
+        interpreter.chmod(0o755)
+        hooks = {"nvidia_runtime_before_restart": str(hook), "nvidia_runtime_after_restart": str(hook)}
+        hosts[name] = {"ansible_python_interpreter": str(interpreter), **hooks, **host.variables}
+    return {"all": {"hosts": hosts, "vars": {**VARIABLES, "nvidia_audit_dir": str(work)}}}
+
+
+def attack(ansible_playbook: str, work: Path) -> list[str]:
+    """Run the playbooks. Returns what is wrong."""
+    inventory = work / "hosts.json"
+    inventory.write_text(json.dumps(make(work)), encoding="utf-8")
+    environ = {**os.environ, "GPUFLEET_EVALUATED": str(work / EVALUATED), "ANSIBLE_FORKS": "10"}
+    wrong = []
+    for playbook, limit in PLAYS.items():
+        done = subprocess.run(
+            [ansible_playbook, "-i", inventory, f"gpufleet.nvidia.{playbook}", "--limit", limit], cwd=work, env=environ,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
+        )  # fmt: skip
+        print(done.stdout)
+        for path in sorted((work / EVALUATED).iterdir()):
+            wrong.append(f"{playbook} has evaluated a template of a host, in the value of {path.name}")
+            path.unlink()
+    wrong += [f"no playbook has run the module {name}" for name in sorted(REACHED - set(os.listdir(work / CALLED)))]
+    wrong += [f"a host has chosen where {name} is written" for name in os.listdir(work / ELSEWHERE)]
+    report = work / "gpufleet-audit.json"
+    told = report.read_text(encoding="utf-8") if report.exists() else ""
+    wrong += [f"the report lacks {text}" for text in (*HOSTS, TEMPLATE.partition("$")[0]) if text not in told]
+    return wrong
+
+
+def main() -> None:
+    """Do what the command line says."""
+    if sys.argv[1] == "answer":
+        answer(Path(sys.argv[2]), sys.argv[3], sys.argv[4])
+    else:
+        with tempfile.TemporaryDirectory(prefix="gpufleet-hostile-") as name:
+            sys.exit("\n".join(attack(sys.argv[1], Path(name).resolve())) or 0)
+
+
+if __name__ == "__main__":
+    main()
