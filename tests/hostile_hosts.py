@@ -4,8 +4,8 @@
 
     hostile_hosts.py ANSIBLE_PLAYBOOK    # in an environment in which Ansible finds the collection
 
-No module is executed: the interpreter of each host is this program, which answers with ANSWERS. It adds a template that
-creates a file on the controller to every string and to every dictionary.
+No module is executed: the interpreter of each host prints one of ANSWERS. Every string and every dictionary of an
+answer has a template that creates a file on the controller.
 """
 
 from __future__ import annotations
@@ -64,6 +64,15 @@ ANSWERS: dict[str, dict[str, t.Any]] = {
 OTHERWISE = {"changed": True, "msg": "message", "dest": "/etc/file", "results": ["result"]}
 FAILURE = {"failed": True, "msg": "message", "module_stderr": "error", "exception": "exception"}
 
+# Ansible calls it with the path of the module's file.
+INTERPRETER = """\
+#!/bin/sh
+module=${{1##*/AnsiballZ_}}
+module=${{module%.py}}
+: >"{called}/$module"
+cat "{answers}/$module.json" 2>/dev/null || cat "{answers}/.json"
+"""
+
 
 class Host(t.NamedTuple):
     """A host: its variables, how it changes strings, and where its answers differ."""
@@ -98,7 +107,12 @@ REACHED = {
     "nvidia_toolkit_install", "rpm_key",
 }  # fmt: skip
 # The playbooks and their hosts.
-PLAYS = {"audit": "all", "site": "all", "rolling": "dnf:refused:replaced", "remove": "apt:directory:refused:replaced"}
+PLAYS = {
+    "audit": "all",
+    "site": "all:!failed:!expression",
+    "rolling": "refused:expression",
+    "remove": "dnf:refused:replaced",
+}
 HOOK = """\
 - name: Print the engines
   ansible.builtin.debug:
@@ -125,33 +139,31 @@ def changed(value: t.Any, change: str, name: str = "") -> t.Any:
     return text.replace("EVALUATED", f"EVALUATED/{name}")
 
 
-def answer(work: Path, name: str, program: str) -> None:
-    """Answer for a module of a host: ``program`` is the file that Ansible wants to run there."""
-    module = Path(program).stem.removeprefix("AnsiballZ_")
-    (work / CALLED / module).touch()
-    host = HOSTS[name]
-    found = {"nvidia_container_info": info(), **ANSWERS, **host.answers}.get(module, OTHERWISE)
-    facts = {}
-    if module.startswith("nvidia_"):
-        # A fact takes precedence over the inventory. The results of Ansible's own modules can have some in any case.
-        chosen = {"nvidia_audit_dir": str(work / ELSEWHERE), "nvidia_runtime_before_restart": "/nowhere"}
-        facts = {"ansible_facts": chosen}
-    print(json.dumps({**changed(found, host.change), **facts}))
+def answers_of(host: Host, elsewhere: Path) -> dict[str, dict[str, t.Any]]:
+    """Return what a host answers, by module; the empty name is for all others."""
+    found = {}
+    for module, answer in {"": OTHERWISE, "nvidia_container_info": info(), **ANSWERS, **host.answers}.items():
+        found[module] = changed(answer, host.change)
+        if module.startswith("nvidia_"):
+            # A fact takes precedence over the inventory. Nothing drops those of Ansible's own modules.
+            chosen = {"nvidia_audit_dir": str(elsewhere), "nvidia_runtime_before_restart": "/nowhere"}
+            found[module]["ansible_facts"] = chosen
+    return found
 
 
 def make(work: Path) -> dict[str, t.Any]:
-    """Make the hosts' interpreters. Returns the inventory."""
-    for folder in (EVALUATED, CALLED, ELSEWHERE):
-        (work / folder).mkdir()
+    """Make the hosts' interpreters and answers. Returns the inventory."""
+    for name in (EVALUATED, CALLED, ELSEWHERE, *HOSTS):
+        (work / name).mkdir()
     hook = work / "hook.yml"
     hook.write_text(HOOK, encoding="utf-8")
     hosts = {}
     for name, host in HOSTS.items():
-        interpreter = work / f"python_{name}"
-        interpreter.write_text(
-            f'#!/bin/sh\nexec "{sys.executable}" -B "{Path(__file__).resolve()}" answer "{work}" {name} "$1"\n',
-            encoding="utf-8",
-        )
+        folder = work / name
+        for module, answer in answers_of(host, work / ELSEWHERE).items():
+            (folder / f"{module}.json").write_text(json.dumps(answer), encoding="utf-8")
+        interpreter = folder / "python"
+        interpreter.write_text(INTERPRETER.format(called=work / CALLED, answers=folder), encoding="utf-8")
         interpreter.chmod(0o755)
         hooks = {"nvidia_runtime_before_restart": str(hook), "nvidia_runtime_after_restart": str(hook)}
         hosts[name] = {"ansible_python_interpreter": str(interpreter), **hooks, **host.variables}
@@ -182,12 +194,9 @@ def attack(ansible_playbook: str, work: Path) -> list[str]:
 
 
 def main() -> None:
-    """Do what the command line says."""
-    if sys.argv[1] == "answer":
-        answer(Path(sys.argv[2]), sys.argv[3], sys.argv[4])
-    else:
-        with tempfile.TemporaryDirectory(prefix="gpufleet-hostile-") as name:
-            sys.exit("\n".join(attack(sys.argv[1], Path(name).resolve())) or 0)
+    """Make the hosts, run the playbooks, and exit with what is wrong."""
+    with tempfile.TemporaryDirectory(prefix="gpufleet-hostile-") as name:
+        sys.exit("\n".join(attack(sys.argv[1], Path(name).resolve())) or 0)
 
 
 if __name__ == "__main__":
