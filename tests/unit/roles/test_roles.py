@@ -111,3 +111,9 @@ def test_things_are_treated_in_the_same_order_in_every_run(role: Role) -> None:
     """These filters go by the hash of their items, which differs from one run to the next."""
     text = role.tasks() + role.variables()
     assert not re.findall(r"\|\s*(union|difference|intersect|symmetric_difference)\b", text)
+
+
+def test_no_expression_reads_the_variables_of_other_hosts(role: Role) -> None:
+    """Releases with CVE-2024-11079 evaluate templates in what hosts have answered, if it comes from ``hostvars``."""
+    paths = [*(role.folder.parents[1] / "playbooks").glob("*.yml"), *role.folder.rglob("*.yml")]
+    assert [path for path in paths if "hostvars" in path.read_text(encoding="utf-8")] == []
