@@ -1,6 +1,6 @@
 # Copyright (c) gpufleet.nvidia maintainers
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Runs each playbook for hosts whose answers hold templates, and fails if Ansible evaluates one of them.
+"""Runs all playbooks for hosts whose answers hold templates, and fails if Ansible evaluates one of them.
 
     hostile_hosts.py ANSIBLE_PLAYBOOK    # in an environment in which Ansible finds the collection
 
@@ -70,6 +70,7 @@ INTERPRETER = """\
 module=${{1##*/AnsiballZ_}}
 module=${{module%.py}}
 : >"{called}/$module"
+: >"{called}/{name}.$module"
 cat "{answers}/$module.json" 2>/dev/null || cat "{answers}/.json"
 """
 
@@ -98,20 +99,21 @@ HOSTS = {
 VARIABLES = {
     "ansible_connection": "local",
     "nvidia_runtime_verify": "config",
-    "nvidia_serial": "100%",
 }
-# The modules that the playbooks have to reach on some host. Without them the test proves nothing.
+# The modules that the playbooks have to reach on some host, and the hosts on which remove and rolling have to reach
+# one. Without them the test proves nothing.
 REACHED = {
     "command", "copy", "file", "get_url", "nvidia_cdi_refresh", "nvidia_cdi_spec", "nvidia_container_info",
     "nvidia_runtime_config", "nvidia_runtime_restart", "nvidia_runtime_verify", "nvidia_toolkit_config",
-    "nvidia_toolkit_install", "rpm_key",
+    "nvidia_toolkit_install", "replaced.nvidia_runtime_restart", "expression.nvidia_runtime_restart", "rpm_key",
 }  # fmt: skip
-# The playbooks and their hosts.
+# The playbooks and their hosts. They share one run of Ansible, which makes the archive of each module only once. The
+# last one ends that run, since a host fails.
 PLAYS = {
     "audit": "all",
-    "site": "all:!failed:!expression",
+    "site": "all:!failed:!replaced:!expression",
+    "remove": "dnf:replaced",
     "rolling": "refused:expression",
-    "remove": "dnf:refused:replaced",
 }
 HOOK = """\
 - name: Print the engines
@@ -163,11 +165,20 @@ def make(work: Path) -> dict[str, t.Any]:
         for module, answer in answers_of(host, work / ELSEWHERE).items():
             (folder / f"{module}.json").write_text(json.dumps(answer), encoding="utf-8")
         interpreter = folder / "python"
-        interpreter.write_text(INTERPRETER.format(called=work / CALLED, answers=folder), encoding="utf-8")
+        interpreter.write_text(INTERPRETER.format(called=work / CALLED, name=name, answers=folder), encoding="utf-8")
         interpreter.chmod(0o755)
         hooks = {"nvidia_runtime_before_restart": str(hook), "nvidia_runtime_after_restart": str(hook)}
         hosts[name] = {"ansible_python_interpreter": str(interpreter), **hooks, **host.variables}
     return {"all": {"hosts": hosts, "vars": {**VARIABLES, "nvidia_audit_dir": str(work)}}}
+
+
+def plays(playbook: str, hosts: str) -> list[dict[str, t.Any]]:
+    """Return the entries of a playbook for one of the collection, and for the hosts that fail in it."""
+    clear_errors = {"hosts": "all", "gather_facts": False, "tasks": [{"ansible.builtin.meta": "clear_host_errors"}]}
+    return [
+        {"import_playbook": f"gpufleet.nvidia.{playbook}", "vars": {"nvidia_hosts": hosts, "nvidia_serial": "100%"}},
+        clear_errors,
+    ]
 
 
 def attack(ansible_playbook: str, work: Path) -> list[str]:
@@ -175,21 +186,21 @@ def attack(ansible_playbook: str, work: Path) -> list[str]:
     inventory = work / "hosts.json"
     inventory.write_text(json.dumps(make(work)), encoding="utf-8")
     environ = {**os.environ, "GPUFLEET_EVALUATED": str(work / EVALUATED), "ANSIBLE_FORKS": "10"}
-    wrong = []
-    for playbook, limit in PLAYS.items():
-        done = subprocess.run(
-            [ansible_playbook, "-i", inventory, f"gpufleet.nvidia.{playbook}", "--limit", limit], cwd=work, env=environ,
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
-        )  # fmt: skip
-        print(done.stdout)
-        for path in sorted((work / EVALUATED).iterdir()):
-            wrong.append(f"{playbook} has evaluated a template of a host, in the value of {path.name}")
-            path.unlink()
+    playbook = work / "plays.yml"
+    playbook.write_text(
+        json.dumps([play for name, hosts in PLAYS.items() for play in plays(name, hosts)]), encoding="utf-8"
+    )
+    done = subprocess.run(
+        [ansible_playbook, "-i", inventory, playbook], cwd=work, env=environ, stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
+    )  # fmt: skip
+    print(done.stdout)
+    wrong = [f"Ansible has evaluated a template of a host in {name}" for name in sorted(os.listdir(work / EVALUATED))]
     wrong += [f"no playbook has run the module {name}" for name in sorted(REACHED - set(os.listdir(work / CALLED)))]
     wrong += [f"a host has chosen where {name} is written" for name in os.listdir(work / ELSEWHERE)]
     report = work / "gpufleet-audit.json"
-    told = report.read_text(encoding="utf-8") if report.exists() else ""
-    wrong += [f"the report lacks {text}" for text in (*HOSTS, TEMPLATE.partition("$")[0]) if text not in told]
+    content = report.read_text(encoding="utf-8") if report.exists() else ""
+    wrong += [f"the report lacks {text}" for text in (*HOSTS, TEMPLATE.partition("$")[0]) if text not in content]
     return wrong
 
 
