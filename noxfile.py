@@ -32,7 +32,8 @@ HOST_PYTHONS = ("3.8", "3.9", "3.10", "3.11", "3.12", "3.13", "3.14")
 OLD_CORES = {
     "2.16.3": (("3.12", "3.11"), None, True),
     "2.16": (("3.12", "3.11"), None, False),
-    "2.17": (("3.12", "3.11"), None, False),
+    "2.17.5": (("3.12", "3.11"), None, False),
+    "2.18.0": (("3.12", "3.11"), None, False),
     "2.19": (("3.13", "3.12", "3.11"), "3.8", True),
 }
 
@@ -194,16 +195,15 @@ def quickstart(session: nox.Session) -> None:
 
 
 def quickstart_on_old_core(session: nox.Session) -> None:
-    """Run the plays of ./quickstart with an older ansible-core."""
+    """Run the plays of ./quickstart, and those of hostile hosts, with an older ansible-core."""
     core = session.name.partition("-")[2]
     install(session, f"core-{core}")
     node = OLD_CORES[core][1]
     interpreter = shutil.which(f"python{node}") if node else Path(session.bin, "python")
-    if interpreter is None:
-        skip(session, f"There is no Python {node} for the host.")
     environ = nox_support.ansible_environment(nox_support.copy_tree(session.name))
-    run(session, Path(session.bin, "python"), "-B", "quickstart.d/sandbox.py", Path(session.bin, "ansible-playbook"),
-        interpreter, env=environ)  # fmt: skip
+    for program in ("quickstart.d/sandbox.py", "tests/hostile_hosts.py"):
+        run(session, Path(session.bin, "python"), "-B", program, Path(session.bin, "ansible-playbook"),
+            interpreter or skip(session, f"There is no Python {node} for the host."), env=environ)  # fmt: skip
 
 
 for core, (pythons, _node, default) in OLD_CORES.items():

@@ -21,7 +21,7 @@ _PUBLISHED = {
     "CHANGELOG.rst", "FILES.json", "LICENSE", "MANIFEST.json", "README.md", "changelogs", "docs", "meta", "playbooks",
     "plugins", "roles",
 }  # fmt: skip
-_DOCUMENTED = {"module": "plugins/modules/*.py", "role": "roles/*", "filter": "plugins/filter/*.py"}
+_DOCUMENTED = {"module": "plugins/modules/*.py", "role": "roles/*"}
 
 
 def _run(directory: Path, *command: str | Path) -> str:

@@ -36,7 +36,7 @@ _TRACEBACK = "Traceback (most recent call last)"
 
 
 def host_row(name: str, result: object) -> dict[str, t.Any]:
-    """The host ``name`` with the registered ``result`` of its task, as documented for the filter audit_report."""
+    """The host ``name`` with the registered ``result`` of its task, as docs/audit.md documents it."""
     told = table(result)
     state, reason = _state(told)
     known = told if state == OK else {}

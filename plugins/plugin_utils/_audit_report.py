@@ -57,12 +57,6 @@ def lines_of(report: Mapping[str, t.Any], limit: int) -> list[str]:
     return lines
 
 
-def is_report(value: object) -> t.TypeGuard[Mapping[str, t.Any]]:
-    """Whether this is a report of ours; what stands in its texts does not matter."""
-    told = table(value)
-    return told.get("schema") == SCHEMA and isinstance(told.get("hosts"), list) and bool(table(told.get("totals")))
-
-
 def _worst_first(host: Mapping[str, t.Any]) -> tuple[t.Any, ...]:
     counts = host["counts"]
     return (*(-counts[severity] for severity in SEVERITIES), natural(host["host"]))

@@ -43,6 +43,16 @@ class ShippingAction(NormalActionModule):
         """
         return PACKAGES_ON_DEMAND.get(str(self._task.args.get("engine")), ())
 
+    def run(self, tmp: str | None = None, task_vars: dict[str, t.Any] | None = None) -> dict[str, t.Any]:
+        result: dict[str, t.Any] = super().run(tmp, task_vars)  # type: ignore[no-untyped-call]
+        # The modules return none of these, which change variables and other tasks. A hostile host, or a user as whom a
+        # module runs, can forge an answer. Only the interpreter that Ansible itself discovered is kept.
+        for key in _NEVER_RETURNED:
+            result.pop(key, None)
+        if self._discovered_interpreter_key:
+            result["ansible_facts"] = {self._discovered_interpreter_key: self._discovered_interpreter}
+        return result
+
     def _execute_module(self, *args: t.Any, **kwargs: t.Any) -> dict[str, t.Any]:
         on_demand = self.packages_on_demand()
         names = [*self.packages(), *(on_demand if kwargs.get("wrap_async") else ())]
@@ -61,9 +71,6 @@ class ShippingAction(NormalActionModule):
         if needed in names:
             # It is between the module and this.
             del result["needed"]
-        # The modules return none of these, which change other tasks. A user as whom a module runs can forge its answer.
-        for key in _NEVER_RETURNED:
-            result.pop(key, None)
         return result
 
 

@@ -116,3 +116,9 @@ def test_things_are_treated_in_the_same_order_in_every_run(role: Role) -> None:
 def test_no_task_sets_environment_variables(role: Role) -> None:
     """They would be on a command line, where every user of the host can read them; a proxy's hold a password."""
     assert "environment:" not in role.tasks()
+
+
+def test_no_expression_reads_the_variables_of_other_hosts(role: Role) -> None:
+    """Releases with CVE-2024-11079 evaluate templates in what hosts have answered, if it comes from ``hostvars``."""
+    paths = [*(role.folder.parents[1] / "playbooks").glob("*.yml"), *role.folder.rglob("*.yml")]
+    assert [path for path in paths if "hostvars" in path.read_text(encoding="utf-8")] == []

@@ -192,10 +192,16 @@ class TestOnDemand:
         assert len(sent) == 1
 
 
-def test_a_forged_answer_changes_no_other_task(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A user as whom a module runs can return anything."""
-    forged = {"ansible_facts": {"ansible_become": False}, "add_host": {"host_name": "x"}, "add_group": "x"}
+@pytest.mark.parametrize("discovered", [{}, {"discovered_interpreter_python": "/usr/bin/python3.13"}])
+def test_a_forged_answer_changes_no_other_task(monkeypatch: pytest.MonkeyPatch, discovered: dict[str, str]) -> None:
+    """A hostile host, or a user as whom a module runs, can return anything."""
+    facts = {"ansible_become": False, "nvidia_audit_dir": "/etc", "discovered_interpreter_python": "/home/x/python"}
+    forged = {"ansible_facts": facts, "add_host": {"host_name": "x"}, "add_group": "x"}
     monkeypatch.setattr(ActionBase, "_execute_module", lambda _self, **_call: {**RESULT, **forged})
     task = MagicMock(args={"engine": "docker"}, async_val=0, check_mode=False, action="gpufleet.nvidia.x")
     action: t.Any = _shipping.ShippingAction(task, *(MagicMock(has_native_async=False) for _part in range(5)))
-    assert not forged.keys() & action.run(task_vars={}).keys()
+    for name, interpreter in discovered.items():
+        action._discovered_interpreter_key, action._discovered_interpreter = name, interpreter
+    result = action.run(task_vars={})
+    assert result.pop("ansible_facts", {}) == discovered
+    assert not forged.keys() & result.keys()

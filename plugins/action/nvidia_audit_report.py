@@ -1,0 +1,83 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import json
+import os
+import typing as t
+
+from ansible.errors import AnsibleActionFail
+from ansible.plugins.action import ActionBase
+
+from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._audit_files import write_private
+from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._audit_page import page_of
+from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._audit_report import lines_of, report_of
+from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._audit_values import SEVERITIES, table
+
+NEVER = "never"
+# As documented in plugins/modules/nvidia_audit_report.py.
+ARGUMENTS: dict[str, dict[str, t.Any]] = {
+    "results": {"type": "str", "required": True},
+    "directory": {"type": "path", "default": "."},
+    "json": {"type": "path", "default": "gpufleet-audit.json"},
+    "html": {"type": "path", "default": "gpufleet-audit.html"},
+    "generated": {"type": "str"},
+    "limit": {"type": "int", "default": 50},
+    "fail_on": {"type": "str", "default": NEVER, "choices": [NEVER, "critical", "warning"]},
+}
+
+
+class ActionModule(ActionBase):
+    """Writes the report of an audit on the controller, and returns its lines.
+
+    What hosts have answered is read from ``hostvars.raw_get()`` and is part of no expression: some releases of
+    ansible-core would evaluate templates in it (CVE-2024-11079).
+    """
+
+    TRANSFERS_FILES = False
+    _requires_connection = False
+    _supports_check_mode = True
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, t.Any] | None = None) -> dict[str, t.Any]:
+        result: dict[str, t.Any] = super().run(tmp, task_vars)
+        _validation, given = self.validate_argument_spec(argument_spec=ARGUMENTS)  # type: ignore[no-untyped-call]
+        report = report_of(_results(task_vars or {}, given["results"]), given["generated"])
+        paths = {name: os.path.join(os.path.abspath(given["directory"]), given[name]) for name in ("json", "html")}
+        if paths["json"] == paths["html"]:
+            raise AnsibleActionFail(f"json and html are the same file, {paths['json']}. Name two files.")
+        texts = {"json": json.dumps(report, indent=2) + "\n", "html": page_of(report)}
+        changes = [self._write(path, texts[name]) for name, path in paths.items()]
+        counts = report["totals"]["findings"]
+        return {
+            **result,
+            "changed": any(changes),
+            "failed": _fails(counts, given["fail_on"]),
+            "msg": " ".join(lines_of(report, 0)[:2]),
+            "lines": lines_of(report, max(0, given["limit"])),
+            "counts": counts,
+            **paths,
+            # As for the action debug: the lines are printed without -v too.
+            "_ansible_verbose_always": True,
+        }
+
+    def _write(self, path: str, text: str) -> bool:
+        try:
+            return write_private(path, text, check_mode=self._task.check_mode)
+        except OSError as error:
+            raise AnsibleActionFail(
+                f"{path} on the controller cannot be written: {error.strerror}. Name a file in an existing directory to"
+                " which the user that runs Ansible can write."
+            ) from None
+
+
+def _results(variables: t.Mapping[str, t.Any], name: str) -> dict[str, object]:
+    """The variable ``name`` of each host of the play, as it is."""
+    hostvars = variables["hostvars"]
+    return {host: table(hostvars.raw_get(host)).get(name) for host in variables["ansible_play_hosts_all"]}
+
+
+def _fails(counts: t.Mapping[str, int], fail_on: str) -> bool:
+    worst = () if fail_on == NEVER else SEVERITIES[: SEVERITIES.index(fail_on) + 1]
+    return any(counts[severity] for severity in worst)

@@ -1,0 +1,126 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+# Contains only the documentation of the action plugin of the same name.
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: nvidia_audit_report
+short_description: Write a report on the findings of a fleet
+version_added: 0.1.0
+author:
+  - gpufleet.nvidia maintainers (@gpufleet)
+description:
+  - Makes one report of the results of M(gpufleet.nvidia.nvidia_container_info) on all hosts of the play, the worst
+    host first, and writes it on the controller as JSON and as one page in HTML. The playbook C(gpufleet.nvidia.audit)
+    uses it.
+  - A host that could not be reached or read is in the report with the reason, as a critical finding. What is missing
+    in a result, or has an unexpected type, is left empty.
+  - The page needs no other file and no network. Its policy lets the browser load nothing, and run no script but its
+    own.
+  - An action plugin does the work on the controller. No expression of a playbook contains what hosts have answered.
+extends_documentation_fragment:
+  - gpufleet.nvidia.attributes
+attributes:
+  check_mode:
+    support: full
+  diff_mode:
+    support: none
+    details: A diff would print what the files are kept private for.
+  idempotent:
+    support: full
+  platform:
+    platforms: posix
+    support: full
+    details: The files are written on the controller.
+  safe_file_operations:
+    support: full
+    details: The files have the mode 0600.
+options:
+  results:
+    description: The name under which the task with M(gpufleet.nvidia.nvidia_container_info) registers its result.
+    type: str
+    required: true
+  directory:
+    description: The directory of the files on the controller. It must exist.
+    type: path
+    default: .
+  json:
+    description: The name of the file in JSON, or its path.
+    type: path
+    default: gpufleet-audit.json
+  html:
+    description: The name of the page, or its path.
+    type: path
+    default: gpufleet-audit.html
+  generated:
+    description: The time of the report, as any text. Without it the report contains no time.
+    type: str
+  limit:
+    description: The highest number of findings in RV(lines). A last line counts the others.
+    type: int
+    default: 50
+  fail_on:
+    description:
+      - The task fails, after it has written the files, if there is a finding of this severity or of a worse one.
+    type: str
+    choices: [never, critical, warning]
+    default: never
+seealso:
+  - module: gpufleet.nvidia.nvidia_container_info
+"""
+
+EXAMPLES = r"""
+- name: Inspect the hosts
+  hosts: gpu
+  gather_facts: false
+  tasks:
+    - name: Inspect the host
+      gpufleet.nvidia.nvidia_container_info:
+      register: inspected
+      ignore_errors: true
+      ignore_unreachable: true
+
+- name: Report the findings
+  hosts: gpu
+  gather_facts: false
+  tasks:
+    - name: Write the report
+      gpufleet.nvidia.nvidia_audit_report:
+        results: inspected
+        directory: /srv/reports
+      delegate_to: localhost
+      run_once: true
+      become: false
+"""
+
+RETURN = r"""
+lines:
+  description:
+    - The number of hosts and findings, and then one line for each finding, the worst first.
+    - A character that a terminal would interpret, or that would hide others, is escaped.
+  returned: success
+  type: list
+  elements: str
+  sample:
+    - "2 hosts: 1 critical, 0 with warnings, 0 with notes, 1 without findings."
+    - "1 finding: 1 critical, 0 warnings, 0 notes."
+    - "critical  gpu-01  toolkit: It has CVE-2026-24260. -> Install 1.19.1 or newer."
+counts:
+  description: The number of findings of each severity.
+  returned: success
+  type: dict
+  sample: {critical: 1, warning: 0, note: 0}
+json:
+  description: The path of the file in JSON.
+  returned: success
+  type: str
+  sample: /srv/reports/gpufleet-audit.json
+html:
+  description: The path of the page.
+  returned: success
+  type: str
+  sample: /srv/reports/gpufleet-audit.html
+"""

@@ -1,0 +1,214 @@
+# Copyright (c) gpufleet.nvidia maintainers
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Runs all playbooks for hosts whose answers hold templates, and fails if Ansible evaluates one of them.
+
+    hostile_hosts.py ANSIBLE_PLAYBOOK    # in an environment in which Ansible finds the collection
+
+No module is executed: the interpreter of each host prints one of ANSWERS. Every string and every dictionary of an
+answer has a template that creates a file on the controller.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import typing as t
+from pathlib import Path
+
+EVALUATED, CALLED, ELSEWHERE = "evaluated", "called", "elsewhere"
+# An expression of a role may cut a string at a dash, so there is none.
+LOOKUP = "lookup('ansible.builtin.pipe', 'touch $GPUFLEET_EVALUATED')"
+TEMPLATE = f"{{{{ {LOOKUP} }}}}{{% if {LOOKUP} %}}{{% endif %}}"
+# What a role branches on. Hosts of the kind "appended" answer these as they are, so that all tasks are reached.
+NAMES = {"engine", "flavor", "package_manager", "pending_action", "restart_action", "target"}
+KEY = "C95B321B61E88C1809C4F759DDCAE044F796ECB0"
+RPM_KEYS = [f"/etc/pki/rpm-gpg/RPM-GPG-KEY-gpufleet-nvidia-container-toolkit-{number:016x}" for number in (1, 2)]
+
+
+def engine(name: str, flavor: str = "system", service: str | None = None) -> dict[str, t.Any]:
+    """Return a running engine as nvidia_container_info describes it."""
+    return {
+        "engine": name, "flavor": flavor, "target": name if flavor == "system" else f"{name}/{flavor}", "user": None,
+        "installed": True, "running": True, "service": service, "version": "1.0", "default_runtime": "runc",
+        "recorded_files": ["/etc/file"], "unfinished_restart": False, "restart_required": True,
+    }  # fmt: skip
+
+
+def info(manager: str = "apt", present: bool = True, driver: str | None = "580.95.05") -> dict[str, t.Any]:
+    """Return an answer of nvidia_container_info."""
+    return {
+        "engines": [engine("docker", service="docker.service"), engine("containerd", "k3s", "k3s.service"),
+                    engine("crio"), engine("podman")],
+        "toolkit": {"package_manager": manager, "repository_files": RPM_KEYS, "version": "1.17.3",
+                    "gpu": {"present": present, "evidence": "/sys/bus/pci/devices", "driver_version": driver},
+                    "open_cves": [{"name": "CVE-1"}]},
+        "gpus": {"driver_version": driver, "devices": [{"model": "A100", "healthy": True}]},
+        "cdi": {"files": [{"path": "/etc/cdi/nvidia.yaml", "kind": "nvidia.com/gpu", "cdi_version": "0.5.0"}]},
+        "findings": [{"severity": "critical", "id": "id", "subject": "docker", "text": "text", "advice": "advice"}],
+    }  # fmt: skip
+
+
+CONFIGURED = {
+    "changed": True, "target": "docker", "service": "docker.service", "restart_required": True,
+    "restart_action": "restart", "pending_action": "restart", "runtimes": {"nvidia": {"path": "/usr/bin/nvidia"}},
+    "default_runtime": "nvidia", "backup_files": ["/var/backup"],
+}  # fmt: skip
+ANSWERS: dict[str, dict[str, t.Any]] = {
+    "nvidia_runtime_config": CONFIGURED,
+    "command": {"rc": 0, "stdout": f"pub:::::\nfpr:::::::::{KEY}:", "stderr": "", "cmd": ["gpg"]},
+    "stat": {"stat": {"exists": False}},
+}
+OTHERWISE = {"changed": True, "msg": "message", "dest": "/etc/file", "results": ["result"]}
+FAILURE = {"failed": True, "msg": "message", "module_stderr": "error", "exception": "exception"}
+
+# Ansible calls it with the path of the module's file.
+INTERPRETER = """\
+#!/bin/sh
+module=${{1##*/AnsiballZ_}}
+module=${{module%.py}}
+: >"{called}/$module"
+: >"{called}/{name}.$module"
+cat "{answers}/$module.json" 2>/dev/null || cat "{answers}/.json"
+"""
+
+
+class Host(t.NamedTuple):
+    """A host: its variables, how it changes strings, and where its answers differ."""
+
+    variables: dict[str, t.Any]
+    change: str = "appended"
+    answers: t.Mapping[str, dict[str, t.Any]] = {}
+
+
+HOSTS = {
+    "apt": Host({"nvidia_toolkit_key": "KEY"}),
+    "dnf": Host({}, answers={"nvidia_container_info": info("dnf"), "nvidia_runtime_restart": FAILURE}),
+    "other_key": Host({}, answers={"nvidia_container_info": info("dnf"), "command": {"rc": 0, "stdout": "pub:"}}),
+    "directory": Host({"nvidia_toolkit_source": "directory", "nvidia_toolkit_src": "/srv",
+                       "nvidia_toolkit_files_on": "node"}, answers={"nvidia_runtime_verify": FAILURE}),
+    "no_gpu": Host({}, answers={"nvidia_container_info": info(present=False)}),
+    "no_driver": Host({"nvidia_toolkit_source": "existing"}, answers={"nvidia_container_info": info(driver=None)}),
+    "refused": Host({"nvidia_toolkit_source": "existing"}, answers={"nvidia_runtime_config": FAILURE}),
+    "failed": Host({}, answers={"nvidia_container_info": FAILURE}),
+    "replaced": Host({"nvidia_toolkit_source": "existing"}, change="replaced"),
+    "expression": Host({"nvidia_toolkit_source": "existing"}, change="expression"),
+}  # fmt: skip
+VARIABLES = {
+    "ansible_connection": "local",
+    "nvidia_runtime_verify": "config",
+}
+# The modules that the playbooks have to reach on some host, and the hosts on which remove and rolling have to reach
+# one. Without them the test proves nothing.
+REACHED = {
+    "command", "copy", "file", "get_url", "nvidia_cdi_refresh", "nvidia_cdi_spec", "nvidia_container_info",
+    "nvidia_runtime_config", "nvidia_runtime_restart", "nvidia_runtime_verify", "nvidia_toolkit_config",
+    "nvidia_toolkit_install", "replaced.nvidia_runtime_restart", "expression.nvidia_runtime_restart", "rpm_key",
+}  # fmt: skip
+# The playbooks and their hosts. They share one run of Ansible, which makes the archive of each module only once. The
+# last one ends that run, since a host fails.
+PLAYS = {
+    "audit": "all",
+    "site": "all:!failed:!replaced:!expression",
+    "remove": "dnf:replaced",
+    "rolling": "refused:expression",
+}
+HOOK = """\
+- name: Print the engines
+  ansible.builtin.debug:
+    msg: "{{ nvidia_runtime_restarts }}"
+- name: Keep the engines
+  ansible.builtin.set_fact:
+    kept: "{{ nvidia_runtime_restarts | map(attribute='service') | join(' ') }}"
+- name: Print what was kept
+  ansible.builtin.debug:
+    var: kept
+"""
+
+
+def changed(value: t.Any, change: str, name: str = "") -> t.Any:
+    """Put a template into every string of an answer, and add one to every dictionary."""
+    if isinstance(value, dict):
+        template = TEMPLATE.replace("EVALUATED", f"EVALUATED/key_of_{name}")
+        return {template: template, **{key: changed(item, change, key) for key, item in value.items()}}
+    if isinstance(value, list):
+        return [changed(item, change, name) for item in value]
+    if not isinstance(value, str) or (name in NAMES and change == "appended"):
+        return value
+    text = {"appended": value + TEMPLATE, "replaced": TEMPLATE, "expression": LOOKUP}[change]
+    return text.replace("EVALUATED", f"EVALUATED/{name}")
+
+
+def answers_of(host: Host, elsewhere: Path) -> dict[str, dict[str, t.Any]]:
+    """Return what a host answers, by module; the empty name is for all others."""
+    found = {}
+    for module, answer in {"": OTHERWISE, "nvidia_container_info": info(), **ANSWERS, **host.answers}.items():
+        found[module] = changed(answer, host.change)
+        if module.startswith("nvidia_"):
+            # A fact takes precedence over the inventory. Nothing drops those of Ansible's own modules.
+            chosen = {"nvidia_audit_dir": str(elsewhere), "nvidia_runtime_before_restart": "/nowhere"}
+            found[module]["ansible_facts"] = chosen
+    return found
+
+
+def make(work: Path) -> dict[str, t.Any]:
+    """Make the hosts' interpreters and answers. Returns the inventory."""
+    for name in (EVALUATED, CALLED, ELSEWHERE, *HOSTS):
+        (work / name).mkdir()
+    hook = work / "hook.yml"
+    hook.write_text(HOOK, encoding="utf-8")
+    hosts = {}
+    for name, host in HOSTS.items():
+        folder = work / name
+        for module, answer in answers_of(host, work / ELSEWHERE).items():
+            (folder / f"{module}.json").write_text(json.dumps(answer), encoding="utf-8")
+        interpreter = folder / "python"
+        interpreter.write_text(INTERPRETER.format(called=work / CALLED, name=name, answers=folder), encoding="utf-8")
+        interpreter.chmod(0o755)
+        hooks = {"nvidia_runtime_before_restart": str(hook), "nvidia_runtime_after_restart": str(hook)}
+        hosts[name] = {"ansible_python_interpreter": str(interpreter), **hooks, **host.variables}
+    return {"all": {"hosts": hosts, "vars": {**VARIABLES, "nvidia_audit_dir": str(work)}}}
+
+
+def plays(playbook: str, hosts: str) -> list[dict[str, t.Any]]:
+    """Return the entries of a playbook for one of the collection, and for the hosts that fail in it."""
+    clear_errors = {"hosts": "all", "gather_facts": False, "tasks": [{"ansible.builtin.meta": "clear_host_errors"}]}
+    return [
+        {"import_playbook": f"gpufleet.nvidia.{playbook}", "vars": {"nvidia_hosts": hosts, "nvidia_serial": "100%"}},
+        clear_errors,
+    ]
+
+
+def attack(ansible_playbook: str, work: Path) -> list[str]:
+    """Run the playbooks. Returns what is wrong."""
+    inventory = work / "hosts.json"
+    inventory.write_text(json.dumps(make(work)), encoding="utf-8")
+    environ = {**os.environ, "GPUFLEET_EVALUATED": str(work / EVALUATED), "ANSIBLE_FORKS": "10"}
+    playbook = work / "plays.yml"
+    playbook.write_text(
+        json.dumps([play for name, hosts in PLAYS.items() for play in plays(name, hosts)]), encoding="utf-8"
+    )
+    done = subprocess.run(
+        [ansible_playbook, "-i", inventory, playbook], cwd=work, env=environ, stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
+    )  # fmt: skip
+    print(done.stdout)
+    wrong = [f"Ansible has evaluated a template of a host in {name}" for name in sorted(os.listdir(work / EVALUATED))]
+    wrong += [f"no playbook has run the module {name}" for name in sorted(REACHED - set(os.listdir(work / CALLED)))]
+    wrong += [f"a host has chosen where {name} is written" for name in os.listdir(work / ELSEWHERE)]
+    report = work / "gpufleet-audit.json"
+    content = report.read_text(encoding="utf-8") if report.exists() else ""
+    wrong += [f"the report lacks {text}" for text in (*HOSTS, TEMPLATE.partition("$")[0]) if text not in content]
+    return wrong
+
+
+def main() -> None:
+    """Make the hosts, run the playbooks, and exit with what is wrong."""
+    with tempfile.TemporaryDirectory(prefix="gpufleet-hostile-") as name:
+        sys.exit("\n".join(attack(sys.argv[1], Path(name).resolve())) or 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,134 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import json
+import os
+import typing as t
+from unittest.mock import MagicMock
+
+import pytest
+
+pytest.importorskip("ansible.plugins.action", reason="it runs on the controller only")
+
+import yaml
+from ansible.errors import AnsibleActionFail, AnsibleError
+
+from ansible_collections.gpufleet.nvidia.plugins.action.nvidia_audit_report import ARGUMENTS, ActionModule
+from ansible_collections.gpufleet.nvidia.plugins.modules.nvidia_audit_report import DOCUMENTATION
+
+if t.TYPE_CHECKING:
+    from pathlib import Path
+
+FINDING = {"severity": "warning", "id": "x", "subject": "docker", "text": "{{ text }}", "advice": "{% advice %}"}
+SEEN: dict[str, t.Any] = {
+    "a": {"engines": [], "findings": [FINDING, {**FINDING, "severity": "note"}]},
+    "b": {"unreachable": True, "msg": "No route to host"},
+    "c": None,
+}
+
+
+class HostVars:
+    """The variables of all hosts, which can only be read as they are."""
+
+    def __init__(self, seen: t.Mapping[str, t.Any]) -> None:
+        self.seen = seen
+
+    def raw_get(self, host: str) -> dict[str, t.Any]:
+        return {"seen": self.seen[host]} if host in self.seen else {}
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> t.Callable[..., dict[str, t.Any]]:
+    """Runs the action in an empty directory, for the hosts of SEEN and for one without any result."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(check_mode: bool = False, seen: t.Mapping[str, t.Any] = SEEN, **args: t.Any) -> dict[str, t.Any]:
+        task = MagicMock(args={"results": "seen", **args}, async_val=0, check_mode=check_mode, action="x")
+        action: t.Any = ActionModule(task, *(MagicMock(has_native_async=False) for _part in range(5)))
+        variables = {"hostvars": HostVars(seen), "ansible_play_hosts_all": [*seen, "missing"]}
+        return dict(action.run(task_vars=variables))
+
+    return run
+
+
+def test_it_writes_the_report_and_the_page(run: t.Callable[..., dict[str, t.Any]], tmp_path: Path) -> None:
+    result = run()
+    assert sorted(os.listdir(tmp_path)) == ["gpufleet-audit.html", "gpufleet-audit.json"]
+    assert (result["json"], result["html"]) == tuple(str(tmp_path / f"gpufleet-audit.{x}") for x in ("json", "html"))
+    report = json.loads((tmp_path / "gpufleet-audit.json").read_text(encoding="utf-8"))
+    assert {host["host"]: host["state"] for host in report["hosts"]} == {
+        "a": "ok", "b": "unreachable", "c": "failed", "missing": "failed",
+    }  # fmt: skip
+    assert report["hosts"][-1]["findings"][0] == FINDING
+    assert (tmp_path / "gpufleet-audit.html").read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
+    assert (result["changed"], result["failed"]) == (True, False)
+    assert not run()["changed"]
+
+
+def test_it_returns_counts_and_lines_only(run: t.Callable[..., dict[str, t.Any]]) -> None:
+    result = run(limit=1)
+    assert result["counts"] == {"critical": 3, "warning": 1, "note": 1}
+    assert result["lines"] == [
+        "4 hosts: 3 critical, 1 with warnings, 0 with notes, 0 without findings (1 unreachable and 2 failed).",
+        "5 findings: 3 critical, 1 warning, 1 note.",
+        "critical  b  host: No route to host -> Make it reachable for Ansible, or leave it out of the play.",
+        "and 4 more.",
+    ]
+    assert result["msg"] == " ".join(result["lines"][:2])
+    assert set(result) == {"changed", "failed", "msg", "lines", "counts", "json", "html", "_ansible_verbose_always"}
+
+
+def test_check_mode_writes_nothing(run: t.Callable[..., dict[str, t.Any]], tmp_path: Path) -> None:
+    result = run(check_mode=True)
+    assert result["changed"]
+    assert len(result["lines"]) == 7
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("fail_on", "severity", "failed"),
+    [
+        ("never", "critical", False), ("critical", "critical", True), ("critical", "warning", False),
+        ("warning", "critical", True), ("warning", "warning", True), ("warning", "note", False),
+    ],
+)  # fmt: skip
+def test_it_fails_after_it_has_written(
+    run: t.Callable[..., dict[str, t.Any]], tmp_path: Path, fail_on: str, severity: str, failed: bool
+) -> None:
+    seen = {"missing": {"engines": [], "findings": [{**FINDING, "severity": severity}]}}
+    assert run(fail_on=fail_on, seen=seen)["failed"] is failed
+    assert len(os.listdir(tmp_path)) == 2
+
+
+def test_paths(run: t.Callable[..., dict[str, t.Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "reports").mkdir()
+    result = run(directory="reports", json="~/a.json", html="b.html", generated="today")
+    assert (result["json"], result["html"]) == (str(tmp_path / "a.json"), str(tmp_path / "reports/b.html"))
+    assert json.loads((tmp_path / "a.json").read_text(encoding="utf-8"))["generated"] == "today"
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        ({"directory": "none"}, "none/gpufleet-audit.json on the controller cannot be written: No such file"),
+        ({"json": "/dev/null"}, "/dev/null on the controller cannot be written: It exists and is not a regular file"),
+        ({"json": "x", "html": "x"}, "are the same file"),
+        ({"fail_on": "note"}, "fail_on"),
+        ({"limit": "many"}, "limit"),
+        ({"diff": True}, "diff"),
+    ],
+)
+def test_what_is_refused(run: t.Callable[..., dict[str, t.Any]], args: dict[str, t.Any], message: str) -> None:
+    with pytest.raises(AnsibleError, match=message) as caught:
+        run(**args)
+    assert isinstance(caught.value, AnsibleActionFail)
+
+
+def test_the_documentation_lists_the_arguments() -> None:
+    documented = yaml.safe_load(DOCUMENTATION)["options"]
+    assert {name: {key: value for key, value in option.items() if key != "description"} for name, option in
+            documented.items()} == ARGUMENTS  # fmt: skip

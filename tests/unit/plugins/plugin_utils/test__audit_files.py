@@ -1,0 +1,84 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import os
+import stat
+import typing as t
+
+import pytest
+
+from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._audit_files import write_private
+
+if t.TYPE_CHECKING:
+    from pathlib import Path
+
+
+def state(path: Path) -> tuple[str, int]:
+    return path.read_text(encoding="utf-8"), stat.S_IMODE(path.stat().st_mode)
+
+
+def test_only_the_user_can_read_it(tmp_path: Path) -> None:
+    path = tmp_path / "report"
+    before = os.umask(0)
+    try:
+        assert write_private(str(path), "Text \u20ac\n", check_mode=False)
+    finally:
+        os.umask(before)
+    assert state(path) == ("Text \u20ac\n", 0o600)
+    assert os.listdir(tmp_path) == ["report"]
+
+
+def test_the_same_text_is_not_written_again(tmp_path: Path) -> None:
+    path = tmp_path / "report"
+    write_private(str(path), "Text", check_mode=False)
+    before = path.stat()
+    assert not write_private(str(path), "Text", check_mode=False)
+    assert path.stat() == before or path.stat().st_ino == before.st_ino
+
+
+@pytest.mark.parametrize(("text", "mode"), [("Text", 0o644), ("Tex", 0o600), ("Test", 0o600)])
+def test_another_file_is_replaced(tmp_path: Path, text: str, mode: int) -> None:
+    path = tmp_path / "report"
+    path.write_text(text, encoding="utf-8")
+    path.chmod(mode)
+    with path.open(encoding="utf-8") as former:
+        assert write_private(str(path), "Text", check_mode=True)
+        assert state(path) == (text, mode)
+        assert write_private(str(path), "Text", check_mode=False)
+        # A program that has it open reads the file that it opened.
+        assert former.read() == text
+    assert state(path) == ("Text", 0o600)
+
+
+def test_check_mode_writes_nothing(tmp_path: Path) -> None:
+    assert write_private(str(tmp_path / "report"), "Text", check_mode=True)
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("check_mode", [False, True])
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: os.symlink("/dev/null", path)])
+def test_only_regular_files_are_replaced(tmp_path: Path, make: t.Callable[[str], None], check_mode: bool) -> None:
+    path = str(tmp_path / "report")
+    make(path)
+    before = os.lstat(path).st_ino
+    with pytest.raises(OSError, match="not a regular file"):
+        write_private(path, "Text", check_mode)
+    assert os.lstat(path).st_ino == before
+
+
+def test_a_failure_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_paths: str) -> t.NoReturn:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", fail)
+    with pytest.raises(OSError, match="No space"):
+        write_private(str(tmp_path / "report"), "Text", check_mode=False)
+    assert os.listdir(tmp_path) == []
+
+
+def test_half_of_a_surrogate_pair_is_replaced(tmp_path: Path) -> None:
+    write_private(str(tmp_path / "report"), "\ud83d", check_mode=False)
+    assert state(tmp_path / "report") == ("?", 0o600)
