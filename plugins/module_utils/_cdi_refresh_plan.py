@@ -320,8 +320,8 @@ def _overridden(unit: Unit, wanted: t.Mapping[str, str], host: HostRoot) -> t.It
 def _with_own(
     options: RefreshOptions, host: HostRoot, runners: Runners, refresh: Refresh | None, program: str
 ) -> RefreshPlan:
-    _refuse_second(options.cdi, host)
     place = place_of(options.cdi, host, refresh)
+    _refuse_second(options.cdi, host)
     cdi = _for_weak_engines(options.cdi, host, runners.run)
     command = Command(_command(program, cdi, place, host, runners))
     if not all(word.isprintable() for word in command.words):

@@ -40,6 +40,13 @@ DISABLED_HOOK = "enable-cuda-compat"
 DISABLED = Request(disabled_hooks=(DISABLED_HOOK,))
 
 
+def environment_of(tree: RefreshTree) -> t.Mapping[str, str]:
+    """What systemd gives the toolkit's service."""
+    unit = load_unit(tree.host(), SERVICE)
+    assert unit is not None
+    return unit.environment
+
+
 @pytest.fixture
 def tree(tmp_path: Path) -> RefreshTree:
     return RefreshTree(tmp_path)
@@ -135,7 +142,7 @@ def test_no_file_of_the_user_changes_what_ours_sets(tree: RefreshTree, theirs: s
     before = tree.content(ENVIRONMENT)
     tree.refresh(request=DISABLED)
     assert tree.content(ENVIRONMENT) == before
-    assert load_unit(tree.host(), SERVICE).environment["NVIDIA_CTK_CDI_GENERATE_DISABLED_HOOKS"] == DISABLED_HOOK
+    assert environment_of(tree)["NVIDIA_CTK_CDI_GENERATE_DISABLED_HOOKS"] == DISABLED_HOOK
 
 
 def test_a_variable_that_the_user_sets_otherwise_is_a_warning(tree: RefreshTree) -> None:
@@ -145,7 +152,7 @@ def test_a_variable_that_the_user_sets_otherwise_is_a_warning(tree: RefreshTree)
     for _attempt in range(2):
         (warning,) = tree.refresh(request=DISABLED)["warnings"]
         assert warning.startswith(f"{SERVICE} gets {name} from {ENVIRONMENT}")
-    assert load_unit(tree.host(), SERVICE).environment[name] == DISABLED_HOOK
+    assert environment_of(tree)[name] == DISABLED_HOOK
     # The same value is none.
     tree.write(ENVIRONMENT, f"{name}={DISABLED_HOOK}\n")
     assert tree.refresh(request=DISABLED)["warnings"] == []
