@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 sys.path.insert(0, COLLECTIONS)
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils import (  # noqa: E402
+from ansible_collections.gpufleet.nvidia.plugins.module_utils import (
     _cdi_modes,
     _cdi_request,
     _cdi_yaml,
     _gpu_machine,
 )
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError  # noqa: E402
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot  # noqa: E402
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
 
 # A flag of the command, and which field of a request it sets.
 TEXTS = {

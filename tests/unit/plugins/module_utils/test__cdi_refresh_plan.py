@@ -12,16 +12,21 @@ import pytest
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_parameters import CdiOptions
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_request import Request
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_specification import CdiSpecification
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, HostError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import FileRecord, digest, record_path
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd_units import load_unit
 from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.refresh_hosts import (
     DROP_IN,
     ENVIRONMENT,
+    GENERATOR,
     LOCAL,
     OWN_ENVIRONMENT,
     OWN_PATH,
     OWN_SERVICE,
     PACKAGED,
+    PATH,
+    SERVICE,
+    VENDOR,
     WANTS,
     RefreshTree,
 )
@@ -29,6 +34,9 @@ from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.refresh
 if t.TYPE_CHECKING:
     from pathlib import Path
 
+ENGINES = ("docker.service", "containerd.service", "crio.service")
+DISABLED_HOOK = "enable-cuda-compat"
+DISABLED = Request(disabled_hooks=(DISABLED_HOOK,))
 MANAGEMENT: dict[str, t.Any] = {"cdi": {"mode": "management"}, "request": Request(vendor="management.nvidia.com")}
 
 
@@ -70,6 +78,155 @@ def test_formats_that_fit_no_path(tree: RefreshTree, cdi: dict[str, str]) -> Non
     tree.toolkit()
     with pytest.raises(GpufleetError, match="format"):
         tree.refresh(owner="toolkit", cdi=cdi)
+
+
+# -- units of our own --------------------------------------------------------------------------------------------------
+
+
+def command_of(tree: RefreshTree) -> list[str]:
+    unit = load_unit(tree.host(), OWN_SERVICE)
+    assert unit is not None
+    return list(unit.arguments)
+
+
+def test_own_units(tree: RefreshTree) -> None:
+    tree.generator()
+    result = tree.refresh(request=DISABLED)
+    assert result["changed"]
+    assert (result["owner"], result["service"], result["path_unit"]) == ("collection", OWN_SERVICE, OWN_PATH)
+    assert result["links_made"] == [f"{WANTS}/{OWN_SERVICE}", f"{WANTS}/{OWN_PATH}"]
+    assert command_of(tree) == [
+        *(GENERATOR, "--quiet", "cdi", "generate", "--output=/etc/cdi/nvidia.yaml", "--format=yaml", "--mode=auto"),
+        *("--vendor=nvidia.com", "--class=gpu", "--driver-root=/", "--dev-root=/"),
+        *("--nvidia-cdi-hook-path=/usr/bin/nvidia-cdi-hook", "--ldconfig-path="),
+        *("--device-name-strategy=index", "--device-name-strategy=uuid", f"--disable-hook={DISABLED_HOOK}"),
+    ]
+    unit = tree.text(f"{LOCAL}/{OWN_SERVICE}")
+    assert all(engine in unit for engine in ENGINES)
+    assert "RemainAfterExit" not in unit
+    assert "Environment=PATH=/usr/local/sbin:" in unit
+    assert f"ConditionPathExists={GENERATOR}\nConditionPathExists=/usr/bin/nvidia-smi\n" in unit
+    assert "ExecCondition=/usr/bin/nvidia-smi -L\n" in unit
+    assert f"ExecStartPre=-{GENERATOR} system create-device-nodes --control-devices" in unit
+    assert result["specification"] == "/etc/cdi/nvidia.yaml"
+    assert not tree.refresh(request=DISABLED)["changed"]
+
+
+def test_own_units_for_a_toolkit_in_a_directory(tree: RefreshTree) -> None:
+    folder = "/opt/nvidia 100% $toolkit"
+    tree.generator(f"{folder}/nvidia-ctk")
+    tree.refresh(request=Request(cdi_hook_path=f"{folder}/nvidia-cdi-hook"), before_engines=False)
+    command = command_of(tree)
+    assert command[0] == f"{folder}/nvidia-ctk"
+    assert f"--nvidia-cdi-hook-path={folder}/nvidia-cdi-hook" in command
+    unit = tree.text(f"{LOCAL}/{OWN_SERVICE}")
+    assert "ConditionPathExists=/opt/nvidia 100%% $toolkit/nvidia-ctk\n" in unit
+    assert "Before=" not in unit
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"cdi": {"mode": "mofed"}, "request": Request(class_="mofed")}, (False, False, False)),
+        ({"request": Request(driver_root="/run/nvidia/driver")}, (False, True, False)),
+        ({}, (True, False, True)),
+    ],
+)
+def test_which_driver_own_units_need(
+    tree: RefreshTree, options: dict[str, t.Any], expected: tuple[bool, bool, bool]
+) -> None:
+    tree.generator()
+    tree.refresh(**options)
+    unit = tree.text(f"{LOCAL}/{OWN_SERVICE}")
+    words = (
+        "ExecCondition=/usr/bin/nvidia-smi",
+        "ConditionPathExists=/proc/driver/nvidia/version",
+        "create-device-nod",
+    )
+    assert tuple(word in unit for word in words) == expected
+
+
+def test_a_driver_without_nvidia_smi(tree: RefreshTree) -> None:
+    """As that of Tegra, or one of which only libraries are installed: the unit must not wait for that program."""
+    tree.generator()
+    tree.live = True
+    tree.refresh()
+    assert "nvidia-smi" in tree.text(f"{LOCAL}/{OWN_SERVICE}")
+    tree.write("/proc/driver/nvidia/version", "550.163.01\n")
+    tree.refresh()
+    assert "nvidia-smi" not in tree.text(f"{LOCAL}/{OWN_SERVICE}")
+
+
+def test_own_units_for_an_older_nvidia_ctk(tree: RefreshTree) -> None:
+    tree.generator()
+    tree.live, tree.version = True, "1.17.8"
+    with pytest.raises(GpufleetError, match=r"disabled_hooks needs nvidia-ctk 1\.18 .* without a refresh unit"):
+        tree.refresh(request=DISABLED)
+    # Groups, which that engine does not read, came later.
+    tree.refresh(cdi={"for_engines": ("podman:4.9.3",)})
+    assert "--feature-flag" not in " ".join(command_of(tree))
+    tree.version = "1.20.0"
+    tree.refresh(cdi={"for_engines": ("podman:4.9.3",)})
+    assert command_of(tree)[-1] == "--feature-flag=no-additional-gids-for-device-nodes"
+    tree.version = "1.15.0"
+    with pytest.raises(HostError, match="Install a newer NVIDIA Container Toolkit"):
+        tree.refresh()
+
+
+def test_own_units_instead_of_the_toolkits(tree: RefreshTree) -> None:
+    tree.toolkit()
+    tree.refresh(request=DISABLED)
+    result = tree.refresh(owner="collection", request=DISABLED)
+    assert result["links_removed"] == [f"{WANTS}/{SERVICE}", f"{WANTS}/{PATH}"]
+    assert tree.text(ENVIRONMENT) == PACKAGED
+    assert not tree.has(DROP_IN)
+    back = tree.refresh(owner="toolkit", request=DISABLED)
+    assert back["links_removed"] == [f"{WANTS}/{OWN_SERVICE}", f"{WANTS}/{OWN_PATH}"]
+    assert not tree.has(f"{LOCAL}/{OWN_SERVICE}")
+
+
+def test_a_purge_takes_all_copies_along(tree: RefreshTree) -> None:
+    tree.toolkit()
+    (tree.path / "var/lib").mkdir(parents=True)
+    before = tree.contents()
+    tree.refresh(request=DISABLED)
+    tree.refresh(owner="collection")
+    tree.refresh(owner="collection", request=DISABLED)
+    tree.refresh(state="absent")
+    assert tree.has("/var/lib/gpufleet-nvidia/backups")
+    purged: dict[str, t.Any] = {"state": "absent", "cdi": {"purge_backups": True}}
+    assert tree.refresh(check_mode=True, **purged)["changed"]
+    assert tree.refresh(**purged)["changed"]
+    assert tree.contents() == before
+    assert not tree.refresh(**purged)["changed"]
+
+
+def test_two_that_write_are_warned_of(tree: RefreshTree) -> None:
+    tree.toolkit()
+    tree.link(f"{WANTS}/{SERVICE}", f"{VENDOR}/{SERVICE}")
+    (warning,) = tree.refresh(owner="collection")["warnings"]
+    assert "whoever comes last wins" in warning
+    (warning,) = tree.refresh(owner="collection", cdi={"path": "/etc/cdi/nvidia.yaml"})["warnings"]
+    assert f"systemctl disable {SERVICE}" in warning
+
+
+def test_a_unit_of_ours_that_was_edited_is_written_again(tree: RefreshTree) -> None:
+    tree.generator()
+    tree.refresh()
+    before = tree.contents()
+    tree.write(f"{LOCAL}/{OWN_SERVICE}", "[Unit]\n")
+    result = tree.refresh()
+    assert result["changed_files"] == [f"{LOCAL}/{OWN_SERVICE}"]
+    assert tree.text(f"{LOCAL}/{OWN_SERVICE}").encode() == before[f"{LOCAL}/{OWN_SERVICE}".lstrip("/")][1]
+
+
+def test_a_file_of_that_name_from_before_us_comes_back(tree: RefreshTree) -> None:
+    tree.toolkit()
+    tree.write(OWN_ENVIRONMENT, "mine\n")
+    tree.refresh(request=DISABLED)
+    assert tree.text(OWN_ENVIRONMENT) != "mine\n"
+    tree.refresh(state="absent")
+    assert tree.text(OWN_ENVIRONMENT) == "mine\n"
 
 
 # -- the specification of a unit of ours -------------------------------------------------------------------------------
@@ -117,7 +274,6 @@ def test_a_lost_record_is_made_again(tree: RefreshTree) -> None:
 
 PROGRAM, OPTIONS = "/usr/local/lib/gpufleet-nvidia/cdi-refresh", "/etc/gpufleet-nvidia/cdi.json"
 NAME = "NVIDIA_CTK_CDI_GENERATE_DISABLED_HOOKS"
-DISABLED = Request(disabled_hooks=("enable-cuda-compat",))
 
 
 def earlier(tree: RefreshTree, path: str, before: str | None, after: str, keys: dict[str, t.Any]) -> None:
