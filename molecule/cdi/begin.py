@@ -29,20 +29,20 @@ trimmed = ["/usr/local/sbin/runc"]
 """
 
 PROGRAMS = {
-    "nvidia-ctk": f"""\
+    "/usr/bin/nvidia-ctk": f"""\
 #!/bin/sh
 export PYTHONPATH=/molecule/cdi:/molecule/faults:/molecule/shared:/fx
 exec {sys.executable} -B /molecule/cdi/generator.py "$@"
 """,
     # A driver that works.
-    "nvidia-smi": "#!/bin/sh\n",
+    machine.SMI: "#!/bin/sh\n",
 }
 
 
 def install_programs() -> None:
     """Put what stands for the programs of the toolkit and of the driver in place."""
     for name, text in PROGRAMS.items():
-        path = Path("/usr/bin", name)
+        path = Path(name)
         path.write_text(text)
         path.chmod(0o755)
 
