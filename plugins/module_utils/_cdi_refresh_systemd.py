@@ -212,7 +212,7 @@ class RefreshService:
         if unknown:
             warning += f" So it does not know {' and '.join(unknown)} yet, and {self._plan.service} was not started."
         return not unknown, (
-            f"{warning} The new order counts from the next boot on, or after systemctl daemon-reload.",
+            f"{warning} The changes count from the next boot on, or after systemctl daemon-reload.",
         )
 
     def _watch(self, check_mode: bool) -> bool:
