@@ -1,7 +1,7 @@
 """Inside a host: gives it its starting point: begin.py SUITE
 
-GPUs and their driver, and an image for the containers of all engines that are to read CDI specifications here. Docker
-and containerd are told to only by site.yml.
+GPUs, their driver, nvidia-ctk, and an image for the containers of all engines that are to read CDI specifications here.
+Docker and containerd are told to only by site.yml.
 """
 
 from __future__ import annotations
@@ -28,10 +28,29 @@ runtime = "trimmed"
 trimmed = ["/usr/local/sbin/runc"]
 """
 
+PROGRAMS = {
+    "/usr/bin/nvidia-ctk": f"""\
+#!/bin/sh
+export PYTHONPATH=/molecule/cdi:/molecule/faults:/molecule/shared:/fx
+exec {sys.executable} -B /molecule/cdi/generator.py "$@"
+""",
+    # A driver that works.
+    machine.SMI: "#!/bin/sh\n",
+}
+
+
+def install_programs() -> None:
+    """Put what stands for the programs of the toolkit and of the driver in place."""
+    for name, text in PROGRAMS.items():
+        path = Path(name)
+        path.write_text(text)
+        path.chmod(0o755)
+
 
 def main() -> None:
     """Do it."""
     suite = sys.argv[1]
+    install_programs()
     machine.enable()
     machine.become(machine.Machine())
     folder = Path("/etc/containers")

@@ -30,8 +30,9 @@ options:
         of the toolkit 1.20 makes.
       - V(nvidia-ctk) asks the toolkit's program, with an environment and arguments that leave nothing to chance. What
         it prints is judged, compared, and written as everything else.
-      - V(auto) is V(nvidia-ctk) for the modes V(csv) and V(wsl), and where the toolkit's refresh service writes the
-        same file, so that both agree. Elsewhere it is V(native).
+      - V(auto) is V(nvidia-ctk) for the modes V(csv) and V(wsl), and where a refresh unit, of the toolkit or of this
+        collection, writes the same file, so that both agree. Elsewhere it is V(native).
+      - Refresh units always use C(nvidia-ctk), so M(gpufleet.nvidia.nvidia_cdi_refresh) refuses V(native).
     type: str
     choices: [auto, native, nvidia-ctk]
     default: auto
@@ -176,12 +177,4 @@ options:
       - V(false) describes what is there.
     type: bool
     default: true
-  exclusive:
-    description:
-      - Removes all other specifications of the same kind from C(/etc/cdi) and C(/var/run/cdi). Copies of them are kept,
-        and O(ignore:state=absent) brings them back.
-      - When V(false) they stay, and a warning tells what they do to the devices. Our own file at an earlier O(path)
-        goes in any case.
-    type: bool
-    default: false
 """

@@ -67,21 +67,19 @@ class Generation:
         self._run = run
         self._run_pinned = run_pinned
 
-    def execute(
-        self, owned_by_toolkit: bool, programs: t.Mapping[str, t.Any], hooks_may_come: bool = False
-    ) -> Generated:
+    def execute(self, owned_by_unit: bool, programs: t.Mapping[str, t.Any], hooks_may_come: bool = False) -> Generated:
         """Make it and judge it.
 
-        owned_by_toolkit: the toolkit's refresh service writes the same file, so that it must come from the same
-        program.  programs: what an earlier run has learnt of engines.  With ``hooks_may_come`` a missing program of
-        hooks is a warning only.
+        owned_by_unit: a refresh service writes the same file, so that it must come from the same program, nvidia-ctk.
+        programs: what an earlier run has learnt of engines.  With ``hooks_may_come`` a missing program of hooks is a
+        warning only.
 
         Raises GpufleetError for what nobody can make, HostError where the host lacks what containers would need.
         """
         options = self._options._replace(request=checked(self._options.request, self._host))
         found, doubts = self._machine(options)
         mode = self._mode(options, found)
-        backend = _backend(options.backend, mode, owned_by_toolkit)
+        backend = _backend(options.backend, mode, owned_by_unit)
         made = self._document(options, mode, backend, found)
         document = _judged(made, options.kind)
         engines, learnt = engines_for(options.for_engines, self._host, self._run, programs)
@@ -157,7 +155,7 @@ class Generation:
         if program is None:
             why = "backend is nvidia-ctk" if options.backend == REFERENCE else f"mode {mode} is made by nvidia-ctk"
             if mode in NATIVE_MODES and options.backend == AUTO:
-                why = "the toolkit's nvidia-cdi-refresh.service writes this file too, by nvidia-ctk"
+                why = "a refresh service writes this file too, by nvidia-ctk"
             raise HostError(
                 f"There is no nvidia-ctk on this host, but {why}. Install the NVIDIA Container Toolkit first (role"
                 " gpufleet.nvidia.nvidia_toolkit)."
@@ -165,12 +163,12 @@ class Generation:
         return generate_with(program, mode, options.request, self._run_pinned, self._host)
 
 
-def _backend(wanted: str, mode: str, owned_by_toolkit: bool) -> str:
+def _backend(wanted: str, mode: str, owned_by_unit: bool) -> str:
     if wanted == NATIVE and mode not in NATIVE_MODES:
         raise GpufleetError(f"mode {mode} is made by nvidia-ctk only. Set backend: auto, or nvidia-ctk.")
     if wanted != AUTO:
         return wanted
-    return REFERENCE if owned_by_toolkit or mode not in NATIVE_MODES else NATIVE
+    return REFERENCE if owned_by_unit or mode not in NATIVE_MODES else NATIVE
 
 
 def _required(options: CdiOptions, found: Machine | None, host: HostRoot) -> Required | None:

@@ -56,7 +56,6 @@ CDI_OPTIONS: dict[str, dict[str, t.Any]] = {
     "use_nvml": {"type": "bool"},
     "for_engines": {"type": "list", "elements": "str", "default": [AUTO]},
     "require_devices": {"type": "bool", "default": True},
-    "exclusive": {"type": "bool", "default": False},
 }
 
 
@@ -111,7 +110,7 @@ def options_of(params: t.Mapping[str, t.Any]) -> CdiOptions:
         use_nvml=params["use_nvml"],
         for_engines=tuple(params["for_engines"]),
         require_devices=params["require_devices"],
-        exclusive=params["exclusive"],
+        exclusive=bool(params.get("exclusive")),
         backup_dir=params.get("backup_dir"),
         purge_backups=bool(params.get("purge_backups")),
     )

@@ -18,7 +18,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import Gpu
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import GPU_KIND, SPECIFICATION_FOLDERS
 
 if t.TYPE_CHECKING:
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_refresh_units import ToolkitRefresh
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_refresh_units import Refresh
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
 
 # Where NVIDIA's instructions have it, and what for.
@@ -26,15 +26,18 @@ _USUAL_NAME = "nvidia"
 
 
 class Place(t.NamedTuple):
-    """Where a specification goes; ``owned`` says that the toolkit's refresh service writes the same file."""
+    """Where a specification goes; ``owned`` is whether a refresh unit writes the same file, by nvidia-ctk."""
 
     path: str
     format: str
     owned: bool
 
 
-def place_of(options: CdiOptions, host: HostRoot, refresh: ToolkitRefresh | None) -> Place:
-    """The place that ``options`` name, or the usual one.  Raises GpufleetError for one that would be in vain."""
+def place_of(options: CdiOptions, host: HostRoot, refresh: Refresh | None, own: Refresh | None = None) -> Place:
+    """The place that ``options`` name, or the usual one.  Raises GpufleetError for one that would be in vain.
+
+    ``refresh`` and ``own`` are the refresh units of the toolkit and of this collection.
+    """
     problem = kind_problem(options.kind)
     if problem:
         raise GpufleetError(f"vendor and class: the kind {options.kind} {problem}.")
@@ -56,11 +59,11 @@ def place_of(options: CdiOptions, host: HostRoot, refresh: ToolkitRefresh | None
         raise GpufleetError(
             f"exclusive is for a path that engines read, in {' or '.join(SPECIFICATION_FOLDERS)}, but path is {path}."
         )
-    return Place(path, form, path == theirs)
+    return Place(path, form, path in (theirs, _output(own, host)))
 
 
-def _output(refresh: ToolkitRefresh | None, host: HostRoot) -> str:
-    """The file that the toolkit's service writes, empty for none; one that systemd has to spell out is not known."""
+def _output(refresh: Refresh | None, host: HostRoot) -> str:
+    """The file that a refresh service writes, empty for none; one that systemd has to spell out is not known."""
     if refresh is None or not refresh.enabled or not posixpath.isabs(refresh.output):
         return ""
     # nvidia-ctk has it end so.

@@ -6,9 +6,17 @@
 
 from __future__ import annotations
 
+import os
+import posixpath
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import FileRecord, load_records
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import (
+    STATE_DIR,
+    FileRecord,
+    load_record,
+    load_records,
+    record_path,
+)
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
@@ -33,6 +41,11 @@ class OwnRecord(t.NamedTuple):
     def path(self) -> str:
         """Of the file, links resolved."""
         return self.record.path
+
+    @property
+    def by_unit(self) -> bool:
+        """Whether no task has written the file yet, only a unit of this collection."""
+        return self.document is not None and not self.record.written
 
     @property
     def kind(self) -> t.Any:
@@ -71,3 +84,54 @@ def _own(record: FileRecord) -> OwnRecord:
         devices if isinstance(devices, list) else [],
         kind if isinstance(kind, str) else None,
     )
+
+
+# -- files that a unit of this collection writes -----------------------------------------------------------------------
+
+
+def record_for_unit(host: HostRoot, path: str, kind: str, original: bytes | None) -> None:
+    """Record what was at ``path`` before a unit of this collection writes a specification of ``kind`` there.
+
+    So state: absent of nvidia_cdi_spec removes the unit's file too.  The host's lock is held.
+    """
+    # Only a new unit needs these.
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._writing import (  # noqa: PLC0415
+        make_directories,
+        missing_directories,
+        replace_file,
+    )
+
+    uid, gid, mode = os.geteuid(), os.getegid(), 0o644
+    if original is not None:
+        status = os.stat(host.outer(path))
+        uid, gid, mode = status.st_uid, status.st_gid, status.st_mode & 0o7777
+    made = [folder for place in (posixpath.dirname(path), STATE_DIR) for folder in missing_directories(host, place)]
+    record = FileRecord(OWNER, path, original, uid, gid, mode, tuple(dict.fromkeys(made)), main=path)
+    make_directories(host, STATE_DIR, 0o700)
+    replace_file(
+        host, record_path(OWNER, path), record._replace(keys=entries_of({"kind": kind}, "", ())).to_bytes(), 0o600
+    )
+
+
+def is_recorded(host: HostRoot, path: str) -> bool:
+    return load_record(host, OWNER, path) is not None
+
+
+def unused_unit_records(host: HostRoot) -> list[FileRecord]:
+    """The records of record_for_unit() whose files are as they were: no unit has written them."""
+    records = [own.record for own in own_records(host) if own.by_unit]
+    return [record for record in records if host.read(record.path) == record.original]
+
+
+def forget(host: HostRoot, records: t.Iterable[FileRecord]) -> None:
+    """Remove records, and the directories that were made for them where nothing is left in them; the lock is held."""
+    # Only a removal needs these.
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._writing import (  # noqa: PLC0415
+        remove_empty_directories,
+        remove_file,
+    )
+
+    for record in records:
+        remove_file(host, record_path(OWNER, record.path))
+        made = {*record.created_directories, posixpath.dirname(STATE_DIR), STATE_DIR}
+        remove_empty_directories(host, sorted(made, key=len))

@@ -2,8 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-# Private to this collection: CDI specifications made by NVIDIA's own generator, "nvidia-ctk cdi generate", which never
-# writes a file here: it prints what it has made.
+# Private to this collection: CDI specifications made by NVIDIA's own generator, "nvidia-ctk cdi generate".  A task lets
+# it print what it has made; the same arguments, with a file to write, are the command of this collection's unit.
 #
 # What it makes depends on more than its arguments: on PATH, XDG_DATA_DIRS and variables that begin with NVIDIA_CTK_,
 # and where no driver root is named, on the toolkit's config.toml and on the working directory.  All of that is pinned.
@@ -39,7 +39,7 @@ PROGRAM = "nvidia-ctk"
 _ENVIRONMENT = {"PATH": ":".join(SERVICE_PATH)}
 # The first with nvidia-cdi-hook.
 _OLDEST = (1, 16)
-# Since when later flags are there (NVIDIA's releases; its changelog and source).
+# Since when later flags are there (NVIDIA's releases; its changelog and source), and the newest of these versions.
 _SINCE = {
     "disable-hook": (1, 18),
     "enable-hook": (1, 18),
@@ -47,6 +47,7 @@ _SINCE = {
     "no-all-device": (1, 19),
     "device-id": (1, 19),
 }
+NEWEST = max(_SINCE.values())
 # Before, nobody got additional groups.
 _GIDS_SINCE = (1, 19)
 _VERSION = re.compile(r"(?<![\w.])v?([0-9]+(?:\.[0-9]+)+)")
@@ -54,6 +55,13 @@ _VERSION = re.compile(r"(?<![\w.])v?([0-9]+(?:\.[0-9]+)+)")
 _ERROR = re.compile(r'level=(?:error|fatal|panic) msg=("(?:[^"\\]|\\.)*"|\S+)')
 _PANIC = re.compile(r"^(?:panic|fatal error): .*", re.MULTILINE)
 _MOST_WORDS = 400
+
+
+class Output(t.NamedTuple):
+    """Where a specification goes, standard output if ``path`` is empty, and in which format."""
+
+    path: str
+    format: str
 
 
 def find_program(host: HostRoot, cdi_hook_path: str) -> str | None:
@@ -74,12 +82,14 @@ def generate_with(program: str, mode: str, request: Request, run_pinned: PinnedR
             " backend: native with one of its modes, or set host_root_live: true if a running system is mounted there."
         )
     request = checked(request, host)
-    version = _version_of(program, run_pinned, host)
-    argv = [program, "--quiet", "cdi", "generate", *_arguments(program, version, mode, request)]
+    version = version_of(program, run_pinned, host)
+    # In JSON, which no host needs a package for.
+    argv = command_of(program, version, mode, request, Output("", "json"))
     return _parsed(program, _printed(argv, f"made no specification for mode {mode}", _advice(mode), run_pinned, host))
 
 
-def _version_of(program: str, run_pinned: PinnedRunner, host: HostRoot) -> Version:
+def version_of(program: str, run_pinned: PinnedRunner, host: HostRoot) -> Version:
+    """The version of ``program``.  Raises HostError where it cannot be run or is too old."""
     advice = "Reinstall the NVIDIA Container Toolkit."
     output = _printed([program, "--version"], "does not tell its version", advice, run_pinned, host)
     match = _VERSION.search(output)
@@ -89,19 +99,25 @@ def _version_of(program: str, run_pinned: PinnedRunner, host: HostRoot) -> Versi
     if version < _OLDEST:
         raise HostError(
             f"{program} is of version {match.group(1)}, but the first that makes specifications with nvidia-cdi-hook is"
-            f" {_text(_OLDEST)}. Install a newer NVIDIA Container Toolkit, or use backend: native."
+            f" {_text(_OLDEST)}. Install a newer NVIDIA Container Toolkit, or use nvidia_cdi_spec with backend: native"
+            " and without a refresh unit."
         )
     return version
 
 
-def _arguments(program: str, version: Version, mode: str, request: Request) -> list[str]:
-    """With all that could come from elsewhere said, be it empty.
+def command_of(program: str, version: Version, mode: str, request: Request, output: Output) -> list[str]:
+    """The command that writes the specification to ``output``.
 
-    In JSON, which no host needs a package for.
+    Every option that the environment could set otherwise is given, also where it is empty.  Raises GpufleetError that
+    names the first option that ``version`` lacks.
     """
     arguments = [
-        "--output=",
-        "--format=json",
+        program,
+        "--quiet",
+        "cdi",
+        "generate",
+        f"--output={output.path}",
+        f"--format={output.format}",
         f"--mode={mode}",
         f"--vendor={request.vendor}",
         f"--class={request.class_}",
@@ -144,7 +160,8 @@ def _refuse_unknown(program: str, version: Version, flag: str, parameter: str) -
     if version < since:
         raise GpufleetError(
             f"{parameter} needs nvidia-ctk {_text(since)} (its --{flag}), but {program} is of version {_text(version)}."
-            f" Install a newer NVIDIA Container Toolkit, use backend: native, or leave out {parameter}."
+            f" Install a newer NVIDIA Container Toolkit, leave out {parameter}, or use nvidia_cdi_spec with backend:"
+            " native and without a refresh unit."
         )
 
 

@@ -9,12 +9,14 @@ from __future__ import annotations
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_refresh_units import (
+    OWN_PATH,
+    OWN_SERVICE,
     SERVICE,
     is_enabled,
+    own_refresh,
     toolkit_refresh,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._json_data import load
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemctl import Systemctl
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd_units import is_masked, unit_file
 
@@ -23,10 +25,6 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._judging import Runner
 
 TOOLKIT, OURS = "toolkit", "gpufleet"
-# The same as in _cdi_refresh_texts, _cdi_refresh_options and _cdi_placement, which every task would have to take along.
-OWN_SERVICE, OWN_PATH = "gpufleet-nvidia-cdi.service", "gpufleet-nvidia-cdi.path"
-OPTIONS_FILE = "/etc/gpufleet-nvidia/cdi.json"
-USUAL_OUTPUT = "/etc/cdi/{}.{}"
 
 
 def describe_refresh(host: HostRoot, run: Runner) -> tuple[dict[str, t.Any] | None, list[str]]:
@@ -35,7 +33,7 @@ def describe_refresh(host: HostRoot, run: Runner) -> tuple[dict[str, t.Any] | No
     An enabled one goes before others, and the toolkit's before ours.
     """
     problems: list[str] = []
-    found = [one for one in (_toolkit(host), _ours(host, problems)) if one is not None]
+    found = [one for one in (_toolkit(host), _ours(host)) if one is not None]
     for one in found:
         one["failed"] = _failed(host, run, one["service"], problems)
         if one["failed"]:
@@ -58,30 +56,16 @@ def _toolkit(host: HostRoot) -> dict[str, t.Any] | None:
     return {"owner": TOOLKIT, "service": SERVICE, "enabled": units.enabled, "output": units.output or None}
 
 
-def _ours(host: HostRoot, problems: list[str]) -> dict[str, t.Any] | None:
+def _ours(host: HostRoot) -> dict[str, t.Any] | None:
     path = unit_file(host, OWN_SERVICE)
     if path is None:
         return None
+    own, toolkit = own_refresh(host), toolkit_refresh(host)
     enabled = not is_masked(host, path) and (is_enabled(host, OWN_SERVICE) or is_enabled(host, OWN_PATH))
-    toolkit = toolkit_refresh(host)
-    if toolkit is not None and not host.exists(OPTIONS_FILE):
-        # It does the toolkit's work, earlier than the toolkit's own unit would.
-        return {"owner": TOOLKIT, "service": OWN_SERVICE, "enabled": enabled, "output": toolkit.output or None}
-    return {"owner": OURS, "service": OWN_SERVICE, "enabled": enabled, "output": _our_output(host, problems)}
-
-
-def _our_output(host: HostRoot, problems: list[str]) -> str | None:
-    try:
-        options = load(host.read(OPTIONS_FILE) or b"")["options"]
-        request = options.get("request", {})
-        kind = f"{request.get('vendor', 'nvidia.com')}-{request.get('class_', 'gpu')}"
-        name = "nvidia" if kind == "nvidia.com-gpu" else kind
-        return str(options.get("path") or USUAL_OUTPUT.format(name, options.get("format") or "yaml"))
-    except GpufleetError as error:
-        problems.append(str(error))
-    except (ValueError, LookupError, TypeError, AttributeError):
-        problems.append(f"{OPTIONS_FILE} cannot be read. Run nvidia_cdi_refresh again, which writes this file.")
-    return None
+    # Without an output of its own the unit runs the command of the toolkit's unit, earlier than that one would.
+    owner = TOOLKIT if own is None and toolkit is not None else OURS
+    output = own.output if own is not None else toolkit.output if toolkit is not None else ""
+    return {"owner": owner, "service": OWN_SERVICE, "enabled": enabled, "output": output or None}
 
 
 def _failed(host: HostRoot, run: Runner, service: str, problems: list[str]) -> bool | None:

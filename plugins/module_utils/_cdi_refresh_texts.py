@@ -2,20 +2,31 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-# Private to this collection: the units of our own that keep a CDI specification fresh, and the drop-in that puts the
-# toolkit's into place.
+# Private to this collection: the contents of the files that keep a CDI specification fresh: units of this collection,
+# the drop-in of the toolkit's service, and the environment file that the drop-in names.  Also the way back for the
+# lines that earlier versions wrote into the toolkit's own environment file.
 
 from __future__ import annotations
 
 import re
 import typing as t
 
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_edits import ALL
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_parameters import AUTO, CdiOptions
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_refresh_units import OUTPUT
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_request import NONE, Request
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import SERVICE_PATH
 
-OWN_SERVICE, OWN_PATH = "gpufleet-nvidia-cdi.service", "gpufleet-nvidia-cdi.path"
+if t.TYPE_CHECKING:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import FileRecord
+
+    Settings = t.Sequence[t.Tuple[str, str]]
+
 UNITS = "/etc/systemd/system"
-# Sorts behind what packages bring, and before what a person would add.
+# Sorts after the drop-ins of packages and before override.conf, which systemctl edit writes.
 DROP_IN = "50-gpufleet-nvidia.conf"
+OWN_ENVIRONMENT_FILE = "/etc/gpufleet-nvidia/cdi-refresh.env"
 WANTED_BY = "multi-user.target"
 
 # What starts containers at boot.
@@ -41,17 +52,14 @@ _DEVICES = ("systemd-modules-load.service", *_DAEMONS)
 # A unit that comes after one of these cannot come before an engine: they wait for the engines, and systemd breaks such
 # a cycle by leaving one of its units out.
 LATE = frozenset({"multi-user.target", "graphical.target", "default.target", *ENGINES})
-# Seconds.  Engines wait for it, so that a GPU that hangs must not hold up the boot for ever.
-_PATIENCE = 120
-# The same for one that does not end when it is told to: systemd would give it 90.
-_FAREWELL = 5
-_LIMITS = (("TimeoutStartSec", str(_PATIENCE)), ("TimeoutStopSec", str(_FAREWELL)))
+# Seconds.  Engines wait for the service, so a GPU that hangs must not hold up the boot for ever.
+_LIMITS = (("TimeoutStartSec", "120"), ("TimeoutStopSec", "5"))
 # Modules of the kernel come in bursts.  A service that is started too often makes its path unit fail too, and then
 # nothing watches any more (systemd.path(5)).
 _NO_START_LIMIT = ("StartLimitIntervalSec", "0")
 _MODULES = ("modules.dep", "modules.dep.bin")
+_LOADED = "/proc/driver/nvidia/version"
 _WRITTEN_BY = "# Written by gpufleet.nvidia. What is changed here is overwritten.\n"
-_SAFE = re.compile(r"/[A-Za-z0-9_./+-]*")
 
 
 class Command(t.NamedTuple):
@@ -64,56 +72,39 @@ class Command(t.NamedTuple):
         return " ".join(map(_quoted, self.words))
 
 
-def own_service(command: Command, options_file: str, before_engines: bool) -> bytes:
-    """The unit that makes the specification anew whenever it is started: at boot, by hand, and by its path unit.
-
-    It does not remain active, so that each start does the work again.
-    """
-    head = _head("Make the CDI specification of NVIDIA GPUs")
-    return _text(
-        ("Unit", [*head, ("ConditionPathExists", options_file), _NO_START_LIMIT]),
-        ("Unit", _order(before_engines)),
-        ("Service", [("Type", "oneshot"), ("ExecStart", str(command)), *_LIMITS]),
-        ("Install", [("WantedBy", WANTED_BY)]),
-    )
+# -- units -------------------------------------------------------------------------------------------------------------
 
 
-def own_path() -> bytes:
-    """The unit that starts the service when modules of the kernel come or go: depmod then writes these files."""
-    watched = [("PathChanged", f"/lib/modules/%v/{name}") for name in _MODULES]
-    return _text(
-        ("Unit", _head("Make the CDI specification of NVIDIA GPUs after a change of the driver")),
-        ("Path", watched),
-        ("Install", [("WantedBy", WANTED_BY)]),
-    )
-
-
-def early_service(
-    command: Command, program: str, smi: str, environment: t.Mapping[str, str], environment_file: str
+def own_service(
+    command: Command, *, before_engines: bool, conditions: Settings = (), settings: Settings = (), nodes: bool = False
 ) -> bytes:
-    """A unit that does before the engines what the toolkit's own does too late for them.
+    """The unit that runs ``command``, of nvidia-ctk, at each start: at boot, by hand, and by its path unit.
 
-    smi: nvidia-smi, which loads the driver and makes its devices; a host without a driver is none to fail on.
+    It does not remain active, so that each start generates again.  ``conditions`` and ``settings`` go into the sections
+    Unit and Service.  With ``nodes`` the driver's control devices are made first.
     """
-    nodes = Command((program, "system", "create-device-nodes", "--control-devices", "--load-kernel-modules"))
+    program = command.words[0]
+    order = [("After", " ".join(_DEVICES)), *([("Before", " ".join(ENGINES))] if before_engines else [])]
+    create = Command((program, "system", "create-device-nodes", "--control-devices", "--load-kernel-modules"))
     return _text(
         (
             "Unit",
             [
-                *_head("Make the CDI specification of NVIDIA GPUs before engines start"),
-                ("ConditionPathExists", program),
-                ("ConditionPathExists", smi),
+                ("Description", "Make the CDI specification of NVIDIA GPUs (gpufleet.nvidia)"),
+                _exists(program),
+                *conditions,
+                _NO_START_LIMIT,
+                *order,
             ],
         ),
-        ("Unit", _order(before_engines=True)),
         (
             "Service",
             [
                 ("Type", "oneshot"),
-                *(("Environment", _quoted(f"{name}={value}")) for name, value in environment.items()),
-                ("EnvironmentFile", f"-{environment_file}"),
-                ("ExecCondition", str(Command((smi, "-L")))),
-                ("ExecStartPre", f"-{nodes}"),
+                # nvidia-ctk finds programs of the driver by it, and some releases of systemd leave /sbin out.
+                ("Environment", f"PATH={':'.join(SERVICE_PATH)}"),
+                *settings,
+                *([("ExecStartPre", f"-{create}")] if nodes else []),
                 ("ExecStart", str(command)),
                 *_LIMITS,
             ],
@@ -122,45 +113,161 @@ def early_service(
     )
 
 
-def order_drop_in() -> bytes:
-    """What puts the toolkit's service before the engines, and has each start do the work again.
+def needs_driver(smi: str) -> tuple[Settings, Settings]:
+    """Conditions and settings that skip the service on a host without a driver, by the program nvidia-smi.
 
-    While it remained active, neither its path unit nor anybody else could start it.
+    That program also loads the driver and makes its devices.
     """
+    return [_exists(smi)], [("ExecCondition", str(Command((smi, "-L"))))]
+
+
+def needs_loaded_driver() -> Settings:
+    """The condition for a driver in a container, which loads its modules itself."""
+    return [("ConditionPathExists", _LOADED)]
+
+
+def toolkit_environment(environment_file: str) -> Settings:
+    """What makes the toolkit's command, run by a unit of this collection, read the same environment."""
+    return [("EnvironmentFile", f"-{environment_file}"), _OWN_ENVIRONMENT]
+
+
+def own_path() -> bytes:
+    """The unit that starts the service when modules of the kernel come or go: depmod then writes these files."""
+    description = "Make the CDI specification of NVIDIA GPUs after a change of the driver (gpufleet.nvidia)"
     return _text(
-        ("Unit", [("After", " ".join(_DAEMONS)), ("Before", " ".join(ENGINES))]),
-        ("Service", [("RemainAfterExit", "no"), *_LIMITS]),
+        ("Unit", [("Description", description)]),
+        ("Path", [("PathChanged", f"/lib/modules/%v/{name}") for name in _MODULES]),
+        ("Install", [("WantedBy", WANTED_BY)]),
     )
 
 
-def check_safe(parameter: str, path: str) -> None:
-    """Raises GpufleetError for a path that a unit file would need quotes or escapes for."""
-    if not _SAFE.fullmatch(path):
-        raise GpufleetError(
-            f"{parameter} {path!r}: units take only letters, digits and the signs . _ + - / in it. Name another folder."
-        )
+_OWN_ENVIRONMENT = ("EnvironmentFile", f"-{OWN_ENVIRONMENT_FILE}")
 
 
-def _head(description: str) -> list[tuple[str, str]]:
-    return [("Description", f"{description} (gpufleet.nvidia)")]
+def drop_in(order: bool, environment: bool) -> bytes | None:
+    """The drop-in of the toolkit's service, None where it would be empty.
+
+    ``order`` puts the service before the engines, and has each start generate again: while it remained active, its path
+    unit could not start it.  ``environment`` names our environment file; of several assignments to a variable the one
+    in the last file counts (systemd.exec(5)).
+    """
+    if not order and not environment:
+        return None
+    return _text(
+        ("Unit", [("After", " ".join(_DAEMONS)), ("Before", " ".join(ENGINES))] if order else []),
+        ("Service", [*([("RemainAfterExit", "no"), *_LIMITS] if order else []), *[_OWN_ENVIRONMENT] * environment]),
+    )
 
 
-def _order(before_engines: bool) -> list[tuple[str, str]]:
-    order = [("After", " ".join(_DEVICES))]
-    return [*order, ("Before", " ".join(ENGINES))] if before_engines else order
+def _exists(path: str) -> tuple[str, str]:
+    return "ConditionPathExists", path.replace("%", "%%")
 
 
-def _text(*parts: tuple[str, list[tuple[str, str]]]) -> bytes:
-    text, current = _WRITTEN_BY, ""
-    for section, settings in parts:
-        if section != current:
-            text += f"\n[{section}]\n"
-        text += "".join(f"{name}={value}\n" for name, value in settings)
-        current = section
+def _text(*sections: tuple[str, Settings]) -> bytes:
+    text = _WRITTEN_BY
+    for section, settings in sections:
+        if settings:
+            text += f"\n[{section}]\n" + "".join(f"{name}={value}\n" for name, value in settings)
     return text.encode("utf-8")
 
 
 def _quoted(word: str) -> str:
-    """A word of a unit's command line or environment as systemd reads it."""
+    """A word of a unit's command line as systemd reads it."""
     escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
     return escaped if re.fullmatch(r"[^\s\"'\\;]+", word) else f'"{escaped}"'
+
+
+# -- the environment of the toolkit's service --------------------------------------------------------------------------
+
+# The variables that "nvidia-ctk cdi generate" reads instead of its flags (1.18 to 1.20), by fields of the request.
+_PREFIX = "NVIDIA_CTK_CDI_GENERATE_"
+_REQUEST_VARIABLES = {
+    "vendor": f"{_PREFIX}VENDOR",
+    "class_": f"{_PREFIX}CLASS",
+    "device_name_strategies": f"{_PREFIX}DEVICE_NAME_STRATEGIES",
+    "device_ids": f"{_PREFIX}DEVICE_IDS",
+    "driver_root": "NVIDIA_CTK_DRIVER_ROOT",
+    "dev_root": "NVIDIA_CTK_DEV_ROOT",
+    "library_search_paths": f"{_PREFIX}LIBRARY_SEARCH_PATHS",
+    "config_search_paths": f"{_PREFIX}CONFIG_SEARCH_PATHS",
+    "cdi_hook_path": "NVIDIA_CTK_CDI_HOOK_PATH",
+    "ldconfig_path": f"{_PREFIX}LDCONFIG_PATH",
+    "feature_flags": f"{_PREFIX}FEATURE_FLAGS",
+}
+_FORMAT, _MODE = f"{_PREFIX}OUTPUT_FORMAT", f"{_PREFIX}MODE"
+_ENABLED, _DISABLED = f"{_PREFIX}ENABLED_HOOKS", f"{_PREFIX}DISABLED_HOOKS"
+_NO_ALL = f"{_PREFIX}NO_ALL_DEVICE"
+# Its lists are separated so, and nothing escapes that.
+_SEPARATOR = ","
+_PLAIN = re.compile(r"[A-Za-z0-9_./:,@+%=-]*")
+# Within double quotes systemd takes a backslash before one of these away (EnvironmentFile= in systemd.exec(5)).
+_ESCAPED = re.compile(r'(["\\$`])')
+
+
+def variables(options: CdiOptions) -> dict[str, str]:
+    """The variables by which the toolkit's service writes what ``options`` ask for; none for what it does anyway.
+
+    Raises GpufleetError for values that no variable can carry.
+    """
+    request, usual = options.request, Request()
+    found: dict[str, t.Any] = {}
+    if options.path is not None:
+        found[OUTPUT] = options.path
+    if options.format is not None:
+        found[_FORMAT] = options.format
+    if options.mode != AUTO:
+        found[_MODE] = options.mode
+    for field, name in _REQUEST_VARIABLES.items():
+        value = getattr(request, field)
+        if value != getattr(usual, field):
+            found[name] = value
+    found.update(_hook_variables(request))
+    if not request.all_device:
+        found[_NO_ALL] = "true"
+    return {name: _joined(name, value) for name, value in found.items()}
+
+
+def _hook_variables(request: Request) -> dict[str, t.Any]:
+    if request.hooks == NONE:
+        return {_DISABLED: ALL}
+    named = {_ENABLED: request.enabled_hooks, _DISABLED: request.disabled_hooks}
+    return {name: hooks for name, hooks in named.items() if hooks}
+
+
+def _joined(name: str, value: t.Any) -> str:
+    items = value if isinstance(value, tuple) else (value,)
+    for item in items:
+        if not item.isprintable() or (isinstance(value, tuple) and _SEPARATOR in item):
+            raise GpufleetError(
+                f"{item!r} cannot be passed to nvidia-cdi-refresh.service: {name} takes no"
+                f" {'commas' if item.isprintable() else 'control characters'} in a value. Use another one, or"
+                " owner: collection."
+            )
+    return _SEPARATOR.join(items)
+
+
+def environment_text(values: t.Mapping[str, str]) -> bytes:
+    """Our environment file."""
+    return (_WRITTEN_BY + "".join(f"{_line(name, value)}\n" for name, value in values.items())).encode("utf-8")
+
+
+def _line(name: str, value: str) -> str:
+    spelled = value if _PLAIN.fullmatch(value) else '"' + _ESCAPED.sub(r"\\\1", value) + '"'
+    return f"{name}={spelled}"
+
+
+def without_our_lines(content: bytes | None, record: FileRecord) -> bytes | None:
+    """The toolkit's environment file without the lines that earlier versions of this collection wrote into it.
+
+    That is the original where nothing else has changed.  Otherwise each of our lines becomes the original's line for
+    its variable, or goes; all other bytes stay.
+    """
+    if content is None or record.restorable(content):
+        return None if content is None else record.original
+    ours = {_line(key[0], str(value)).encode(): key[0].encode() for key, value in (record.keys or {}).items() if key}
+    former = {line.partition(b"=")[0].strip(): line for line in (record.original or b"").splitlines(keepends=True)}
+    lines = [
+        former.get(ours[line.rstrip(b"\r\n")], b"") if line.rstrip(b"\r\n") in ours else line
+        for line in content.splitlines(keepends=True)
+    ]
+    return b"".join(lines)

@@ -29,7 +29,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_records impor
     known_documents,
     own_records,
 )
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_refresh_units import toolkit_refresh
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_refresh_units import own_refresh, toolkit_refresh
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_rules import judge
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import PlannedFile
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, HostError
@@ -98,8 +98,8 @@ class CdiSpecification:
     # -- what is to be done --------------------------------------------------------------------------------------------
 
     def _plan(self, check_mode: bool) -> CdiPlan:
-        host, refresh = self.host, toolkit_refresh(self.host)
-        place = place_of(self.options, host, refresh)
+        host = self.host
+        place = place_of(self.options, host, toolkit_refresh(host), own_refresh(host))
         records = {own.path: own for own in own_records(host)}
         real = host.resolve(place.path)
         generated = self._generation.execute(place.owned, self._recalled.programs, hooks_may_come=check_mode)
@@ -146,7 +146,7 @@ class CdiSpecification:
         own = records.get(self._own_path(rival))
         if own is None or own.document is None or not rival.devices:
             return False
-        if own.mode != mode:
+        if not own.by_unit and own.mode != mode:
             raise GpufleetError(
                 f"{rival.path} describes {own.kind} by mode {own.mode}, and has devices of the same names. Give mode"
                 f" {mode} a class of its own, as in class: {mode}, or take that file back first (state: absent)."
@@ -171,7 +171,7 @@ class CdiSpecification:
         for rival in leaving:
             path = self._own_path(rival)
             content, own = self.host.read(path), records.get(path)
-            ours = own is not None and digest(content) in own.record.written
+            ours = own is not None and (own.by_unit or digest(content) in own.record.written)
             if own is not None and not ours:
                 rebased.append(path)
             # What we made ourselves needs no way back.

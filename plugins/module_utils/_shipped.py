@@ -57,11 +57,6 @@ def offer(name: str, shipment: str | None) -> None:
         _offered[name] = shipment
 
 
-def shipped_sources(name: str) -> dict[str, str] | None:
-    """The sources of package ``name`` that the controller sent, by paths; None if it sent none."""
-    return dict(_open(name)["sources"]) if name in _offered else None
-
-
 def load(name: str) -> types.ModuleType:
     """Import the package ``name``: this host's own where it is recent enough, else the controller's, from memory.
 

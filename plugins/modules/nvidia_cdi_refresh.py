@@ -14,17 +14,18 @@ description:
   - A CDI specification goes stale. Numbers of devices may change at every boot, files of the driver have its version in
     their names, and C(/var/run) is empty after a boot. This module has a unit of systemd make the specification anew at
     boot, before engines start, and after each change of the driver.
-  - The unit is the one that the NVIDIA Container Toolkit brings since 1.18 (C(nvidia-cdi-refresh.service)), told what
-    to do by its environment file, or one of this collection for hosts without it (C(gpufleet-nvidia-cdi.service)).
+  - The unit runs C(nvidia-ctk cdi generate) of the NVIDIA Container Toolkit. It is the one that the toolkit has since
+    1.18 (C(nvidia-cdi-refresh.service)), or one of this collection (C(gpufleet-nvidia-cdi.service)) for toolkits
+    without it, such as those in a directory.
+  - A host without the toolkit has no such unit. There M(gpufleet.nvidia.nvidia_cdi_spec) alone writes the
+    specification, and has to be run again after each boot and change of the driver.
   - Start the unit after a change of MIG devices, of which nothing tells systemd (C(systemctl restart) with
     RV(service)), or run M(gpufleet.nvidia.nvidia_cdi_spec) again.
   - Units are enabled by the links that C(systemctl enable) would make, but without having systemd reload its units.
     Such a reload takes the GPUs away from running containers that got them from the toolkit's legacy hook. It is done
     only where systemd works with an older version of a unit that this module has changed, and never while such
     containers run.
-  - Python and its standard library are all that this collection's unit needs at boot. Its program is put together from
-    the parts of this collection that M(gpufleet.nvidia.nvidia_cdi_spec) uses, so that both make the same specification.
-    Where the host has no PyYAML, the controller sends its own along.
+  - Units and nvidia_cdi_spec without O(backend) make the same specification, for both use C(nvidia-ctk) then.
   - The specification itself is not taken away with O(state=absent). See M(gpufleet.nvidia.nvidia_cdi_spec) for that.
 extends_documentation_fragment:
   - gpufleet.nvidia.attributes
@@ -38,7 +39,6 @@ attributes:
       change then.
   diff_mode:
     support: full
-    details: Of the program of this collection's unit only its digest is shown.
   idempotent:
     support: full
   platform:
@@ -50,8 +50,9 @@ options:
   state:
     description:
       - V(present) has the specification kept fresh.
-      - V(absent) takes back all that this module did, that is lines of the toolkit's environment file, units, links,
-        and the program. Other lines and links, and units of the toolkit, stay.
+      - V(absent) removes what this module made, that is units, links, a drop-in, and an environment file, and what
+        earlier versions of it made, that is a program and lines of the toolkit's environment file. Other lines and
+        links, and units of the toolkit, stay.
     type: str
     choices: [present, absent]
     default: present
@@ -59,11 +60,13 @@ options:
     description:
       - Whose units do the work.
       - V(toolkit) is C(nvidia-cdi-refresh.service) and C(nvidia-cdi-refresh.path) of the NVIDIA Container Toolkit. They
-        write C(/var/run/cdi/nvidia.yaml) unless O(path) says otherwise. O(require_devices), O(exclusive), and
-        O(use_nvml) mean nothing to them. O(for_engines) makes them leave additional groups out where an engine is too
-        old for those.
-      - V(collection) is C(gpufleet-nvidia-cdi.service) and C(gpufleet-nvidia-cdi.path).
-      - V(auto) is V(toolkit) where its units are there and not masked, unless O(backend=native), else V(collection).
+        write C(/var/run/cdi/nvidia.yaml) unless O(path) says otherwise. A drop-in has the service read
+        C(/etc/gpufleet-nvidia/cdi-refresh.env) after the toolkit's environment file, which stays as it is. Where both
+        set a variable, the value of this task counts, and a warning names the variable.
+      - V(collection) is C(gpufleet-nvidia-cdi.service) and C(gpufleet-nvidia-cdi.path), which run C(nvidia-ctk) with
+        these options. It fails on a host without C(nvidia-ctk).
+      - V(auto) is V(toolkit) where its units are there and not masked, else V(collection) where there is C(nvidia-ctk).
+        Elsewhere there is no unit, and a warning says so.
     type: str
     choices: [auto, toolkit, collection]
     default: auto
@@ -76,17 +79,12 @@ options:
         earlier.
     type: bool
     default: true
-  program_dir:
-    description:
-      - Folder for the program of the collection's unit. Name another one on the host where C(/usr) is read-only, for
-        example V(/opt/gpufleet-nvidia).
-    type: path
-    default: /usr/local/lib/gpufleet-nvidia
   start:
     description:
       - Whether the service is started now, on a running host, if the specification is not there though a driver is, if
-        its last run failed, or if what it does has changed. What a service of the toolkit writes is looked at
-        afterwards. It is an error if engines would skip it, or if it does not fit the host.
+        its last run failed, or if what it does has changed. The specification that it writes is checked
+        afterwards. It is an error if engines would skip it, or if it does not fit the host. O(require_devices) and
+        O(use_nvml) are for this check.
       - With V(false) a warning tells that it should be.
     type: bool
     default: true
@@ -112,10 +110,9 @@ EXAMPLES = r"""
     path: /etc/cdi/nvidia.yaml
     for_engines: [podman:4.9.3]
 
-- name: Do so without the toolkit
+- name: Keep it fresh with the nvidia-ctk of a toolkit in a directory
   gpufleet.nvidia.nvidia_cdi_refresh:
-    owner: collection
-    hooks: none
+    cdi_hook_path: /usr/local/nvidia/toolkit/nvidia-cdi-hook
 
 - name: Leave out the hook that CVE-2025-23266 is about
   gpufleet.nvidia.nvidia_cdi_refresh:
@@ -137,17 +134,17 @@ EXAMPLES = r"""
 
 RETURN = r"""
 owner:
-  description: Whose units keep the specification fresh. Null with O(state=absent).
+  description: Whose units keep the specification fresh. Null with O(state=absent), and where there is no C(nvidia-ctk).
   returned: success
   type: str
   sample: toolkit
 service:
-  description: The unit that makes the specification. Null with O(state=absent).
+  description: The unit that makes the specification. Null where RV(owner) is.
   returned: success
   type: str
   sample: nvidia-cdi-refresh.service
 path_unit:
-  description: The unit that starts it after a change of the driver. Null with O(state=absent), and where there is none.
+  description: The unit that starts it after a change of the driver, null where there is none.
   returned: success
   type: str
   sample: nvidia-cdi-refresh.path
@@ -162,7 +159,7 @@ toolkit_enabled:
   type: bool
   sample: true
 specification:
-  description: The specification that the service writes. Null with O(state=absent).
+  description: The specification that the service writes. Null where RV(owner) is.
   returned: success
   type: str
   sample: /var/run/cdi/nvidia.yaml
@@ -172,7 +169,7 @@ present:
   type: bool
   sample: true
 variables:
-  description: What the environment file tells the toolkit's service because of this task's options.
+  description: What this collection's environment file sets for the toolkit's service because of this task's options.
   returned: success
   type: dict
   sample:
@@ -183,7 +180,7 @@ changed_files:
   type: list
   elements: str
   sample:
-    - /etc/nvidia-container-toolkit/nvidia-cdi-refresh.env
+    - /etc/gpufleet-nvidia/cdi-refresh.env
     - /etc/systemd/system/nvidia-cdi-refresh.service.d/50-gpufleet-nvidia.conf
 links_made:
   description: The links that were made to enable units, or would be in check mode.
@@ -217,11 +214,11 @@ backup_files:
     path:
       description: The file, symbolic links resolved.
       type: str
-      sample: /etc/gpufleet-nvidia/cdi.json
+      sample: /etc/gpufleet-nvidia/cdi-refresh.env
     backup:
       description: Its copy, null if there was no file.
       type: str
-      sample: /var/lib/gpufleet-nvidia/backups/etc~gpufleet-nvidia~cdi.json~20260821T143000.123456Z.SHA-256.backup
+      sample: /var/lib/gpufleet-nvidia/backups/etc~gpufleet-nvidia~cdi-refresh.env~20260821T143000.123456Z.SHA-256.backup
     checksum:
       description: SHA-256 of what was written, V(absent) if the file was removed.
       type: str
@@ -244,21 +241,15 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import (
     label_new_files,
     new_module,
     run_in,
+    run_pinned_in,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_parameters import CDI_OPTIONS, options_of
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_refresh_execution import CdiRefresh
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_refresh_plans import (
-    OWNERS,
-    PROGRAM_DIR,
-    RefreshOptions,
-)
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_refresh import CdiRefresh
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_refresh_plan import OWNERS, RefreshOptions, Runners
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import MissingPackageError
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import digest
 
 if t.TYPE_CHECKING:
     from ansible.module_utils.basic import AnsibleModule
-
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import PlannedFile
 
 # Seconds for a command: the service may wait for the driver.
 LIMIT = 150
@@ -273,28 +264,19 @@ def refresh(module: AnsibleModule) -> dict[str, object]:
         state=params["state"],
         owner=params["owner"],
         before_engines=params["before_engines"],
-        program_dir=params["program_dir"],
         start=params["start"],
     )
     host = host_of(module)
+    runners = Runners(run_in(module, LIMIT), run_pinned_in(module))
     try:
-        result = CdiRefresh(options, host, run_in(module, LIMIT)).execute(module.check_mode)
+        result = CdiRefresh(options, host, runners).execute(module.check_mode)
     except MissingPackageError as error:
         # For the action plugin, which then sends it.
         error.details = {"needed": "yaml"}
         raise
     files = result.pop("files")
     label_new_files(module, host, files)
-    return {**result, "diff": diff_of(list(map(_readable, files)), "plain")}
-
-
-def _readable(file: PlannedFile) -> PlannedFile:
-    """A program as it can be shown."""
-    before, after = (
-        f"A program, SHA-256 {digest(content)}\n".encode() if (content or b"").startswith(b"#!") else content
-        for content in (file.before, file.after)
-    )
-    return file._replace(before=before, after=after)
+    return {**result, "diff": diff_of(files, "plain")}
 
 
 def main() -> None:
@@ -304,7 +286,6 @@ def main() -> None:
             "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
             "owner": {"type": "str", "choices": list(OWNERS), "default": "auto"},
             "before_engines": {"type": "bool", "default": True},
-            "program_dir": {"type": "path", "default": PROGRAM_DIR},
             "start": {"type": "bool", "default": True},
             "backup_dir": {"type": "path", "default": "/var/lib/gpufleet-nvidia/backups"},
             "purge_backups": {"type": "bool", "default": False},

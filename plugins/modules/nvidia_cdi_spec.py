@@ -17,7 +17,8 @@ description:
     a program of the toolkit when a container starts (O(hooks)).
   - Nothing is written that would not work. The rules of the CDI project's library, the paths and device numbers on the
     host, and the number of GPUs that the driver reports are checked first.
-  - The file is replaced only if it means something else than what would be written, and RV(reasons) says what. Run the
+  - The file is replaced only if it means something else than what would be written, and RV(reasons) says what. The
+    order of devices, nodes, groups, and keys means nothing, and neither does layout. Run the
     module again after a change of the driver, of MIG devices, or of the toolkit.
   - What stood there before is recorded below C(/var/lib/gpufleet-nvidia/state), and O(state=absent) restores it.
   - No engine has to be restarted. They read specifications when a container starts; Docker must have been started with
@@ -51,6 +52,14 @@ options:
     type: str
     choices: [present, absent]
     default: present
+  exclusive:
+    description:
+      - Removes all other specifications of the same kind from C(/etc/cdi) and C(/var/run/cdi). Copies of them are kept,
+        and O(state=absent) brings them back.
+      - When V(false) they stay, and a warning tells what they do to the devices. Our own file at an earlier O(path)
+        goes in any case.
+    type: bool
+    default: false
   backup_dir:
     description:
       - Directory for copies of files from before each change. The newest five are kept, readable by the owner only.
@@ -300,6 +309,7 @@ def main() -> None:
     module = new_module(
         {
             "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
+            "exclusive": {"type": "bool", "default": False},
             "backup_dir": {"type": "path", "default": BACKUP_DIR},
             "purge_backups": {"type": "bool", "default": False},
             **CDI_OPTIONS,

@@ -12,7 +12,6 @@ import typing as t
 import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_parameters import CDI_OPTIONS
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_refresh_plans import PROGRAM_DIR
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu_presence import gpu_of
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import DIRECTORY
@@ -198,8 +197,10 @@ def told(file: str, module: str) -> dict[str, t.Any]:
 def test_units_make_the_very_specification_of_the_role() -> None:
     spec, units = told("refresh.yml", SPEC), told("units.yml", REFRESH)
     assert set(CDI_OPTIONS) <= set(spec)
+    # Other specifications are removed by tasks alone.
+    del spec["exclusive"]
     assert {name: value for name, value in units.items() if name in spec} == spec
-    assert set(units) - set(spec) == {"owner", "before_engines", "program_dir"}
+    assert set(units) - set(spec) == {"owner", "before_engines"}
 
 
 def test_each_option_has_a_variable_of_its_name_and_with_its_default() -> None:
@@ -214,7 +215,6 @@ def test_each_option_has_a_variable_of_its_name_and_with_its_default() -> None:
         default = specified[variable].get("default")
         if "nvidia_toolkit" not in str(default) and "without_cuda_compat" not in str(default):
             assert default == option.get("default")
-    assert specified["nvidia_cdi_program_dir"]["default"] == PROGRAM_DIR
 
 
 def test_what_is_taken_back_is_what_was_written() -> None:

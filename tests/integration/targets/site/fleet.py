@@ -52,6 +52,8 @@ HOSTS = {
         variables={
             "nvidia_toolkit_settings": {"features.disable-cuda-compat-lib-hook": True},
             "nvidia_cdi_exclusive": True,
+            # Nothing runs its nvidia-ctk.
+            "nvidia_cdi_refresh": "none",
         },
         programs=("dockerd", "containerd", *TOOLKIT),
         files={
@@ -69,8 +71,6 @@ HOSTS = {
         described={
             "/etc/cdi/nvidia.yaml": r"(?s)^(?=.*kind: nvidia\.com/gpu)(?!.*enable-cuda-compat).*path: /usr/bin/nvid",
             "/etc/cdi/by-hand.json": None,
-            "/etc/gpufleet-nvidia/cdi.json": "enable-cuda-compat",
-            "/etc/systemd/system/gpufleet-nvidia-cdi.service": r"(?m)^Before=docker\.service ",
         },
     ),
     # The controller sends the toolkit. It replaces a directory of another installer, and its path has a space. The GPUs
@@ -83,7 +83,7 @@ HOSTS = {
             "nvidia_toolkit_settings": {"nvidia-container-runtime.mode": "cdi"},
             "nvidia_runtime_engine_version": "2.1.9",
             "nvidia_cdi_for_engines": ["podman:4.9.3"],
-            "nvidia_cdi_before_engines": False,
+            "nvidia_cdi_refresh": "none",
         },
         programs=("crio", "runc", "containerd"),
         files={
@@ -100,7 +100,6 @@ HOSTS = {
         gpus=1,
         described={
             "/etc/cdi/nvidia.yaml": rf'(?s)^(?=.*enable-cuda-compat)(?!.*additionalGids).*path: "{DEST}/nvid',
-            "/etc/systemd/system/gpufleet-nvidia-cdi.service": r"^(?!(?s:.*)docker\.service)",
         },
     ),
     # An image that is being built: its engine, the programs of the runtime and the GPUs come later.

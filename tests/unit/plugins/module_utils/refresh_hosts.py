@@ -5,28 +5,24 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils import _cdi_refresh_program
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_parameters import CdiOptions
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_refresh_execution import CdiRefresh
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_refresh_plans import RefreshOptions
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_refresh import CdiRefresh
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_refresh_plan import RefreshOptions, Runners
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_request import Request
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
 
 if t.TYPE_CHECKING:
     from pathlib import Path
 
-    import pytest
-
 VENDOR, LOCAL = "/usr/lib/systemd/system", "/etc/systemd/system"
 SERVICE, PATH = "nvidia-cdi-refresh.service", "nvidia-cdi-refresh.path"
 OWN_SERVICE, OWN_PATH = "gpufleet-nvidia-cdi.service", "gpufleet-nvidia-cdi.path"
 ENVIRONMENT = "/etc/nvidia-container-toolkit/nvidia-cdi-refresh.env"
 OUTPUT = "/var/run/cdi/nvidia.yaml"
-PROGRAM, OPTIONS = "/usr/local/lib/gpufleet-nvidia/cdi-refresh", "/etc/gpufleet-nvidia/cdi.json"
+GENERATOR, OWN_ENVIRONMENT = "/usr/bin/nvidia-ctk", "/etc/gpufleet-nvidia/cdi-refresh.env"
 WANTS = f"{LOCAL}/multi-user.target.wants"
 DROP_IN = f"{LOCAL}/{SERVICE}.d/50-gpufleet-nvidia.conf"
 # What the toolkit's package brings, in words of our own.
@@ -62,19 +58,6 @@ WantedBy=multi-user.target
 """
 
 
-_really_imported = _cdi_refresh_program._imported
-
-
-@functools.lru_cache(maxsize=None)
-def _imported(source: bytes) -> list[str]:
-    return list(_really_imported(source))
-
-
-def parse_sources_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Parsing all sources of the program for each test takes long, and the sources do not change."""
-    monkeypatch.setattr(_cdi_refresh_program, "_imported", _imported)
-
-
 class RefreshTree:
     """A host's directory tree."""
 
@@ -82,10 +65,8 @@ class RefreshTree:
         self.path = path
         self.live = False
         self.answers: t.Callable[[list[str]], tuple[int, str, str]] = lambda _argv: (127, "", "no such program")
+        self.version = "1.20.0"
         self.ran: list[list[str]] = []
-        self.write("/usr/bin/python3.11", "", 0o755)
-        self.link("/usr/bin/python3", "python3.11")
-        self.write("/bin/sh", "", 0o755)
 
     def write(self, path: str, text: str, mode: int = 0o644) -> None:
         place = self.path / path.lstrip("/")
@@ -102,7 +83,11 @@ class RefreshTree:
         self.write(f"{folder}/{SERVICE}", toolkit_service(order))
         self.write(f"{folder}/{PATH}", TOOLKIT_PATH)
         self.write(ENVIRONMENT, PACKAGED)
-        self.write("/usr/bin/nvidia-ctk", "", 0o755)
+        self.generator()
+
+    def generator(self, path: str = GENERATOR) -> None:
+        """The toolkit's program, without any unit."""
+        self.write(path, "", 0o755)
 
     def text(self, path: str) -> str:
         return (self.path / path.lstrip("/")).read_text(encoding="utf-8")
@@ -134,8 +119,13 @@ class RefreshTree:
         self.ran.append(words)
         return self.answers(words)
 
+    def run_pinned(self, argv: list[str], _environment: t.Mapping[str, str]) -> tuple[int, str, str]:
+        assert argv[-1] == "--version"
+        return 0, f"NVIDIA Container Toolkit CLI version {self.version}\n", ""
+
     def refresh(
         self, check_mode: bool = False, request: Request | None = None, cdi: t.Any = None, **options: t.Any
     ) -> Result:
         wanted = CdiOptions(request=request or Request())._replace(**(cdi or {}))
-        return CdiRefresh(RefreshOptions(cdi=wanted, **options), self.host(), self.run).execute(check_mode)
+        runners = Runners(self.run, self.run_pinned)
+        return CdiRefresh(RefreshOptions(cdi=wanted, **options), self.host(), runners).execute(check_mode)

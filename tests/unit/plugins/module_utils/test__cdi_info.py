@@ -14,13 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils import _cdi_refresh_info, _cdi_yaml, _shipped
+from ansible_collections.gpufleet.nvidia.plugins.module_utils import _cdi_yaml, _shipped
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_info import describe_cdi
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_parameters import CdiOptions
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_placement import place_of
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_refresh_options import OPTIONS_FILE, options_to_json
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_refresh_texts import OWN_PATH, OWN_SERVICE
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_request import Request
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
 from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.fake_nodes import FakeNodes
 from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.gpu_hosts import write
@@ -216,9 +211,14 @@ def test_our_unit_may_do_the_toolkits_work(host: HostRoot) -> None:
     assert answer["refresh"]["owner"] == "toolkit"
 
 
-def own_service(host: HostRoot, options: str = '{"schema": 1, "options": {}}') -> None:
+FLAGS = "--vendor=nvidia.com --class=gpu"
+
+
+def own_service(
+    host: HostRoot, command: str = f"/opt/t/nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml {FLAGS}"
+) -> None:
     name = "gpufleet-nvidia-cdi.service"
-    put(host, {f"etc/systemd/system/{name}": "[Service]\nExecStart=/x\n", "etc/gpufleet-nvidia/cdi.json": options})
+    put(host, {f"etc/systemd/system/{name}": f"[Service]\nExecStart={command}\n"})
     put(host, {f"etc/systemd/system/multi-user.target.wants/{name}": ""})
 
 
@@ -235,31 +235,11 @@ def test_our_service(host: HostRoot) -> None:
     assert "both make specifications" in answer["problems"][0]
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        CdiOptions(),
-        CdiOptions(path="/etc/cdi/x.json"),
-        CdiOptions(format="json"),
-        CdiOptions(request=Request(vendor="example.com", class_="net")),
-    ],
-)
-def test_what_our_service_writes(host: HostRoot, options: CdiOptions) -> None:
-    own_service(host, options_to_json(options).decode())
-    assert told(host)["refresh"]["output"] == place_of(options, host, None).path
-
-
-def test_names_that_stand_in_two_places() -> None:
-    names = (_cdi_refresh_info.OWN_SERVICE, _cdi_refresh_info.OWN_PATH, _cdi_refresh_info.OPTIONS_FILE)
-    assert names == (OWN_SERVICE, OWN_PATH, OPTIONS_FILE)
-
-
-@pytest.mark.parametrize("text", ["{", "", "[]", '{"options": []}', '{"options": {"request": 5}}', "[" * 100_000])
-def test_options_of_our_service_that_cannot_be_read(host: HostRoot, text: str) -> None:
-    own_service(host, text)
-    answer = told(host)
-    assert answer["refresh"]["output"] is None
-    assert "/etc/gpufleet-nvidia/cdi.json" in answer["problems"][0]
+def test_a_service_of_an_earlier_version(host: HostRoot) -> None:
+    """It ran a program of ours, whose specification is not known here."""
+    own_service(host, "/usr/bin/python3 -I /usr/local/lib/gpufleet-nvidia/cdi-refresh /etc/gpufleet-nvidia/cdi.json")
+    expected = {"owner": "gpufleet", "service": "gpufleet-nvidia-cdi.service", "enabled": True, "failed": None}
+    assert told(host)["refresh"] == {**expected, "output": None}
 
 
 @pytest.mark.parametrize(("state", "failed"), [("failed", True), ("inactive", False)])

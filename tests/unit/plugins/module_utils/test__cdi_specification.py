@@ -13,8 +13,9 @@ import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils import _cdi_generation, _cdi_removal
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_host_check import same_meaning
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_records import record_for_unit
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_request import Request
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_yaml import parse
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_yaml import parse, render
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, HostError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu_machine import Machine
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import STATE_DIR
@@ -619,28 +620,28 @@ def test_a_folder_that_an_engine_does_not_read(host: CdiHost) -> None:
     assert any("podman 5.5.1" in warning for warning in done["warnings"])
 
 
-# -- the toolkit's own service -----------------------------------------------------------------------------------------
+# -- refresh units -----------------------------------------------------------------------------------------------------
 
 
-def refreshing(host: CdiHost) -> str:
-    """The toolkit with its service, enabled, and a program that prints what our own rooms make: that text."""
+def yaml_of(found: Data) -> bytes:
+    return render(found, "yaml")
+
+
+TOOLKITS, OURS = "nvidia-cdi-refresh.service", "gpufleet-nvidia-cdi.service"
+
+
+def refreshing(host: CdiHost, monkeypatch: pytest.MonkeyPatch, name: str = TOOLKITS, flags: str = "") -> str:
+    """An enabled refresh service, and a nvidia-ctk that prints what the native generator makes: that text."""
     host.live = True
     host.folder("/run")
     host.link("/var/run", "/run")
     host.cdi(use_nvml=False)
     printed = json.dumps(document(host))
     host.cdi(use_nvml=False, state="absent")
-    host.file("/usr/lib/systemd/system/nvidia-cdi-refresh.service", UNIT.encode())
-    host.link(
-        "/etc/systemd/system/multi-user.target.wants/nvidia-cdi-refresh.service",
-        "/usr/lib/systemd/system/nvidia-cdi-refresh.service",
-    )
+    unit = UNIT.replace("generate\n", f"generate {flags}\n")
+    host.file(f"/usr/lib/systemd/system/{name}", unit.encode())
+    host.link(f"/etc/systemd/system/multi-user.target.wants/{name}", f"/usr/lib/systemd/system/{name}")
     host.program("/usr/bin/nvidia-ctk")
-    return printed
-
-
-def test_the_service_and_we_write_the_same_file(host: CdiHost, monkeypatch: pytest.MonkeyPatch) -> None:
-    printed = refreshing(host)
 
     def pinned(argv: list[str], _environment: t.Mapping[str, str]) -> tuple[int, str, str]:
         if "--version" in argv:
@@ -648,6 +649,11 @@ def test_the_service_and_we_write_the_same_file(host: CdiHost, monkeypatch: pyte
         return 0, printed, ""
 
     monkeypatch.setattr(host, "pinned", pinned)
+    return printed
+
+
+def test_the_service_and_we_write_the_same_file(host: CdiHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    printed = refreshing(host, monkeypatch)
     done = host.cdi(use_nvml=False)
     assert (done["path"], done["backend"]) == ("/var/run/cdi/nvidia.yaml", "nvidia-ctk")
     assert same_meaning(document(host, "/run/cdi/nvidia.yaml"), parse("printed", printed.encode()))
@@ -659,6 +665,48 @@ def test_the_service_and_we_write_the_same_file(host: CdiHost, monkeypatch: pyte
     assert host.read("/run/cdi/nvidia.yaml").startswith(b"# the service")
     assert any("somebody else" in warning for warning in gone["warnings"])
     assert not host.cdi(use_nvml=False, state="absent")["changed"]
+
+
+FLAGS = f"--output={PATH} --vendor=nvidia.com --class=gpu"
+
+
+def test_what_our_unit_has_written_stays(host: CdiHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the order of nvidia-ctk, and with another header; but not with other edits."""
+    found = json.loads(refreshing(host, monkeypatch, OURS, FLAGS))
+    found["devices"].reverse()
+    for device in found["devices"]:
+        device["containerEdits"]["deviceNodes"].reverse()
+    host.file(PATH, b"# the unit\n" + yaml_of(found))
+    done = host.cdi(use_nvml=False)
+    assert (done["path"], done["backend"], done["changed"]) == (PATH, "nvidia-ctk", False)
+    found["containerEdits"]["hooks"].reverse()
+    host.file(PATH, yaml_of(found))
+    assert host.cdi(use_nvml=False, check_mode=True)["reasons"] == ["What all devices share differs in hooks."]
+
+
+def test_what_our_unit_has_written_is_removed(host: CdiHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where no task has written it; and what a user had there before comes back."""
+    printed = refreshing(host, monkeypatch, OURS, FLAGS)
+    for original in (None, BY_HAND.encode()):
+        if original is not None:
+            host.file(PATH, original)
+        record_for_unit(host.host(), PATH, "nvidia.com/gpu", original)
+        host.file(PATH, b"# the unit\n" + yaml_of(json.loads(printed)))
+        assert not host.cdi(use_nvml=False)["changed"]
+        gone = host.cdi(use_nvml=False, state="absent", purge_backups=True)
+        assert gone["changed"]
+        assert (host.read(PATH) if host.has(PATH) else None) == original
+        assert not host.cdi(use_nvml=False, state="absent")["changed"]
+
+
+def test_another_path_for_our_unit(host: CdiHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    printed = refreshing(host, monkeypatch, OURS, FLAGS.replace("nvidia.yaml", "new.yaml"))
+    record_for_unit(host.host(), PATH, "nvidia.com/gpu", None)
+    host.file(PATH, b"# the unit\n" + yaml_of(json.loads(printed)))
+    done = host.cdi(use_nvml=False, path="/etc/cdi/new.yaml")
+    assert (done["removed_files"], done["backend"]) == ([PATH], "nvidia-ctk")
+    host.cdi(use_nvml=False, state="absent")
+    assert not host.has(PATH)
 
 
 # -- killed ------------------------------------------------------------------------------------------------------------

@@ -4,35 +4,31 @@
 
 from __future__ import annotations
 
-import os
 import typing as t
 
 import pytest
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils import _cdi_refresh_program
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_refresh_options import options_from_json
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_request import Request
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import (
     GpufleetError,
     HostError,
-    MissingPackageError,
 )
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd_units import load_unit
 from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.refresh_hosts import (
     DROP_IN,
     ENVIRONMENT,
+    GENERATOR,
     LOCAL,
-    OPTIONS,
     OUTPUT,
+    OWN_ENVIRONMENT,
     OWN_PATH,
     OWN_SERVICE,
     PACKAGED,
     PATH,
-    PROGRAM,
     SERVICE,
     VENDOR,
     WANTS,
     RefreshTree,
-    parse_sources_once,
 )
 
 if t.TYPE_CHECKING:
@@ -40,13 +36,19 @@ if t.TYPE_CHECKING:
 
 ENGINES = ("docker.service", "containerd.service", "crio.service")
 LATE = "After=multi-user.target"
-DISABLED = Request(disabled_hooks=("enable-cuda-compat",))
+DISABLED_HOOK = "enable-cuda-compat"
+DISABLED = Request(disabled_hooks=(DISABLED_HOOK,))
+
+
+def environment_of(tree: RefreshTree) -> t.Mapping[str, str]:
+    """What systemd gives the toolkit's service."""
+    unit = load_unit(tree.host(), SERVICE)
+    assert unit is not None
+    return unit.environment
 
 
 @pytest.fixture
-def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RefreshTree:
-    parse_sources_once(monkeypatch)
-    monkeypatch.setattr(_cdi_refresh_program, "yaml_sources", lambda _shipped: {"yaml/__init__.py": b""})
+def tree(tmp_path: Path) -> RefreshTree:
     return RefreshTree(tmp_path)
 
 
@@ -119,12 +121,65 @@ def test_options_become_variables(tree: RefreshTree) -> None:
         "NVIDIA_CTK_CDI_GENERATE_DISABLED_HOOKS": "enable-cuda-compat",
     }
     assert result["specification"] == "/etc/cdi/nvidia.yaml"
-    lines = "".join(f"{name}={value}\n" for name, value in result["variables"].items())
-    assert tree.text(ENVIRONMENT) == PACKAGED + lines
+    lines = [f"{name}={value}" for name, value in result["variables"].items()]
+    assert tree.text(OWN_ENVIRONMENT).splitlines()[1:] == lines
+    assert f"EnvironmentFile=-{OWN_ENVIRONMENT}\n" in tree.text(DROP_IN)
+    assert tree.text(ENVIRONMENT) == PACKAGED
     # What is asked for no more goes.
     result = tree.refresh(request=DISABLED)
     assert result["specification"] == OUTPUT
-    assert "\nNVIDIA_CTK_CDI_OUTPUT_FILE_PATH" not in tree.text(ENVIRONMENT)
+    assert "OUTPUT_FILE_PATH" not in tree.text(OWN_ENVIRONMENT)
+    tree.refresh()
+    assert not tree.has(OWN_ENVIRONMENT)
+    assert OWN_ENVIRONMENT not in tree.text(DROP_IN)
+
+
+@pytest.mark.parametrize("theirs", ["A=1 \\", "A=1 \\\n", "A='open\n", "\xff", ""])
+def test_no_file_of_the_user_changes_what_ours_sets(tree: RefreshTree, theirs: str) -> None:
+    """A last line that goes on, an open quote: systemd reads our variables from a file of their own."""
+    tree.toolkit()
+    (tree.path / ENVIRONMENT.lstrip("/")).write_bytes(theirs.encode("latin-1"))
+    before = tree.content(ENVIRONMENT)
+    tree.refresh(request=DISABLED)
+    assert tree.content(ENVIRONMENT) == before
+    assert environment_of(tree)["NVIDIA_CTK_CDI_GENERATE_DISABLED_HOOKS"] == DISABLED_HOOK
+
+
+def test_a_variable_that_the_user_sets_otherwise_is_a_warning(tree: RefreshTree) -> None:
+    tree.toolkit()
+    name = "NVIDIA_CTK_CDI_GENERATE_DISABLED_HOOKS"
+    tree.write(ENVIRONMENT, f"{name}=all\nNVIDIA_CTK_CDI_GENERATE_MODE=nvml\n")
+    for _attempt in range(2):
+        (warning,) = tree.refresh(request=DISABLED)["warnings"]
+        assert warning.startswith(f"{SERVICE} gets {name} from {ENVIRONMENT}")
+    assert environment_of(tree)[name] == DISABLED_HOOK
+    # The same value is none.
+    tree.write(ENVIRONMENT, f"{name}={DISABLED_HOOK}\n")
+    assert tree.refresh(request=DISABLED)["warnings"] == []
+
+
+def test_the_users_output_counts_where_no_path_is_given(tree: RefreshTree) -> None:
+    tree.toolkit()
+    tree.write(ENVIRONMENT, "NVIDIA_CTK_CDI_OUTPUT_FILE_PATH=/etc/cdi/theirs.yaml\n")
+    assert tree.refresh(request=DISABLED)["specification"] == "/etc/cdi/theirs.yaml"
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [({"all_device": False}, "all_device: false needs nvidia-ctk 1.19"), ({"device_ids": ("0",)}, "device_ids needs")],
+)
+@pytest.mark.parametrize("owner", ["toolkit", "collection"])
+def test_options_that_nvidia_ctk_lacks_are_refused_by_name(
+    tree: RefreshTree, owner: str, options: dict[str, t.Any], words: str
+) -> None:
+    tree.toolkit()
+    tree.live, tree.version = True, "1.18.2"
+    before = tree.contents()
+    with pytest.raises(GpufleetError, match=words):
+        tree.refresh(owner=owner, request=Request(**options))
+    assert tree.contents() == before
+    tree.version = "1.19.0"
+    assert tree.refresh(owner=owner, request=Request(**options))["changed"]
 
 
 @pytest.mark.parametrize(
@@ -143,7 +198,7 @@ def test_a_unit_that_comes_after_the_engines_gets_an_early_one(tree: RefreshTree
     assert not tree.has(DROP_IN)
     text = tree.text(f"{LOCAL}/{OWN_SERVICE}")
     assert "ExecStart=/usr/bin/nvidia-ctk cdi generate\n" in text
-    assert f"EnvironmentFile=-{ENVIRONMENT}\n" in text
+    assert f"EnvironmentFile=-{ENVIRONMENT}\nEnvironmentFile=-{OWN_ENVIRONMENT}\n" in text
     assert "multi-user.target" not in text.partition("[Service]")[0]
     assert f"{WANTS}/{OWN_SERVICE}" in result["links_made"]
     assert result["service"] == SERVICE
@@ -192,7 +247,27 @@ def test_a_masked_unit_is_a_clear_answer(tree: RefreshTree) -> None:
 def test_units_that_are_not_there_are_a_clear_answer(tree: RefreshTree) -> None:
     with pytest.raises(HostError, match=r"has it since 1\.18"):
         tree.refresh(owner="toolkit")
+    tree.generator()
     assert tree.refresh()["owner"] == "collection"
+
+
+def test_a_host_without_the_toolkit_has_no_unit(tree: RefreshTree) -> None:
+    before = tree.contents()
+    with pytest.raises(HostError, match="There is no nvidia-ctk on this host"):
+        tree.refresh(owner="collection")
+    for check_mode in (True, False):
+        result = tree.refresh(check_mode)
+        (warning,) = result["warnings"]
+        assert "run nvidia_cdi_spec again after each boot" in warning
+        assert (result["changed"], result["owner"], result["specification"]) == (False, None, None)
+    assert tree.contents() == before
+    # One that loses the toolkit loses the units that cannot run any more.
+    tree.generator()
+    tree.refresh()
+    (tree.path / GENERATOR.lstrip("/")).unlink()
+    result = tree.refresh()
+    assert result["links_removed"] == [f"{WANTS}/{OWN_SERVICE}", f"{WANTS}/{OWN_PATH}"]
+    assert not tree.has(f"{LOCAL}/{OWN_SERVICE}")
 
 
 def test_a_damaged_note_is_a_clear_answer(tree: RefreshTree) -> None:
@@ -205,6 +280,7 @@ def test_a_damaged_note_is_a_clear_answer(tree: RefreshTree) -> None:
 
 @pytest.mark.parametrize("name", [OWN_SERVICE, OWN_PATH])
 def test_a_masked_unit_of_ours_is_left_masked(tree: RefreshTree, name: str) -> None:
+    tree.generator()
     tree.link(f"{LOCAL}/{name}", "/dev/null")
     before = tree.contents()
     for check_mode in (True, False):
@@ -213,62 +289,34 @@ def test_a_masked_unit_of_ours_is_left_masked(tree: RefreshTree, name: str) -> N
     assert tree.contents() == before
 
 
-@pytest.mark.parametrize(("target", "words"), [("/dev/null", "is masked"), ("/srv/x", "is a link, to /srv/x")])
-@pytest.mark.parametrize("path", [DROP_IN, OPTIONS, PROGRAM])
-def test_a_link_in_place_of_a_file_of_ours_is_not_followed(
-    tree: RefreshTree, path: str, target: str, words: str
-) -> None:
+@pytest.mark.parametrize("target", ["/dev/null", "/srv/x"])
+@pytest.mark.parametrize("path", [DROP_IN, OWN_ENVIRONMENT])
+def test_a_link_in_place_of_a_file_of_ours_is_not_followed(tree: RefreshTree, path: str, target: str) -> None:
     tree.toolkit()
     tree.write("/srv/x", "theirs\n")
     tree.link(path, target)
     before = tree.contents()
-    with pytest.raises(HostError, match=f"{path} {words}"):
-        tree.refresh(owner="toolkit" if path == DROP_IN else "collection")
+    with pytest.raises(HostError, match=f"{path} is a link to {target}"):
+        tree.refresh(request=DISABLED)
     assert tree.contents() == before
 
 
 def test_a_link_that_came_later_keeps_what_it_leads_to(tree: RefreshTree) -> None:
+    tree.toolkit()
     tree.write("/srv/x", "theirs\n")
-    tree.refresh()
-    (tree.path / OPTIONS.lstrip("/")).unlink()
-    tree.link(OPTIONS, "/srv/x")
-    before = tree.contents()
-    with pytest.raises(HostError, match="is a link, to /srv/x"):
-        tree.refresh(state="absent")
-    assert tree.contents() == before
-
-
-@pytest.mark.parametrize("there", [False, True])
-def test_an_environment_file_that_leads_to_no_file(tree: RefreshTree, there: bool) -> None:
-    tree.toolkit()
-    (tree.path / ENVIRONMENT.lstrip("/")).unlink()
-    tree.link(ENVIRONMENT, "/dev/null")
-    if there:
-        (tree.path / "dev").mkdir()
-        os.mkfifo(tree.path / "dev/null")
-    before = tree.contents()
-    with pytest.raises(HostError, match=f"{ENVIRONMENT} is a link to /dev/null, .* Remove the link"):
-        tree.refresh(request=DISABLED)
-    assert tree.contents() == before
-    assert tree.refresh(owner="collection")["owner"] == "collection"
-
-
-def test_an_environment_file_elsewhere_stays_there(tree: RefreshTree) -> None:
-    tree.toolkit()
-    (tree.path / ENVIRONMENT.lstrip("/")).unlink()
-    tree.write("/srv/env", PACKAGED)
-    tree.link(ENVIRONMENT, "/srv/env")
-    before = tree.contents()
     tree.refresh(request=DISABLED)
-    assert "DISABLED_HOOKS=enable-cuda-compat" in tree.text("/srv/env")
-    tree.refresh(state="absent", cdi={"purge_backups": True})
+    (tree.path / OWN_ENVIRONMENT.lstrip("/")).unlink()
+    tree.link(OWN_ENVIRONMENT, "/srv/x")
+    before = tree.contents()
+    with pytest.raises(HostError, match="is a link to /srv/x"):
+        tree.refresh(state="absent")
     assert tree.contents() == before
 
 
 @pytest.mark.parametrize(
     "runs",
     [
-        [{"owner": "collection"}, {"owner": "collection", "program_dir": "/opt/a/b"}],
+        [{"owner": "collection"}, {"owner": "collection", "before_engines": False}],
         [{}, {"owner": "collection", "request": DISABLED}],
         [{"owner": "collection", "request": DISABLED}, {}],
     ],
@@ -301,113 +349,6 @@ def test_what_units_say(tree: RefreshTree) -> None:
         assert "TimeoutStartSec=120\nTimeoutStopSec=5\n" in text
 
 
-# -- units of our own --------------------------------------------------------------------------------------------------
-
-
-def test_own_units(tree: RefreshTree) -> None:
-    result = tree.refresh(request=DISABLED)
-    assert result["changed"]
-    assert (result["owner"], result["service"], result["path_unit"]) == ("collection", OWN_SERVICE, OWN_PATH)
-    assert result["links_made"] == [f"{WANTS}/{OWN_SERVICE}", f"{WANTS}/{OWN_PATH}"]
-    unit = tree.text(f"{LOCAL}/{OWN_SERVICE}")
-    assert f"ExecStart=/usr/bin/python3 -I {PROGRAM} {OPTIONS}\n" in unit
-    assert all(engine in unit for engine in ENGINES)
-    assert "RemainAfterExit" not in unit
-    assert tree.mode(PROGRAM) == 0o755
-    assert tree.content(PROGRAM).startswith(b"#!/usr/bin/python3 -I\nPK")
-    assert tree.mode(OPTIONS) == 0o644
-    assert options_from_json(OPTIONS, tree.content(OPTIONS)).request == DISABLED
-    assert result["specification"] == "/etc/cdi/nvidia.yaml"
-    assert not tree.refresh(request=DISABLED)["changed"]
-
-
-def test_own_units_elsewhere_and_late(tree: RefreshTree) -> None:
-    tree.refresh()
-    result = tree.refresh(program_dir="/opt/gpufleet", before_engines=False)
-    assert not tree.has(PROGRAM)
-    assert tree.has("/opt/gpufleet/cdi-refresh")
-    assert "Before=" not in tree.text(f"{LOCAL}/{OWN_SERVICE}")
-    assert PROGRAM in result["changed_files"]
-
-
-@pytest.mark.parametrize("folder", ["/opt/a b", "/opt/50%", "relative"])
-def test_folders_that_a_unit_cannot_name(tree: RefreshTree, folder: str) -> None:
-    with pytest.raises(GpufleetError, match="program_dir"):
-        tree.refresh(program_dir=folder)
-
-
-def test_own_units_instead_of_the_toolkits(tree: RefreshTree) -> None:
-    tree.toolkit()
-    tree.refresh(request=DISABLED)
-    result = tree.refresh(owner="collection", request=DISABLED)
-    assert result["links_removed"] == [f"{WANTS}/{SERVICE}", f"{WANTS}/{PATH}"]
-    assert tree.text(ENVIRONMENT) == PACKAGED
-    assert not tree.has(DROP_IN)
-    back = tree.refresh(owner="toolkit", request=DISABLED)
-    assert back["links_removed"] == [f"{WANTS}/{OWN_SERVICE}", f"{WANTS}/{OWN_PATH}"]
-    assert not tree.has(PROGRAM)
-    assert not tree.has(OPTIONS)
-
-
-def test_a_purge_takes_all_copies_along(tree: RefreshTree) -> None:
-    tree.toolkit()
-    (tree.path / "var/lib").mkdir(parents=True)
-    before = tree.contents()
-    tree.refresh(request=DISABLED)
-    tree.refresh(owner="collection")
-    tree.refresh(owner="collection", request=DISABLED)
-    tree.refresh(state="absent")
-    assert tree.has("/var/lib/gpufleet-nvidia/backups")
-    purged: dict[str, t.Any] = {"state": "absent", "cdi": {"purge_backups": True}}
-    assert tree.refresh(check_mode=True, **purged)["changed"]
-    assert tree.refresh(**purged)["changed"]
-    assert tree.contents() == before
-    assert not tree.refresh(**purged)["changed"]
-
-
-def test_two_that_write_are_warned_of(tree: RefreshTree) -> None:
-    tree.toolkit()
-    tree.link(f"{WANTS}/{SERVICE}", f"{VENDOR}/{SERVICE}")
-    (warning,) = tree.refresh(owner="collection")["warnings"]
-    assert "whoever comes last wins" in warning
-    (warning,) = tree.refresh(owner="collection", cdi={"path": "/etc/cdi/nvidia.yaml"})["warnings"]
-    assert f"systemctl disable {SERVICE}" in warning
-
-
-def test_a_unit_of_ours_that_was_edited_is_written_again(tree: RefreshTree) -> None:
-    tree.refresh()
-    before = tree.contents()
-    tree.write(f"{LOCAL}/{OWN_SERVICE}", "[Unit]\n")
-    result = tree.refresh()
-    assert result["changed_files"] == [f"{LOCAL}/{OWN_SERVICE}"]
-    assert tree.text(f"{LOCAL}/{OWN_SERVICE}").encode() == before[f"{LOCAL}/{OWN_SERVICE}".lstrip("/")][1]
-
-
-def test_a_file_of_that_name_from_before_us_comes_back(tree: RefreshTree) -> None:
-    tree.write(OPTIONS, "mine\n")
-    tree.refresh()
-    assert tree.text(OPTIONS) != "mine\n"
-    tree.refresh(state="absent")
-    assert tree.text(OPTIONS) == "mine\n"
-
-
-def test_nobody_has_pyyaml(tree: RefreshTree, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_cdi_refresh_program, "yaml_sources", lambda _shipped: None)
-    with pytest.raises(MissingPackageError, match="PyYAML"):
-        tree.refresh()
-    assert not tree.has(OPTIONS)
-
-
-def test_no_python_that_is_new_enough(tree: RefreshTree) -> None:
-    (tree.path / "usr/bin/python3").unlink()
-    (tree.path / "usr/bin/python3.11").rename(tree.path / "usr/bin/python3.6")
-    tree.link("/usr/bin/python3", "python3.6")
-    with pytest.raises(HostError, match=r"no Python 3\.8 or newer"):
-        tree.refresh()
-    tree.write("/usr/bin/python3.9", "", 0o755)
-    assert "ExecStart=/usr/bin/python3.9 -I " in (tree.refresh() and tree.text(f"{LOCAL}/{OWN_SERVICE}"))
-
-
 # -- a running host ----------------------------------------------------------------------------------------------------
 
 
@@ -421,6 +362,7 @@ class Systemd:
         self.unloaded: set[str] = set()
         self.fails = False
         self.writes: str | None = None
+        self.output = OUTPUT
         tree.live = True
         tree.answers = self.answer
         (tree.path / "run/systemd/system").mkdir(parents=True)
@@ -445,7 +387,7 @@ class Systemd:
         elif verb == "restart":
             self.active[unit] = "inactive"
             if self.writes is not None:
-                self.tree.write(OUTPUT, self.writes)
+                self.tree.write(self.output, self.writes)
         elif verb in ("start", "stop"):
             self.active[unit] = "active" if verb == "start" else "inactive"
         return 0, "", ""
@@ -608,12 +550,12 @@ def test_what_was_not_started_then_is_started_later(tree: RefreshTree) -> None:
 def test_a_run_that_was_killed_before_the_start_is_made_up_for(
     tree: RefreshTree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils import _cdi_refresh_service  # noqa: PLC0415
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils import _cdi_refresh_systemd  # noqa: PLC0415
 
     systemd = running(tree)
     tree.refresh(**TOOLKIT)
     with monkeypatch.context() as killed:
-        killed.setattr(_cdi_refresh_service.RefreshService, "settle", lambda *_arguments: 1 / 0)
+        killed.setattr(_cdi_refresh_systemd.RefreshService, "settle", lambda *_arguments: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             tree.refresh(request=DISABLED, **TOOLKIT)
     systemd.stale = {SERVICE}
@@ -650,5 +592,6 @@ def test_the_path_unit_stops_when_it_goes(tree: RefreshTree) -> None:
     systemd.done()
     tree.refresh(state="absent")
     assert systemd.done() == [f"stop -- {PATH}", "daemon-reload"]
-    tree.refresh(owner="collection")
+    systemd.output = "/etc/cdi/nvidia.yaml"
+    tree.refresh(owner="collection", cdi={"require_devices": False})
     assert systemd.active[OWN_PATH] == "active"

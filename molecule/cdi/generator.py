@@ -1,0 +1,102 @@
+"""Inside a host: stands for nvidia-ctk of the toolkit 1.20: generator.py [--quiet] cdi generate FLAG...
+
+It makes what the collection's native generator makes, which has the same output. It takes the flags of nvidia-ctk and
+writes in a layout of its own. Other commands do nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import machine
+from engines import COLLECTIONS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+sys.path.insert(0, COLLECTIONS)
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils import (
+    _cdi_modes,
+    _cdi_request,
+    _cdi_yaml,
+    _gpu_machine,
+)
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
+
+# A flag of the command, and which field of a request it sets.
+TEXTS = {
+    "--vendor": "vendor",
+    "--class": "class_",
+    "--driver-root": "driver_root",
+    "--dev-root": "dev_root",
+    "--nvidia-cdi-hook-path": "cdi_hook_path",
+    "--ldconfig-path": "ldconfig_path",
+}
+LISTS = {
+    "--device-name-strategy": "device_name_strategies",
+    "--library-search-path": "library_search_paths",
+    "--config-search-path": "config_search_paths",
+    "--disable-hook": "disabled_hooks",
+    "--enable-hook": "enabled_hooks",
+    "--feature-flag": "feature_flags",
+    "--device-id": "device_ids",
+}
+
+
+def document(mode: str, request: Any) -> Any:
+    """The specification of this machine."""
+    host = HostRoot("/", live=True)
+    # Old loaders do not survive a library without code.
+    nvml = machine.now().parts > 0
+    found = _gpu_machine.machine(host, request.driver_root, nvml, request.library_search_paths)
+    return _cdi_modes.generate("nvml" if mode == "auto" else mode, request, found, host)
+
+
+def generate(words: Sequence[str]) -> None:
+    """Print or write it."""
+    parser = argparse.ArgumentParser()
+    for flag, field in TEXTS.items():
+        parser.add_argument(flag, dest=field)
+    for flag, field in LISTS.items():
+        parser.add_argument(flag, dest=field, action="append", default=[])
+    parser.add_argument("--no-all-device", dest="all_device", action="store_false")
+    parser.add_argument("--output", default="")
+    parser.add_argument("--format", default="yaml")
+    parser.add_argument("--mode", default="auto")
+    fields = vars(parser.parse_args(words))
+    path, form, mode = (fields.pop(name) for name in ("output", "format", "mode"))
+    request = _cdi_request.Request(
+        **{name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
+    )
+    text = _cdi_yaml.render(document(mode, request), form)
+    if not path:
+        sys.stdout.write(text.decode())
+        return
+    place = Path(path)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    new = place.with_name(f".{place.name}.tmp")
+    new.write_bytes(text if form == "json" else b"# Of the generator.\n" + text)
+    new.chmod(0o644)
+    os.replace(new, place)
+
+
+def main() -> None:
+    """Do what the command line says."""
+    words = [word for word in sys.argv[1:] if word != "--quiet"]
+    if words == ["--version"]:
+        print("NVIDIA Container Toolkit CLI version 1.20.0")
+    elif words[:2] == ["cdi", "generate"]:
+        try:
+            generate(words[2:])
+        except GpufleetError as error:
+            sys.exit(f'time="0" level=error msg="{error}"')
+
+
+if __name__ == "__main__":
+    main()
