@@ -212,9 +212,7 @@ class RefreshService:
         unknown = [unit.unit for unit, state in zip(units, states) if not state.loaded]
         if unknown:
             warning += f" So it does not know {' and '.join(unknown)} yet, and {self._plan.service} was not started."
-        return not unknown, (
-            f"{warning} The changes count from the next boot on, or after systemctl daemon-reload.",
-        )
+        return not unknown, (f"{warning} The changes count from the next boot on, or after systemctl daemon-reload.",)
 
     def _watch(self, check_mode: bool) -> bool:
         """Have changes of the driver watched; whether that was not so."""

@@ -218,7 +218,7 @@ backup_files:
     backup:
       description: Its copy, null if there was no file.
       type: str
-      sample: /var/lib/gpufleet-nvidia/backups/etc~gpufleet-nvidia~cdi-refresh.env~20260821T143000.123456Z.SHA-256.backup
+      sample: /var/lib/gpufleet-nvidia/backups/etc~gpufleet-nvidia~cdi.env~20260821T143000.123456Z.SHA-256.backup
     checksum:
       description: SHA-256 of what was written, V(absent) if the file was removed.
       type: str
