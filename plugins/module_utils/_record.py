@@ -229,7 +229,7 @@ def load_readable_records(host: HostRoot, folder: str = STATE_DIR) -> list[FileR
 
 def _loaded(host: HostRoot, where: str, content: bytes) -> FileRecord:
     record = FileRecord.from_bytes(where, content)
-    if where != record_path(record.engine, record.path):
+    if where != record_path(record.engine, record.path, posixpath.dirname(where)):
         raise HostError(f"{where} is the record of another file, {record.path}. Move it away.")
     if not record.path.startswith(_SNAPS):
         return record
