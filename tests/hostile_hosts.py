@@ -34,6 +34,7 @@ def engine(name: str, flavor: str = "system", service: str | None = None) -> dic
         "engine": name, "flavor": flavor, "target": name if flavor == "system" else f"{name}/{flavor}", "user": None,
         "installed": True, "running": True, "service": service, "version": "1.0", "default_runtime": "runc",
         "recorded_files": ["/etc/file"], "unfinished_restart": False, "restart_required": True,
+        "inspected": True, "problems": ["problem"],
     }  # fmt: skip
 
 
@@ -103,9 +104,10 @@ VARIABLES = {
 # The modules that the playbooks have to reach on some host, and the hosts on which remove and rolling have to reach
 # one. Without them the test proves nothing.
 REACHED = {
-    "command", "copy", "file", "get_url", "nvidia_cdi_refresh", "nvidia_cdi_spec", "nvidia_container_info",
+    "command", "copy", "file", "nvidia_cdi_refresh", "nvidia_cdi_spec", "nvidia_container_info",
     "nvidia_runtime_config", "nvidia_runtime_restart", "nvidia_runtime_verify", "nvidia_toolkit_config",
-    "nvidia_toolkit_install", "replaced.nvidia_runtime_restart", "expression.nvidia_runtime_restart", "rpm_key",
+    "nvidia_toolkit_install", "nvidia_toolkit_key", "rpm_key",
+    "replaced.nvidia_runtime_restart", "expression.nvidia_runtime_restart",
 }  # fmt: skip
 # The playbooks and their hosts. They share one run of Ansible, which makes the archive of each module only once. The
 # last one ends that run, since a host fails.
