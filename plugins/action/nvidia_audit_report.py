@@ -12,6 +12,7 @@ from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
 from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._audit_files import write_private
+from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._audit_host import with_users
 from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._audit_page import page_of
 from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._audit_report import lines_of, report_of
 from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._audit_values import SEVERITIES, table
@@ -20,6 +21,7 @@ NEVER = "never"
 # As documented in plugins/modules/nvidia_audit_report.py.
 ARGUMENTS: dict[str, dict[str, t.Any]] = {
     "results": {"type": "str", "required": True},
+    "results_of_users": {"type": "str"},
     "directory": {"type": "path", "default": "."},
     "json": {"type": "path", "default": "gpufleet-audit.json"},
     "html": {"type": "path", "default": "gpufleet-audit.html"},
@@ -43,7 +45,7 @@ class ActionModule(ActionBase):
     def run(self, tmp: str | None = None, task_vars: dict[str, t.Any] | None = None) -> dict[str, t.Any]:
         result: dict[str, t.Any] = super().run(tmp, task_vars)
         _validation, given = self.validate_argument_spec(argument_spec=ARGUMENTS)  # type: ignore[no-untyped-call]
-        report = report_of(_results(task_vars or {}, given["results"]), given["generated"])
+        report = report_of(_results(task_vars or {}, given), given["generated"])
         paths = {name: os.path.join(os.path.abspath(given["directory"]), given[name]) for name in ("json", "html")}
         if paths["json"] == paths["html"]:
             raise AnsibleActionFail(f"json and html are the same file, {paths['json']}. Name two files.")
@@ -72,10 +74,13 @@ class ActionModule(ActionBase):
             ) from None
 
 
-def _results(variables: t.Mapping[str, t.Any], name: str) -> dict[str, object]:
-    """The variable ``name`` of each host of the play, as it is."""
-    hostvars = variables["hostvars"]
-    return {host: table(hostvars.raw_get(host)).get(name) for host in variables["ansible_play_hosts_all"]}
+def _results(variables: t.Mapping[str, t.Any], given: t.Mapping[str, t.Any]) -> dict[str, object]:
+    """What each host of the play has registered, as it is."""
+    found = {}
+    for host in variables["ansible_play_hosts_all"]:
+        registered = table(variables["hostvars"].raw_get(host))
+        found[host] = with_users(registered.get(given["results"]), registered.get(given["results_of_users"]))
+    return found
 
 
 def _fails(counts: t.Mapping[str, int], fail_on: str) -> bool:

@@ -43,6 +43,12 @@ options:
     description: The name under which the task with M(gpufleet.nvidia.nvidia_container_info) registers its result.
     type: str
     required: true
+  results_of_users:
+    description:
+      - The name under which a loop over users registers the results of M(gpufleet.nvidia.nvidia_container_info) run as
+        each of them, with the user as the item. Of each result the report takes the user's own engine only, and the
+        findings about it.
+    type: str
   directory:
     description: The directory of the files on the controller. It must exist.
     type: path

@@ -35,6 +35,25 @@ _TEMPORARY = re.compile(r"ansible-tmp-[0-9.-]+")
 _TRACEBACK = "Traceback (most recent call last)"
 
 
+def with_users(result: object, users: object) -> dict[str, t.Any]:
+    """``result`` with what tasks of named users have registered about their engines, which root does not inspect.
+
+    A user can forge that, so only what concerns the user's own engine is taken from it.
+    """
+    merged = dict(table(result))
+    for task in rows(table(users).get("results")):
+        target = f"docker/rootless/{task.get('item')}"
+        engines = [
+            row for row in rows(task.get("engines")) if row.get("target") == target and row.get("inspected") is True
+        ]
+        if engines:
+            others = [row for row in rows(merged.get("engines")) if row.get("target") != target]
+            merged["engines"] = [*others, engines[0]]
+            found = [row for row in rows(merged.get("findings")) if row.get("subject") != target]
+            merged["findings"] = found + [row for row in rows(task.get("findings")) if row.get("subject") == target]
+    return merged
+
+
 def host_row(name: str, result: object) -> dict[str, t.Any]:
     """The host ``name`` with the registered ``result`` of its task, as docs/audit.md documents it."""
     told = table(result)

@@ -81,6 +81,41 @@ def test_it_returns_counts_and_lines_only(run: t.Callable[..., dict[str, t.Any]]
     assert set(result) == {"changed", "failed", "msg", "lines", "counts", "json", "html", "_ansible_verbose_always"}
 
 
+ADA = "docker/rootless/ada"
+UNSEEN = {"target": ADA, "engine": "docker", "user": "ada", "inspected": False, "version": None}
+INSPECTED = {**UNSEEN, "inspected": True, "version": "28.5.2"}
+NOT_INSPECTED = {**FINDING, "id": "not-inspected", "subject": ADA}
+
+
+@pytest.mark.parametrize(
+    ("of_ada", "expected"),
+    [
+        ({"engines": [INSPECTED], "findings": [{**FINDING, "subject": ADA}]}, ["28.5.2", "x"]),
+        ({"engines": [INSPECTED], "findings": []}, ["28.5.2"]),
+        # What a user says of others, and what could not be inspected, changes nothing.
+        ({"engines": [UNSEEN], "findings": []}, [None, "not-inspected"]),
+        ({"engines": [{**INSPECTED, "target": "docker"}], "findings": []}, [None, "not-inspected"]),
+        ({"engines": [INSPECTED], "findings": [FINDING]}, ["28.5.2"]),
+        ({"failed": True, "msg": "no sudo"}, [None, "not-inspected"]),
+        ({"unreachable": True}, [None, "not-inspected"]),
+    ],
+)
+def test_engines_of_named_users(
+    run: t.Callable[..., dict[str, t.Any]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    of_ada: dict[str, t.Any],
+    expected: list[str | None],
+) -> None:
+    answer = {"engines": [UNSEEN], "findings": [NOT_INSPECTED]}
+    registered = {"seen": answer, "users": {"results": [{"item": "ada", **of_ada}]}}
+    monkeypatch.setattr(HostVars, "raw_get", lambda _self, _host: registered)
+    run(seen={}, results_of_users="users")
+    [host] = json.loads((tmp_path / "gpufleet-audit.json").read_text(encoding="utf-8"))["hosts"]
+    versions = [engine["version"] for engine in host["engines"]]
+    assert versions + [finding["id"] for finding in host["findings"]] == expected
+
+
 def test_check_mode_writes_nothing(run: t.Callable[..., dict[str, t.Any]], tmp_path: Path) -> None:
     result = run(check_mode=True)
     assert result["changed"]

@@ -100,4 +100,5 @@ def test_without_an_archive_nothing_happens() -> None:
 def test_every_module_has_it_first(module: Path) -> None:
     imports = [node.module for node in ast.parse(module.read_text()).body if isinstance(node, ast.ImportFrom)]
     ours = [name for name in imports if name and name.startswith("ansible_collections.")]
-    assert ours[0] == f"{ROOMS}._module"
+    # A module that contains only documentation imports nothing.
+    assert ours[:1] == ([f"{ROOMS}._module"] if "def main()" in module.read_text() else [])

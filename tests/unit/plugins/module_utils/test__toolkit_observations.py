@@ -22,7 +22,7 @@ if t.TYPE_CHECKING:
 
 # What of HostRoot asks no disk, or asks it by the other methods.
 MADE_OF_OTHERS = {
-    "of", "check_path", "outer", "readable_entries", "glob", "find_executable", "same_program", "argv",
+    "of", "follow", "check_path", "outer", "readable_entries", "glob", "find_executable", "same_program", "argv",
 }  # fmt: skip
 
 
