@@ -13,10 +13,11 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_engines impor
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_host_check import (
     Required,
     check_host,
+    driver_of,
     required_of,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_modes import MODES as NATIVE_MODES
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_modes import NVML, generate
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_modes import MANAGEMENT, NVML, generate
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_parameters import AUTO, NATIVE, REFERENCE, CdiOptions
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_request import NONE, checked
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_rules import judge
@@ -37,8 +38,9 @@ _CSV, _WSL = "csv", "wsl"
 _WSL_LIBRARY, _WSL_FOLDER = "libdxcore.so", "/usr/lib/wsl/lib"
 _TEGRA_RELEASE, _FAMILY, _TEGRA = "/etc/nv_tegra_release", "/sys/devices/soc0/family", "tegra"
 _NVML_LIBRARY = "libnvidia-ml.so.1"
-# How NVML names a GPU that is part of a Tegra.
-_INTEGRATED = "(nvgpu)"
+# Parts of the names of GPUs that are part of a Tegra, the second since the toolkit 1.17.7 (IsIntegratedGPUName in
+# pkg/nvlib/info/property-extractor.go of go-nvlib).
+_INTEGRATED = ("(nvgpu)", "NVIDIA Thor")
 
 
 class Generated(t.NamedTuple):
@@ -106,6 +108,7 @@ class Generation:
             warnings=(
                 *doubts,
                 *_left_out(found, mode),
+                *self._without_cuda(options, mode, document),
                 *verdict.warnings,
                 *(engine.doubt for engine in engines if engine.doubt),
             ),
@@ -128,7 +131,7 @@ class Generation:
             return options.mode
         if found is None:
             return _WSL if self._is_wsl(options) else _CSV
-        return _CSV if any(_INTEGRATED in gpu.name for gpu in found.gpus) else NVML
+        return _CSV if any(part in gpu.name for gpu in found.gpus for part in _INTEGRATED) else NVML
 
     def _is_wsl(self, options: CdiOptions) -> bool:
         path = under(options.request.driver_root, f"{_WSL_FOLDER}/{_WSL_LIBRARY}")
@@ -141,6 +144,17 @@ class Generation:
     def _files(self, options: CdiOptions) -> DriverFiles:
         request = options.request
         return DriverFiles(Lookup(self._host), request.driver_root, request.library_search_paths)
+
+    def _without_cuda(self, options: CdiOptions, mode: str, document: t.Mapping[str, t.Any]) -> list[str]:
+        version = driver_of(document)
+        mounts = document.get("containerEdits", {}).get("mounts", ())
+        name = f"libcuda.so.{version}"
+        if mode not in (NVML, MANAGEMENT) or not version or any(mount["hostPath"].endswith(name) for mount in mounts):
+            return []
+        return [
+            f"There is no {name} below {self._files(options).place}, so containers cannot use CUDA. Install the"
+            " driver's library for CUDA."
+        ]
 
     def _document(self, options: CdiOptions, mode: str, backend: str, found: Machine | None) -> dict[str, t.Any]:
         if backend == NATIVE:

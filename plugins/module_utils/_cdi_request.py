@@ -96,10 +96,13 @@ def checked(request: Request, host: HostRoot) -> Request:
 
 
 class Hooks:
-    """The hooks that a request wants; what it does not want comes out as no edit at all."""
+    """The hooks that a request wants; what it does not want comes out as no edit at all.
 
-    def __init__(self, request: Request) -> None:
-        disabled = {*_OFF, *(HOOKS if ALL in request.disabled_hooks else request.disabled_hooks)}
+    ``off`` are those that the mode has only where they are enabled.
+    """
+
+    def __init__(self, request: Request, off: t.Iterable[str] = ()) -> None:
+        disabled = {*_OFF, *off, *(HOOKS if ALL in request.disabled_hooks else request.disabled_hooks)}
         wanted = {*HOOKS} - disabled | {*request.enabled_hooks}
         self._wanted = wanted if request.hooks != NONE else set()
         self._path = request.cdi_hook_path

@@ -134,7 +134,7 @@ def nvml_answer(
             return ask(library, SKIPPED_NAMES, absent), ""
         except UnusableNvmlError as error:
             refusals.append(str(error))
-    return None, " ".join(refusals) or f"There is no {LIBRARY} below {driver_root}."
+    return None, " ".join(refusals) or f"There is no {LIBRARY} below {files.place}."
 
 
 def mig_nodes(host: HostRoot, found: Machine) -> list[str]:

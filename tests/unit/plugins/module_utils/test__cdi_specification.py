@@ -574,6 +574,53 @@ def test_odd_words_of_the_reference(host: CdiHost, monkeypatch: pytest.MonkeyPat
         host.cdi(backend="nvidia-ctk", use_nvml=False, for_engines=("podman:4.9.3",))
 
 
+@pytest.mark.parametrize("mode", ["nvml", "management"])
+def test_a_driver_without_libcuda_gives_a_warning(host: CdiHost, mode: str) -> None:
+    class_ = "gpu" if mode == "nvml" else mode
+    assert not [said for said in host.cdi(mode=mode, request=Request(class_=class_))["warnings"] if "libcuda" in said]
+    (host.path / f"{MULTIARCH}/libcuda.so.{VERSION}".lstrip("/")).unlink()
+    warnings = host.cdi(mode=mode, request=Request(class_=class_))["warnings"]
+    assert any(f"There is no libcuda.so.{VERSION} below /" in said for said in warnings)
+
+
+@pytest.mark.parametrize("mode", ["nvml", "management"])
+@pytest.mark.parametrize(
+    ("root", "said"),
+    [
+        ("/run/nvidia/drive", "below driver_root /run/nvidia/drive, which is not a directory of this host."),
+        ("/usr/share", "below driver_root /usr/share."),
+    ],
+)
+def test_a_wrong_driver_root_is_named(host: CdiHost, mode: str, root: str, said: str) -> None:
+    host.folder("/usr/share")
+    with pytest.raises(HostError) as caught:
+        host.cdi(mode=mode, request=Request(driver_root=root, dev_root="/"))
+    assert said in str(caught.value)
+
+
+# -- integrated GPUs ---------------------------------------------------------------------------------------------------
+
+
+def _rename_gpus(host: CdiHost, name: str) -> None:
+    for file in (host.path / "proc/driver/nvidia/gpus").glob("*/information"):
+        file.write_text(file.read_text().replace("NVIDIA A100", name))
+
+
+@pytest.mark.parametrize(
+    ("name", "integrated"),
+    [("NVIDIA Thor", True), ("Orin (nvgpu)", True), ("NVIDIA H100", False), ("NVIDIA Thorium", True)],
+)
+def test_an_integrated_gpu_needs_csv(host: CdiHost, name: str, integrated: bool) -> None:
+    _rename_gpus(host, name)
+    host.file("/etc/nv_tegra_release", b"# R38 (release)\n")
+    if not integrated:
+        assert host.cdi()["mode"] == "nvml"
+        return
+    with pytest.raises(HostError, match="mode csv is made by nvidia-ctk"):
+        host.cdi()
+    assert host.cdi(mode="nvml")["mode"] == "nvml"
+
+
 def test_no_driver(host: CdiHost) -> None:
     (host.path / "proc/driver/nvidia/version").unlink()
     with pytest.raises(HostError, match="modprobe nvidia"):
