@@ -96,6 +96,23 @@ options:
     type: list
     elements: path
     default: []
+  csv_files:
+    description:
+      - The lists of files and devices that V(csv) describes, as C(nvidia-ctk cdi generate --csv.file) takes them.
+      - When left out, those in C(/etc/nvidia-container-runtime/host-files-for-container.d).
+    type: list
+    elements: path
+    default: []
+  csv_ignore_patterns:
+    description: Patterns of entries of O(csv_files) to leave out.
+    type: list
+    elements: str
+    default: []
+  csv_compat_container_root:
+    description:
+      - The folder of CUDA's forward compatibility in containers that V(csv) names. When left out, C(nvidia-ctk) chooses
+        it. It needs the toolkit 1.19.
+    type: path
   cdi_hook_path:
     description:
       - The program that engines run as a hook when a container starts. Of a toolkit in a directory it is

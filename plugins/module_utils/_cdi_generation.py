@@ -24,7 +24,13 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_rules import 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_selection import chosen_of
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._driver_files import DriverFiles
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, HostError
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu_machine import Machine, machine, mig_nodes
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu_machine import (
+    IntegratedGpuError,
+    Machine,
+    is_integrated,
+    machine,
+    mig_nodes,
+)
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu_presence import loaded_driver
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_lookup import Lookup, under
 
@@ -38,9 +44,6 @@ _CSV, _WSL = "csv", "wsl"
 _WSL_LIBRARY, _WSL_FOLDER = "libdxcore.so", "/usr/lib/wsl/lib"
 _TEGRA_RELEASE, _FAMILY, _TEGRA = "/etc/nv_tegra_release", "/sys/devices/soc0/family", "tegra"
 _NVML_LIBRARY = "libnvidia-ml.so.1"
-# Parts of the names of GPUs that are part of a Tegra, the second since the toolkit 1.17.7 (IsIntegratedGPUName in
-# pkg/nvlib/info/property-extractor.go of go-nvlib).
-_INTEGRATED = ("(nvgpu)", "NVIDIA Thor")
 
 
 class Generated(t.NamedTuple):
@@ -122,7 +125,13 @@ class Generation:
         if options.mode == AUTO and self._is_tegra() and not self._files(options).libraries(_NVML_LIBRARY):
             return None, ()
         request = options.request
-        found = machine(self._host, request.driver_root, options.use_nvml, request.library_search_paths)
+        try:
+            found = machine(self._host, request.driver_root, options.use_nvml, request.library_search_paths)
+        except IntegratedGpuError:
+            if options.mode != AUTO:
+                raise
+            # Mode csv does not need the rest.
+            return None, ()
         return found, found.warnings
 
     def _mode(self, options: CdiOptions, found: Machine | None) -> str:
@@ -131,7 +140,7 @@ class Generation:
             return options.mode
         if found is None:
             return _WSL if self._is_wsl(options) else _CSV
-        return _CSV if any(part in gpu.name for gpu in found.gpus for part in _INTEGRATED) else NVML
+        return _CSV if any(is_integrated(gpu.name) for gpu in found.gpus) else NVML
 
     def _is_wsl(self, options: CdiOptions) -> bool:
         path = under(options.request.driver_root, f"{_WSL_FOLDER}/{_WSL_LIBRARY}")

@@ -46,6 +46,7 @@ _SINCE = {
     "feature-flag": (1, 18),
     "no-all-device": (1, 19),
     "device-id": (1, 19),
+    "csv.compat-container-root": (1, 19),
 }
 NEWEST = max(_SINCE.values())
 # Before, nobody got additional groups.
@@ -143,11 +144,15 @@ def _repeated(version: Version, request: Request) -> list[Repeated]:
     flags = [flag for flag in request.feature_flags if flag != NO_GIDS or version >= _GIDS_SINCE]
     # What is enabled goes before what is disabled.
     without_hooks = request.hooks == NONE
+    compat = request.csv_compat_container_root
     disabled = (ALL,) if without_hooks else request.disabled_hooks
     return [
         ("device-name-strategy", request.device_name_strategies, "device_name_strategies"),
         ("library-search-path", request.library_search_paths, "library_search_paths"),
         ("config-search-path", request.config_search_paths, "config_search_paths"),
+        ("csv.file", request.csv_files, "csv_files"),
+        ("csv.ignore-pattern", request.csv_ignore_patterns, "csv_ignore_patterns"),
+        ("csv.compat-container-root", (compat,) if compat else (), "csv_compat_container_root"),
         ("disable-hook", disabled, "hooks: none" if without_hooks else "disabled_hooks"),
         ("enable-hook", () if without_hooks else request.enabled_hooks, "enabled_hooks"),
         ("feature-flag", flags, "feature_flags"),

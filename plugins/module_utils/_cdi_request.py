@@ -49,7 +49,7 @@ class Request(t.NamedTuple):
     """Which specification is wanted; every path is one on the host.
 
     driver_root: where the driver is; dev_root: where the folder ``dev`` is, in driver_root if empty.  ``device_ids``:
-    empty for all.
+    empty for all.  The fields that begin with csv count in mode csv only; the last is a path in containers.
     ``hooks`` is "toolkit", or "none" for a host without NVIDIA's toolkit.
     """
 
@@ -62,6 +62,9 @@ class Request(t.NamedTuple):
     dev_root: str = ""
     library_search_paths: tuple[str, ...] = ()
     config_search_paths: tuple[str, ...] = ()
+    csv_files: tuple[str, ...] = ()
+    csv_ignore_patterns: tuple[str, ...] = ()
+    csv_compat_container_root: str = ""
     cdi_hook_path: str = CDI_HOOK
     ldconfig_path: str = ""
     enabled_hooks: tuple[str, ...] = ()
@@ -82,7 +85,7 @@ def checked(request: Request, host: HostRoot) -> Request:
             "device_name_strategies is empty, so no device would have a name. Name one or more of"
             f" {', '.join(STRATEGIES)}."
         )
-    ldconfig = request.ldconfig_path
+    ldconfig, compat = request.ldconfig_path, request.csv_compat_container_root
     return request._replace(
         driver_root=host.check_path("driver_root", request.driver_root),
         dev_root=host.check_path("dev_root", request.dev_root or request.driver_root),
@@ -90,6 +93,8 @@ def checked(request: Request, host: HostRoot) -> Request:
             host.check_path("library_search_paths", path) for path in request.library_search_paths
         ),
         config_search_paths=tuple(host.check_path("config_search_paths", path) for path in request.config_search_paths),
+        csv_files=tuple(host.check_path("csv_files", path) for path in request.csv_files),
+        csv_compat_container_root=host.check_path("csv_compat_container_root", compat) if compat else "",
         cdi_hook_path=host.check_path("cdi_hook_path", request.cdi_hook_path),
         ldconfig_path=host.check_path("ldconfig_path", ldconfig) if ldconfig else "",
     )

@@ -32,6 +32,8 @@ if t.TYPE_CHECKING:
 
 NOT_ASKED = "NVML was not asked: it is left alone in offline trees, and where it is not wanted."
 _PCI = "/sys/bus/pci/devices"
+# The second since the toolkit 1.17.7 (IsIntegratedGPUName in pkg/nvlib/info/property-extractor.go of go-nvlib).
+_INTEGRATED = ("(nvgpu)", "NVIDIA Thor")
 
 
 class MigDevice(t.NamedTuple):
@@ -74,6 +76,10 @@ class Machine(t.NamedTuple):
     warnings: tuple[str, ...]
 
 
+class IntegratedGpuError(HostError):
+    """NVML does not report all of a GPU that is part of a Tegra."""
+
+
 class Fault(t.NamedTuple):
     """Why a container cannot use a GPU, or one of its MIG devices; ``name`` as in CDI: 0, or 0:1."""
 
@@ -99,9 +105,15 @@ def machine(
         return _from_proc(host, refusal)
     for gpu in answer.gpus:
         if gpu.failure:
-            raise HostError(f"GPU {gpu.index} ({gpu.bus or 'its address is unknown'}): {gpu.failure}")
+            error = IntegratedGpuError if is_integrated(gpu.name) else HostError
+            raise error(f"GPU {gpu.index} ({gpu.bus or 'its address is unknown'}): {gpu.failure}")
     gpus = tuple(_from_nvml(gpu) for gpu in answer.gpus if gpu.name not in SKIPPED_NAMES)
     return Machine(answer.version, gpus, "nvml", ())
+
+
+def is_integrated(name: str) -> bool:
+    """Whether a GPU is part of a Tegra, by its name."""
+    return any(part in name for part in _INTEGRATED)
 
 
 def nvml_answer(

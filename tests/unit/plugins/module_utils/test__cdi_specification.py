@@ -13,6 +13,7 @@ import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils import _cdi_generation, _cdi_removal
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_host_check import same_meaning
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_parameters import CDI_OPTIONS, options_of
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_records import record_for_unit
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_request import Request
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_yaml import parse, render
@@ -25,6 +26,11 @@ from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.driver_
     VERSION,
     makes_nodes,
     mig_gpu,
+)
+from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.gpu_hosts import (
+    FakeGpu,
+    compiled,
+    nvml_files,
 )
 
 if t.TYPE_CHECKING:
@@ -608,7 +614,7 @@ def _rename_gpus(host: CdiHost, name: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "integrated"),
-    [("NVIDIA Thor", True), ("Orin (nvgpu)", True), ("NVIDIA H100", False), ("NVIDIA Thorium", True)],
+    [("NVIDIA Thor", True), ("Orin (nvgpu)", True), ("NVIDIA H100", False)],
 )
 def test_an_integrated_gpu_needs_csv(host: CdiHost, name: str, integrated: bool) -> None:
     _rename_gpus(host, name)
@@ -619,6 +625,32 @@ def test_an_integrated_gpu_needs_csv(host: CdiHost, name: str, integrated: bool)
     with pytest.raises(HostError, match="mode csv is made by nvidia-ctk"):
         host.cdi()
     assert host.cdi(mode="nvml")["mode"] == "nvml"
+
+
+def test_an_integrated_gpu_of_which_nvml_does_not_report_all(host: CdiHost, tmp_path: Path) -> None:
+    """On Orin NVML has no PCI address."""
+    fake = FakeGpu("0000:01:00.0", 0, "Orin (nvgpu)")
+    nvml_files(host.path, compiled(tmp_path), [fake], "fail nvmlDeviceGetPciInfo_v3 0 3", folder="usr/lib64")
+    with pytest.raises(HostError, match="mode csv is made by nvidia-ctk"):
+        host.cdi(use_nvml=True)
+    with pytest.raises(HostError, match="nvmlDeviceGetPciInfo_v3 returned 3"):
+        host.cdi(use_nvml=True, mode="nvml")
+
+
+def test_the_options_of_mode_csv(host: CdiHost) -> None:
+    host.live = True
+    host.program("/usr/bin/nvidia-ctk")
+    host.commands["/usr/bin/nvidia-ctk"] = (0, "version 1.20.0", "")
+    options = {"csv_files": ["/opt/a.csv"], "csv_ignore_patterns": ["*.so"], "csv_compat_container_root": "/opt/compat"}
+    params = {name: option.get("default") for name, option in CDI_OPTIONS.items()}
+    request = options_of({"state": "present", **params, **options}).request
+    with pytest.raises(HostError, match="ended well, but printed something"):
+        host.cdi(mode="csv", request=request)
+    assert {*host.ran[-1]} >= {
+        "--csv.file=/opt/a.csv",
+        "--csv.ignore-pattern=*.so",
+        "--csv.compat-container-root=/opt/compat",
+    }
 
 
 def test_no_driver(host: CdiHost) -> None:
