@@ -483,6 +483,67 @@ def test_nothing_partial_is_written(host: CdiHost, missing: str, said: str) -> N
     assert host.contents() == before
 
 
+@pytest.mark.parametrize(
+    ("path", "numbers", "said"),
+    [
+        ("/dev/nvidia0", (195, 77), "/dev/nvidia0 is the device 195:77, but the driver's is 195:0."),
+        ("/dev/nvidia1", (1, 1), "/dev/nvidia1 is the device 1:1, but the driver's is 195:1."),
+        ("/dev/nvidiactl", (195, 0), "/dev/nvidiactl is the device 195:0, but the driver's is 195:255."),
+        ("/dev/nvidia-modeset", (195, 255), "but the driver's is 195:254."),
+        ("/dev/nvidia-uvm", (510, 1), "/dev/nvidia-uvm is the device 510:1, but the driver's minor number is 0."),
+        ("/dev/nvidia-uvm-tools", (510, 0), "but the driver's minor number is 1."),
+    ],
+)
+@pytest.mark.parametrize("mode", ["nvml", "management"])
+def test_a_node_with_wrong_numbers(
+    host: CdiHost, mode: str, path: str, numbers: tuple[int, int], said: str
+) -> None:
+    (host.path / path.lstrip("/")).unlink()
+    host.node(path, *numbers)
+    before = host.contents()
+    for require in (True, False):
+        with pytest.raises(HostError) as caught:
+            host.cdi(mode=mode, require_devices=require)
+        assert said in str(caught.value)
+        assert "Remove it." in str(caught.value)
+    assert host.contents() == before
+
+
+def test_numbers_that_the_kernel_gave_out(host: CdiHost) -> None:
+    devices = "Character devices:\n{}\n\nBlock devices:\n  8 sd\n 77 nvidia-uvm\n"
+    for right in (("195 nvidia-frontend", "510 nvidia-uvm"), ("195 nvidia", "195 nvidiactl", "510 nvidia-uvm"), ()):
+        host.file("/proc/devices", devices.format("\n".join(right)).encode())
+        host.cdi()
+    host.file("/proc/devices", devices.format("195 nvidia\n511 nvidia-uvm").encode())
+    with pytest.raises(HostError, match=r"/dev/nvidia-uvm is the device 510:0, but the driver's is 511:0\."):
+        host.cdi()
+
+
+def test_wrong_numbers_behind_a_dev_root(host: CdiHost) -> None:
+    host.node("/run/dev/nvidia0", 195, 1)
+    host.folder("/run/driver/dev")
+    for node in (host.path / "dev").glob("nvidia*"):
+        if node.name != "nvidia0":
+            node.rename(host.path / "run/driver/dev" / node.name)
+    host.node("/run/driver/dev/nvidia0", 195, 7)
+    with pytest.raises(HostError, match=r"/run/driver/dev/nvidia0 is the device 195:7, but the driver's is 195:0\."):
+        host.cdi(request=Request(dev_root="/run/driver"))
+
+
+@pytest.mark.parametrize(("minor", "right"), [(3, True), (4, False)])
+def test_the_numbers_of_a_capability(host: CdiHost, monkeypatch: pytest.MonkeyPatch, minor: int, right: bool) -> None:
+    divided = mig_gpu(host.devices[1], (0, 7, 0, False))
+    monkeypatch.setattr(_cdi_generation, "machine", lambda *_args: Machine(VERSION, (divided,), "nvml", ()))
+    host.mig_nodes([divided])
+    (host.path / "dev/nvidia-caps/nvidia-cap3").unlink()
+    host.node("/dev/nvidia-caps/nvidia-cap3", 511, minor)
+    if right:
+        assert host.cdi()["changed"]
+        return
+    with pytest.raises(HostError, match="nvidia-cap3 is the device 511:4, but the driver's minor number is 3"):
+        host.cdi()
+
+
 def test_what_is_there_if_that_will_do(host: CdiHost) -> None:
     (host.path / "dev/nvidia-uvm").unlink()
     assert host.cdi(require_devices=False)["changed"]
