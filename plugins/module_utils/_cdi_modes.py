@@ -25,9 +25,11 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_edits import 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_graphics import graphics_edits
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_request import (
     APPLICATION_PROFILE,
+    COHERENCE,
     NO_GIDS,
     NODE_MODIFICATION,
     NONE,
+    VARIANTS,
     Hooks,
     Request,
     checked,
@@ -84,6 +86,14 @@ class _Sources(t.NamedTuple):
 def generate(mode: str, request: Request, machine: Machine | None, host: HostRoot) -> Data:
     """The specification of ``mode``, one of MODES, as plain data with its keys in the generator's order.
 
+    For arguments and errors see generate_all().
+    """
+    return generate_all(mode, request, machine, host)[""]
+
+
+def generate_all(mode: str, request: Request, machine: Machine | None, host: HostRoot) -> dict[str, Data]:
+    """The specification of ``mode``, by the empty name, and those of VARIANTS that the request and the GPUs have.
+
     machine: needed for nvml.  Without it, management takes the version of the driver that is loaded on a live host, and
     that of libcuda in a tree.
     Raises GpufleetError for a request that nothing can be made of, HostError where the host lacks what the
@@ -102,11 +112,11 @@ def generate(mode: str, request: Request, machine: Machine | None, host: HostRoo
     if mode == NVML:
         return _nvml(sources)
     if mode == MANAGEMENT:
-        return _management(sources)
-    return _imex(sources) if mode == IMEX else _node_mode(sources, mode)
+        return {"": _management(sources)}
+    return {"": _imex(sources) if mode == IMEX else _node_mode(sources, mode)}
 
 
-def _nvml(sources: _Sources) -> Data:
+def _nvml(sources: _Sources) -> dict[str, Data]:
     request, machine = sources.request, sources.machine
     if machine is None:
         raise GpufleetError("mode nvml needs to know the GPUs of the host. Use another mode.")
@@ -121,7 +131,15 @@ def _nvml(sources: _Sources) -> Data:
         sources.hooks.plain(APPLICATION_PROFILE),
         _VOID,
     )
-    return _document(request, devices, common, request.all_device and NONE not in request.device_ids)
+    all_device = request.all_device and NONE not in request.device_ids
+    made = {"": _document(request, devices, common, all_device)}
+    with_variants = COHERENCE in request.feature_flags and machine.source == "nvml"
+    for variant, coherent in VARIANTS.items() if with_variants else ():
+        some = [device for device in devices if device.coherent is coherent]
+        if some:
+            limited = request._replace(class_=f"{request.class_}.{variant}")
+            made[variant] = _document(limited, some, common, all_device)
+    return made
 
 
 def _management(sources: _Sources) -> Data:

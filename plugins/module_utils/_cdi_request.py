@@ -29,16 +29,20 @@ STRATEGIES = (INDEX, TYPE_INDEX, UUID)
 
 EXPLICIT_LIBRARIES, NO_IPC = "enable-explicit-driver-libraries", "disable-ipc-discoverer"
 NO_GIDS = "no-additional-gids-for-device-nodes"
-# The latter three change nothing in a specification made here: it uses no libnvidia-sandboxutils, is of no Tegra, and
-# the annotations go into files of their own.
+COHERENCE = "enable-coherent-annotations"
+# The two without a constant change nothing in a specification made here: it uses no libnvidia-sandboxutils, and is of
+# no Tegra.
 FEATURE_FLAGS = (
     EXPLICIT_LIBRARIES,
     NO_IPC,
     NO_GIDS,
     "disable-nvsandboxutils",
     "disable-multiple-csv-devices",
-    "enable-coherent-annotations",
+    COHERENCE,
 )
+# With COHERENCE, what is added to the class, and to the file's name, for a specification of such GPUs alone
+# (generateSpecs in cmd/nvidia-ctk/cdi/generate/generate.go, v1.20.0).
+VARIANTS = {"coherent": True, "noncoherent": False}
 
 CDI_HOOK = "/usr/bin/nvidia-cdi-hook"
 # Programs that have the hooks as a subcommand; nvidia-cdi-hook is one of hooks only.

@@ -54,7 +54,8 @@ class Gpu(t.NamedTuple):
     """A GPU; ``index`` is NVML's, ``minor`` that of its device node, ``bus`` its PCI address in lower case.
 
     The address has a domain of four digits, or of eight where four do not hold it.  ``uuid`` is empty where the driver
-    does not know it yet.  ``mig`` says that MIG mode is on, be it that there is no MIG device.
+    does not know it yet.  ``mig`` says that MIG mode is on, be it that there is no MIG device.  ``coherent`` is as in
+    NvmlGpu, and means nothing in a Machine whose source is not NVML.
     """
 
     # What tuples have of this name nobody needs.
@@ -65,6 +66,7 @@ class Gpu(t.NamedTuple):
     name: str
     mig: bool
     migs: tuple[MigDevice, ...]
+    coherent: bool | None = False
 
 
 class Machine(t.NamedTuple):
@@ -189,7 +191,8 @@ def _from_nvml(gpu: NvmlGpu) -> Gpu:
         bus = normal_bus(gpu.bus)
     except ValueError:
         raise HostError(f"NVML says that GPU {gpu.index} has the PCI address {gpu.bus!r}, which is none.") from None
-    return Gpu(gpu.index, gpu.uuid, gpu.minor, bus, gpu.name, gpu.mig, tuple(MigDevice(*mig[:5]) for mig in gpu.migs))
+    migs = tuple(MigDevice(*mig[:5]) for mig in gpu.migs)
+    return Gpu(gpu.index, gpu.uuid, gpu.minor, bus, gpu.name, gpu.mig, migs, gpu.coherent)
 
 
 def _from_proc(host: HostRoot, refusal: str) -> Machine:

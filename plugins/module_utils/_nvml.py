@@ -42,6 +42,10 @@ _NOT_SUPPORTED, _NOT_FOUND, _INVALID_ARGUMENT = 3, 6, 2
 # 3_SLICE_GFX.
 _GRAPHICS = (0xA, 0xB, 0xC, 0x11)
 
+_ADDRESSING = "nvmlDeviceGetAddressingMode"
+# NVML_DEVICE_ADDRESSING_MODE_ATS
+_ATS = 2
+
 _REBOOT = "Look at the kernel's log for NVRM and Xid; a restart of the host usually helps."
 _BUSY = "Free memory on the host, or end other processes."
 # What NVML's return values mean (nvmlReturn_t), and what to do.
@@ -91,6 +95,7 @@ class NvmlMig(t.NamedTuple):
 class NvmlGpu(t.NamedTuple):
     """A GPU as NVML tells of it; ``bus`` in NVML's own form.
 
+    ``coherent``: it uses the page tables of the host's processor (ATS); None where NVML returns an error to that.
     Where ``failure`` tells what went wrong with it, the rest is what was known until then.
     """
 
@@ -103,6 +108,7 @@ class NvmlGpu(t.NamedTuple):
     mig: bool = False
     migs: tuple[NvmlMig, ...] = ()
     failure: str = ""
+    coherent: bool | None = False
 
 
 class NvmlAnswer(t.NamedTuple):
@@ -272,6 +278,7 @@ def _gpu(nvml: _Nvml, index: int, skipped: t.Collection[str]) -> NvmlGpu:
         gpu = gpu._replace(bus=nvml.bus(handle))
         gpu = gpu._replace(uuid=nvml.text("nvmlDeviceGetUUID", handle))
         gpu = gpu._replace(minor=nvml.number("nvmlDeviceGetMinorNumber", handle))
+        gpu = gpu._replace(coherent=nvml.coherent(handle))
         mode = nvml.mig_mode(handle)
         return gpu._replace(mig=mode == 1, migs=() if mode is None else _migs(nvml, handle))
     except _ReturnedError as error:
@@ -332,6 +339,8 @@ class _Nvml:
         self._c = ctypes
         loaded = ctypes.CDLL(library)
         self._functions = {name: getattr(loaded, name) for name in self._FUNCTIONS}
+        # Older drivers lack it.
+        self._functions[_ADDRESSING] = getattr(loaded, _ADDRESSING, None)
         self._graphics: dict[int, frozenset[int]] = {}
 
     def call(self, name: str, *arguments: t.Any) -> None:
@@ -371,6 +380,18 @@ class _Nvml:
                 return None
             raise
         return current.value
+
+    def coherent(self, gpu: ctypes.c_void_p) -> bool | None:
+        """As IsCoherent() in pkg/nvlib/device/device.go of go-nvlib has it."""
+        if self._functions[_ADDRESSING] is None:
+            return False
+        # nvmlDeviceAddressingMode_v1_t: its own size and version, and the mode.
+        mode = (self._c.c_uint * 2)(8 | 1 << 24, 0)
+        try:
+            self.call(_ADDRESSING, gpu, mode)
+        except _ReturnedError as error:
+            return False if error.code == _NOT_SUPPORTED else None
+        return bool(mode[1] == _ATS)
 
     def profile(self, mig: ctypes.c_void_p) -> str:
         """What NVML calls a MIG device, as in "NVIDIA A100-SXM4-40GB MIG 1g.5gb", behind the GPU's own name."""

@@ -11,7 +11,11 @@ import typing as t
 
 import pytest
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_reference import find_program, generate_with
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_reference import (
+    find_program,
+    generate_all_with,
+    generate_with,
+)
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_request import NO_GIDS, Request
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, HostError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
@@ -315,6 +319,12 @@ def test_of_several_specifications_the_first_is_ours(monkeypatch: pytest.MonkeyP
     run = Generator(json.dumps(DOCUMENT) + json.dumps(coherent))
     request = Request(feature_flags=("enable-coherent-annotations",))
     assert generate_with(PROGRAM, "nvml", request, run, HOST) == DOCUMENT
+    found = generate_all_with(PROGRAM, "nvml", request, run, HOST)
+    assert found == {"": DOCUMENT, "coherent": coherent}
+
+
+def test_something_behind_the_specification_is_an_error() -> None:
+    assert "no specification" in refusal(Generator(json.dumps(DOCUMENT) + "panic: x"))
 
 
 def test_the_order_of_keys_stays() -> None:

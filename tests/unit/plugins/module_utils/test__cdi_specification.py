@@ -11,7 +11,7 @@ import typing as t
 
 import pytest
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils import _cdi_generation, _cdi_removal
+from ansible_collections.gpufleet.nvidia.plugins.module_utils import _cdi_generation, _cdi_modes, _cdi_removal
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_host_check import same_meaning
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_parameters import CDI_OPTIONS, options_of
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_records import record_for_unit
@@ -495,9 +495,7 @@ def test_nothing_partial_is_written(host: CdiHost, missing: str, said: str) -> N
     ],
 )
 @pytest.mark.parametrize("mode", ["nvml", "management"])
-def test_a_node_with_wrong_numbers(
-    host: CdiHost, mode: str, path: str, numbers: tuple[int, int], said: str
-) -> None:
+def test_a_node_with_wrong_numbers(host: CdiHost, mode: str, path: str, numbers: tuple[int, int], said: str) -> None:
     (host.path / path.lstrip("/")).unlink()
     host.node(path, *numbers)
     before = host.contents()
@@ -663,6 +661,102 @@ def test_a_wrong_driver_root_is_named(host: CdiHost, mode: str, root: str, said:
     with pytest.raises(HostError) as caught:
         host.cdi(mode=mode, request=Request(driver_root=root, dev_root="/"))
     assert said in str(caught.value)
+
+
+# -- coherent GPUs -----------------------------------------------------------------------------------------------------
+
+COHERENT, NONCOHERENT = "/etc/cdi/nvidia.coherent.yaml", "/etc/cdi/nvidia.noncoherent.yaml"
+FLAG = Request(feature_flags=("enable-coherent-annotations",))
+
+
+def _coherent(host: CdiHost, monkeypatch: pytest.MonkeyPatch, *coherent: bool | None) -> Machine:
+    found = tuple(gpu._replace(coherent=value) for gpu, value in zip(host.devices, coherent))
+    machine = Machine(VERSION, found, "nvml", ())
+    monkeypatch.setattr(_cdi_generation, "machine", lambda *_args: machine)
+    return machine
+
+
+def test_coherent_gpus_have_files_of_their_own(host: CdiHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    host.folder("/var/lib")
+    before = host.contents()
+    _coherent(host, monkeypatch, True, False)
+    host.cdi()
+    main = host.read(PATH)
+    assert not host.has(COHERENT)
+
+    foretold = host.cdi(request=FLAG, check_mode=True)
+    done = host.cdi(request=FLAG)
+    assert (done["changed"], done["files"]) == (True, foretold["files"])
+    assert done["reasons"] == [f"{path}: It is not there." for path in (COHERENT, NONCOHERENT)]
+    assert (host.read(PATH), mode(host, COHERENT), mode(host, NONCOHERENT)) == (main, 0o644, 0o644)
+    for path, kind, gpu in ((COHERENT, "coherent", 0), (NONCOHERENT, "noncoherent", 1)):
+        found = document(host, path)
+        assert found["kind"] == f"nvidia.com/gpu.{kind}"
+        assert [device["name"] for device in found["devices"]] == [str(gpu), host.devices[gpu].uuid, "all"]
+    again = host.cdi(request=FLAG)
+    assert (again["changed"], again["warnings"], again["conflicts"]) == (False, [], [])
+
+    # What is not wanted any more goes, and only that.
+    _coherent(host, monkeypatch, True, True)
+    done = host.cdi(request=FLAG)
+    assert (done["removed_files"], host.has(NONCOHERENT), host.has(COHERENT)) == ([NONCOHERENT], False, True)
+    done = host.cdi()
+    assert (done["removed_files"], host.has(COHERENT), host.read(PATH)) == ([COHERENT], False, main)
+    assert not host.cdi()["changed"]
+
+    host.cdi(request=FLAG)
+    gone = host.cdi(state="absent", purge_backups=True)
+    assert sorted(gone["removed_files"]) == [COHERENT, PATH]
+    assert host.contents() == before
+
+
+def test_files_of_coherent_gpus_move_with_the_specification(host: CdiHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    _coherent(host, monkeypatch, True, False)
+    host.cdi(request=FLAG)
+    done = host.cdi(request=FLAG, path="/var/run/cdi/gpu.json")
+    assert sorted(done["removed_files"]) == [COHERENT, NONCOHERENT, PATH]
+    json.loads(host.read("/var/run/cdi/gpu.coherent.json"))
+    assert not host.cdi(request=FLAG, path="/var/run/cdi/gpu.json")["changed"]
+    host.cdi(state="absent", path="/var/run/cdi/gpu.json")
+    assert not [path for path in host.contents() if "run/cdi/gpu" in path]
+
+
+def test_an_edited_file_of_coherent_gpus_is_replaced(host: CdiHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    _coherent(host, monkeypatch, True, False)
+    host.cdi(request=FLAG)
+    written = host.read(COHERENT)
+    host.file(COHERENT, written.replace(b"/dev/nvidia1", b"/dev/nvidia0"))
+    done = host.cdi(request=FLAG)
+    assert (host.read(COHERENT), len(done["reasons"]), len(done["backup_files"])) == (written, 1, 1)
+    assert done["reasons"][0].startswith(f"{COHERENT}: The devices named")
+
+
+def test_the_files_of_another_task_for_such_a_class_stay(host: CdiHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    _coherent(host, monkeypatch, True, True)
+    path = "/etc/cdi/nvidia.com-gpu.coherent.yaml"
+    assert host.cdi(request=Request(class_="gpu.coherent"))["path"] == path
+    assert (host.cdi()["removed_files"], host.has(path)) == ([], True)
+    host.cdi(state="absent")
+    assert host.has(path)
+
+
+def test_coherence_is_unknown_without_nvml(host: CdiHost) -> None:
+    done = host.cdi(request=FLAG)
+    assert any("does not report whether GPU 0, 1 is coherent" in said for said in done["warnings"])
+    assert not host.has(COHERENT)
+    assert not host.has(NONCOHERENT)
+
+
+def test_nvidia_ctk_reports_coherent_gpus(host: CdiHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    documents = _cdi_modes.generate_all("nvml", FLAG, _coherent(host, monkeypatch, True, False), host.host())
+    host.live = True
+    host.program("/usr/bin/nvidia-ctk")
+    printed = "".join(map(json.dumps, documents.values()))
+    monkeypatch.setattr(host, "run", lambda argv: (0, "version 1.20.0" if "--version" in argv else printed, ""))
+    done = host.cdi(request=FLAG, backend="nvidia-ctk")
+    assert done["backend"] == "nvidia-ctk"
+    assert document(host, COHERENT) == documents["coherent"]
+    assert document(host, NONCOHERENT) == documents["noncoherent"]
 
 
 # -- integrated GPUs ---------------------------------------------------------------------------------------------------

@@ -165,6 +165,21 @@ def test_a_library_without_a_function(tmp_path: Path) -> None:
         asked(tmp_path, library, [PLAIN])
 
 
+@pytest.mark.parametrize(
+    ("rules", "coherent"),
+    [
+        ([], [False, False]),
+        (["addressing 0 2", "addressing 1 1"], [True, False]),
+        (["addressing 0 0", "addressing 1 2"], [False, True]),
+        (["addressing 0 2", "fail nvmlDeviceGetAddressingMode 0 999"], [None, False]),
+    ],
+)
+def test_coherence(tmp_path: Path, library: Path, rules: list[str], coherent: list[bool | None]) -> None:
+    found = asked(tmp_path, library, [PLAIN, DIVIDED], *rules)
+    assert [gpu.coherent for gpu in found.gpus] == coherent
+    assert not any(gpu.failure for gpu in found.gpus)
+
+
 # -- a process of its own --------------------------------------------------------------------------------------------
 
 
