@@ -3,7 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 
 # Private to this collection: CDI specifications made from what the host has, one function for each mode of NVIDIA's
-# generator ("nvidia-ctk cdi generate", 1.20), equal to what that makes.
+# generator ("nvidia-ctk cdi generate", v1.20.0 and the commits up to d34b3046), equal to what that makes.  In
+# other files 1.20 means the same; docs/cdi.md lists what earlier releases make.
 
 from __future__ import annotations
 

@@ -684,9 +684,9 @@ def test_coherent_gpus_have_files_of_their_own(host: CdiHost, monkeypatch: pytes
     main = host.read(PATH)
     assert not host.has(COHERENT)
 
-    foretold = host.cdi(request=FLAG, check_mode=True)
+    predicted = host.cdi(request=FLAG, check_mode=True)
     done = host.cdi(request=FLAG)
-    assert (done["changed"], done["files"]) == (True, foretold["files"])
+    assert (done["changed"], done["files"]) == (True, predicted["files"])
     assert done["reasons"] == [f"{path}: It is not there." for path in (COHERENT, NONCOHERENT)]
     assert (host.read(PATH), mode(host, COHERENT), mode(host, NONCOHERENT)) == (main, 0o644, 0o644)
     for path, kind, gpu in ((COHERENT, "coherent", 0), (NONCOHERENT, "noncoherent", 1)):
