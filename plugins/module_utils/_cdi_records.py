@@ -101,9 +101,12 @@ def _own(record: FileRecord) -> OwnRecord:
 # -- files that a unit of this collection writes -----------------------------------------------------------------------
 
 
-def record_for_unit(host: HostRoot, path: str, kind: str, original: bytes | None) -> None:
+def record_for_unit(
+    host: HostRoot, path: str, kind: str, original: bytes | None, variant_of: str | None = None
+) -> None:
     """Record what was at ``path`` before a unit of this collection writes a specification of ``kind`` there.
 
+    ``variant_of`` is as in OwnRecord.
     So state: absent of nvidia_cdi_spec removes the unit's file too.  The host's lock is held.
     """
     # Only a new unit needs these.
@@ -120,9 +123,8 @@ def record_for_unit(host: HostRoot, path: str, kind: str, original: bytes | None
     made = [folder for place in (posixpath.dirname(path), STATE_DIR) for folder in missing_directories(host, place)]
     record = FileRecord(OWNER, path, original, uid, gid, mode, tuple(dict.fromkeys(made)), main=path)
     make_directories(host, STATE_DIR, 0o700)
-    replace_file(
-        host, record_path(OWNER, path), record._replace(keys=entries_of({"kind": kind}, "", ())).to_bytes(), 0o600
-    )
+    keys = entries_of({"kind": kind}, "", (), variant_of)
+    replace_file(host, record_path(OWNER, path), record._replace(keys=keys).to_bytes(), 0o600)
 
 
 def is_recorded(host: HostRoot, path: str) -> bool:
