@@ -27,7 +27,8 @@ options:
     description:
       - What makes the specification.
       - V(native) needs nothing of NVIDIA's toolkit, only the driver's files. It makes what C(nvidia-ctk cdi generate)
-        of the toolkit 1.20 makes.
+        of the toolkit 1.20.0 and the commits after it up to d34b3046 makes, that is up to five mounts more than
+        1.20.0. The collection's docs/cdi.md lists which release writes what.
       - V(nvidia-ctk) asks the toolkit's program, with an environment and arguments that leave nothing to chance. What
         it prints is judged, compared, and written as everything else.
       - V(auto) is V(nvidia-ctk) for the modes V(csv) and V(wsl), and where a refresh unit, of the toolkit or of this
@@ -42,7 +43,8 @@ options:
         those who look after it, V(imex) IMEX channels; V(gds), V(gdrcopy), V(mofed), and V(nvswitch) are the nodes of
         GPUDirect Storage, GDRCopy, InfiniBand, and NVSwitch; V(csv) is Tegra, and V(wsl) the Windows Subsystem for
         Linux.
-      - V(auto) finds out which of V(nvml), V(csv), and V(wsl) the host is.
+      - V(auto) finds out which of V(nvml), V(csv), and V(wsl) the host is. A GPU that is part of a Tegra, by its name
+        in NVML, makes it V(csv).
     type: str
     choices: [auto, nvml, management, gds, gdrcopy, mofed, nvswitch, imex, csv, wsl]
     default: auto
@@ -96,6 +98,23 @@ options:
     type: list
     elements: path
     default: []
+  csv_files:
+    description:
+      - The lists of files and devices that V(csv) describes, as C(nvidia-ctk cdi generate --csv.file) takes them.
+      - When left out, those in C(/etc/nvidia-container-runtime/host-files-for-container.d).
+    type: list
+    elements: path
+    default: []
+  csv_ignore_patterns:
+    description: Patterns of entries of O(csv_files) to leave out.
+    type: list
+    elements: str
+    default: []
+  csv_compat_container_root:
+    description:
+      - The folder of CUDA's forward compatibility in containers that V(csv) names. When left out, C(nvidia-ctk) chooses
+        it. It needs the toolkit 1.19.
+    type: path
   cdi_hook_path:
     description:
       - The program that engines run as a hook when a container starts. Of a toolkit in a directory it is
@@ -115,7 +134,9 @@ options:
     choices: [toolkit, none]
     default: toolkit
   enabled_hooks:
-    description: Hooks to have in any case. C(chmod) is the one that is off by itself.
+    description:
+      - Hooks to have in any case.
+      - V(chmod) is off by itself, and V(disable-device-node-modification) is with O(mode=management).
     type: list
     elements: str
     choices:
@@ -142,7 +163,11 @@ options:
       - all
     default: []
   feature_flags:
-    description: Switches of the generator, by the names that C(nvidia-ctk cdi generate --feature-flag) takes.
+    description:
+      - Switches of the generator, by the names that C(nvidia-ctk cdi generate --feature-flag) takes.
+      - V(enable-coherent-annotations) writes two more files beside the specification, C(X.coherent.yaml) with the class
+        C(CLASS.coherent), and C(X.noncoherent.yaml) with C(CLASS.noncoherent), each for the GPUs that it names, without
+        MIG devices. It needs NVML. Both files are removed with the flag.
     type: list
     elements: str
     choices:
@@ -174,7 +199,8 @@ options:
     description:
       - Whether all of the host's GPUs and MIG devices, C(/dev/nvidiactl), and C(/dev/nvidia-uvm) have to be there.
         Otherwise nothing is written, and the message says what makes the missing nodes. It concerns V(nvml) only.
-      - V(false) describes what is there.
+      - V(false) describes what is there. A node of the driver that is another device than its name says is refused in
+        any case.
     type: bool
     default: true
 """

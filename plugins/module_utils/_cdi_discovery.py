@@ -66,7 +66,7 @@ _VERSIONED = re.compile(r".*\..*\..*\Z")
 _LIBRARY = re.compile(r"lib.+\.so(\..*)?\Z")
 
 
-def driver_edits(files: DriverFiles, version: str, request: Request, hooks: Hooks, management: bool = False) -> Edits:
+def driver_edits(files: DriverFiles, version: str, request: Request, hooks: Hooks) -> Edits:
     """All of the driver that is for computing, for a container with GPUs or for one that manages them.
 
     Raises HostError where there are no libraries of this version.
@@ -79,7 +79,7 @@ def driver_edits(files: DriverFiles, version: str, request: Request, hooks: Hook
         hooks.symlinks(link for library in libraries for link in _links(files, library)),
         hooks.plain(CUDA_COMPAT, f"--host-driver-version={version}"),
         _cache_hook(libraries, request, hooks),
-        Edits() if management else hooks.plain(NODE_MODIFICATION),
+        hooks.plain(NODE_MODIFICATION),
         Edits(env=(f"NVIDIA_CTK_LIBCUDA_DIR={':'.join(folders)}",)),
         Edits() if NO_IPC in request.feature_flags else Edits(mounts=tuple(_sockets(files))),
         Edits(mounts=mounts(files.firmware(version))),

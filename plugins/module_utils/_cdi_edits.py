@@ -94,8 +94,11 @@ class Edits(t.NamedTuple):
 
 
 class Device(t.NamedTuple):
+    """``coherent`` is that of a whole GPU; it is not part of the document."""
+
     name: str
     edits: Edits
+    coherent: bool | None = None
 
 
 def merged(*parts: Edits) -> Edits:

@@ -46,7 +46,18 @@ def specification_paths(host: HostRoot) -> list[str]:
                 " Remove those that nobody needs."
             )
         paths += found
+    check_size(host, paths)
     return paths
+
+
+def check_size(host: HostRoot, paths: t.Sequence[str]) -> None:
+    """Raises HostError where files are too large together: the parser needs seconds for each MiB."""
+    sizes = [_size(host, path) for path in paths]
+    if sum(size for size in sizes if size <= MOST_BYTES) > MOST_BYTES:
+        raise HostError(
+            f"The CDI specifications in {' and '.join(sorted({*map(posixpath.dirname, paths)}))} have more than"
+            f" {MOST_BYTES >> 20} MiB together, so none of them was read. Remove those that are not used."
+        )
 
 
 def read_specifications(host: HostRoot, known: dict[str, t.Any] | None = None) -> dict[str, t.Any]:
@@ -101,6 +112,14 @@ def _content(host: HostRoot, path: str) -> bytes:
     if content is None:
         raise HostError(f"{path} leads nowhere. Remove it, or put back what it is a link to.")
     return content
+
+
+def _size(host: HostRoot, path: str) -> int:
+    try:
+        return os.stat(host.outer(path)).st_size
+    except (HostError, OSError):
+        # Reading the file reports why.
+        return 0
 
 
 def _is_link(host: HostRoot, path: str) -> bool:

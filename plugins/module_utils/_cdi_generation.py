@@ -13,17 +13,24 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_engines impor
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_host_check import (
     Required,
     check_host,
+    driver_of,
     required_of,
 )
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_modes import MANAGEMENT, NVML, generate_all
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_modes import MODES as NATIVE_MODES
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_modes import NVML, generate
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_parameters import AUTO, NATIVE, REFERENCE, CdiOptions
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_request import NONE, checked
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_request import COHERENCE, NONE, checked
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_rules import judge
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_selection import chosen_of
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._driver_files import DriverFiles
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, HostError
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu_machine import Machine, machine, mig_nodes
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu_machine import (
+    IntegratedGpuError,
+    Machine,
+    is_integrated,
+    machine,
+    mig_nodes,
+)
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu_presence import loaded_driver
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_lookup import Lookup, under
 
@@ -37,18 +44,18 @@ _CSV, _WSL = "csv", "wsl"
 _WSL_LIBRARY, _WSL_FOLDER = "libdxcore.so", "/usr/lib/wsl/lib"
 _TEGRA_RELEASE, _FAMILY, _TEGRA = "/etc/nv_tegra_release", "/sys/devices/soc0/family", "tegra"
 _NVML_LIBRARY = "libnvidia-ml.so.1"
-# How NVML names a GPU that is part of a Tegra.
-_INTEGRATED = "(nvgpu)"
 
 
 class Generated(t.NamedTuple):
     """A specification that may be written, and how it came about.
 
+    ``variants`` are specifications that go into files beside it, by the names of VARIANTS.
     ``limits`` say what was left out of it for which engine.  ``programs`` is for the next run: what engines_for() has
     learnt.
     """
 
     document: dict[str, t.Any]
+    variants: t.Mapping[str, dict[str, t.Any]]
     mode: str
     backend: str
     driver_version: str | None
@@ -80,8 +87,9 @@ class Generation:
         found, doubts = self._machine(options)
         mode = self._mode(options, found)
         backend = _backend(options.backend, mode, owned_by_unit)
-        made = self._document(options, mode, backend, found)
-        document = _judged(made, options.kind)
+        made = self._documents(options, mode, backend, found)
+        kinds = {name: f"{options.kind}.{name}" if name else options.kind for name in made}
+        documents = {name: _judged(made[name], kinds[name]) for name in made}
         engines, learnt = engines_for(options.for_engines, self._host, self._run, programs)
         sentences: tuple[str, ...] = ()
         if engines:
@@ -90,7 +98,9 @@ class Generation:
                 limited,
             )
 
-            document, sentences = limited(document, engines)
+            _document, sentences = limited(documents[""], engines)
+            documents = {name: limited(document, engines).document for name, document in documents.items()}
+        document = documents.pop("")
         required = _required(options, found, self._host) if mode == NVML else None
         verdict = check_host(document, self._host, required, hooks_may_come)
         if verdict.errors:
@@ -98,6 +108,7 @@ class Generation:
         driver = loaded_driver(self._host) if found is None else None
         return Generated(
             document=document,
+            variants=documents,
             mode=mode,
             backend=backend,
             driver_version=found.version if found is not None else driver.version if driver is not None else None,
@@ -106,6 +117,8 @@ class Generation:
             warnings=(
                 *doubts,
                 *_left_out(found, mode),
+                *_without_coherence(options, found, mode),
+                *self._without_cuda(options, mode, document),
                 *verdict.warnings,
                 *(engine.doubt for engine in engines if engine.doubt),
             ),
@@ -119,7 +132,13 @@ class Generation:
         if options.mode == AUTO and self._is_tegra() and not self._files(options).libraries(_NVML_LIBRARY):
             return None, ()
         request = options.request
-        found = machine(self._host, request.driver_root, options.use_nvml, request.library_search_paths)
+        try:
+            found = machine(self._host, request.driver_root, options.use_nvml, request.library_search_paths)
+        except IntegratedGpuError:
+            if options.mode != AUTO:
+                raise
+            # Mode csv does not need the rest.
+            return None, ()
         return found, found.warnings
 
     def _mode(self, options: CdiOptions, found: Machine | None) -> str:
@@ -128,7 +147,7 @@ class Generation:
             return options.mode
         if found is None:
             return _WSL if self._is_wsl(options) else _CSV
-        return _CSV if any(_INTEGRATED in gpu.name for gpu in found.gpus) else NVML
+        return _CSV if any(is_integrated(gpu.name) for gpu in found.gpus) else NVML
 
     def _is_wsl(self, options: CdiOptions) -> bool:
         path = under(options.request.driver_root, f"{_WSL_FOLDER}/{_WSL_LIBRARY}")
@@ -142,13 +161,24 @@ class Generation:
         request = options.request
         return DriverFiles(Lookup(self._host), request.driver_root, request.library_search_paths)
 
-    def _document(self, options: CdiOptions, mode: str, backend: str, found: Machine | None) -> dict[str, t.Any]:
+    def _without_cuda(self, options: CdiOptions, mode: str, document: t.Mapping[str, t.Any]) -> list[str]:
+        version = driver_of(document)
+        mounts = document.get("containerEdits", {}).get("mounts", ())
+        name = f"libcuda.so.{version}"
+        if mode not in (NVML, MANAGEMENT) or not version or any(mount["hostPath"].endswith(name) for mount in mounts):
+            return []
+        place = self._files(options).place
+        return [f"There is no {name} below {place}, so containers cannot use CUDA. Install the driver's CUDA library."]
+
+    def _documents(
+        self, options: CdiOptions, mode: str, backend: str, found: Machine | None
+    ) -> dict[str, dict[str, t.Any]]:
         if backend == NATIVE:
-            return generate(mode, options.request, found, self._host)
+            return generate_all(mode, options.request, found, self._host)
         # Who does without nvidia-ctk need not wait for this import.
         from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_reference import (  # noqa: PLC0415
             find_program,
-            generate_with,
+            generate_all_with,
         )
 
         program = find_program(self._host, options.request.cdi_hook_path)
@@ -160,7 +190,7 @@ class Generation:
                 f"There is no nvidia-ctk on this host, but {why}. Install the NVIDIA Container Toolkit first (role"
                 " gpufleet.nvidia.nvidia_toolkit)."
             )
-        return generate_with(program, mode, options.request, self._run_pinned, self._host)
+        return generate_all_with(program, mode, options.request, self._run_pinned, self._host)
 
 
 def _backend(wanted: str, mode: str, owned_by_unit: bool) -> str:
@@ -186,6 +216,17 @@ def _left_out(found: Machine | None, mode: str) -> list[str]:
         " this again."
         for index in empty
     ]
+
+
+def _without_coherence(options: CdiOptions, found: Machine | None, mode: str) -> list[str]:
+    if COHERENCE not in options.request.feature_flags or found is None or mode != NVML:
+        return []
+    unknown = [str(gpu.index) for gpu in found.gpus if gpu.coherent is None or found.source != "nvml"]
+    said = (
+        f"NVML does not report whether GPU {', '.join(unknown)} is coherent, so neither the specification of coherent"
+        f" GPUs nor that of the others has it. Let NVML be used, or leave {COHERENCE} out of feature_flags."
+    )
+    return [said] if unknown else []
 
 
 def _judged(document: t.Mapping[str, t.Any], kind: str) -> dict[str, t.Any]:

@@ -16,6 +16,7 @@ import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_names import EDITS, few, quoted
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_rules import is_bind
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._device_nodes import kernel_majors, numbers_of
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import HostError
 
 if t.TYPE_CHECKING:
@@ -146,6 +147,7 @@ class _Check:
     def __init__(self, host: HostRoot, hooks_may_come: bool) -> None:
         self._host = host
         self._hooks_may_come = hooks_may_come
+        self._majors: t.Mapping[str, int] | None = None
         # The same node is part of several devices; one sentence is enough.
         self._seen: set[str] = set()
         self.errors: list[str] = []
@@ -198,9 +200,26 @@ class _Check:
         if fits is not None and not fits(status.st_mode):
             self.errors.append(f"{_shown(path)}, the device of {place}, is not of the type {node['type']}. {_ANEW}.")
             return
-        if node.get("major"):
+        if self._is_of_driver(_shown(path), node["path"], status) and node.get("major"):
             # Otherwise engines look at the node themselves.
             self._numbers(_shown(path), place, node, status)
+
+    def _is_of_driver(self, path: str, name: str, status: os.stat_result) -> bool:
+        """False, with an error, for a node of the driver that is not the device of its name, as containers see it."""
+        if self._majors is None:
+            self._majors = kernel_majors(self._host)
+        numbers = numbers_of(name, self._majors)
+        if numbers is None:
+            return True
+        major, minor = numbers
+        found = os.major(status.st_rdev), os.minor(status.st_rdev)
+        if found == (found[0] if major is None else major, minor):
+            return True
+        right = f"minor number is {minor}" if major is None else f"is {_colon((major, minor))}"
+        self.errors.append(
+            f"{path} is the device {_colon(found)}, but the driver's {right}. Remove it. {maker_of(name)}."
+        )
+        return False
 
     def _numbers(self, path: str, place: str, node: t.Mapping[str, t.Any], status: os.stat_result) -> None:
         baked = node["major"], node.get("minor", 0)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import typing as t
 
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_files import check_size
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_folders import SUFFIXES, Resolution, resolve
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_names import few, qualified_name
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_rules import judge
@@ -37,11 +38,13 @@ class Finding(t.NamedTuple):
 def judge_folders(host: HostRoot, folders: t.Sequence[str]) -> Finding:
     """What engines make of the specifications in ``folders``, the one that goes before all others last.
 
-    Raises MissingPackageError where a file needs PyYAML and there is none.
+    Raises MissingPackageError where a file needs PyYAML and there is none, HostError as check_size().
     """
     # The library reads no folder that is a link.
     real = [folder for folder in folders if not os.path.islink(host.outer(folder, last=False))]
-    files = {path: _parsed(host, path) for folder in real for path in _paths(host, folder)}
+    paths = [path for folder in real for path in _paths(host, folder)]
+    check_size(host, paths)
+    files = {path: _parsed(host, path) for path in paths}
     found = resolve(files, real)
     start = qualified_name(GPU_KIND, "")
     used = dict.fromkeys(path for name, path in found.devices.items() if name.startswith(start))

@@ -3,7 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 
 # Private to this collection: CDI specifications made from what the host has, one function for each mode of NVIDIA's
-# generator ("nvidia-ctk cdi generate", 1.20), equal to what that makes.
+# generator ("nvidia-ctk cdi generate", v1.20.0 and the commits up to d34b3046), equal to what that makes.  In
+# other files 1.20 means the same; docs/cdi.md lists what earlier releases make.
 
 from __future__ import annotations
 
@@ -25,8 +26,11 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_edits import 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_graphics import graphics_edits
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_request import (
     APPLICATION_PROFILE,
+    COHERENCE,
     NO_GIDS,
+    NODE_MODIFICATION,
     NONE,
+    VARIANTS,
     Hooks,
     Request,
     checked,
@@ -34,6 +38,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_request impor
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_selection import selected_devices
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._driver_files import DriverFiles
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, HostError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu_presence import loaded_driver
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_lookup import Lookup, under
 
 if t.TYPE_CHECKING:
@@ -55,12 +60,12 @@ _CHANNEL = re.compile(r"(?:channel)?(0|[1-9][0-9]{0,6})\Z")
 # As many as the driver has.
 _MOST_CHANNELS = 1 << 20
 
-NVML, MANAGEMENT, IMEX, GDS, MOFED = "nvml", "management", "imex", "gds", "mofed"
+NVML, MANAGEMENT, IMEX, GDS = "nvml", "management", "imex", "gds"
 # Modes of one device that is made of nodes: their patterns, and what to do where there is none.
 _NODE_MODES = {
     GDS: (("/dev/nvidia-fs*",), "Load the module nvidia-fs of GPUDirect Storage."),
     "gdrcopy": (("/dev/gdrdrv",), "Load the module gdrdrv of GDRCopy."),
-    MOFED: (("/dev/infiniband/uverbs*", "/dev/infiniband/rdma_cm"), "Load the modules ib_uverbs and rdma_ucm."),
+    "mofed": (("/dev/infiniband/uverbs*", "/dev/infiniband/rdma_cm"), "Load the modules ib_uverbs and rdma_ucm."),
     "nvswitch": (
         ("/dev/nvidia-nvswitchctl", "/dev/nvidia-nvswitch*"),
         "Such nodes are only on machines with NVSwitch whose driver is loaded.",
@@ -82,7 +87,16 @@ class _Sources(t.NamedTuple):
 def generate(mode: str, request: Request, machine: Machine | None, host: HostRoot) -> Data:
     """The specification of ``mode``, one of MODES, as plain data with its keys in the generator's order.
 
-    machine: needed for nvml; for management it tells the driver's version, which is otherwise that of libcuda.
+    For arguments and errors see generate_all().
+    """
+    return generate_all(mode, request, machine, host)[""]
+
+
+def generate_all(mode: str, request: Request, machine: Machine | None, host: HostRoot) -> dict[str, Data]:
+    """The specification of ``mode``, by the empty name, and those of VARIANTS that the request and the GPUs have.
+
+    machine: needed for nvml.  Without it, management takes the version of the driver that is loaded on a live host, and
+    that of libcuda in a tree.
     Raises GpufleetError for a request that nothing can be made of, HostError where the host lacks what the
     specification is about.  A device node that is missing beside others is left out, as the generator does: whoever
     writes the specification has to look for those that must be there.
@@ -91,20 +105,19 @@ def generate(mode: str, request: Request, machine: Machine | None, host: HostRoo
         raise GpufleetError(f"mode {mode!r} is not known. Use one of {', '.join(MODES)}.")
     request = checked(request, host)
     lookup = Lookup(host)
-    hooks = Hooks(request)
+    # As in NVIDIA's generator (pkg/nvcdi/options.go, v1.20.0), where enabled_hooks still counts.
+    hooks = Hooks(request, off=(NODE_MODIFICATION,) if mode == MANAGEMENT else ())
     files = DriverFiles(lookup, request.driver_root, request.library_search_paths, request.config_search_paths)
-    # For this mode alone the generator does not ask for the root of devices.
-    dev_root = request.driver_root if mode == MOFED else request.dev_root
-    nodes = DeviceNodes(lookup, dev_root, hooks, NO_GIDS not in request.feature_flags)
+    nodes = DeviceNodes(lookup, request.dev_root, hooks, NO_GIDS not in request.feature_flags)
     sources = _Sources(request, machine, files, nodes, hooks)
     if mode == NVML:
         return _nvml(sources)
     if mode == MANAGEMENT:
-        return _management(sources)
-    return _imex(sources) if mode == IMEX else _node_mode(sources, mode)
+        return {"": _management(sources)}
+    return {"": _imex(sources) if mode == IMEX else _node_mode(sources, mode)}
 
 
-def _nvml(sources: _Sources) -> Data:
+def _nvml(sources: _Sources) -> dict[str, Data]:
     request, machine = sources.request, sources.machine
     if machine is None:
         raise GpufleetError("mode nvml needs to know the GPUs of the host. Use another mode.")
@@ -119,17 +132,31 @@ def _nvml(sources: _Sources) -> Data:
         sources.hooks.plain(APPLICATION_PROFILE),
         _VOID,
     )
-    return _document(request, devices, common, request.all_device and NONE not in request.device_ids)
+    all_device = request.all_device and NONE not in request.device_ids
+    made = {"": _document(request, devices, common, all_device)}
+    with_variants = COHERENCE in request.feature_flags and machine.source == "nvml"
+    for variant, coherent in VARIANTS.items() if with_variants else ():
+        some = [device for device in devices if device.coherent is coherent]
+        if some:
+            limited = request._replace(class_=f"{request.class_}.{variant}")
+            made[variant] = _document(limited, some, common, all_device)
+    return made
 
 
 def _management(sources: _Sources) -> Data:
-    machine, nodes = sources.machine, sources.nodes
+    nodes = sources.nodes
     found = [node for node in nodes.matching(*_MANAGEMENT_NODES) if not node.path.startswith(_NOT_FOR_MANAGEMENT)]
     if not found:
         raise _no_nodes(MANAGEMENT, nodes.root, ("/dev/nvidia*",), "Load NVIDIA's driver (modprobe nvidia).")
-    version = machine.version if machine is not None and machine.version else sources.files.version()
-    common = merged(driver_edits(sources.files, version, sources.request, sources.hooks, management=True), _VOID)
+    common = merged(driver_edits(sources.files, _driver_version(sources), sources.request, sources.hooks), _VOID)
     return _document(sources.request, [Device(ALL, merged(nodes.edits(found), nodes.folders(found)))], common)
+
+
+def _driver_version(sources: _Sources) -> str:
+    host = sources.files.lookup.host
+    loaded = loaded_driver(host) if host.live else None
+    known = sources.machine.version if sources.machine is not None else loaded.version if loaded is not None else None
+    return known or sources.files.version()
 
 
 def _node_mode(sources: _Sources, mode: str) -> Data:

@@ -71,6 +71,12 @@ def _output(refresh: Refresh | None, host: HostRoot) -> str:
     return canonical(host, posixpath.normpath(refresh.output)) + suffix
 
 
+def variant_path(path: str, variant: str) -> str:
+    """Where the specification of a variant goes: beside the one at ``path``, as nvidia-ctk has it."""
+    stem, extension = posixpath.splitext(path)
+    return f"{stem}.{variant}{extension}"
+
+
 def usual_path(kind: str, form: str) -> str:
     """Where a specification of ``kind`` goes if nobody says otherwise."""
     name = _USUAL_NAME if kind == GPU_KIND else kind.replace("/", "-")

@@ -24,18 +24,23 @@ if t.TYPE_CHECKING:
 # In whose name records are kept.
 OWNER = "cdi"
 # Among the entries of a record: the document in a file, the mode in which it was made, the devices that it was limited
-# to, and for which kind a file had to go.
+# to, for which kind a file had to go, and for which kind a file beside the specification was written.
 _DOCUMENT, _MODE, _DEVICES, _MADE_ROOM = ("document",), ("mode",), ("device_ids",), ("made room for",)
+_VARIANT_OF = ("variant of",)
 
 
 class OwnRecord(t.NamedTuple):
-    """One of our files (``document``), or one that made room for such a file (None)."""
+    """One of our files (``document``), or one that made room for such a file (None).
+
+    ``variant_of`` is the kind whose specification the file belongs to, None where it is that specification.
+    """
 
     record: FileRecord
     document: t.Mapping[str, t.Any] | None
     mode: str
     device_ids: t.Sequence[str]
     made_room_for: str | None
+    variant_of: str | None = None
 
     @property
     def path(self) -> str:
@@ -49,6 +54,9 @@ class OwnRecord(t.NamedTuple):
 
     @property
     def kind(self) -> t.Any:
+        """The kind that a task names to write or to remove the file."""
+        if self.variant_of is not None:
+            return self.variant_of
         return self.made_room_for if self.document is None else self.document.get("kind")
 
 
@@ -58,9 +66,12 @@ def own_records(host: HostRoot, kind: str | None = None) -> list[OwnRecord]:
     return [own for own in found if kind is None or own.kind == kind]
 
 
-def entries_of(document: t.Mapping[str, t.Any], mode: str, device_ids: t.Iterable[str]) -> dict[tuple[str, ...], t.Any]:
+def entries_of(
+    document: t.Mapping[str, t.Any], mode: str, device_ids: t.Iterable[str], variant_of: str | None = None
+) -> dict[tuple[str, ...], t.Any]:
     """What to record with a file of ours."""
-    return {_DOCUMENT: document, _MODE: mode, _DEVICES: [*device_ids]}
+    entries: dict[tuple[str, ...], t.Any] = {_DOCUMENT: document, _MODE: mode, _DEVICES: [*device_ids]}
+    return entries if variant_of is None else {**entries, _VARIANT_OF: variant_of}
 
 
 def entries_of_room(kind: str) -> dict[tuple[str, ...], t.Any]:
@@ -76,22 +87,26 @@ def known_documents(records: t.Iterable[OwnRecord]) -> dict[str, t.Any]:
 def _own(record: FileRecord) -> OwnRecord:
     keys = record.keys or {}
     document, mode, kind = keys.get(_DOCUMENT), keys.get(_MODE), keys.get(_MADE_ROOM)
-    devices = keys.get(_DEVICES)
+    devices, variant_of = keys.get(_DEVICES), keys.get(_VARIANT_OF)
     return OwnRecord(
         record,
         document if isinstance(document, dict) else None,
         mode if isinstance(mode, str) else "",
         devices if isinstance(devices, list) else [],
         kind if isinstance(kind, str) else None,
+        variant_of if isinstance(variant_of, str) else None,
     )
 
 
 # -- files that a unit of this collection writes -----------------------------------------------------------------------
 
 
-def record_for_unit(host: HostRoot, path: str, kind: str, original: bytes | None) -> None:
+def record_for_unit(
+    host: HostRoot, path: str, kind: str, original: bytes | None, variant_of: str | None = None
+) -> None:
     """Record what was at ``path`` before a unit of this collection writes a specification of ``kind`` there.
 
+    ``variant_of`` is as in OwnRecord.
     So state: absent of nvidia_cdi_spec removes the unit's file too.  The host's lock is held.
     """
     # Only a new unit needs these.
@@ -108,9 +123,8 @@ def record_for_unit(host: HostRoot, path: str, kind: str, original: bytes | None
     made = [folder for place in (posixpath.dirname(path), STATE_DIR) for folder in missing_directories(host, place)]
     record = FileRecord(OWNER, path, original, uid, gid, mode, tuple(dict.fromkeys(made)), main=path)
     make_directories(host, STATE_DIR, 0o700)
-    replace_file(
-        host, record_path(OWNER, path), record._replace(keys=entries_of({"kind": kind}, "", ())).to_bytes(), 0o600
-    )
+    keys = entries_of({"kind": kind}, "", (), variant_of)
+    replace_file(host, record_path(OWNER, path), record._replace(keys=keys).to_bytes(), 0o600)
 
 
 def is_recorded(host: HostRoot, path: str) -> bool:

@@ -17,7 +17,7 @@ import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_edits import ALL
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_modes import MODES
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_request import NO_GIDS, NONE, checked
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_request import NO_GIDS, NONE, VARIANTS, checked
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_yaml import parse
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, HostError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import SERVICE_PATH
@@ -46,6 +46,7 @@ _SINCE = {
     "feature-flag": (1, 18),
     "no-all-device": (1, 19),
     "device-id": (1, 19),
+    "csv.compat-container-root": (1, 19),
 }
 NEWEST = max(_SINCE.values())
 # Before, nobody got additional groups.
@@ -73,6 +74,16 @@ def find_program(host: HostRoot, cdi_hook_path: str) -> str | None:
 def generate_with(program: str, mode: str, request: Request, run_pinned: PinnedRunner, host: HostRoot) -> Data:
     """The specification of ``mode``, any that ``program`` (a nvidia-ctk of the host) knows, as plain data.
 
+    For errors see generate_all_with().
+    """
+    return generate_all_with(program, mode, request, run_pinned, host)[""]
+
+
+def generate_all_with(
+    program: str, mode: str, request: Request, run_pinned: PinnedRunner, host: HostRoot
+) -> dict[str, Data]:
+    """The same with those of VARIANTS, by the names that generate_all() in _cdi_modes gives them.
+
     Raises GpufleetError for a request that this version cannot be told, HostError where it cannot be run or fails, in
     its own words.
     """
@@ -85,7 +96,8 @@ def generate_with(program: str, mode: str, request: Request, run_pinned: PinnedR
     version = version_of(program, run_pinned, host)
     # In JSON, which no host needs a package for.
     argv = command_of(program, version, mode, request, Output("", "json"))
-    return _parsed(program, _printed(argv, f"made no specification for mode {mode}", _advice(mode), run_pinned, host))
+    printed = _printed(argv, f"made no specification for mode {mode}", _advice(mode), run_pinned, host)
+    return _parsed(program, request, printed)
 
 
 def version_of(program: str, run_pinned: PinnedRunner, host: HostRoot) -> Version:
@@ -143,11 +155,15 @@ def _repeated(version: Version, request: Request) -> list[Repeated]:
     flags = [flag for flag in request.feature_flags if flag != NO_GIDS or version >= _GIDS_SINCE]
     # What is enabled goes before what is disabled.
     without_hooks = request.hooks == NONE
+    compat = request.csv_compat_container_root
     disabled = (ALL,) if without_hooks else request.disabled_hooks
     return [
         ("device-name-strategy", request.device_name_strategies, "device_name_strategies"),
         ("library-search-path", request.library_search_paths, "library_search_paths"),
         ("config-search-path", request.config_search_paths, "config_search_paths"),
+        ("csv.file", request.csv_files, "csv_files"),
+        ("csv.ignore-pattern", request.csv_ignore_patterns, "csv_ignore_patterns"),
+        ("csv.compat-container-root", (compat,) if compat else (), "csv_compat_container_root"),
         ("disable-hook", disabled, "hooks: none" if without_hooks else "disabled_hooks"),
         ("enable-hook", () if without_hooks else request.enabled_hooks, "enabled_hooks"),
         ("feature-flag", flags, "feature_flags"),
@@ -173,18 +189,23 @@ def _printed(argv: t.Sequence[str], failure: str, advice: str, run_pinned: Pinne
     return output
 
 
-def _parsed(program: str, output: str) -> Data:
-    text = output.strip()
+def _parsed(program: str, request: Request, output: str) -> dict[str, Data]:
+    """The first specification, and those of VARIANTS that follow it."""
+    text = rest = output.strip()
+    documents = []
     try:
-        # With enable-coherent-annotations others follow, which are files of their own; ours is the first.
-        _data, end = json.JSONDecoder().raw_decode(text)
-        document = parse(program, text[:end].encode("utf-8", "surrogateescape"))
+        while rest:
+            _data, end = json.JSONDecoder().raw_decode(rest)
+            documents.append(parse(program, rest[:end].encode("utf-8", "surrogateescape")))
+            rest = rest[end:].lstrip()
     except (ValueError, RecursionError, GpufleetError):
-        document = None
-    if not isinstance(document, dict) or not document:
+        documents = []
+    if not documents or not all(isinstance(document, dict) and document for document in documents):
         what = "something that is no specification" if text else "nothing"
         raise HostError(f"{program} ended well, but printed {what}. Reinstall the NVIDIA Container Toolkit.")
-    return document
+    variants = {str(document.get("kind")): document for document in documents[1:]}
+    kinds = {variant: f"{request.vendor}/{request.class_}.{variant}" for variant in VARIANTS}
+    return {"": documents[0], **{name: variants[kind] for name, kind in kinds.items() if kind in variants}}
 
 
 def _words(errors: str) -> str:

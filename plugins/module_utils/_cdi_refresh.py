@@ -17,6 +17,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_host_check im
     required_of,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_parameters import AUTO, CdiOptions
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_placement import variant_path
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_records import (
     forget,
     is_recorded,
@@ -48,6 +49,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_refresh_units
     own_refresh,
     toolkit_refresh,
 )
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_request import COHERENCE, VARIANTS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_rules import judge
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import PlannedFile
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import (
@@ -231,12 +233,16 @@ class CdiRefresh:
         """Record what was there before the first specification of a unit of ours, until that is gone."""
         unused = unused_unit_records(self._host)
         if plan is not None and plan.owner == COLLECTION:
-            path = self._real_output(plan)
-            unused = [record for record in unused if record.path != path]
+            path, kind = self._real_output(plan), self._options.cdi.kind
+            variants = VARIANTS if COHERENCE in self._options.cdi.request.feature_flags else ()
+            beside = {variant_path(path, variant): f"{kind}.{variant}" for variant in variants}
+            unused = [record for record in unused if record.path not in {path, *beside}]
             if self._unrecorded(plan):
                 former = own_refresh(self._host)
                 ours = former is not None and self._host.resolve(former.output) == path
-                record_for_unit(self._host, path, self._options.cdi.kind, None if ours else self._host.read(path))
+                record_for_unit(self._host, path, kind, None if ours else self._host.read(path))
+            for place in [place for place in beside if not is_recorded(self._host, place)]:
+                record_for_unit(self._host, place, beside[place], self._host.read(place), kind)
         forget(self._host, unused)
 
     def _purge(self, work: Work) -> None:

@@ -11,9 +11,10 @@ import re
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils import _backups
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_placement import place_of
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_placement import place_of, variant_path
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_records import OWNER, OwnRecord, own_records
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_refresh_units import toolkit_refresh
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_request import VARIANTS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_rules import judge
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_yaml import parse
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import PlannedFile
@@ -95,10 +96,14 @@ def _plan(options: CdiOptions, host: HostRoot) -> RemovalPlan:
     everything = {own.path: own for own in own_records(host)}
     records = [own for own in everything.values() if own.kind == options.kind]
     mine = [own for own in records if own.document is not None]
-    gone = [own for own in mine if options.path is None or own.path == real]
-    planning = _Planning(host, options.kind)
+    named = {real, *(host.resolve(variant_path(place.path, variant)) for variant in VARIANTS)}
+    gone = [own for own in mine if options.path is None or own.path in named]
+    planning = _Planning(host)
     for own in gone:
         planning.take_back(own)
+    # There may be backups of variants that an earlier run removed.
+    unused = [path for path in named if path != real and path not in everything and host.read(path) is None]
+    planning.files += [PlannedFile(path, None, None) for path in unused]
     if real not in everything:
         planning.leave(real)
     elif options.path is not None and not gone:
@@ -113,9 +118,8 @@ def _plan(options: CdiOptions, host: HostRoot) -> RemovalPlan:
 class _Planning:
     """What becomes of each file of one kind."""
 
-    def __init__(self, host: HostRoot, kind: str) -> None:
+    def __init__(self, host: HostRoot) -> None:
         self._host = host
-        self._kind = kind
         self.files: list[PlannedFile] = []
         self.restored: list[FileRecord] = []
         self.warnings: list[str] = []
@@ -135,8 +139,9 @@ class _Planning:
         if own.path.startswith(_VOLATILE):
             self.warnings.append(f"{own.path} was written by somebody else since, and stays.")
             return content
-        if own.record.original is None and not self._may_go(own.path, content):
-            self.warnings.append(f"{own.path} no longer describes {self._kind}: somebody else wrote it, and it stays.")
+        kind = (own.document or {}).get("kind")
+        if own.record.original is None and not self._may_go(own.path, content, kind):
+            self.warnings.append(f"{own.path} no longer describes {kind}: somebody else wrote it, and it stays.")
             return content
         return own.record.original
 
@@ -172,10 +177,10 @@ class _Planning:
         if after is not None and after == record.original:
             self.restored.append(record)
 
-    def _may_go(self, path: str, content: bytes) -> bool:
-        """Whether a file describes the kind, or nothing at all."""
+    def _may_go(self, path: str, content: bytes, kind: t.Any) -> bool:
+        """Whether a file describes ``kind``, or nothing at all."""
         try:
-            return bool(judge(parse(path, content)).document.get("kind", self._kind) == self._kind)
+            return bool(judge(parse(path, content)).document.get("kind", kind) == kind)
         except ConfigurationError:
             return True
 

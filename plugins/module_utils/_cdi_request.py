@@ -29,16 +29,20 @@ STRATEGIES = (INDEX, TYPE_INDEX, UUID)
 
 EXPLICIT_LIBRARIES, NO_IPC = "enable-explicit-driver-libraries", "disable-ipc-discoverer"
 NO_GIDS = "no-additional-gids-for-device-nodes"
-# The latter three change nothing in a specification made here: it uses no libnvidia-sandboxutils, is of no Tegra, and
-# the annotations go into files of their own.
+COHERENCE = "enable-coherent-annotations"
+# The two without a constant change nothing in a specification made here: it uses no libnvidia-sandboxutils, and is of
+# no Tegra.
 FEATURE_FLAGS = (
     EXPLICIT_LIBRARIES,
     NO_IPC,
     NO_GIDS,
     "disable-nvsandboxutils",
     "disable-multiple-csv-devices",
-    "enable-coherent-annotations",
+    COHERENCE,
 )
+# With COHERENCE, what is added to the class, and to the file's name, for a specification of such GPUs alone
+# (generateSpecs in cmd/nvidia-ctk/cdi/generate/generate.go, v1.20.0).
+VARIANTS = {"coherent": True, "noncoherent": False}
 
 CDI_HOOK = "/usr/bin/nvidia-cdi-hook"
 # Programs that have the hooks as a subcommand; nvidia-cdi-hook is one of hooks only.
@@ -49,7 +53,7 @@ class Request(t.NamedTuple):
     """Which specification is wanted; every path is one on the host.
 
     driver_root: where the driver is; dev_root: where the folder ``dev`` is, in driver_root if empty.  ``device_ids``:
-    empty for all.
+    empty for all.  The fields that begin with csv count in mode csv only; the last is a path in containers.
     ``hooks`` is "toolkit", or "none" for a host without NVIDIA's toolkit.
     """
 
@@ -62,6 +66,9 @@ class Request(t.NamedTuple):
     dev_root: str = ""
     library_search_paths: tuple[str, ...] = ()
     config_search_paths: tuple[str, ...] = ()
+    csv_files: tuple[str, ...] = ()
+    csv_ignore_patterns: tuple[str, ...] = ()
+    csv_compat_container_root: str = ""
     cdi_hook_path: str = CDI_HOOK
     ldconfig_path: str = ""
     enabled_hooks: tuple[str, ...] = ()
@@ -82,7 +89,7 @@ def checked(request: Request, host: HostRoot) -> Request:
             "device_name_strategies is empty, so no device would have a name. Name one or more of"
             f" {', '.join(STRATEGIES)}."
         )
-    ldconfig = request.ldconfig_path
+    ldconfig, compat = request.ldconfig_path, request.csv_compat_container_root
     return request._replace(
         driver_root=host.check_path("driver_root", request.driver_root),
         dev_root=host.check_path("dev_root", request.dev_root or request.driver_root),
@@ -90,16 +97,21 @@ def checked(request: Request, host: HostRoot) -> Request:
             host.check_path("library_search_paths", path) for path in request.library_search_paths
         ),
         config_search_paths=tuple(host.check_path("config_search_paths", path) for path in request.config_search_paths),
+        csv_files=tuple(host.check_path("csv_files", path) for path in request.csv_files),
+        csv_compat_container_root=host.check_path("csv_compat_container_root", compat) if compat else "",
         cdi_hook_path=host.check_path("cdi_hook_path", request.cdi_hook_path),
         ldconfig_path=host.check_path("ldconfig_path", ldconfig) if ldconfig else "",
     )
 
 
 class Hooks:
-    """The hooks that a request wants; what it does not want comes out as no edit at all."""
+    """The hooks that a request wants; what it does not want comes out as no edit at all.
 
-    def __init__(self, request: Request) -> None:
-        disabled = {*_OFF, *(HOOKS if ALL in request.disabled_hooks else request.disabled_hooks)}
+    ``off`` are those that the mode has only where they are enabled.
+    """
+
+    def __init__(self, request: Request, off: t.Iterable[str] = ()) -> None:
+        disabled = {*_OFF, *off, *(HOOKS if ALL in request.disabled_hooks else request.disabled_hooks)}
         wanted = {*HOOKS} - disabled | {*request.enabled_hooks}
         self._wanted = wanted if request.hooks != NONE else set()
         self._path = request.cdi_hook_path

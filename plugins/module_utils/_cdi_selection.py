@@ -45,7 +45,9 @@ def selected_devices(
     for gpu, part in dict.fromkeys(chosen):
         edits = nodes.gpu(gpu) if part is None else nodes.mig(gpu, part)
         _require_nodes(gpu, edits)
-        devices += [Device(name, edits) for name in dict.fromkeys(_name(gpu, part, kind) for kind in strategies)]
+        coherent = gpu.coherent if part is None else None
+        names = dict.fromkeys(_name(gpu, part, kind) for kind in strategies)
+        devices += [Device(name, edits, coherent) for name in names]
     return devices
 
 

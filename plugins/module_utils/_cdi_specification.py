@@ -20,7 +20,11 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_host_check im
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_limits import unreached
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_memory import Memory, recalled, remember
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_parameters import JSON, CdiOptions
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_placement import Place, place_of
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_placement import (
+    Place,
+    place_of,
+    variant_path,
+)
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_records import (
     OWNER,
     OwnRecord,
@@ -45,7 +49,7 @@ _FILE_MODE, _FOLDER_MODE = 0o644, 0o555
 
 
 class CdiPlan(t.NamedTuple):
-    """What is there and what it becomes.
+    """What is there and what it becomes; the first of ``files`` is the specification.
 
     ``reasons`` say why the file is replaced.  ``rebased`` are files whose records are of former files at their paths.
     ``folder`` is one that not everybody may read, and the mode that it gets.  ``memory`` is for the next run.
@@ -101,27 +105,31 @@ class CdiSpecification:
         host = self.host
         place = place_of(self.options, host, toolkit_refresh(host), own_refresh(host))
         records = {own.path: own for own in own_records(host)}
-        real = host.resolve(place.path)
         generated = self._generation.execute(place.owned, self._recalled.programs, hooks_may_come=check_mode)
         recorded = known_documents(records.values())
         known = {**self._recalled.documents, **recorded}
         files = read_specifications(host, known)
         learnt = {key: data for key, data in known.items() if key not in recorded}
-        content = host.read(place.path)
-        there = files[place.path] if place.path in files else read_specification(host, place.path, known)
-        others = rivals(files, place.path, generated.document)
+        made = {"": generated.document, **generated.variants}
+        paths = {name: variant_path(place.path, name) if name else place.path for name in made}
+        others = [rival for name in made for rival in rivals(files, paths[name], made[name])]
         former = [rival for rival in others if self._is_former(records, rival, generated.mode)]
         leaving = self._without_links(others) if self.options.exclusive else former
-        reasons = [*self._reasons(content, there, place, generated.document), *self._private(place.path)]
-        main = PlannedFile(real, content, content, self._entries(generated))
-        if reasons:
-            main = main._replace(after=_rendered(generated.document, place.format))
-        removed, rebased = self._leaving(leaving, records)
+        written, reasons = [], []
+        for name, document in made.items():
+            path, variant_of = paths[name], self.options.kind if name else None
+            data = files[path] if path in files else read_specification(host, path, known)
+            entries = entries_of(document, generated.mode, self.options.request.device_ids, variant_of)
+            file, why = self._planned(place._replace(path=path), data, document)
+            written.append(file._replace(keys=entries))
+            reasons += [f"{paths[name]}: {reason}" if name else reason for reason in why]
+        unused = self._unused_variants(records, written)
+        removed, rebased = self._leaving([*map(self._own_path, leaving), *unused], records)
         folder = self._closed_folder(place.path)
         return CdiPlan(
             place=place,
             # What is in another folder is of use until then, and what is in the same one in nobody's way for longer.
-            files=(main, *removed),
+            files=(*written, *removed),
             rebased=rebased,
             generated=generated,
             reasons=(*reasons, *(f"{path} is closed to users without privileges." for path in folder)),
@@ -129,14 +137,24 @@ class CdiSpecification:
             folder=folder,
             warnings=(
                 *(unreached(generated.engines, os.path.dirname(place.path)) if counts(place.path) else ()),
-                *(f"{rival.path}, which this module wrote earlier, goes." for rival in former),
+                *(f"{path}, which this module wrote earlier, goes." for path in [*_paths(former), *unused]),
                 *self._warnings(place, files, [rival for rival in others if rival not in leaving]),
             ),
             memory=Memory(generated.programs, _in_use(files, learnt)),
         )
 
-    def _entries(self, generated: Generated) -> dict[tuple[str, ...], t.Any]:
-        return entries_of(generated.document, generated.mode, self.options.request.device_ids)
+    def _planned(self, place: Place, data: t.Any, document: dict[str, t.Any]) -> tuple[PlannedFile, list[str]]:
+        """The file at ``place``, which has ``data`` now, and why it has to be written."""
+        content = self.host.read(place.path)
+        reasons = [*self._reasons(content, data, place, document), *self._private(place.path)]
+        file = PlannedFile(self.host.resolve(place.path), content, content)
+        return (file._replace(after=_rendered(document, place.format)) if reasons else file), reasons
+
+    def _unused_variants(self, records: t.Mapping[str, OwnRecord], written: t.Sequence[PlannedFile]) -> list[str]:
+        """The files of variants that an earlier run wrote, and that this one does not want."""
+        wanted = {file.path for file in written}
+        ours = [own.path for own in records.values() if own.variant_of == self.options.kind]
+        return [path for path in ours if path not in wanted and self.host.read(path) is not None]
 
     def _is_former(self, records: t.Mapping[str, OwnRecord], rival: Rival, mode: str) -> bool:
         """Whether a file is our own of an earlier run that wrote to another path, whatever has become of it since.
@@ -164,12 +182,11 @@ class CdiSpecification:
         return list(others)
 
     def _leaving(
-        self, leaving: t.Sequence[Rival], records: t.Mapping[str, OwnRecord]
+        self, leaving: t.Iterable[str], records: t.Mapping[str, OwnRecord]
     ) -> tuple[list[PlannedFile], tuple[str, ...]]:
         """Files that go, and which of them have become other files since they were recorded."""
         files, rebased = [], []
-        for rival in leaving:
-            path = self._own_path(rival)
+        for path in dict.fromkeys(leaving):
             content, own = self.host.read(path), records.get(path)
             ours = own is not None and (own.by_unit or digest(content) in own.record.written)
             if own is not None and not ours:
@@ -253,8 +270,9 @@ class CdiSpecification:
                 # What comes back one day is what goes now.
                 remove_file(host, record_path(OWNER, path))
             backups = writer.carry_out(plan.files) if plan.changed else []
-            if plan.changed and counts(plan.place.path):
-                set_access(host, main, _FILE_MODE, (os.geteuid(), os.getegid()))
+            for file in plan.files if plan.changed and counts(plan.place.path) else ():
+                if file.after is not None:
+                    set_access(host, file.path, _FILE_MODE, (os.geteuid(), os.getegid()))
             for folder, mode in plan.folder.items():
                 set_access(host, folder, mode)
         return plan, backups
@@ -287,11 +305,15 @@ class CdiSpecification:
             ],
             "limits": list(generated.limits),
             "conflicts": [{**rival._asdict(), "devices": [*rival.devices]} for rival in plan.conflicts],
-            "removed_files": [file.path for file in plan.files[1:]],
+            "removed_files": [file.path for file in plan.files if file.after is None],
             "restored_files": [],
             "backup_files": backups,
             "warnings": [*generated.warnings, *said, *plan.warnings],
         }
+
+
+def _paths(found: t.Iterable[Rival]) -> list[str]:
+    return [rival.path for rival in found]
 
 
 def _in_use(files: t.Mapping[str, t.Any], known: t.Mapping[str, t.Any]) -> dict[str, t.Any]:

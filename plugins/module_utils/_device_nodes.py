@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import posixpath
+import re
 import shutil
 import stat
 import tempfile
@@ -33,6 +34,17 @@ _UVM_MINORS = {_UVM: 0, f"{_UVM}-tools": 1}
 _MAJOR_NAMES = ("nvidia-frontend", "nvidia")
 _MAJOR = 195
 _SECTION = "Character devices:"
+# The nodes of the driver in a folder dev: a pattern, the names of its major number in /proc/devices, and the minor
+# number, None for the one in the node's own name.  A capability's node is named by its minor number (nvidia-modprobe,
+# nvidia_cap_mknod), and an IMEX channel's by the channel, which is its minor number (NVIDIA IMEX Service, "IMEX
+# Channels").
+_NUMBERS: tuple[tuple[str, tuple[str, ...], int | None], ...] = (
+    (r"/dev/nvidia([0-9]{1,7})", _MAJOR_NAMES, None),
+    *((f"/dev/{name}", _MAJOR_NAMES, minor) for name, minor in _MINORS.items()),
+    *((f"/dev/{name}", (_UVM,), minor) for name, minor in _UVM_MINORS.items()),
+    (r"/dev/nvidia-caps/nvidia-cap([0-9]{1,7})", ("nvidia-caps",), None),
+    (r"/dev/nvidia-caps-imex-channels/channel([0-9]{1,7})", ("nvidia-caps-imex-channels",), None),
+)
 
 
 class Node(t.NamedTuple):
@@ -117,7 +129,7 @@ def _folder(host: HostRoot, driver_root: str) -> str:
 
 def _nodes(host: HostRoot, folder: str) -> tuple[list[Node], list[str]]:
     """All that the loaded modules serve, and warnings of the others."""
-    majors = _majors(host)
+    majors = kernel_majors(host)
     major = next((majors[name] for name in _MAJOR_NAMES if name in majors), _MAJOR)
     nodes = [Node(f"{folder}/{_CONTROL}", major, _MINORS[_CONTROL])]
     warnings = []
@@ -141,7 +153,21 @@ def _not_loaded(module: str, source: str, paths: t.Sequence[str]) -> str:
     )
 
 
-def _majors(host: HostRoot) -> dict[str, int]:
+def numbers_of(path: str, majors: t.Mapping[str, int]) -> tuple[int | None, int] | None:
+    """The numbers of the driver's node ``path``, a path as containers see it; None for any other node.
+
+    The major number is None where ``majors``, those of kernel_majors(), do not have it and it is not always the same.
+    """
+    for pattern, names, minor in _NUMBERS:
+        found = re.fullmatch(pattern, path)
+        if found is not None:
+            usual = _MAJOR if names == _MAJOR_NAMES else None
+            major = next((majors[name] for name in names if name in majors), usual)
+            return major, int(found.group(1)) if minor is None else minor
+    return None
+
+
+def kernel_majors(host: HostRoot) -> dict[str, int]:
     """The character devices of the running kernel: name to major number."""
     found: dict[str, int] = {}
     inside = False

@@ -35,8 +35,10 @@ LIBRARY_FOLDERS = (
 CONFIG_FOLDERS = ("/etc", "/usr/local/share", "/usr/share")
 # The generator begins with PATH, which is made of the same folders.
 PROGRAM_FOLDERS = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
-# Which file the version of the driver is taken from, where nobody tells it.
+# The files whose names have the driver's version, which matters where no driver is loaded.  NVIDIA's generator takes
+# the first of *.* (updateInfo in internal/lookup/root/root.go, v1.20.0), which may be a copy or of a former driver.
 _VERSIONED = ("libcuda.so.", "libnvidia-ml.so.")
+_NUMBERS = re.compile(r"[0-9]+(?:\.[0-9]+)+\Z")
 _VERSION = re.compile(r"[0-9][0-9A-Za-z.+-]{0,60}\Z")
 _FIRMWARE_FOLDER, _KERNEL = "/sys/module/firmware_class/parameters/path", "/proc/sys/kernel/osrelease"
 _MACHINES = {X86_64: "x86_64", AARCH64: "aarch64"}
@@ -65,13 +67,31 @@ class DriverFiles:
         self._config_folders = tuple(config_folders)
         self._cached: list[str] | None = None
 
+    @property
+    def place(self) -> str:
+        """The root of the driver, for a message."""
+        if self.root == "/":
+            return self.root
+        exists = self.lookup.is_directory(self.root)
+        return f"driver_root {self.root}" + ("" if exists else ", which is not a directory of this host")
+
     def version(self) -> str:
-        """The driver's version, by the name of its library; raises HostError where there is none."""
+        """The driver's version, by the name of its library; raises HostError unless there is exactly one version."""
         for stem in _VERSIONED:
+            versions: dict[str, str] = {}
             for found in self.libraries(f"{stem}*.*"):
-                return _checked(posixpath.basename(found.host)[len(stem) :])
+                version = posixpath.basename(found.host)[len(stem) :]
+                if _NUMBERS.match(version):
+                    versions.setdefault(version, found.host)
+            if len(versions) > 1:
+                raise HostError(
+                    f"There are libraries of several NVIDIA drivers: {', '.join(versions.values())}. Remove those that"
+                    " are not in use, or name the folder of the others with library_search_paths."
+                )
+            if versions:
+                return _checked(next(iter(versions)))
         raise HostError(
-            f"There is no libcuda.so.VERSION of NVIDIA's driver below {self.root}. Install the driver, or name its"
+            f"There is no libcuda.so.VERSION of NVIDIA's driver below {self.place}. Install the driver, or name its"
             " place with driver_root or library_search_paths."
         )
 
@@ -81,7 +101,7 @@ class DriverFiles:
         if not any(self.libraries(f"{stem}{version}") for stem in _VERSIONED):
             raise HostError(
                 f"The NVIDIA driver that is loaded has version {version}, but there is no libcuda.so.{version} below"
-                f" {self.root}. Install the libraries of that version, restart the host if the driver was replaced"
+                f" {self.place}. Install the libraries of that version, restart the host if the driver was replaced"
                 " while it was loaded, or name their place with driver_root or library_search_paths."
             )
 

@@ -32,6 +32,8 @@ if t.TYPE_CHECKING:
 
 NOT_ASKED = "NVML was not asked: it is left alone in offline trees, and where it is not wanted."
 _PCI = "/sys/bus/pci/devices"
+# The second since the toolkit 1.17.7 (IsIntegratedGPUName in pkg/nvlib/info/property-extractor.go of go-nvlib).
+_INTEGRATED = ("(nvgpu)", "NVIDIA Thor")
 
 
 class MigDevice(t.NamedTuple):
@@ -52,7 +54,8 @@ class Gpu(t.NamedTuple):
     """A GPU; ``index`` is NVML's, ``minor`` that of its device node, ``bus`` its PCI address in lower case.
 
     The address has a domain of four digits, or of eight where four do not hold it.  ``uuid`` is empty where the driver
-    does not know it yet.  ``mig`` says that MIG mode is on, be it that there is no MIG device.
+    does not know it yet.  ``mig`` says that MIG mode is on, be it that there is no MIG device.  ``coherent`` is as in
+    NvmlGpu, and means nothing in a Machine whose source is not NVML.
     """
 
     # What tuples have of this name nobody needs.
@@ -63,6 +66,7 @@ class Gpu(t.NamedTuple):
     name: str
     mig: bool
     migs: tuple[MigDevice, ...]
+    coherent: bool | None = False
 
 
 class Machine(t.NamedTuple):
@@ -72,6 +76,10 @@ class Machine(t.NamedTuple):
     gpus: tuple[Gpu, ...]
     source: str
     warnings: tuple[str, ...]
+
+
+class IntegratedGpuError(HostError):
+    """NVML does not report all of a GPU that is part of a Tegra."""
 
 
 class Fault(t.NamedTuple):
@@ -99,9 +107,15 @@ def machine(
         return _from_proc(host, refusal)
     for gpu in answer.gpus:
         if gpu.failure:
-            raise HostError(f"GPU {gpu.index} ({gpu.bus or 'its address is unknown'}): {gpu.failure}")
+            error = IntegratedGpuError if is_integrated(gpu.name) else HostError
+            raise error(f"GPU {gpu.index} ({gpu.bus or 'its address is unknown'}): {gpu.failure}")
     gpus = tuple(_from_nvml(gpu) for gpu in answer.gpus if gpu.name not in SKIPPED_NAMES)
     return Machine(answer.version, gpus, "nvml", ())
+
+
+def is_integrated(name: str) -> bool:
+    """Whether a GPU is part of a Tegra, by its name."""
+    return any(part in name for part in _INTEGRATED)
 
 
 def nvml_answer(
@@ -134,7 +148,7 @@ def nvml_answer(
             return ask(library, SKIPPED_NAMES, absent), ""
         except UnusableNvmlError as error:
             refusals.append(str(error))
-    return None, " ".join(refusals) or f"There is no {LIBRARY} below {driver_root}."
+    return None, " ".join(refusals) or f"There is no {LIBRARY} below {files.place}."
 
 
 def mig_nodes(host: HostRoot, found: Machine) -> list[str]:
@@ -177,7 +191,8 @@ def _from_nvml(gpu: NvmlGpu) -> Gpu:
         bus = normal_bus(gpu.bus)
     except ValueError:
         raise HostError(f"NVML says that GPU {gpu.index} has the PCI address {gpu.bus!r}, which is none.") from None
-    return Gpu(gpu.index, gpu.uuid, gpu.minor, bus, gpu.name, gpu.mig, tuple(MigDevice(*mig[:5]) for mig in gpu.migs))
+    migs = tuple(MigDevice(*mig[:5]) for mig in gpu.migs)
+    return Gpu(gpu.index, gpu.uuid, gpu.minor, bus, gpu.name, gpu.mig, migs, gpu.coherent)
 
 
 def _from_proc(host: HostRoot, refusal: str) -> Machine:

@@ -4,18 +4,18 @@
 
 # Private to this collection: what NVML, the library of NVIDIA's driver, tells of GPUs and MIG devices.
 #
-# The library is loaded into a process of its own: one that crashes, hangs in the kernel, or writes to standard output
+# The library is loaded into a process of its own: one that crashes, hangs in the kernel, or writes to any descriptor
 # does not take the task along.  Signatures, structures and numbers are those of nvml.h (NVML API reference).
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
+import mmap
 import os
 import resource
-import select
 import signal
+import struct
 import time
 import typing as t
 
@@ -32,8 +32,8 @@ PATIENCE = 180.0
 
 # More than any machine has: a number above is no answer.
 _MOST_GPUS, _MOST_MIGS, _MOST_BYTES = 1024, 1024, 1 << 22
-# What ends an answer: JSON has it nowhere, as it is written here.
-_WHOLE = b"\n"
+# How many bytes the answer has, 0 until it is complete; the answer follows.
+_LENGTH = struct.Struct("=Q")
 # Bytes that a text may need, with the null (NVML_DEVICE_UUID_V2_BUFFER_SIZE and the others).
 _TEXT = 96
 
@@ -41,6 +41,10 @@ _NOT_SUPPORTED, _NOT_FOUND, _INVALID_ARGUMENT = 3, 6, 2
 # The profiles of GPU instances that have graphics: NVML_GPU_INSTANCE_PROFILE_1_SLICE_GFX, 2_, 4_ and, since NVML 595,
 # 3_SLICE_GFX.
 _GRAPHICS = (0xA, 0xB, 0xC, 0x11)
+
+_ADDRESSING = "nvmlDeviceGetAddressingMode"
+# NVML_DEVICE_ADDRESSING_MODE_ATS
+_ATS = 2
 
 _REBOOT = "Look at the kernel's log for NVRM and Xid; a restart of the host usually helps."
 _BUSY = "Free memory on the host, or end other processes."
@@ -91,6 +95,7 @@ class NvmlMig(t.NamedTuple):
 class NvmlGpu(t.NamedTuple):
     """A GPU as NVML tells of it; ``bus`` in NVML's own form.
 
+    ``coherent``: it uses the page tables of the host's processor (ATS); None where NVML returns an error to that.
     Where ``failure`` tells what went wrong with it, the rest is what was known until then.
     """
 
@@ -103,6 +108,7 @@ class NvmlGpu(t.NamedTuple):
     mig: bool = False
     migs: tuple[NvmlMig, ...] = ()
     failure: str = ""
+    coherent: bool | None = False
 
 
 class NvmlAnswer(t.NamedTuple):
@@ -125,16 +131,19 @@ def ask(library: str, skipped: t.Collection[str] = (), absent: t.Sequence[str] |
 
 
 def _decoded(text: bytes, library: str) -> NvmlAnswer:
-    answer = load(text)
-    if "unusable" in answer:
-        raise UnusableNvmlError(f"{library} cannot be used: {answer['unusable']}.")
-    if "error" in answer:
-        raise HostError(f"NVML ({library}): {answer['error']}")
-    gpus = (NvmlGpu(*gpu) for gpu in answer["gpus"])
-    # JSON has made lists of them.
-    return NvmlAnswer(
-        answer["version"], tuple(gpu._replace(migs=tuple(NvmlMig(*mig) for mig in gpu.migs)) for gpu in gpus)
-    )
+    try:
+        answer = load(text)
+        if "unusable" in answer:
+            raise UnusableNvmlError(f"{library} cannot be used: {answer['unusable']}.")
+        if "error" in answer:
+            raise HostError(f"NVML ({library}): {answer['error']}")
+        gpus = (NvmlGpu(*gpu) for gpu in answer["gpus"])
+        # JSON has made lists of them.
+        return NvmlAnswer(
+            answer["version"], tuple(gpu._replace(migs=tuple(NvmlMig(*mig) for mig in gpu.migs)) for gpu in gpus)
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise HostError(f"NVML ({library}) gave an answer that makes no sense. {_REBOOT}") from error
 
 
 # -- the process that loads the library ----------------------------------------------------------------------------
@@ -142,24 +151,23 @@ def _decoded(text: bytes, library: str) -> NvmlAnswer:
 
 def _in_process(work: t.Callable[[], dict[str, t.Any]], library: str) -> bytes:
     """What ``work`` returns in a process of its own, as JSON; raises HostError where that brings no answer."""
-    reading, writing = os.pipe()
-    try:
-        child = os.fork()
-    except OSError as error:
-        os.close(reading)
-        os.close(writing)
-        raise HostError(f"NVML cannot be asked: no process can be started ({error.strerror}). {_BUSY}") from error
-    if child == 0:
-        _be_child(writing, work)
-    os.close(writing)
-    try:
-        text, ended = _receive(reading)
-    finally:
-        os.close(reading)
-        status = _end(child)
-    if len(text) > _MOST_BYTES:
+    # Memory that both processes share, because a library may write to any descriptor, but knows none of this.
+    with mmap.mmap(-1, _LENGTH.size + _MOST_BYTES) as shared:
+        try:
+            child = os.fork()
+        except OSError as error:
+            raise HostError(f"NVML cannot be asked: no process can be started ({error.strerror}). {_BUSY}") from error
+        if child == 0:
+            _be_child(shared, work)
+        try:
+            ended = _wait(child, shared)
+        finally:
+            status = _end(child)
+        (length,) = _LENGTH.unpack_from(shared)
+        text = shared[_LENGTH.size : _LENGTH.size + length]
+    if length > _MOST_BYTES:
         problem = "answers endlessly"
-    elif text.endswith(_WHOLE):
+    elif length:
         return text
     elif not ended:
         problem = f"did not answer within {PATIENCE:.0f} seconds"
@@ -169,51 +177,48 @@ def _in_process(work: t.Callable[[], dict[str, t.Any]], library: str) -> bytes:
     raise HostError(f"NVML ({library}) {problem}. {_REBOOT}")
 
 
-def _be_child(writing: int, work: t.Callable[[], dict[str, t.Any]]) -> t.NoReturn:
+def _be_child(shared: mmap.mmap, work: t.Callable[[], dict[str, t.Any]]) -> t.NoReturn:
     """Never returns, and never runs what the task has left for its end."""
     status = 1
     try:
-        with os.fdopen(_isolated(writing), "wb") as stream:
-            stream.write(json.dumps(work()).encode() + _WHOLE)
+        _isolate()
+        text = json.dumps(work()).encode()
+        if len(text) <= _MOST_BYTES:
+            shared[_LENGTH.size : _LENGTH.size + len(text)] = text
+        _LENGTH.pack_into(shared, 0, len(text))
         status = 0
     finally:
         # Not even with an error: its traceback would be the task's.
         os._exit(status)
 
 
-def _isolated(writing: int) -> int:
-    """``writing`` under a number that it keeps, when all else that the task has open is left behind."""
+def _isolate() -> None:
+    """Keep nothing open that the task has."""
     for ending in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
         signal.signal(ending, signal.SIG_DFL)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    # Above the standard streams, which the task may not have; NVML starts nvidia-modprobe, which must not keep it open.
-    kept = fcntl.fcntl(writing, fcntl.F_DUPFD_CLOEXEC, 3)
     nowhere = os.open(os.devnull, os.O_RDWR)
     for number in range(3):
         # What the library prints would spoil the task's own output.
         os.dup2(nowhere, number)
     # Among these is the task's lock, which must not be held by a process that hangs.
     for number in [int(name) for name in os.listdir("/proc/self/fd")]:
-        if number > 2 and number != kept:
+        if number > 2:
             # One of them is gone already: it was open for this list.
             with contextlib.suppress(OSError):
                 os.close(number)
-    return kept
 
 
-def _receive(reading: int) -> tuple[bytes, bool]:
-    """What was written, and whether that was all."""
-    deadline = time.monotonic() + PATIENCE
-    text = b""
-    while len(text) <= _MOST_BYTES:
-        ready, _writable, _exceptional = select.select([reading], [], [], max(0.0, deadline - time.monotonic()))
-        if not ready:
-            return text, False
-        piece = os.read(reading, 1 << 16)
-        if not piece:
-            return text, True
-        text += piece
-    return text, False
+def _wait(child: int, shared: mmap.mmap) -> bool:
+    """Wait for the answer, or for the end of the process; False where neither comes within PATIENCE."""
+    deadline, pause = time.monotonic() + PATIENCE, 0.0005
+    while time.monotonic() < deadline:
+        # WNOWAIT leaves the exit status to _end().
+        if any(shared[: _LENGTH.size]) or os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
+            return True
+        time.sleep(pause)
+        pause = min(2 * pause, 0.02)
+    return False
 
 
 def _end(child: int) -> int | None:
@@ -273,6 +278,7 @@ def _gpu(nvml: _Nvml, index: int, skipped: t.Collection[str]) -> NvmlGpu:
         gpu = gpu._replace(bus=nvml.bus(handle))
         gpu = gpu._replace(uuid=nvml.text("nvmlDeviceGetUUID", handle))
         gpu = gpu._replace(minor=nvml.number("nvmlDeviceGetMinorNumber", handle))
+        gpu = gpu._replace(coherent=nvml.coherent(handle))
         mode = nvml.mig_mode(handle)
         return gpu._replace(mig=mode == 1, migs=() if mode is None else _migs(nvml, handle))
     except _ReturnedError as error:
@@ -333,6 +339,8 @@ class _Nvml:
         self._c = ctypes
         loaded = ctypes.CDLL(library)
         self._functions = {name: getattr(loaded, name) for name in self._FUNCTIONS}
+        # Older drivers lack it.
+        self._functions[_ADDRESSING] = getattr(loaded, _ADDRESSING, None)
         self._graphics: dict[int, frozenset[int]] = {}
 
     def call(self, name: str, *arguments: t.Any) -> None:
@@ -372,6 +380,18 @@ class _Nvml:
                 return None
             raise
         return current.value
+
+    def coherent(self, gpu: ctypes.c_void_p) -> bool | None:
+        """As IsCoherent() in pkg/nvlib/device/device.go of go-nvlib has it."""
+        if self._functions[_ADDRESSING] is None:
+            return False
+        # nvmlDeviceAddressingMode_v1_t: its own size and version, and the mode.
+        mode = (self._c.c_uint * 2)(8 | 1 << 24, 0)
+        try:
+            self.call(_ADDRESSING, gpu, mode)
+        except _ReturnedError as error:
+            return False if error.code == _NOT_SUPPORTED else None
+        return bool(mode[1] == _ATS)
 
     def profile(self, mig: ctypes.c_void_p) -> str:
         """What NVML calls a MIG device, as in "NVIDIA A100-SXM4-40GB MIG 1g.5gb", behind the GPU's own name."""

@@ -18,6 +18,7 @@ OMITTED = {
     "nvidia_cdi": {
         "nvidia_cdi_path",
         "nvidia_cdi_format",
+        "nvidia_cdi_csv_compat_container_root",
         "nvidia_cdi_dev_root",
         "nvidia_cdi_ldconfig_path",
         "nvidia_cdi_use_nvml",

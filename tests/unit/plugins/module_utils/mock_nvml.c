@@ -7,8 +7,11 @@
  *   count NUMBER                                     of GPUs, if it is to be another than there are
  *   gpu UUID MINOR BUS MIG NAME                      MIG: -1 without such a mode, 0 off, 1 on; NAME may have spaces
  *   mig GPU INDEX UUID GI CI PROFILE                 PROFILE: as nvml.h numbers them
+ *   addressing GPU MODE                              0 none, 1 HMM, 2 ATS; without such a line it is not supported
  *   fail FUNCTION GPU CODE                           GPU: -1 for every call
- *   do FUNCTION crash | exit | hang | print | make   make: something in /dev, as the library does
+ *   do FUNCTION crash | exit | hang | print | make | write
+ *                                                    make: something in /dev, as the library does
+ *                                                    write: an answer to every descriptor that may be open
  */
 
 #define _GNU_SOURCE
@@ -32,6 +35,7 @@ static struct rule rules[MOST];
 static unsigned gpu_count, mig_count, rule_count, told_count;
 static char version[96];
 static int initialised;
+static int addressing[MOST];
 
 /* GPUs call their profiles by numbers of their own: these differ from those of nvml.h, but are among them. */
 static unsigned profile_id(unsigned profile) { return profile ^ 0xA; }
@@ -44,6 +48,7 @@ static void load(void)
 
     gpu_count = mig_count = rule_count = 0;
     told_count = ~0u;
+    memset(addressing, -1, sizeof addressing);
     dladdr((void *)load, &self);
     snprintf(path, sizeof path, "%s", self.dli_fname);
     slash = strrchr(path, '/');
@@ -55,9 +60,12 @@ static void load(void)
         struct gpu *gpu = &gpus[gpu_count % MOST];
         struct mig *mig = &migs[mig_count % MOST_MIGS];
         struct rule *rule = &rules[rule_count % MOST];
+        int number, mode;
         if (sscanf(line, "driver %95s", version) == 1 || sscanf(line, "count %u", &told_count) == 1)
             continue;
-        if (sscanf(line, "gpu %95s %u %31s %d %95[^\n]", gpu->uuid, &gpu->minor, gpu->bus, &gpu->mig, gpu->name) == 5)
+        if (sscanf(line, "addressing %d %d", &number, &mode) == 2)
+            addressing[number % MOST] = mode;
+        else if (sscanf(line, "gpu %95s %u %31s %d %95[^\n]", gpu->uuid, &gpu->minor, gpu->bus, &gpu->mig, gpu->name) == 5)
             gpu_count++;
         else if (sscanf(line, "mig %d %u %95s %u %u %u", &mig->gpu, &mig->index, mig->uuid, &mig->gi, &mig->ci,
                         &mig->profile) == 6)
@@ -111,6 +119,11 @@ static int wanted(const char *function, void *handle, int index)
             puts("words of the library");
             fflush(stdout);
             fputs("more of them\n", stderr);
+        } else if (strcmp(rules[i].deed, "write") == 0) {
+            static const char answer[] = "{\"version\": \"1\", \"gpus\": []}\n";
+            for (int number = 3; number < 1024; number++)
+                if (write(number, answer, sizeof answer - 1) < 0)
+                    continue;
         } else if (rules[i].gpu == -1 || rules[i].gpu == index)
             return rules[i].code;
     }
@@ -219,6 +232,19 @@ int nvmlDeviceGetMigMode(void *handle, unsigned *current, unsigned *pending)
         return NOT_SUPPORTED;
     *current = (unsigned)as_gpu(handle)->mig;
     *pending = !*current;
+    return SUCCESS;
+}
+
+struct addressing { unsigned version, value; };
+
+int nvmlDeviceGetAddressingMode(void *handle, struct addressing *found)
+{
+    AS_WANTED(handle, -2);
+    if (!as_gpu(handle) || found->version != (sizeof *found | 1u << 24))
+        return INVALID_ARGUMENT;
+    if (addressing[as_gpu(handle) - gpus] < 0)
+        return NOT_SUPPORTED;
+    found->value = (unsigned)addressing[as_gpu(handle) - gpus];
     return SUCCESS;
 }
 

@@ -27,9 +27,9 @@ if t.TYPE_CHECKING:
 LIBRARY = f"{MULTIARCH}/{{}}.so.{VERSION}"
 
 
-def edits(tree: Tree, request: Request | None = None, root: str = "/", management: bool = False) -> Edits:
+def edits(tree: Tree, request: Request | None = None, root: str = "/") -> Edits:
     wanted = request or Request()
-    return driver_edits(DriverFiles(Lookup(tree.host()), root), VERSION, wanted, Hooks(wanted), management)
+    return driver_edits(DriverFiles(Lookup(tree.host()), root), VERSION, wanted, Hooks(wanted))
 
 
 def hook(found: Edits, name: str) -> list[str]:
@@ -116,8 +116,6 @@ def test_the_hooks_in_their_order(driver_tree: Tree) -> None:
     folders = ["--folder", MULTIARCH, "--folder", f"{MULTIARCH}/vdpau"]
     assert hook(found, "update-ldcache") == ["--ldconfig-path", "/sbin/ldconfig", *folders]
     assert hook(edits(driver_tree), "update-ldcache") == folders
-    names = [entry.arguments[1] for entry in edits(driver_tree, management=True).hooks]
-    assert names == ["create-symlinks", "enable-cuda-compat", "update-ldcache"]
 
 
 def test_folders_without_libraries(driver_tree: Tree) -> None:

@@ -89,6 +89,17 @@ class TestPaths:
         with pytest.raises(HostError, match=f"/etc/cdi holds {MOST_FILES + 1} CDI specifications"):
             read_specifications(host)
 
+    def test_far_too_large_together(self, root: Path, host: HostRoot, monkeypatch: pytest.MonkeyPatch) -> None:
+        for number in range(4):
+            (root / f"etc/cdi/{number}.yaml").write_bytes(b"#" * (MOST_BYTES // 4))
+        # A file that is too large by itself is not parsed, and does not count.
+        (root / "etc/cdi/huge.yaml").write_bytes(b"#" * (MOST_BYTES + 1))
+        assert len(specification_paths(host)) == 5
+        (root / "etc/cdi/one-more.yaml").write_text("#")
+        monkeypatch.setattr(_cdi_files, "_parsed", lambda *_args: pytest.fail("a file was parsed"))
+        with pytest.raises(HostError, match=r"The CDI specifications in /etc/cdi have more than 4 MiB together"):
+            read_specifications(host)
+
     def test_a_folder_that_cannot_be_read(self, host: HostRoot, monkeypatch: pytest.MonkeyPatch) -> None:
         def listdir(path: str) -> list[str]:
             raise PermissionError(13, "Permission denied", path)

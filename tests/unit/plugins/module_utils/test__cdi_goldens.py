@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_modes import generate
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_modes import generate, generate_all
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_request import Request
 from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.driver_layouts import (
     DRIVER_ROOT,
@@ -31,6 +31,7 @@ from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.driver_
     ld_cache,
     machine,
     makes_nodes,
+    mig_gpu,
 )
 
 if t.TYPE_CHECKING:
@@ -302,6 +303,29 @@ def test_other_requests(tmp_path: Path, name: str, request_: Request, expected: 
         request_ = request_._replace(device_name_strategies=INDEX)
     before = golden(name)
     assert difference(before, generated(tree, name, request_, devices)) == expected(summary(before))
+
+
+@pytest.mark.usefixtures("files_for_devices")
+@pytest.mark.parametrize("all_device", [True, False])
+def test_coherent_gpus_have_a_specification_of_their_own(tmp_path: Path, all_device: bool) -> None:
+    tree = Tree(tmp_path)
+    whole, other, unknown = gpus(3)
+    divided = mig_gpu(whole._replace(index=3, minor=3, bus="0000:20:00.0"), (0, 7, 0, False))._replace(coherent=True)
+    devices = (whole._replace(coherent=True), other, unknown._replace(coherent=None), divided)
+    LAYOUTS["cache"].make(tree, devices)
+    flag = ("enable-coherent-annotations",)
+    request = Request(device_name_strategies=INDEX, feature_flags=flag, all_device=all_device)
+    documents = generate_all("nvml", request, machine(*devices), tree.host())
+    assert list(documents) == ["", "coherent", "noncoherent"]
+    assert documents[""] == generate("nvml", request._replace(feature_flags=()), machine(*devices), tree.host())
+    for name, device in (("coherent", devices[0]), ("noncoherent", devices[1])):
+        alone = generate("nvml", request._replace(class_=f"gpu.{name}"), machine(device), tree.host())
+        # A dot in the class needs 0.6.0, groups need 0.7.0.
+        assert alone["cdiVersion"] == "0.7.0"
+        assert json.dumps(documents[name]) == json.dumps(alone)
+    assert "annotations" not in json.dumps(documents)
+    for mode, known in (("management", None), ("nvml", machine(*devices)._replace(source="proc"))):
+        assert list(generate_all(mode, request, known, tree.host())) == [""]
 
 
 @pytest.mark.usefixtures("files_for_devices")

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils import _cdi_yaml, _shipped
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_info import describe_cdi
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_yaml_text import MOST_BYTES
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
 from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.fake_nodes import FakeNodes
 from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.gpu_hosts import write
@@ -59,6 +60,15 @@ def told(host: HostRoot, gpus: t.Mapping[str, t.Any] | None = None) -> dict[str,
     answer, needed = describe_cdi(host, none, gpus)
     assert needed is None
     return answer
+
+
+def test_more_than_can_be_read_is_a_problem(host: HostRoot) -> None:
+    filler = {f"etc/cdi/{number}.yaml": f"# {'x' * (MOST_BYTES // 4)}\n" + text(str(number)) for number in range(5)}
+    write(Path(host.root), filler)
+    answer = told(host)
+    assert (answer["files"], answer["devices"]) == ([], {})
+    (problem,) = answer["problems"]
+    assert problem.startswith("The CDI specifications in /etc/cdi have more than 4 MiB together")
 
 
 def put(host: HostRoot, files: t.Mapping[str, str]) -> None:

@@ -12,7 +12,8 @@ import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils import _shipped
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_link import Finding, judge_folders
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import MissingPackageError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_yaml_text import MOST_BYTES
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import HostError, MissingPackageError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
 from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.gpu_hosts import write
 
@@ -39,6 +40,11 @@ def test_one_that_serves(tmp_path: Path) -> None:
     # A file that is skipped is in nobody's way, and one of another kind is nobody's concern.
     found = judged(tmp_path, b=text(), c="[", d=text("0", kind="example.com/net", library="/gone"), e=text("1"))
     assert found == Finding(ok=True, detail="/etc/cdi/a.json, /etc/cdi/e.json describe nvidia.com/gpu.")
+
+
+def test_far_too_large_together(tmp_path: Path) -> None:
+    with pytest.raises(HostError, match="The CDI specifications in /etc/cdi have more than 4 MiB together"):
+        judged(tmp_path, **{f"f{number}": text("0") + " " * (MOST_BYTES // 4) for number in range(5)})
 
 
 def test_none(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_modes import MODES, generate
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_request import Request
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, HostError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
 from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.driver_trees import (
     MULTIARCH,
     VERSION,
@@ -258,11 +259,54 @@ def test_management(tree: Tree) -> None:
     assert "deviceNodes" not in common
 
 
-def test_management_of_the_driver_that_is_loaded(tree: Tree) -> None:
+# What a former driver, or a user, leaves beside the driver; each comes first in one of the possible orders.
+STALE = ["libcuda.so.535.10", "libcuda.so.999.1", f"libcuda.so.{VERSION}.old", f"libcuda.so.{VERSION}.bak.2"]
+
+
+@pytest.mark.parametrize("folder", [MULTIARCH, "/usr/lib64"])
+@pytest.mark.parametrize("name", STALE)
+def test_management_of_the_loaded_driver(tree: Tree, name: str, folder: str) -> None:
     ready(tree, gpus(1))
-    tree.file(f"{MULTIARCH}/libcuda.so.999.1", elf())
-    hook = made(tree, "management", devices=gpus(1))["containerEdits"]["hooks"][1]
-    assert hook["args"][2] == f"--host-driver-version={VERSION}"
+    before = made(tree, "management")
+    tree.file(f"{folder}/{name}", elf())
+    tree.file("/proc/driver/nvidia/version", f"NVRM version: NVIDIA UNIX  {VERSION}  Tue Apr  8\n".encode())
+    assert generate("management", Request(), None, HostRoot(str(tree.path), True)) == before
+
+
+def test_management_without_the_libraries_of_the_loaded_driver(tree: Tree) -> None:
+    ready(tree, gpus(1))
+    tree.file("/sys/module/nvidia/version", b"535.10\n")
+    with pytest.raises(HostError, match=r"loaded has version 535\.10, but there is no libcuda\.so\.535\.10 below"):
+        generate("management", Request(), None, HostRoot(str(tree.path), True))
+
+
+@pytest.mark.parametrize("name", ["libcuda.so.535.10", "libcuda.so.999.1"])
+def test_management_of_a_tree_with_two_drivers(tree: Tree, name: str) -> None:
+    ready(tree, gpus(1))
+    tree.file(f"/usr/lib64/{name}", elf())
+    with pytest.raises(HostError) as caught:
+        made(tree, "management")
+    assert f"/usr/lib64/{name}" in str(caught.value)
+    assert f"{MULTIARCH}/libcuda.so.{VERSION}" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", STALE[2:])
+def test_management_of_a_tree_with_a_copy_of_a_library(tree: Tree, name: str) -> None:
+    ready(tree, gpus(1))
+    before = made(tree, "management")
+    tree.file(f"/usr/lib64/{name}", elf())
+    assert made(tree, "management") == before
+
+
+def test_a_hook_that_management_has_only_on_request(tree: Tree) -> None:
+    ready(tree, gpus(1))
+    hook = "disable-device-node-modification"
+    assert hook not in commands(made(tree, "management")["containerEdits"])
+    for request in (Request(enabled_hooks=(hook,)), Request(enabled_hooks=(hook,), disabled_hooks=(hook,))):
+        common = made(tree, "management", request)["containerEdits"]
+        assert commands(common) == ["create-symlinks", "enable-cuda-compat", "update-ldcache", hook]
+    request = Request(enabled_hooks=(hook,), disabled_hooks=("all",))
+    assert commands(made(tree, "management", request)["containerEdits"]) == [hook]
 
 
 @pytest.mark.parametrize(
@@ -305,10 +349,12 @@ def test_what_gds_needs_else(tree: Tree) -> None:
     assert "hostPath" not in edits["deviceNodes"][0]
 
 
-def test_the_root_of_mofed(tree: Tree) -> None:
-    tree.node("/run/driver/dev/infiniband/rdma_cm", 10, 121)
+def test_the_nodes_of_mofed_are_in_dev_root(tree: Tree) -> None:
+    tree.folder("/run/driver")
+    tree.node("/dev/infiniband/rdma_cm", 10, 121)
     edits = made(tree, "mofed", Request(driver_root="/run/driver", dev_root="/"))["devices"][0]["containerEdits"]
-    assert edits["deviceNodes"][0]["hostPath"] == "/run/driver/dev/infiniband/rdma_cm"
+    assert [(node["path"], node["minor"]) for node in edits["deviceNodes"]] == [("/dev/infiniband/rdma_cm", 121)]
+    assert "hostPath" not in edits["deviceNodes"][0]
 
 
 def test_channels(tree: Tree) -> None:

@@ -11,7 +11,11 @@ import typing as t
 
 import pytest
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_reference import find_program, generate_with
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_reference import (
+    find_program,
+    generate_all_with,
+    generate_with,
+)
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_request import NO_GIDS, Request
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, HostError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
@@ -109,6 +113,9 @@ def test_every_mode_is_named(mode: str) -> None:
         (Request(device_name_strategies=("type-index",)), ["--device-name-strategy=type-index"]),
         (Request(library_search_paths=("/a", "/b")), ["--library-search-path=/a", "--library-search-path=/b"]),
         (Request(config_search_paths=("/c",)), ["--config-search-path=/c"]),
+        (Request(csv_files=("/a.csv", "/b.csv")), ["--csv.file=/a.csv", "--csv.file=/b.csv"]),
+        (Request(csv_ignore_patterns=("*.so", "/x")), ["--csv.ignore-pattern=*.so", "--csv.ignore-pattern=/x"]),
+        (Request(csv_compat_container_root="/opt/compat/"), ["--csv.compat-container-root=/opt/compat"]),
         (Request(disabled_hooks=("chmod", "all")), ["--disable-hook=chmod", "--disable-hook=all"]),
         (Request(enabled_hooks=("chmod",)), ["--enable-hook=chmod"]),
         (Request(hooks="none", enabled_hooks=("chmod",), disabled_hooks=("chmod",)), ["--disable-hook=all"]),
@@ -154,6 +161,8 @@ def test_nothing_of_an_offline_tree_is_run() -> None:
         (Request(library_search_paths=("/a,b",)), "library_search_paths: .*'/a,b' for several"),
         (Request(config_search_paths=("/a,b",)), "config_search_paths: "),
         (Request(device_ids=("0,1",)), "device_ids: "),
+        (Request(csv_files=("/a,b",)), "csv_files: "),
+        (Request(csv_ignore_patterns=("a,b",)), "csv_ignore_patterns: "),
     ],
 )
 def test_what_it_would_misread_is_refused(request_: Request, words: str) -> None:
@@ -175,6 +184,12 @@ def test_what_it_would_misread_is_refused(request_: Request, words: str) -> None
         (Request(feature_flags=("disable-ipc-discoverer",)), "1.18", "feature_flags", "feature-flag"),
         (Request(all_device=False), "1.19", "all_device: false", "no-all-device"),
         (Request(device_ids=("0",)), "1.19", "device_ids", "device-id"),
+        (
+            Request(csv_compat_container_root="/x"),
+            "1.19",
+            "csv_compat_container_root",
+            "csv.compat-container-root",
+        ),
     ],
 )
 def test_flags_that_came_later_are_not_given_before(request_: Request, since: str, parameter: str, flag: str) -> None:
@@ -304,6 +319,12 @@ def test_of_several_specifications_the_first_is_ours(monkeypatch: pytest.MonkeyP
     run = Generator(json.dumps(DOCUMENT) + json.dumps(coherent))
     request = Request(feature_flags=("enable-coherent-annotations",))
     assert generate_with(PROGRAM, "nvml", request, run, HOST) == DOCUMENT
+    found = generate_all_with(PROGRAM, "nvml", request, run, HOST)
+    assert found == {"": DOCUMENT, "coherent": coherent}
+
+
+def test_something_behind_the_specification_is_an_error() -> None:
+    assert "no specification" in refusal(Generator(json.dumps(DOCUMENT) + "panic: x"))
 
 
 def test_the_order_of_keys_stays() -> None:

@@ -259,6 +259,21 @@ def test_it_goes_with_the_removal_although_no_task_wrote_it(tree: RefreshTree, o
     assert (tree.text(SPECIFICATION) if tree.has(SPECIFICATION) else None) == original
 
 
+def test_the_files_of_coherent_gpus_go_with_it(tree: RefreshTree) -> None:
+    flag = Request(feature_flags=("enable-coherent-annotations",))
+    coherent = SPECIFICATION.replace(".yaml", ".coherent.yaml")
+    tree.generator()
+    tree.refresh()
+    tree.write(coherent, "mine\n")
+    tree.refresh(request=flag)
+    tree.write(SPECIFICATION, WRITTEN)
+    tree.write(coherent, WRITTEN.replace("gpu", "gpu.coherent"))
+    assert not tree.refresh(request=flag)["changed"]
+    tree.refresh(state="absent")
+    remove_specification(tree)
+    assert (tree.has(SPECIFICATION), tree.text(coherent)) == (False, "mine\n")
+
+
 def test_a_lost_record_is_made_again(tree: RefreshTree) -> None:
     tree.generator()
     tree.refresh()

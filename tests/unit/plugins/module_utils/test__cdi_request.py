@@ -82,6 +82,8 @@ def test_paths_are_normalised() -> None:
         (Request(dev_root="dev"), "dev_root 'dev' is not an absolute path"),
         (Request(library_search_paths=("lib",)), "library_search_paths 'lib' is not an absolute path"),
         (Request(config_search_paths=("etc",)), "config_search_paths 'etc' is not an absolute path"),
+        (Request(csv_files=("l4t.csv",)), "csv_files 'l4t.csv' is not an absolute path"),
+        (Request(csv_compat_container_root="cuda"), "csv_compat_container_root 'cuda' is not an absolute path"),
         (Request(cdi_hook_path="nvidia-cdi-hook"), "cdi_hook_path 'nvidia-cdi-hook' is not an absolute path"),
         (Request(ldconfig_path="ldconfig"), "ldconfig_path 'ldconfig' is not an absolute path"),
         (Request(device_name_strategies=()), "device_name_strategies is empty"),

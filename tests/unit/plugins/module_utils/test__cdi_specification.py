@@ -11,8 +11,9 @@ import typing as t
 
 import pytest
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils import _cdi_generation, _cdi_removal
+from ansible_collections.gpufleet.nvidia.plugins.module_utils import _cdi_generation, _cdi_modes, _cdi_removal
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_host_check import same_meaning
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_parameters import CDI_OPTIONS, options_of
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_records import record_for_unit
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_request import Request
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_yaml import parse, render
@@ -25,6 +26,11 @@ from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.driver_
     VERSION,
     makes_nodes,
     mig_gpu,
+)
+from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.gpu_hosts import (
+    FakeGpu,
+    compiled,
+    nvml_files,
 )
 
 if t.TYPE_CHECKING:
@@ -477,6 +483,65 @@ def test_nothing_partial_is_written(host: CdiHost, missing: str, said: str) -> N
     assert host.contents() == before
 
 
+@pytest.mark.parametrize(
+    ("path", "numbers", "said"),
+    [
+        ("/dev/nvidia0", (195, 77), "/dev/nvidia0 is the device 195:77, but the driver's is 195:0."),
+        ("/dev/nvidia1", (1, 1), "/dev/nvidia1 is the device 1:1, but the driver's is 195:1."),
+        ("/dev/nvidiactl", (195, 0), "/dev/nvidiactl is the device 195:0, but the driver's is 195:255."),
+        ("/dev/nvidia-modeset", (195, 255), "but the driver's is 195:254."),
+        ("/dev/nvidia-uvm", (510, 1), "/dev/nvidia-uvm is the device 510:1, but the driver's minor number is 0."),
+        ("/dev/nvidia-uvm-tools", (510, 0), "but the driver's minor number is 1."),
+    ],
+)
+@pytest.mark.parametrize("mode", ["nvml", "management"])
+def test_a_node_with_wrong_numbers(host: CdiHost, mode: str, path: str, numbers: tuple[int, int], said: str) -> None:
+    (host.path / path.lstrip("/")).unlink()
+    host.node(path, *numbers)
+    before = host.contents()
+    for require in (True, False):
+        with pytest.raises(HostError) as caught:
+            host.cdi(mode=mode, require_devices=require)
+        assert said in str(caught.value)
+        assert "Remove it." in str(caught.value)
+    assert host.contents() == before
+
+
+def test_numbers_that_the_kernel_gave_out(host: CdiHost) -> None:
+    devices = "Character devices:\n{}\n\nBlock devices:\n  8 sd\n 77 nvidia-uvm\n"
+    for right in (("195 nvidia-frontend", "510 nvidia-uvm"), ("195 nvidia", "195 nvidiactl", "510 nvidia-uvm"), ()):
+        host.file("/proc/devices", devices.format("\n".join(right)).encode())
+        host.cdi()
+    host.file("/proc/devices", devices.format("195 nvidia\n511 nvidia-uvm").encode())
+    with pytest.raises(HostError, match=r"/dev/nvidia-uvm is the device 510:0, but the driver's is 511:0\."):
+        host.cdi()
+
+
+def test_wrong_numbers_behind_a_dev_root(host: CdiHost) -> None:
+    host.node("/run/dev/nvidia0", 195, 1)
+    host.folder("/run/driver/dev")
+    for node in (host.path / "dev").glob("nvidia*"):
+        if node.name != "nvidia0":
+            node.rename(host.path / "run/driver/dev" / node.name)
+    host.node("/run/driver/dev/nvidia0", 195, 7)
+    with pytest.raises(HostError, match=r"/run/driver/dev/nvidia0 is the device 195:7, but the driver's is 195:0\."):
+        host.cdi(request=Request(dev_root="/run/driver"))
+
+
+@pytest.mark.parametrize(("minor", "right"), [(3, True), (4, False)])
+def test_the_numbers_of_a_capability(host: CdiHost, monkeypatch: pytest.MonkeyPatch, minor: int, right: bool) -> None:
+    divided = mig_gpu(host.devices[1], (0, 7, 0, False))
+    monkeypatch.setattr(_cdi_generation, "machine", lambda *_args: Machine(VERSION, (divided,), "nvml", ()))
+    host.mig_nodes([divided])
+    (host.path / "dev/nvidia-caps/nvidia-cap3").unlink()
+    host.node("/dev/nvidia-caps/nvidia-cap3", 511, minor)
+    if right:
+        assert host.cdi()["changed"]
+        return
+    with pytest.raises(HostError, match="nvidia-cap3 is the device 511:4, but the driver's minor number is 3"):
+        host.cdi()
+
+
 def test_what_is_there_if_that_will_do(host: CdiHost) -> None:
     (host.path / "dev/nvidia-uvm").unlink()
     assert host.cdi(require_devices=False)["changed"]
@@ -572,6 +637,175 @@ def test_odd_words_of_the_reference(host: CdiHost, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(host, "pinned", lambda argv, _e: (0, "version 1.20.0" if "--version" in argv else printed, ""))
     with pytest.raises(GpufleetError):
         host.cdi(backend="nvidia-ctk", use_nvml=False, for_engines=("podman:4.9.3",))
+
+
+@pytest.mark.parametrize("mode", ["nvml", "management"])
+def test_a_driver_without_libcuda_gives_a_warning(host: CdiHost, mode: str) -> None:
+    class_ = "gpu" if mode == "nvml" else mode
+    assert not [said for said in host.cdi(mode=mode, request=Request(class_=class_))["warnings"] if "libcuda" in said]
+    (host.path / f"{MULTIARCH}/libcuda.so.{VERSION}".lstrip("/")).unlink()
+    warnings = host.cdi(mode=mode, request=Request(class_=class_))["warnings"]
+    assert any(f"There is no libcuda.so.{VERSION} below /" in said for said in warnings)
+
+
+@pytest.mark.parametrize("mode", ["nvml", "management"])
+@pytest.mark.parametrize(
+    ("root", "said"),
+    [
+        ("/run/nvidia/drive", "below driver_root /run/nvidia/drive, which is not a directory of this host."),
+        ("/usr/share", "below driver_root /usr/share."),
+    ],
+)
+def test_a_wrong_driver_root_is_named(host: CdiHost, mode: str, root: str, said: str) -> None:
+    host.folder("/usr/share")
+    with pytest.raises(HostError) as caught:
+        host.cdi(mode=mode, request=Request(driver_root=root, dev_root="/"))
+    assert said in str(caught.value)
+
+
+# -- coherent GPUs -----------------------------------------------------------------------------------------------------
+
+COHERENT, NONCOHERENT = "/etc/cdi/nvidia.coherent.yaml", "/etc/cdi/nvidia.noncoherent.yaml"
+FLAG = Request(feature_flags=("enable-coherent-annotations",))
+
+
+def _coherent(host: CdiHost, monkeypatch: pytest.MonkeyPatch, *coherent: bool | None) -> Machine:
+    found = tuple(gpu._replace(coherent=value) for gpu, value in zip(host.devices, coherent))
+    machine = Machine(VERSION, found, "nvml", ())
+    monkeypatch.setattr(_cdi_generation, "machine", lambda *_args: machine)
+    return machine
+
+
+def test_coherent_gpus_have_files_of_their_own(host: CdiHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    host.folder("/var/lib")
+    before = host.contents()
+    _coherent(host, monkeypatch, True, False)
+    host.cdi()
+    main = host.read(PATH)
+    assert not host.has(COHERENT)
+
+    predicted = host.cdi(request=FLAG, check_mode=True)
+    done = host.cdi(request=FLAG)
+    assert (done["changed"], done["files"]) == (True, predicted["files"])
+    assert done["reasons"] == [f"{path}: It is not there." for path in (COHERENT, NONCOHERENT)]
+    assert (host.read(PATH), mode(host, COHERENT), mode(host, NONCOHERENT)) == (main, 0o644, 0o644)
+    for path, kind, gpu in ((COHERENT, "coherent", 0), (NONCOHERENT, "noncoherent", 1)):
+        found = document(host, path)
+        assert found["kind"] == f"nvidia.com/gpu.{kind}"
+        assert [device["name"] for device in found["devices"]] == [str(gpu), host.devices[gpu].uuid, "all"]
+    again = host.cdi(request=FLAG)
+    assert (again["changed"], again["warnings"], again["conflicts"]) == (False, [], [])
+
+    # What is not wanted any more goes, and only that.
+    _coherent(host, monkeypatch, True, True)
+    done = host.cdi(request=FLAG)
+    assert (done["removed_files"], host.has(NONCOHERENT), host.has(COHERENT)) == ([NONCOHERENT], False, True)
+    done = host.cdi()
+    assert (done["removed_files"], host.has(COHERENT), host.read(PATH)) == ([COHERENT], False, main)
+    assert not host.cdi()["changed"]
+
+    host.cdi(request=FLAG)
+    gone = host.cdi(state="absent", purge_backups=True)
+    assert sorted(gone["removed_files"]) == [COHERENT, PATH]
+    assert host.contents() == before
+
+
+def test_files_of_coherent_gpus_move_with_the_specification(host: CdiHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    _coherent(host, monkeypatch, True, False)
+    host.cdi(request=FLAG)
+    done = host.cdi(request=FLAG, path="/var/run/cdi/gpu.json")
+    assert sorted(done["removed_files"]) == [COHERENT, NONCOHERENT, PATH]
+    json.loads(host.read("/var/run/cdi/gpu.coherent.json"))
+    assert not host.cdi(request=FLAG, path="/var/run/cdi/gpu.json")["changed"]
+    host.cdi(state="absent", path="/var/run/cdi/gpu.json")
+    assert not [path for path in host.contents() if "run/cdi/gpu" in path]
+
+
+def test_an_edited_file_of_coherent_gpus_is_replaced(host: CdiHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    _coherent(host, monkeypatch, True, False)
+    host.cdi(request=FLAG)
+    written = host.read(COHERENT)
+    host.file(COHERENT, written.replace(b"/dev/nvidia1", b"/dev/nvidia0"))
+    done = host.cdi(request=FLAG)
+    assert (host.read(COHERENT), len(done["reasons"]), len(done["backup_files"])) == (written, 1, 1)
+    assert done["reasons"][0].startswith(f"{COHERENT}: The devices named")
+
+
+def test_the_files_of_another_task_for_such_a_class_stay(host: CdiHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    _coherent(host, monkeypatch, True, True)
+    path = "/etc/cdi/nvidia.com-gpu.coherent.yaml"
+    assert host.cdi(request=Request(class_="gpu.coherent"))["path"] == path
+    assert (host.cdi()["removed_files"], host.has(path)) == ([], True)
+    host.cdi(state="absent")
+    assert host.has(path)
+
+
+def test_coherence_is_unknown_without_nvml(host: CdiHost) -> None:
+    done = host.cdi(request=FLAG)
+    assert any("does not report whether GPU 0, 1 is coherent" in said for said in done["warnings"])
+    assert not host.has(COHERENT)
+    assert not host.has(NONCOHERENT)
+
+
+def test_nvidia_ctk_reports_coherent_gpus(host: CdiHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    documents = _cdi_modes.generate_all("nvml", FLAG, _coherent(host, monkeypatch, True, False), host.host())
+    host.live = True
+    host.program("/usr/bin/nvidia-ctk")
+    printed = "".join(map(json.dumps, documents.values()))
+    monkeypatch.setattr(host, "run", lambda argv: (0, "version 1.20.0" if "--version" in argv else printed, ""))
+    done = host.cdi(request=FLAG, backend="nvidia-ctk")
+    assert done["backend"] == "nvidia-ctk"
+    assert document(host, COHERENT) == documents["coherent"]
+    assert document(host, NONCOHERENT) == documents["noncoherent"]
+
+
+# -- integrated GPUs ---------------------------------------------------------------------------------------------------
+
+
+def _rename_gpus(host: CdiHost, name: str) -> None:
+    for file in (host.path / "proc/driver/nvidia/gpus").glob("*/information"):
+        file.write_text(file.read_text().replace("NVIDIA A100", name))
+
+
+@pytest.mark.parametrize(
+    ("name", "integrated"),
+    [("NVIDIA Thor", True), ("Orin (nvgpu)", True), ("NVIDIA H100", False)],
+)
+def test_an_integrated_gpu_needs_csv(host: CdiHost, name: str, integrated: bool) -> None:
+    _rename_gpus(host, name)
+    host.file("/etc/nv_tegra_release", b"# R38 (release)\n")
+    if not integrated:
+        assert host.cdi()["mode"] == "nvml"
+        return
+    with pytest.raises(HostError, match="mode csv is made by nvidia-ctk"):
+        host.cdi()
+    assert host.cdi(mode="nvml")["mode"] == "nvml"
+
+
+def test_an_integrated_gpu_of_which_nvml_does_not_report_all(host: CdiHost, tmp_path: Path) -> None:
+    """On Orin NVML has no PCI address."""
+    fake = FakeGpu("0000:01:00.0", 0, "Orin (nvgpu)")
+    nvml_files(host.path, compiled(tmp_path), [fake], "fail nvmlDeviceGetPciInfo_v3 0 3", folder="usr/lib64")
+    with pytest.raises(HostError, match="mode csv is made by nvidia-ctk"):
+        host.cdi(use_nvml=True)
+    with pytest.raises(HostError, match="nvmlDeviceGetPciInfo_v3 returned 3"):
+        host.cdi(use_nvml=True, mode="nvml")
+
+
+def test_the_options_of_mode_csv(host: CdiHost) -> None:
+    host.live = True
+    host.program("/usr/bin/nvidia-ctk")
+    host.commands["/usr/bin/nvidia-ctk"] = (0, "version 1.20.0", "")
+    options = {"csv_files": ["/opt/a.csv"], "csv_ignore_patterns": ["*.so"], "csv_compat_container_root": "/opt/compat"}
+    params = {name: option.get("default") for name, option in CDI_OPTIONS.items()}
+    request = options_of({"state": "present", **params, **options}).request
+    with pytest.raises(HostError, match="ended well, but printed something"):
+        host.cdi(mode="csv", request=request)
+    assert {*host.ran[-1]} >= {
+        "--csv.file=/opt/a.csv",
+        "--csv.ignore-pattern=*.so",
+        "--csv.compat-container-root=/opt/compat",
+    }
 
 
 def test_no_driver(host: CdiHost) -> None:

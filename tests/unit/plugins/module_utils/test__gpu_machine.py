@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import stat
 import typing as t
 
@@ -18,6 +19,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu_machine impor
     MigDevice,
     faults,
     machine,
+    mig_nodes,
     nvml_answer,
 )
 from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.gpu_hosts import (
@@ -55,6 +57,35 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def whole(fake: FakeGpu, index: int, bus: str = "") -> Gpu:
     return Gpu(index, fake.identity(), fake.minor, bus or fake.bus, fake.name, mig=False, migs=())
+
+
+@pytest.fixture
+def limit() -> t.Iterator[None]:
+    """To open a named pipe takes until there is a writer: fail, where the test would wait for ever."""
+    former = signal.signal(signal.SIGALRM, lambda *_arguments: pytest.fail("it waits"))
+    signal.alarm(20)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, former)
+
+
+@pytest.mark.usefixtures("limit")
+def test_a_named_pipe_in_the_place_of_a_gpu(tmp_path: Path) -> None:
+    host = gpu_host(tmp_path, [FIRST])
+    (tmp_path / f"proc/driver/nvidia/gpus/{FIRST.bus}/information").unlink()
+    os.mkfifo(tmp_path / f"proc/driver/nvidia/gpus/{FIRST.bus}/information")
+    with pytest.raises(HostError, match="information is not a regular file"):
+        machine(host, use_nvml=False)
+
+
+@pytest.mark.usefixtures("limit")
+def test_a_named_pipe_in_the_place_of_capabilities(tmp_path: Path) -> None:
+    host = gpu_host(tmp_path, [DIVIDED])
+    (tmp_path / "proc/driver/nvidia-caps/mig-minors").unlink()
+    os.mkfifo(tmp_path / "proc/driver/nvidia-caps/mig-minors")
+    gpu = whole(DIVIDED, 0)._replace(mig=True, migs=(MigDevice(1, "MIG-1", 7, 0, gfx=False),))
+    with pytest.raises(HostError, match="mig-minors is not a regular file"):
+        mig_nodes(host, Machine(VERSION, (gpu,), "nvml", ()))
 
 
 # -- NVML ------------------------------------------------------------------------------------------------------------
