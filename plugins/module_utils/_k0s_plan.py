@@ -110,7 +110,7 @@ class K0sPlanner(ContainerdPlanner):
         return "drop_in"
 
     def _write_version(self, writer: Writer) -> None:
-        writer.target.write(VERSION, writer.others.version)
+        writer.target.write(VERSION, writer.version)
 
     def _import(self, _needed: str | None) -> None:
         """k0s finds drop-ins by itself."""
