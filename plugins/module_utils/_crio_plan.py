@@ -53,6 +53,9 @@ PARENTS = ("crun", "runc")
 _MISLEADING = ("inherit_default_runtime", "platform_runtime_paths")
 # What belongs to the program of the runtime that it stands in, and to no other.
 _OWN = (PROGRAM, KIND, "runtime_config_path", *_MISLEADING)
+# The root of another program's containers; without one CRI-O uses its own default (newRuntimeOCI in
+# internal/oci/runtime_oci.go, 1.31 to 1.37).
+_NOT_INHERITED = (*_OWN, "runtime_root")
 RESERVED: dict[KeyPath, str] = {
     (PROGRAM,): "runtime_dir",
     (KIND,): "runtime_type",
@@ -134,7 +137,7 @@ class CrioPlanner:
                 " Give what is needed with runtime_options, or set runtime_type."
             )
             return {}
-        return {key: value for key, value in table.items() if key not in _OWN}
+        return {key: value for key, value in table.items() if key not in _NOT_INHERITED}
 
     def _runtime(
         self,
@@ -322,7 +325,8 @@ class CrioPlanner:
     def _advice(self, file: ConfigFile) -> str:
         if self.drop_in is None:
             return "leave out config_mode: in_place."
-        return f"set drop_in_path to a name that sorts after {posixpath.basename(file.name)}."
+        folder, name = posixpath.split(file.name)
+        return f"set drop_in_path to a file in {folder} whose name sorts after {name}."
 
     # -- result --------------------------------------------------------------------------------------------------
 
