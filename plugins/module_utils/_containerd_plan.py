@@ -243,6 +243,19 @@ class ContainerdPlanner:
 
     def _remove_unrecorded(self, edit: TomlEdit) -> None:
         """Take out runtimes that run NVIDIA's programs, where nothing says what stood there before."""
+        # Only a removal pays for this import.
+        from ansible_collections.gpufleet.nvidia.plugins.module_utils._owners_vendor import (  # noqa: PLC0415
+            containerd_drop_in,
+        )
+
+        found = containerd_drop_in(edit.document, self.main.document) if edit is not self.main else None
+        if found is not None and found.is_alone(edit.document):
+            without = self.reads.of(self.context, {**self.files.overlay(), edit.path: None})
+            # The rest of it is a copy, which would hide later changes of the main file.  One that is imported by its
+            # name has to stay.
+            edit.removed = not without.missing
+            if edit.removed:
+                return
         for root in dict.fromkeys(CRI_TABLE.values()):
             runtimes = edit.document.value(*root, *RUNTIMES)
             for name, entry in (runtimes if isinstance(runtimes, dict) else {}).items():

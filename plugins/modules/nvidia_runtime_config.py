@@ -167,6 +167,7 @@ options:
       - Removes what earlier versions of NVIDIA's tools left for this engine, and nothing else, such as drop-ins in
         folders that no engine reads, copies of all of containerd's settings, OCI hooks, and runtimes whose programs are
         gone. A file that holds anything else stays, with a warning.
+      - With O(state=absent) the runtimes that C(nvidia-ctk) registered go too, whether their programs are there or not.
       - Copies are kept in O(backup_dir), but O(state=absent) does not bring any of it back.
       - It is for the system's own engines. For all others, which are distributions of Kubernetes, rootless Docker, and
         a second containerd, it does nothing, with a warning.
