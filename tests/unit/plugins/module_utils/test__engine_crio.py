@@ -236,7 +236,7 @@ def test_a_change_after_the_start_is_seen(running: Tree, path: str) -> None:
 
 
 def noted(running: Tree, **started: float) -> AppliedNote:
-    """What a restart of ours leaves: the process and its files."""
+    """The note that a restart leaves: the process and its files."""
     installation = CRIO.inspect(running.host)
     note = AppliedNote.of(running.host, "crio")
     running.write(note.path)
