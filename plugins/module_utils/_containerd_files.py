@@ -4,12 +4,13 @@
 
 # Private to this collection: a containerd configuration as containerd reads it, from its main file and all imports.
 #
-# Measured on containerd 1.6.20, 1.7.24 and 2.1.9.  Up to 2.0 a later file's table of a plugin replaces an earlier one's
-# as a whole, from 2.1 on they merge entry by entry (lists still replace).
+# Measured on containerd 1.6.20, 1.7.24, 2.0.11, 2.1.9 and 2.3.4.  Up to 1.7 a later file's table of a plugin replaces
+# an earlier one's as a whole, from 2.0 on they merge entry by entry (lists still replace).
 
 from __future__ import annotations
 
 import fnmatch
+import functools
 import posixpath
 import typing as t
 
@@ -32,10 +33,17 @@ CRI_TABLE: dict[int, KeyPath] = {
 }
 # The first containerd that reads a version of the file (containerd's RELEASES.md).
 READ_SINCE = {3: (2, 0), 4: (2, 3)}
-# From then on the CRI's settings in a file of version 1 are ignored without a word.
+# From 2.0 to 2.2 the CRI's settings in a file of version 1 are ignored without a word.
 VERSION_1_IGNORED_SINCE = (2, 0)
-# Whether 2.0 merges has not been tried; what is written for the older ones works there too.
-MERGES_SINCE = (2, 1)
+# From then on each file is brought to version 4 before it is merged (LoadConfigWithPlugins in
+# cmd/containerd/server/config/config.go of 2.3.0), so files of different versions all count.
+MIGRATES_SINCE = (2, 3)
+# Until then an imported file must not have a higher version than the main file (same file of 2.3.4 and of 2.4.0-beta.0;
+# commit a8ed5466 of main takes the check out).
+HIGHER_IMPORTS_SINCE = (2, 4)
+# mergeConfig in cmd/containerd/server/config/config.go is the same in 2.0.0, 2.0.11, 2.1.0 and 2.2.7; that of 1.7
+# replaces.
+MERGES_SINCE = (2, 0)
 
 # Inside the settings of the CRI, and inside the table of a runtime.
 RUNTIMES: KeyPath = ("containerd", "runtimes")
@@ -71,6 +79,7 @@ class ContainerdFiles:
         self._overlay = overlay or {}
         self.engine_version = engine_version
         self.merges = engine_version is not None and engine_version >= MERGES_SINCE
+        self.migrates = engine_version is not None and engine_version >= MIGRATES_SINCE
         self.missing: list[str] = []
         self.files = self._load(path)
         self.main = self.files[0].document
@@ -145,24 +154,35 @@ class ContainerdFiles:
         """Whether a file at ``path`` would be imported."""
         return any(self.means(pattern, path) for file in self.files for pattern in _patterns(file.path, file.document))
 
+    def roots(self, document: TomlDocument) -> list[KeyPath]:
+        """Where containerd finds settings of the CRI in a file, the place that takes precedence first."""
+        version = document.value("version")
+        if not self.migrates:
+            return [self.cri_path] if version in (None, self.version) else []
+        # Up to version 3 the older and the newer name both count (configMigration in plugins/cri/runtime/plugin.go of
+        # 2.3.0); a file without a version counts as one of version 1.
+        names = (4,) if version == 4 else (3, 2) if version in (2, 3) else (3, 2, 1)
+        return [CRI_TABLE[name] for name in names]
+
     def tables(self) -> list[tuple[ConfigFile, dict[str, t.Any]]]:
-        """The files with settings for the CRI, in the main file's version of the format, and these settings."""
+        """The files with settings for the CRI that count, and these settings."""
         found = []
         for file in self.files:
-            version = file.document.value("version")
-            if version is None or version == self.version:
-                table = require(file.document, self.cri_path, dict, "Make it a table, or remove it.")
-                if table is not None:
-                    found.append((file, table))
+            given = [
+                require(file.document, root, dict, "Make it a table, or remove it.")
+                for root in self.roots(file.document)
+            ]
+            tables = [table for table in given if table is not None]
+            if tables:
+                found.append((file, functools.reduce(_migrated, tables)))
         return found
 
     def strangers(self) -> list[str]:
-        """Imported files with settings for the CRI in another version of the format than the main file's."""
+        """Imported files with settings for the CRI that do not count beside the main file's version of the format."""
         return [
             file.path
             for file in self.files[1:]
-            if file.document.value("version") not in (None, self.version)
-            and any(file.document.has(*path) for path in CRI_TABLE.values())
+            if not self.roots(file.document) and any(file.document.has(*path) for path in CRI_TABLE.values())
         ]
 
     def cri(self) -> dict[str, t.Any]:
@@ -210,6 +230,13 @@ class ContainerdFiles:
         return None
 
 
+def _migrated(newer: dict[str, t.Any], older: dict[str, t.Any]) -> dict[str, t.Any]:
+    """Settings of a file under the names of two versions, as containerd unites them: runtimes are not merged."""
+    inner = [table.get(RUNTIMES[0]) for table in (older, newer)]
+    united = [table for table in inner if isinstance(table, dict)]
+    return {**older, **newer, **({RUNTIMES[0]: {**united[0], **united[-1]}} if united else {})}
+
+
 def program_of(entry: t.Any) -> t.Any:
     """The program of a runtime; containerd reads the names of options in any case."""
     options = lookup(entry, PROGRAM[:-1])
@@ -255,12 +282,29 @@ def check_readable(files: ContainerdFiles) -> None:
             f"containerd {'.'.join(map(str, version))} does not read version = {files.version}",
             f"It needs containerd {'.'.join(map(str, READ_SINCE[files.version]))} or newer; write version = 2.",
         )
-    if files.version == 1 and version >= VERSION_1_IGNORED_SINCE:
+    if files.version == 1 and version >= VERSION_1_IGNORED_SINCE and not files.migrates:
         raise GpufleetError(
             f"{files.files[0].path}: the file is in version 1 of the format, of which containerd"
             f" {'.'.join(map(str, version))} ignores all settings for the CRI. Write version = 2 at its top and rename"
             ' [plugins.cri…] to [plugins."io.containerd.grpc.v1.cri"…], then run this again.'
         )
+
+
+def check_order(files: ContainerdFiles) -> None:
+    """Raises ConfigurationError for an imported file of a higher version than containerd takes beside the others."""
+    engine = files.engine_version or ()
+    if not files.migrates or engine >= HIGHER_IMPORTS_SINCE:
+        return
+    versioned = [(file, file.document.value("version")) for file in files.files]
+    first = next((entry for entry in versioned if entry[1]), None)
+    for file, version in versioned:
+        if first is not None and (version or 0) > first[1]:
+            raise file.document.error(
+                ("version",),
+                f"version = {version} is higher than version = {first[1]} in {first[0].path}: containerd"
+                f" {'.'.join(map(str, engine))} does not start with that",
+                "Bring the file to that version, or move it away, then run this again.",
+            )
 
 
 def _patterns(path: str, document: TomlDocument) -> list[str]:

@@ -14,6 +14,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._containerd_files 
     PROGRAM,
     RUNTIMES,
     ContainerdFiles,
+    check_order,
     check_readable,
     program_of,
     says_nothing_versioned,
@@ -53,8 +54,9 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_plan import KeyPath, TomlEdit
 
 DROP_IN = "/etc/containerd/conf.d/99-nvidia.toml"
-# containerd's RELEASES.md: the setting exists from 1.7 on, is on by default from 2.0 on, and gone from 2.4 on.
-CDI_SINCE, CDI_BY_DEFAULT_SINCE, CDI_ALWAYS_SINCE = (1, 7), (2,), (2, 4)
+# containerd's RELEASES.md: the setting exists from 1.7 on, and is on by default from 2.0 on.  2.4.0-beta.0 obeys false,
+# although its removal was planned for 2.4 (internal/cri/server/container_create_linux.go).
+CDI_SINCE, CDI_BY_DEFAULT_SINCE = (1, 7), (2,)
 MODES = ("auto", "in_place", "drop_in")
 RESERVED = {("runtime_type",): "runtime_type", PROGRAM: "runtime_dir", ANNOTATIONS: "container_annotations"}
 
@@ -193,9 +195,6 @@ class ContainerdPlanner:
         name = f"containerd {'.'.join(map(str, version))}" if version else "containerd"
         if version is not None and version < CDI_SINCE:
             self.warnings.append(f"{name} knows no CDI, which begins with 1.7. Nothing was written for it.")
-        elif version is not None and version >= CDI_ALWAYS_SINCE:
-            if not wanted:
-                self.warnings.append(f"{name} always uses CDI; it cannot be switched off.")
         else:
             on = version is not None and version >= CDI_BY_DEFAULT_SINCE
             if not (wanted and on) or lookup(writer.others.cri(), CDI) is False:
@@ -244,6 +243,19 @@ class ContainerdPlanner:
 
     def _remove_unrecorded(self, edit: TomlEdit) -> None:
         """Take out runtimes that run NVIDIA's programs, where nothing says what stood there before."""
+        # Only a removal pays for this import.
+        from ansible_collections.gpufleet.nvidia.plugins.module_utils._owners_vendor import (  # noqa: PLC0415
+            containerd_drop_in,
+        )
+
+        found = containerd_drop_in(edit.document, self.main.document) if edit is not self.main else None
+        if found is not None and found.is_alone(edit.document):
+            without = self.reads.of(self.context, {**self.files.overlay(), edit.path: None})
+            # The rest of it is a copy, which would hide later changes of the main file.  One that is imported by its
+            # name has to stay.
+            edit.removed = not without.missing
+            if edit.removed:
+                return
         for root in dict.fromkeys(CRI_TABLE.values()):
             runtimes = edit.document.value(*root, *RUNTIMES)
             for name, entry in (runtimes if isinstance(runtimes, dict) else {}).items():
@@ -258,7 +270,8 @@ class ContainerdPlanner:
         edit = self.files.edit(after.holder(DEFAULT))
         lost = default is not None and default not in runtimes and default in self.current.runtimes()
         if lost and not _as_recorded(edit):
-            edit.document = self._mended_default(edit, root, runtimes)
+            holding = (place for place in after.roots(edit.document) if edit.document.has(*place, *DEFAULT))
+            edit.document = self._mended_default(edit, next(holding, root), runtimes)
             default = self._after().default_runtime()
             self.warnings.append(f"The default runtime is no longer defined: it is now {default or BUILTIN_DEFAULT}.")
         edit = self.files.edit(after.source())
@@ -287,10 +300,11 @@ class ContainerdPlanner:
     def _check_types(self, target: TomlEdit, others: ContainerdFiles) -> None:
         document = target.document
         for checked in (document, *(file.document for file, _table in others.tables())):
-            _check_settings(checked, others.cri_path)
+            for root in others.roots(checked):
+                _check_settings(checked, root)
         if target is not self.main and not target.owns(VERSION):
             version = document.value("version")
-            if version not in (None, others.version):
+            if version not in (None, others.version) and not (others.migrates and version in CRI_TABLE):
                 raise document.error(
                     ("version",),
                     f"version = {version} beside version = {others.version} in {self.main.path}: containerd would lose"
@@ -301,6 +315,7 @@ class ContainerdPlanner:
     def _prove(self, request: RuntimeRequest) -> None:
         """Raises GpufleetError where another file hides what is planned, or the CRI would not start."""
         after = self._after()
+        check_order(after)
         runtimes = after.runtimes()
         for name, program in request.runtimes().items():
             found = program_of(runtimes.get(name))
@@ -372,7 +387,7 @@ def _cdi_of(files: ContainerdFiles) -> bool | None:
         return None
     written = lookup(files.cri(), CDI)
     on = version >= CDI_BY_DEFAULT_SINCE
-    return on if version >= CDI_ALWAYS_SINCE or not isinstance(written, bool) else written
+    return written if isinstance(written, bool) else on
 
 
 def _withdraw(edit: TomlEdit, *kept: KeyPath) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._containerd_files import (
+    CRI_TABLE,
     DEFAULT,
     LEGACY_DEFAULT,
     PROGRAM,
@@ -55,14 +56,17 @@ class Writer:
         self.others = others
         self.target = target
         self.mode = mode
-        self.root = others.cri_path
+        # A drop-in that others gave a version keeps it; where that must be the main file's, the plan has checked it.
+        given = target.document.value(*VERSION) if mode != "in_place" and not target.owns(VERSION) else None
+        self.version: int = given or others.version
+        self.root = CRI_TABLE[self.version]
 
     def write_version(self, main: TomlEdit) -> None:
         """A main file that says nothing yet gets the version of the rest, a drop-in that of the main file."""
         if says_nothing_versioned(main.document) or main.owns(VERSION):
             main.write(VERSION, self.others.version)
         if self.mode != "in_place":
-            self.target.write(VERSION, self.others.version)
+            self.target.write(VERSION, self.version)
 
     def runtimes(self, request: RuntimeRequest) -> None:
         present = self.others.runtimes()

@@ -53,6 +53,9 @@ PARENTS = ("crun", "runc")
 _MISLEADING = ("inherit_default_runtime", "platform_runtime_paths")
 # What belongs to the program of the runtime that it stands in, and to no other.
 _OWN = (PROGRAM, KIND, "runtime_config_path", *_MISLEADING)
+# The root of another program's containers; without one CRI-O uses its own default (newRuntimeOCI in
+# internal/oci/runtime_oci.go, 1.31 to 1.37).
+_NOT_INHERITED = (*_OWN, "runtime_root")
 RESERVED: dict[KeyPath, str] = {
     (PROGRAM,): "runtime_dir",
     (KIND,): "runtime_type",
@@ -134,7 +137,7 @@ class CrioPlanner:
                 " Give what is needed with runtime_options, or set runtime_type."
             )
             return {}
-        return {key: value for key, value in table.items() if key not in _OWN}
+        return {key: value for key, value in table.items() if key not in _NOT_INHERITED}
 
     def _runtime(
         self,
@@ -202,7 +205,7 @@ class CrioPlanner:
         for path in paths:
             self._take_back(self.files.edit(path))
             if unknown:
-                _remove_unrecorded(self.files.edit(path))
+                self._remove_unrecorded(self.files.edit(path))
         self._mend(target)
         return self._plan(target)
 
@@ -210,6 +213,22 @@ class CrioPlanner:
         """Whether a file is not part of another configuration."""
         recorded = (self.main.path, *self.context.recorded)
         return edit.path in recorded or edit.record is None or edit.record.main == self.main.path
+
+    def _remove_unrecorded(self, edit: TomlEdit) -> None:
+        """Take out runtimes that run NVIDIA's programs, where nothing says what stood there before."""
+        # Only a removal pays for this import.
+        from ansible_collections.gpufleet.nvidia.plugins.module_utils._owners_vendor import (  # noqa: PLC0415
+            crio_drop_in,
+        )
+
+        found = crio_drop_in(edit.document) if edit is not self.main else None
+        if found is not None and found.is_alone(edit.document):
+            edit.removed = True
+            return
+        tables = edit.document.value(*RUNTIMES)
+        for name, table in (tables if isinstance(tables, dict) else {}).items():
+            if is_ours("", lookup(table, (PROGRAM,))):
+                edit.document = edit.document.delete((*RUNTIMES, name), prune=True)
 
     @staticmethod
     def _take_back(edit: TomlEdit) -> None:
@@ -322,7 +341,8 @@ class CrioPlanner:
     def _advice(self, file: ConfigFile) -> str:
         if self.drop_in is None:
             return "leave out config_mode: in_place."
-        return f"set drop_in_path to a name that sorts after {posixpath.basename(file.name)}."
+        folder, name = posixpath.split(file.name)
+        return f"set drop_in_path to a file in {folder} whose name sorts after {name}."
 
     # -- result --------------------------------------------------------------------------------------------------
 
@@ -341,14 +361,6 @@ def configured_state(files: CrioFiles, version: tuple[int, ...] | None) -> Confi
     runtimes = {name: {"path": table.get(PROGRAM), **table} for name, table in files.runtimes().items()}
     default = files.default_runtime() or builtin_runtimes(version)[0]
     return ConfiguredState(runtimes, default, files.value(CDI_DIRS) != [], files.flagged_runtimes)
-
-
-def _remove_unrecorded(edit: TomlEdit) -> None:
-    """Take out runtimes that run NVIDIA's programs, where nothing says what stood there before."""
-    tables = edit.document.value(*RUNTIMES)
-    for name, table in (tables if isinstance(tables, dict) else {}).items():
-        if is_ours("", lookup(table, (PROGRAM,))):
-            edit.document = edit.document.delete((*RUNTIMES, name), prune=True)
 
 
 def _whole_tables(edit: TomlEdit) -> list[str]:

@@ -41,6 +41,7 @@ if t.TYPE_CHECKING:
     )
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._runtime_set import RuntimeRequest
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_document import TomlDocument
 
 # How containerd 1.x calls the default that stands in the old table default_runtime.
 LEGACY_DEFAULT_NAME = "default"
@@ -54,9 +55,13 @@ _TOLD = {
     "privileged_without_host_devices": "privileged_without_host_devices",
 }
 
-# Where the files name the socket, and whether a file may do so.
-_SOCKET = ("grpc", "address")
-_NAMES_SOCKET = re.compile(r"^\s*(\[\s*)?[\"']?grpc[\"']?\s*[].=]", re.MULTILINE)
+# Where a file names the socket: a plugin's settings, which up to version 3 take precedence over the older table
+# (serviceMigrate in cmd/containerd/server/config/config.go of 2.3.0).
+_SOCKET, _SOCKET_OF_PLUGIN = ("grpc", "address"), ("plugins", "io.containerd.server.v1.grpc", "address")
+# Whether a file may do so, or import one that does.
+_NAMES_SOCKET = re.compile(
+    r"^\s*(\[\s*)?[\"']?(grpc|imports)[\"']?\s*[].=]|io\.containerd\.server\.v1\.grpc", re.MULTILINE
+)
 
 
 class Containerd(TomlEngine):
@@ -91,7 +96,7 @@ class Containerd(TomlEngine):
         except GpufleetError:
             # Who plans reads them again, and is told.
             return None
-        named = [file.document.value(*_SOCKET) for file in reversed(files)]
+        named = [address for file in reversed(files) for address in _addresses(file.document)]
         return next((address for address in named if isinstance(address, str) and address.startswith("/")), None)
 
     def live(self, host: HostRoot, installation: Installation) -> LiveState | None:
@@ -203,6 +208,12 @@ class Containerd(TomlEngine):
         from ansible_collections.gpufleet.nvidia.plugins.module_utils._containerd_trial import verdict  # noqa: PLC0415
 
         return verdict(before, after, files)
+
+
+def _addresses(document: TomlDocument) -> list[t.Any]:
+    """What a file names as the socket, the place that takes precedence first."""
+    named = [document.value(*_SOCKET_OF_PLUGIN)]
+    return named if document.value("version") == 4 else [*named, document.value(*_SOCKET)]
 
 
 def _in_words_of_files(entry: t.Any) -> dict[str, t.Any]:

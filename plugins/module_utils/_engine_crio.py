@@ -29,7 +29,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import (
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import HostError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._flavors import SYSTEM
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._oci_hook import HOOK_FOLDERS, HOOK_NAME
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._processes import outdated
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._processes import outdated, started
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import load_record
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_engine import TomlEngine
 
@@ -67,8 +67,19 @@ class Crio(TomlEngine):
         """
         if installation.pid is None:
             return None
-        late = outdated(host, installation.pid, _watched(host, installation))
+        late = self._outdated(host, installation, installation.pid)
         return LiveState("", {}, "", silent=True, outdated=late)
+
+    def _outdated(self, host: HostRoot, installation: Installation, pid: int) -> bool:
+        if outdated(host, pid, _there(host, _hook_folders(host))):
+            return True
+        if not outdated(host, pid, _there(host, _watched(host, installation))):
+            return False
+        # Only where a file is newer than the process.
+        from ansible_collections.gpufleet.nvidia.plugins.module_utils._notes import AppliedNote  # noqa: PLC0415
+
+        birth = started(host, pid)
+        return birth is None or not AppliedNote.of(host, self.key).matches(birth, self.sources(host, installation))
 
     # -- plans ---------------------------------------------------------------------------------------------------
 
@@ -134,9 +145,16 @@ def _watched(host: HostRoot, installation: Installation) -> list[str]:
     if directory:
         drop_ins = host.walk(directory)
         found += [directory, *drop_ins, *dict.fromkeys(posixpath.dirname(path) for path in drop_ins)]
-    found += [posixpath.dirname(folder) for folder in HOOK_FOLDERS if _made_for_hooks(host, folder)]
-    # A file or directory that was removed is only seen in the folder that it was in.
-    return [path if host.exists(path) else posixpath.dirname(path) for path in found]
+    return found
+
+
+def _hook_folders(host: HostRoot) -> list[str]:
+    return [posixpath.dirname(folder) for folder in HOOK_FOLDERS if _made_for_hooks(host, folder)]
+
+
+def _there(host: HostRoot, paths: list[str]) -> list[str]:
+    """A file or directory that was removed is only seen in the folder that it was in."""
+    return [path if host.exists(path) else posixpath.dirname(path) for path in paths]
 
 
 def _made_for_hooks(host: HostRoot, folder: str) -> bool:

@@ -66,6 +66,8 @@ class FileEdit(t.Generic[Doc]):
         self.before = read(path, fresh if content is None else content)
         self.document = self.before
         self.wanted: dict[KeyPath, t.Any] = {}
+        # Whether the file goes as a whole, whoever made it.
+        self.removed = False
         self._read = read
         self._original: Doc | None = None
 

@@ -33,7 +33,8 @@ DROP_INS = "/etc/k0s/containerd.d"
 DATA_DIR = "/var/lib/k0s"
 # What k0s merged at its last start, defaults first.  Newer ones leave the merging to containerd and make no such file.
 GENERATED = "/run/k0s/containerd-cri.toml"
-# The first line of a main file that k0s writes anew at each start; before 1.30 an empty one goes before it.
+# What marks a main file that k0s writes anew at each start: its first line in 1.36.1 and newer, any line in older
+# releases (isK0sManagedConfig in pkg/component/worker/containerd/component.go of 1.35.7 and 1.36.1).
 MARKER = "# k0s_managed=true"
 
 # The releases of k0s from which on drop-ins are read; are merged (until then they are laid behind each other, k0s #3283
@@ -65,10 +66,11 @@ def containerd_of(version: Version | None, running: Version | None = None) -> Ve
     return CONTAINERD_SINCE if version >= READS_SINCE else (1, 6)
 
 
-def is_managed(text: str) -> bool:
-    """Whether k0s writes the main file itself: there is none, or it begins with the mark."""
-    lines = (line.strip() for line in text.splitlines())
-    return next(filter(None, lines), MARKER) == MARKER
+def is_managed(text: str, containerd: Version | None) -> bool:
+    """Whether k0s writes a main file itself that it finds; ``containerd`` is the version that comes with k0s."""
+    lines = [line.rstrip("\r") for line in text.split("\n")]
+    only_first = containerd is not None and containerd >= CONTAINERD_2
+    return MARKER in (lines[:1] if only_first else lines)
 
 
 class K0sFiles(ContainerdFiles):
@@ -82,10 +84,12 @@ class K0sFiles(ContainerdFiles):
     def _load(self, path: str) -> list[ConfigFile]:
         real = self._files.resolve(path)
         main = self._document(real)
-        self.managed = main is None or is_managed(main.text)
+        self.managed = main is None or is_managed(main.text, self.engine_version)
         if not self.managed:
             return super()._load(path)
-        self.merges = True
+        # A k0s with a containerd that migrates does not start with drop-ins of another version
+        # (internal/pkg/sysinfo/probes/containerd.go of 1.36.1).
+        self.merges, self.migrates = True, False
         loaded = {real: ConfigFile(real, main or TomlDocument.from_bytes(real, b""))}
         for name in self.expand(f"{DROP_INS}/*.toml"):
             drop_in = self._files.resolve(name)

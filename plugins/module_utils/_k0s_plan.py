@@ -50,11 +50,11 @@ class K0sPlanner(ContainerdPlanner):
     def present(self, request: RuntimeRequest) -> EnginePlan:
         self._check(request)
         self._check_release(request)
-        if not is_managed(self.main.before.text):
+        if self.main.content is not None and not is_managed(self.main.before.text, self.context.version):
             raise GpufleetError(
-                f"{self.main.path} is not k0s' own any more: its first line is not {MARKER}, so k0s reads nothing in"
-                f" {DROP_INS}. Move the file away and restart k0s, which then writes it again; or register the runtime"
-                " in it yourself."
+                f"{self.main.path} is not k0s' own any more: it lacks the line {MARKER}, which from k0s 1.36 on has to"
+                f" be the first one, so k0s reads nothing in {DROP_INS}. Move the file away and restart k0s, which then"
+                " writes it again; or register the runtime in it yourself."
             )
         unit = self.context.unit
         idle = _idle(unit) if unit is not None else ""
@@ -110,7 +110,7 @@ class K0sPlanner(ContainerdPlanner):
         return "drop_in"
 
     def _write_version(self, writer: Writer) -> None:
-        writer.target.write(VERSION, writer.others.version)
+        writer.target.write(VERSION, writer.version)
 
     def _import(self, _needed: str | None) -> None:
         """k0s finds drop-ins by itself."""
@@ -123,9 +123,9 @@ class K0sPlanner(ContainerdPlanner):
         super()._check_types(target, others)
         for file, sign in others.mistaken() if isinstance(others, K0sFiles) else ():
             raise GpufleetError(
-                f"{file.path}: {sign} beside version = {others.version}, which is what k0s takes: its containerd would"
-                " not start, or lose these settings. Bring the file to that version, or move it away, then run this"
-                " again."
+                f"{file.path}: {sign} beside version = {others.version}, which is what k0s takes: k0s or its"
+                " containerd would not start, or lose these settings. Bring the file to that version, or move it away,"
+                " then run this again."
             )
 
 

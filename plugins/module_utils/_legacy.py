@@ -17,10 +17,8 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import (
     PlannedFile,
     Purged,
 )
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_files import HostFiles
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._legacy_files import CLEANERS, Leftover, Sweep
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import digest, record_path
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._targets import Target
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import (
@@ -85,7 +83,8 @@ class Purge:
         self._engine = engine
         self._context = context
         self._removal = request is None
-        self._sweep = Sweep(host, context, wanted, request is not None and request.config_mode == _HOOK_MODE)
+        keeps_hooks = request is not None and request.config_mode == _HOOK_MODE
+        self._sweep = Sweep(host, context, wanted, keeps_hooks, removal=self._removal)
         cleaner = CLEANERS.get(engine.key)
         if cleaner is not None:
             cleaner(self._sweep)
@@ -126,7 +125,7 @@ class Purge:
     def _alone(self, path: str) -> PlannedFile:
         files, sweep = self._context.files, self._sweep
         record = files.record(path)
-        keys = {} if record is None else dict(record.keys or {})
+        keys = {} if record is None or sweep.after[path] is None else dict(record.keys or {})
         return PlannedFile(path, files.read(path), sweep.after[path], keys, purged=Purged(sweep.originals[path]))
 
     def _record(self, path: str) -> PlannedFile:
@@ -143,11 +142,3 @@ class Purge:
         before = self._engine.configured(self._context)
         default = before.default_runtime or self._engine.default_runtime
         return self._engine.catch_up(LiveState("", before.paths(), default, before.cdi), after)
-
-
-def leftovers(host: HostRoot, engine_name: str) -> list[Leftover]:
-    """What a purge of the system's own ``engine_name`` would take away.  Raises GpufleetError."""
-    engine = Target(engine_name).load()
-    installation = engine.inspect(host)
-    path, files = host.resolve(installation.config_path), HostFiles(host, engine.key)
-    return list(Purge(host, engine, files.context(path, installation.unit, None)).leftovers)

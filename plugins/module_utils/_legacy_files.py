@@ -23,9 +23,9 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._containerd_import
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._containerd_plan import SNAPSHOT
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._containerd_writer import BUILTIN_DEFAULT
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._crio_files import DEFAULT as CRIO_DEFAULT
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._crio_files import DROP_IN_NAME, CrioFiles
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._crio_files import PROGRAM as CRIO_PROGRAM
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._crio_files import RUNTIMES as CRIO_RUNTIMES
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._crio_files import CrioFiles
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._docker_plan import DEFAULT as DOCKER_DEFAULT
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._docker_plan import RUNTIMES as DOCKER_RUNTIMES
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import (
@@ -77,15 +77,19 @@ class Leftover(t.NamedTuple):
 class Sweep:
     """What goes from the files of one engine: ``after`` is what is left of each, ``stays`` says what does not go.
 
-    ``wanted`` are runtimes that this run registers anyway, ``keeps_hooks``: it writes a hook itself.  ``read`` are the
-    files among them that the engine reads, ``forgotten`` those of which only the record goes.
+    ``wanted`` are runtimes that this run registers anyway, ``keeps_hooks``: it writes a hook itself.  With ``removal``
+    all runtimes of NVIDIA go, whether their programs are there or not.  ``read`` are the files among them that the
+    engine reads, ``forgotten`` those of which only the record goes.
     """
 
-    def __init__(self, host: HostRoot, context: Context, wanted: t.Collection[str], keeps_hooks: bool) -> None:
+    def __init__(
+        self, host: HostRoot, context: Context, wanted: t.Collection[str], keeps_hooks: bool, removal: bool
+    ) -> None:
         self.host = host
         self.context = context
         self.wanted = wanted
         self.keeps_hooks = keeps_hooks
+        self.removal = removal
         self.leftovers: list[Leftover] = []
         self.stays: list[str] = []
         self.after: dict[str, bytes | None] = {}
@@ -107,13 +111,16 @@ class Sweep:
         except GpufleetError as error:
             self.stays.append(f"{path} stays. {error}")
             return None
-        return None if content is None or self._is_ours(path, content) else content
+        return None if content is None else self._of_others(path, content)
 
-    def _is_ours(self, path: str, content: bytes) -> bool:
+    def _of_others(self, path: str, content: bytes) -> bytes | None:
+        """What others have left of the file: all of it, or what stood there before our entries."""
+        if content.startswith((OPENING, SNAPSHOT)):
+            return None
         real = self.context.files.resolve(path)
-        records = [record for record in load_readable_records(self.host) if record.path == real]
-        last = [record.written[-1] for record in records if record.written]
-        return content.startswith((OPENING, SNAPSHOT)) or digest(content) in last
+        records = [record for record in load_readable_records(self.host) if record.path == real and record.written]
+        last = [record for record in records if record.written[-1] == digest(content)]
+        return last[0].original if last else content
 
     def drop_in(self, path: str, look: t.Callable[[TomlDocument], DropIn | None]) -> DropIn | None:
         """What the file at ``path`` holds if that is the tool's alone; else a sentence says why it stays."""
@@ -190,10 +197,19 @@ class Sweep:
         return record is not None and any(key[: len(path)] == path for key in record.keys or {})
 
     def is_dead(self, name: str, program: t.Any) -> bool:
-        """Whether a runtime is NVIDIA's, nobody asks for it now, and no container can be started with it."""
+        """Whether a runtime is NVIDIA's, is not asked for now, and is not needed by any container."""
         if not is_vendor_program(program) or name in self.wanted:
             return False
-        return name == EXPERIMENTAL or self.host.find_executable([program]) is None
+        return self.removal or name == EXPERIMENTAL or self.host.find_executable([program]) is None
+
+    def reason(self, name: str, program: str) -> str:
+        """Why a runtime goes."""
+        why = "which is not there"
+        if name == EXPERIMENTAL:
+            why = "which the toolkit has had no program for since 1.14"
+        elif self.host.find_executable([program]) is not None:
+            why = "and this collection did not"
+        return f"{self.context.path} registers {name} with {program}, {why}."
 
     def give_up(self, why: str) -> None:
         """Leave the files alone that the engine reads."""
@@ -228,7 +244,7 @@ def containerd(sweep: Sweep) -> None:
         for name, entry in tables.items() if isinstance(tables, dict) else ():
             program = program_of(entry)
             if sweep.is_dead(name, program) and not sweep.is_recorded((*root, *RUNTIMES, name)):
-                reason = _dead_runtime(sweep.context.path, name, program)
+                reason = sweep.reason(name, program)
                 leftover = Leftover(sweep.context.path, RUNTIME, reason)
                 main = sweep.change(main, leftover, _without_table((*root, *RUNTIMES, name), root + DEFAULT))
     overlay: dict[str, TomlDocument | None] = {path: None for path, text in sweep.after.items() if text is None}
@@ -290,11 +306,6 @@ def _lacks_default(files: ContainerdFiles) -> bool:
     return hidden and default not in runtimes and files.legacy_default() is None
 
 
-def _dead_runtime(path: str, name: str, program: str) -> str:
-    why = "which the toolkit has had no program for since 1.14" if name == EXPERIMENTAL else "which is not there"
-    return f"{path} registers {name} with {program}, {why}."
-
-
 # -- CRI-O, Podman, Docker -------------------------------------------------------------------------------------------
 
 
@@ -306,15 +317,21 @@ def crio(sweep: Sweep) -> None:
         found = sweep.drop_in(STRAY_CRIO, crio_drop_in)
         if found is not None:
             sweep.remove(STRAY_CRIO, DROP_IN, f"{STRAY_CRIO} is where NVIDIA's tool wrote what CRI-O never reads.")
+    path = f"{before.directory}/{DROP_IN_NAME}"
+    found = sweep.drop_in(path, crio_drop_in) if before.directory else None
+    if found is not None:
+        sweep.remove(path, DROP_IN, f"{path} holds only what NVIDIA's tool wrote ({listed(found.runtimes)}).")
+        sweep.read.add(path)
     hooks(sweep)
     main = before.files[0].document
     tables = main.value(*CRIO_RUNTIMES)
     for name, entry in tables.items() if isinstance(tables, dict) else ():
         program = entry.get(CRIO_PROGRAM) if isinstance(entry, dict) else None
         if sweep.is_dead(name, program) and not sweep.is_recorded((*CRIO_RUNTIMES, name)):
-            leftover = Leftover(sweep.context.path, RUNTIME, _dead_runtime(sweep.context.path, name, str(program)))
+            leftover = Leftover(sweep.context.path, RUNTIME, sweep.reason(name, str(program)))
             main = sweep.change(main, leftover, _without_table((*CRIO_RUNTIMES, name), CRIO_DEFAULT))
-    after = CrioFiles.of(sweep.context, {before.files[0].path: main})
+    gone: dict[str, TomlDocument | None] = {path: None for path, text in sweep.after.items() if text is None}
+    after = CrioFiles.of(sweep.context, {**gone, before.files[0].path: main})
     default, version = after.default_runtime(), sweep.context.version
     if default is not None and not after.defines(default, version) and before.defines(default, version):
         sweep.give_up(f"Leftovers in {sweep.context.path} stay, for {default}, the default runtime, is among them.")
@@ -344,7 +361,7 @@ def docker(sweep: Sweep) -> None:
         program = entry.get("path") if isinstance(entry, dict) else None
         if not sweep.is_dead(name, program) or sweep.is_recorded((DOCKER_RUNTIMES, name)):
             continue
-        reason = _dead_runtime(context.path, name, str(program))
+        reason = sweep.reason(name, str(program))
         if name in flagged:
             sweep.stays.append(f"{reason} It stays, for the unit names it as the default runtime. Remove that flag.")
             continue

@@ -34,7 +34,7 @@ NAMES = ("runc", "crun")
 # Where there is CRI-O alone, whose packages bring crun.
 _CRIO, _CRIO_NAMES = "crio", ("crun", "runc")
 
-# No program is run for its version here.  To the newest engines everything counts: before containerd 2.1 the settings
+# No program is run for its version here.  To the newest engines everything counts: before containerd 2.0 the settings
 # in a later file hide those in an earlier one.
 _NEWEST = (999,)
 

@@ -4,7 +4,8 @@
 
 # Private to this collection: notes for the next run, with all that a way back takes: backups may be gone by then.  One
 # tells which changes no daemon has been proven to work with yet: the play may end before its handlers.  The other tells
-# that a restart is under way: whoever finds it knows that a run was killed in the middle.
+# that a restart is under way: whoever finds it knows that a run was killed in the middle.  A third lists the contents
+# with which a daemon was started that does not report its configuration.
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import HostError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._json_data import check, content_of, field, load
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import restart_note, state_dir
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import digest, restart_note, state_dir
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._rollback import Former
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._writing import (
     make_directories,
@@ -26,6 +27,10 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._writing import (
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
+
+
+# When a process started is known to about a hundredth of a second, but the clock may be corrected.
+_SAME_PROCESS = 1.0
 
 
 class Note(t.NamedTuple):
@@ -71,6 +76,37 @@ class Note(t.NamedTuple):
     def remove(self) -> None:
         remove_file(self.host, self.path)
         remove_empty_directories(self.host, [posixpath.dirname(self.folder), self.folder])
+
+
+class AppliedNote(t.NamedTuple):
+    """The digests of the files that a process has read, for a daemon that does not report its configuration."""
+
+    host: HostRoot
+    path: str
+
+    @classmethod
+    def of(cls, host: HostRoot, engine: str) -> AppliedNote:
+        return cls(host, f"{state_dir(host, engine)}/applied-{engine}.json")
+
+    def matches(self, started: float, files: t.Iterable[str]) -> bool:
+        """Whether the process that ``started`` then has read ``files`` with the content that they have now."""
+        try:
+            noted = load(self.host.read(self.path) or b"{}")
+            same_process = abs(field(noted, "started", float) - started) < _SAME_PROCESS
+            return same_process and field(noted, "files", dict) == self._digests(files)
+        except (ValueError, HostError):
+            return False
+
+    def write(self, started: float, files: t.Iterable[str]) -> None:
+        """Raises HostError where it cannot be written."""
+        text = json.dumps({"started": started, "files": self._digests(files)}, indent=2) + "\n"
+        replace_file(self.host, self.path, text.encode("utf-8"), 0o600)
+
+    def remove(self) -> None:
+        remove_file(self.host, self.path)
+
+    def _digests(self, files: t.Iterable[str]) -> dict[str, str]:
+        return {path: digest(self.host.read(path)) for path in files}
 
 
 def _text(content: bytes | None) -> str | None:

@@ -12,7 +12,6 @@ import re
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._containerd_files import (
-    MERGES_SINCE,
     RUNTIMES,
     program_of,
 )
@@ -59,7 +58,7 @@ def kubespray(look: Look) -> t.Iterator[Finding]:
         files.main.path,
         f"{files.main.path} looks like kubespray's: its next run writes the file anew, without what others put there.",
         "Have kubespray register the runtime (containerd_additional_runtimes, containerd_default_runtime), or run this"
-        " collection after it each time; from containerd 2.1 on containerd_extra_args with an imports line keeps a"
+        " collection after it each time; from containerd 2.0 on containerd_extra_args with an imports line keeps a"
         " drop-in in effect.",
     )
 
@@ -145,11 +144,9 @@ def imports(look: Look) -> t.Iterator[Finding]:
     files = look.containerd
     if files is None:
         return
-    version = look.version("containerd")
     for name in files.missing:
-        severity = WARNING if version is not None and version >= MERGES_SINCE else CRITICAL
-        said = f"{files.main.path} imports {name}, which is not there: containerd before 2.1 does not start with that."
-        yield Finding(severity, "import-missing", name, said, "Take the entry out of imports, or write a pattern (*).")
+        said = f"{files.main.path} imports {name}, which is not there: containerd does not start with that."
+        yield Finding(CRITICAL, "import-missing", name, said, "Take the entry out of imports, or write a pattern (*).")
     if files.covers(files.main.path):
         said = f"{files.main.path} is imported by itself."
         yield Finding(WARNING, "import-of-itself", files.main.path, said, "Take the entry out of imports.")

@@ -58,6 +58,10 @@ class DropIn(t.NamedTuple):
     drifted: tuple[str, ...] = ()
     foreign: tuple[str, ...] = ()
 
+    def is_alone(self, document: TomlDocument) -> bool:
+        """Whether the file holds nothing of others; the tool writes no comments."""
+        return not self.foreign and "#" not in document.text
+
 
 def is_vendor_program(program: t.Any) -> bool:
     """Whether a runtime's program is NVIDIA's, of whatever version."""

@@ -14,11 +14,12 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._bringing_up impor
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, HostError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._flavors import AUTO
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._lock import TIMEOUT, host_lock
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._notes import Note
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._notes import AppliedNote, Note
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._planning import ask_version
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._preflight import Preflight
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._processes import started
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._proof import Expectation, Witness
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import default_backup_dir
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import default_backup_dir, load_records
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._rollback import Rollback, formers_of, joined
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._taking_over import Means, means_of
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._targets import resolve_target
@@ -217,10 +218,22 @@ class Restart:
     def _drop_note(self) -> None:
         self.rollback.discard()
         try:
+            self._note_applied()
             self.changes.remove()
             self.note.remove()
-        except HostError as error:
+        except GpufleetError as error:
             self.warnings.append(f"The next run will take this restart for an unfinished one: {error}")
+
+    def _note_applied(self) -> None:
+        """Note what a daemon was started with that does not report it.  Raises HostError."""
+        note = AppliedNote.of(self.host, self.engine.key)
+        installation = self.witness.inspect()
+        live = self.engine.live(self.host, installation) if load_records(self.host, self.engine.key) else None
+        born = started(self.host, installation.pid) if installation.pid is not None else None
+        if born is None or live is None or not live.silent or live.outdated:
+            note.remove()
+        else:
+            note.write(born, self.engine.sources(self.host, installation))
 
     # -- the old state -------------------------------------------------------------------------------------------
 

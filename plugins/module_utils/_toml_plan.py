@@ -85,7 +85,7 @@ def _made_by_us(edit: TomlEdit) -> bool:
 
 def _after(edit: TomlEdit) -> bytes | None:
     """What the file shall hold; one that was made by us goes with the last of our entries."""
-    if _made_by_us(edit) and (edit.emptied or (edit.content is None and not edit.wanted)):
+    if edit.removed or (_made_by_us(edit) and (edit.emptied or (edit.content is None and not edit.wanted))):
         return None
     return edit.document.to_bytes()
 

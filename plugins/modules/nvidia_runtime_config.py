@@ -99,8 +99,8 @@ options:
     description:
       - Switches the engine's own support of CDI on or off. For Docker this is C(features.cdi), for containerd
         C(enable_cdi).
-      - Where the version at hand has no such setting, since it knows no CDI (containerd 1.6) or always uses it
-        (containerd 2.4, CRI-O), nothing is written, and a warning says so if that is not what was asked for.
+      - Where the version at hand has no such setting, since it knows no CDI (containerd 1.6) or always uses it (CRI-O),
+        nothing is written, and a warning says so if that is not what was asked for.
       - When left out, the setting is left alone.
     type: bool
   service:
@@ -119,10 +119,10 @@ options:
       - For containerd and CRI-O, where the entries go. Docker has no drop-ins.
       - V(in_place) edits the file that takes effect, which is the main file unless an imported one replaces its
         settings.
-      - V(drop_in) writes O(drop_in_path). Up to containerd 2.0 a drop-in replaces all settings of the CRI instead of
+      - V(drop_in) writes O(drop_in_path). Up to containerd 1.7 a drop-in replaces all settings of the CRI instead of
         adding to them. There it becomes a copy of the CRI's settings from all other files with our entries, which every
         run brings up to date; between two runs a change of the other files has no effect.
-      - V(auto) is V(drop_in) for CRI-O and for containerd from 2.1 on, which merges drop-ins, and V(in_place) for older
+      - V(auto) is V(drop_in) for CRI-O and for containerd from 2.0 on, which merges drop-ins, and V(in_place) for older
         or unknown versions of containerd.
       - V(hook) is for CRI-O only and deprecated. No runtime is registered; an OCI hook is written that runs for every
         container that asks for GPUs. It needs no restart, unless the folder of hooks has to be made.
@@ -167,6 +167,7 @@ options:
       - Removes what earlier versions of NVIDIA's tools left for this engine, and nothing else, such as drop-ins in
         folders that no engine reads, copies of all of containerd's settings, OCI hooks, and runtimes whose programs are
         gone. A file that holds anything else stays, with a warning.
+      - With O(state=absent) the runtimes that C(nvidia-ctk) registered go too, whether their programs are there or not.
       - Copies are kept in O(backup_dir), but O(state=absent) does not bring any of it back.
       - It is for the system's own engines. For all others, which are distributions of Kubernetes, rootless Docker, and
         a second containerd, it does nothing, with a warning.

@@ -188,6 +188,18 @@ version = 2
       runtime_type = "io.containerd.runc.v2"
 """
 
+# A site's own file, written for containerd 1.7 and kept after the upgrade.
+SITE_DROP_IN = """\
+version = 2
+[plugins."io.containerd.grpc.v1.cri".containerd]
+default_runtime_name = "crun"
+[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.crun]
+runtime_type = "io.containerd.runc.v2"
+[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.crun.options]
+BinaryName = "/usr/bin/crun"
+SystemdCgroup = true
+"""
+
 OUT_OF_ORDER = """\
 [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
 SystemdCgroup = true
@@ -264,6 +276,15 @@ FILES: dict[str, dict[str, str | None]] = {
     "default of 1.6": {MAIN: of_file("1.6")},
     "default of 1.7": {MAIN: of_file("1.7")},
     "default of 2.1": {MAIN: of_file("2.1")},
+    "default of 2.3": {MAIN: of_file("2.3")},
+    "version 3 with a file for 1.7": {
+        MAIN: VERSION_3.replace("imports = []", "imports = ['/etc/containerd/conf.d/*.toml']"),
+        "/etc/containerd/conf.d/50-site.toml": SITE_DROP_IN,
+    },
+    "version 4 with a file for 1.7": {
+        MAIN: VERSION_4.replace("\n", "\nimports = ['/etc/containerd/conf.d/*.toml']\n", 1),
+        "/etc/containerd/conf.d/50-site.toml": SITE_DROP_IN,
+    },
     "EKS with a file of the administrator": {
         MAIN: EKS,
         "/etc/containerd/config.d/10-log.toml": "version = 2\n[debug]\nlevel = 'warn'\n",
@@ -273,7 +294,15 @@ FILES: dict[str, dict[str, str | None]] = {
         "/etc/containerd/vendor.d/99-nvidia.toml": VENDOR_DROP_IN,
     },
 }
-VERSIONS: tuple[Version, ...] = (None, (1, 6, 20), (1, 7, 24), (2, 0, 0), (2, 1, 9), (2, 4, 0))
+VERSIONS: tuple[Version, ...] = (
+    None,
+    (1, 6, 20),
+    (1, 7, 24),
+    (2, 0, 11),
+    (2, 2, 7),
+    (2, 3, 4),
+    (2, 4, 0),
+)
 MODES = ("auto", "in_place", "drop_in")
 # What no containerd of a version reads is refused, in these words.
 FIRST_READ_BY: dict[str, tuple[int, ...]] = {
@@ -281,6 +310,9 @@ FIRST_READ_BY: dict[str, tuple[int, ...]] = {
     "version 3": (2, 0),
     "default of 2.1": (2, 0),
     "version 4": (2, 3),
+    "default of 2.3": (2, 3),
+    "version 3 with a file for 1.7": (2, 0),
+    "version 4 with a file for 1.7": (2, 3),
 }
 
 
@@ -290,9 +322,12 @@ def expected_refusal(
     """What a plan for one of FILES must complain about, None where it must succeed."""
     if version is not None and version < FIRST_READ_BY.get(name, ()):
         return "does not read version = "
-    if name == "version 1" and version is not None and version >= (2, 0):
+    if name == "version 1" and version is not None and (2, 0) <= version < (2, 3):
         return "the file is in version 1"
     elsewhere = name.startswith("vendor's") and asked.get("runtime_dir") != "/usr/local/nvidia/toolkit"
-    if elsewhere and mode == "in_place" and version is not None and version >= (2, 1):
+    if elsewhere and mode == "in_place" and version is not None and version >= (2, 0):
         return r"vendor.d/99-nvidia.toml: it takes precedence and would hide the runtime nvidia"
+    imported = name.endswith("a file for 1.7") and version is not None and version >= (2, 3)
+    if imported and mode == "in_place" and asked.get("set_as_default"):
+        return r"50-site.toml: it takes precedence and makes crun the default runtime"
     return None

@@ -13,6 +13,7 @@ DROP_IN = "/etc/containerd/conf.d/99-nvidia.toml"
 STRAY = "/etc/containerd/config.d/99-nvidia.toml"
 CRIO_MAIN = "/etc/crio/crio.conf"
 CRIO_STRAY = "/etc/crio/conf.d/99-nvidia.toml"
+CRIO_READ = "/etc/crio/crio.conf.d/99-nvidia.toml"
 DAEMON_JSON = "/etc/docker/daemon.json"
 HOOK = "/usr/share/containers/oci/hooks.d/oci-nvidia-hook.json"
 OWN_HOOK = "/etc/containers/oci/hooks.d/oci-nvidia-hook.json"
@@ -58,6 +59,11 @@ def small_drop_in(program: str = NVIDIA) -> str:
 CRIO_DROP_IN = (
     '[crio.runtime]\ndefault_runtime = "nvidia"\n\n[crio.runtime.runtimes.nvidia]\n'
     f'runtime_path = "{NVIDIA}"\nruntime_type = "oci"\nmonitor_path = "/usr/bin/conmon"\n'
+)
+# The same of 1.20.0, where CRI-O reads it.
+CRIO_CTK = (
+    '\n[crio]\n\n  [crio.runtime]\n    default_runtime = "nvidia"\n\n    [crio.runtime.runtimes]\n\n'
+    f'      [crio.runtime.runtimes.nvidia]\n        runtime_path = "{NVIDIA}"\n        runtime_type = "oci"\n'
 )
 HOOK_FILE = """{
   "version": "1.0.0",

@@ -10,6 +10,7 @@ import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._containerd_files import (
     ContainerdFiles,
+    check_order,
     check_readable,
     program_of,
 )
@@ -28,8 +29,8 @@ from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.fake_co
     runtime,
 )
 
-V17, V20, V21 = (1, 7, 24), (2, 0, 0), (2, 1, 9)
-V2, V3 = "version = 2\n", "version = 3\n"
+V17, V20, V21, V23, V24 = (1, 7, 24), (2, 0, 0), (2, 1, 9), (2, 3, 4), (2, 4, 0)
+V2, V3, V4 = "version = 2\n", "version = 3\n", "version = 4\n"
 CRI_3 = '[plugins."io.containerd.cri.v1.runtime"]\n'
 HERE = "/etc/containerd/"
 
@@ -171,6 +172,7 @@ def test_version_of_the_main_file(files: t.Any, engine: tuple[int, ...] | None, 
         ("\nversion = 4\n", V21, "line 2, column 1: containerd 2.1.9 does not read version = 4. It needs"),
         ("version = 1\n", V20, "the file is in version 1 of the format, of which containerd 2.0.0 ignores"),
         (V3, V20, None),
+        ("version = 1\n", V23, None),
         (V3, None, None),
         ("version = 4\n", (2, 3), None),
         ("version = 1\n", V17, None),
@@ -193,7 +195,12 @@ def test_readable(text: str, engine: tuple[int, ...] | None, words: str | None) 
 
 @pytest.mark.parametrize(
     ("engine", "selinux", "runtimes", "source"),
-    [(None, None, ["b"], "b"), (V17, None, ["b"], "b"), (V20, None, ["b"], "b"), (V21, True, ["a", "b"], "main")],
+    [
+        (None, None, ["b"], "b"),
+        (V17, None, ["b"], "b"),
+        (V20, True, ["a", "b"], "main"),
+        (V21, True, ["a", "b"], "main"),
+    ],
 )
 def test_a_later_table_replaces_or_merges(
     engine: tuple[int, ...] | None, selinux: bool | None, runtimes: list[str], source: str
@@ -232,6 +239,55 @@ def test_only_tables_of_the_main_files_version_count(
     files = read({"main": imports("a") + main, "a": later})
     assert files.cri() == cri
     assert files.strangers() == ([path("a")] if strangers else [])
+
+
+@pytest.mark.parametrize("engine", [V23, V24])
+@pytest.mark.parametrize(
+    ("main", "later", "cri"),
+    [
+        # Printed by containerd 2.3.4 for the same files (config dump).
+        (V3, V2 + CRI_2 + "x = 1\n", {"x": 1}),
+        (V4, V2 + CRI_2 + "x = 1\n", {"x": 1}),
+        (V4, V3 + CRI_3 + "x = 1\n", {"x": 1}),
+        (V4, "[plugins.cri]\nx = 1\n", {"x": 1}),
+        (V4, CRI_2 + "x = 1\n", {"x": 1}),
+        (V4, V4 + CRI_2 + "x = 1\n", {}),
+        (V3, V3 + CRI_2 + "x = 1\n", {"x": 1}),
+        (V3, V2 + "[plugins.cri]\nx = 1\n", {}),
+        ("[plugins.cri]\nx = 1\n", "y = 1\n" + CRI_2 + "x = 2\n", {"x": 2}),
+        (V3 + CRI_3 + "x = 1\ny = 1\n", V2 + CRI_2 + "x = 2\n", {"x": 2, "y": 1}),
+        # In one file the newer name takes precedence, and runtimes of two names are not merged.
+        (V2 + CRI_2 + "x = 1\ny = 1\n" + CRI_3 + "x = 2\n", "", {"x": 2, "y": 1}),
+        (
+            V2 + runtime("a") + default("a") + CRI_3.replace("]", ".containerd.runtimes.b]") + "x = 1\n",
+            "",
+            {"containerd": {"runtimes": {"b": {"x": 1}}, "default_runtime_name": "a"}},
+        ),
+    ],
+)
+def test_from_2_3_on_each_file_counts(main: str, later: str, cri: dict[str, t.Any], engine: tuple[int, ...]) -> None:
+    files = read({"main": imports("a") + main, "a": later}, engine)
+    assert files.cri() == cri
+    assert files.strangers() == []
+
+
+@pytest.mark.parametrize(
+    ("files", "refused_by"),
+    [
+        ({"main": V2 + imports("a"), "a": V3}, "version = 3 is higher than version = 2 in /etc/containerd/config.toml"),
+        ({"main": imports("a", "b"), "a": V2, "b": V3}, "version = 3 is higher than version = 2 in /etc/containerd/a"),
+        ({"main": imports("a", "b"), "a": V3, "b": V2}, None),
+        ({"main": V4 + imports("a", "b"), "a": V3, "b": ""}, None),
+    ],
+)
+def test_only_2_3_refuses_an_imported_file_of_a_higher_version(files: t.Any, refused_by: str | None) -> None:
+    for engine in (None, V17, V21, V24):
+        check_order(read(files, engine))
+    if refused_by is None:
+        check_order(read(files, V23))
+    else:
+        with pytest.raises(ConfigurationError, match=refused_by):
+            check_order(read(files, V23))
 
 
 def test_what_is_no_table_is_no_runtime() -> None:

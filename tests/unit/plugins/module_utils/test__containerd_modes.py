@@ -23,7 +23,7 @@ from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.fake_co
 )
 
 V2, V3 = "version = 2\n", "version = 3\n"
-V17, V20, V21 = (1, 7, 24), (2, 0, 0), (2, 1, 9)
+V17, V20, V21, V23, V24 = (1, 7, 24), (2, 0, 0), (2, 1, 9), (2, 3, 4), (2, 4, 0)
 RUNC = runtime("runc", SystemdCgroup="true")
 FOLDER = "/etc/containerd/conf.d/"
 GLOB = f'imports = ["{FOLDER}*.toml"]\n'
@@ -51,7 +51,7 @@ def changed(plan: t.Any) -> list[str]:
         (None, "auto", MAIN),
         ((1, 6, 20), "auto", MAIN),
         (V17, "auto", MAIN),
-        (V20, "auto", MAIN),
+        (V20, "auto", DROP_IN),
         (V21, "auto", DROP_IN),
         ((2, 4, 0), "auto", DROP_IN),
         (V21, "in_place", MAIN),
@@ -133,6 +133,62 @@ def test_a_foreign_drop_in_keeps_what_it_holds() -> None:
         assert host.default == "nvidia"
         host.absent()
         assert host.drop_in() == text
+
+
+@pytest.mark.parametrize("version", [V20, (2, 0, 11), V21, (2, 2, 7), V23, V24])
+def test_a_foreign_import_stays_as_it_is_and_hides_no_option(version: tuple[int, ...]) -> None:
+    imported = "/etc/containerd/conf.d/50-site.toml"
+    files = {MAIN: V2 + GLOB + RUNC, imported: V2 + CRI_2 + "enable_selinux = true\n"}
+    host = Host(files, version)
+    assert changed(host.present()) == [DROP_IN]
+    assert host.runtimes["nvidia"]["options"] == {"SystemdCgroup": True, "BinaryName": NVIDIA}
+    assert host.effect.cri()["enable_selinux"] is True
+
+
+# What nvidia-ctk 1.19 leaves beside a main file of version 4: the version of its drop-in is always 2.
+CTK_DROP_IN = V2 + runtime("nvidia", NVIDIA) + runtime("nvidia-legacy", NVIDIA + ".legacy") + default("nvidia")
+
+
+@pytest.mark.parametrize("version", [V23, V24])
+@pytest.mark.parametrize("asked", [{"set_as_default": False}, {"set_as_default": True, "extra_modes": ("cdi",)}])
+def test_a_drop_in_of_an_older_version_keeps_it(asked: dict[str, t.Any], version: tuple[int, ...]) -> None:
+    files = {MAIN: "version = 4\n" + GLOB, DROP_IN: CTK_DROP_IN}
+    host = Host(files, version)
+    plan = host.present(**asked)
+    assert not plan.warnings
+    assert plan.state.default_runtime == "nvidia"
+    assert {"nvidia", "nvidia-legacy", *(f"nvidia-{mode}" for mode in asked.get("extra_modes", ()))} == set(
+        host.runtimes
+    )
+    assert "cri.v1.runtime" not in host.drop_in()
+    assert changed(host.present(**asked)) == []
+    if changed(plan):
+        host.absent()
+    assert {path: text.decode() for path, text in host.files.content.items()} == files
+
+
+@pytest.mark.parametrize("version", [V23, V24])
+def test_the_default_of_a_drop_in_of_another_version_counts(version: tuple[int, ...]) -> None:
+    """A main file of version 3, and a file that was written for containerd 1.7."""
+    imported = "/etc/containerd/conf.d/50-site.toml"
+    site = V2 + runtime("crun", "/usr/bin/crun", SystemdCgroup="true") + default("crun")
+    host = Host({MAIN: V3 + GLOB, imported: site}, version)
+    plan = host.present()
+    assert plan.state.default_runtime == "crun"
+    assert not plan.warnings
+    assert host.runtimes["nvidia"]["options"]["SystemdCgroup"] is True
+    host.edit('"crun"\n', '"gone"\n', imported)
+    with pytest.raises(GpufleetError, match=r"50-site.toml: default_runtime_name is 'gone', but there is no runtime"):
+        host.present()
+
+
+def test_2_3_does_not_start_with_a_drop_in_of_a_higher_version() -> None:
+    host = Host({MAIN: V2 + GLOB, DROP_IN: V3 + "[debug]\nlevel = 'info'\n"}, V23)
+    with pytest.raises(ConfigurationError, match=r"99-nvidia.toml, line 1, column 1: version = 3 is higher than"):
+        host.present()
+    host.version = V24
+    host.present()
+    assert "cri.v1.runtime" in host.drop_in()
 
 
 # -- imports ---------------------------------------------------------------------------------------------------------

@@ -151,7 +151,7 @@ def test_runc_stands_beside_nvidia_where_its_builtin_entry_would_be_lost(
 ) -> None:
     host = Host(text, version)
     host.present(config_mode=mode)
-    merges = version is not None and version >= (2, 1)
+    merges = version is not None and version >= (2, 0)
     assert host.runtimes.get("runc") == ({"runtime_type": RUNC_TYPE} if lost and not merges else None)
 
 

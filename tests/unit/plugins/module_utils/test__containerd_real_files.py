@@ -105,7 +105,7 @@ def expect_effect(host: Host, asked: dict[str, t.Any]) -> None:
     assert files.merges or "runc" in runtimes
     if request.enable_cdi:
         by_default = host.version is not None and host.version >= (2,)
-        optional = host.version is None or (1, 7) <= host.version < (2, 4)
+        optional = host.version is None or host.version >= (1, 7)
         assert not optional or files.cri().get("enable_cdi", by_default)
 
 
@@ -132,7 +132,8 @@ def test_dockers_packages_switch_the_cri_off(version: Version, mode: str) -> Non
         for number, name in enumerate(FILES)
         # Two versions for each file: an old one and a new one.
         for version in VERSIONS[number % 3 :: 3]
-        if not name.startswith("default") and not any(expected_refusal(name, version, mode) for mode in MODES)
+        if not name.startswith("default")
+        and not any(expected_refusal(name, version, mode, {"set_as_default": True}) for mode in MODES)
     ],
     ids=spelled,
 )

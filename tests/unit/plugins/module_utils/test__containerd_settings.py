@@ -137,7 +137,8 @@ def test_refuses_to_set_the_default_beside_the_legacy_table(version: tuple[int, 
         (V21, "enable_cdi = false\n", True, (True, True, None)),
         (V21, "enable_cdi = false\n", None, (False, False, None)),
         (V24, "", True, (None, True, None)),
-        (V24, "", False, (None, True, "containerd 2.4.0 always uses CDI")),
+        (V24, "", False, (False, False, None)),
+        (V24, "enable_cdi = false\n", None, (False, False, None)),
     ],
 )
 def test_cdi(

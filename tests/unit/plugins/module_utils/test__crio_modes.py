@@ -100,18 +100,20 @@ def test_a_wrong_type_stops_what_writes_but_not_what_takes_out() -> None:
     assert DROP_IN not in host.files.content
 
 
+@pytest.mark.parametrize("folder", [FOLDER, f"{FOLDER}/99-site.d"])
 @pytest.mark.parametrize("mode", ["drop_in", "in_place"])
-def test_a_later_table_of_the_same_name_is_refused(mode: str) -> None:
-    later = f"{FOLDER}/99-other.conf"
+def test_a_later_table_of_the_same_name_is_refused(mode: str, folder: str) -> None:
+    later = f"{folder}/99-other.conf"
     host = Host({later: "# theirs\n" + table("nvidia-cdi", runtime_path=f'"{NVIDIA}.cdi"')})
     host.present(config_mode=mode)
     with pytest.raises(ConfigurationError, match=f"{later}, line 2, column 1: .* Remove it, or ") as caught:
         host.present(config_mode=mode, extra_modes=("cdi",))
     advice = {
-        "drop_in": "set drop_in_path to a name that sorts after 99-other.conf",
+        "drop_in": f"set drop_in_path to a file in {folder} whose name sorts after 99-other.conf",
         "in_place": "leave out config_mode",
     }
     assert advice[mode] in str(caught.value)
+    host.present(drop_in_path=f"{folder}/99-z.conf", extra_modes=("cdi",))
 
 
 def test_an_unrecorded_drop_in_hides_what_is_in_place() -> None:

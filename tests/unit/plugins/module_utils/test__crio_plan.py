@@ -20,7 +20,9 @@ from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.fake_cr
     HOSTS,
     MAIN,
     NVIDIA,
+    OLD,
     PACKAGED,
+    STOCK,
     Host,
     default,
     named,
@@ -80,7 +82,6 @@ def test_a_new_drop_in() -> None:
         'runtime_path = "/usr/bin/nvidia-container-runtime"\n'
         'runtime_type = "oci"\n'
         'allowed_annotations = ["io.containers.trace-syscall", "io.kubernetes.cri-o.Devices"]\n'
-        'runtime_root = "/run/crun"\n'
         'monitor_path = "/usr/libexec/crio/conmon"\n'
     )
     assert plan.files[-1].path == MAIN
@@ -119,6 +120,35 @@ def test_whose_settings_are_taken_over(
     assert bool([words for words in plan.warnings if "conmon" in words]) is (parent is None)
 
 
+# What packages of CRI-O 1.31 to 1.37 leave on a host: 10-crio.conf is the same for all of them
+# (templates/latest/cri-o/bundle of cri-o/packaging), and so are crun as the built-in default and /run/crun as the root
+# of a runtime without one (pkg/config/config.go and config_linux.go of 1.31.0 to 1.36.0 and of release-1.37).
+OF_BUNDLE = {"monitor_path": "/usr/libexec/crio/conmon"}
+OF_CRUN = {**OF_BUNDLE, "allowed_annotations": ["io.containers.trace-syscall", "io.kubernetes.cri-o.Devices"]}
+OF_OLD = {"default_annotations": {"example.com/zone": "a"}}
+RELEASES: dict[str, tuple[dict[str, str], str, dict[str, t.Any]]] = {
+    "package": ({PACKAGED: BUNDLED}, "crun", OF_CRUN),
+    "package and crio.conf": ({MAIN: STOCK, PACKAGED: BUNDLED}, "crun", OF_CRUN),
+    "runc as the default": ({PACKAGED: BUNDLED, f"{FOLDER}/20-runc.conf": default("runc")}, "runc", OF_BUNDLE),
+    "brought along from an older release": ({MAIN: OLD}, "runc", OF_OLD),
+    "both": ({MAIN: OLD, PACKAGED: BUNDLED}, "crun", OF_CRUN),
+    "nothing": ({}, "crun", {}),
+}
+
+
+@pytest.mark.parametrize("minor", range(31, 38))
+@pytest.mark.parametrize(("content", "default_runtime", "inherited"), RELEASES.values(), ids=RELEASES)
+def test_releases(content: dict[str, str], default_runtime: str, inherited: dict[str, t.Any], minor: int) -> None:
+    host = Host(content, version=(1, minor, 0))
+    before = dict(host.files.content)
+    plan = host.present()
+    assert plan.state.default_runtime == default_runtime
+    assert host.runtime() == {"runtime_path": NVIDIA, "runtime_type": "oci", **inherited}
+    assert host.present(set_as_default=True).state.default_runtime == "nvidia"
+    host.absent()
+    assert host.files.content == before
+
+
 def test_a_default_that_nobody_defines_gives_nothing() -> None:
     host = Host({MAIN: default("nope") + named("crun")})
     host.present(set_as_default=True)
@@ -146,7 +176,6 @@ def test_what_is_taken_over() -> None:
     assert host.runtime() == {
         "runtime_path": NVIDIA,
         "runtime_type": "oci",
-        "runtime_root": "/run/crun",
         "monitor_path": "crun",
         "monitor_cgroup": "pod",
         "monitor_env": ["A=b"],
@@ -162,10 +191,8 @@ def test_what_was_taken_over_follows_its_source() -> None:
     host = Host({PACKAGED: BUNDLED})
     host.present(set_as_default=True)
     host.edit(PACKAGED, "/usr/libexec/crio/conmon", "/usr/bin/conmon")
-    host.edit(PACKAGED, 'runtime_root = "/run/crun"\n', "")
     assert host.present(set_as_default=True).action is Action.RESTART
     assert host.runtime()["monitor_path"] == "/usr/bin/conmon"
-    assert "runtime_root" not in host.runtime()
     host.absent()
     assert DROP_IN not in host.files.content
 
@@ -251,7 +278,7 @@ def test_options_take_precedence_and_go_again() -> None:
     host.present(runtime_options={"monitor_path": "/asked", "runtime_root": "/asked"})
     assert (host.runtime()["monitor_path"], host.runtime()["runtime_root"]) == ("/asked", "/asked")
     host.present()
-    assert (host.runtime()["monitor_path"], host.runtime()["runtime_root"]) == ("/mine", "/run/crun")
+    assert (host.runtime()["monitor_path"], host.runtime().get("runtime_root")) == ("/mine", None)
     assert host.runtime()["runtime_path"] == NVIDIA
     host.absent()
     assert host.text() == text

@@ -81,6 +81,15 @@ def test_inspect(tmp_path: Path, command: str | None, binary: str, config_path: 
         # The flag has precedence.
         ('version = 2\n[grpc]\n  address = "/run/gpu.sock"\n', "--address /run/flag.sock", "/run/flag.sock"),
         ('version = 2\nimports = ["/etc/more.toml"]\n[grpc]\n  address = "/run/gpu.sock"\n', "", "/run/more.sock"),
+        # Version 4 has another place for it; the old one counts no more (config dump of 2.3.4).
+        ("version = 4\n[plugins.'io.containerd.server.v1.grpc']\naddress = '/run/4.sock'\n", "", "/run/4.sock"),
+        ("version = 4\n[grpc]\n  address = '/run/gpu.sock'\n", "", SOCKET),
+        (
+            "version = 3\ngrpc.address = '/run/3'\nplugins.'io.containerd.server.v1.grpc'.address = '/run/4.sock'\n",
+            "",
+            "/run/4.sock",
+        ),
+        ("version = 4\nimports = ['/etc/more.toml']\n", "", "/run/more.sock"),
         ("version = 2\n[grpc]\n  uid = 0\n", "", SOCKET),
         ("version = 2\n[grpc]\n  address = 7\n", "", SOCKET),
         ('version = 2\n[grpc]\n  address = "relative"\n', "", SOCKET),

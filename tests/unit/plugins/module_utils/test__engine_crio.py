@@ -16,8 +16,10 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine_crio impor
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import ConfigurationError, GpufleetError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_files import HostFiles
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._notes import AppliedNote
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._parsed_folders import PARSED_FOLDERS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._planning import Options
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._processes import started as process_start
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._runtime_configuration import RuntimeConfiguration
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._runtime_set import RuntimeRequest
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd_units import Unit
@@ -231,6 +233,41 @@ def test_a_change_after_the_start_is_seen(running: Tree, path: str) -> None:
     assert running.live() == LiveState("", {}, "", silent=True, outdated=True)
     running.start(age=-1)
     assert running.live() == LiveState("", {}, "", silent=True, outdated=False)
+
+
+def noted(running: Tree, **started: float) -> AppliedNote:
+    """The note that a restart leaves: the process and its files."""
+    installation = CRIO.inspect(running.host)
+    note = AppliedNote.of(running.host, "crio")
+    running.write(note.path)
+    birth = process_start(running.host, installation.pid or 0)
+    assert birth is not None
+    note.write(started.get("started", birth), CRIO.sources(running.host, installation))
+    return note
+
+
+@pytest.mark.parametrize("path", [MAIN, PACKAGED, FOLDER])
+def test_a_file_that_was_only_touched_is_the_one_that_was_applied(running: Tree, path: str) -> None:
+    running.age()
+    noted(running)
+    os.utime(running.root / path[1:])
+    assert running.live() == LiveState("", {}, "", silent=True, outdated=False)
+    running.write(PACKAGED, "[crio.runtime]\n")
+    assert running.live() == LiveState("", {}, "", silent=True, outdated=True)
+
+
+@pytest.mark.parametrize("change", ["another process", "a new file", "a file less", "damaged"])
+def test_what_another_process_or_other_files_were_noted_for_does_not_count(running: Tree, change: str) -> None:
+    running.age()
+    note = noted(running, **({"started": time.time() - 3000} if change == "another process" else {}))
+    os.utime(running.root / MAIN[1:])
+    if change == "a new file":
+        running.write(f"{FOLDER}/20-new.conf")
+    if change == "a file less":
+        (running.root / PACKAGED[1:]).unlink()
+    if change == "damaged":
+        running.write(note.path, "[1]")
+    assert running.live() == LiveState("", {}, "", silent=True, outdated=True)
 
 
 @pytest.mark.parametrize("path", [MAIN, PACKAGED, FOLDER])

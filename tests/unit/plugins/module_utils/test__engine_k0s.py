@@ -139,20 +139,23 @@ def test_versions_of_k0s_and_of_its_containerd_are_told_apart(
 
 
 @pytest.mark.parametrize(
-    ("text", "managed"),
+    ("text", "before_1_36", "since_1_36"),
     [
-        ("", True),
-        (MAIN_2, True),
-        ("\n" + MAIN_2, True),
-        ("  # k0s_managed=true\nversion = 2\n", True),
-        ("version = 2\n" + HEADER, False),
-        ("# mine\n" + HEADER, False),
-        ("# k0s_managed=false\n", False),
-        ("version = 2\n", False),
+        ("", False, False),
+        (MAIN_2, True, True),
+        (MAIN_2.replace("\n", "\r\n"), True, True),
+        ("\n" + MAIN_2, True, False),
+        ("version = 2\n" + HEADER, True, False),
+        ("# mine\n" + HEADER, True, False),
+        (" # k0s_managed=true\nversion = 2\n", False, False),
+        ("# k0s_managed=false\n", False, False),
+        ("version = 2\n", False, False),
     ],
 )
-def test_the_mark_of_k0s(text: str, managed: bool) -> None:
-    assert is_managed(text) is managed
+def test_the_mark_of_k0s(text: str, before_1_36: bool, since_1_36: bool) -> None:
+    assert is_managed(text, None) is before_1_36
+    assert is_managed(text, containerd_of((1, 35, 7))) is before_1_36
+    assert is_managed(text, containerd_of((1, 36, 1))) is since_1_36
 
 
 @pytest.mark.parametrize(

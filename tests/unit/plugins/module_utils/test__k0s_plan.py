@@ -229,6 +229,25 @@ def test_a_main_file_of_the_user_is_left_to_him(tmp_path: Path) -> None:
     assert state.paths() == {"nvidia": NVIDIA}
 
 
+@pytest.mark.parametrize(
+    ("text", "version", "managed"),
+    [
+        ("", "1.30.4", False),
+        ("", "1.36.1", False),
+        ("\n" + MAIN_2, "1.30.4", True),
+        ("\n" + MAIN_3, "1.36.1", False),
+        (MAIN_3, "1.36.1", True),
+    ],
+)
+def test_whose_main_file_it_is(tmp_path: Path, text: str, version: str, managed: bool) -> None:
+    tree = k0s_tree(tmp_path, files={"etc/k0s/containerd.toml": text})
+    if managed:
+        assert tree.present(options={"engine_version": version}).changed
+    else:
+        with pytest.raises(GpufleetError, match=r"containerd.toml is not k0s' own any more"):
+            tree.present(options={"engine_version": version})
+
+
 def test_what_was_written_before_the_user_took_over_can_be_removed(tmp_path: Path) -> None:
     tree = k0s_tree(tmp_path)
     tree.present(set_as_default=True)
@@ -263,10 +282,11 @@ def test_refuses_what_other_drop_ins_would_undo(tmp_path: Path, name: str, text:
     assert tree.files() == before
 
 
-def test_a_drop_in_for_an_older_k0s_is_refused_beside_a_newer_one(tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", [None, "1.36.1", "2.3.3"])
+def test_a_drop_in_for_an_older_k0s_is_refused_beside_a_newer_one(tmp_path: Path, version: str | None) -> None:
     tree = k0s_tree(tmp_path, files={"etc/k0s/containerd.toml": MAIN_3, OTHER.format("x"): "version = 2\n"})
     with pytest.raises(GpufleetError, match=r"x.toml: version = 2 beside version = 3"):
-        tree.present()
+        tree.present(options={"engine_version": version})
 
 
 @pytest.mark.parametrize("text", ["[plugins\n", "plugins = 5\n", f"[{CRI_2}]\ncontainerd = 'x'\n"])

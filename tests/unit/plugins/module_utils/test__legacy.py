@@ -12,7 +12,7 @@ import pytest
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import Action, EnginePlan, parse_version
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import ConfigurationError, HostError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_files import HostFiles
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._legacy import Purge, leftovers
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._legacy import Purge
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._plan_writer import PlanWriter
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import BACKUP_DIR, STATE_DIR, load_records
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._runtime_set import RuntimeRequest
@@ -156,8 +156,6 @@ def test_leftovers_are_found(made: Made, engine: str, files: dict[str, str], exp
     host = made(files, engine)
     assert [(one.path, one.kind) for one in host.purge().leftovers] == expected
     assert host.purge().stays == ()
-    if engine != "podman":
-        assert [(one.path, one.kind) for one in leftovers(host.host, engine)] == expected
     assert all(one.reason.endswith(".") for one in host.purge().leftovers)
 
 
@@ -372,12 +370,14 @@ def test_nothing_goes_that_another_file_imports_by_its_name(made: Made) -> None:
     assert f"imports name {DROP_IN}" in purge.stays[0]
 
 
-def test_a_drop_in_of_crio_that_it_reads_is_no_stray(made: Made, tree: Tree) -> None:
+def test_a_drop_in_of_crio_that_it_reads_is_not_reported_as_unread(made: Made, tree: Tree) -> None:
     host = made({CRIO_STRAY: CRIO_DROP_IN}, "crio")
     tree.file(
         "/usr/lib/systemd/system/crio.service", b"[Service]\nExecStart=/usr/bin/crio --config-dir /etc/crio/conf.d\n"
     )
-    assert host.purge().leftovers == ()
+    (one,) = host.purge().leftovers
+    assert (one.path, one.kind) == (CRIO_STRAY, "drop-in")
+    assert "never reads" not in one.reason
 
 
 def test_a_default_of_crio_that_a_drop_in_names_keeps_its_runtime(made: Made) -> None:

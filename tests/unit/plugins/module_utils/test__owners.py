@@ -225,12 +225,18 @@ def test_what_drifted_is_named_and_no_value(tree: Tree) -> None:
     assert "secret" not in one.text
 
 
-def test_a_missing_import_is_milder_where_containerd_starts_with_it(tree: Tree) -> None:
+def test_a_missing_import_is_critical_for_every_version(tree: Tree) -> None:
     lay(tree, {MAIN: main_file(imports='"/etc/gone.toml"')})
-    described = {"engines": [{"engine": "containerd", "flavor": "k3s", "version": "1"}]}
-    assert [one.severity for one in found(tree, described) if one.id == "import-missing"] == ["critical"]
-    described["engines"].append({"engine": "containerd", "flavor": "system", "version": "2.1.9"})
-    assert [one.severity for one in found(tree, described) if one.id == "import-missing"] == ["warning"]
+    for version in ("1.7.24", "2.1.9", "2.3.4"):
+        described = {"engines": [{"engine": "containerd", "flavor": "system", "version": version}]}
+        assert [one.severity for one in found(tree, described) if one.id == "import-missing"] == ["critical"]
+
+
+def test_formats_that_differ_are_no_problem_where_each_file_is_migrated(tree: Tree) -> None:
+    lay(tree, {MAIN: main_file().replace("2", "3", 1), DROP_IN: small_drop_in()})
+    for version, reported in (("2.2.7", True), ("2.3.4", False)):
+        described = {"engines": [{"engine": "containerd", "flavor": "system", "version": version}]}
+        assert ("format-differs" in {one.id for one in found(tree, described)}) is reported
 
 
 def test_a_data_directory_elsewhere_is_looked_at(tree: Tree) -> None:

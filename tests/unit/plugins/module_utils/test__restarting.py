@@ -12,10 +12,14 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils import (
     _restarting,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._notes import AppliedNote
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._planning import Options
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._proof import Expectation
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._restarting import (
     RestartOptions,
 )
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._runtime_configuration import RuntimeConfiguration
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._targets import Target
 from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.fake_docker import (
     CONTROL_GROUP,
 )
@@ -28,6 +32,10 @@ from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.restart
     restart,
     states,
 )
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import Installation, LiveState
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
 
 # -- the new state ---------------------------------------------------------------------------------------------------
 
@@ -182,3 +190,32 @@ def test_a_check_run_does_nothing(systemd: FakeSystemd) -> None:
     assert not systemd.done("systemctl re")
     assert states(systemd) == ["changes", "docker"]
     assert not restart(systemd, check_mode=True, mode="none").changed
+
+
+def test_what_a_daemon_was_started_with_is_noted_if_it_does_not_report_it(
+    systemd: FakeSystemd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, host = Target("docker").load(), systemd.docker.host
+    live = engine.live
+
+    def silent(host: HostRoot, installation: Installation) -> LiveState | None:
+        found = live(host, installation)
+        return None if found is None else found._replace(silent=True)
+
+    changes = configure(systemd)
+    restart(systemd, rollback=changes)
+    assert states(systemd) == ["docker"]
+    monkeypatch.setattr(engine, "live", silent)
+    monkeypatch.setattr(_restarting, "started", lambda _host, _pid: 5.0)
+    restart(systemd)
+    assert states(systemd) == ["applied", "docker"]
+    note = AppliedNote.of(host, "docker")
+    assert note.matches(5.3, [FILE])
+    assert not note.matches(7.0, [FILE])
+    systemd.docker.write(FILE, systemd.text + "\n")
+    assert not note.matches(5.0, [FILE])
+    # It goes with the last record.
+    options = Options("docker", None)
+    RuntimeConfiguration(options, host, systemd.run).execute(check_mode=False)
+    restart(systemd)
+    assert states(systemd) == []
