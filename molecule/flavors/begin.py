@@ -7,6 +7,7 @@ it comes later, and with it what changes a running node.
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -194,17 +195,19 @@ def account(name: str, uid: int) -> None:
 
 
 def attacker() -> None:
-    """A user whose files never end when they are read, and whose process looks like a Docker's."""
+    """A user whose files block whoever reads them, who holds the lock of earlier versions, and who runs a "dockerd"."""
     name, home = "mallory", Path("/home/mallory")
     account(name, places.UID + 1)
     unit = home / ".config/systemd/user/docker.service"
     unit.parent.mkdir(parents=True)
-    unit.write_text("[Service]\nEnvironmentFile=/proc/kmsg\nExecStart=/usr/bin/dockerd-rootless.sh\n")
+    unit.write_text(f"[Service]\nEnvironmentFile={home}/pipe\nExecStart=/usr/bin/dockerd-rootless.sh\n")
     (home / ".config/docker").mkdir()
-    (home / ".config/docker/daemon.json").symlink_to("/proc/kmsg")
+    for pipe in (home / "pipe", home / ".config/docker/daemon.json"):
+        os.mkfifo(pipe)
     shutil.copy("/usr/bin/sleep", home / "dockerd")
     do("chown", "-Rh", f"{name}:{name}", str(home))
     do("systemd-run", "--quiet", f"--uid={name}", str(home / "dockerd"), "infinity")
+    do("systemd-run", "--quiet", f"--uid={name}", "flock", "/run/lock/gpufleet-nvidia.lock", "sleep", "infinity")
 
 
 def wait_for(path: Path) -> None:
