@@ -5,6 +5,7 @@
 
 python tests/fuzz [--format NAME]... [--seed N] [--count N]      all formats, or some
 python tests/fuzz --format NAME --seed N --case N [--keep DIR]   one case again; DIR gets its files
+python tests/fuzz --list                                         the names of the formats
 
 A case fails if anything but an error of this collection comes out of a reader, if a property of the format does not
 hold, or if the process exceeds a limit. The seeds of a format, which are its first cases, must be accepted.
@@ -186,8 +187,12 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=DEFAULT_SEED)
     parser.add_argument("--count", type=int, default=DEFAULT_COUNT, help="mutations per format")
     parser.add_argument("--case", type=int, help="only this case")
+    parser.add_argument("--list", action="store_true", help="only print the names of the formats")
     parser.add_argument("--keep", type=Path, help="with --case: write the files of the case into this directory")
     options = parser.parse_args()
+    if options.list:
+        print("\n".join(names))
+        return 0
     passed = True
     for row in (row for row in FORMATS if not options.format or row.name in options.format):
         warm_up(row)

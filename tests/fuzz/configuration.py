@@ -86,7 +86,7 @@ _CONTAINERD_ROOTS = tuple(
 
 def foreign_json(content: bytes, asked: Request) -> t.Any:
     """daemon.json without our runtimes, the default runtime and the feature CDI."""
-    names = (*_NAMES, asked.get("runtime_name"))
+    names = (*_NAMES, asked.get("runtime_name", "nvidia"))
     left = []
     for name, value in json_pairs(content):
         if name == "runtimes":
@@ -137,10 +137,10 @@ class Configuration(t.NamedTuple):
     """The work on one kind of configuration: what is asked, who writes it, and what must stay."""
 
     choose: t.Callable[[random.Random], Request]
-    execute: t.Callable[[HostRoot, t.Optional[Request]], t.Any]
+    execute: t.Callable[[HostRoot, Request | None], t.Any]
     foreign: Foreign
 
-    def __call__(self, folder: Path, files: Files, rng: random.Random) -> None:
+    def check(self, folder: Path, files: Files, rng: random.Random) -> None:
         lay(folder, files)
         before = snapshot(folder)
         host, asked = HostRoot.of(str(folder), live=False), self.choose(rng)
@@ -212,7 +212,7 @@ _CONTAINERD = {
 
 def containerd(folder: Path, files: Files, rng: random.Random) -> None:
     """A containerd of any version on any file: it reads old ones, too."""
-    _CONTAINERD[rng.choice((None, "1.6.20", "1.7.24", "2.1.0"))](folder, files, rng)
+    _CONTAINERD[rng.choice((None, "1.6.20", "1.7.24", "2.1.0"))].check(folder, files, rng)
 
 
 def records(folder: Path, files: Files, rng: random.Random) -> None:
@@ -254,7 +254,9 @@ def notes(folder: Path, files: Files, _rng: random.Random) -> None:
 # -- seeds -----------------------------------------------------------------------------------------------------------
 
 _UNIT = b"[Service]\nExecStart=/usr/bin/dockerd -H fd://\n"
-_SECRET = b'{"proxies": {"http-proxy": "http://u:hunter2@p/"}, "runtimes": {"x": {"path": "/x"}}, "log-opts": {"a": "1"}}'
+_SECRET = (
+    b'{"proxies": {"http-proxy": "http://u:hunter2@p/"}, "runtimes": {"x": {"path": "/x"}}, "log-opts": {"a": "1"}}'
+)
 
 
 def docker_seeds() -> list[Files]:

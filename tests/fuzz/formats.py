@@ -8,8 +8,8 @@ from __future__ import annotations
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import STATE_DIR
-from ansible_collections.gpufleet.nvidia.tests.fuzz import configuration
-from ansible_collections.gpufleet.nvidia.tests.fuzz.mutators import JSON, TOML, Files, Syntax
+from ansible_collections.gpufleet.nvidia.tests.fuzz import configuration, reading, sockets
+from ansible_collections.gpufleet.nvidia.tests.fuzz.mutators import BINARY, JSON, TEXT, TOML, UNIT, YAML, Files, Syntax
 
 if t.TYPE_CHECKING:
     import random
@@ -32,10 +32,21 @@ class Format(t.NamedTuple):
 
 
 FORMATS = (
-    Format("docker", JSON, configuration.docker_seeds, configuration.docker),
+    Format("docker", JSON, configuration.docker_seeds, configuration.docker.check),
     Format("containerd", TOML, configuration.containerd_seeds, configuration.containerd),
-    Format("crio", TOML, configuration.crio_seeds, configuration.crio),
-    Format("toolkit-config", TOML, configuration.toolkit_config_seeds, configuration.toolkit_config),
+    Format("crio", TOML, configuration.crio_seeds, configuration.crio.check),
+    Format("toolkit-config", TOML, configuration.toolkit_config_seeds, configuration.toolkit_config.check),
     Format("records", JSON, configuration.record_seeds, configuration.records, STATE_DIR),
     Format("notes", JSON, configuration.note_seeds, configuration.notes, STATE_DIR),
+    Format("cdi-json", JSON, reading.cdi_json_seeds, reading.cdi),
+    Format("cdi-yaml", YAML, reading.cdi_yaml_seeds, reading.cdi),
+    Format("units", UNIT, reading.units_seeds, reading.units),
+    Format("procfs", TEXT, reading.procfs_seeds, reading.procfs),
+    Format("archives", BINARY, reading.archives_seeds, reading.archives, kinds=False),
+    Format("elf", BINARY, reading.elves_seeds, reading.elves),
+    Format("ld-cache", BINARY, reading.linker_caches_seeds, reading.linker_caches, kinds=False),
+    Format("docker-api", JSON, sockets.docker_seeds, sockets.docker, kinds=False),
+    Format("docker-http", TEXT, sockets.http_seeds, sockets.http, kinds=False),
+    Format("cri", BINARY, sockets.cri_seeds, sockets.cri, kinds=False),
+    Format("grpc", BINARY, sockets.grpc_seeds, sockets.grpc, kinds=False),
 )

@@ -31,8 +31,10 @@ _LONG = (300, 5_000, 70_000, 300_000)
 # What is unusual in any text.
 _ANYWHERE = (
     b"\0", b"\xff", b"\xc3", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\xef\xbb\xbf", b"\xe2\x80\xa8", b"\xc2\x85", b"\r",
-    b"\n", b"\r\n", b"\t", b"\x1b[2J", b"\x7f", b"\\", b'"', b"'", b"`", b"%", b"%n%s", b"${HOME}", b"$(id)", b"{{ 1 }}",
-    b"../../../etc/passwd", b"/", b"//", b"/proc/self/fd/0", b"-1", b"9" * 30, b"9" * 5_000, b"1e999", b"0x" + b"f" * 40,
+    b"\n", b"\r\n", b"\t", b"\x1b[2J", b"\x7f", b"\\", b'"', b"'", b"`", b"%", b"%n%s", b"${HOME}", b"$(id)",
+    b"{{ 1 }}",
+    b"../../../etc/passwd", b"/", b"//", b"/proc/self/fd/0", b"-1", b"9" * 30, b"9" * 5_000, b"1e999",
+    b"0x" + b"f" * 40,
     b"nan", b"true", b"null", b"", b" ", b"\xe2\x80\xae", b"\xf0\x9f\x98\x80",
 )  # fmt: skip
 
@@ -56,7 +58,8 @@ JSON = Syntax(
     re.compile(rb'"(?:[^"\\\n]|\\.){0,200}"|-?[0-9][0-9.eE+-]*|true|false|null'),
     (
         *(json.dumps(value).encode() for value in _JSON_VALUES),
-        b"NaN", b"Infinity", b"-Infinity", b"01", b"1.", b"'x'", b'"\\ud83d"', b'"\\u0000"', b'"\\x41"', b'"\xff"', b"+1",
+        b"NaN", b"Infinity", b"-Infinity", b"01", b"1.", b"'x'", b'"\\ud83d"', b'"\\u0000"', b'"\\x41"',
+        b'"\xff"', b"+1",
         b"// x\n", b"/* x */", b'"nvidia": {}', b"1E400", b"1" * 5_000,
     ),
     ((b"[", b"]"), (b'{"a":', b"}"), (b"[", b""), (b'{"a":', b"")),
@@ -68,15 +71,18 @@ TOML = Syntax(
         b"inf", b"-nan", b"0xdead", b"0o17", b"1_0", b"1__0", b"+0", b"[]", b"[[]]", b"{}", b"{a = 1}", b"{a.b = 1}",
         b"[1, 'x']", b"[{a = 1}]", b"a.b.c", b"[plugins]", b"[[plugins]]", b"[crio]", b"[[crio.runtime]]", b"version",
         b"version = 1", b"version = 99", b"version = '2'", b'imports = ["*"]', b"imports = [5]", b"runtimes = 5",
-        b'"nvidia"', b"[a.b]\nc = 1", b"# x", b"= 1", b"a = 1\na = 2", b"9" * 400, b"1e400", b'"' + b"x" * 70_000 + b'"',
+        b'"nvidia"', b"[a.b]\nc = 1", b"# x", b"= 1", b"a = 1\na = 2", b"9" * 400, b"1e400",
+        b'"' + b"x" * 70_000 + b'"',
     ),
     ((b"[", b"]"), (b"{a = ", b"}"), (b"[", b""), (b"[[", b"]]"), (b"a.", b"")),
 )  # fmt: skip
 YAML = Syntax(
     re.compile(rb'"(?:[^"\\\n]|\\.){0,200}"|[A-Za-z0-9_./=-]+|[:>|-]'),
     (
-        b"&a", b"*a", b"<<: *a", b"!!binary x", b"!!python/object/apply:os.system ['true']", b"!!float x", b"? x", b"- -",
-        b"|\n  x", b">-\n  x", b"~", b"yes", b"0o17", b"017", b"1_0", b".inf", b"2001-01-01", b"---", b"...", b"%YAML 9.9",
+        b"&a", b"*a", b"<<: *a", b"!!binary x", b"!!python/object/apply:os.system ['true']", b"!!float x",
+        b"? x", b"- -",
+        b"|\n  x", b">-\n  x", b"~", b"yes", b"0o17", b"017", b"1_0", b".inf", b"2001-01-01", b"---", b"...",
+        b"%YAML 9.9",
         b"\t", b"''", b"[a, b]", b"{a: b}", b"{a: b", b"'\\'", b'"\\ud800"', b'"\\x00"', b"cdiVersion: 99.0.0",
         b"&a [*a, *a]", b"1:30", b"0x" + b"f" * 3_000,
     ),
@@ -85,15 +91,21 @@ YAML = Syntax(
 UNIT = Syntax(
     re.compile(rb"[A-Za-z0-9_./%${}-]+|="),
     (
-        b"%", b"%h", b"%i", b"%%", b"%z", b"$X", b"${X}", b"$$", b"${", b"\\\n", b"\\", b'"', b"'", b"\\x", b"; x", b"# x",
+        b"%", b"%h", b"%i", b"%%", b"%z", b"$X", b"${X}", b"$$", b"${", b"\\\n", b"\\", b'"', b"'", b"\\x",
+        b"; x", b"# x",
         b"[Service]", b"[", b"[]", b"ExecStart=", b"Environment=", b"EnvironmentFile=", b"EnvironmentFile=-/",
-        b"EnvironmentFile=/proc/self/environ", b"ListenStream=", b"=", b"==", b"@-+!", b"--config-file", b"--config-file=",
+        b"EnvironmentFile=/proc/self/environ", b"ListenStream=", b"=", b"==", b"@-+!", b"--config-file",
+        b"--config-file=",
         b"--config=\xff", b"--host=unix://", b"Slice=-.slice", b"Slice=../x.slice", b"WantedBy=a b", b"-H", b"\\ud800",
     ),
     ((b"${", b"}"), (b'"', b'"'), (b"[", b"]")),
 )  # fmt: skip
 TEXT = Syntax()
 BINARY = Syntax(re.compile(rb"[\x20-\x7e]{4,}"))
+
+
+# Changes a content; the second is other files of the same path.
+Change = t.Callable[["random.Random", bytes, t.Sequence[bytes], Syntax], bytes]
 
 
 def mutated(rng: random.Random, files: Files, others: t.Sequence[Files], syntax: Syntax, kinds: bool) -> Files:
@@ -112,12 +124,14 @@ def mutated(rng: random.Random, files: Files, others: t.Sequence[Files], syntax:
 
 
 def _changed(rng: random.Random, content: bytes, donors: t.Sequence[bytes], syntax: Syntax) -> bytes:
+    changes: tuple[Change, ...] = (_flip, _insert, _delete, _copy, _splice, _cut, _token)
     if syntax is BINARY:
-        change = rng.choice((_flip, _number, _number, _replace, _insert, _delete, _copy, _splice, _cut, _token))
+        changes = (*changes, _number, _number, _replace)
     elif syntax is JSON:
-        change = rng.choice((_flip, _insert, _delete, _copy, _splice, _cut, _token, _node, _node, _node, _nest, _lines))
+        changes = (*changes, _node, _node, _node, _nest, _lines)
     else:
-        change = rng.choice((_flip, _insert, _delete, _copy, _splice, _cut, _token, _token, _token, _nest, _lines))
+        changes = (*changes, _token, _token, _nest, _lines)
+    change = rng.choice(changes)
     return change(rng, content, donors, syntax)
 
 

@@ -107,7 +107,7 @@ def toml_data(content: bytes) -> dict[str, t.Any]:
     """The document as plain data."""
     text = content.decode("utf-8-sig")
     if tomllib is not None:
-        return t.cast("t.Dict[str, t.Any]", tomllib.loads(text))
+        return tomllib.loads(text)
     import tomlkit  # noqa: PLC0415
 
     return t.cast("t.Dict[str, t.Any]", tomlkit.parse(text).unwrap())
