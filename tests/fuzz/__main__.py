@@ -19,6 +19,7 @@ import gc
 import os
 import random
 import resource
+import select
 import shlex
 import shutil
 import signal
@@ -94,6 +95,8 @@ class Case(t.NamedTuple):
             self._run_in_child(folder, write)
         os.close(write)
         with open(read, "rb") as stream:
+            if not select.select([stream], [], [], SECONDS)[0]:
+                os.kill(child, signal.SIGKILL)
             result, _newline, reason = stream.read().partition(b"\n")
         _child, status = os.waitpid(child, 0)
         if os.WIFSIGNALED(status):
@@ -128,17 +131,14 @@ class Case(t.NamedTuple):
 
 
 def _limit(report: int) -> None:
-    """Limit this process; a signal ends it when it exceeds a limit of time, after its stack is in ``report``."""
+    """Limit this process. The signal for too much of the processor's time ends it, after its stack is in ``report``."""
     gc.enable()
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
     size = pages * resource.getpagesize() + MEMORY
     resource.setrlimit(resource.RLIMIT_AS, (size, size))
     resource.setrlimit(resource.RLIMIT_CPU, (PROCESSOR_SECONDS, PROCESSOR_SECONDS + 1))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    for number in (signal.SIGXCPU, signal.SIGALRM):
-        faulthandler.register(number, report, all_threads=False, chain=True)
-    signal.alarm(SECONDS)
+    faulthandler.register(signal.SIGXCPU, report, all_threads=False, chain=True)
 
 
 def command(case: Case) -> str:
