@@ -179,7 +179,8 @@ class CriPods:
             yield
         except ValueError as error:
             raise NotRunError(
-                f"The answer of {self._cri.engine} cannot be read: {error}", "Restart the engine, and check its version."
+                f"The answer of {self._cri.engine} cannot be read: {error}",
+                "Restart the engine, and check its version.",
             ) from error
 
     def _call(self, method: str, request: bytes, doing: str) -> bytes:

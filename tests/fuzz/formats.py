@@ -46,7 +46,8 @@ FORMATS = (
     Format("elf", BINARY, reading.elves_seeds, reading.elves),
     Format("ld-cache", BINARY, reading.linker_caches_seeds, reading.linker_caches, kinds=False),
     Format("docker-api", JSON, sockets.docker_seeds, sockets.docker, kinds=False),
-    Format("docker-http", TEXT, sockets.http_seeds, sockets.http, kinds=False),
+    Format("docker-http", TEXT, sockets.raw_http_seeds, sockets.raw_http, kinds=False),
     Format("cri", BINARY, sockets.cri_seeds, sockets.cri, kinds=False),
     Format("grpc", BINARY, sockets.grpc_seeds, sockets.grpc, kinds=False),
+    Format("answers", JSON, sockets.answers_seeds, sockets.answers, kinds=False),
 )

@@ -52,7 +52,8 @@ class Syntax(t.NamedTuple):
 
 _JSON_VALUES: tuple[t.Any, ...] = (
     None, True, False, 0, -1, 5, 10**30, 1e308, "", "x", "/", "\ud800", "\0", "\u2028", "a" * 70_000, [], [[]], [5], {},
-    {"": None}, {"x": []}, ["x"], [None], "../..", "nvidia", "{{ x }}",
+    {"": None}, {"x": []}, ["x"], [None], "../..", "nvidia", "{{ x }}", "<script>x</script>",
+    "'><img src=x onerror=y>", "\x1b[2J", "-->",
 )  # fmt: skip
 JSON = Syntax(
     re.compile(rb'"(?:[^"\\\n]|\\.){0,200}"|-?[0-9][0-9.eE+-]*|true|false|null'),

@@ -4,18 +4,23 @@
 """Fuzz targets that ask a daemon: what Docker answers over HTTP, and what a CRI answers over gRPC.
 
 A daemon of a thread answers each request with the file of that name. Whatever it answers, the engine is described, and
-a container to verify with ends with a result or with the error of such a container.
+a container to verify with ends with a result or with an error of its own. The last target is the controller, to which
+hosts answer.
 """
 
 from __future__ import annotations
 
 import contextlib
+import html.parser
 import json
 import re
 import socket
+import tempfile
 import threading
 import typing as t
+from pathlib import Path
 
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._container_info import SUBJECTS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._containerd_api import plugins
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._containers import NotRunError, Order
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cri_api import status, version
@@ -24,7 +29,9 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._docker_containers
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine_docker import DOCKER
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._grpc import field
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
-from ansible_collections.gpufleet.nvidia.tests.fuzz.reading import described
+from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._audit_page import page_of
+from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._audit_report import lines_of, report_of
+from ansible_collections.gpufleet.nvidia.tests.fuzz.reading import described, procfs_seeds, units_seeds
 from ansible_collections.gpufleet.nvidia.tests.fuzz.trees import lay
 from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.fake_cri import DATA, HEADERS, PREFACE, frame
 from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.fake_docker import (
@@ -36,7 +43,6 @@ from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.fake_do
 
 if t.TYPE_CHECKING:
     import random
-    from pathlib import Path
 
     from ansible_collections.gpufleet.nvidia.tests.fuzz.mutators import Files
 
@@ -150,12 +156,12 @@ def docker_seeds() -> list[Files]:
     return [{name: json.dumps(answer).encode() for name, answer in answers.items()}]
 
 
-def http(folder: Path, files: Files, _rng: random.Random) -> None:
+def raw_http(folder: Path, files: Files, _rng: random.Random) -> None:
     """Any bytes, also for the output of a container."""
     _ask_docker(folder, lambda stream: _content(files, _docker_request(stream)))
 
 
-def http_seeds() -> list[Files]:
+def raw_http_seeds() -> list[Files]:
     """Whole answers with their heads."""
     head = b"HTTP/1.0 200 OK\r\nServer: Docker/26.1.5 (linux)\r\nContent-Type: application/json\r\n\r\n"
     (bodies,) = docker_seeds()
@@ -235,3 +241,49 @@ def grpc_seeds() -> list[Files]:
     trailers = b"\x88\x40\x0bgrpc-status\x012\x40\x0cgrpc-message\x05no%20"
     refusal = frame(HEADERS, 5, 1, trailers)
     return [found, {**found, "Status": refusal, "RunPodSandbox": refusal}]
+
+
+# -- what a host answers, on the controller --------------------------------------------------------------------------
+
+
+class _Tags(html.parser.HTMLParser):
+    """The elements and attributes of a page."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.found: set[tuple[str, str]] = set()
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found |= {(tag, ""), *((tag, name) for name, _value in attrs)}
+
+
+def answers(_folder: Path, files: Files, _rng: random.Random) -> None:
+    """The report of an audit is data that can be written, and its page has no element or attribute from a host."""
+    results: dict[str, t.Any] = {"node0": None}
+    for name, content in files.items():
+        try:
+            results[name] = json.loads(content)
+        except (ValueError, RecursionError):
+            # Ansible refuses it.
+            results[name] = {"failed": True, "msg": "MODULE FAILURE", "module_stdout": repr(content)}
+    report = report_of(results)
+    json.dumps(report)
+    page = page_of(report)
+    "\n".join([page, *lines_of(report, 50)]).encode("utf-8")
+    foreign = {(tag, name) for tag, name in _Tags(page).found if tag in ("img", "iframe") or name.startswith("on")}
+    if foreign or page.count("<script") != 1:
+        raise AssertionError(f"elements of a host: {foreign}, {page.count('<script')} scripts")
+
+
+def answers_seeds() -> list[Files]:
+    """What nvidia_container_info returns for the trees of other formats."""
+    found: Files = {}
+    for number, files in enumerate((*procfs_seeds(), *units_seeds())):
+        with tempfile.TemporaryDirectory(prefix="gpf-") as name:
+            lay(Path(name), files)
+            found[f"node{number}"] = json.dumps(described(Path(name), False, *SUBJECTS)).encode()
+    unreachable = {"unreachable": True, "msg": "Failed to connect"}
+    failed = {"failed": True, "msg": "MODULE FAILURE", "module_stderr": "Traceback (most recent call last)\nx"}
+    more: Files = {"node7": json.dumps(unreachable).encode(), "node8": json.dumps(failed).encode()}
+    return [found, {**found, **more}]
