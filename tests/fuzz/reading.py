@@ -8,9 +8,11 @@ The description of a host is never an error: what cannot be read becomes a probl
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 import os
+import shutil
 import stat
 import typing as t
 from pathlib import Path
@@ -27,6 +29,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._ld_cache import c
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._processes import started
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._tar_entries import read_tar
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_artifacts import find_parts
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_unpacking import unpack
 from ansible_collections.gpufleet.nvidia.tests.fuzz.trees import assert_same, lay, snapshot
 from ansible_collections.gpufleet.nvidia.tests.hosts.fixtures.elf_programs import library, program
 from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.driver_trees import elf, ld_cache
@@ -214,6 +217,15 @@ def procfs_seeds() -> list[Files]:
 # -- binary files ----------------------------------------------------------------------------------------------------
 
 
+def _unpack(name: str, content: bytes, folder: Path, target: Path) -> None:
+    if name.endswith(".deb"):
+        lay(folder, {"a.deb": content})
+        unpack([str(folder / "a.deb")], str(target))
+    else:
+        entries = read_tar(content, name) if name.endswith(".tar") else read_newc(content, name)
+        write_entries(entries, str(target), name)
+
+
 def archives(folder: Path, files: Files, _rng: random.Random) -> None:
     """An archive writes below one directory only, no device, no set-user-ID, and nothing that others can write."""
     target = folder / "unpacked"
@@ -222,8 +234,9 @@ def archives(folder: Path, files: Files, _rng: random.Random) -> None:
     before = snapshot(folder)
     for name, content in files.items():
         if isinstance(content, bytes):
-            entries = read_tar(content, name) if name.endswith(".tar") else read_newc(content, name)
-            write_entries(entries, str(target), name)
+            _unpack(name, content, folder, target)
+            lay(folder, {"a.deb": b""})
+    before["/a.deb"] = snapshot(folder)["/a.deb"]
     try:
         find_parts(HostRoot(str(target), False), None, "the archive")
     except GpufleetError as error:
@@ -240,7 +253,7 @@ def archives(folder: Path, files: Files, _rng: random.Random) -> None:
 
 
 def archives_seeds() -> list[Files]:
-    """The inner archives of packages: tar of a .deb, cpio of an .rpm."""
+    """The inner archives of packages, tar of a .deb and cpio of an .rpm, and whole packages where dpkg-deb is there."""
     content = program("echo", size=300)
     tars = tar(
         member("./", kind=b"5", mode=0o755),
@@ -255,7 +268,24 @@ def archives_seeds() -> list[Files]:
         Item("./usr/bin/other", b"", stat.S_IFREG | 0o755, 7, 2),
         Item("./usr/lib/libx.so.1", b"libx.so.1.2", stat.S_IFLNK | 0o777),
     )
-    return [{"/a.tar": tars}, {"/a.cpio": cpio}, {"/a.cpio": newc(Item("x", b"y"), magic="070702")}]
+    found: list[Files] = [{"/a.tar": tars}, {"/a.cpio": cpio}, {"/a.cpio": newc(Item("x", b"y"), magic="070702")}]
+    if shutil.which("dpkg-deb"):
+        control = tar(
+            member("./control", b"Package: x\nVersion: 1\nArchitecture: all\nMaintainer: x\nDescription: x\n")
+        )
+        parts = {"debian-binary": b"2.0\n", "control.tar.gz": gzip.compress(control, mtime=0)}
+        found.append({"/a.deb": _ar({**parts, "data.tar.gz": gzip.compress(tars, mtime=0)})})
+        found.append({"/a.deb": _ar({**parts, "data.tar": tars})})
+    return found
+
+
+def _ar(members: t.Mapping[str, bytes]) -> bytes:
+    """An archive as that of a Debian package (deb(5))."""
+    archive = b"!<arch>\n"
+    for name, content in members.items():
+        archive += f"{name:<16}{0:<12}{0:<6}{0:<6}{'100644':<8}{len(content):<10}`\n".encode()
+        archive += content + b"\n" * (len(content) % 2)
+    return archive
 
 
 def elves(folder: Path, files: Files, _rng: random.Random) -> None:
