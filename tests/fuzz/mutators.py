@@ -114,7 +114,7 @@ def mutated(rng: random.Random, files: Files, others: t.Sequence[Files], syntax:
     result = dict(files)
     for path in rng.sample(sorted(result), min(len(result), rng.choice((1, 1, 1, 2)))):
         content = result[path]
-        if kinds and rng.random() < 0.03:
+        if kinds and rng.random() < 0.06:
             result[path] = rng.choice(_OTHER_KINDS)
         elif isinstance(content, bytes):
             donors = [other[path] for other in others if isinstance(other.get(path), bytes)]
