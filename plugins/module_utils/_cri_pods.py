@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import typing as t
@@ -108,8 +109,10 @@ class CriPods:
     def _local(self, image: str, kind: str, otherwise: str) -> str:
         """The identifier of an image that is on this host, for which no CRI asks a registry."""
         answer = self._call(_IMAGES, field(1, field(1, image)), f"say whether it has the {kind} {image}")
-        found = dict(fields(answer)).get(1)
-        if found is None:
+        with self._readable():
+            found = dict(fields(answer)).get(1)
+            name = None if found is None else dict(fields(found)).get(1, b"").decode("utf-8", "replace")
+        if name is None:
             load = f"ctr --namespace k8s.io images import FILE, {otherwise}"
             if self._cri.engine != "containerd":
                 load = f"podman load --input FILE, {otherwise}"
@@ -118,11 +121,12 @@ class CriPods:
                 f"Load it first, for example with {load}.",
                 tried=False,
             )
-        return dict(fields(found)).get(1, b"").decode("utf-8", "replace") or image
+        return name or image
 
     def _status(self, container: str) -> int | None:
         answer = self._call("ContainerStatus", field(1, container), "tell how the container is")
-        told = dict(numbers(dict(fields(answer)).get(1, b"")))
+        with self._readable():
+            told = dict(numbers(dict(fields(answer)).get(1, b"")))
         # A zero is not sent.
         return told.get(7, 0) if told.get(3) == _EXITED else None
 
@@ -130,7 +134,9 @@ class CriPods:
         """Remove all pods that this module has ever left here; returns why one stays, if one does."""
         try:
             found = self._call("ListPodSandbox", field(1, field(3, _label())), "list its pods")
-            for pod in [dict(fields(content)).get(1, b"") for number, content in fields(found) if number == 1]:
+            with self._readable():
+                pods = [dict(fields(content)).get(1, b"") for number, content in fields(found) if number == 1]
+            for pod in pods:
                 self._call("StopPodSandbox", field(1, pod), "stop the pod")
                 self._call("RemovePodSandbox", field(1, pod), "remove the pod")
         except NotRunError as error:
@@ -165,6 +171,17 @@ class CriPods:
             return dict(fields(answer))[1].decode("utf-8")
         except (KeyError, ValueError) as error:
             raise NotRunError(f"{self._cri.engine} does not say what it made of it") from error
+
+    @contextlib.contextmanager
+    def _readable(self) -> t.Iterator[None]:
+        """Turns the error for an answer that is not protobuf into NotRunError."""
+        try:
+            yield
+        except ValueError as error:
+            raise NotRunError(
+                f"The answer of {self._cri.engine} cannot be read: {error}",
+                "Restart the engine, and check its version.",
+            ) from error
 
     def _call(self, method: str, request: bytes, doing: str) -> bytes:
         path = method if method.startswith("/") else _RUNTIME + method

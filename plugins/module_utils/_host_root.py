@@ -20,6 +20,8 @@ _MAGIC = re.compile(r"[*?[]")
 
 # As in the Linux kernel (path_resolution(7)).
 _MAX_LINKS = 40
+# Bytes of a path with its final null (PATH_MAX); the time to resolve one is quadratic in its length.
+_PATH_BYTES = 4096
 # Bytes of a file, by what it is: one that another program made may be of any size, and a sparse one costs nothing.
 # Units, their drop-ins, environment files and pid files; daemon.json; configurations in TOML; dpkg's list of packages;
 # and all others, such as records with the content of a file in them.
@@ -84,7 +86,10 @@ class HostRoot(t.NamedTuple):
     def follow(self, path: str, visit: t.Callable[[str, bool], None], last: bool = True) -> str:
         """As resolve(); ``visit`` is called with each component and link, and whether nothing follows it."""
         if not _is_path(path):
-            raise HostError(f"{path!r} is no path: it has a character that no name can have. Correct where it stands.")
+            raise HostError(
+                f"{path[:100]!r} is no path: it is too long, or has a character that no name can have. Correct the file"
+                " or option that names it."
+            )
         pending = [part for part in path.split("/") if part]
         done: list[str] = []
         links = 0
@@ -185,7 +190,7 @@ class HostRoot(t.NamedTuple):
 
     def glob(self, pattern: str) -> list[str]:
         """The paths that match an absolute pattern, sorted; names that begin with a dot count, as in Go's Glob."""
-        found = ["/"]
+        found = ["/"] if _is_path(pattern) else []
         for part in pattern.split("/"):
             if part and part != ".":
                 # Go negates a class with ^ where Python has !.
@@ -291,7 +296,8 @@ def link_target(outer: str, path: str) -> str:
 def _is_path(text: str) -> bool:
     """Whether a file could have this name; a configuration may hold any text."""
     try:
-        return b"\0" not in os.fsencode(text)
+        name = os.fsencode(text)
+        return b"\0" not in name and len(name) < _PATH_BYTES
     except UnicodeEncodeError:
         return False
 

@@ -121,6 +121,18 @@ def test_words_of_the_engine(cri: FakeCri, method: str, doing: str) -> None:
     assert cri.pods == {}
 
 
+@pytest.mark.parametrize("method", ["image_status", "container_status", "list_pod_sandbox"])
+@pytest.mark.parametrize("answer", [b"\x0a\x05ab", b"\x0a\x02\x0a\x05", b"\x0b"])
+def test_an_answer_that_is_not_protobuf(cri: FakeCri, method: str, answer: bytes) -> None:
+    setattr(cri, f"do_{method}", lambda _message: answer)
+    runner = pods(cri)
+    if method == "list_pod_sandbox":
+        runner.run(ORDER)
+        assert "cannot be read" in runner.left_behind
+    else:
+        assert "containerd cannot be read" in failure(cri).problem
+
+
 def test_long_words(cri: FakeCri) -> None:
     cri.errors["RunPodSandbox"] = "x" * 3000
     assert failure(cri).problem.endswith("x" * 3000)

@@ -370,6 +370,15 @@ def test_a_directory_that_cannot_be_read_is_not_an_empty_one(
     assert host.readable_entries("/etc/docker") == host.glob("/etc/docker/*") == []
 
 
+@pytest.mark.parametrize("path", ["/a" * 100_000, "/" + "a" * 4095])
+def test_a_path_that_is_too_long_is_refused_at_once(tmp_path: Path, path: str) -> None:
+    host = HostRoot(str(tmp_path), live=False)
+    with pytest.raises(HostError, match="is no path") as caught:
+        host.read(path)
+    assert len(str(caught.value)) < 300
+    assert host.glob(path + "/*") == []
+
+
 @pytest.mark.parametrize("path", ["/etc/a\0b", "/a\ud800b", "\0"])
 def test_what_is_no_path_is_said_and_nothing_is_there(tmp_path: Path, path: str) -> None:
     host = HostRoot(str(tmp_path), live=False)

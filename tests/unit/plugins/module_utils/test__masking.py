@@ -234,3 +234,12 @@ def test_the_secrets_of_a_long_parameter_are_found_in_time(text: str) -> None:
     start = time.monotonic()
     list(secrets_of({"settings": [text]}))
     assert time.monotonic() - start < 2
+
+
+@pytest.mark.parametrize("part", ["a", "://a:", ";a:", "(", 'a="', ";a:@", "://a:@ ", "://1:@", "a@"])
+def test_a_long_text_takes_little_time(part: str) -> None:
+    text = part * 30_000
+    start = time.process_time()
+    mask_urls(text)
+    mask_json(json.dumps([text]))
+    assert time.process_time() - start < 3

@@ -7,6 +7,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -110,3 +111,9 @@ def test_masking_json_needs_no_reader_of_toml() -> None:
         finally:
             os._exit(status)
     assert os.waitpid(child, 0)[1] == 0
+
+
+def test_a_long_comment_takes_little_time() -> None:
+    start = time.process_time()
+    mask_toml("#" + " " * 3_000 + "\n")
+    assert time.process_time() - start < 3

@@ -1,0 +1,326 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Fuzz targets that read: CDI specifications, units, archives, libraries, the linker's cache, and files of the kernel.
+
+The description of a host is never an error: what cannot be read becomes a problem in the answer.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import os
+import shutil
+import stat
+import typing as t
+from pathlib import Path
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._archive_entries import write_entries
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_rules import judge
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_yaml import parse, render
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._container_info import describe_host
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cpio import read_newc
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._elf import read_elf, read_soname, stored_size
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._ld_cache import cached_libraries
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._processes import started
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._tar_entries import read_tar
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_artifacts import find_parts
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_unpacking import unpack
+from ansible_collections.gpufleet.nvidia.tests.fuzz.trees import assert_same, lay, snapshot
+from ansible_collections.gpufleet.nvidia.tests.hosts.fixtures.elf_programs import library, program
+from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.driver_trees import elf, ld_cache
+from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.fake_docker import (
+    CONTROL_GROUP,
+    PID,
+    SOCKET,
+    UNIT,
+)
+from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.gpu_hosts import INFORMATION, mig_minors
+from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.test__cpio import Item, newc
+from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.test__tar_entries import member, tar
+
+if t.TYPE_CHECKING:
+    import random
+
+    from ansible_collections.gpufleet.nvidia.tests.fuzz.mutators import Files
+
+_FILES = Path(__file__).resolve().parents[1] / "unit/plugins/module_utils/files"
+_MODES = 0o755
+
+
+def run(_argv: t.Sequence[str]) -> tuple[int, str, str]:
+    """No program of the tree can be run."""
+    return 127, "", "there is no such program"
+
+
+def described(folder: Path, live: bool, *subjects: str) -> dict[str, t.Any]:
+    """What nvidia_container_info returns; it is data that Ansible can send, and nothing has changed."""
+    before = snapshot(folder)
+    answer = describe_host(HostRoot(str(folder), live), run, subjects)
+    json.dumps(answer)
+    assert_same(before, snapshot(folder), "reading changed something")
+    return answer
+
+
+# -- CDI specifications ----------------------------------------------------------------------------------------------
+
+
+def cdi(folder: Path, files: Files, _rng: random.Random) -> None:
+    """What is accepted is the same after writing and reading it; JSON means what it means to Python."""
+    lay(folder, files)
+    described(folder, False, "cdi")
+    for path, content in files.items():
+        if isinstance(content, bytes):
+            _check_specification(path, content)
+
+
+def _check_specification(path: str, content: bytes) -> None:
+    data = parse(path, content)
+    judgement = judge(data)
+    if judgement.errors:
+        # The collection never writes such a document.
+        return
+    for form in ("yaml", "json"):
+        try:
+            written = render(data, form)
+        except GpufleetError:
+            continue
+        if parse(path, written) != data:
+            raise AssertionError(f"{path} in {form} means something else: {written[:2_000]!r}")
+    if content.lstrip()[:1] == b"{":
+        try:
+            expected = json.loads(content.decode("utf-8"))
+        except (ValueError, RecursionError):
+            return
+        if isinstance(expected, dict) and expected.get("kind") != data.get("kind"):
+            raise AssertionError(f"the kind in {path} is read as {data.get('kind')!r}")
+
+
+def cdi_json_seeds() -> list[Files]:
+    """Specifications as NVIDIA's generator writes them, small ones in JSON."""
+    paths = sorted((_FILES / "cdi").glob("*.json"), key=lambda path: path.stat().st_size)
+    small = {"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": [{"name": "0", "containerEdits": {}}]}
+    documents = [json.dumps(json.loads(path.read_text("utf-8"))).encode() for path in paths[:3]]
+    return [{"/etc/cdi/nvidia.json": content} for content in (*documents, json.dumps(small).encode())]
+
+
+def cdi_yaml_seeds() -> list[Files]:
+    """The same in YAML, and two files that have the same devices."""
+    found: list[Files] = []
+    for files in cdi_json_seeds():
+        for content in files.values():
+            document = json.loads(content) if isinstance(content, bytes) else {}
+            found.append({"/var/run/cdi/nvidia.yaml": render(document, "yaml")})
+    return [
+        *found,
+        {**found[-1], "/etc/cdi/other.yaml": b"---\ncdiVersion: '0.6.0'\nkind: nvidia.com/gpu\ndevices: []\n"},
+    ]
+
+
+# -- units and files of the kernel -----------------------------------------------------------------------------------
+
+
+def units(folder: Path, files: Files, rng: random.Random) -> None:
+    """Units of all engines and of the refresh of CDI, with drop-ins and environment files."""
+    lay(folder, files)
+    described(folder, rng.choice((False, True)), "engines", "cdi")
+
+
+_DOCKER_UNIT = b"""\
+[Unit]
+Description=x
+After=network.target \\
+  # a comment
+  containerd.service
+[Service]
+Environment="A=b c" D=e
+EnvironmentFile=-/etc/default/docker
+ExecStart=/usr/bin/dockerd -H fd:// --containerd=/run/containerd/containerd.sock $DOCKER_OPTS ${A}
+Slice=a-b.slice
+[Install]
+WantedBy=multi-user.target
+"""
+
+
+def units_seeds() -> list[Files]:
+    """Hosts with Docker and containerd, with CRI-O, with K3s, and with the units of a CDI refresh."""
+    systemd = "/usr/lib/systemd/system"
+    docker: Files = {
+        UNIT: _DOCKER_UNIT,
+        f"{systemd}/docker.socket": f"[Socket]\nListenStream={SOCKET}\n".encode(),
+        "/etc/systemd/system/docker.service.d/10-x.conf": b"[Service]\nExecStart=\n"
+        b"ExecStart=/usr/bin/dockerd --config-file=/etc/docker/%p.json\n",
+        "/etc/default/docker": b"DOCKER_OPTS='--host=unix:///run/x.sock' # x\nB=\"c\"\n",
+        f"{systemd}/containerd.service": b"[Service]\nExecStart=/usr/bin/containerd --config /etc/c.toml -l info\n",
+        "/usr/bin/dockerd": b"#!/bin/sh\n",
+    }
+    crio: Files = {
+        f"{systemd}/crio.service": b"[Service]\nEnvironmentFile=-/etc/sysconfig/crio\n"
+        b"ExecStart=/usr/bin/crio \\\n $A $B\n",
+        "/etc/sysconfig/crio": b"A=--config=/etc/crio.conf\nB=-d\n",
+    }
+    rancher: Files = {
+        "/etc/systemd/system/k3s.service": b"[Service]\nEnvironmentFile=-/etc/systemd/system/k3s.service.env\n"
+        b"ExecStart=/usr/local/bin/k3s server --data-dir /x\n",
+        "/etc/systemd/system/k3s.service.env": b"K3S_TOKEN=x\n",
+        "/etc/rancher/k3s/config.yaml": b"data-dir: /var/lib/x\ndefault-runtime: nvidia\n",
+        "/usr/local/bin/k3s": b"#!/bin/sh\n",
+    }
+    refresh: Files = {
+        f"{systemd}/nvidia-cdi-refresh.service": b"[Service]\nEnvironmentFile=-/etc/nvidia-container-toolkit/"
+        b"nvidia-cdi-refresh.env\nExecStart=/usr/bin/nvidia-ctk cdi generate\n[Install]\nWantedBy=multi-user.target\n",
+        f"{systemd}/nvidia-cdi-refresh.path": b"[Path]\nPathChanged=/lib/modules/%v/modules.dep\n",
+        "/etc/nvidia-container-toolkit/nvidia-cdi-refresh.env": b"A='b'\n"
+        b"NVIDIA_CTK_CDI_OUTPUT_FILE_PATH=/etc/cdi/nvidia.yaml\n",
+    }
+    return [docker, crio, rancher, refresh]
+
+
+def procfs(folder: Path, files: Files, _rng: random.Random) -> None:
+    """What the driver and the kernel say of GPUs, processes and control groups."""
+    lay(folder, files)
+    described(folder, False, "gpus", "toolkit")
+    described(folder, True, "engines")
+    started(HostRoot(str(folder)), PID)
+
+
+def procfs_seeds() -> list[Files]:
+    """A host with two GPUs and a running Docker."""
+    driver = "/proc/driver/nvidia"
+    files: Files = {
+        f"{driver}/version": b"NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.163.01  Tue\nGCC version: x\n",
+        f"{driver}-caps/mig-minors": mig_minors(2).encode(),
+        "/sys/module/nvidia/version": b"550.163.01\n",
+        "/sys/module/nvidia/refcnt": b"5\n",
+        f"/proc/{PID}/comm": b"dockerd\n",
+        f"/proc/{PID}/cmdline": b"/usr/bin/dockerd\0-H\0fd://\0",
+        f"/proc/{PID}/stat": f"{PID} (dockerd) S ".encode() + b"1 " * 40 + b"\n",
+        CONTROL_GROUP: f"{PID}\n".encode(),
+        UNIT: _DOCKER_UNIT,
+        "/var/lib/dpkg/status": b"Package: nvidia-container-toolkit\nStatus: install ok installed\n"
+        b"Version: 1.17.0-1\n\n",
+        "/etc/os-release": b'ID=debian\nVERSION_ID="12"\n',
+        "/etc/apt/sources.list.d/nvidia.list": b"deb [signed-by=/x] https://nvidia.github.io/x/deb/$(ARCH) /\n",
+    }
+    for number, bus in enumerate(("0000:07:00.0", "0000:0f:00.0")):
+        text = INFORMATION.format(name="NVIDIA A100", uuid=f"GPU-{number}", bus=bus, minor=number, excluded="No")
+        files[f"{driver}/gpus/{bus}/information"] = text.encode()
+        files[f"/sys/bus/pci/devices/{bus}/vendor"] = b"0x10de\n"
+        files[f"/sys/bus/pci/devices/{bus}/class"] = b"0x030200\n"
+    return [files]
+
+
+# -- binary files ----------------------------------------------------------------------------------------------------
+
+
+def _unpack(name: str, content: bytes, folder: Path, target: Path) -> None:
+    if name.endswith(".deb"):
+        lay(folder, {"a.deb": content})
+        unpack([str(folder / "a.deb")], str(target))
+    else:
+        entries = read_tar(content, name) if name.endswith(".tar") else read_newc(content, name)
+        write_entries(entries, str(target), name)
+
+
+def archives(folder: Path, files: Files, _rng: random.Random) -> None:
+    """An archive writes below one directory only, no device, no set-user-ID, and nothing that others can write."""
+    target = folder / "unpacked"
+    target.mkdir()
+    lay(folder, {"outside": b"x"})
+    before = snapshot(folder)
+    for name, content in files.items():
+        if isinstance(content, bytes):
+            _unpack(name, content, folder, target)
+            lay(folder, {"a.deb": b""})
+    before["/a.deb"] = snapshot(folder)["/a.deb"]
+    try:
+        find_parts(HostRoot(str(target), False), None, "the archive")
+    except GpufleetError as error:
+        if "lacks" not in str(error):
+            raise
+    after = snapshot(folder)
+    made = {path for path in after if path.startswith("/unpacked/")}
+    assert_same(before, {path: entry for path, entry in after.items() if path not in made}, "a file outside changed")
+    for path in made:
+        status = os.lstat(folder / path[1:])
+        kinds = stat.S_ISREG(status.st_mode), stat.S_ISDIR(status.st_mode), stat.S_ISLNK(status.st_mode)
+        if not any(kinds) or (not kinds[2] and stat.S_IMODE(status.st_mode) & ~_MODES):
+            raise AssertionError(f"{path} has the mode {stat.filemode(status.st_mode)}")
+
+
+def archives_seeds() -> list[Files]:
+    """The inner archives of packages, tar of a .deb and cpio of an .rpm, and whole packages where dpkg-deb is there."""
+    content = program("echo", size=300)
+    tars = tar(
+        member("./", kind=b"5", mode=0o755),
+        member("./usr/bin/nvidia-ctk", content, mode=0o755),
+        member("./usr/lib/libx.so.1", kind=b"2", linkname="libx.so.1.2"),
+        member("./usr/bin/other", kind=b"1", linkname="./usr/bin/nvidia-ctk"),
+        member("./usr/" + "long/" * 30 + "name", b"x"),
+    )
+    cpio = newc(
+        Item(".", mode=stat.S_IFDIR | 0o755),
+        Item("./usr/bin/nvidia-ctk", content, stat.S_IFREG | 0o755, 7, 2),
+        Item("./usr/bin/other", b"", stat.S_IFREG | 0o755, 7, 2),
+        Item("./usr/lib/libx.so.1", b"libx.so.1.2", stat.S_IFLNK | 0o777),
+    )
+    found: list[Files] = [{"/a.tar": tars}, {"/a.cpio": cpio}, {"/a.cpio": newc(Item("x", b"y"), magic="070702")}]
+    if shutil.which("dpkg-deb"):
+        control = tar(
+            member("./control", b"Package: x\nVersion: 1\nArchitecture: all\nMaintainer: x\nDescription: x\n")
+        )
+        parts = {"debian-binary": b"2.0\n", "control.tar.gz": gzip.compress(control, mtime=0)}
+        found.append({"/a.deb": _ar({**parts, "data.tar.gz": gzip.compress(tars, mtime=0)})})
+        found.append({"/a.deb": _ar({**parts, "data.tar": tars})})
+    return found
+
+
+def _ar(members: t.Mapping[str, bytes]) -> bytes:
+    """An archive as that of a Debian package (deb(5))."""
+    archive = b"!<arch>\n"
+    for name, content in members.items():
+        archive += f"{name:<16}{0:<12}{0:<6}{0:<6}{'100644':<8}{len(content):<10}`\n".encode()
+        archive += content + b"\n" * (len(content) % 2)
+    return archive
+
+
+def elves(folder: Path, files: Files, _rng: random.Random) -> None:
+    """Headers, sonames and sizes of programs and libraries; a toolkit that has such files."""
+    for content in files.values():
+        if isinstance(content, bytes):
+            header, soname = read_elf(content), read_soname(io.BytesIO(content))
+            if stored_size(content) < 0 or (header and header.bits not in (32, 64)) or (soname and len(soname) > 4096):
+                raise AssertionError(f"{header}, {soname!r:.200}")
+    lay(folder, files)
+    try:
+        find_parts(HostRoot(str(folder), False), ["ctk"], "the directory")
+    except GpufleetError as error:
+        if not files.keys() - {"/usr/lib/libx.so"}:
+            raise AssertionError("there is another file") from error
+
+
+def elves_seeds() -> list[Files]:
+    """Programs and libraries of both byte orders, with and without segments and sections."""
+    shapes = ((True, True, "<"), (True, False, ">"), (False, True, "<"))
+    libraries = [elf("libcuda.so.1", segments=one, sections=two, order=order) for one, two, order in shapes]
+    found = [*libraries, program("echo"), library("1.19.1")]
+    return [{"/usr/bin/nvidia-ctk": program("echo"), "/usr/lib/libx.so": content} for content in found]
+
+
+def linker_caches(_folder: Path, files: Files, _rng: random.Random) -> None:
+    """Paths in the linker's cache are absolute, without NUL, and not more than it can hold."""
+    for content in files.values():
+        if isinstance(content, bytes):
+            found = cached_libraries(content)
+            if len(found) > len(content) or any(not path.startswith("/") or "\0" in path for path in found):
+                raise AssertionError(f"{found[:5]}")
+
+
+def linker_caches_seeds() -> list[Files]:
+    """Caches of the new format alone, and behind a table of the old one."""
+    paths = [f"/usr/lib/x86_64-linux-gnu/lib{number}.so.{number}" for number in range(30)]
+    return [{"/etc/ld.so.cache": content} for content in (ld_cache(*paths), ld_cache(*paths, old=5))]

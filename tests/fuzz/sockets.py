@@ -1,0 +1,289 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Fuzz targets that ask a daemon: what Docker answers over HTTP, and what a CRI answers over gRPC.
+
+A daemon of a thread answers each request with the file of that name. Whatever it answers, the engine is described, and
+a container to verify with ends with a result or with an error of its own. The last target is the controller, to which
+hosts answer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import html.parser
+import json
+import re
+import socket
+import tempfile
+import threading
+import typing as t
+from pathlib import Path
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._container_info import SUBJECTS
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._containerd_api import plugins
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._containers import NotRunError, Order
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cri_api import status, version
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cri_pods import Cri, CriPods
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._docker_containers import DockerContainers
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine_docker import DOCKER
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._grpc import field
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
+from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._audit_page import page_of
+from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._audit_report import lines_of, report_of
+from ansible_collections.gpufleet.nvidia.tests.fuzz.reading import described, procfs_seeds, units_seeds
+from ansible_collections.gpufleet.nvidia.tests.fuzz.trees import lay
+from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.fake_cri import DATA, HEADERS, PREFACE, frame
+from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.fake_docker import (
+    CONTROL_GROUP,
+    PID,
+    SOCKET,
+    UNIT,
+)
+
+if t.TYPE_CHECKING:
+    import random
+
+    from ansible_collections.gpufleet.nvidia.tests.fuzz.mutators import Files
+
+    Answer = t.Callable[[t.BinaryIO], bytes]
+
+_ORDER = Order("busybox:1", ("true",), "nvidia", {}, 0.2)
+_CRI_SOCKET = "/run/cri.sock"
+
+
+@contextlib.contextmanager
+def _daemon(path: Path, answer: Answer) -> t.Iterator[None]:
+    """Answer each connection to a socket with the bytes that ``answer`` returns for its request."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(path))
+        server.listen(8)
+        thread = threading.Thread(target=_serve, args=(server, answer), daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            # This ends accept(), and so the thread.
+            server.shutdown(socket.SHUT_RDWR)
+            thread.join()
+
+
+def _serve(server: socket.socket, answer: Answer) -> None:
+    while True:
+        try:
+            connection, _address = server.accept()
+        except OSError:
+            return
+        with contextlib.suppress(OSError, IndexError), connection, connection.makefile("rb") as stream:
+            content = answer(stream)
+            connection.settimeout(5)
+            connection.sendall(content)
+            connection.shutdown(socket.SHUT_WR)
+
+
+def _content(files: Files, path: str) -> bytes:
+    content = files.get(path, b"")
+    return content if isinstance(content, bytes) else b""
+
+
+# -- Docker ----------------------------------------------------------------------------------------------------------
+
+# Requests by how they begin, and the file with their answer.
+_DOCKER = (
+    ("GET /info", "info"),
+    ("GET /images/", "image"),
+    ("POST /containers/create", "created"),
+    ("POST ", "started"),
+    ("GET /containers/json?all", "own"),
+    ("GET /containers/json", "containers"),
+    ("DELETE ", "deleted"),
+    (r"GET /containers/[^/]*/logs", "logs"),
+    ("GET /containers/", "state"),
+)
+_HOST: Files = {
+    "/usr/bin/dockerd": b"#!/bin/sh\n",
+    UNIT: b"[Service]\nExecStart=/usr/bin/dockerd -H fd://\n",
+    "/usr/lib/systemd/system/docker.socket": f"[Socket]\nListenStream={SOCKET}\n".encode(),
+    f"/proc/{PID}/comm": b"dockerd\n",
+    CONTROL_GROUP: f"{PID}\n".encode(),
+}
+
+
+def _docker_request(stream: t.BinaryIO) -> str:
+    line = stream.readline().decode("latin-1")
+    while stream.readline() not in (b"\r\n", b""):
+        pass
+    return next((name for start, name in _DOCKER if re.match(start.replace("?", r"\?"), line)), "")
+
+
+def _ask_docker(folder: Path, answer: Answer) -> None:
+    lay(folder, _HOST)
+    host = HostRoot(str(folder), True)
+    with _daemon(folder / SOCKET.lstrip("/"), answer):
+        described(folder, True, "engines")
+        DOCKER.casualties(host, DOCKER.inspect(host, None))
+        with contextlib.suppress(NotRunError):
+            DockerContainers(host.outer(SOCKET), SOCKET).run(_ORDER)
+
+
+def docker(folder: Path, files: Files, _rng: random.Random) -> None:
+    """Proper HTTP with any JSON."""
+    _ask_docker(folder, lambda stream: b"HTTP/1.0 200 OK\r\n\r\n" + _content(files, _docker_request(stream)))
+
+
+def docker_seeds() -> list[Files]:
+    """The answers of a Docker that has runtimes, containers, and one that this collection left behind."""
+    info = {
+        "ServerVersion": "26.1.5",
+        "Runtimes": {"runc": {"path": "runc"}, "nvidia": {"path": "/x", "runtimeArgs": []}},
+        "DefaultRuntime": "runc",
+        "CDISpecDirs": ["/etc/cdi"],
+        "LiveRestoreEnabled": True,
+        "ContainersRunning": 3,
+    }
+    answers: dict[str, t.Any] = {
+        "info": info,
+        "image": {"Id": "sha256:1"},
+        "created": {"Id": "1", "Warnings": None},
+        "started": {},
+        "deleted": {},
+        "own": [{"Id": "0123456789abcdef"}],
+        "containers": [{"Names": ["/web", "/web/alias"], "Id": "0123456789abcdef"}, {"Names": None, "Id": "1"}],
+        "state": {"State": {"Status": "exited", "ExitCode": 0}},
+        "logs": {},
+    }
+    return [{name: json.dumps(answer).encode() for name, answer in answers.items()}]
+
+
+def raw_http(folder: Path, files: Files, _rng: random.Random) -> None:
+    """Any bytes, also for the output of a container."""
+    _ask_docker(folder, lambda stream: _content(files, _docker_request(stream)))
+
+
+def raw_http_seeds() -> list[Files]:
+    """Whole answers with their heads."""
+    head = b"HTTP/1.0 200 OK\r\nServer: Docker/26.1.5 (linux)\r\nContent-Type: application/json\r\n\r\n"
+    (bodies,) = docker_seeds()
+    found: Files = {name: head + body for name, body in bodies.items() if isinstance(body, bytes)}
+    found["logs"] = head + b"\1\0\0\0\0\0\0\6hello\n\2\0\0\0\0\0\0\4bye\n"
+    return [found, {**found, "created": b'HTTP/1.0 500 Internal Server Error\r\n\r\n{"message": "no"}'}]
+
+
+# -- CRI -------------------------------------------------------------------------------------------------------------
+
+
+def _cri_request(stream: t.BinaryIO) -> str:
+    """The method of a request."""
+    stream.read(PREFACE)
+    method = ""
+    while True:
+        head = stream.read(9)
+        payload = stream.read(int.from_bytes(head[:3], "big"))
+        if head[3] == HEADERS:
+            method = payload[8 : 8 + payload[7]].decode("latin-1").rsplit("/", 1)[-1]
+        elif head[3] == DATA:
+            return method
+
+
+def _ask_cri(folder: Path, answer: Answer) -> None:
+    host = HostRoot(str(folder), True)
+    path = folder / _CRI_SOCKET.lstrip("/")
+    with _daemon(path, answer):
+        status(str(path))
+        version(str(path))
+        plugins(str(path))
+        pods = CriPods(Cri(host, "containerd", _CRI_SOCKET, "pause:1", True))
+        with contextlib.suppress(NotRunError):
+            pods.run(_ORDER)
+
+
+def _framed(content: bytes) -> bytes:
+    message = b"\0" + len(content).to_bytes(4, "big") + content
+    pieces = (message[start : start + 16384] for start in range(0, len(message), 16384))
+    return frame(4, 0, 0) + frame(HEADERS, 4, 1, b"\x88") + b"".join(frame(DATA, 0, 1, piece) for piece in pieces)
+
+
+def cri(folder: Path, files: Files, _rng: random.Random) -> None:
+    """Proper frames with any message."""
+    _ask_cri(folder, lambda stream: _framed(_content(files, _cri_request(stream))))
+
+
+def cri_seeds() -> list[Files]:
+    """The answers of a CRI that has the images and runs a pod."""
+    config = json.dumps({"sandboxImage": "pause:1", "containerd": {"runtimes": {"nvidia": {}}}})
+    conditions = field(1, field(1, field(1, "RuntimeReady") + field(2, 1)))
+    answers = {
+        "Status": conditions + field(2, field(1, "config") + field(2, config)) + field(3, field(1, "nvidia")),
+        "Version": field(1, "0.1.0") + field(2, "containerd") + field(3, "1.7.24"),
+        "Plugins": field(1, field(1, "io.containerd.grpc.v1") + field(2, "cri") + field(7, field(2, "no"))),
+        "ImageStatus": field(1, field(1, "sha256:aa")),
+        "RunPodSandbox": field(1, "pod1"),
+        "CreateContainer": field(1, "container1"),
+        "StartContainer": b"",
+        "ContainerStatus": field(1, field(1, "container1") + field(3, 2) + field(7, 3)),
+        "ListPodSandbox": field(1, field(1, "pod0") + field(3, 1)),
+        "StopPodSandbox": b"",
+        "RemovePodSandbox": b"",
+    }
+    return [dict(answers)]
+
+
+def grpc(folder: Path, files: Files, _rng: random.Random) -> None:
+    """Any bytes in place of frames."""
+    _ask_cri(folder, lambda stream: _content(files, _cri_request(stream)))
+
+
+def grpc_seeds() -> list[Files]:
+    """Whole answers in frames, and refusals in trailers."""
+    (messages,) = cri_seeds()
+    found: Files = {name: _framed(content) for name, content in messages.items() if isinstance(content, bytes)}
+    trailers = b"\x88\x40\x0bgrpc-status\x012\x40\x0cgrpc-message\x05no%20"
+    refusal = frame(HEADERS, 5, 1, trailers)
+    return [found, {**found, "Status": refusal, "RunPodSandbox": refusal}]
+
+
+# -- what a host answers, on the controller --------------------------------------------------------------------------
+
+
+class _Tags(html.parser.HTMLParser):
+    """The elements and attributes of a page."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.found: set[tuple[str, str]] = set()
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found |= {(tag, ""), *((tag, name) for name, _value in attrs)}
+
+
+def answers(_folder: Path, files: Files, _rng: random.Random) -> None:
+    """The report of an audit is data that can be written, and its page has no element or attribute from a host."""
+    results: dict[str, t.Any] = {"node0": None}
+    for name, content in files.items():
+        try:
+            results[name] = json.loads(content)
+        except (ValueError, RecursionError):
+            # Ansible refuses it.
+            results[name] = {"failed": True, "msg": "MODULE FAILURE", "module_stdout": repr(content)}
+    report = report_of(results)
+    json.dumps(report)
+    page = page_of(report)
+    "\n".join([page, *lines_of(report, 50)]).encode("utf-8")
+    foreign = {(tag, name) for tag, name in _Tags(page).found if tag in ("img", "iframe") or name.startswith("on")}
+    if foreign or page.count("<script") != 1:
+        raise AssertionError(f"elements of a host: {foreign}, {page.count('<script')} scripts")
+
+
+def answers_seeds() -> list[Files]:
+    """What nvidia_container_info returns for the trees of other formats."""
+    found: Files = {}
+    for number, files in enumerate((*procfs_seeds(), *units_seeds())):
+        with tempfile.TemporaryDirectory(prefix="gpf-") as name:
+            lay(Path(name), files)
+            found[f"node{number}"] = json.dumps(described(Path(name), False, *SUBJECTS)).encode()
+    unreachable = {"unreachable": True, "msg": "Failed to connect"}
+    failed = {"failed": True, "msg": "MODULE FAILURE", "module_stderr": "Traceback (most recent call last)\nx"}
+    more: Files = {"node7": json.dumps(unreachable).encode(), "node8": json.dumps(failed).encode()}
+    return [found, {**found, **more}]
