@@ -76,7 +76,7 @@ class ActionModule(ActionBase):
 
 def _results(variables: t.Mapping[str, t.Any], given: t.Mapping[str, t.Any]) -> dict[str, object]:
     """What each host of the play has registered, as it is."""
-    found = {}
+    found: dict[str, object] = {}
     for host in variables["ansible_play_hosts_all"]:
         registered = table(variables["hostvars"].raw_get(host))
         found[host] = with_users(registered.get(given["results"]), registered.get(given["results_of_users"]))
