@@ -30,7 +30,7 @@ _VARIANT_OF = ("variant of",)
 
 
 class OwnRecord(t.NamedTuple):
-    """One of our files (``document``), or one that made room for such a file (None).
+    """A file of this collection (``document``), or one that was moved away for such a file (None).
 
     ``variant_of`` is the kind whose specification the file belongs to, None where it is that specification.
     """

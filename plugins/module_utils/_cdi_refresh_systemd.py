@@ -54,7 +54,7 @@ class Link(t.NamedTuple):
 def wanted_links(host: HostRoot, name: str) -> list[Link]:
     """The links that are missing for the unit ``name``, which has its file, to be enabled.
 
-    Raises HostError for a unit that is masked: somebody does not want it.
+    Raises HostError for a masked unit.
     """
     path = unit_file(host, name)
     unit = load_unit(host, name)

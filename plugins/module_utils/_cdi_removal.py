@@ -141,7 +141,7 @@ class _Planning:
             return content
         kind = (own.document or {}).get("kind")
         if own.record.original is None and not self._may_go(own.path, content, kind):
-            self.warnings.append(f"{own.path} no longer describes {kind}: somebody else wrote it, and it stays.")
+            self.warnings.append(f"{own.path} no longer describes {kind}: another program wrote it, so it stays.")
             return content
         return own.record.original
 

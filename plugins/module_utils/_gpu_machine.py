@@ -54,7 +54,7 @@ class Gpu(t.NamedTuple):
     """A GPU; ``index`` is NVML's, ``minor`` that of its device node, ``bus`` its PCI address in lower case.
 
     The address has a domain of four digits, or of eight where four do not hold it.  ``uuid`` is empty where the driver
-    does not know it yet.  ``mig`` says that MIG mode is on, be it that there is no MIG device.  ``coherent`` is as in
+    does not know it yet.  ``mig`` says that MIG mode is on, even without a MIG device.  ``coherent`` is as in
     NvmlGpu, and means nothing in a Machine whose source is not NVML.
     """
 

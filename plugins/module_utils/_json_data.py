@@ -19,7 +19,7 @@ _DIGITS = 4300
 
 
 def load(content: bytes | str) -> t.Any:
-    """The data of a text.  Raises ValueError for everything else, be it nested too deeply."""
+    """The data of a text.  Raises ValueError for invalid or too deeply nested JSON."""
     try:
         return json.loads(content if isinstance(content, str) else content.decode("utf-8-sig"), parse_int=_integer)
     except RecursionError:

@@ -98,7 +98,7 @@ def given_back(record: FileRecord, content: bytes | None) -> tuple[PlannedFile, 
         doubt = f"{path}, which was removed, is there again, and stays; its former content is in the backups."
     else:
         undone = content is not None and is_nvidia_hook(content)
-        doubt = f"{path} no longer runs NVIDIA's hook: somebody else wrote it, and it stays."
+        doubt = f"{path} no longer runs NVIDIA's hook: another program wrote it, so it stays."
     after = record.original if undone else content
     stays = content is not None and after != record.original
     return PlannedFile(path, content, after), doubt if stays else ""

@@ -91,7 +91,7 @@ options:
     description:
       - Paths, on the host, of the files of all four packages. Needed with O(source=files) and O(state=present).
       - With O(source=directory), packages that are only unpacked, with C(dpkg-deb) or C(rpm2cpio), and not installed.
-        They may be on the controller, see O(remote_src). Nobody checks their signatures then. A package that expands to
+        They may be on the controller, see O(remote_src). Their signatures are not checked. A package that expands to
         more than 256 MiB, or to more than 100 times its size (at least 16 MiB), is refused.
     type: list
     elements: path

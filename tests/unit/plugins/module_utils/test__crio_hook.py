@@ -151,7 +151,7 @@ def test_what_others_made_of_it(now: str | None, after: str | None) -> None:
     host.files.put(HOOK, now)
     plan = host.absent()
     assert host.text(HOOK) == after
-    assert bool([words for words in plan.warnings if "somebody else wrote it" in words]) is (now == FOREIGN)
+    assert any("another program wrote it" in warning for warning in plan.warnings) is (now == FOREIGN)
 
 
 # -- where it goes ---------------------------------------------------------------------------------------------------
