@@ -45,7 +45,8 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> t.Callable[..., dict
     """Runs the action in an empty directory, for the hosts of SEEN and for one without any result."""
     monkeypatch.chdir(tmp_path)
 
-    def run(check_mode: bool = False, seen: t.Mapping[str, t.Any] = SEEN, **args: t.Any) -> dict[str, t.Any]:
+    def run(check_mode: bool = False, seen: t.Mapping[str, t.Any] | None = None, **args: t.Any) -> dict[str, t.Any]:
+        seen = SEEN if seen is None else seen
         task = MagicMock(args={"results": "seen", **args}, async_val=0, check_mode=check_mode, action="x")
         action: t.Any = ActionModule(task, *(MagicMock(has_native_async=False) for _part in range(5)))
         variables = {"hostvars": HostVars(seen), "ansible_play_hosts_all": [*seen, "missing"]}

@@ -6,22 +6,20 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import typing as t
 
-# What the code imports late: whose numbers a test has then may not read where it lies.
-from ansible_collections.gpufleet.nvidia.plugins.module_utils import (  # noqa: F401
-    _engine_docker_rootless,
-    _notes,
-    _rootless,
-    _validator_words,
-)
 from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.fake_docker import PID, FakeDocker
 from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.fake_systemd import FakeSystemd
 from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.serving import short_folder
 
 if t.TYPE_CHECKING:
     from pathlib import Path
+
+# The code imports these late. A test that has become alice may not read the directory in which they are.
+for _name in ("_engine_docker_rootless", "_notes", "_rootless", "_validator_words"):
+    importlib.import_module(f"ansible_collections.gpufleet.nvidia.plugins.module_utils.{_name}")
 
 # Tests that run as root become alice, all others run as themselves.
 UID = 1234 if os.geteuid() == 0 else os.geteuid()

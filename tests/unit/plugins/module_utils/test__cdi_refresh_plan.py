@@ -311,7 +311,8 @@ def test_lines_in_the_users_file_go(tree: RefreshTree, state: str, last: str) ->
     earlier(tree, DROP_IN, None, "[Unit]\n", {"content": digest(b"[Unit]\n")})
     told = tree.refresh(check_mode=True, state=state, request=DISABLED)
     done = tree.refresh(state=state, request=DISABLED)
-    assert ENVIRONMENT in done["changed_files"] == told["changed_files"]
+    assert done["changed_files"] == told["changed_files"]
+    assert ENVIRONMENT in done["changed_files"]
     assert tree.text(ENVIRONMENT) == PACKAGED + last
     assert done["warnings"] == []
     assert done["specification"] == ("/var/run/cdi/nvidia.yaml" if state == "present" else None)
