@@ -42,12 +42,11 @@ _ENTRIES: dict[str, dict[tuple[str, ...], t.Any]] = {
         (*_CONTAINERD, "runtimes", "nvidia", "options", "SystemdCgroup"): True,
         (*_CONTAINERD, "runtimes", "nvidia", "options", "BinaryName"): _PROGRAM,
     },
-    # Inherited from crun: all but the program.
+    # Inherited from crun: all but the program and the root, which only crun can read.
     "etc/crio/crio.conf.d/99-nvidia.toml": {
         (*_CRIO, "default_runtime"): "nvidia",
         (*_CRIO, "runtimes", "nvidia", "runtime_path"): _PROGRAM,
         (*_CRIO, "runtimes", "nvidia", "runtime_type"): "oci",
-        (*_CRIO, "runtimes", "nvidia", "runtime_root"): "/run/crun",
         (*_CRIO, "runtimes", "nvidia", "monitor_path"): "/usr/libexec/crio/conmon",
         (*_CRIO, "runtimes", "nvidia", "monitor_env"): [
             "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
