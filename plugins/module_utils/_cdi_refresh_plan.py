@@ -226,8 +226,8 @@ def _with_toolkit(options: RefreshOptions, host: HostRoot, runners: Runners, ref
     # Without a file, or masked, it was refused above.
     unit = t.cast("Unit", load_unit(host, SERVICE, PROGRAM, without=_DROP_IN))
     program = host.find_executable(unit.arguments[:1] or [PROGRAM]) or f"/usr/bin/{PROGRAM}"
-    if cdi.request.device_ids or not cdi.request.all_device:
-        # The two options that are newer than the toolkit's units.
+    if cdi.request.device_ids or not cdi.request.all_device or cdi.request.csv_compat_container_root:
+        # The options that are newer than the toolkit's units.
         _command(program, cdi, None, host, runners)
     contents: dict[str, bytes] = {}
     late = options.before_engines and bool(LATE.intersection(unit.after))

@@ -166,7 +166,11 @@ def test_the_users_output_counts_where_no_path_is_given(tree: RefreshTree) -> No
 
 @pytest.mark.parametrize(
     ("options", "words"),
-    [({"all_device": False}, "all_device: false needs nvidia-ctk 1.19"), ({"device_ids": ("0",)}, "device_ids needs")],
+    [
+        ({"all_device": False}, "all_device: false needs nvidia-ctk 1.19"),
+        ({"device_ids": ("0",)}, "device_ids needs"),
+        ({"csv_compat_container_root": "/compat"}, "csv_compat_container_root needs"),
+    ],
 )
 @pytest.mark.parametrize("owner", ["toolkit", "collection"])
 def test_options_that_nvidia_ctk_lacks_are_refused_by_name(
