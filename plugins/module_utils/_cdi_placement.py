@@ -41,14 +41,14 @@ def place_of(options: CdiOptions, host: HostRoot, refresh: Refresh | None, own: 
     problem = kind_problem(options.kind)
     if problem:
         raise GpufleetError(f"vendor and class: the kind {options.kind} {problem}.")
-    theirs = _output(refresh, host)
-    if options.path is None and theirs and options.kind == GPU_KIND:
-        if options.format is not None and not theirs.endswith(f".{options.format}"):
+    usual = _output(refresh, host)
+    if options.path is None and usual and options.kind == GPU_KIND:
+        if options.format is not None and not usual.endswith(f".{options.format}"):
             raise GpufleetError(
-                f"format is {options.format}, but nvidia-cdi-refresh.service writes {theirs}, and that is where this"
+                f"format is {options.format}, but nvidia-cdi-refresh.service writes {usual}, and that is where this"
                 " goes too. Leave format out, or name another path."
             )
-        path = theirs
+        path = usual
     elif options.path is None:
         path = usual_path(options.kind, options.format or YAML)
     else:
@@ -59,7 +59,7 @@ def place_of(options: CdiOptions, host: HostRoot, refresh: Refresh | None, own: 
         raise GpufleetError(
             f"exclusive is for a path that engines read, in {' or '.join(SPECIFICATION_FOLDERS)}, but path is {path}."
         )
-    return Place(path, form, path in (theirs, _output(own, host)))
+    return Place(path, form, path in (usual, _output(own, host)))
 
 
 def _output(refresh: Refresh | None, host: HostRoot) -> str:

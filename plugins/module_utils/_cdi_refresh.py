@@ -177,11 +177,11 @@ class CdiRefresh:
             yield PlannedFile(real, self._host.read(real), content, {_CONTENT: digest(content)})
 
     def _restored(self, record: FileRecord) -> PlannedFile:
-        """A file that is needed no more, as it was before: a user's file without our lines, and a whole one of ours."""
+        """A file that is not needed any more, as it was before: one of others only loses this collection's lines."""
         path = own_file_path(self._host, record.path)
         content = self._host.read(path)
-        ours = _CONTENT in (record.keys or {})
-        return PlannedFile(path, content, record.original if ours else without_our_lines(content, record))
+        whole = _CONTENT in (record.keys or {})
+        return PlannedFile(path, content, record.original if whole else without_our_lines(content, record))
 
     def _is_wanted(self, plan: RefreshPlan | None, link: Link) -> bool:
         if plan is None:
@@ -223,14 +223,14 @@ class CdiRefresh:
         return work, backups
 
     def _unrecorded(self, plan: RefreshPlan | None) -> bool:
-        """Whether a unit of ours is to write a specification that nvidia_cdi_spec knows nothing of."""
+        """Whether a unit of this collection is to write a specification that has no record yet."""
         return plan is not None and plan.owner == COLLECTION and not is_recorded(self._host, self._real_output(plan))
 
     def _real_output(self, plan: RefreshPlan) -> str:
         return self._host.resolve(plan.output)
 
     def _record_specification(self, plan: RefreshPlan | None) -> None:
-        """Record what was there before the first specification of a unit of ours, until that is gone."""
+        """Record what was there before the first specification of a unit of this collection."""
         unused = unused_unit_records(self._host)
         if plan is not None and plan.owner == COLLECTION:
             path, kind = self._real_output(plan), self._options.cdi.kind
@@ -239,8 +239,8 @@ class CdiRefresh:
             unused = [record for record in unused if record.path not in {path, *beside}]
             if self._unrecorded(plan):
                 former = own_refresh(self._host)
-                ours = former is not None and self._host.resolve(former.output) == path
-                record_for_unit(self._host, path, kind, None if ours else self._host.read(path))
+                own = former is not None and self._host.resolve(former.output) == path
+                record_for_unit(self._host, path, kind, None if own else self._host.read(path))
             for place in [place for place in beside if not is_recorded(self._host, place)]:
                 record_for_unit(self._host, place, beside[place], self._host.read(place), kind)
         forget(self._host, unused)
@@ -267,7 +267,7 @@ class CdiRefresh:
                 Systemctl(self._host, self._runners.run, name).stop()
 
     def _unload(self, work: Work) -> None:
-        """Have systemd forget units of ours that are gone, unless a container would lose its GPU by that."""
+        """Have systemd unload the removed units, unless a container would lose its GPUs by that."""
         gone = [file.path for file in work.leaving if file.changed and file.path.startswith(UNITS + "/")]
         if not gone or not Systemctl.booted(self._host):
             return
@@ -340,7 +340,7 @@ class CdiRefresh:
             "path_unit": None if plan is None else plan.watcher,
             "enabled": plan is not None and (bool(plan.links) or is_enabled(host, plan.service)),
             "toolkit_enabled": refresh is not None and refresh.enabled,
-            # Not "path": to that Ansible adds the file's owner and state, in place of ours.
+            # Not "path": with that, Ansible replaces "owner" by the owner of the file.
             "specification": None if plan is None else plan.output,
             "present": plan is not None and host.exists(plan.output),
             "variables": {} if plan is None else dict(plan.variables),
@@ -364,7 +364,7 @@ def _state_of(work: Work) -> str:
 def _invalid(problems: t.Sequence[str], result: t.Mapping[str, t.Any]) -> HostError:
     error = HostError(
         f"{result['service']} ran, but {result['specification']} is of no use. {' '.join(problems)} What keeps it fresh"
-        " is in place; look at the service's log with journalctl, then run this again."
+        " is in place; read the service's log with journalctl, then run this again."
     )
     error.details = {"changed": result["changed"]}
     return error
@@ -382,7 +382,7 @@ def specification_problems(path: str, options: CdiOptions, host: HostRoot) -> li
     if content is None and loaded_driver(host) is None:
         return []
     if content is None:
-        return [f"{path} is not there, though the driver is loaded. Look at the service's log with journalctl."]
+        return [f"{path} is not there, though the driver is loaded. Read the service's log with journalctl."]
     # A run that starts nothing need not wait for this import.
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_yaml import parse  # noqa: PLC0415
 

@@ -294,7 +294,7 @@ def _lines_of_earlier_versions(host: HostRoot) -> t.Collection[str]:
 
 
 def _usual_output(unit: Unit, host: HostRoot) -> str:
-    """Where the toolkit's service writes without a variable of ours."""
+    """Where the toolkit's service writes without a variable of this collection."""
     flags = unit.flag_values("--output")
     if flags:
         return flags[-1]
@@ -304,8 +304,8 @@ def _usual_output(unit: Unit, host: HostRoot) -> str:
 
 def _overridden(unit: Unit, wanted: t.Mapping[str, str], host: HostRoot) -> t.Iterator[str]:
     """A warning about what the user's environment sets otherwise; the packages' own unit sets the output."""
-    ours = {(OUTPUT, DEFAULT_OUTPUT), *wanted.items()}
-    names = {name for name in wanted if (name, unit.environment.get(name, wanted[name])) not in ours}
+    usual = {(OUTPUT, DEFAULT_OUTPUT), *wanted.items()}
+    names = {name for name in wanted if (name, unit.environment.get(name, wanted[name])) not in usual}
     found = sorted(names.difference(_lines_of_earlier_versions(host)))
     if found:
         yield (

@@ -163,7 +163,7 @@ class RefreshService:
     def settle(self, changed: bool, start: bool, check_mode: bool) -> ServiceOutcome:
         """Have the units work as their files say; ``changed``: whether the service has not yet run by them.
 
-        Raises HostError where the service fails, with its last words.
+        Raises HostError where the service fails, with the last lines of its log.
         """
         known, warnings = self._read_units() if changed and not check_mode else (True, ())
         if not known:
@@ -206,7 +206,7 @@ class RefreshService:
             self._service.daemon_reload()
             return True, ()
         warning = (
-            f"systemd was not told to read its units anew, for {', '.join(hurt)} would lose their GPUs, which the"
+            f"systemd did not read its units again, because {', '.join(hurt)} would lose their GPUs, which the"
             " legacy hook gave them."
         )
         unknown = [unit.unit for unit, state in zip(units, states) if not state.loaded]
@@ -239,8 +239,8 @@ class RefreshService:
         try:
             self._service.run_through()
         except HostError as error:
-            words = " ".join(self._service.last_words(begun)).rstrip(".")
+            log = " ".join(self._service.last_words(begun)).rstrip(".")
             raise HostError(
-                f"{self._plan.service} failed: {words or str(error).rstrip('.')}. Its files are in place, and it is"
+                f"{self._plan.service} failed: {log or str(error).rstrip('.')}. Its files are in place, and it is"
                 " tried again at the next boot, and by the next run of this task."
             ) from error

@@ -52,7 +52,7 @@ _DEVICES = ("systemd-modules-load.service", *_DAEMONS)
 # A unit that comes after one of these cannot come before an engine: they wait for the engines, and systemd breaks such
 # a cycle by leaving one of its units out.
 LATE = frozenset({"multi-user.target", "graphical.target", "default.target", *ENGINES})
-# Seconds.  Engines wait for the service, so a GPU that hangs must not hold up the boot for ever.
+# Seconds.  Engines wait for the service, so a GPU that hangs must not stop the boot.
 _LIMITS = (("TimeoutStartSec", "120"), ("TimeoutStopSec", "5"))
 # Modules of the kernel come in bursts.  A service that is started too often makes its path unit fail too, and then
 # nothing watches any more (systemd.path(5)).
@@ -267,10 +267,10 @@ def without_our_lines(content: bytes | None, record: FileRecord) -> bytes | None
     """
     if content is None or record.restorable(content):
         return None if content is None else record.original
-    ours = {_line(key[0], str(value)).encode(): key[0].encode() for key, value in (record.keys or {}).items() if key}
+    own = {_line(key[0], str(value)).encode(): key[0].encode() for key, value in (record.keys or {}).items() if key}
     former = {line.partition(b"=")[0].strip(): line for line in (record.original or b"").splitlines(keepends=True)}
     lines = [
-        former.get(ours[line.rstrip(b"\r\n")], b"") if line.rstrip(b"\r\n") in ours else line
+        former.get(own[line.rstrip(b"\r\n")], b"") if line.rstrip(b"\r\n") in own else line
         for line in content.splitlines(keepends=True)
     ]
     return b"".join(lines)

@@ -153,8 +153,8 @@ class CdiSpecification:
     def _unused_variants(self, records: t.Mapping[str, OwnRecord], written: t.Sequence[PlannedFile]) -> list[str]:
         """The files of variants that an earlier run wrote, and that this one does not want."""
         wanted = {file.path for file in written}
-        ours = [own.path for own in records.values() if own.variant_of == self.options.kind]
-        return [path for path in ours if path not in wanted and self.host.read(path) is not None]
+        former = [own.path for own in records.values() if own.variant_of == self.options.kind]
+        return [path for path in former if path not in wanted and self.host.read(path) is not None]
 
     def _is_former(self, records: t.Mapping[str, OwnRecord], rival: Rival, mode: str) -> bool:
         """Whether a file is our own of an earlier run that wrote to another path, whatever has become of it since.
@@ -188,11 +188,11 @@ class CdiSpecification:
         files, rebased = [], []
         for path in dict.fromkeys(leaving):
             content, own = self.host.read(path), records.get(path)
-            ours = own is not None and (own.by_unit or digest(content) in own.record.written)
-            if own is not None and not ours:
+            unchanged = own is not None and (own.by_unit or digest(content) in own.record.written)
+            if own is not None and not unchanged:
                 rebased.append(path)
             # What we made ourselves needs no way back.
-            needless = ours and own is not None and own.record.original is None
+            needless = unchanged and own is not None and own.record.original is None
             files.append(PlannedFile(path, content, None, {} if needless else entries_of_room(self.options.kind)))
         return files, tuple(rebased)
 

@@ -85,7 +85,7 @@ options:
         its last run failed, or if what it does has changed. The specification that it writes is checked
         afterwards. It is an error if engines would skip it, or if it does not fit the host. O(require_devices) and
         O(use_nvml) are for this check.
-      - With V(false) a warning tells that it should be.
+      - With V(false) a warning says that it should be.
     type: bool
     default: true
   backup_dir:
@@ -218,7 +218,7 @@ backup_files:
     backup:
       description: Its copy, null if there was no file.
       type: str
-      sample: /var/lib/gpufleet-nvidia/backups/etc~gpufleet-nvidia~cdi.env~20260821T143000.123456Z.SHA-256.backup
+      sample: /var/lib/gpufleet-nvidia/backups/etc~gpufleet-nvidia~cdi-refresh.env~20260821T143000.123456Z.SHA.backup
     checksum:
       description: SHA-256 of what was written, V(absent) if the file was removed.
       type: str

@@ -56,7 +56,7 @@ options:
     description:
       - Removes all other specifications of the same kind from C(/etc/cdi) and C(/var/run/cdi). Copies of them are kept,
         and O(state=absent) brings them back.
-      - When V(false) they stay, and a warning tells what they do to the devices. Our own file at an earlier O(path)
+      - When V(false) they stay, and a warning says what they do to the devices. Our own file at an earlier O(path)
         goes in any case.
     type: bool
     default: false
