@@ -44,6 +44,16 @@ CONTAINERD_DROP_IN = "/etc/containerd/conf.d/99-nvidia.toml"
 STRAY_CRIO = "/etc/crio/conf.d/99-nvidia.toml"
 # A setting that the tool makes beside its runtimes.
 _CDI: KeyPath = ("enable_cdi",)
+# Settings that version 2 of containerd's file has in the table of the CRI, and newer versions elsewhere (migrateConfig
+# in plugins/cri/images/plugin.go and plugins/cri/runtime/plugin.go of 2.3.4).
+_IMAGES: KeyPath = ("plugins", "io.containerd.cri.v1.images")
+_MOVED: dict[KeyPath, KeyPath] = {
+    ("sandbox_image",): (*_IMAGES, "pinned_images", "sandbox"),
+    ("cni", "bin_dir"): (*CRI_TABLE[3], "cni", "bin_dirs"),
+    ("containerd", "snapshotter"): (*_IMAGES, "snapshotter"),
+    ("containerd", "disable_snapshot_annotations"): (*_IMAGES, "disable_snapshot_annotations"),
+    ("containerd", "discard_unpacked_layers"): (*_IMAGES, "discard_unpacked_layers"),
+}
 
 
 class DropIn(t.NamedTuple):
@@ -81,13 +91,20 @@ def containerd_drop_in(document: TomlDocument, main: TomlDocument) -> DropIn | N
         if owned and inner[: len(RUNTIMES)] == RUNTIMES:
             names.append(inner[len(RUNTIMES)])
         if not owned:
-            kind = "foreign" if not inner or not main.has(*path) else "copied"
-            found[kind].append(".".join(inner or path))
-            if kind == "copied" and main.value(*path) != value:
+            known = next((main.value(*place) for place in _places(path, inner) if main.has(*place)), None)
+            found["foreign" if known is None else "copied"].append(".".join(inner or path))
+            if known not in (None, value, [value]):
                 found["drifted"].append(".".join(inner))
     if not names:
         return None
     return DropIn(tuple(dict.fromkeys(names)), *(tuple(found[kind]) for kind in ("copied", "drifted", "foreign")))
+
+
+def _places(path: KeyPath, inner: KeyPath) -> list[KeyPath]:
+    """Where the main file may have the setting ``path`` of a drop-in: it may be in another version of the format."""
+    if not inner:
+        return []
+    return [path, *((*root, *inner) for root in CRI_TABLE.values()), _MOVED.get(inner, (*_IMAGES, *inner))]
 
 
 def _is_of_vendor(document: TomlDocument, root: KeyPath, inner: KeyPath) -> bool:

@@ -21,6 +21,7 @@ from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.leftove
     MAIN,
     NVIDIA,
     main_file,
+    runtime,
     small_drop_in,
     snapshot,
 )
@@ -35,6 +36,16 @@ DAEMON += '            "path": "nvidia-container-runtime"\n        }\n    }\n}\n
 BARE = 'version = 2\nimports = ["/etc/containerd/conf.d/*.toml"]\n'
 PACKAGED = "/etc/crio/crio.conf.d/10-crio.conf"
 BUNDLED = '[crio.runtime]\ndefault_runtime = "crun"\n[crio.runtime.runtimes.crun]\nmonitor_path = "/usr/bin/conmon"\n'
+# A main file that `containerd config migrate` has brought to version 4, beside a copy from before.
+RUNTIME_4 = 'plugins."io.containerd.cri.v1.runtime"'
+MIGRATED = f"""\
+version = 4
+imports = ["/etc/containerd/conf.d/*.toml"]
+[plugins."io.containerd.cri.v1.images".pinned_images]
+sandbox = "registry.k8s.io/pause:3.9"
+[{RUNTIME_4}.containerd]
+default_runtime_name = "runc"
+""" + runtime("runc", "/usr/bin/runc", RUNTIME_4)
 HOSTS: dict[str, tuple[str, dict[str, str], dict[str, str | None]]] = {
     "copy of the section": ("containerd", {MAIN: main_file(), DROP_IN: snapshot()}, {DROP_IN: None}),
     "copy of the section, no default": (
@@ -42,6 +53,7 @@ HOSTS: dict[str, tuple[str, dict[str, str], dict[str, str | None]]] = {
         {MAIN: main_file(), DROP_IN: snapshot(default="runc")},
         {DROP_IN: None},
     ),
+    "copy of a section of version 2": ("containerd", {MAIN: MIGRATED, DROP_IN: snapshot()}, {DROP_IN: None}),
     "nothing to copy": ("containerd", {MAIN: BARE, DROP_IN: small_drop_in()}, {DROP_IN: None}),
     "CRI-O": ("crio", {PACKAGED: BUNDLED, CRIO_READ: CRIO_CTK}, {CRIO_READ: None}),
     "Docker": ("docker", {DAEMON_JSON: DAEMON}, {DAEMON_JSON: "{}\n"}),
@@ -51,7 +63,13 @@ VERSIONS = {
     "crio": ("1.31.2", "1.37.0"),
     "docker": ("20.10.24", "29.7.3"),
 }
-CASES = [(name, version) for name, (engine, _files, _gone) in HOSTS.items() for version in VERSIONS[engine]]
+CASES = [
+    (name, version)
+    for name, (engine, files, _gone) in HOSTS.items()
+    for version in VERSIONS[engine]
+    # Only 2.3 and newer read a main file of version 4.
+    if files.get(MAIN) != MIGRATED or version >= "2.3"
+]
 PLAIN = RuntimeRequest()
 OTHER = RuntimeRequest(set_as_default=True, extra_modes=("cdi",))
 # Each step: what is asked for (None: a removal), and whether leftovers are purged.
