@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import time
 import typing as t
 
@@ -77,9 +78,10 @@ def new_module(argument_spec: dict[str, dict[str, t.Any]], **rules: t.Any) -> An
                 if isinstance(value, str) and self.argument_spec.get(name, {}).get("type") == "dict":
                     with contextlib.suppress(TypeError):
                         value = check_type_dict(value)
-                self.no_log_values.update(
-                    secret for secret in secrets_of({name: value}) if len(secret) >= SHORTEST_HIDDEN
-                )
+                for secret in secrets_of({name: value}):
+                    if len(secret) >= SHORTEST_HIDDEN:
+                        # A log has dictionaries as Python writes them, and results may have them in JSON.
+                        self.no_log_values.update((secret, repr(secret)[1:-1], json.dumps(secret)[1:-1]))
 
     return MaskingModule(argument_spec, supports_check_mode=True, **rules)  # type: ignore[no-untyped-call]
 
