@@ -4,7 +4,9 @@
 
 from __future__ import annotations
 
+import grp
 import os
+import pwd
 import typing as t
 
 import pytest
@@ -116,6 +118,26 @@ def test_groups(monkeypatch: pytest.MonkeyPatch, tree: Path) -> None:
 
 
 @needs_root
+@pytest.mark.parametrize(("name", "gid", "members", "private"), [
+    ("alice", OTHER, [], True), ("alice", OTHER, ["alice"], True), ("alice", OTHER, ["alice", "bob"], False),
+    ("staff", OTHER, [], False), ("alice", USER, [], False),
+])  # fmt: skip
+def test_a_private_group_with_a_number_of_its_own(  # noqa: PLR0913
+    monkeypatch: pytest.MonkeyPatch, tree: Path, name: str, gid: int, members: list[str], private: bool
+) -> None:
+    """The next free numbers of a user and of the user's group often differ."""
+    monkeypatch.setenv("SUDO_UID", str(USER))
+    monkeypatch.setattr(pwd, "getpwuid", lambda uid: pwd.struct_passwd(("alice", "x", uid, gid, "", "/home", "")))
+    monkeypatch.setattr(grp, "getgrgid", lambda number: grp.struct_group((name, "x", number, members)))
+    os.chown(str(tree), USER, OTHER)
+    tree.chmod(0o775)
+    if private:
+        require_trusted_root(HostRoot(str(tree), live=False))
+    else:
+        assert "chmod go-w" in refusal(tree, live=False)
+
+
+@needs_root
 def test_a_shared_group(tree: Path) -> None:
     tree.chmod(0o775)
     os.chown(str(tree), 0, USER)
@@ -133,6 +155,25 @@ def test_a_folder_that_is_a_link(tree: Path) -> None:
     os.chown(str(tree / "srv"), USER, USER)
     with pytest.raises(HostError, match=f"^backup_dir '/link': nothing is written, because {tree}/srv belongs to user"):
         require_trusted_folder(host, "backup_dir", "/link")
+
+
+@needs_root
+@pytest.mark.parametrize(("mode", "owner", "advice"), [
+    (0o777, 0, "chmod go-w {0}/shared"), (0o1777, USER, "chown -h 0 {0}/shared/link"), (0o1777, 0, None),
+])  # fmt: skip
+def test_a_link_that_others_can_replace(tree: Path, mode: int, owner: int, advice: str | None) -> None:
+    (tree / "backups").mkdir()
+    (tree / "shared").mkdir()
+    (tree / "shared").chmod(mode)
+    (tree / "shared/link").symlink_to("/backups")
+    os.chown(str(tree / "shared/link"), owner, owner, follow_symlinks=False)
+    host = HostRoot(str(tree), live=True)
+    if advice is None:
+        require_trusted_folder(host, "backup_dir", "/shared/link/new")
+        return
+    with pytest.raises(HostError) as caught:
+        require_trusted_folder(host, "backup_dir", "/shared/link/new")
+    assert f"`{advice.format(tree)}`" in str(caught.value)
 
 
 class Module(t.NamedTuple):
