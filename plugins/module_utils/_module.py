@@ -102,10 +102,13 @@ def accept_shipments(module: AnsibleModule) -> None:
 
 
 def host_of(module: AnsibleModule) -> HostRoot:
-    """The host that the task's parameters name.  Raises HostError, also for a tree that is not safe to write into."""
+    """The host that the task's parameters name.
+
+    Raises HostError, also for a tree that is not safe to write into or to run programs from.
+    """
     host = HostRoot.of(module.params["host_root"], module.params["host_root_live"])
-    # All modules that write have this parameter.
-    if host.root != "/" and "backup_dir" in module.params:
+    # All modules that write have this parameter; of a live tree, all modules run programs.
+    if host.root != "/" and (host.live or "backup_dir" in module.params):
         from ansible_collections.gpufleet.nvidia.plugins.module_utils._trusted_paths import (  # noqa: PLC0415
             require_trusted_root,
         )

@@ -26,7 +26,7 @@ _ALL_USERS = "0 0 4294967295"
 def require_trusted_root(host: HostRoot) -> None:
     """Raises HostError if another user can move or replace ``host.root`` or a directory above it.
 
-    That user could put a link there while a file is written, so that root writes outside the tree.  A tree that is not
+    That user could put a link there while a file is written, so that root writes outside the tree, or a program there that root runs.  A tree that is not
     live may also belong to the user who runs the task through sudo.
     """
     found = _first_untrusted(_components(host.root), _owners(host.live))
@@ -35,8 +35,8 @@ def require_trusted_root(host: HostRoot) -> None:
     folder, problem, command = found
     other = "" if host.live else ", or run the task as the owner or through the owner's sudo"
     raise HostError(
-        f"host_root {host.root!r}: nothing is written, because {folder} {problem} and could be replaced while files are"
-        f" written. Run `{command}`{other}."
+        f"host_root {host.root!r}: nothing is written or run, because {folder} {problem} and could be replaced"
+        f" meanwhile. Run `{command}`{other}."
     )
 
 

@@ -61,7 +61,7 @@ def test_root_writes_into_no_tree_of_a_user(tmp_path: Path, tree: Path, owned: s
     folder = tmp_path / owned
     os.chown(str(folder), USER, USER)
     said = refusal(tree, live)
-    assert said.startswith(f"host_root {str(tree)!r}: nothing is written, because {folder} belongs to user {USER} and ")
+    assert said.startswith(f"host_root {str(tree)!r}: nothing is written or run, because {folder} belongs to user {USER} and ")
     assert f"`chown 0 {folder}`" in said
     assert ("sudo" in said) is not live
 
@@ -180,12 +180,12 @@ class Module(t.NamedTuple):
     params: dict[str, t.Any]
 
 
-@pytest.mark.parametrize("writes", [True, False])
-def test_only_modules_that_write_refuse_the_tree(tree: Path, writes: bool) -> None:
+@pytest.mark.parametrize(("writes", "live"), [(True, True), (True, False), (False, True), (False, False)])
+def test_only_modules_that_write_or_run_programs_refuse_the_tree(tree: Path, writes: bool, live: bool) -> None:
     tree.chmod(0o777)
-    params: dict[str, t.Any] = {"host_root": str(tree), "host_root_live": True}
-    if writes:
+    params = {"host_root": str(tree), "host_root_live": live, **({"backup_dir": "/b"} if writes else {})}
+    if writes or live:
         with pytest.raises(HostError, match="chmod go-w"):
-            host_of(t.cast("t.Any", Module({**params, "backup_dir": "/b"})))
+            host_of(t.cast("t.Any", Module(params)))
     else:
         assert host_of(t.cast("t.Any", Module(params))).root == str(tree)
