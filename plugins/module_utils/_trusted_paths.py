@@ -50,7 +50,7 @@ def require_trusted_folder(host: HostRoot, parameter: str, folder: str) -> None:
         outer, problem, command = found
         raise HostError(
             f"{parameter} {folder!r}: nothing is written, because {outer} {problem}, so that another user could replace"
-            f" files there. Run `{command}`, or choose another directory."
+            f" files there. Choose another directory, or run `{command}`."
         )
 
 
@@ -73,9 +73,12 @@ def _first_untrusted(places: t.Sequence[str], owners: frozenset[int]) -> tuple[s
             option = "-h " if is_link else ""
             return place, f"belongs to user {status.st_uid}", f"chown {option}{os.geteuid()} {shlex.quote(place)}"
         # In a directory with the sticky bit, others can only add names, and all further components exist.
-        sticky = status.st_mode & stat.S_ISVTX and os.path.lexists(following)
-        if not is_link and _others_can_write(place, status) and not sticky:
-            return place, "can be written to by other users", f"chmod go-w {shlex.quote(place)}"
+        sticky = status.st_mode & stat.S_ISVTX
+        if not is_link and _others_can_write(place, status) and not (sticky and os.path.lexists(following)):
+            # A directory such as /tmp must stay as it is, and what is missing in it can be made.
+            below = f"mkdir -m 700 {shlex.quote(following)}"
+            command = below if sticky and following else f"chmod go-w {shlex.quote(place)}"
+            return place, "can be written to by other users", command
     return None
 
 

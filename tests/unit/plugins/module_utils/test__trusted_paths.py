@@ -176,6 +176,21 @@ def test_a_link_that_others_can_replace(tree: Path, mode: int, owner: int, advic
     assert f"`{advice.format(tree)}`" in str(caught.value)
 
 
+@pytest.mark.parametrize(("folder", "command"), [
+    ("/tmp/backups", "mkdir -m 700 {0}/tmp/backups"), ("/tmp/a/b", "mkdir -m 700 {0}/tmp/a"),
+])  # fmt: skip
+def test_a_missing_folder_in_a_folder_of_all(tree: Path, folder: str, command: str) -> None:
+    """Another user could make it first. The advice must not be to take /tmp from all users."""
+    (tree / "tmp").mkdir()
+    (tree / "tmp").chmod(0o1777)
+    host = HostRoot(str(tree), live=True)
+    with pytest.raises(HostError) as caught:
+        require_trusted_folder(host, "backup_dir", folder)
+    assert f"or run `{command.format(tree)}`" in str(caught.value)
+    (tree / "tmp/a").mkdir(mode=0o700)
+    require_trusted_folder(host, "backup_dir", "/tmp/a/b")
+
+
 class Module(t.NamedTuple):
     params: dict[str, t.Any]
 
