@@ -77,14 +77,23 @@ cat "{answers}/$module.json" 2>/dev/null || cat "{answers}/.json"
 
 
 class Host(t.NamedTuple):
-    """A host: its variables, how it changes strings, and where its answers differ."""
+    """A host: its variables, how it changes strings, where its answers differ, and which one sets CHOSEN as facts."""
 
     variables: dict[str, t.Any]
     change: str = "appended"
     answers: t.Mapping[str, dict[str, t.Any]] = {}
+    chooses: str | None = None
 
 
+# Facts that choose files of the controller.
+CHOSEN = {
+    "nvidia_toolkit_source": "files", "nvidia_toolkit_files": ["/named_by_host"], "nvidia_toolkit_files_on": "controller",
+    "nvidia_runtime_before_restart": "/named_by_host",
+}  # fmt: skip
 HOSTS = {
+    "chooses_files": Host({"nvidia_toolkit_key": "KEY"}, answers={"copy": OTHERWISE}, chooses="copy"),
+    "chooses_tasks": Host({"nvidia_toolkit_key": "KEY"}, answers={"nvidia_container_info": info("dnf"), "rpm_key": OTHERWISE},
+                          chooses="rpm_key"),
     "apt": Host({"nvidia_toolkit_key": "KEY"}),
     "dnf": Host({}, answers={"nvidia_container_info": info("dnf"), "nvidia_runtime_restart": FAILURE}),
     "other_key": Host({}, answers={"nvidia_container_info": info("dnf"), "command": {"rc": 0, "stdout": "pub:"}}),
@@ -152,6 +161,8 @@ def answers_of(host: Host, elsewhere: Path) -> dict[str, dict[str, t.Any]]:
             # A fact takes precedence over the inventory. Nothing drops those of Ansible's own modules.
             chosen = {"nvidia_audit_dir": str(elsewhere), "nvidia_runtime_before_restart": "/nowhere"}
             found[module]["ansible_facts"] = chosen
+        if module == host.chooses:
+            found[module]["ansible_facts"] = CHOSEN
     return found
 
 
@@ -200,6 +211,9 @@ def attack(ansible_playbook: str, work: Path) -> list[str]:
     wrong = [f"Ansible has evaluated a template of a host in {name}" for name in sorted(os.listdir(work / EVALUATED))]
     wrong += [f"no playbook has run the module {name}" for name in sorted(REACHED - set(os.listdir(work / CALLED)))]
     wrong += [f"a host has chosen where {name} is written" for name in os.listdir(work / ELSEWHERE)]
+    wrong += ["a host has chosen a file of the controller"] if "/named_by_host" in done.stdout else []
+    refusals = ("nvidia_toolkit_files_on: set by facts", "nvidia_runtime_before_restart: set by facts")
+    wrong += [f"no host was refused with {text}" for text in refusals if text not in done.stdout]
     report = work / "gpufleet-audit.json"
     content = report.read_text(encoding="utf-8") if report.exists() else ""
     wrong += [f"the report lacks {text}" for text in (*HOSTS, TEMPLATE.partition("$")[0]) if text not in content]

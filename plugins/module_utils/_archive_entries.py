@@ -16,7 +16,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._writing import ex
 
 # Bytes and entries of a package.  The largest of the toolkit's has less than 80 MiB, and about 20 entries.
 MAX_SIZE = 256 << 20
-_MAX_ENTRIES = 10_000
+MAX_ENTRIES = 10_000
 
 
 class Entry(t.NamedTuple):
@@ -32,6 +32,12 @@ def damaged(label: str, problem: str) -> GpufleetError:
     return GpufleetError(f"{label} cannot be unpacked: {problem}. Fetch the package again.")
 
 
+def check_number(entries: t.Sized, label: str) -> None:
+    """Raises GpufleetError for more than MAX_ENTRIES; to be called while they are read, since there may be millions."""
+    if len(entries) > MAX_ENTRIES:
+        raise damaged(label, f"it holds more than {MAX_ENTRIES} entries")
+
+
 def write_entries(entries: t.Sequence[Entry], folder: str, label: str) -> None:
     """Write the regular files, directories and symbolic links of an archive below ``folder``, which exists.
 
@@ -40,8 +46,8 @@ def write_entries(entries: t.Sequence[Entry], folder: str, label: str) -> None:
     written as far as names tell; HostError if something cannot be written.
     """
     # A file with many names is written once for each of them.
-    if len(entries) > _MAX_ENTRIES or sum(len(entry.content) for entry in entries) > MAX_SIZE:
-        raise damaged(label, f"it holds more than {MAX_SIZE} bytes or {_MAX_ENTRIES} entries")
+    if sum(len(entry.content) for entry in entries) > MAX_SIZE:
+        raise damaged(label, f"it holds more than {MAX_SIZE} bytes")
     placed = [(_parts(entry.name, label), entry) for entry in entries]
     for entry in entries:
         if stat.S_ISLNK(entry.mode) and (not entry.content or b"\0" in entry.content):

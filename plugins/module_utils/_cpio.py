@@ -11,7 +11,7 @@ import os
 import re
 import stat
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._archive_entries import Entry, damaged
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._archive_entries import Entry, check_number, damaged
 
 # cpio(5): six characters, then thirteen numbers of eight hexadecimal digits each: inode, mode, owner, group, links,
 # time, size, its device (two), the device that it is (two), size of the name with its null, sum of the content's bytes.
@@ -58,6 +58,7 @@ def read_newc(archive: bytes, label: str) -> list[Entry]:
             contents[file] = content
         files.append(file)
         entries.append(Entry(os.fsdecode(name), mode, content))
+        check_number(entries, label)
         place = _padded(end)
 
 

@@ -30,7 +30,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._flavors import SY
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import JSON_BYTES, UNIT_BYTES
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._json_data import get, load
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._json_document import JsonDocument
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._processes import process_of
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._processes import process_of, uid_of
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd_units import load_unit, unit_name
 
 if t.TYPE_CHECKING:
@@ -121,9 +121,10 @@ class Docker:
         if pid is not None:
             return pid
         text = host.read_text(pid_files[-1] if pid_files else self.pid_file, UNIT_BYTES).strip()
-        if text.isascii() and text.isdigit() and host.read_text(f"/proc/{text}/comm").strip() == PROGRAM:
-            return int(text)
-        return None
+        if not (text.isascii() and text.isdigit()) or host.read_text(f"/proc/{text}/comm").strip() != PROGRAM:
+            return None
+        # An old pid file may name a dockerd of a user.
+        return None if uid_of(host, text) else int(text)
 
     def _ask(self, host: HostRoot, installation: Installation, request: str) -> t.Any:
         """What the daemon answers, None where it does not."""

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import time
 import typing as t
 
@@ -77,9 +78,10 @@ def new_module(argument_spec: dict[str, dict[str, t.Any]], **rules: t.Any) -> An
                 if isinstance(value, str) and self.argument_spec.get(name, {}).get("type") == "dict":
                     with contextlib.suppress(TypeError):
                         value = check_type_dict(value)
-                self.no_log_values.update(
-                    secret for secret in secrets_of({name: value}) if len(secret) >= SHORTEST_HIDDEN
-                )
+                for secret in secrets_of({name: value}):
+                    if len(secret) >= SHORTEST_HIDDEN:
+                        # A log has dictionaries as Python writes them, and results may have them in JSON.
+                        self.no_log_values.update((secret, repr(secret)[1:-1], json.dumps(secret)[1:-1]))
 
     return MaskingModule(argument_spec, supports_check_mode=True, **rules)  # type: ignore[no-untyped-call]
 
@@ -100,10 +102,13 @@ def accept_shipments(module: AnsibleModule) -> None:
 
 
 def host_of(module: AnsibleModule) -> HostRoot:
-    """The host that the task's parameters name.  Raises HostError, also for a tree that is not safe to write into."""
+    """The host that the task's parameters name.
+
+    Raises HostError, also for a tree that is not safe to write into or to run programs from.
+    """
     host = HostRoot.of(module.params["host_root"], module.params["host_root_live"])
-    # All modules that write have this parameter.
-    if host.root != "/" and "backup_dir" in module.params:
+    # All modules that write have this parameter; of a live tree, all modules run programs.
+    if host.root != "/" and (host.live or "backup_dir" in module.params):
         from ansible_collections.gpufleet.nvidia.plugins.module_utils._trusted_paths import (  # noqa: PLC0415
             require_trusted_root,
         )

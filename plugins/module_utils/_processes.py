@@ -42,6 +42,14 @@ def processes_in(host: HostRoot, unit: Unit | None, names: tuple[str, ...], exac
     return list(dict.fromkeys(found))
 
 
+def uid_of(host: HostRoot, pid: int | str) -> int | None:
+    """The user of a process: a root in namespaces of its own is the user who made them."""
+    for line in host.read_text(f"/proc/{pid}/status").splitlines():
+        if line.startswith("Uid:"):
+            return int(line.split()[1])
+    return None
+
+
 def arguments_of(host: HostRoot, pid: int) -> tuple[str, ...]:
     """The command line of the process, program first; empty if it is gone."""
     text = host.read_text(f"/proc/{pid}/cmdline")

@@ -127,6 +127,9 @@ def _checked(fields: t.Any) -> FileRecord:
     # Records of earlier versions have no checksum.
     if fields.pop(_CHECKSUM, None) not in (None, _checksum(fields)) or "schema" not in fields:
         raise ValueError("it was changed")
+    # Damage to the name of the checksum would make a record look like an earlier one.
+    if not fields.keys() <= {"schema", *FileRecord._fields}:
+        raise ValueError("it has a field that no record has")
     keys = {strings(key, "path"): key.get("value", ValueError) for key in field(fields, "keys", list)}
     record = FileRecord(
         engine=field(fields, "engine", str),

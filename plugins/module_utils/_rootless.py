@@ -19,7 +19,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._accounts import (
     home_of,
     own_account,
 )
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._processes import process_of
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._processes import process_of, uid_of
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import (
     STATE_DIR,
     load_readable_records,
@@ -98,15 +98,7 @@ def user_process(
         text = host.read_text(path).strip()
         if _NUMBER.match(text) and host.read_text(f"/proc/{text}/comm").strip() == name:
             candidates.append(int(text))
-    return next((pid for pid in candidates if pid is not None and _uid_of(host, pid) == account.uid), None)
-
-
-def _uid_of(host: HostRoot, pid: int | str) -> int | None:
-    """The user of a process: a root in namespaces of its own is the user who made them."""
-    for line in host.read_text(f"/proc/{pid}/status").splitlines():
-        if line.startswith("Uid:"):
-            return int(line.split()[1])
-    return None
+    return next((pid for pid in candidates if pid is not None and uid_of(host, pid) == account.uid), None)
 
 
 # -- for root --------------------------------------------------------------------------------------------------------
@@ -120,7 +112,7 @@ def running_engines(host: HostRoot) -> dict[str, int]:
     found: dict[int, dict[str, int]] = {}
     for pid in host.readable_entries("/proc") if host.live else ():
         program = host.read_text(f"/proc/{pid}/comm").strip() if _NUMBER.match(pid) else ""
-        uid = _uid_of(host, pid) if program in _PROGRAMS else None
+        uid = uid_of(host, pid) if program in _PROGRAMS else None
         if uid:
             found.setdefault(uid, {})[program] = int(pid)
     accounts = ((account_of(host, uid), pids) for uid, pids in sorted(found.items()))

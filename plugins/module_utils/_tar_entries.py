@@ -12,7 +12,7 @@ import stat
 import tarfile
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._archive_entries import Entry, damaged
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._archive_entries import Entry, check_number, damaged
 
 # deb(5): old tar, ustar, and of GNU's extensions long names; neither sparse files nor pax headers.
 _KINDS = {
@@ -41,6 +41,7 @@ def read_tar(archive: bytes, label: str) -> list[Entry]:
     for member in _members(archive, label):
         entry = _linked(member, files, label) if member.islnk() else _entry(archive, member, label)
         entries.append(entry)
+        check_number(entries, label)
         if not stat.S_ISDIR(entry.mode):
             files[os.path.normpath(entry.name)] = entry
     return entries

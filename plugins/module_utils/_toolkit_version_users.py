@@ -10,6 +10,7 @@ import os
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._configured_programs import configured_programs
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._processes import uid_of
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import SPECIFICATION_FOLDERS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_containers import mentioning
 
@@ -60,7 +61,10 @@ def _processes(host: HostRoot, folders: t.Sequence[str]) -> t.Iterator[str]:
 def _needs(host: HostRoot, pid: str, folder: str) -> bool:
     process = host.outer(f"/proc/{pid}")
     links = [f"{process}/exe", *(f"{process}/fd/{name}" for name in host.readable_entries(f"/proc/{pid}/fd"))]
-    if any(f"{folder}/" in _target(link) for link in links) or f"{folder}/" in host.read_text(f"/proc/{pid}/maps"):
+    if any(f"{folder}/" in _target(link) for link in links):
+        return True
+    # A user can block who reads the memory map of a process of that user. What such a process has loaded stays loaded.
+    if uid_of(host, pid) in (0, os.geteuid()) and f"{folder}/" in host.read_text(f"/proc/{pid}/maps"):
         return True
     # The root of a mount is told from the file system's own; two names are enough to know it by.
     root = "/".join(["", *folder.split("/")[-2:]])

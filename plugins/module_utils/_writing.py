@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import shlex
 import stat
 import tempfile
 import typing as t
@@ -54,15 +55,16 @@ def _target(host: HostRoot, path: str) -> str:
     trusted = (0, os.stat(host.root).st_uid)
 
     def require_trusted(here: str, final: bool) -> None:
+        outer = host.root.rstrip("/") + here
         try:
-            status = os.lstat(host.root.rstrip("/") + here)
+            status = os.lstat(outer)
         except OSError:
             # The write itself will report it.
             return
         if status.st_uid not in trusted and (not final or stat.S_ISLNK(status.st_mode)):
             raise HostError(
                 f"{path} is not written: {here} belongs to the user {status.st_uid}, who could exchange it meanwhile."
-                f" Give it to root (chown -h root {here}), or run the task as that user (become_user)."
+                f" Give it to root (chown -h root {shlex.quote(outer)}), or run the task as that user (become_user)."
             )
 
     return host.root.rstrip("/") + host.follow(path, require_trusted)

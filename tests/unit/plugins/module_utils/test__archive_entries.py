@@ -157,16 +157,9 @@ def test_a_link_to_no_name(tmp_path: Path, target: bytes) -> None:
     assert content_of(tmp_path) == {}
 
 
-@pytest.mark.parametrize(
-    "entries",
-    [
-        # In an archive, many names may share one content.
-        [entry(str(number), b"x" * (1 << 20)) for number in (1, 2)] * 150,
-        [entry(str(number)) for number in range(20000)],
-    ],
-    ids=["bytes", "entries"],
-)
-def test_an_archive_that_holds_too_much(tmp_path: Path, entries: list[Entry]) -> None:
+def test_an_archive_that_holds_too_much(tmp_path: Path) -> None:
+    # In an archive, many names may share one content.
+    entries = [entry(str(number), b"x" * (1 << 20)) for number in (1, 2)] * 150
     assert refusal(tmp_path, *entries).startswith("a.rpm cannot be unpacked: it holds more than ")
     assert content_of(tmp_path) == {}
 

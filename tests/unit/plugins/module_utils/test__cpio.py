@@ -124,6 +124,12 @@ def test_an_archive_that_is_damaged(archive: bytes, problem: str) -> None:
     assert refusal(archive) == f"a.rpm cannot be unpacked: {problem}. Fetch the package again."
 
 
+def test_an_archive_with_too_many_entries() -> None:
+    # Reading stops there: the damage behind them is not reached.
+    archive = newc(Item("a"), end=False) * 10_001 + b"x" * 200
+    assert refusal(archive) == "a.rpm cannot be unpacked: it holds more than 10000 entries. Fetch the package again."
+
+
 @given(st.integers(0, len(WHOLE) - 1), st.integers(0, 255))
 def test_any_damage_is_read_or_refused(place: int, byte: int) -> None:
     # Any other exception fails.

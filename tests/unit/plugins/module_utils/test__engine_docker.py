@@ -105,6 +105,13 @@ def test_another_process_is_not_the_daemon(docker: FakeDocker) -> None:
     assert DOCKER.inspect(docker.host).pid is None
 
 
+@pytest.mark.parametrize(("uid", "expected"), [(0, PID), (1000, None)])
+def test_a_users_daemon_in_an_old_pid_file_is_not_the_daemon(docker: FakeDocker, uid: int, expected: int | None) -> None:
+    docker.runs("/var/run/docker.pid")
+    docker.write(f"/proc/{PID}/status", f"Name:\tdockerd\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\n")
+    assert DOCKER.inspect(docker.host).pid == expected
+
+
 def test_a_shell_around_the_daemon_is_not_the_daemon(docker: FakeDocker) -> None:
     docker.write(UNIT, '[Service]\nExecStart=/bin/sh -c "exec /usr/bin/dockerd $OPTS" --config-file=/x\n')
     docker.write("/bin/sh", mode=0o755)

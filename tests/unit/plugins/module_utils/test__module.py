@@ -259,6 +259,14 @@ _LOGGED: dict[str, tuple[str, dict[str, t.Any]]] = {
         {"engine": "containerd", "runtime_options": {"BinaryName": "debug", "auth": "hunter7", "Root": "runc"}},
     ),
     "config": ("nvidia_toolkit_install", {"source": "directory", "config": {"debug": {"db_passwd": "hunter4"}}}),
+    # Python writes these secrets with escape sequences where a dictionary becomes a text.
+    "escaped": (
+        "nvidia_toolkit_config",
+        {
+            "settings": {"x": {"password": "a\\hunter2", "private_key": "'\"\nhunter3\n", "mode": "debug"}},
+            "allow_unknown": True,
+        },
+    ),
 }
 
 

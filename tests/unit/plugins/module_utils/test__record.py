@@ -136,6 +136,13 @@ def test_a_changed_record_is_damaged(name: str, value: t.Any) -> None:
         FileRecord.from_bytes("/x", json.dumps(fields).encode())
 
 
+def test_a_record_with_a_damaged_name_of_the_checksum() -> None:
+    """It is no record of an earlier version, which would be accepted without a checksum."""
+    content = RECORD.to_bytes().replace(b'"checksum"', b'"checks}m"')
+    with pytest.raises(HostError, match=r"^/x is damaged"):
+        FileRecord.from_bytes("/x", content)
+
+
 @pytest.mark.parametrize("name", [name for name in json.loads(EMPTY.to_bytes()) if name != "checksum"])
 def test_missing_field(name: str) -> None:
     fields = _former(RECORD)

@@ -168,6 +168,11 @@ def test_what_no_debian_package_has(other: bytes) -> None:
     assert refusal(tar(TOOL, other)).endswith(" in a form that dpkg does not install either")
 
 
+def test_an_archive_with_too_many_entries() -> None:
+    # Reading stops there: the damage behind them is not reached.
+    assert refusal(member("a") * 10_001 + b"x" * 2 * BLOCK) == "it holds more than 10000 entries"
+
+
 @pytest.mark.parametrize("target", ["usr/bin/other", "/etc/shadow", "../../etc/shadow", "usr", ""])
 def test_a_hard_link_to_what_is_not_inside(target: str) -> None:
     folder = member("usr", kind=tarfile.DIRTYPE)

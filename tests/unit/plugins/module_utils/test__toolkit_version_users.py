@@ -27,11 +27,12 @@ class Tree:
         self.root = root
         self.process(1, exe="/sbin/init")
 
-    def process(self, pid: int, exe: str = "/bin/sh", maps: str = "", **handles: str) -> None:
+    def process(self, pid: int, exe: str = "/bin/sh", maps: str = "", uid: int | None = None, **handles: str) -> None:
         folder = self.root / f"proc/{pid}"
         (folder / "fd").mkdir(parents=True)
         (folder / "comm").write_text(f"name{pid}\n")
         (folder / "maps").write_text(maps)
+        (folder / "status").write_text(f"Name:\tname{pid}\nUid:\t{os.geteuid() if uid is None else uid}\n")
         (folder / "exe").symlink_to(exe)
         for name, target in handles.items():
             (folder / "fd" / name.lstrip("h")).symlink_to(target)
@@ -62,6 +63,8 @@ def test_processes(tree: Tree) -> None:
     tree.process(7, f"{FOLDER}/nvidia-ctk.real")
     tree.process(8, f"{FOLDER}/nvidia-ctk.real (deleted)")
     tree.process(9, maps=f"7f00-7f01 r-xp 0 08:01 7  {FOLDER}/libnvidia-container.so.1.19.1\n")
+    # The memory map of another user's process is not read, since that user could block who reads it.
+    tree.process(11, maps=f"7f00-7f01 r-xp 0 08:01 7  {FOLDER}/libnvidia-container.so.1.19.1\n", uid=os.geteuid() + 1)
     tree.process(10, h3="/dev/null", h10=f"{FOLDER}/nvidia-container-runtime")
     tree.process(os.getpid(), f"{FOLDER}/nvidia-ctk.real")
     (tree.root / "proc/self").symlink_to("7")

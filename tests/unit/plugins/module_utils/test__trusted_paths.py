@@ -4,7 +4,9 @@
 
 from __future__ import annotations
 
+import grp
 import os
+import pwd
 import typing as t
 
 import pytest
@@ -59,7 +61,7 @@ def test_root_writes_into_no_tree_of_a_user(tmp_path: Path, tree: Path, owned: s
     folder = tmp_path / owned
     os.chown(str(folder), USER, USER)
     said = refusal(tree, live)
-    assert said.startswith(f"host_root {str(tree)!r}: nothing is written, because {folder} belongs to user {USER} and ")
+    assert said.startswith(f"host_root {str(tree)!r}: nothing is written or run, because {folder} belongs to user {USER} and ")
     assert f"`chown 0 {folder}`" in said
     assert ("sudo" in said) is not live
 
@@ -116,6 +118,26 @@ def test_groups(monkeypatch: pytest.MonkeyPatch, tree: Path) -> None:
 
 
 @needs_root
+@pytest.mark.parametrize(("name", "gid", "members", "private"), [
+    ("alice", OTHER, [], True), ("alice", OTHER, ["alice"], True), ("alice", OTHER, ["alice", "bob"], False),
+    ("staff", OTHER, [], False), ("alice", USER, [], False),
+])  # fmt: skip
+def test_a_private_group_with_a_number_of_its_own(  # noqa: PLR0913
+    monkeypatch: pytest.MonkeyPatch, tree: Path, name: str, gid: int, members: list[str], private: bool
+) -> None:
+    """The next free numbers of a user and of the user's group often differ."""
+    monkeypatch.setenv("SUDO_UID", str(USER))
+    monkeypatch.setattr(pwd, "getpwuid", lambda uid: pwd.struct_passwd(("alice", "x", uid, gid, "", "/home", "")))
+    monkeypatch.setattr(grp, "getgrgid", lambda number: grp.struct_group((name, "x", number, members)))
+    os.chown(str(tree), USER, OTHER)
+    tree.chmod(0o775)
+    if private:
+        require_trusted_root(HostRoot(str(tree), live=False))
+    else:
+        assert "chmod go-w" in refusal(tree, live=False)
+
+
+@needs_root
 def test_a_shared_group(tree: Path) -> None:
     tree.chmod(0o775)
     os.chown(str(tree), 0, USER)
@@ -135,16 +157,50 @@ def test_a_folder_that_is_a_link(tree: Path) -> None:
         require_trusted_folder(host, "backup_dir", "/link")
 
 
+@needs_root
+@pytest.mark.parametrize(("mode", "owner", "advice"), [
+    (0o777, 0, "chmod go-w {0}/shared"), (0o1777, USER, "chown -h 0 {0}/shared/link"), (0o1777, 0, None),
+])  # fmt: skip
+def test_a_link_that_others_can_replace(tree: Path, mode: int, owner: int, advice: str | None) -> None:
+    (tree / "backups").mkdir()
+    (tree / "shared").mkdir()
+    (tree / "shared").chmod(mode)
+    (tree / "shared/link").symlink_to("/backups")
+    os.chown(str(tree / "shared/link"), owner, owner, follow_symlinks=False)
+    host = HostRoot(str(tree), live=True)
+    if advice is None:
+        require_trusted_folder(host, "backup_dir", "/shared/link/new")
+        return
+    with pytest.raises(HostError) as caught:
+        require_trusted_folder(host, "backup_dir", "/shared/link/new")
+    assert f"`{advice.format(tree)}`" in str(caught.value)
+
+
+@pytest.mark.parametrize(("folder", "command"), [
+    ("/tmp/backups", "mkdir -m 700 {0}/tmp/backups"), ("/tmp/a/b", "mkdir -m 700 {0}/tmp/a"),
+])  # fmt: skip
+def test_a_missing_folder_in_a_folder_of_all(tree: Path, folder: str, command: str) -> None:
+    """Another user could make it first. The advice must not be to take /tmp from all users."""
+    (tree / "tmp").mkdir()
+    (tree / "tmp").chmod(0o1777)
+    host = HostRoot(str(tree), live=True)
+    with pytest.raises(HostError) as caught:
+        require_trusted_folder(host, "backup_dir", folder)
+    assert f"or run `{command.format(tree)}`" in str(caught.value)
+    (tree / "tmp/a").mkdir(mode=0o700)
+    require_trusted_folder(host, "backup_dir", "/tmp/a/b")
+
+
 class Module(t.NamedTuple):
     params: dict[str, t.Any]
 
 
-@pytest.mark.parametrize("writes", [True, False])
-def test_only_modules_that_write_refuse_the_tree(tree: Path, writes: bool) -> None:
+@pytest.mark.parametrize(("writes", "live"), [(True, True), (True, False), (False, True), (False, False)])
+def test_only_modules_that_write_or_run_programs_refuse_the_tree(tree: Path, writes: bool, live: bool) -> None:
     tree.chmod(0o777)
-    params: dict[str, t.Any] = {"host_root": str(tree), "host_root_live": True}
-    if writes:
+    params = {"host_root": str(tree), "host_root_live": live, **({"backup_dir": "/b"} if writes else {})}
+    if writes or live:
         with pytest.raises(HostError, match="chmod go-w"):
-            host_of(t.cast("t.Any", Module({**params, "backup_dir": "/b"})))
+            host_of(t.cast("t.Any", Module(params)))
     else:
         assert host_of(t.cast("t.Any", Module(params))).root == str(tree)

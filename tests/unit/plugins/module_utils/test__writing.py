@@ -588,8 +588,10 @@ def test_a_users_link_in_a_folder_of_roots_is_not_followed(tmp_path: Path, host:
     _plant(tmp_path / "etc/link", "/etc/file")
     (tmp_path / "etc/first").symlink_to("link")
     for path in ("/etc/link", "/etc/first"):
-        with pytest.raises(HostError, match="/etc/link belongs to the user 1234"):
+        with pytest.raises(HostError, match="/etc/link belongs to the user 1234") as caught:
             replace_file(host, path, b"new", 0o644)
+        # A command runs outside the tree.
+        assert f"(chown -h root {tmp_path}/etc/link)" in str(caught.value)
     os.chown(tmp_path / "etc/link", 0, 0, follow_symlinks=False)
     replace_file(host, "/etc/first", b"new", 0o644)
     assert (tmp_path / "etc/file").read_bytes() == b"new"
