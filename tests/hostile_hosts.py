@@ -77,7 +77,7 @@ cat "{answers}/$module.json" 2>/dev/null || cat "{answers}/.json"
 
 
 class Host(t.NamedTuple):
-    """A host: its variables, how it changes strings, where its answers differ, and which one sets CHOSEN as facts."""
+    """A host: its variables, how it changes strings, where its answers differ, and which one sets CHOSEN."""
 
     variables: dict[str, t.Any]
     change: str = "appended"
@@ -87,13 +87,13 @@ class Host(t.NamedTuple):
 
 # Facts that choose files of the controller.
 CHOSEN = {
-    "nvidia_toolkit_source": "files", "nvidia_toolkit_files": ["/named_by_host"], "nvidia_toolkit_files_on": "controller",
-    "nvidia_runtime_before_restart": "/named_by_host",
+    "nvidia_toolkit_source": "files", "nvidia_toolkit_files_on": "controller",
+    "nvidia_toolkit_files": ["/named_by_host"], "nvidia_runtime_before_restart": "/named_by_host",
 }  # fmt: skip
 HOSTS = {
     "chooses_files": Host({"nvidia_toolkit_key": "KEY"}, answers={"copy": OTHERWISE}, chooses="copy"),
-    "chooses_tasks": Host({"nvidia_toolkit_key": "KEY"}, answers={"nvidia_container_info": info("dnf"), "rpm_key": OTHERWISE},
-                          chooses="rpm_key"),
+    "chooses_tasks": Host({"nvidia_toolkit_key": "KEY"}, chooses="rpm_key",
+                          answers={"nvidia_container_info": info("dnf"), "rpm_key": OTHERWISE}),
     "apt": Host({"nvidia_toolkit_key": "KEY"}),
     "dnf": Host({}, answers={"nvidia_container_info": info("dnf"), "nvidia_runtime_restart": FAILURE}),
     "other_key": Host({}, answers={"nvidia_container_info": info("dnf"), "command": {"rc": 0, "stdout": "pub:"}}),
@@ -162,7 +162,7 @@ def answers_of(host: Host, elsewhere: Path) -> dict[str, dict[str, t.Any]]:
             chosen = {"nvidia_audit_dir": str(elsewhere), "nvidia_runtime_before_restart": "/nowhere"}
             found[module]["ansible_facts"] = chosen
         if module == host.chooses:
-            found[module]["ansible_facts"] = CHOSEN
+            found[module]["ansible_facts"] = changed({"fact": "fact"}, host.change) | CHOSEN
     return found
 
 

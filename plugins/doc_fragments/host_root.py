@@ -27,8 +27,8 @@ options:
   host_root_live:
     description:
       - The tree at O(host_root) is the root file system of a running host, for example mounted into a container.
-      - Programs are then run through C(chroot), and sockets and C(/proc) inside the tree are consulted. Every module then
-        refuses a directory that another user could replace.
+      - Programs are then run through C(chroot), and sockets and C(/proc) inside the tree are consulted.
+      - Every module then refuses a directory that another user could replace.
     type: bool
     default: false
 """

@@ -26,8 +26,8 @@ _ALL_USERS = "0 0 4294967295"
 def require_trusted_root(host: HostRoot) -> None:
     """Raises HostError if another user can move or replace ``host.root`` or a directory above it.
 
-    That user could put a link there while a file is written, so that root writes outside the tree, or a program there that root runs.  A tree that is not
-    live may also belong to the user who runs the task through sudo.
+    That user could put a link there while a file is written, so that root writes outside the tree, or a program there
+    that root runs.  A tree that is not live may also belong to the user who runs the task through sudo.
     """
     found = _first_untrusted(_components(host.root), _owners(host.live))
     if found is None:

@@ -106,7 +106,9 @@ def test_another_process_is_not_the_daemon(docker: FakeDocker) -> None:
 
 
 @pytest.mark.parametrize(("uid", "expected"), [(0, PID), (1000, None)])
-def test_a_users_daemon_in_an_old_pid_file_is_not_the_daemon(docker: FakeDocker, uid: int, expected: int | None) -> None:
+def test_a_users_daemon_in_an_old_pid_file_is_not_the_daemon(
+    docker: FakeDocker, uid: int, expected: int | None
+) -> None:
     docker.runs("/var/run/docker.pid")
     docker.write(f"/proc/{PID}/status", f"Name:\tdockerd\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\n")
     assert DOCKER.inspect(docker.host).pid == expected

@@ -61,7 +61,9 @@ def test_root_writes_into_no_tree_of_a_user(tmp_path: Path, tree: Path, owned: s
     folder = tmp_path / owned
     os.chown(str(folder), USER, USER)
     said = refusal(tree, live)
-    assert said.startswith(f"host_root {str(tree)!r}: nothing is written or run, because {folder} belongs to user {USER} and ")
+    assert said.startswith(
+        f"host_root {str(tree)!r}: nothing is written or run, because {folder} belongs to user {USER} and "
+    )
     assert f"`chown 0 {folder}`" in said
     assert ("sudo" in said) is not live
 
@@ -118,17 +120,17 @@ def test_groups(monkeypatch: pytest.MonkeyPatch, tree: Path) -> None:
 
 
 @needs_root
-@pytest.mark.parametrize(("name", "gid", "members", "private"), [
-    ("alice", OTHER, [], True), ("alice", OTHER, ["alice"], True), ("alice", OTHER, ["alice", "bob"], False),
-    ("staff", OTHER, [], False), ("alice", USER, [], False),
+@pytest.mark.parametrize(("group", "gid", "private"), [
+    (("alice", []), OTHER, True), (("alice", ["alice"]), OTHER, True), (("alice", ["alice", "bob"]), OTHER, False),
+    (("staff", []), OTHER, False), (("alice", []), USER, False),
 ])  # fmt: skip
-def test_a_private_group_with_a_number_of_its_own(  # noqa: PLR0913
-    monkeypatch: pytest.MonkeyPatch, tree: Path, name: str, gid: int, members: list[str], private: bool
+def test_a_private_group_with_a_number_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, tree: Path, group: tuple[str, list[str]], gid: int, private: bool
 ) -> None:
     """The next free numbers of a user and of the user's group often differ."""
     monkeypatch.setenv("SUDO_UID", str(USER))
     monkeypatch.setattr(pwd, "getpwuid", lambda uid: pwd.struct_passwd(("alice", "x", uid, gid, "", "/home", "")))
-    monkeypatch.setattr(grp, "getgrgid", lambda number: grp.struct_group((name, "x", number, members)))
+    monkeypatch.setattr(grp, "getgrgid", lambda number: grp.struct_group((group[0], "x", number, group[1])))
     os.chown(str(tree), USER, OTHER)
     tree.chmod(0o775)
     if private:
