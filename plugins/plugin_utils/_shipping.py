@@ -24,8 +24,9 @@ PACKAGES_OF_ENGINE: dict[str, tuple[str, ...]] = {
 }
 # The configuration of k3s and RKE2 is in YAML; what flavour a host's containerd has is known there only.
 PACKAGES_ON_DEMAND: dict[str, tuple[str, ...]] = {"containerd": ("yaml",)}
-# The oldest Python of hosts that the modules support. A newer ansible-core may need a newer one.
-_OLDEST_PYTHON = max((3, 8), getattr(basic, "_PY_MIN", (3, 6)))
+# The oldest Python of hosts that the modules support. ansible-core 2.17 and newer name their own here, 2.16 a bool.
+_CORE_MINIMUM: object = getattr(basic, "_PY_MIN", None)
+_OLDEST_PYTHON: tuple[int, ...] = max((3, 8), _CORE_MINIMUM if isinstance(_CORE_MINIMUM, tuple) else (0,))
 _PRINT_VERSION = "import sys; print('%d.%d' % sys.version_info[:2])"
 _NEVER_RETURNED = ("ansible_facts", "add_host", "add_group")
 
