@@ -61,4 +61,4 @@ EXAMPLES = r"""
     - gpufleet.nvidia.nvidia_runtime
 """
 
-RETURN = r""""""
+RETURN = r""" # """
