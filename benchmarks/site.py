@@ -59,14 +59,12 @@ SITE = """
 - import_playbook: gpufleet.nvidia.site
   vars:
     nvidia_toolkit_source: existing
-    nvidia_toolkit_host_root: {tree}
-    nvidia_toolkit_host_root_live: true
+    nvidia_host_root: {tree}
+    nvidia_host_root_live: true
     # Its library has no code, and none of its programs can be asked.
     nvidia_cdi_use_nvml: false
     nvidia_cdi_for_engines: []
-    nvidia_runtime_host_root: {tree}
     nvidia_runtime_validate: "false"
-    nvidia_runtime_host_root_live: true
     nvidia_runtime_set_as_default: true
 - hosts: all
   gather_facts: false

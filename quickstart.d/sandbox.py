@@ -172,8 +172,7 @@ class Sandbox:
                 "nvidia_toolkit_source": "existing",
                 "nvidia_toolkit_files_on": "node",
                 "nvidia_toolkit_profile": "kubernetes_hardened",
-                "nvidia_toolkit_host_root": str(self.root),
-                "nvidia_runtime_host_root": str(self.root),
+                "nvidia_host_root": str(self.root),
                 "nvidia_runtime_set_as_default": True,
                 "nvidia_runtime_enable_cdi": True,
                 # Nothing of the machine around the sandbox may be restarted.

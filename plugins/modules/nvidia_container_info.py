@@ -43,6 +43,10 @@ options:
         C(nvidia-container-runtime).
     type: path
     default: /usr/local/nvidia/toolkit
+  require_root:
+    description: Fails if the task does not run as root and O(host_root) is V(/), before tasks that change the host.
+    type: bool
+    default: false
 extends_documentation_fragment:
   - gpufleet.nvidia.attributes
   - gpufleet.nvidia.host_root
@@ -877,6 +881,7 @@ findings:
       advice: Run the role nvidia_cdi, or nvidia_cdi_spec.
 """
 
+import os
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import (
@@ -890,6 +895,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import (
     run_in,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._container_info import SUBJECTS, describe_host
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import HostError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import DIRECTORY
 
 if t.TYPE_CHECKING:
@@ -898,8 +904,10 @@ if t.TYPE_CHECKING:
 
 def describe(module: AnsibleModule) -> dict[str, object]:
     """Look at the host; the result as documented."""
-    accept_shipments(module)
     params = module.params
+    if params["require_root"] and params["host_root"] == "/" and os.geteuid() != 0:
+        raise HostError(f"The task runs as user {os.geteuid()}, not as root. Run with -b (become).")
+    accept_shipments(module)
     return describe_host(host_of(module), run_in(module), params["gather"], params["toolkit_dir"])
 
 
@@ -908,6 +916,7 @@ def main() -> None:
         {
             "gather": {"type": "list", "elements": "str", "choices": list(SUBJECTS), "default": list(SUBJECTS)},
             "toolkit_dir": {"type": "path", "default": DIRECTORY},
+            "require_root": {"type": "bool", "default": False},
             **HOST_ROOT_OPTIONS,
             **SHIPPED_OPTIONS,
             **SHIPPED_YAML_OPTIONS,

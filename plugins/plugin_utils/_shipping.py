@@ -7,9 +7,11 @@
 
 from __future__ import annotations
 
+import re
 import typing as t
 
 from ansible import constants
+from ansible.module_utils import basic
 from ansible.plugins.action.normal import ActionModule as NormalActionModule
 
 from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._packing import packed
@@ -22,6 +24,10 @@ PACKAGES_OF_ENGINE: dict[str, tuple[str, ...]] = {
 }
 # The configuration of k3s and RKE2 is in YAML; what flavour a host's containerd has is known there only.
 PACKAGES_ON_DEMAND: dict[str, tuple[str, ...]] = {"containerd": ("yaml",)}
+# The oldest Python of hosts that the modules support. ansible-core 2.17 and newer name their own here, 2.16 a bool.
+_CORE_MINIMUM: object = getattr(basic, "_PY_MIN", None)
+_OLDEST_PYTHON: tuple[int, ...] = max((3, 8), _CORE_MINIMUM if isinstance(_CORE_MINIMUM, tuple) else (0,))
+_PRINT_VERSION = "import sys; print('%d.%d' % sys.version_info[:2])"
 _NEVER_RETURNED = ("ansible_facts", "add_host", "add_group")
 
 
@@ -49,9 +55,28 @@ class ShippingAction(NormalActionModule):
         # module runs, can forge an answer. Only the interpreter that Ansible itself discovered is kept.
         for key in _NEVER_RETURNED:
             result.pop(key, None)
+        if result.get("failed") and "module_stdout" in result:
+            # The module did not answer at all, as with a Python that cannot compile it.
+            self._explain_old_python(result)
         if self._discovered_interpreter_key:
             result["ansible_facts"] = {self._discovered_interpreter_key: self._discovered_interpreter}
         return result
+
+    def _explain_old_python(self, result: dict[str, t.Any]) -> None:
+        """Replace the message if the host's Python is too old."""
+        interpreter = str(self._used_interpreter or "").lstrip("#!").strip()
+        if not interpreter:
+            return
+        answer = self._low_level_execute_command(f'{interpreter} -c "{_PRINT_VERSION}"')  # type: ignore[no-untyped-call,unused-ignore]
+        found = re.fullmatch(r"([0-9]{1,3})\.([0-9]{1,3})\s*", str(answer.get("stdout", "")))
+        if found is not None and (int(found[1]), int(found[2])) < _OLDEST_PYTHON:
+            needed = ".".join(map(str, _OLDEST_PYTHON))
+            result["msg"] = (
+                f"{interpreter} on the host is Python {found[1]}.{found[2]}, but Python {needed} or newer is needed."
+                " Install it, and set ansible_python_interpreter to its path."
+            )
+            for key in ("exception", "module_stdout", "module_stderr"):
+                result.pop(key, None)
 
     def _execute_module(self, *args: t.Any, **kwargs: t.Any) -> dict[str, t.Any]:
         on_demand = self.packages_on_demand()

@@ -41,7 +41,7 @@ def variables(known: dict[str, t.Any]) -> dict[str, t.Any]:
     """All of the role's, each rendered with those before it, as far as they are needed here."""
     made = {**CDI.load("defaults/main.yml"), **known}
     made["nvidia_cdi_toolkit_settings"] = known.get("nvidia_toolkit_settings") or {}
-    for name in ("nvidia_cdi_without_cuda_compat", "nvidia_cdi_live", "nvidia_cdi_offline"):
+    for name in ("nvidia_cdi_without_cuda_compat", "nvidia_cdi_offline"):
         made[name] = render(CDI.load("vars/main.yml")[name], made)
     return made
 
@@ -99,19 +99,6 @@ def test_the_setting_against_cuda_of_images_reaches_the_specification(
     assert render(made["nvidia_cdi_disabled_hooks"], made) == expected
 
 
-@pytest.mark.parametrize(
-    ("known", "expected"),
-    [
-        ({}, ["/", "False"]),
-        ({"nvidia_toolkit_host_root": "/srv/image", "nvidia_toolkit_host_root_live": True}, ["/srv/image", "True"]),
-        ({"nvidia_toolkit_host_root_live": True, "nvidia_cdi_host_root_live": False}, ["/", "False"]),
-    ],
-)
-def test_the_host_is_the_one_of_the_toolkit(known: dict[str, t.Any], expected: list[str]) -> None:
-    root, live = CDI.load("defaults/main.yml")["nvidia_cdi_host_root"], CDI.load("vars/main.yml")["nvidia_cdi_live"]
-    assert [render(text, known) for text in (root, live)] == expected
-
-
 # -- what is done ------------------------------------------------------------------------------------------------------
 
 
@@ -125,7 +112,7 @@ def test_the_host_is_the_one_of_the_toolkit(known: dict[str, t.Any], expected: l
     ],
 )
 def test_a_host_is_asked_once(asked: dict[str, t.Any], expected: str) -> None:
-    known = {"nvidia_cdi_host_root": "/", "nvidia_cdi_live": False, **asked}
+    known = {"nvidia_cdi_host_root": "/", "nvidia_cdi_host_root_live": False, **asked}
     assert render(CDI.load("vars/main.yml")["nvidia_cdi_unasked"], known) == expected
 
 

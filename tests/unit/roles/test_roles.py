@@ -45,7 +45,7 @@ OMITTED = {
 }
 # These have none either, and are asked for in other ways.
 ASKED_FOR: dict[str, set[str]] = {
-    "nvidia_cdi": {"nvidia_cdi_host_root_live"},
+    "nvidia_cdi": set(),
     # Handlers are far from the place where the role was told its variables: they find these in what is noted for them.
     "nvidia_runtime": {
         "nvidia_runtime_before_restart",
@@ -80,8 +80,23 @@ def role(request: pytest.FixtureRequest) -> Role:
 def test_every_default_is_specified_with_the_same_value(role: Role) -> None:
     defaults = role.load("defaults/main.yml")
     options = role.options()
-    assert defaults == {name: option["default"] for name, option in options.items() if "default" in option}
+    # The documentation of a boolean cannot have a template as its default.
+    live = {name: value for name, value in defaults.items() if name == f"{role.name}_host_root_live"}
+    assert defaults == {**{name: option["default"] for name, option in options.items() if "default" in option}, **live}
     assert set(options) - set(defaults) == OMITTED[role.name] | ASKED_FOR[role.name]
+
+
+@pytest.mark.parametrize(
+    ("known", "expected"),
+    [({}, ["/", "False"]), ({"nvidia_host_root": "/tree", "nvidia_host_root_live": True}, ["/tree", "True"])],
+)
+def test_one_variable_sets_the_host_root_of_every_role(
+    role: Role, known: dict[str, t.Any], expected: list[str]
+) -> None:
+    environment = pytest.importorskip("jinja2").Environment()
+    defaults = role.load("defaults/main.yml")
+    texts = [str(defaults[f"{role.name}_{name}"]) for name in ("host_root", "host_root_live")]
+    assert [environment.from_string(text).render(known) for text in texts] == expected
 
 
 def test_every_variable_used_is_specified_or_the_role_s_own(role: Role) -> None:

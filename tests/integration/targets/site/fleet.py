@@ -132,8 +132,7 @@ VARIABLES = {
     "ansible_connection": "local",
     "ansible_python_interpreter": "{{ ansible_playbook_python }}",
     "nvidia_toolkit_source": "existing",
-    "nvidia_toolkit_host_root": "{{ tree }}",
-    "nvidia_runtime_host_root": "{{ tree }}",
+    "nvidia_host_root": "{{ tree }}",
     "nvidia_runtime_set_as_default": True,
     # What is below its /proc and /dev counts. No systemd runs there.
     "nvidia_cdi_host_root_live": True,

@@ -107,6 +107,41 @@ def test_every_module_that_reads_configurations_has_it(plugin: t.Any) -> None:
     assert issubclass(plugin.ActionModule, _shipping.ShippingAction)
 
 
+UNANSWERED = {"failed": True, "module_stdout": "", "module_stderr": "SyntaxError", "msg": "x", "rc": 1}
+
+
+@pytest.mark.parametrize(
+    ("result", "printed", "message"),
+    [
+        (UNANSWERED, "3.6\n", "/usr/bin/python3 on the host is Python 3.6, but Python 3."),
+        (UNANSWERED, "2.7\r\n", "/usr/bin/python3 on the host is Python 2.7, but Python 3."),
+        (UNANSWERED, "3.99\n", "x"),
+        (UNANSWERED, "3.6 {{ template }}", "x"),
+        # A module that answers ran on a Python that it supports.
+        ({"failed": True, "msg": "x"}, None, "x"),
+    ],
+)
+def test_a_python_that_is_too_old_is_reported(
+    monkeypatch: pytest.MonkeyPatch, result: dict[str, t.Any], printed: str | None, message: str
+) -> None:
+    def execute(action: t.Any, **_call: t.Any) -> dict[str, t.Any]:
+        action._used_interpreter = "#!/usr/bin/python3"
+        return dict(result)
+
+    def ask(_action: ActionBase, command: str) -> dict[str, t.Any]:
+        assert command.startswith("/usr/bin/python3 -c ")
+        assert printed is not None
+        return {"stdout": printed}
+
+    monkeypatch.setattr(ActionBase, "_execute_module", execute)
+    monkeypatch.setattr(ActionBase, "_low_level_execute_command", ask)
+    task = MagicMock(args={}, async_val=0, check_mode=False, action="gpufleet.nvidia.x")
+    action: t.Any = _shipping.ShippingAction(task, *(MagicMock(has_native_async=False) for _part in range(5)))
+    done = action.run(task_vars={})
+    assert done["msg"].startswith(message)
+    assert ("module_stderr" in done) == (result is UNANSWERED and message == "x")
+
+
 NEEDED = {"failed": True, "msg": "No PyYAML.", "needed": "yaml"}
 
 

@@ -1,0 +1,64 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+# Contains only the documentation of the action plugin of the same name.
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: nvidia_check_settings
+short_description: Check the variables of all roles before the first change
+version_added: 0.1.0
+author:
+  - gpufleet.nvidia maintainers (@gpufleet)
+description:
+  - Reads the names of a host's variables. A name that begins with C(nvidia_toolkit_), C(nvidia_runtime_), or
+    C(nvidia_cdi_) and that no role of this collection has is an error. Any other name that begins with C(nvidia_) is a
+    warning if it differs from the name of a variable of this collection by one or two characters. Facts do not count.
+  - Validates the values of the variables of all roles by the argument specifications of the roles.
+  - Refuses roles with different root directories, unknown engines, malformed versions, files of tasks that do not
+    exist, and a configuration file together with several engines.
+  - Reports all problems of a host at once. A variable that refers to one that is not defined yet is not checked.
+  - The playbook C(gpufleet.nvidia.check) runs it, and C(gpufleet.nvidia.site) and C(gpufleet.nvidia.rolling) begin with
+    that. An action plugin does the work on the controller, without a connection to the host.
+extends_documentation_fragment:
+  - gpufleet.nvidia.attributes
+attributes:
+  check_mode:
+    support: full
+  diff_mode:
+    support: none
+    details: It changes nothing.
+  idempotent:
+    support: full
+  platform:
+    platforms: posix
+    support: full
+    details: It runs on the controller.
+  safe_file_operations:
+    support: N/A
+    details: It writes no file.
+options:
+  own_variables:
+    description: The names of the user's own variables. They are not checked.
+    type: list
+    elements: str
+    default: []
+seealso:
+  - module: gpufleet.nvidia.nvidia_container_info
+"""
+
+EXAMPLES = r"""
+- name: Configure GPU hosts
+  hosts: gpu
+  pre_tasks:
+    - name: Check the variables
+      gpufleet.nvidia.nvidia_check_settings:
+        own_variables: [nvidia_toolkit_owner]
+  roles:
+    - gpufleet.nvidia.nvidia_toolkit
+    - gpufleet.nvidia.nvidia_runtime
+"""
+
+RETURN = r""" # """

@@ -1,0 +1,42 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The refusal of a task without root's privileges."""
+
+from __future__ import annotations
+
+import os
+import typing as t
+from unittest.mock import MagicMock
+
+import pytest
+
+pytest.importorskip("ansible.module_utils.basic")
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import HostError
+from ansible_collections.gpufleet.nvidia.plugins.modules import nvidia_container_info
+
+
+@pytest.mark.parametrize(
+    ("user", "params", "refused"),
+    [
+        (1000, {"require_root": True, "host_root": "/"}, True),
+        (1000, {"require_root": True, "host_root": "/tree"}, False),
+        (1000, {"require_root": False, "host_root": "/"}, False),
+        (0, {"require_root": True, "host_root": "/"}, False),
+    ],
+)
+def test_a_task_that_needs_root(
+    monkeypatch: pytest.MonkeyPatch, user: int, params: dict[str, t.Any], refused: bool
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: user)
+    for name in ("accept_shipments", "host_of", "run_in"):
+        monkeypatch.setattr(nvidia_container_info, name, lambda _module: None)
+    monkeypatch.setattr(nvidia_container_info, "describe_host", lambda *_args: {})
+    module = MagicMock(params={"gather": [], "toolkit_dir": "/x", **params})
+    if refused:
+        with pytest.raises(HostError, match=r"runs as user 1000, not as root\. Run with -b \(become\)\."):
+            nvidia_container_info.describe(module)
+    else:
+        assert nvidia_container_info.describe(module) == {}

@@ -1,0 +1,157 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Tests of the checks of names and values of variables."""
+
+from __future__ import annotations
+
+import typing as t
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("ansible.plugins.action", reason="the checks run on the controller only")
+
+import yaml
+
+from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._settings import (
+    known_variables,
+    name_problems,
+    value_problems,
+)
+
+COLLECTION = Path(__file__).resolve().parents[4]
+KNOWN = known_variables(COLLECTION)
+# Variables of the role nvidia.nvidia_driver (defaults/main.yml) and of NVIDIA DeepOps.
+OTHERS = [
+    "nvidia_driver_package_state",
+    "nvidia_driver_package_version",
+    "nvidia_driver_persistence_mode_on",
+    "nvidia_driver_skip_reboot",
+    "nvidia_driver_module_file",
+    "nvidia_driver_module_params",
+    "nvidia_driver_add_repos",
+    "nvidia_driver_branch",
+    "nvidia_driver_rhel_cuda_repo_baseurl",
+    "nvidia_driver_rhel_cuda_repo_gpgkey",
+    "nvidia_driver_rhel_branch",
+    "nvidia_driver_debian_branch",
+    "nvidia_driver_debian_install_from_cuda_repo",
+    "nvidia_driver_debian_packages",
+    "nvidia_driver_debian_install_tesla_driver",
+    "nvidia_driver_debian_tesla_package",
+    "nvidia_driver_debian_cuda_repo_baseurl",
+    "nvidia_driver_debian_cuda_keyring_package",
+    "nvidia_driver_debian_cuda_keyring_url",
+    "nvidia_driver_debian_cuda_package",
+    "nvidia_driver_ubuntu_branch",
+    "nvidia_driver_ubuntu_install_from_cuda_repo",
+    "nvidia_driver_ubuntu_packages_suffix",
+    "nvidia_driver_ubuntu_packages",
+    "nvidia_driver_ubuntu_cuda_repo_baseurl",
+    "nvidia_driver_ubuntu_cuda_keyring_package",
+    "nvidia_driver_ubuntu_cuda_keyring_url",
+    "nvidia_driver_ubuntu_cuda_package",
+    "nvidia_driver_force_install",
+    "nvidia_docker_wrapper_url",
+    "nvidia_docker_skip_docker_reload",
+    "nvidia_docker_repo_base_url",
+    "nvidia_k8s_device_plugin_url",
+    "nvidia_gpu_enabled",
+    "nvidia_runtimes",
+    "nvidia_cdi",
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"),
+    [
+        ("nvidia_toolkit_verison", "nvidia_toolkit_version"),
+        ("nvidia_runtime_set_default", "nvidia_runtime_set_as_default"),
+        ("nvidia_cdi_enable", "nvidia_cdi_enabled"),
+        # A module, not a variable.
+        ("nvidia_toolkit_install", None),
+    ],
+)
+def test_an_unknown_name_with_a_prefix_of_a_role_is_an_error(name: str, nearest: str | None) -> None:
+    [error], warnings = name_problems([name, "ansible_host"], KNOWN, ())
+    assert error.startswith(f"{name} is not a variable of gpufleet.nvidia.")
+    assert nearest is None or f" Did you mean {nearest}? " in error
+    assert warnings == []
+    assert name_problems([name], KNOWN, [name]) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"),
+    [("nvidia_host", "nvidia_hosts"), ("nvidia_seriall", "nvidia_serial"), ("nvidia_hostroot", "nvidia_host_root"),
+     ("nvidia_tolkit_version", "nvidia_toolkit_version"), ("nvidia_adit_dri", None), ("nvidia_serials_of", None)],
+)  # fmt: skip
+def test_another_name_within_two_edits_of_a_variable_is_a_warning(name: str, nearest: str | None) -> None:
+    errors, warnings = name_problems([name], KNOWN, ())
+    assert errors == []
+    assert [f"Did you mean {nearest}?" in warning for warning in warnings] == [True] * (nearest is not None)
+    assert name_problems([name], KNOWN, [name]) == ([], [])
+
+
+def test_variables_of_other_roles_are_neither() -> None:
+    assert name_problems(OTHERS, KNOWN, ()) == ([], [])
+
+
+def test_what_roles_and_playbooks_set_is_known() -> None:
+    """All variables in their tasks are known, also those that they set as facts."""
+    names = {"nvidia_hosts", "nvidia_serial", "nvidia_audit_seen", "nvidia_own_variables", "nvidia_host_root_live"}
+    for path in COLLECTION.glob("roles/*/[dhtv]*/*.yml"):
+        found = yaml.safe_load(path.read_text(encoding="utf-8"))
+        for part in found if isinstance(found, list) else [found]:
+            names |= set(part) | set(part.get("ansible.builtin.set_fact") or ()) | {part.get("register", "")}
+    assert "nvidia_runtime_refusals" in names
+    assert "nvidia_toolkit_info" in names
+    assert name_problems(names, KNOWN, ()) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("values", "problem"),
+    [
+        ({"nvidia_toolkit_host_root": "/tree"}, "nvidia_toolkit_host_root is /tree, nvidia_runtime_host_root is /,"),
+        ({"nvidia_host_root": "/tree", "nvidia_cdi_host_root": "/"}, "nvidia_cdi_host_root is /."),
+        ({"nvidia_runtime_engines": ["docker", "contanerd"]}, "Did you mean containerd?"),
+        ({"nvidia_runtime_engines": "dokcer"}, "Use one of docker, containerd, crio, podman. Did you mean docker?"),
+        ({"nvidia_runtime_engines": ["containerd/k3"]}, "containerd has no such flavor. Use one of system, k3s,"),
+        ({"nvidia_runtime_engines": [{"docker": None}]}, "nvidia_runtime_engines has {'docker': None}."),
+        ({"nvidia_runtime_users": "alice"}, "Use a list of users, or all."),
+        ({"nvidia_cdi_for_engines": ["podmn:4.9"]}, "Did you mean podman?"),
+        ({"nvidia_runtime_config_path": "/x"}, "nvidia_runtime_config_path is for one engine."),
+        ({"nvidia_runtime_config_path": "/x", "nvidia_runtime_engines": ["docker", "crio"]}, "is for one engine."),
+        ({"nvidia_toolkit_version": "1.19"}, "nvidia_toolkit_version '1.19' is not a version. Use one such as 1.19.1"),
+        ({"nvidia_toolkit_version": "v1.19.1"}, "is not a version"),
+        ({"nvidia_toolkit_version": "newest"}, "is not a version"),
+        ({"nvidia_toolkit_minimum_version": "latest"}, "nvidia_toolkit_minimum_version 'latest' is not a version."),
+        ({"nvidia_runtime_engine_version": "two"}, "nvidia_runtime_engine_version 'two' is not a version."),
+        ({"nvidia_runtime_before_restart": "/none.yml"}, "/none.yml is not a file on the controller."),
+        ({"nvidia_runtime_verify": "gpu"}, "Name an image that the engines have in nvidia_runtime_verify_image"),
+    ],
+)
+def test_values_that_are_refused(values: dict[str, t.Any], problem: str) -> None:
+    [found] = value_problems(values, lambda _path: False)
+    assert problem in found
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {},
+        {"nvidia_host_root": "/tree", "nvidia_runtime_host_root": "/tree/"},
+        {"nvidia_cdi_host_root": "/tree", "nvidia_cdi_enabled": False},
+        {"nvidia_runtime_engines": ["docker/rootless/alice", "containerd/system/gpu.service", "crio", "podman"]},
+        {"nvidia_runtime_engines": "docker", "nvidia_runtime_config_path": "/x", "nvidia_runtime_users": "all"},
+        {"nvidia_runtime_engines": "auto", "nvidia_cdi_for_engines": ["auto", "podman:4.9.3"]},
+        {"nvidia_toolkit_version": "latest", "nvidia_toolkit_minimum_version": "1.17"},
+        {"nvidia_toolkit_version": "1.20.0~rc.2-1", "nvidia_runtime_engine_version": "2.1.9"},
+        {"nvidia_toolkit_version": "1.20.0-rc.2"},
+        {"nvidia_runtime_before_restart": "/hook.yml"},
+        {"nvidia_runtime_verify": "gpu", "nvidia_runtime_verify_image": "cuda"},
+    ],
+)
+def test_values_that_are_accepted(values: dict[str, t.Any]) -> None:
+    assert value_problems(values, lambda path: path == "/hook.yml") == []
