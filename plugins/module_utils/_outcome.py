@@ -20,7 +20,7 @@ class Outcome(t.NamedTuple):
     """What was found and done, or would be done in check mode.
 
     ``restart_action`` is what the change alone needs, ``pending_action`` what the running daemon needs, None where it
-    could not be asked.
+    could not be asked.  ``unrecorded`` are files with NVIDIA's runtimes that a removal has left.
     """
 
     changed: bool
@@ -40,9 +40,16 @@ class Outcome(t.NamedTuple):
     warnings: list[str]
     target: str
     leftovers: tuple[Leftover, ...]
+    unrecorded: list[str]
 
 
-def outcome_of(planning: Planning, plan: EnginePlan, changed: bool, backups: list[dict[str, str | None]]) -> Outcome:
+def outcome_of(
+    planning: Planning,
+    plan: EnginePlan,
+    changed: bool,
+    backups: list[dict[str, str | None]],
+    unrecorded: list[str],
+) -> Outcome:
     pending, doubts = _pending(planning, plan)
     return Outcome(
         changed=changed,
@@ -63,6 +70,7 @@ def outcome_of(planning: Planning, plan: EnginePlan, changed: bool, backups: lis
         warnings=[*plan.warnings, *doubts, *_missing_runtimes(planning, plan)],
         target=str(planning.target),
         leftovers=planning.leftovers,
+        unrecorded=unrecorded,
     )
 
 
