@@ -62,8 +62,7 @@ ANSWERS: dict[str, dict[str, t.Any]] = {
     "command": {"rc": 0, "stdout": f"pub:::::\nfpr:::::::::{KEY}:", "stderr": "", "cmd": ["gpg"]},
     "stat": {"stat": {"exists": False}},
 }
-OTHERWISE = {"changed": True, "msg": "message", "dest": "/etc/file", "results": ["result"],
-             "unrecorded": ["package"]}
+OTHERWISE = {"changed": True, "msg": "message", "dest": "/etc/file", "results": ["result"], "unrecorded": ["package"]}
 FAILURE = {"failed": True, "msg": "message", "module_stderr": "error", "exception": "exception"}
 
 # Ansible calls it with the path of the module's file.

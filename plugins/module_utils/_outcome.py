@@ -78,6 +78,8 @@ def _pending(planning: Planning, plan: EnginePlan) -> tuple[Action | None, list[
     """What the running daemon needs to take the planned file over, and why that may be unknown."""
     installation, live = planning.installation, planning.live
     doubts = list(installation.doubts())
+    if planning.keeps_everything and not any(file.changed for file in plan.files):
+        return None, doubts
     if not planning.takes_effect:
         doubts.append(
             f"{installation.service} reads {installation.config_path}, not {planning.config_path}."

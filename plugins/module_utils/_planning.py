@@ -134,6 +134,17 @@ class Planning:
         kept = {file.path: file.after for file in plan.files}
         return [file.path for file in full.files if file.changed and file.after != kept.get(file.path, file.before)]
 
+    @property
+    def keeps_everything(self) -> bool:
+        """Whether a removal with ``keep_unrecorded`` has no record, and no interrupted change, to act on."""
+        if not (self.removal and self.options.keep_unrecorded):
+            return False
+        # Only a removal pays for this import.
+        from ansible_collections.gpufleet.nvidia.plugins.module_utils._notes import Note  # noqa: PLC0415
+
+        notes = Note.of_changes(self.host, self.engine.key), Note.of_restart(self.host, self.engine.key)
+        return not load_records(self.host, self.engine.key) and not any(note.exists() for note in notes)
+
     def gives_back(self, file: PlannedFile) -> bool:
         """Whether the file becomes what it was before us."""
         if file.after is None or not self.removal:

@@ -382,7 +382,8 @@ restart_required:
 pending_action:
   description:
     - The least that brings the running engine to what the file says, one of V(none), V(reload), and V(restart).
-    - Null where the engine does not run, does not answer, or reads another file.
+    - Null where the engine does not run, does not answer, or reads another file, and where O(unrecorded=keep) finds
+      nothing that was recorded for it.
   returned: success
   type: str
   sample: reload

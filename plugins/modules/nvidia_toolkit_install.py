@@ -161,8 +161,8 @@ options:
     description:
       - With O(state=absent), what to do with packages of the toolkit that no run of this module installed.
       - V(remove) removes them too. V(keep) leaves them; RV(unrecorded) names them.
-      - A run records the packages that it installs, not those that it upgrades. Packages from before this record existed
-        count as recorded if O(repository_files) are recorded, or if these packages made
+      - A run records the packages that it installs, not those that it upgrades. Packages from before this record
+        existed count as recorded if O(repository_files) are recorded, or if these packages made
         C(/etc/nvidia-container-runtime/config.toml).
       - It does not apply to O(source=directory), whose versions have manifests, and to O(source=existing), which
         removes no packages.

@@ -10,7 +10,10 @@ import typing as t
 
 import pytest
 
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import Action, LiveState
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine_docker import Docker
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._notes import Note
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._planning import Options
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._runtime_configuration import RuntimeConfiguration
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._runtime_set import RuntimeRequest
@@ -29,8 +32,7 @@ HAND_MADE = {
     "containerd": (
         "1.7.24",
         CONTAINERD,
-        f'version = 2\n[{CRI}]\ndefault_runtime_name = "nvidia"\n[{CRI}.runtimes.nvidia]\n'
-        f'runtime_type = "io.containerd.runc.v2"\n[{CRI}.runtimes.nvidia.options]\nBinaryName = "{NVIDIA}"\n',
+        f'version=2\n[{CRI}]\ndefault_runtime_name="nvidia"\n[{CRI}.runtimes.nvidia.options]\nBinaryName="{NVIDIA}"\n',
     ),
     "crio": (
         "1.31.0",
@@ -60,9 +62,7 @@ class Tree:
         return RuntimeConfiguration(Options(self.engine, request, **given), host, _no_command).execute(check_mode)
 
     def files(self) -> dict[str, bytes]:
-        return {
-            f"/{path.relative_to(self.root)}": path.read_bytes() for path in self.root.rglob("*") if path.is_file()
-        }
+        return {f"/{path.relative_to(self.root)}": path.read_bytes() for path in self.root.rglob("*") if path.is_file()}
 
 
 def _no_command(_argv: t.Sequence[str]) -> tuple[int, str, str]:
@@ -132,3 +132,12 @@ def test_a_removal_that_would_be_refused_is_named_too(tmp_path: Path) -> None:
     later.parent.mkdir()
     later.write_text('[crio.runtime]\ndefault_runtime = "nvidia"\n', encoding="utf-8")
     assert tree.run(None, keep_unrecorded=True).unrecorded == [tree.path]
+
+
+def test_an_engine_that_no_run_configured_is_not_restarted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Docker, "live", lambda *_arguments: LiveState("26.1.5", {}, "runc"))
+    tree = Tree(tmp_path, "docker")
+    assert tree.run(None, keep_unrecorded=True).pending_action is None
+    # An earlier removal ended before its restart.
+    Note.of_changes(HostRoot(str(tmp_path)), "docker").write(())
+    assert tree.run(None, keep_unrecorded=True).pending_action is Action.RELOAD
