@@ -271,8 +271,8 @@ class Sandbox:
         )
 
         self._headline("8. Everything back (remove)")
-        source = _from(_SOURCES["1.20.0"])
-        changed, _output = self._play("remove", "--limit=sandbox", *source, "--extra-vars", json.dumps(_PURGE))
+        toolkit = _from(_SOURCES["1.20.0"])
+        changed, _output = self._play("remove", "--limit=sandbox", *toolkit, "--extra-vars", json.dumps(_PURGE))
         self._expect(changed > 0, "the removal reports no change")
         self._unchanged(original, "the removal leaves the host other than it was")
         self._tell(f"All {len(original)} files and directories are what they were.")
