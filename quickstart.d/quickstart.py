@@ -30,7 +30,7 @@ _HELP = """\
 ./quickstart --help           this text
 
 Each makes .venv first (ansible-core and this collection); ./quickstart needs git and Python 3.11 or newer, no root.
-What takes everything back: .venv/bin/ansible-playbook gpufleet.nvidia.remove ARG...
+What takes everything back: .venv/bin/ansible-playbook gpufleet.nvidia.remove --limit=HOSTS ARG...
 """
 
 

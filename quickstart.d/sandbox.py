@@ -228,7 +228,7 @@ class Sandbox:
         self._tell("changed=0; no file was written again, not even with the same content.")
 
         self._headline("4. Everything back (remove)")
-        changed, _output = self._play("remove", "--extra-vars", json.dumps(_PURGE))
+        changed, _output = self._play("remove", "--limit=sandbox", "--extra-vars", json.dumps(_PURGE))
         self._expect(changed > 0, "the removal reports no change")
         self._unchanged(original, "the removal leaves the host other than it was")
         self._tell(f"All {len(original)} files and directories are what they were: bytes, owner, group and mode.")
@@ -270,7 +270,8 @@ class Sandbox:
         )
 
         self._headline("8. Everything back (remove)")
-        changed, _output = self._play("remove", *_from(_SOURCES["1.20.0"]), "--extra-vars", json.dumps(_PURGE))
+        toolkit = _from(_SOURCES["1.20.0"])
+        changed, _output = self._play("remove", "--limit=sandbox", *toolkit, "--extra-vars", json.dumps(_PURGE))
         self._expect(changed > 0, "the removal reports no change")
         self._unchanged(original, "the removal leaves the host other than it was")
         self._tell(f"All {len(original)} files and directories are what they were.")

@@ -55,14 +55,14 @@ def info(manager: str = "apt", present: bool = True, driver: str | None = "580.9
 CONFIGURED = {
     "changed": True, "target": "docker", "service": "docker.service", "restart_required": True,
     "restart_action": "restart", "pending_action": "restart", "runtimes": {"nvidia": {"path": "/usr/bin/nvidia"}},
-    "default_runtime": "nvidia", "backup_files": ["/var/backup"],
+    "default_runtime": "nvidia", "backup_files": ["/var/backup"], "unrecorded": ["/etc/file"],
 }  # fmt: skip
 ANSWERS: dict[str, dict[str, t.Any]] = {
     "nvidia_runtime_config": CONFIGURED,
     "command": {"rc": 0, "stdout": f"pub:::::\nfpr:::::::::{KEY}:", "stderr": "", "cmd": ["gpg"]},
     "stat": {"stat": {"exists": False}},
 }
-OTHERWISE = {"changed": True, "msg": "message", "dest": "/etc/file", "results": ["result"]}
+OTHERWISE = {"changed": True, "msg": "message", "dest": "/etc/file", "results": ["result"], "unrecorded": ["package"]}
 FAILURE = {"failed": True, "msg": "message", "module_stderr": "error", "exception": "exception"}
 
 # Ansible calls it with the path of the module's file.

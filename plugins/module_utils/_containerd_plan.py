@@ -221,7 +221,7 @@ class ContainerdPlanner:
         if resolved not in paths and self._belongs(resolved):
             paths.append(resolved)
         # With a record of one file it is known that the others were not touched.
-        unknown = all(self.files.edit(path).record is None for path in paths)
+        unknown = not self.context.keep_unrecorded and all(self.files.edit(path).record is None for path in paths)
         # The main file last: what it must go on importing depends on what is left of the others.
         for path in reversed(paths):
             edit = self.files.edit(path)

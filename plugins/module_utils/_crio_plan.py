@@ -189,7 +189,7 @@ class CrioPlanner:
     # -- absent --------------------------------------------------------------------------------------------------
 
     def absent(self) -> EnginePlan:
-        return self._taken_back(unrecorded=True)
+        return self._taken_back(unrecorded=not self.context.keep_unrecorded)
 
     def withdrawn(self) -> EnginePlan:
         """The plan that takes back what earlier runs wrote, and leaves all else, also NVIDIA's runtimes of others."""

@@ -82,6 +82,8 @@ class DockerPlanner:
     def absent(self) -> EnginePlan:
         context = self.context
         record = context.record
+        if record is None and context.keep_unrecorded:
+            return self._plan(context.content)
         if record is not None and record.restorable(context.content):
             self.document = self.file.original
             self._check_flags()

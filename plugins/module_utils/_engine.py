@@ -141,7 +141,7 @@ class Context(t.NamedTuple):
     """All that a plan depends on beside the request: the file, what was recorded of it, and the engine around it.
 
     ``recorded`` are the other files that belong to the same configuration, or (removal without a named file) to the
-    same engine.
+    same engine.  ``keep_unrecorded``: a removal leaves NVIDIA's runtimes that were not recorded.
     """
 
     path: str
@@ -152,6 +152,7 @@ class Context(t.NamedTuple):
     same_program: t.Callable[[str, str], bool]
     files: Files
     recorded: tuple[str, ...] = ()
+    keep_unrecorded: bool = False
 
     def about(self, path: str) -> Context:
         """The same for another file."""

@@ -20,7 +20,7 @@ class Outcome(t.NamedTuple):
     """What was found and done, or would be done in check mode.
 
     ``restart_action`` is what the change alone needs, ``pending_action`` what the running daemon needs, None where it
-    could not be asked.
+    could not be asked.  ``unrecorded`` are files with NVIDIA's runtimes that a removal has left.
     """
 
     changed: bool
@@ -40,9 +40,16 @@ class Outcome(t.NamedTuple):
     warnings: list[str]
     target: str
     leftovers: tuple[Leftover, ...]
+    unrecorded: list[str]
 
 
-def outcome_of(planning: Planning, plan: EnginePlan, changed: bool, backups: list[dict[str, str | None]]) -> Outcome:
+def outcome_of(
+    planning: Planning,
+    plan: EnginePlan,
+    changed: bool,
+    backups: list[dict[str, str | None]],
+    unrecorded: list[str],
+) -> Outcome:
     pending, doubts = _pending(planning, plan)
     return Outcome(
         changed=changed,
@@ -63,6 +70,7 @@ def outcome_of(planning: Planning, plan: EnginePlan, changed: bool, backups: lis
         warnings=[*plan.warnings, *doubts, *_missing_runtimes(planning, plan)],
         target=str(planning.target),
         leftovers=planning.leftovers,
+        unrecorded=unrecorded,
     )
 
 
@@ -70,6 +78,8 @@ def _pending(planning: Planning, plan: EnginePlan) -> tuple[Action | None, list[
     """What the running daemon needs to take the planned file over, and why that may be unknown."""
     installation, live = planning.installation, planning.live
     doubts = list(installation.doubts())
+    if planning.keeps_everything and not any(file.changed for file in plan.files):
+        return None, doubts
     if not planning.takes_effect:
         doubts.append(
             f"{installation.service} reads {installation.config_path}, not {planning.config_path}."

@@ -14,6 +14,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import Gpu
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._flavors import AUTO
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_files import HostFiles
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import load_record, load_records
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._runtime_set import is_nvidia_program
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._targets import Target, resolve_target
 
 if t.TYPE_CHECKING:
@@ -47,6 +48,7 @@ class Options(t.NamedTuple):
     backup_dir: str | None = None
     purge_backups: bool = False
     purge_legacy: bool = False
+    keep_unrecorded: bool = False
     require_runtime: bool = False
 
 
@@ -91,13 +93,15 @@ class Planning:
         )
 
     def plan(self) -> EnginePlan:
-        context, request = self.context(), self.request
+        return self._plan_of(self.context())
+
+    def _plan_of(self, context: Context) -> EnginePlan:
         if not self.options.purge_legacy:
             return self._of(context)
         # Only who asks for it pays for this import.
         from ansible_collections.gpufleet.nvidia.plugins.module_utils._legacy import Purge  # noqa: PLC0415
 
-        purge = Purge(self.host, self.engine, context, request)
+        purge = Purge(self.host, self.engine, context, self.request)
         self.leftovers = purge.leftovers
         return purge.plan(self._of)
 
@@ -114,7 +118,32 @@ class Planning:
             if record.path != path and (everything or record.main == path)
         )
         files = HostFiles(self.host, self.engine.key)
-        return files.context(path, self.installation.unit, parse_version(self.version or ""), recorded)
+        context = files.context(path, self.installation.unit, parse_version(self.version or ""), recorded)
+        return context._replace(keep_unrecorded=self.options.keep_unrecorded)
+
+    def unrecorded(self, plan: EnginePlan) -> list[str]:
+        """The files that ``plan`` leaves because of ``keep_unrecorded``, and would change without it."""
+        if not (self.removal and self.options.keep_unrecorded):
+            return []
+        context = self.context()
+        try:
+            full = self._plan_of(context._replace(keep_unrecorded=False))
+        except GpufleetError:
+            # This removal leaves the file; only one without keep_unrecorded is refused.
+            return [context.path] if any(map(is_nvidia_program, plan.state.paths().values())) else []
+        kept = {file.path: file.after for file in plan.files}
+        return [file.path for file in full.files if file.changed and file.after != kept.get(file.path, file.before)]
+
+    @property
+    def keeps_everything(self) -> bool:
+        """Whether a removal with ``keep_unrecorded`` has no record, and no interrupted change, to act on."""
+        if not (self.removal and self.options.keep_unrecorded):
+            return False
+        # Only a removal pays for this import.
+        from ansible_collections.gpufleet.nvidia.plugins.module_utils._notes import Note  # noqa: PLC0415
+
+        notes = Note.of_changes(self.host, self.engine.key), Note.of_restart(self.host, self.engine.key)
+        return not load_records(self.host, self.engine.key) and not any(note.exists() for note in notes)
 
     def gives_back(self, file: PlannedFile) -> bool:
         """Whether the file becomes what it was before us."""

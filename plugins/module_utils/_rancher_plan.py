@@ -209,6 +209,8 @@ class RancherPlanner:
 
     def absent(self) -> EnginePlan:
         paths = dict.fromkeys([self.path, *self.context.recorded])
+        if self.context.keep_unrecorded:
+            paths = dict.fromkeys(path for path in paths if self.context.files.record(path) is not None)
         return self._plan(self._given_back(paths))
 
     # -- result --------------------------------------------------------------------------------------------------

@@ -52,6 +52,8 @@ class RuntimeConfiguration:
         """Plan, and unless ``check_mode`` write under the host's lock.  Raises GpufleetError."""
         self._require_runtime()
         plan = self.planning.plan()
+        # Before the records go.
+        unrecorded = self.planning.unrecorded(plan)
         changed = self.writer.has_work(plan.files)
         backups: list[dict[str, str | None]] = []
         objection = self._objection(plan) if changed else None
@@ -68,7 +70,7 @@ class RuntimeConfiguration:
                 if changed:
                     self._note_changes(fresh)
                     backups = self.writer.carry_out(fresh.files)
-        return outcome_of(self.planning, plan, changed, backups)
+        return outcome_of(self.planning, plan, changed, backups, unrecorded)
 
     def _note_changes(self, plan: EnginePlan) -> None:
         """Keep what a running engine works with now, for a restart in whatever play: this one may end before it."""

@@ -80,6 +80,9 @@ class Needs(t.NamedTuple):
 class Installation(ToolkitTask):
     """The four packages on the host, at one version."""
 
+    # The packages that earlier runs installed.
+    _recorded: tuple[str, ...] = ()
+
     def execute(self, check_mode: bool) -> Outcome:
         """Install what is missing unless ``check_mode``.  Raises GpufleetError."""
         if self.options.source == "existing":
@@ -240,6 +243,8 @@ class Installation(ToolkitTask):
         if needs.transaction and seen.half:
             self.manager.complete(seen.half)
             seen = self.look()
+        # Before there is a record of the repository.
+        self._recorded = traces.recorded_packages(self.host)
         try:
             backups = self._put_sources(needs, undo)
             target = self._transaction(seen, needs, wanted)
@@ -250,6 +255,8 @@ class Installation(ToolkitTask):
             self._go_back(seen, needs, undo, error)
             raise
         undo.settle()
+        if needs.repository.touched and not self.host.is_there(traces.INSTALLED):
+            traces.record_packages(self.host, self._recorded)
         clean_staged(self.host, needs.repository)
         if self.cache is not None and needs.stale:
             traces.clean_cache(self.host, self.cache, needs.stale)
@@ -305,9 +312,13 @@ class Installation(ToolkitTask):
         if agreed(seen.packages) == target.version and not needs.former:
             return None
         record = traces.note_config(self.host)
+        missing = [name for name in PACKAGES if name not in seen.packages]
+        listed = traces.record_packages(self.host, {*self._recorded, *missing})
         try:
             self.manager.carry_out(self._change(needs, target))
         except CommandError as error:
+            if self.look() == seen:
+                traces.restore_packages(self.host, listed)
             return error
         finally:
             traces.forget_config(self.host, record)

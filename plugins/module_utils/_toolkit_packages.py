@@ -66,6 +66,7 @@ class InstallOptions(t.NamedTuple):
     minimum_version_policy: str = "warn"
     backup_dir: str = BACKUP_DIR
     package_cache: str | None = None
+    keep_unrecorded: bool = False
 
 
 class State(t.NamedTuple):
@@ -89,7 +90,7 @@ class State(t.NamedTuple):
 
 
 class Outcome(t.NamedTuple):
-    """What was done, or in check mode what would be."""
+    """What was done, or in check mode what would be; ``unrecorded`` packages were left by a removal."""
 
     changed: bool
     before: State
@@ -100,6 +101,7 @@ class Outcome(t.NamedTuple):
     repository: RepositoryPlan = RepositoryPlan()
     backups: tuple[t.Mapping[str, str | None], ...] = ()
     foretold: bool = False
+    unrecorded: tuple[str, ...] = ()
 
 
 class ToolkitTask(Policies):
@@ -188,6 +190,7 @@ class ToolkitTask(Policies):
             "removed_sources": list(outcome.removed_sources),
             "written_files": [file.path for file in outcome.repository.files],
             "restored_files": [file.path for file in outcome.repository.back],
+            "unrecorded": list(outcome.unrecorded),
             "backup_files": [dict(backup) for backup in outcome.backups],
             "warnings": [*self.warnings, *notes_of(self._manager)],
         }

@@ -35,16 +35,21 @@ if t.TYPE_CHECKING:
 
 
 class RemovalPlan(t.NamedTuple):
-    """What is to go: packages, a config.toml that they made, files that the controller sent, and the repository's."""
+    """What is to go: packages, a config.toml that they made, files that the controller sent, and the repository's.
+
+    ``recorded`` is whether the list of packages that were installed goes too; the ``unrecorded`` packages stay.
+    """
 
     packages: tuple[str, ...]
     config: FileRecord | None
     cached: tuple[str, ...]
     repository: RepositoryPlan
+    recorded: bool = False
+    unrecorded: tuple[str, ...] = ()
 
     @property
     def something(self) -> bool:
-        mine = self.repository.changes or self.repository.unproven
+        mine = self.repository.changes or self.repository.unproven or self.recorded
         return bool(self.packages or self.cached) or self.config is not None or mine
 
 
@@ -56,7 +61,7 @@ class Removal(ToolkitTask):
         seen = self.look()
         removal = self._removal_plan(seen)
         if not removal.something:
-            return Outcome(changed=False, before=seen, after=seen)
+            return _unchanged(seen, removal)
         self._object(seen, removal)
         if check_mode:
             if removal.packages and not self.manager.interrupted():
@@ -68,7 +73,7 @@ class Removal(ToolkitTask):
             seen = self.look()
             removal = self._removal_plan(seen)
             if not removal.something:
-                return Outcome(changed=False, before=seen, after=seen)
+                return _unchanged(seen, removal)
             self._object(seen, removal)
             return self._work(seen, removal)
 
@@ -96,8 +101,11 @@ class Removal(ToolkitTask):
         if config is not None and traces.settings_are_written(self.host):
             self._warn_of_settings(config.path)
             config = None
-        packages = (*seen.packages, *self.manager.leftovers(PACKAGES))
-        return RemovalPlan(packages, config, cached, repository)
+        recorded = traces.recorded_packages(self.host) if self.options.keep_unrecorded else PACKAGES
+        packages = [name for name in (*seen.packages, *self.manager.leftovers(PACKAGES)) if name in recorded]
+        unrecorded = tuple(name for name in seen.packages if name not in recorded)
+        noted = self.host.is_there(traces.INSTALLED)
+        return RemovalPlan(tuple(packages), config, cached, repository, noted, unrecorded)
 
     def _warn_of_settings(self, path: str) -> None:
         self.warn(
@@ -107,7 +115,7 @@ class Removal(ToolkitTask):
 
     def _preview(self, removal: RemovalPlan) -> None:
         preview = self.manager.preview(_purge(removal))
-        refuse_strangers(preview, PACKAGES, PACKAGES)
+        refuse_strangers(preview, PACKAGES, removal.packages)
 
     def _work(self, before: State, removal: RemovalPlan) -> Outcome:
         if removal.packages:
@@ -129,13 +137,16 @@ class Removal(ToolkitTask):
         clean_staged(self.host, removal.repository)
         if removal.repository.unproven:
             forget(self.host)
+        if removal.recorded:
+            traces.restore_packages(self.host, None)
         return backups
 
     def _remove_packages(self, before: State, removal: RemovalPlan) -> None:
         if before.half:
             self.manager.complete(before.half)
         self._preview(removal)
-        held = {name: package.version for name, package in before.packages.items() if package.held}
+        going = {name: package for name, package in before.packages.items() if name in removal.packages}
+        held = {name: package.version for name, package in going.items() if package.held}
         if held:
             # Or a lock would keep out what is installed one day.
             self.manager.unhold(list(held))
@@ -157,7 +168,12 @@ class Removal(ToolkitTask):
             removed_files=(*removal.cached, *config, *removal.repository.staged),
             repository=removal.repository,
             foretold=foretold,
+            unrecorded=removal.unrecorded,
         )
+
+
+def _unchanged(seen: State, removal: RemovalPlan) -> Outcome:
+    return Outcome(changed=False, before=seen, after=seen, unrecorded=removal.unrecorded)
 
 
 def _purge(removal: RemovalPlan) -> Change:

@@ -3,27 +3,31 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 
 # Private to this collection: the files that go or come with the toolkit's packages, but belong to none of them:
-# sources that are in the way, config.toml, which package scripts make and nobody removes, and packages that the
-# controller sent.
+# sources that are in the way, config.toml, which package scripts make and nobody removes, the list of packages that
+# this collection installed, and packages that the controller sent.
 
 from __future__ import annotations
 
+import json
 import os
 import posixpath
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils import _backups
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, HostError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._json_data import load, strings
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._plan_writer import PACKAGES as OWNER
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._plan_writer import TOOLKIT
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._plan_writer import REPOSITORY, TOOLKIT
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import (
     STATE_DIR,
     FileRecord,
     digest,
     load_record,
+    load_records,
     record_path,
 )
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import CONFIG_FILE, PACKAGE_CACHE
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import CONFIG_FILE, PACKAGE_CACHE, PACKAGES
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_undoing import is_unproven
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._writing import (
     make_directories,
     missing_directories,
@@ -36,6 +40,8 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
 
 _OUR_FOLDER = "gpufleet-nvidia"
+# The list of packages that runs of this collection installed.  No owner of records has a name that it begins with.
+INSTALLED = f"{STATE_DIR}/installed-packages.json"
 
 
 def remove_sources(host: HostRoot, paths: t.Iterable[str], backup_dir: str) -> list[dict[str, str | None]]:
@@ -112,6 +118,44 @@ def _drop(host: HostRoot, record: FileRecord) -> None:
     remove_file(host, record_path(record.engine, record.path))
     ours = [posixpath.dirname(STATE_DIR), STATE_DIR]
     remove_empty_directories(host, sorted({*record.created_directories, *ours}, key=len))
+
+
+# -- packages that this collection installed -------------------------------------------------------------------------
+
+
+def recorded_packages(host: HostRoot) -> tuple[str, ...]:
+    """The packages that runs of this collection installed.  Raises HostError for a damaged list.
+
+    Earlier releases kept no list: their packages are known by the records of the repository, unless a run was
+    interrupted before it used that, or of config.toml.
+    """
+    content = host.read(INSTALLED)
+    if content is not None:
+        try:
+            return strings(load(content), "packages")
+        except ValueError as error:
+            raise HostError(
+                f"{INSTALLED} is damaged: {error}. Move it away, then set unrecorded: remove to remove the packages."
+            ) from error
+    known = noted_config(host) is not None or (load_records(host, REPOSITORY) and not is_unproven(host))
+    return PACKAGES if known else ()
+
+
+def record_packages(host: HostRoot, names: t.Collection[str]) -> bytes | None:
+    """Record ``names`` before a change installs them; returns the list as it was, for restore_packages()."""
+    before = host.read(INSTALLED)
+    restore_packages(host, (json.dumps({"packages": sorted(names)}) + "\n").encode("ascii"))
+    return before
+
+
+def restore_packages(host: HostRoot, content: bytes | None) -> None:
+    """Write the list, or remove it if ``content`` is None."""
+    if content is None:
+        remove_file(host, INSTALLED)
+        remove_empty_directories(host, [posixpath.dirname(STATE_DIR), STATE_DIR])
+    elif content != host.read(INSTALLED):
+        make_directories(host, STATE_DIR, 0o700)
+        replace_file(host, INSTALLED, content, 0o600)
 
 
 # -- packages that the controller sent -------------------------------------------------------------------------------

@@ -66,8 +66,8 @@ options:
         byte for byte, or the file goes if there was none. Where others have changed the file since, only the entries
         that are ours are taken out and the former default runtime comes back. Where nothing was recorded, only runtimes
         whose program is C(nvidia-container-runtime), C(nvidia-container-runtime.cdi), or
-        C(nvidia-container-runtime.legacy) are taken out. With O(config_path) left out, every file that was recorded for
-        the engine is treated so.
+        C(nvidia-container-runtime.legacy) are taken out, see O(unrecorded). With O(config_path) left
+        out, every file that was recorded for the engine is treated so.
     type: str
     choices: [present, absent]
     default: present
@@ -173,6 +173,14 @@ options:
         a second containerd, it does nothing, with a warning.
     type: bool
     default: false
+  unrecorded:
+    description:
+      - With O(state=absent), what to do with NVIDIA's runtimes where this module has recorded nothing, for they were
+        registered by hand or by another tool.
+      - V(remove) takes them out as told by O(state). V(keep) leaves these files as they are; RV(unrecorded) names them.
+    type: str
+    choices: [keep, remove]
+    default: remove
   cri_disabled:
     description:
       - What to do where containerd's CRI is switched off, as it is in Docker's packages. V(note) warns, V(fail) fails.
@@ -374,7 +382,8 @@ restart_required:
 pending_action:
   description:
     - The least that brings the running engine to what the file says, one of V(none), V(reload), and V(restart).
-    - Null where the engine does not run, does not answer, or reads another file.
+    - Null where the engine does not run, does not answer, or reads another file, and where O(unrecorded=keep) finds
+      nothing that was recorded for it.
   returned: success
   type: str
   sample: reload
@@ -396,6 +405,14 @@ purged:
       description: Why it is one.
       type: str
       sample: The toolkit 1.18.0 wrote it where containerd does not look.
+  sample: []
+unrecorded:
+  description:
+    - With O(state=absent) and O(unrecorded=keep), the files in which NVIDIA's runtimes stay because nothing was
+      recorded.
+  returned: success
+  type: list
+  elements: str
   sample: []
 target:
   description:
@@ -471,6 +488,7 @@ def configure(module: AnsibleModule) -> dict[str, object]:
         backup_dir=params["backup_dir"],
         purge_backups=params["purge_backups"],
         purge_legacy=params["purge_legacy"],
+        keep_unrecorded=params["unrecorded"] == "keep",
         require_runtime=params["require_runtime"],
     )
     host = host_of(module)
@@ -491,6 +509,7 @@ def configure(module: AnsibleModule) -> dict[str, object]:
         "pending_action": None if outcome.pending_action is None else str(outcome.pending_action),
         "target": outcome.target,
         "purged": [leftover._asdict() for leftover in outcome.leftovers],
+        "unrecorded": outcome.unrecorded,
         "service": outcome.service,
         "socket": outcome.socket,
         "warnings": outcome.warnings,
@@ -517,6 +536,7 @@ def main() -> None:
             "container_annotations": {"type": "list", "elements": "str", "default": []},
             "use_legacy_config": {"type": "bool", "default": False},
             "purge_legacy": {"type": "bool", "default": False},
+            "unrecorded": {"type": "str", "choices": ["keep", "remove"], "default": "remove"},
             "cri_disabled": {"type": "str", "choices": ["note", "fail"], "default": "note"},
             "engine_version": {"type": "str"},
             "validate": {"type": "str", "choices": ["auto", "true", "false"], "default": "auto"},

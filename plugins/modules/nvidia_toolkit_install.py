@@ -157,6 +157,18 @@ options:
         refuses to work. They are put back if the task fails before a package has changed.
     type: bool
     default: true
+  unrecorded:
+    description:
+      - With O(state=absent), what to do with packages of the toolkit that no run of this module installed.
+      - V(remove) removes them too. V(keep) leaves them; RV(unrecorded) names them.
+      - A run records the packages that it installs, not those that it upgrades. Packages from before this record
+        existed count as recorded if O(repository_files) are recorded, or if these packages made
+        C(/etc/nvidia-container-runtime/config.toml).
+      - It does not apply to O(source=directory), whose versions have manifests, and to O(source=existing), which
+        removes no packages.
+    type: str
+    choices: [keep, remove]
+    default: remove
   running_gpu_containers:
     description:
       - What to do if packages have to change while containers run that got their GPU from NVIDIA's legacy hook. They
@@ -391,6 +403,12 @@ restored_files:
   type: list
   elements: str
   sample: []
+unrecorded:
+  description: With O(state=absent) and O(unrecorded=keep), the packages that stay because no run installed them.
+  returned: success
+  type: list
+  elements: str
+  sample: []
 backup_files:
   description: Files that were written or removed, and where their former content is kept.
   returned: success
@@ -545,6 +563,7 @@ def _install_packages(module: AnsibleModule) -> dict[str, t.Any]:
         minimum_version_policy=params["minimum_version_policy"],
         backup_dir=params["backup_dir"],
         package_cache=params["package_cache"],
+        keep_unrecorded=params["unrecorded"] == "keep",
     )
     run = run_in(module)
     work = Installation if options.state == "present" else Removal
@@ -719,6 +738,7 @@ def main() -> None:
             "proxy": {"type": "str", "no_log": True},
             "hold": {"type": "bool"},
             "remove_conflicts": {"type": "bool", "default": True},
+            "unrecorded": {"type": "str", "choices": ["keep", "remove"], "default": "remove"},
             "running_gpu_containers": {"type": "str", "choices": ["fail", "warn", "ignore"], "default": "fail"},
             "minimum_version": {"type": "str"},
             "minimum_version_policy": {"type": "str", "choices": ["warn", "fail", "ignore"], "default": "warn"},

@@ -16,6 +16,11 @@ files() { (cd "$work/trees" && find . -path './*/run' -prune -o -type f -printf 
 "$python" -B fleet.py make "$work"
 contents >"$work/before"
 
+# Hosts that are not named stay as they are.
+if run gpufleet.nvidia.remove "$@" >"$work/output" 2>&1; then exit 1; fi
+grep 'No hosts are named, so nothing was removed' "$work/output"
+contents | diff "$work/before" -
+
 # The CDI specification names a program that is still to be installed.
 run gpufleet.nvidia.site --check --limit directory "$@"
 contents | diff "$work/before" -
@@ -44,4 +49,18 @@ contents | diff "$work/configured" -
 purge='nvidia_runtime_purge_backups=true nvidia_toolkit_purge_backups=true nvidia_cdi_purge_backups=true'
 run renew.yml gpufleet.nvidia.remove --limit '!refused' --extra-vars "$purge" "$@"
 "$python" -B fleet.py driver "$work" 575.57.08
+contents | diff "$work/before" -
+
+# On a host without records a runtime that was registered by hand stays, and only the variable removes it.
+daemon=$work/trees/packages/etc/docker/daemon.json
+cp "$daemon" "$work/daemon.json"
+printf '{"runtimes": {"nvidia": {"path": "/usr/bin/nvidia-container-runtime"}}}' >"$daemon"
+contents >"$work/by_hand"
+run gpufleet.nvidia.remove --limit packages "$@" | tee "$work/output"
+grep 'did not record the following, so it stays: /etc/docker/daemon.json' "$work/output"
+grep -E '^packages +: .* changed=0 +unreachable=0 +failed=0' "$work/output"
+contents | diff "$work/by_hand" -
+run gpufleet.nvidia.remove --extra-vars 'nvidia_hosts=packages nvidia_remove_unrecorded=true' --extra-vars "$purge" "$@"
+grep -x '{}' "$daemon"
+cp "$work/daemon.json" "$daemon"
 contents | diff "$work/before" -

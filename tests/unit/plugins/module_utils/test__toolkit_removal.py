@@ -220,3 +220,71 @@ def test_a_failure_behind_the_packages(world: World, monkeypatch: pytest.MonkeyP
     with pytest.raises(HostError) as caught:
         world.execute(state="absent", package_cache=PACKAGE_CACHE)
     assert (caught.value.details, world.packages) == ({"changed": True}, {})
+
+
+# -- packages that were not recorded ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("check_mode", [True, False])
+def test_packages_of_others_stay_and_are_named(world: World, check_mode: bool) -> None:
+    world.have(four("1.20.0-1"))
+    before = world.snapshot()
+    result = world.execute(check_mode, state="absent", keep_unrecorded=True)
+    assert (result["changed"], result["unrecorded"]) == (False, list(PACKAGES))
+    assert (world.snapshot(), world.calls) == (before, [])
+    assert world.execute(check_mode, state="absent")["unrecorded"] == []
+
+
+def test_what_a_run_installed_goes(world: World) -> None:
+    world.path("/usr/bin").mkdir(parents=True)
+    world.path("/etc").mkdir()
+    before = world.snapshot()
+    world.execute()
+    result = world.execute(state="absent", keep_unrecorded=True)
+    assert (result["changed"], result["unrecorded"], world.packages) == (True, [], {})
+    left = {path: content for path, content in world.snapshot().items() if "backups" not in path}
+    assert left == {**before, "var": None, "var/lib": None, "var/lib/gpufleet-nvidia": None}
+    assert not world.execute(state="absent", keep_unrecorded=True)["changed"]
+
+
+def test_packages_that_a_run_only_upgraded_stay(world: World) -> None:
+    world.have(four("1.19.0-1"))
+    world.execute(version="1.20.0", remove_conflicts=False)
+    assert world.packages == four("1.20.0-1")
+    result = world.execute(state="absent", keep_unrecorded=True)
+    assert result["unrecorded"] == list(PACKAGES)
+    assert world.packages == four("1.20.0-1")
+    assert not world.path("/var/lib/gpufleet-nvidia/state").exists()
+
+
+def test_a_package_of_others_is_not_removed_with_what_it_needs(world: World) -> None:
+    world.have({PACKAGES[0]: Package("1.20.0-1")})
+    world.execute()
+    world.along = Preview(remove=(PACKAGES[0],))
+    with pytest.raises(HostError, match=f"would also remove {PACKAGES[0]}"):
+        world.execute(state="absent", keep_unrecorded=True)
+    world.along = Preview()
+    assert world.execute(state="absent", keep_unrecorded=True)["unrecorded"] == [PACKAGES[0]]
+    assert list(world.packages) == [PACKAGES[0]]
+
+
+def test_files_of_the_repository_record_packages_of_earlier_releases(world: World) -> None:
+    world.execute()
+    world.path(_toolkit_traces.INSTALLED).unlink()
+    assert load_record(host_of(world), OWNER, CONFIG_FILE) is not None
+    result = world.execute(state="absent", keep_unrecorded=True)
+    assert (result["unrecorded"], world.packages) == ([], {})
+
+
+def test_a_run_that_failed_records_nothing(world: World) -> None:
+    world.failures["carry out"] = "E: no space"
+    with pytest.raises(HostError):
+        world.execute()
+    assert not world.path("/var/lib/gpufleet-nvidia/state").exists()
+
+
+def test_the_record_of_packages_must_be_readable(world: World) -> None:
+    world.have(four("1.20.0-1"))
+    world.write(_toolkit_traces.INSTALLED, "{")
+    with pytest.raises(HostError, match=f"{_toolkit_traces.INSTALLED} is damaged"):
+        world.execute(state="absent", keep_unrecorded=True)
