@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Write or check the lock files of requirements/: NAME.in is the input, NAME.txt has the versions for every Python.
 
-    nox -s lock                  # write them, keeping the versions that still fit
-    nox -s lock -- --upgrade     # write them with the newest versions
-    nox -s lock-check            # check that they match their inputs and can be installed
+nox -s lock                  # write them, keeping the versions that still fit
+nox -s lock -- --upgrade     # write them with the newest versions
+nox -s lock-check            # check that they match their inputs and can be installed
 """
 
 from __future__ import annotations
