@@ -12,6 +12,8 @@ import math
 import re
 import typing as t
 
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
+
 if t.TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -46,8 +48,17 @@ def yaml_text(document: t.Any) -> str:
 
 
 def json_text(document: t.Any) -> str:
-    """The same as JSON that is YAML, too: engines read all specifications as that."""
-    return json.dumps(document, ensure_ascii=False, indent=2).translate(_ESCAPES_OF_JSON) + "\n"
+    """Return ``document`` as JSON that is YAML, too: engines read all specifications as that.
+
+    Raises GpufleetError for a number that JSON cannot express.
+    """
+    try:
+        text = json.dumps(document, ensure_ascii=False, indent=2, allow_nan=False)
+    except ValueError as error:
+        raise GpufleetError(
+            "A CDI specification in JSON cannot hold an infinite number or NaN. Use format yaml, or correct the number."
+        ) from error
+    return text.translate(_ESCAPES_OF_JSON) + "\n"
 
 
 def _block(data: t.Any) -> Iterator[str]:

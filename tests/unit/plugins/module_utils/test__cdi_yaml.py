@@ -448,6 +448,12 @@ class TestRender:
         with pytest.raises(GpufleetError, match="a name in it is not in UTF-8"):
             render({"a": "/usr/lib/\udcff"}, form)
 
+    @pytest.mark.parametrize("number", [math.inf, -math.inf, math.nan])
+    def test_what_json_cannot_express(self, number: float) -> None:
+        """Written as Infinity, it would be read as a text."""
+        with pytest.raises(GpufleetError, match="cannot hold an infinite number"):
+            render({"a": number}, "json")
+
     @both_scanners
     @given(st.dictionaries(TEXTS, DATA, max_size=5))
     def test_what_is_written_is_read_again(self, document: dict[str, t.Any]) -> None:
