@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 
 # Private to this collection: the files that go or come with the toolkit's packages, but belong to none of them:
-# sources that are in the way, config.toml, which package scripts make and nobody removes, the list of packages that
+# sources that are in the way, config.toml, which package scripts make and leave behind, the list of packages that
 # this collection installed, and packages that the controller sent.
 
 from __future__ import annotations

@@ -130,7 +130,7 @@ KEYS = {NAME: "chmod", "NVIDIA_CTK_DRIVER_ROOT": "/a b"}
 def test_the_users_file_comes_back_byte_for_byte(original: bytes | None) -> None:
     written = (original or b"") + OURS
     assert without_our_lines(written, record(original, written, KEYS)) == original
-    # Somebody has removed it, or has restored it.
+    # Another program has removed or restored it.
     assert without_our_lines(None, record(original, written, KEYS)) is None
     if original is not None:
         assert without_our_lines(original, record(original, written, KEYS)) == original
