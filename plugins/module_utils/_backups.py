@@ -27,6 +27,8 @@ KEPT = 5
 # What was recorded of a file when it was backed up stands beside the backup, under its name with this behind it.
 RECORD_SUFFIX = ".record"
 _SUFFIX = ".backup"
+# Bytes of a name before the moment, so that all of it, with the digest and both suffixes (102), fits into NAME_MAX (255).
+_STEM_LIMIT = 153
 _DIGEST = re.compile(r"\.([0-9a-f]{64})\.backup\Z")
 
 
@@ -95,6 +97,10 @@ def backups_of(host: HostRoot, directory: str, path: str) -> list[str]:
 
 
 def _stem(path: str) -> str:
-    """The path in one word, ``~`` for ``/``; no two paths share one."""
-    plain = os.path.normpath(path).lstrip("/").replace("%", "%25").replace("~", "%7E")
-    return plain.replace("/", "~") + "~"
+    """What the names of a path's backups begin with; no two paths share it.
+
+    That is the path with ``~`` for ``/``, or the digest of a long path after a ``~``, with which no path begins.
+    """
+    plain = os.path.normpath(path).lstrip("/")
+    stem = plain.replace("%", "%25").replace("~", "%7E").replace("/", "~") + "~"
+    return stem if len(os.fsencode(stem)) <= _STEM_LIMIT else f"~{digest(os.fsencode(plain))}~"

@@ -38,6 +38,8 @@ _SNAPS = "/var/snap/"
 _SNAP_REVISION = re.compile(r"\A(/var/snap/[^/]+)/x?[0-9]+/")
 _DIGEST = re.compile(r"\A(?:absent|[0-9a-f]{64})\Z")
 _MOST_MODE = 0o7777
+# Bytes of a file's name in the name of its record, so that the latter stays below NAME_MAX (255).
+_NAME_LIMIT = 150
 _CHECKSUM = "checksum"
 
 
@@ -195,7 +197,8 @@ def _data_dir(host: HostRoot, engine: str) -> str:
 def record_path(engine: str, path: str, folder: str = STATE_DIR) -> str:
     """Where the record of ``path`` (links resolved) is kept."""
     path = lasting(path)
-    return f"{folder}/{engine}-{posixpath.basename(path)}-{hashlib.sha256(path.encode()).hexdigest()[:12]}.json"
+    name = posixpath.basename(path).encode()[:_NAME_LIMIT].decode("utf-8", "ignore")
+    return f"{folder}/{engine}-{name}-{hashlib.sha256(path.encode()).hexdigest()[:12]}.json"
 
 
 def restart_note(engine: str, folder: str = STATE_DIR) -> str:

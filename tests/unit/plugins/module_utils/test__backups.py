@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import os
 import posixpath
 import re
 import tempfile
@@ -26,7 +27,12 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._backups import (
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, HostError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import BACKUP_DIR, FileRecord, digest
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import (
+    BACKUP_DIR,
+    FileRecord,
+    digest,
+    record_path,
+)
 
 if t.TYPE_CHECKING:
     from pathlib import Path
@@ -148,6 +154,15 @@ def test_name_says_what_and_when(host: HostRoot) -> None:
     assert match is not None
     moment = dt.datetime.strptime(match.group(1), "%Y%m%dT%H%M%S.%fZ").replace(tzinfo=dt.timezone.utc)
     assert before <= moment <= dt.datetime.now(dt.timezone.utc)
+
+
+@pytest.mark.parametrize("path", ["/" + "é" * 127, "/etc/" + "~" * 60, "/etc" + "/folder" * 60 + "/config.toml"])
+def test_names_of_long_paths_fit(host: HostRoot, path: str) -> None:
+    backup = save(host, "/b", path, b"content", RECORD)
+    assert load(host, backup) == (b"content", RECORD)
+    assert backups_of(host, "/b", path) == [backup]
+    assert backups_of(host, "/b", path + "x") == []
+    assert len(os.fsencode(posixpath.basename(record_path("containerd", path)))) < 200
 
 
 def test_existing_directory_keeps_its_mode(tmp_path: Path, host: HostRoot) -> None:
