@@ -27,7 +27,7 @@ KEPT = 5
 # What was recorded of a file when it was backed up stands beside the backup, under its name with this behind it.
 RECORD_SUFFIX = ".record"
 _SUFFIX = ".backup"
-# Bytes of a name before the moment, so that all of it, with the digest and both suffixes (102), fits into NAME_MAX (255).
+# Bytes of a name before the moment.  The rest, with the digest and both suffixes, has 102; NAME_MAX is 255.
 _STEM_LIMIT = 153
 _DIGEST = re.compile(r"\.([0-9a-f]{64})\.backup\Z")
 

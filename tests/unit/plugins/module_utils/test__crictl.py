@@ -29,6 +29,9 @@ class Crictl:
         self.calls: list[list[str]] = []
         self.pods: list[dict[str, t.Any]] = []
         self.refusals: dict[str, str] = {}
+        # The pods that have the label, and the commands that fail.
+        self.there: list[str] = []
+        self.failing: tuple[str, ...] = ()
         (root / "tmp").mkdir()
         program = root / "usr/local/bin/crictl"
         program.parent.mkdir(parents=True)
@@ -37,10 +40,19 @@ class Crictl:
     def run(self, argv: list[str]) -> tuple[int, str, str]:
         assert argv[:5] == ["chroot", str(self.root), "/usr/local/bin/crictl", "--runtime-endpoint", f"unix://{SOCKET}"]
         self.calls.append(argv[5:])
+        if argv[5] in self.failing:
+            return 1, "", f"{argv[5]}: device busy."
+        if argv[5:] == ["pods", "--quiet", "--label", "gpufleet.nvidia.restart=1"]:
+            return 0, "".join(f"{pod}\n" for pod in self.there), ""
+        if argv[5] == "rmp":
+            self.there.remove(argv[6])
         if argv[5] != "runp":
             return 0, "", ""
         self.pods.append(json.loads((self.root / argv[8].lstrip("/")).read_text()))
+        assert self.pods[-1]["labels"] == {"gpufleet.nvidia.restart": "1"}
         said = self.refusals.get(argv[7], "")
+        if not said:
+            self.there.append("abc123")
         return int(bool(said)), "" if said else "abc123\n", said
 
     def try_them(self, *names: str) -> tuple[list[str], list[str]]:
@@ -58,7 +70,8 @@ def test_a_pod_through_each_runtime_is_started_and_removed(crictl: Crictl) -> No
         ["runp", "--runtime", "nvidia"],
         ["runp", "--runtime", "nvidia-cdi"],
     ]
-    assert crictl.calls[1:3] == [["stopp", "abc123"], ["rmp", "abc123"]]
+    assert crictl.calls[3:5] == [["stopp", "abc123"], ["rmp", "abc123"]]
+    assert not crictl.there
     # In the host's network, so that none has to be set up.
     assert crictl.pods[0]["linux"]["security_context"]["namespace_options"] == {"network": 2}
     assert crictl.pods[0]["metadata"] != crictl.pods[1]["metadata"]
@@ -78,6 +91,22 @@ def test_other_refusals_may_have_other_causes(crictl: Crictl) -> None:
     lacks, untried = crictl.try_them("nvidia")
     assert not lacks
     assert "no route to host" in untried[0]
+
+
+def test_pods_that_an_interrupted_run_has_left_are_removed(crictl: Crictl) -> None:
+    crictl.there = ["left1", "left2"]
+    assert crictl.try_them("nvidia") == ([], [])
+    assert crictl.calls[1:5] == [["stopp", "left1"], ["rmp", "left1"], ["stopp", "left2"], ["rmp", "left2"]]
+    assert not crictl.there
+
+
+@pytest.mark.parametrize("failing", [("stopp",), ("rmp",), ("pods",)])
+def test_a_pod_that_may_still_be_there_is_a_warning(crictl: Crictl, failing: tuple[str, ...]) -> None:
+    crictl.failing = failing
+    lacks, (warning,) = crictl.try_them("nvidia")
+    assert not lacks
+    assert f"{failing[0]}: device busy" in warning
+    assert failing == ("pods",) or "run `crictl rmp --force abc123` on the host" in warning
 
 
 def test_without_it_nothing_is_tried(crictl: Crictl) -> None:
