@@ -66,14 +66,20 @@ class Planning:
                 f"engine_version {options.engine_version!r} is not a version. Write it in digits and dots, such as"
                 " 26.1.5, or leave it out."
             )
-        self.installation: Installation = self.engine.inspect(host, options.service)
-        named = host.check_path("config_path", options.config_path) if options.config_path else None
-        self.config_path = named or self.installation.config_path
-        self.live: LiveState | None = self.engine.live(host, self.installation)
-        self.version = options.engine_version or (self.live.version if self.live is not None else None)
+        self._named_path = host.check_path("config_path", options.config_path) if options.config_path else None
         # What the last plan takes away for good.
         self.leftovers: tuple[Leftover, ...] = ()
+        self.version = options.engine_version
+        self.observe()
         self.version = self.version or ask_version(self.engine, self.installation, host, run)
+
+    def observe(self) -> None:
+        """Read how the engine is installed and what the running daemon says, which another run may change."""
+        self.installation: Installation = self.engine.inspect(self.host, self.options.service)
+        self.config_path = self._named_path or self.installation.config_path
+        self.live: LiveState | None = self.engine.live(self.host, self.installation)
+        if not self.options.engine_version and self.live is not None and self.live.version:
+            self.version = self.live.version
 
     @property
     def removal(self) -> bool:

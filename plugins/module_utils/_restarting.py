@@ -21,6 +21,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._processes import 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._proof import Expectation, Witness
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import default_backup_dir, load_records
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._rollback import Rollback, formers_of, joined
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._scratch import remove_abandoned
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._taking_over import Means, means_of
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._targets import resolve_target
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._validator_words import without_secrets
@@ -353,6 +354,7 @@ def restart(options: RestartOptions, host: HostRoot, run: Runner, check_mode: bo
         return Restart(options, host, run).foretell()
     if options.mode == "none":
         return Restart(options, host, run).prove()
-    # Nobody may change the files, or restart the engine, between the first look and the proof.
+    remove_abandoned(host)
+    # No other run may change the files, or restart the engine, between the first look and the proof.
     with host_lock(host, TIMEOUT + 3 * options.timeout):
         return Restart(options, host, run).carry_out()

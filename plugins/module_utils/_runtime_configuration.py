@@ -60,8 +60,16 @@ class RuntimeConfiguration:
         if objection is not None and check_mode:
             raise objection
         if changed and not check_mode:
+            # Only a change pays for this import.
+            from ansible_collections.gpufleet.nvidia.plugins.module_utils._scratch import (  # noqa: PLC0415
+                remove_abandoned,
+            )
+
+            remove_abandoned(self.host)
             with host_lock(self.host):
-                # Another run may have written since; only what is read under the lock counts.
+                # Another run may have written since, or restarted the engine; only what is read under the lock counts.
+                self.planning.observe()
+                self.writer.main_path = self.planning.main_path
                 fresh = self.planning.plan()
                 # Nor need an objection hold that was raised while another run wrote.
                 if fresh.files != plan.files or objection is not None:

@@ -13,6 +13,7 @@ import shutil
 import tempfile
 import typing as t
 
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._lock import host_lock
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._writing import explain
 
 if t.TYPE_CHECKING:
@@ -20,20 +21,15 @@ if t.TYPE_CHECKING:
 
 # What the folders are called, before the number of their process: those into which packages are unpacked, and others.
 PREFIX = "gpufleet-toolkit-"
-_SCRATCH_PREFIX = "gpufleet-scratch-"
+SCRATCH_PREFIX = "gpufleet-scratch-"
 SCRATCH = "/tmp"
 
 
 @contextlib.contextmanager
 def scratch_folder(host: HostRoot, purpose: str) -> t.Iterator[tuple[str, str]]:
-    """A temporary folder that only its owner can enter: its path here, and on the host.  Raises HostError.
-
-    Folders that killed runs have left are removed first.
-    """
+    """A temporary folder that only its owner can enter: its path here, and on the host.  Raises HostError."""
     try:
-        for left in abandoned(host.outer(SCRATCH), _SCRATCH_PREFIX):
-            shutil.rmtree(left, ignore_errors=True)
-        outer = tempfile.mkdtemp(prefix=f"{_SCRATCH_PREFIX}{os.getpid()}-", dir=host.outer(SCRATCH))
+        outer = tempfile.mkdtemp(prefix=f"{SCRATCH_PREFIX}{os.getpid()}-", dir=host.outer(SCRATCH))
     except OSError as error:
         raise explain(f"A directory for {purpose} in {SCRATCH}", "made", error) from error
     handle = os.open(outer, os.O_RDONLY | os.O_DIRECTORY)
@@ -44,6 +40,19 @@ def scratch_folder(host: HostRoot, purpose: str) -> t.Iterator[tuple[str, str]]:
     finally:
         os.close(handle)
         shutil.rmtree(outer, ignore_errors=True)
+
+
+def remove_abandoned(host: HostRoot, place: str | None = None, prefix: str = SCRATCH_PREFIX) -> None:
+    """Remove the folders that interrupted runs have left in ``place`` (for this process), by default in SCRATCH.
+
+    Takes the host's lock, which the caller must not hold, if there are any.  Raises HostError.
+    """
+    place = host.outer(SCRATCH) if place is None else place
+    with contextlib.suppress(OSError):
+        if abandoned(place, prefix):
+            with host_lock(host):
+                for path in abandoned(place, prefix):
+                    shutil.rmtree(path, ignore_errors=True)
 
 
 def abandoned(place: str, prefix: str = PREFIX) -> list[str]:

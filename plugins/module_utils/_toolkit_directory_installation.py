@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import posixpath
+import tempfile
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._configured_programs import (
@@ -20,6 +21,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import Pla
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, HostError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._lock import host_lock
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._low_level_runtimes import low_level_runtimes
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._scratch import PREFIX, remove_abandoned
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import OWN_CONFIG_FILE
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_artifacts import check_machine
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_directory import (
@@ -84,6 +86,8 @@ class DirectoryInstallation(DirectoryTask):
         self._design = self._asked()
         if self.options.create_device_nodes and not self.host.live:
             raise HostError("Device nodes are those of a running kernel. Set create_device_nodes: false for a tree.")
+        if not check_mode:
+            remove_abandoned(self.host, tempfile.gettempdir(), PREFIX)
         reader = SourceReader(self.host, self.current(), thorough=self.options.thorough, observations=self.observations)
         with contextlib.closing(reader):
             source = self._source(reader)

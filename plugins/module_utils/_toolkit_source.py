@@ -10,13 +10,12 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import shutil
 import tempfile
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, HostError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._scratch import PREFIX, abandoned
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._scratch import PREFIX
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_artifacts import find_parts
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_directory_plan import content_digest, version_in
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_manifest import PartDigest
@@ -74,9 +73,6 @@ class SourceReader:
         self._before = before
         self._thorough = thorough
         self._stack = contextlib.ExitStack()
-        with contextlib.suppress(OSError):
-            for path in abandoned(tempfile.gettempdir()):
-                shutil.rmtree(path, ignore_errors=True)
 
     def close(self) -> None:
         """Remove what was unpacked."""

@@ -23,15 +23,18 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils import (
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import Action
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, HostError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._notes import Note
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._plan_writer import PlanWriter
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._planning import Options
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._runtime_configuration import RuntimeConfiguration
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._runtime_set import RuntimeRequest
+from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.restarts import configure
 
 if t.TYPE_CHECKING:
     from pathlib import Path
 
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._outcome import Outcome
+    from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.fake_systemd import FakeSystemd
 
 ORIGINAL = b'{\n  "debug": true\n}'
 DAEMON_JSON = "/etc/docker/daemon.json"
@@ -554,6 +557,24 @@ def test_what_another_run_did_meanwhile_is_not_ours(live: Tree, monkeypatch: pyt
     outcome = live.present()
     assert (outcome.changed, outcome.files, outcome.backup_files) == (False, [], [])
     assert outcome.restart_action is Action.NONE
+
+
+def test_the_daemon_is_asked_under_the_lock(systemd: FakeSystemd, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another run has the daemon load what the first change wrote; the way back from the next one ends there."""
+    configure(systemd)
+    first = systemd.text
+    _meanwhile(monkeypatch, lambda: systemd.run(["chroot", "", "systemctl", "reload", "docker.service"]))
+    configure(systemd, extra_modes=("cdi",))
+    (former,) = Note.of_changes(systemd.docker.host, "docker").formers()
+    assert former.content == first.encode()
+
+
+@pytest.mark.parametrize("check_mode", [True, False])
+def test_scratch_folders_of_killed_runs_go_with_a_change(live: Tree, check_mode: bool) -> None:
+    # No process has a number that long.
+    left = live.write("/tmp/gpufleet-scratch-99999999-x/file").parent
+    live.present(check_mode)
+    assert left.exists() == check_mode
 
 
 def test_an_objection_that_another_run_caused_is_raised_again_or_dropped(
