@@ -2,12 +2,22 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-# Private to this collection: folders whose every file is configuration to somebody.  Nothing else may be laid there, at
-# least not as a backup.
+# Private to this collection: folders whose files are configuration to a program.  Nothing else is laid there, least of
+# all a backup.  The names of temporary files (_writing.py) begin with .gpufleet- and end in .tmp.  What each program
+# makes of such a name:
+#
+# - CRI-O reads every file below crio.conf.d, whatever its name is, and does not start if one disappears meanwhile
+#   (UpdateFromPath in pkg/config/config.go, 1.31 to 1.36).
+# - containerd reads what the patterns of its imports match.  The usual *.toml does not match it, but * does: it also
+#   matches a leading dot (resolveImports in cmd/containerd/server/config/config.go, 2.0 to 2.4; filepath.Glob of Go).
+# - Podman and CRI-O read *.conf in containers.conf.d, and *.json in hooks.d (go.podman.io/common, pkg/config/new.go and
+#   pkg/hooks/read.go).
+# - The CDI library reads *.json and *.yaml (pkg/cdi/spec-dirs.go).
+# - systemd reads *.conf in drop-in directories (systemd.unit(5)), apt *.list and *.sources (sources.list(5)).
 
 from __future__ import annotations
 
-# Not for a moment either.
+# Temporary files are not made there either.  A folder that is a mount of its own gets them without a name.
 CLOSED_FOLDERS = (
     "/etc/containerd/conf.d",
     "/etc/crio/crio.conf.d",

@@ -103,7 +103,7 @@ class Rollback:
         self.files = tuple(reversed(formers))
         self.rejected: list[dict[str, str | None]] = []
         self.created: list[str] = []
-        self._ready: dict[str, str] = {}
+        self._ready: dict[str, int] = {}
 
     def prepare(self) -> None:
         """Lay the former files ready, so that on a disk that is full by then there is still a way back."""
@@ -112,15 +112,12 @@ class Rollback:
                 # Where it cannot be done, there may be room when it comes to it.
                 with contextlib.suppress(HostError):
                     mode, owner = self._dress(file, self._record(file.path))
-                    self._ready[file.path] = prepare_file(
-                        self.host, file.path, file.content, mode, owner, parsed=PARSED_FOLDERS
-                    )
+                    self._ready[file.path] = prepare_file(self.host, file.path, file.content, mode, owner)
 
     def discard(self) -> None:
         """Take away what was laid ready and is not needed."""
         for ready in self._ready.values():
-            with contextlib.suppress(OSError):
-                os.unlink(ready)
+            os.close(ready)
         self._ready.clear()
 
     @property
@@ -191,10 +188,11 @@ class Rollback:
         folder = os.path.dirname(file.path)
         make_directories(self.host, folder, 0o755)
         ready = self._ready.pop(file.path, None)
-        if ready is not None and use_prepared_file(self.host, ready, file.path):
+        parsed = [*PARSED_FOLDERS, folder]
+        if ready is not None and use_prepared_file(self.host, ready, file.path, parsed=parsed):
             return
         mode, owner = self._dress(file, record)
-        replace_file(self.host, file.path, file.content, mode, owner, parsed=[*PARSED_FOLDERS, folder])
+        replace_file(self.host, file.path, file.content, mode, owner, parsed=parsed)
 
     def _dress(self, file: Former, record: FileRecord | None) -> tuple[int, tuple[int, int] | None]:
         """Mode and owner of the file, if it is not there."""

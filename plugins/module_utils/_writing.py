@@ -22,13 +22,14 @@ if t.TYPE_CHECKING:
 # Also how the leftovers of a killed run are recognised.  The suffix keeps them out of globs such as *.toml.
 _PREFIX = ".gpufleet-"
 _SUFFIX = ".tmp"
-_READY = ".ready"
 _PATIENCE = 100
 _ANY_MODE = 0o7777
 _ACCESS_LIST = "system.posix_acl_access"
 _DEFAULT_LIST = "system.posix_acl_default"
 # What keeps a file from being made in one folder and moved into another, but not from being made in the latter.
 _NO_WAY = (errno.EXDEV, errno.EROFS, errno.EACCES, errno.EPERM)
+# Why a file system makes no file without a name (open(2), O_TMPFILE): NFS, and overlayfs before Linux 6.1.
+_NEEDS_NAME = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL)
 
 
 def explain(path: str, doing: str, error: OSError) -> HostError:
@@ -135,11 +136,12 @@ def replace_file(
     An existing file keeps owner, mode, access list and SELinux label; ``mode`` and ``owner`` (uid, gid) are for a
     new one.  No mode ever exceeds ``ceiling``.  The content is on the disk before the name points to it.  In the
     folders ``parsed`` and below them no other name appears meanwhile, for there it would be read as configuration.
+    Only where such a folder is a mount of its own, a file that is replaced has a second name for an instant.
     """
     folders = [host.outer(name) for name in parsed]
 
-    def dress(handle: int, temporary: str) -> None:
-        _dress(handle, temporary, outer, mode, owner)
+    def dress(handle: int, stage: str) -> None:
+        _dress(handle, stage, outer, mode, owner)
         if ceiling != _ANY_MODE:
             os.fchmod(handle, os.fstat(handle).st_mode & ceiling)
 
@@ -152,64 +154,86 @@ def replace_file(
 
 
 def _replace_at(outer: str, content: bytes, dress: t.Callable[[int, str], None], parsed: t.Sequence[str]) -> None:
+    _sweep(os.path.dirname(outer))
+    _staged(outer, parsed, lambda stage: _replace_by_way_of(stage, outer, content, dress, _is_parsed(stage, parsed)))
+
+
+def _staged(outer: str, parsed: t.Sequence[str], work: t.Callable[[str], None]) -> None:
+    """Do ``work`` in the folder in which the new file is made, else in that of ``outer``.  Raises OSError."""
     folder = os.path.dirname(outer)
     stage = _stage(folder, parsed)
-    _sweep(folder)
     try:
-        _replace_by_way_of(stage, outer, content, dress)
+        work(stage)
     except OSError as error:
-        # A mount of its own, or nobody may write around it: then there is no other way.
+        # A mount of its own, or no one may write around it: then there is no other way.
         if stage == folder or error.errno not in _NO_WAY:
             raise
-        _replace_by_way_of(folder, outer, content, dress)
+        work(folder)
 
 
-def prepare_file(
-    host: HostRoot, path: str, content: bytes, mode: int, owner: tuple[int, int] | None, *, parsed: t.Iterable[str]
-) -> str:
-    """Do all of replace_file() but the replacement; returns where the content lies ready, for use_prepared_file().
+def prepare_file(host: HostRoot, path: str, content: bytes, mode: int, owner: tuple[int, int] | None) -> int:
+    """Do all of replace_file() but the replacement; returns the handle of the new file, for use_prepared_file().
 
-    The name is always the same, so that what a killed run has left is found again.
+    The file has no name, so that no daemon reads it, and is gone when the handle is closed or this process ends.
     """
-    folders = [host.outer(name) for name in parsed]
     try:
         outer = _target(host, path)
         _require_file(path, outer, "prepared")
-        stage = _stage(os.path.dirname(outer), folders)
-        ready = os.path.join(stage, _PREFIX + os.path.basename(outer) + _READY)
-        _prepare_at(ready, content, lambda handle: _dress(handle, ready, outer, mode, owner))
+        folder = os.path.dirname(outer)
+        handle = _nameless(folder)
+        if handle is None:
+            raise HostError(f"{path} cannot be prepared: its file system needs a name for each file.")
+        try:
+            with os.fdopen(handle, "wb", closefd=False) as stream:
+                stream.write(content)
+            _dress(handle, folder, outer, mode, owner)
+            os.fsync(handle)
+        except OSError:
+            os.close(handle)
+            raise
     except OSError as error:
         raise explain(path, "prepared", error) from error
-    return os.path.join(os.path.realpath(stage), os.path.basename(ready))
+    return handle
 
 
-def _prepare_at(ready: str, content: bytes, dress: t.Callable[[int], None]) -> None:
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(ready)
+def use_prepared_file(host: HostRoot, handle: int, path: str, *, parsed: t.Iterable[str]) -> bool:
+    """Put the prepared file at ``path`` in one step, and close it; returns whether that could be done."""
+    folders = [host.outer(name) for name in parsed]
     try:
-        handle = os.open(ready, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(content)
-            stream.flush()
-            dress(handle)
-            os.fsync(handle)
-    except OSError:
-        with contextlib.suppress(OSError):
-            os.unlink(ready)
+        outer = _target(host, path)
+        _staged(outer, folders, lambda stage: _give_name(handle, stage, outer))
+        sync_folder(os.path.dirname(outer))
+    except (OSError, HostError):
+        return False
+    finally:
+        os.close(handle)
+    return True
+
+
+def _nameless(folder: str) -> int | None:
+    """A new file in ``folder`` without a name, None where the file system has none."""
+    try:
+        return os.open(folder, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        if error.errno in _NEEDS_NAME:
+            return None
         raise
 
 
-def use_prepared_file(host: HostRoot, ready: str, path: str) -> bool:
-    """Put what lies ready at ``path`` in one step; whether that could be done."""
+def _give_name(handle: int, stage: str, outer: str) -> None:
+    """Let a file without a name be ``outer``; where that is there, by way of a name in ``stage``.  Raises OSError."""
+    source = f"/proc/self/fd/{handle}"
+    # os.link() only follows this link where it is given a handle, which linkat(2) ignores for an absolute path.
+    with contextlib.suppress(FileExistsError):
+        os.link(source, outer, src_dir_fd=handle)
+        return
+    temporary = os.path.join(stage, f"{_PREFIX}{os.getpid()}-{handle}{_SUFFIX}")
+    os.link(source, temporary, src_dir_fd=handle)
     try:
-        outer = _target(host, path)
-        os.replace(ready, outer)
-        sync_folder(os.path.dirname(outer))
-    except (OSError, HostError):
-        with contextlib.suppress(OSError):
-            os.unlink(ready)
-        return False
-    return True
+        os.replace(temporary, outer)
+    except OSError:
+        os.unlink(temporary)
+        raise
 
 
 def _require_file(path: str, outer: str, doing: str) -> None:
@@ -233,16 +257,24 @@ def _kind(mode: int) -> str:
     return "a socket" if stat.S_ISSOCK(mode) else "a pipe" if stat.S_ISFIFO(mode) else "something special"
 
 
-def _replace_by_way_of(stage: str, outer: str, content: bytes, dress: t.Callable[[int, str], None]) -> None:
+def _replace_by_way_of(
+    stage: str, outer: str, content: bytes, dress: t.Callable[[int, str], None], hidden: bool
+) -> None:
+    """Make the new file in ``stage``, without a name if it has to be ``hidden``.  Raises OSError."""
     _sweep(stage)
-    handle, temporary = tempfile.mkstemp(_SUFFIX, _PREFIX, stage)
+    handle, temporary = _nameless(stage) if hidden else None, ""
+    if handle is None:
+        handle, temporary = tempfile.mkstemp(_SUFFIX, _PREFIX, stage)
     try:
         with os.fdopen(handle, "wb") as stream:
             stream.write(content)
             stream.flush()
-            dress(stream.fileno(), temporary)
+            dress(stream.fileno(), stage)
             os.fsync(stream.fileno())
-        os.replace(temporary, outer)
+            if not temporary:
+                _give_name(stream.fileno(), stage, outer)
+        if temporary:
+            os.replace(temporary, outer)
         sync_folder(os.path.dirname(outer))
     except OSError:
         with contextlib.suppress(OSError):
@@ -250,10 +282,14 @@ def _replace_by_way_of(stage: str, outer: str, content: bytes, dress: t.Callable
         raise
 
 
+def _is_parsed(folder: str, parsed: t.Sequence[str]) -> bool:
+    return any((folder + "/").startswith(name.rstrip("/") + "/") for name in parsed)
+
+
 def _stage(folder: str, parsed: t.Sequence[str]) -> str:
     """The nearest folder around ``folder`` on its file system that is not ``parsed``; itself if there is none."""
     stage = folder
-    while stage != "/" and any((stage + "/").startswith(name.rstrip("/") + "/") for name in parsed):
+    while stage != "/" and _is_parsed(stage, parsed):
         stage = os.path.dirname(stage)
     try:
         return stage if os.stat(stage).st_dev == os.stat(folder).st_dev else folder
@@ -299,13 +335,13 @@ def remove_file(host: HostRoot, path: str) -> None:
         raise explain(path, "removed", error) from error
 
 
-def _dress(handle: int, temporary: str, outer: str, mode: int, owner: tuple[int, int] | None) -> None:
-    """Give the new file what the old one wears.  Owner first: changing it clears set-id bits.
+def _dress(handle: int, stage: str, outer: str, mode: int, owner: tuple[int, int] | None) -> None:
+    """Give the new file, made in ``stage``, what the old one wears.  Owner first: changing it clears set-id bits.
 
     By its handle: under its name whoever owns the folder may put a link to a file of root's at any moment.
     """
     folder = os.path.dirname(outer)
-    if os.path.dirname(temporary) != folder:
+    if stage != folder:
         _move_in(handle, folder)
     try:
         # Not what a link leads to: whoever puts one here now would choose the mode of a file of root's.

@@ -143,7 +143,7 @@ def test_files_that_cannot_be_put_back_are_said_aloud(systemd: FakeSystemd, monk
         raise HostError("/etc/docker/daemon.json cannot be written: No space left on device. Make room.")
 
     monkeypatch.setattr(_rollback, "replace_file", full)
-    monkeypatch.setattr(_rollback, "use_prepared_file", lambda *_arguments: False)
+    monkeypatch.setattr(_rollback, "use_prepared_file", lambda *_arguments, **_more: False)
     message, done = failure(systemd, rollback=changes)
     assert "THE FORMER FILES COULD NOT BE PUT BACK: /etc/docker/daemon.json cannot be written" in message
     assert done.state == "unknown"
@@ -172,14 +172,22 @@ def test_on_a_disk_that_is_full_by_then_the_way_back_lies_ready(
 
 
 @pytest.mark.parametrize("end", ["active", "failed"])
-def test_nothing_stays_ready_afterwards(systemd: FakeSystemd, end: str) -> None:
+def test_no_daemon_sees_what_lies_ready(systemd: FakeSystemd, end: str) -> None:
+    """Some read every file of a directory."""
     changes = configure(systemd)
-    systemd.ends = only("nvidia", end)
+    names = []
+
+    def ends(text: str) -> str:
+        names.extend(path.name for path in systemd.docker.path("/etc").rglob("*") if path.is_file())
+        return end if "nvidia" in text else "active"
+
+    systemd.ends = ends
     if end == "active":
         restart(systemd, rollback=changes)
     else:
         failure(systemd, rollback=changes)
     assert [path.name for path in systemd.docker.path("/etc/docker").iterdir()] == ["daemon.json"]
+    assert set(names) == {"daemon.json"}
 
 
 def test_a_copy_of_what_is_rejected_is_worth_less_than_a_host_that_works(

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import errno
+import fnmatch
 import os
 import signal
 import stat
@@ -14,8 +15,10 @@ import typing as t
 
 import pytest
 
+from ansible_collections.gpufleet.nvidia.plugins.module_utils import _writing
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import HostError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._parsed_folders import CLOSED_FOLDERS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._writing import (
     make_directories,
     missing_directories,
@@ -274,16 +277,22 @@ def test_leftovers_go_from_the_parsed_folder_and_from_the_other(parsed: Path, ho
     assert sorted(os.listdir(parsed.parent)) == ["file", "sub"]
 
 
+@pytest.mark.parametrize("before", [None, b"old"])
 @pytest.mark.parametrize("error", [errno.EXDEV, errno.EACCES])
 def test_where_nothing_can_be_moved_in_it_is_written_in_place(
-    monkeypatch: pytest.MonkeyPatch, parsed: Path, host: HostRoot, error: int
+    monkeypatch: pytest.MonkeyPatch, parsed: Path, host: HostRoot, error: int, before: bytes | None
 ) -> None:
     """A bind mount has the device number of what is around it, so only the attempt tells."""
+    folder = parsed.parent
+    if before is not None:
+        (folder / "file").write_bytes(before)
     watch = Watch(monkeypatch, error)
-    replace_file(host, "/etc/crio/crio.conf.d/file", b"new", 0o644, parsed=PARSED)
-    assert watch.folders == [str(parsed.parents[1]), str(parsed.parent)]
-    assert (parsed.parent / "file").read_bytes() == b"new"
+    replace_file(host, "/etc/crio/crio.conf.d/file", b"new", 0o640, parsed=PARSED)
+    assert watch.folders == [str(parsed.parents[1]), *([] if before is None else [str(folder)])]
+    assert (folder / "file").read_bytes() == b"new"
+    assert _mode(folder / "file") == (0o640 if before is None else 0o644)
     assert os.listdir(parsed.parents[1]) == ["crio.conf.d"]
+    assert sorted(os.listdir(folder)) == ["file", "sub"]
 
 
 def test_another_error_is_not_tried_again(monkeypatch: pytest.MonkeyPatch, parsed: Path, host: HostRoot) -> None:
@@ -294,11 +303,91 @@ def test_another_error_is_not_tried_again(monkeypatch: pytest.MonkeyPatch, parse
     assert os.listdir(parsed.parents[1]) == ["crio.conf.d"]
 
 
-def test_a_file_system_of_its_own(monkeypatch: pytest.MonkeyPatch, small: Path, tmp_path: Path) -> None:
-    watch = Watch(monkeypatch)
-    replace_file(HostRoot(str(tmp_path), live=False), "/etc/file", b"new", 0o644, parsed=["/etc"])
-    assert watch.folders == [str(small)]
+@pytest.mark.parametrize("content", [None, b"old"])
+@pytest.mark.parametrize("unnamed", [True, False])
+def test_a_parsed_folder_that_is_a_mount_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, small: Path, tmp_path: Path, content: bytes | None, unnamed: bool
+) -> None:
+    """CRI-O reads every name, so a run that is killed while it writes leaves none."""
+    host = HostRoot(str(tmp_path), live=False)
+    if content is not None:
+        (small / "file").write_bytes(content)
+    before = os.listdir(small)
+    if not unnamed:
+        monkeypatch.setattr(_writing, "_nameless", lambda _folder: None)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", lambda _handle: os.kill(os.getpid(), signal.SIGKILL))
+        assert _fork(lambda: replace_file(host, "/etc/file", b"new", 0o644, parsed=["/etc"])) == -signal.SIGKILL
+    assert len(os.listdir(small)) == len(before) + (not unnamed)
+    replace_file(host, "/etc/file", b"new", 0o644, parsed=["/etc"])
     assert (small / "file").read_bytes() == b"new"
+    assert os.listdir(small) == ["file"]
+
+
+@pytest.mark.parametrize(
+    ("folder", "patterns"),
+    [
+        ("/etc/cdi", ["*.json", "*.yaml"]),
+        ("/etc/docker", ["daemon.json"]),
+        ("/etc/k0s/containerd.d", ["*.toml"]),
+        ("/etc/rancher/k3s/config.yaml.d", ["*.yaml", "*.yml"]),
+        ("/etc/systemd/system/nvidia-cdi-refresh.service.d", ["*.conf"]),
+        ("/etc/apt/sources.list.d", ["*.list", "*.sources"]),
+        ("/etc/yum.repos.d", ["*.repo"]),
+        # Here a file with a name is made outside.
+        ("/etc/crio/crio.conf.d", ["*"]),
+        ("/etc/containerd/conf.d", ["*"]),
+        ("/etc/containers/containers.conf.d", ["*.conf"]),
+        ("/etc/containers/oci/hooks.d", ["*.json"]),
+    ],
+)
+def test_no_daemon_reads_the_name_of_a_temporary_file(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, host: HostRoot, folder: str, patterns: list[str]
+) -> None:
+    """As _parsed_folders.py tells, with its sources."""
+    place = tmp_path / folder[1:]
+    place.mkdir(parents=True)
+    names = []
+    monkeypatch.setattr(os, "fsync", lambda _handle: names.extend(os.listdir(place)))
+    replace_file(host, f"{folder}/50-new", b"new", 0o644, parsed=CLOSED_FOLDERS)
+    read = [name for name in names if any(fnmatch.fnmatch(name, pattern) for pattern in patterns)]
+    assert set(read) <= {"50-new"}
+    assert "50-new" in names
+
+
+@pytest.mark.parametrize("content", [None, b"old"])
+def test_a_prepared_file_has_no_name(small: Path, tmp_path: Path, content: bytes | None) -> None:
+    """A daemon that starts meanwhile would read it; and it takes its place on the disk before that is full."""
+    host = HostRoot(str(tmp_path), live=False)
+    if content is not None:
+        (small / "file").write_bytes(content)
+        (small / "file").chmod(0o640)
+    before = os.listdir(small)
+    handle = prepare_file(host, "/etc/file", b"x" * 40_000, 0o600, None)
+    assert os.listdir(small) == before
+    with pytest.raises(HostError, match="No space left"):
+        replace_file(host, "/etc/other", b"x" * 40_000, 0o600)
+    assert use_prepared_file(host, handle, "/etc/file", parsed=["/etc"])
+    assert ((small / "file").stat().st_size, os.listdir(small)) == (40_000, ["file"])
+    assert _mode(small / "file") == (0o600 if content is None else 0o640)
+    with pytest.raises(OSError, match="Bad file"):
+        os.fstat(handle)
+
+
+def test_a_file_system_that_needs_names(monkeypatch: pytest.MonkeyPatch, file: Path, host: HostRoot) -> None:
+    """As NFS does: nothing is prepared, and nothing is left."""
+    real = os.open
+
+    def refusing(path: t.Any, flags: int, *more: t.Any, **options: t.Any) -> int:
+        if flags & os.O_TMPFILE == os.O_TMPFILE:
+            raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+        return real(path, flags, *more, **options)
+
+    monkeypatch.setattr(os, "open", refusing)
+    with pytest.raises(HostError, match=r"^/etc/file cannot be prepared: its file system needs a name"):
+        prepare_file(host, "/etc/file", b"new", 0o644, None)
+    replace_file(host, "/etc/file", b"new", 0o644, parsed=["/"])
+    assert (file.read_bytes(), os.listdir(file.parent)) == (b"new", ["file"])
 
 
 def test_a_new_file_gets_the_access_list_of_its_folder(parsed: Path, host: HostRoot) -> None:
@@ -489,7 +578,7 @@ def test_what_is_no_file_is_not_replaced(tmp_path: Path, host: HostRoot, link: b
     path = "/etc/masked" if link else "/dev/null"
     for work in (
         lambda: replace_file(host, path, b"new", 0o644),
-        lambda: prepare_file(host, path, b"new", 0o644, None, parsed=()),
+        lambda: prepare_file(host, path, b"new", 0o644, None),
         lambda: remove_file(host, path),
     ):
         with pytest.raises(HostError, match=f"^{path} cannot be .* a pipe, which is no file.* remove the link"):
@@ -561,7 +650,7 @@ def _plant(link: Path, target: str) -> None:
 _WRITERS: dict[str, t.Callable[[HostRoot, str], t.Any]] = {
     "replace": lambda host, path: replace_file(host, path, b"new", 0o644),
     "remove": remove_file,
-    "prepare": lambda host, path: prepare_file(host, path, b"new", 0o644, None, parsed=[]),
+    "prepare": lambda host, path: prepare_file(host, path, b"new", 0o644, None),
     "folders": lambda host, path: make_directories(host, path + ".d", 0o700),
 }
 
@@ -636,33 +725,6 @@ def test_an_empty_folder_of_roots_is_not_removed(tmp_path: Path, host: HostRoot,
     _plant(home / "docker", "/etc")
     remove_empty_directories(host, ["/home/alice/docker/empty"])
     assert (tmp_path / "etc/empty").is_dir()
-
-
-@pytest.mark.parametrize("kind", ["fifo", "file", "link"])
-def test_what_lies_where_a_file_is_prepared(tmp_path: Path, host: HostRoot, file: Path, kind: str) -> None:
-    """A pipe would be waited at for ever, a second name of another file would empty that."""
-    other = tmp_path / "other"
-    other.write_bytes(b"other")
-    ready = prepare_file(host, "/etc/file", b"new", 0o644, None, parsed=[])
-    os.unlink(ready)
-    if kind == "fifo":
-        os.mkfifo(ready)
-    else:
-        (os.link if kind == "file" else os.symlink)(other, ready)
-    assert prepare_file(host, "/etc/file", b"new", 0o644, None, parsed=[]) == ready
-    assert use_prepared_file(host, ready, "/etc/file")
-    assert (file.read_bytes(), other.read_bytes()) == (b"new", b"other")
-
-
-def test_what_is_put_there_meanwhile_is_not_written_to(
-    tmp_path: Path, host: HostRoot, file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ready = tmp_path / "etc/.gpufleet-file.ready"
-    os.link(file, ready)
-    monkeypatch.setattr(os, "unlink", lambda *_words, **_more: None)
-    with pytest.raises(HostError, match="cannot be prepared"):
-        prepare_file(host, "/etc/file", b"new", 0o644, None, parsed=[])
-    assert file.read_bytes() == b"old"
 
 
 @pytest.mark.parametrize("change", CHANGES)
