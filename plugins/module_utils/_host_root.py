@@ -45,11 +45,13 @@ class HostRoot(t.NamedTuple):
 
     ``live`` says that its programs, processes and sockets may be consulted: always for ``/``, for another
     directory only if the user says that it is a running system mounted there.  All paths given to and returned by
-    methods are paths on the host, without ``root``, unless a name says ``outer``.
+    methods are paths on the host, without ``root``, unless a name says ``outer``.  ``label_of`` gives the SELinux label
+    that the host's policy has for a path; None where the host is not this machine, or has no SELinux.
     """
 
     root: str = "/"
     live: bool = True
+    label_of: t.Callable[[str], str | None] | None = None
 
     @classmethod
     def of(cls, root: str, live: bool) -> HostRoot:

@@ -114,7 +114,17 @@ def host_of(module: AnsibleModule) -> HostRoot:
         )
 
         require_trusted_root(host)
-    return host
+    return host if host.root != "/" or not module.selinux_enabled() else host._replace(label_of=_policy_of(module))
+
+
+def _policy_of(module: AnsibleModule) -> t.Callable[[str], str | None]:
+    """What gives the SELinux label that the policy has for a path, None where it has none."""
+
+    def label_of(path: str) -> str | None:
+        parts = module.selinux_default_context(path)
+        return ":".join(parts) if all(parts) else None
+
+    return label_of
 
 
 def run_in(module: AnsibleModule, limit: int | None = TIMEOUT) -> t.Callable[[list[str]], tuple[int, str, str]]:
@@ -181,15 +191,6 @@ def finish(module: AnsibleModule, work: t.Callable[[], dict[str, t.Any]]) -> Non
 def _encodable(text: str) -> str:
     """``text`` with lone surrogates as escape sequences: AnsibleModule.warn() of ansible-core 2.16 cannot log them."""
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
-
-
-def label_new_files(module: AnsibleModule, host: HostRoot, files: t.Sequence[PlannedFile]) -> None:
-    """Give files that were not there before the SELinux label that the policy has for them."""
-    if module.check_mode or host.root != "/":
-        return
-    for file in files:
-        if file.before is None and file.after is not None:
-            module.set_default_selinux_context(host.outer(file.path), changed=False)
 
 
 def diff_of(files: t.Sequence[PlannedFile], syntax: str) -> list[dict[str, str]]:

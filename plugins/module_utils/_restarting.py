@@ -62,10 +62,7 @@ class RestartOptions(t.NamedTuple):
 
 
 class Restarted(t.NamedTuple):
-    """How it ended; ``state`` is new, old or unknown, ``rejected`` are the files that were taken back.
-
-    ``created`` are those of them that had been removed.
-    """
+    """How it ended; ``state`` is new, old or unknown, ``rejected`` are the files that were taken back."""
 
     changed: bool
     state: str
@@ -76,7 +73,6 @@ class Restarted(t.NamedTuple):
     attempts: int = 0
     daemon_reloaded: bool = False
     rejected: tuple[t.Mapping[str, str | None], ...] = ()
-    created: tuple[str, ...] = ()
     rolled_back: bool = False
     journal: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -324,7 +320,6 @@ class Restart:
             attempts=attempts,
             daemon_reloaded=self.daemon_reloaded,
             rejected=tuple(self.rollback.rejected),
-            created=tuple(self.rollback.created),
             rolled_back=gone_back,
             warnings=tuple(self._masked(warning) for warning in self.warnings),
         )

@@ -87,6 +87,7 @@ def make_directories(host: HostRoot, path: str, mode: int) -> list[str]:
             outer = _target(host, folder)
             os.mkdir(outer)
             os.chmod(outer, 0o755 if missing else mode)
+            _label(host, outer, outer)
             made.append(folder)
         except FileExistsError:
             continue
@@ -134,14 +135,15 @@ def replace_file(
     """Put ``content`` at ``path`` in one step; a link stays a link, its target is replaced.
 
     An existing file keeps owner, mode, access list and SELinux label; ``mode`` and ``owner`` (uid, gid) are for a
-    new one.  No mode ever exceeds ``ceiling``.  The content is on the disk before the name points to it.  In the
-    folders ``parsed`` and below them no other name appears meanwhile, for there it would be read as configuration.
-    Only where such a folder is a mount of its own, a file that is replaced has a second name for an instant.
+    new one, which has the label of the policy before it has its name.  No mode ever exceeds ``ceiling``.  The content
+    is on the disk before the name points to it.  In the folders ``parsed`` and below them no other name appears
+    meanwhile, for there it would be read as configuration.  Only where such a folder is a mount of its own, a file that
+    is replaced has a second name for an instant.
     """
     folders = [host.outer(name) for name in parsed]
 
     def dress(handle: int, stage: str) -> None:
-        _dress(handle, stage, outer, mode, owner)
+        _dress(handle, stage, outer, mode, owner, host=host)
         if ceiling != _ANY_MODE:
             os.fchmod(handle, os.fstat(handle).st_mode & ceiling)
 
@@ -186,7 +188,7 @@ def prepare_file(host: HostRoot, path: str, content: bytes, mode: int, owner: tu
         try:
             with os.fdopen(handle, "wb", closefd=False) as stream:
                 stream.write(content)
-            _dress(handle, folder, outer, mode, owner)
+            _dress(handle, folder, outer, mode, owner, host=host)
             os.fsync(handle)
         except OSError:
             os.close(handle)
@@ -335,7 +337,7 @@ def remove_file(host: HostRoot, path: str) -> None:
         raise explain(path, "removed", error) from error
 
 
-def _dress(handle: int, stage: str, outer: str, mode: int, owner: tuple[int, int] | None) -> None:
+def _dress(handle: int, stage: str, outer: str, mode: int, owner: tuple[int, int] | None, *, host: HostRoot) -> None:
     """Give the new file, made in ``stage``, what the old one wears.  Owner first: changing it clears set-id bits.
 
     By its handle: under its name whoever owns the folder may put a link to a file of root's at any moment.
@@ -350,6 +352,7 @@ def _dress(handle: int, stage: str, outer: str, mode: int, owner: tuple[int, int
         if owner is not None and owner != (os.geteuid(), os.getegid()):
             os.fchown(handle, *owner)
         os.fchmod(handle, mode)
+        _label(host, handle, outer)
         return
     if (status.st_uid, status.st_gid) != (os.geteuid(), os.getegid()):
         os.fchown(handle, status.st_uid, status.st_gid)
@@ -363,6 +366,15 @@ def _dress(handle: int, stage: str, outer: str, mode: int, owner: tuple[int, int
         # The folder's default access list is for files that are new in it.
         if _ACCESS_LIST not in worn and _ACCESS_LIST in os.listxattr(handle):
             os.removexattr(handle, _ACCESS_LIST)
+
+
+def _label(host: HostRoot, new: int | str, outer: str) -> None:
+    """Give what is ``new`` the SELinux label that the policy has for ``outer``."""
+    label = None if host.label_of is None else host.label_of(outer)
+    # A mount may have one label for all of its files.
+    with contextlib.suppress(OSError):
+        if label is not None:
+            os.setxattr(new, "security.selinux", label.encode() + b"\0")
 
 
 def is_temporary(name: str) -> bool:

@@ -238,7 +238,6 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import (
     diff_of,
     finish,
     host_of,
-    label_new_files,
     new_module,
     run_in,
     run_pinned_in,
@@ -275,7 +274,6 @@ def refresh(module: AnsibleModule) -> dict[str, object]:
         error.details = {"needed": "yaml"}
         raise
     files = result.pop("files")
-    label_new_files(module, host, files)
     return {**result, "diff": diff_of(files, "plain")}
 
 

@@ -278,7 +278,6 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import (
     diff_of,
     finish,
     host_of,
-    label_new_files,
     new_module,
     run_in,
     run_pinned_in,
@@ -301,7 +300,6 @@ def describe(module: AnsibleModule) -> dict[str, object]:
     files = result.pop("files")
     # To what is called path Ansible adds owner and mode, the latter in the place of ours.
     result["specification"] = result.pop("path")
-    label_new_files(module, host, files)
     return {**result, "diff": diff_of(files, "plain")}
 
 

@@ -445,7 +445,6 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import (
     diff_of,
     finish,
     host_of,
-    label_new_files,
     new_module,
     run_in,
 )
@@ -493,7 +492,6 @@ def configure(module: AnsibleModule) -> dict[str, object]:
     )
     host = host_of(module)
     outcome = RuntimeConfiguration(options, host, run_in(module)).execute(module.check_mode)
-    label_new_files(module, host, outcome.files)
     return {
         "changed": outcome.changed,
         "diff": diff_of(outcome.files, outcome.syntax),

@@ -285,12 +285,10 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import (
     accept_shipments,
     finish,
     host_of,
-    label_new_files,
     new_module,
     run_in,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._backups import check_backup_dir
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import PlannedFile
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import DAEMONS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._parsed_folders import PARSED_FOLDERS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._proof import Expectation
@@ -335,7 +333,6 @@ def take_over(module: AnsibleModule) -> dict[str, object]:
     try:
         outcome = restart(options, host, run_in(module), module.check_mode)
     except RestartError as error:
-        label_new_files(module, host, [PlannedFile(path, None, b"") for path in error.outcome.created])
         error.details = _result(params, error.outcome)
         for warning in error.outcome.warnings:
             module.warn(warning)

@@ -232,7 +232,6 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import (
     diff_of,
     finish,
     host_of,
-    label_new_files,
     new_module,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
@@ -277,7 +276,6 @@ def configure(module: AnsibleModule) -> dict[str, object]:
     )
     host = host_of(module)
     outcome = ToolkitConfiguration(options, host).execute(module.check_mode)
-    label_new_files(module, host, outcome.files)
     return {
         "changed": outcome.changed,
         "diff": diff_of(outcome.files, "toml"),

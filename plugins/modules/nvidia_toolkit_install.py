@@ -482,7 +482,6 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import (
     diff_of,
     finish,
     host_of,
-    label_new_files,
     labeller,
     new_module,
     run_in,
@@ -569,7 +568,6 @@ def _install_packages(module: AnsibleModule) -> dict[str, t.Any]:
     work = Installation if options.state == "present" else Removal
     task = work(options, host, _manager(module, host), run)
     outcome = task.execute(module.check_mode)
-    label_new_files(module, host, outcome.repository.files)
     return task.result(outcome)
 
 

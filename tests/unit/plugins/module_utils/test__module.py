@@ -18,7 +18,6 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import (
     diff_of,
     finish,
     host_of,
-    label_new_files,
     run_in,
     run_pinned_in,
 )
@@ -40,7 +39,7 @@ class DummyModule:
         self.check_mode = check_mode
         self.params = params
         self.warnings: list[str] = []
-        self.labelled: list[str] = []
+        self.selinux = False
         self.missing: list[str] = []
         self.result: dict[str, t.Any] = {}
 
@@ -67,9 +66,11 @@ class DummyModule:
         done = subprocess.run(argv, env={**os.environ, **environ_update}, capture_output=True, text=True, check=False)
         return done.returncode, done.stdout, done.stderr
 
-    def set_default_selinux_context(self, path: str, changed: bool) -> bool:
-        self.labelled.append(path)
-        return changed
+    def selinux_enabled(self) -> bool:
+        return self.selinux
+
+    def selinux_default_context(self, path: str) -> list[str | None]:
+        return [None, None, None, None] if path == "/tmp" else ["system_u", "object_r", f"{path[5:]}_t", "s0:c1"]
 
 
 def finished(work: t.Callable[[], dict[str, t.Any]]) -> DummyModule:
@@ -113,18 +114,16 @@ def test_the_host_of_the_parameters(tmp_path: Path) -> None:
         host_of(t.cast("t.Any", DummyModule(host_root="relative", host_root_live=False)))
 
 
-@pytest.mark.parametrize(
-    ("root", "check_mode", "labelled"), [("/", False, ["/etc/new"]), ("/", True, []), ("/srv/tree", False, [])]
-)
-def test_only_new_files_of_this_very_host_are_labelled(root: str, check_mode: bool, labelled: list[str]) -> None:
-    files = [
-        PlannedFile("/etc/new", None, b""),
-        PlannedFile("/etc/old", b"", b"x"),
-        PlannedFile("/etc/gone", b"", None),
-    ]
-    module = DummyModule(check_mode)
-    label_new_files(t.cast("t.Any", module), HostRoot(root, live=True), files)
-    assert module.labelled == labelled
+@pytest.mark.parametrize("selinux", [True, False])
+def test_the_labels_of_this_very_host(tmp_path: Path, selinux: bool) -> None:
+    module = DummyModule(host_root="/", host_root_live=False)
+    module.selinux = selinux
+    label_of = host_of(t.cast("t.Any", module)).label_of
+    assert (label_of is not None) == selinux
+    if label_of is not None:
+        assert (label_of("/etc/docker"), label_of("/tmp")) == ("system_u:object_r:docker_t:s0:c1", None)
+        module.params["host_root"] = str(tmp_path)
+        assert host_of(t.cast("t.Any", module)).label_of is None
 
 
 @pytest.mark.parametrize(

@@ -149,6 +149,27 @@ def test_extended_attributes_stay(file: Path, host: HostRoot, name: str, value: 
     assert _mode(file) == 0o640
 
 
+@pytest.mark.parametrize("parsed", [[], ["/etc"]])
+def test_what_is_new_has_its_label_from_the_start(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, parsed: list[str]
+) -> None:
+    """So a run that is killed at any moment leaves nothing that SELinux keeps from its daemon."""
+    host = HostRoot(str(tmp_path), label_of=lambda path: f"label of {os.path.relpath(path, tmp_path)}")
+    (tmp_path / "old").write_bytes(b"")
+    _set_attribute(tmp_path / "old", "security.selinux", b"label of an administrator\0")
+
+    def work() -> None:
+        make_directories(host, "/etc/conf.d", 0o755)
+        replace_file(host, "/old", b"new", 0o644)
+        patch.setattr(_writing, "sync_folder", lambda _folder: os.kill(os.getpid(), signal.SIGKILL))
+        replace_file(host, "/etc/conf.d/file", b"new", 0o644, parsed=parsed)
+
+    with monkeypatch.context() as patch:
+        assert _fork(work) == -signal.SIGKILL
+    labels = [os.getxattr(tmp_path / name, "security.selinux") for name in ("etc/conf.d", "etc/conf.d/file", "old")]
+    assert labels == [b"label of etc/conf.d\0", b"label of etc/conf.d/file\0", b"label of an administrator\0"]
+
+
 def test_attributes_follow_no_link_that_is_put_in_the_way(
     file: Path, host: HostRoot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
