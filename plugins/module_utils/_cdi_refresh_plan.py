@@ -71,8 +71,6 @@ _SUFFIXES = (".yaml", ".json")
 _GPU_MODES = (AUTO, "nvml", "csv", "wsl")
 # Modes whose devices are made by the driver's modules.
 _DRIVER_MODES = (AUTO, "nvml", "management", "imex")
-# Of the engines those that NVIDIA's own units know.
-_MAIN_ENGINES = frozenset(ENGINES[:3])
 _SMI = "nvidia-smi"
 _DROP_IN = f"{UNITS}/{SERVICE}.d/{DROP_IN}"
 _NULL = "/dev/null"
@@ -231,7 +229,7 @@ def _with_toolkit(options: RefreshOptions, host: HostRoot, runners: Runners, ref
         _command(program, cdi, None, host, runners)
     contents: dict[str, bytes] = {}
     late = options.before_engines and bool(LATE.intersection(unit.after))
-    order = options.before_engines and not late and not _MAIN_ENGINES.issubset(unit.before)
+    order = options.before_engines and not late and not set(ENGINES).issubset(unit.before)
     text = drop_in(order, bool(wanted))
     if text is not None:
         contents[_DROP_IN] = text

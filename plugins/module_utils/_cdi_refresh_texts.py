@@ -15,6 +15,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_edits import 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_parameters import AUTO, CdiOptions
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_refresh_units import OUTPUT
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_request import NONE, Request
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import FLAVORS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import SERVICE_PATH
 
@@ -29,19 +30,12 @@ DROP_IN = "50-gpufleet-nvidia.conf"
 OWN_ENVIRONMENT_FILE = "/etc/gpufleet-nvidia/cdi-refresh.env"
 WANTED_BY = "multi-user.target"
 
-# What starts containers at boot.
+# What starts containers at boot: the units of the engines, those of Podman, which has no daemon, and the kubelet.
 ENGINES = (
-    "docker.service",
-    "containerd.service",
-    "crio.service",
+    *(service for row in FLAVORS.values() for service in row.services),
     "podman.service",
     "podman-restart.service",
     "kubelet.service",
-    "k3s.service",
-    "k3s-agent.service",
-    "rke2-server.service",
-    "rke2-agent.service",
-    "snap.docker.dockerd.service",
 )
 # The driver's own daemons, which complete the devices.  None of them comes after an engine, as their packages have
 # them, so that no cycle arises; and none of them starts an engine and waits for it.  nvidia-mig-manager.service does:
@@ -52,7 +46,8 @@ _DEVICES = ("systemd-modules-load.service", *_DAEMONS)
 # A unit that comes after one of these cannot come before an engine: they wait for the engines, and systemd breaks such
 # a cycle by leaving one of its units out.
 LATE = frozenset({"multi-user.target", "graphical.target", "default.target", *ENGINES})
-# Seconds.  Engines wait for the service, so a GPU that hangs must not stop the boot.
+# Seconds.  Engines wait for the service, so a GPU that hangs must not stop the boot.  The toolkit's own service has no
+# limit (1.18 to 1.20).
 _LIMITS = (("TimeoutStartSec", "120"), ("TimeoutStopSec", "5"))
 # Modules of the kernel come in bursts.  A service that is started too often makes its path unit fail too, and then
 # nothing watches any more (systemd.path(5)).

@@ -44,6 +44,9 @@ def try_runtimes(
     lacks: list[str] = []
     warnings = crictl.remove_pods()
     for name in runtimes:
+        if warnings:
+            # A CRI that is in trouble would take its time for each command.
+            break
         said = crictl.start_pod(name)
         if _UNKNOWN in said:
             lacks.append(f"no pod can use the runtime {name}: {said}")
@@ -51,7 +54,7 @@ def try_runtimes(
             warnings.append(f"No pod could be started through the runtime {name}, which may have other causes: {said}")
         # Also after an error: the CRI may have made the pod before it.
         warnings += crictl.remove_pods()
-    return lacks, list(dict.fromkeys(warnings))
+    return lacks, warnings
 
 
 class _Crictl(t.NamedTuple):

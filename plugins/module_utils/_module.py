@@ -149,7 +149,7 @@ def run_in(module: AnsibleModule, limit: int | None = TIMEOUT) -> t.Callable[[li
         # A kill before the limit has another cause, such as a lack of memory.
         killed = status in _KILLED and limit is not None and time.monotonic() - start >= limit
         if timeout and (status == _NOT_ENDED or killed):
-            status, errors = _NOT_ENDED, f"{argv[0]} did not end within {limit} seconds"
+            status, errors = _NOT_ENDED, f"it did not end within {limit} seconds"
         return int(status), str(output), str(errors)
 
     return run

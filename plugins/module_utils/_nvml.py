@@ -27,8 +27,9 @@ if t.TYPE_CHECKING:
     import ctypes
 
 LIBRARY = "libnvidia-ml.so.1"
-# How long NVML may take, in seconds: without persistence mode it wakes up every GPU, one after the other.
-PATIENCE = 180.0
+# How long NVML may take, in seconds: without persistence mode it wakes up every GPU, one after the other.  The refresh
+# units and nvidia-ctk get as long (TimeoutStartSec in _cdi_refresh_texts.py, LIMIT in nvidia_cdi_spec.py).
+PATIENCE = 120.0
 
 # More than any machine has: a number above is no answer.
 _MOST_GPUS, _MOST_MIGS, _MOST_BYTES = 1024, 1024, 1 << 22

@@ -290,12 +290,16 @@ if t.TYPE_CHECKING:
     from ansible.module_utils.basic import AnsibleModule
 
 
+# Seconds for nvidia-ctk, which asks NVML.
+LIMIT = 120
+
+
 def describe(module: AnsibleModule) -> dict[str, object]:
     """Plan and write; the result as documented."""
     accept_shipments(module)
     host = host_of(module)
     options = options_of(module.params)
-    work = CdiSpecification(options, host, run_in(module), run_pinned_in(module))
+    work = CdiSpecification(options, host, run_in(module), run_pinned_in(module, LIMIT))
     result = work.execute(module.check_mode)
     files = result.pop("files")
     # To what is called path Ansible adds owner and mode, the latter in the place of ours.

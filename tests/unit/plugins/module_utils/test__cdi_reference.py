@@ -7,10 +7,12 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 import typing as t
 
 import pytest
 
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import run_pinned_in
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_reference import (
     find_program,
     generate_all_with,
@@ -255,7 +257,7 @@ time="2026-01-02T03:04:05Z" level=error msg="failed to generate CDI spec: no \\"
             "",
             "panic: runtime error",
         ),
-        ("first\nnvidia-ctk did not end within 60 seconds\n\n", "", "nvidia-ctk did not end within 60 seconds"),
+        ("first\nno driver\n\n", "", "no driver"),
         (
             "",
             "Incorrect Usage: flag provided but not defined: -x\n",
@@ -270,6 +272,22 @@ def test_its_own_words_are_in_the_error(errors: str, output: str, words: str) ->
     assert "\n" not in said
     assert "Auto-detected" not in said
     assert "goroutine" not in said
+
+
+def test_a_generator_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the driver, where it cannot even be killed: it keeps its pipes open."""
+    basic = pytest.importorskip("ansible.module_utils.basic")
+    monkeypatch.setattr(basic, "_ANSIBLE_ARGS", b'{"ANSIBLE_MODULE_ARGS": {}}')
+    # ansible-core needs this from 2.19 on.
+    monkeypatch.setattr(basic, "_ANSIBLE_PROFILE", "legacy", raising=False)
+    program = tmp_path / "nvidia-ctk"
+    program.write_text("#!/bin/sh\n[ $1 = --version ] && echo version 1.20.0 && exit\nsetsid sleep 20\n")
+    program.chmod(0o755)
+    run = run_pinned_in(basic.AnsibleModule(argument_spec={}), limit=1)
+    begun = time.monotonic()
+    with pytest.raises(HostError, match="nvidia-ctk made no specification for mode nvml: it did not end within 1 sec"):
+        generate_with(str(program), "nvml", Request(), run, HOST)
+    assert time.monotonic() - begun < 10
 
 
 def test_long_words_are_cut_short() -> None:

@@ -8,6 +8,7 @@ import typing as t
 
 import pytest
 
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_refresh_texts import ENGINES
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_request import Request
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import (
     GpufleetError,
@@ -34,7 +35,6 @@ from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.refresh
 if t.TYPE_CHECKING:
     from pathlib import Path
 
-ENGINES = ("docker.service", "containerd.service", "crio.service")
 LATE = "After=multi-user.target"
 DISABLED_HOOK = "enable-cuda-compat"
 DISABLED = Request(disabled_hooks=(DISABLED_HOOK,))
@@ -207,11 +207,15 @@ def test_a_unit_that_comes_after_the_engines_gets_an_early_one(tree: RefreshTree
     assert f"{WANTS}/{OWN_SERVICE}" in result["links_made"]
     assert result["service"] == SERVICE
     # The next toolkit is in time by itself.
-    tree.toolkit("Before=docker.service containerd.service crio.service")
+    tree.toolkit(f"Before={' '.join(ENGINES)}")
     result = tree.refresh()
     assert result["links_removed"] == [f"{WANTS}/{OWN_SERVICE}"]
     assert not tree.has(f"{LOCAL}/{OWN_SERVICE}")
     assert not tree.has(DROP_IN)
+    # One that knows only some engines is not.
+    tree.toolkit("Before=docker.service containerd.service crio.service")
+    tree.refresh()
+    assert "k0sworker.service" in tree.text(DROP_IN)
 
 
 def test_engines_need_not_wait(tree: RefreshTree) -> None:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ansible_collections.gpufleet.nvidia.plugins.module_utils import _lock, _nvml
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_parameters import CdiOptions
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_refresh_texts import (
     drop_in,
@@ -18,12 +19,30 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_refresh_texts
     without_our_lines,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_request import Request
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import FLAVORS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import FileRecord
+from ansible_collections.gpufleet.nvidia.plugins.modules import nvidia_cdi_refresh, nvidia_cdi_spec
 
 FILE = "/etc/nvidia-container-toolkit/nvidia-cdi-refresh.env"
 NAME = "NVIDIA_CTK_CDI_GENERATE_DISABLED_HOOKS"
 PREFIX = "NVIDIA_CTK_CDI_GENERATE_"
+
+
+def test_every_engine_starts_after_the_service() -> None:
+    (before,) = re.findall("^Before=(.*)$", (drop_in(order=True, environment=False) or b"").decode(), re.MULTILINE)
+    registered = {service for row in FLAVORS.values() for service in row.services}
+    assert {"k0sworker.service", "k0scontroller.service", "snap.microk8s.daemon-containerd.service"} <= registered
+    assert registered | {"podman.service", "podman-restart.service", "kubelet.service"} == set(before.split())
+
+
+def test_each_limit_is_within_the_one_around_it() -> None:
+    """So that an NVML that hangs ends with a message of the task, and not with one of Ansible or of another task."""
+    text = (drop_in(order=True, environment=False) or b"").decode()
+    limits = dict(re.findall("^(Timeout.*Sec)=(.*)$", text, re.MULTILINE))
+    assert _nvml.PATIENCE == nvidia_cdi_spec.LIMIT == int(limits["TimeoutStartSec"])
+    # After it systemd waits for the end of two signals, and of two more for what else is left of the service.
+    assert int(limits["TimeoutStartSec"]) + 4 * int(limits["TimeoutStopSec"]) < nvidia_cdi_refresh.LIMIT < _lock.TIMEOUT
 
 
 @pytest.mark.parametrize(

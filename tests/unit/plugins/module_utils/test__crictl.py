@@ -103,7 +103,7 @@ def test_pods_that_an_interrupted_run_has_left_are_removed(crictl: Crictl) -> No
 @pytest.mark.parametrize("failing", [("stopp",), ("rmp",), ("pods",)])
 def test_a_pod_that_may_still_be_there_is_a_warning(crictl: Crictl, failing: tuple[str, ...]) -> None:
     crictl.failing = failing
-    lacks, (warning,) = crictl.try_them("nvidia")
+    lacks, (warning,) = crictl.try_them("nvidia", "nvidia-cdi")
     assert not lacks
     assert f"{failing[0]}: device busy" in warning
     assert failing == ("pods",) or "run `crictl rmp --force abc123` on the host" in warning

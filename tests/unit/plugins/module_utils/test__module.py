@@ -203,7 +203,7 @@ def test_a_program_that_is_not_there_is_a_failure_like_any(missing: list[str]) -
 
 def test_a_command_that_hangs_is_ended() -> None:
     status, _output, errors = run_in(t.cast("t.Any", DummyModule()), limit=1)(["sleep", "60"])
-    assert (status, errors) == (124, "sleep did not end within 1 seconds")
+    assert (status, errors) == (124, "it did not end within 1 seconds")
 
 
 def test_a_command_that_ignores_sigterm_is_killed_and_reported_as_a_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -216,7 +216,7 @@ def test_a_command_that_ignores_sigterm_is_killed_and_reported_as_a_timeout(monk
 
     monkeypatch.setattr(module, "run_command", impatient)
     status, _output, errors = run_in(t.cast("t.Any", module), limit=1)(["sh", "-c", "trap '' TERM; sleep 60; sleep 60"])
-    assert (status, errors) == (124, "sh did not end within 1 seconds")
+    assert (status, errors) == (124, "it did not end within 1 seconds")
 
 
 @pytest.mark.parametrize("status", [137, -9])
@@ -228,7 +228,7 @@ def test_a_killed_command_is_a_timeout_only_after_its_limit(
     module = DummyModule()
     monkeypatch.setattr("time.monotonic", lambda: next(clock))
     monkeypatch.setattr(module, "run_command", lambda _argv, **_options: (status, "", "Killed"))
-    expected = (124, "", "x did not end within 7 seconds") if seconds > 7 else (status, "", "Killed")
+    expected = (124, "", "it did not end within 7 seconds") if seconds > 7 else (status, "", "Killed")
     assert run_in(t.cast("t.Any", module), limit=7)(["x"]) == expected
 
 
