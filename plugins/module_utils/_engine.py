@@ -93,8 +93,12 @@ class LiveState(t.NamedTuple):
 
 
 class Ailment(t.NamedTuple):
-    """Why a daemon cannot do its work, in its own words if it has any; ``lasting`` if waiting will not help."""
+    """Why a daemon cannot do its work, in its own words if it has any; ``lasting`` if waiting will not help.
 
+    ``check`` is the code of the health check that failed.
+    """
+
+    check: str
     words: str
     lasting: bool = False
 

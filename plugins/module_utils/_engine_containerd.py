@@ -182,16 +182,17 @@ class Containerd(TomlEngine):
 
         told = plugins(host.outer(installation.socket))
         if told is None:
-            return Ailment(f"it does not answer on {installation.socket}")
+            return Ailment("answers", f"it does not answer on {installation.socket}")
         parts = [plugin for plugin in told if plugin.serves_cri]
         broken = [f"{plugin.name}: {plugin.error}" for plugin in parts if plugin.error]
         if broken:
-            return Ailment(f"its CRI is not loaded ({'; '.join(broken)})", lasting=True)
+            return Ailment("cri-loaded", f"its CRI is not loaded ({'; '.join(broken)})", lasting=True)
         if parts:
             # One that has just started needs a moment.
-            return Ailment(f"its CRI does not answer on {installation.socket}")
+            return Ailment("cri-answers", f"its CRI does not answer on {installation.socket}")
         # One that is switched off is not even listed.
-        return Ailment("its CRI is switched off", lasting=True) if state is not None and state.lists_runtimes else None
+        expected = state is not None and state.lists_runtimes
+        return Ailment("cri-enabled", "its CRI is switched off", lasting=True) if expected else None
 
     def sources(self, host: HostRoot, installation: Installation) -> list[str]:
         return self._paths(host, installation)

@@ -113,7 +113,7 @@ class Crio(TomlEngine):
         from ansible_collections.gpufleet.nvidia.plugins.module_utils._cri_api import status  # noqa: PLC0415
 
         answers = status(host.outer(installation.socket)) is not None
-        return None if answers else Ailment(f"it does not answer on {installation.socket}")
+        return None if answers else Ailment("answers", f"it does not answer on {installation.socket}")
 
     def sources(self, host: HostRoot, installation: Installation) -> list[str]:
         directory = config_dir(installation.unit)

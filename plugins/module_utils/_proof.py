@@ -17,6 +17,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._signals import is
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import (
+        Ailment,
         ConfiguredState,
         Context,
         Engine,
@@ -56,6 +57,7 @@ class Evidence(t.NamedTuple):
 
     ``lacks`` is why it is not proven, in half sentences; ``settled`` says that waiting would change nothing, ``again``
     that another try might.  ``unmet`` are expectations that a daemon disappoints which does what its files say.
+    ``check`` is the code of the health check that failed, empty if another thing is lacking.
     """
 
     pid: int | None
@@ -63,6 +65,7 @@ class Evidence(t.NamedTuple):
     settled: bool = False
     again: bool = False
     unmet: tuple[str, ...] = ()
+    check: str = ""
 
     @property
     def reasons(self) -> str:
@@ -104,9 +107,9 @@ class Witness(t.NamedTuple):
         installation = self.inspect()
         live = self.engine.live(self.host, installation)
         if live is None:
-            return Evidence(installation.pid, (_silence(installation),))
+            return _silent(installation)
         ailment = self.engine.ailment(self.host, installation, live, None)
-        return Evidence(installation.pid, () if ailment is None else (ailment.words,))
+        return Evidence(installation.pid, ()) if ailment is None else _ill(installation, ailment)
 
     def examine(self, expectation: Expectation, version: str | None, fresh: bool = False) -> Evidence:
         """What the daemon of this moment proves, an engine of ``version`` if it does not tell its own.
@@ -124,10 +127,10 @@ class Witness(t.NamedTuple):
         except GpufleetError as error:
             return Evidence(installation.pid, (str(error).rstrip("."),), settled=True)
         if live is None:
-            return Evidence(installation.pid, (_silence(installation),))
+            return _silent(installation)
         ailment = self.engine.ailment(self.host, installation, live, state)
         if ailment is not None:
-            return Evidence(installation.pid, (ailment.words,), settled=ailment.lasting)
+            return _ill(installation, ailment)
         live = live._replace(outdated=False) if fresh else live
         unmet = tuple(expectation.unmet(self.engine, live, state))
         if self._differs(installation, live, state):
@@ -141,11 +144,15 @@ class Witness(t.NamedTuple):
         return known and self.engine.catch_up(live, state) is not Action.NONE
 
 
-def _silence(installation: Installation) -> str:
-    """Why a daemon says nothing of itself."""
+def _silent(installation: Installation) -> Evidence:
+    """What there is of a daemon that says nothing of itself."""
     if installation.pid is None:
-        return f"no process of it runs as {installation.service}"
-    return f"it does not answer on {installation.socket}"
+        return Evidence(None, (f"no process of it runs as {installation.service}",), check="runs")
+    return Evidence(installation.pid, (f"it does not answer on {installation.socket}",), check="answers")
+
+
+def _ill(installation: Installation, ailment: Ailment) -> Evidence:
+    return Evidence(installation.pid, (ailment.words,), settled=ailment.lasting, check=ailment.check)
 
 
 def _named(live: LiveState, state: ConfiguredState) -> str:

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 import typing as t
 
@@ -18,7 +19,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._notes import Appl
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._planning import ask_version
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._preflight import Preflight
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._processes import started
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._proof import Expectation, Witness
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._proof import Evidence, Expectation, Witness
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import default_backup_dir, load_records
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._rollback import Rollback, formers_of, joined
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._scratch import remove_abandoned
@@ -29,7 +30,6 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._validator_words i
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._judging import Runner
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._proof import Evidence
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._rollback import Change, Former
 
 # Lines of the journal that go into the message; the result has more.
@@ -117,6 +117,8 @@ class Restart:
         self.began = time.time()
         self.daemon_reloaded = False
         self.warnings: list[str] = []
+        # What the health probe finds while the daemon still runs with the previous files.
+        self.before = self._health_before()
 
     def _noted(self) -> tuple[Former, ...]:
         """What earlier runs have left to be taken back: a restart that was cut off, changes that none was given."""
@@ -125,6 +127,20 @@ class Restart:
             # The daemon has taken them over by itself.
             changes = ()
         return joined(self.note.formers(), changes)
+
+    def _health_before(self) -> Evidence:
+        """What the probe lacks before anything is restarted; nothing if that is not the previous state.
+
+        A daemon that does not run, or may have been started with the new files, is no measure for them.
+        """
+        if self.unfinished or not self.means.acts or not self.means.up():
+            return Evidence(None, ())
+        found = self.witness.health()
+        born = started(self.host, found.pid) if found.pid is not None else None
+        # A removed file shows in its directory.
+        paths = [file.path if self.host.exists(file.path) else os.path.dirname(file.path) for file in self.formers]
+        restarted = born is not None and any(self.host.modified(path) < born for path in paths)
+        return Evidence(None, ()) if restarted else found
 
     @property
     def means(self) -> Means:
@@ -139,6 +155,8 @@ class Restart:
         refusal = self._refusal()
         if refusal:
             raise RestartError(refusal, self._outcome(self._untouched()))
+        if self.means.acts and self.before.lacks:
+            self.warnings.append(self._undetermined("A restart could not be judged by it."))
         return self._outcome("unknown")._replace(changed=self.means.acts)
 
     def prove(self) -> Restarted:
@@ -170,6 +188,15 @@ class Restart:
             # The daemon does what its files say, which others have changed meanwhile.
             self.warnings.append(f"{', '.join(edited)} was changed by others since: {evidence.reasons}.")
             evidence = evidence._replace(lacks=())
+        if evidence.check and evidence.check == self.before.check:
+            self.warnings.append(
+                self._undetermined(
+                    f"It was so before the {self.options.action}, so the new files stay. Whether the engine works with"
+                    " them is not known."
+                )
+            )
+            self._drop_note()
+            return self._outcome("unknown")
         if not evidence.lacks:
             names = self.options.expect.runtimes
             lacks, untried = self.engine.try_runtimes(self.host, self.installation, names, self.run)
@@ -198,7 +225,7 @@ class Restart:
             cut_off = self.means.cut_off()
             self.daemon_reloaded = self.means.prepare()
         except HostError as error:
-            return self.witness.health()._replace(lacks=(str(error).rstrip("."),))
+            return self.witness.health()._replace(lacks=(str(error).rstrip("."),), check="")
         if cut_off:
             self.warnings.append(
                 f"systemd read its units again, so the containers {', '.join(cut_off)} have lost the GPUs that the"
@@ -254,6 +281,8 @@ class Restart:
 
     def _go_back(self, evidence: Evidence) -> t.NoReturn:
         message = f"{self.engine.name} did not take {self.installation.config_path} over: {evidence.reasons}."
+        if self.before.lacks:
+            message += f" The health probe failed before the {self.options.action} too: {self.before.reasons}."
         if not self.rollback.possible:
             self._fail(f"{message} There is nothing to go back to.", "unknown", self._last_words())
         message = self._put_back(message, "unknown")
@@ -285,12 +314,12 @@ class Restart:
             self._fail(message, "unknown", journal)
         former = self.bring_up.carry_out(Expectation(), patience)
         stronger = self.means.stronger()
-        if former.lacks and stronger is not self.means and self._may_restart():
+        judged = former.check != self.before.check or not former.check
+        if former.lacks and judged and stronger is not self.means and self._may_restart():
             self.bring_up.means = stronger
             former = self.bring_up.carry_out(Expectation(), patience)
         if former.lacks:
-            message += f", but {name} COULD NOT BE PROVEN TO WORK WITH THEM EITHER: {former.reasons}."
-            message += " This host needs you."
+            message += f". The health of {name} cannot be determined: {former.reasons}. {self._where_to_look()}."
             self._fail(message, "unknown", (*journal, *self._last_words()))
         self._drop_note()
         self._fail(f"{message}, and it works with them.", "old", journal)
@@ -304,6 +333,17 @@ class Restart:
     def _untouched(self) -> str:
         """The state of a daemon that this run has told nothing."""
         return "unknown" if self.unfinished or self.witness.health().lacks else "old"
+
+    def _undetermined(self, consequence: str) -> str:
+        """The warning for an engine whose health the probe cannot tell with its previous files either."""
+        return (
+            f"The health of {self.engine.name} cannot be determined: {self.before.reasons}. {consequence}"
+            f" {self._where_to_look()}, or give its socket if it listens elsewhere."
+        )
+
+    def _where_to_look(self) -> str:
+        systemctl = "systemctl" if self.installation.user is None else "systemctl --user"
+        return f"Run `{systemctl} status {self.installation.service}` on the host and correct what it reports"
 
     # -- words ---------------------------------------------------------------------------------------------------
 

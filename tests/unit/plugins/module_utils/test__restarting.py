@@ -101,12 +101,6 @@ def test_a_daemon_that_has_answered_is_not_restarted_once_more(systemd: FakeSyst
     assert done.attempts == 1
 
 
-def test_a_daemon_that_does_not_answer_is_not_proven(systemd: FakeSystemd) -> None:
-    message, done = failure(systemd, socket="/run/other.sock", allow_disruption=True)
-    assert "it does not answer on /run/other.sock" in message
-    assert done.socket == "/run/other.sock"
-
-
 def test_a_daemon_that_is_not_what_its_file_says_is_not_proven(systemd: FakeSystemd) -> None:
     configure(systemd)
     message, _done = failure(systemd, action="reload", mode="none")

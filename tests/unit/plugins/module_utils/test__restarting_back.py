@@ -129,7 +129,8 @@ def test_if_neither_state_works_that_is_said_aloud(systemd: FakeSystemd) -> None
     systemd.ends = lambda _text: "failed"
     message, done = failure(systemd, rollback=changes)
     assert done.state == "unknown"
-    assert "COULD NOT BE PROVEN TO WORK WITH THEM EITHER: docker.service is failed (failed). This host" in message
+    said = "The former files are back. The health of docker cannot be determined: docker.service is failed (failed)."
+    assert f"{said} Run `systemctl status docker.service` on the host and correct what it reports." in message
     assert systemd.text == OLD
     # Whoever comes next is to know.
     assert states(systemd) == ["changes", "restart"]

@@ -4,6 +4,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import time
 import typing as t
 
 import pytest
@@ -23,6 +26,7 @@ from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.fake_do
 )
 from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.fake_systemd import FILE, FakeSystemd
 from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.restarts import (
+    NOTE,
     NVIDIA,
     OLD,
     configure,
@@ -105,6 +109,77 @@ def test_without_backups_nothing_is_begun(systemd: FakeSystemd) -> None:
     with pytest.raises(GpufleetError, match="there would be no way back"):
         restart(systemd, rollback=changes)
     assert not systemd.done("systemctl re")
+
+
+# -- the health probe before the restart -----------------------------------------------------------------------------
+
+# Where the fake answers only if a test lets it.
+OTHER = "/run/other.sock"
+UNKNOWN = f"The health of docker cannot be determined: it does not answer on {OTHER}."
+
+
+def elsewhere(systemd: FakeSystemd, **options: t.Any) -> dict[str, t.Any]:
+    """The options for a probe that asks in the wrong place."""
+    return {"socket": OTHER, "allow_disruption": True, "rollback": configure(systemd), "expect": NVIDIA, **options}
+
+
+@pytest.mark.parametrize("action", ["restart", "reload"])
+def test_a_probe_that_failed_before_judges_nothing(systemd: FakeSystemd, action: str) -> None:
+    options = elsewhere(systemd, action=action, retries=0)
+    text = systemd.text
+    done = restart(systemd, **options)
+    assert (done.state, done.attempts, done.rolled_back, done.socket) == ("unknown", 1, False, OTHER)
+    assert systemd.text == text
+    (warning,) = done.warnings
+    assert warning.startswith(f"{UNKNOWN} It was so before the {action}, so the new files stay.")
+    assert "Run `systemctl status docker.service` on the host" in warning
+
+
+def test_a_probe_that_failed_before_may_succeed_afterwards(systemd: FakeSystemd) -> None:
+    with contextlib.ExitStack() as stack:
+        systemd.started = lambda: stack.enter_context(systemd.docker.answers(OTHER))
+        done = restart(systemd, **elsewhere(systemd))
+    assert (done.state, done.warnings) == ("new", ())
+
+
+def test_what_passed_before_is_required_afterwards(systemd: FakeSystemd) -> None:
+    """The unit was up; and the probe tells nothing of the former files either, so there is no restart after that."""
+    options = elsewhere(systemd, retries=0)
+    systemd.ends = only("nvidia", "failed")
+    message, done = failure(systemd, **options)
+    assert "docker.service is failed (failed). The health probe failed before the restart too: it does not" in message
+    assert f"The former files are back. {UNKNOWN}" in message
+    assert (done.state, done.attempts, done.rolled_back, systemd.text) == ("unknown", 2, True, OLD)
+
+
+def test_check_mode_tells_what_the_probe_lacks(systemd: FakeSystemd) -> None:
+    done = restart(systemd, check_mode=True, socket=OTHER, allow_disruption=True)
+    assert done.warnings[0].startswith(f"{UNKNOWN} A restart could not be judged by it.")
+
+
+def _stopped(systemd: FakeSystemd) -> None:
+    systemd.active, systemd.detail = "inactive", "dead"
+    systemd.docker.write(CONTROL_GROUP, "")
+
+
+def _started_since(systemd: FakeSystemd) -> None:
+    ticks = int((time.clock_gettime(time.CLOCK_BOOTTIME) + 1) * os.sysconf("SC_CLK_TCK"))
+    systemd.docker.write(f"/proc/{PID}/stat", f"{PID} (dockerd) {' 0' * 19} {ticks} 0\n")
+
+
+@pytest.mark.parametrize(
+    "happens",
+    [_stopped, _started_since, lambda systemd: systemd.docker.write(NOTE, "[]")],
+    ids=["stopped", "new", "killed"],
+)
+def test_another_state_than_the_previous_one_is_no_measure(
+    systemd: FakeSystemd, happens: t.Callable[[FakeSystemd], t.Any]
+) -> None:
+    options = elsewhere(systemd)
+    happens(systemd)
+    message, done = failure(systemd, **options)
+    assert f"docker did not take {FILE} over: it does not answer on {OTHER}. The former files" in message
+    assert (done.state, done.attempts, systemd.text) == ("unknown", 2, OLD)
 
 
 # -- disruption ------------------------------------------------------------------------------------------------------
