@@ -14,7 +14,7 @@ import posixpath
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_document import TomlDocument
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_plan import require
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_plan import lookup, require
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import Context, Files
@@ -157,6 +157,17 @@ class CrioFiles:
             if isinstance(tables, dict):
                 found.update((name, table) for name, table in tables.items() if isinstance(table, dict))
         return found
+
+    def equal_in(self, reported: t.Mapping[str, t.Any]) -> bool:
+        """Whether a CRI-O that reports this configuration has the runtimes, default and CDI directories of the files.
+
+        CRI-O fills in what a file leaves out or empty.
+        """
+        tables, own = lookup(reported, RUNTIMES), self.runtimes()
+        settings = {(*RUNTIMES, name, key): value for name in own for key, value in own[name].items() if value}
+        settings.update({DEFAULT: self.default_runtime(), CDI_DIRS: self.value(CDI_DIRS)})
+        known = isinstance(tables, dict) and set(own) <= set(tables) <= {*own, *builtin_runtimes(None)}
+        return known and all(value in (None, lookup(reported, path)) for path, value in settings.items())
 
     def beneath(self, path: str, name: str) -> dict[str, t.Any]:
         """The table of a runtime that one in the file ``path`` replaces."""

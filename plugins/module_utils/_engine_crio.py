@@ -26,11 +26,13 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import (
     LiveState,
     Trial,
 )
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import HostError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, HostError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._flavors import SYSTEM
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_files import HostFiles
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._oci_hook import HOOK_FOLDERS, HOOK_NAME
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._processes import outdated, started
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import load_record
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_document import TomlDocument
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_engine import TomlEngine
 
 if t.TYPE_CHECKING:
@@ -43,6 +45,9 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._judging import Runner
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._runtime_set import RuntimeRequest
+
+# Of HTTP.
+_OK = 200
 
 
 class Crio(TomlEngine):
@@ -63,7 +68,8 @@ class Crio(TomlEngine):
     def live(self, host: HostRoot, installation: Installation) -> LiveState | None:
         """Only whether the process has seen the files.
 
-        Its socket names no runtimes, and after a reload speaks of settings that no pod can use yet.
+        Its CRI names no runtimes, and after a reload it reports settings that no pod can use yet.  So what it reports
+        only counts for files that CRI-O was proven to work with before.
         """
         if installation.pid is None:
             return None
@@ -76,10 +82,29 @@ class Crio(TomlEngine):
         if not outdated(host, pid, _there(host, _watched(host, installation))):
             return False
         # Only where a file is newer than the process.
-        from ansible_collections.gpufleet.nvidia.plugins.module_utils._notes import AppliedNote  # noqa: PLC0415
+        from ansible_collections.gpufleet.nvidia.plugins.module_utils._notes import (  # noqa: PLC0415
+            SAME_PROCESS,
+            AppliedNote,
+        )
 
-        birth = started(host, pid)
-        return birth is None or not AppliedNote.of(host, self.key).matches(birth, self.sources(host, installation))
+        birth, applied = started(host, pid), AppliedNote.of(host, self.key).start_of(self.sources(host, installation))
+        if birth is None or applied is None:
+            return True
+        # A later process may have been started with other files, which were changed back since.
+        return abs(birth - applied) >= SAME_PROCESS and not self._reports_files(host, installation)
+
+    def _reports_files(self, host: HostRoot, installation: Installation) -> bool:
+        """Whether the running CRI-O reports the runtimes, default and CDI directories of its files."""
+        from ansible_collections.gpufleet.nvidia.plugins.module_utils._docker_api import ask  # noqa: PLC0415
+
+        try:
+            # What `crio status config` asks (server/inspect.go, 1.24 to 1.36).
+            answer = ask(host.outer(installation.socket), "GET", "/config")
+            reported = TomlDocument.from_bytes(installation.socket, answer.body).data
+            files = CrioFiles.of(HostFiles(host, self.key).as_configured(installation, None))
+            return answer.status == _OK and files.equal_in(reported)
+        except (OSError, ValueError, GpufleetError):
+            return False
 
     # -- plans ---------------------------------------------------------------------------------------------------
 

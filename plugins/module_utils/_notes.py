@@ -29,8 +29,8 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
 
 
-# When a process started is known to about a hundredth of a second, but the clock may be corrected.
-_SAME_PROCESS = 1.0
+# Seconds.  When a process started is known to about a hundredth of one, but the clock may be corrected.
+SAME_PROCESS = 1.0
 
 
 class Note(t.NamedTuple):
@@ -88,14 +88,13 @@ class AppliedNote(t.NamedTuple):
     def of(cls, host: HostRoot, engine: str) -> AppliedNote:
         return cls(host, f"{state_dir(host, engine)}/applied-{engine}.json")
 
-    def matches(self, started: float, files: t.Iterable[str]) -> bool:
-        """Whether the process that ``started`` then has read ``files`` with the content that they have now."""
+    def start_of(self, files: t.Iterable[str]) -> float | None:
+        """When the noted process started (seconds since 1970), None if it did not read ``files`` as they are now."""
         try:
             noted = load(self.host.read(self.path) or b"{}")
-            same_process = abs(field(noted, "started", float) - started) < _SAME_PROCESS
-            return same_process and field(noted, "files", dict) == self._digests(files)
+            return field(noted, "started", float) if field(noted, "files", dict) == self._digests(files) else None
         except (ValueError, HostError):
-            return False
+            return None
 
     def write(self, started: float, files: t.Iterable[str]) -> None:
         """Raises HostError where it cannot be written."""

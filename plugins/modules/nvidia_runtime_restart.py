@@ -19,9 +19,9 @@ description:
   - That a unit is active is no proof. Docker's API has to show the runtimes and the default, containerd's CRI has to be
     loaded and to list the runtimes, CRI-O's socket has to answer, and where C(crictl) is on the host a pod is
     started through each runtime of O(expect). What the daemon tells has to agree with what its files say.
-  - The same health probe runs before. What fails before and afterwards, such as a socket on which nothing answers, cannot
-    judge the new files. They stay then, and a warning says that the health of the engine cannot be determined. What
-    passed before is required afterwards.
+  - The same health probe runs before. What fails before and afterwards, such as a socket on which nothing answers,
+    cannot judge the new files. They stay then, and a warning says that the health of the engine cannot be determined.
+    What passed before is required afterwards.
   - C(systemctl daemon-reload), which can cut running containers off from their GPUs, is only run where systemd says
     that this very unit needs it.
   - A run that is killed leaves a note in C(/var/lib/gpufleet-nvidia/state), in which the former files are. The next run

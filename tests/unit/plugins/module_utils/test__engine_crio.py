@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import socketserver
 import time
 import typing as t
 
@@ -26,6 +27,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd_units imp
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._targets import Target
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_document import TomlDocument
 from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.fake_files import FakeFiles
+from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.serving import serving, short_folder
 
 if t.TYPE_CHECKING:
     from pathlib import Path
@@ -159,6 +161,10 @@ def tree(tmp_path: Path) -> Tree:
 
 @pytest.fixture
 def running(tree: Tree) -> Tree:
+    return set_up(tree)
+
+
+def set_up(tree: Tree) -> Tree:
     tree.write(
         "/usr/lib/systemd/system/crio.service", UNIT.format(environment="/etc/sysconfig/crio", program="/usr/bin/crio")
     )
@@ -268,6 +274,56 @@ def test_what_another_process_or_other_files_were_noted_for_does_not_count(runni
     if change == "damaged":
         running.write(note.path, "[1]")
     assert running.live() == LiveState("", {}, "", silent=True, outdated=True)
+
+
+class Reporting(socketserver.StreamRequestHandler):
+    """What answers to `crio status config`."""
+
+    answer = b""
+
+    def handle(self) -> None:
+        assert self.rfile.readline().startswith(b"GET /config HTTP/1")
+        self.wfile.write(self.answer)
+
+
+# CRI-O fills in what the files leave out.
+REPORTED = f"""\
+HTTP/1.0 200 OK\r\nContent-Type: application/toml\r\n\r\n[crio]
+log_dir = "/var/log/crio/pods"
+{CONFIGURATION.replace('"/usr/libexec/crio/runc"', '"/usr/libexec/crio/runc"' + chr(10) + 'runtime_root = "/run/runc"')}
+"""
+
+
+@pytest.mark.parametrize(
+    ("answer", "outdated"),
+    [
+        (REPORTED, False),
+        ("", True),
+        ("HTTP/1.0 404 Not Found\r\n\r\n", True),
+        (REPORTED.replace("200 OK", "500 Error"), True),
+        (REPORTED.replace("[crio]", "[crio"), True),
+        ("HTTP/1.0 200 OK\r\n\r\n[crio.runtime]\nruntimes = 1\n", True),
+        (REPORTED.replace('default_runtime = "crun"', 'default_runtime = "runc"'), True),
+        (REPORTED.replace("/crio/conmon", "/conmon"), True),
+        (f'{REPORTED}[crio.runtime.runtimes.nvidia]\nruntime_path = "{NVIDIA}"\n', True),
+        (REPORTED.partition("[crio.runtime.runtimes.runc]")[0], True),
+    ],
+)
+def test_a_later_process_reports_whether_it_has_the_noted_files(answer: str, outdated: bool) -> None:
+    """After a start of the host, or a restart by others, a file that was only touched is no reason for a restart."""
+    with short_folder() as root:
+        tree = set_up(Tree(root))
+        noted(tree, started=time.time() - 3000)
+        os.utime(root / PACKAGED[1:])
+        assert tree.live() == LiveState("", {}, "", silent=True, outdated=True)
+        place = root / "var/run/crio/crio.sock"
+        place.parent.mkdir(parents=True)
+        handler = type("Handler", (Reporting,), {"answer": answer.encode()})
+        with serving(socketserver.UnixStreamServer(str(place), handler), place):
+            assert tree.live() == LiveState("", {}, "", silent=True, outdated=outdated)
+            # What is reported counts for no other files: after a reload no pod could use them.
+            tree.write(PACKAGED, CONFIGURATION + "\n")
+            assert tree.live() == LiveState("", {}, "", silent=True, outdated=True)
 
 
 @pytest.mark.parametrize("path", [MAIN, PACKAGED, FOLDER])
