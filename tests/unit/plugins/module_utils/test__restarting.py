@@ -204,10 +204,9 @@ def test_what_a_daemon_was_started_with_is_noted_if_it_does_not_report_it(
     restart(systemd)
     assert states(systemd) == ["applied", "docker"]
     note = AppliedNote.of(host, "docker")
-    assert note.matches(5.3, [FILE])
-    assert not note.matches(7.0, [FILE])
+    assert note.start_of([FILE]) == 5.0
     systemd.docker.write(FILE, systemd.text + "\n")
-    assert not note.matches(5.0, [FILE])
+    assert note.start_of([FILE]) is None
     # It goes with the last record.
     options = Options("docker", None)
     RuntimeConfiguration(options, host, systemd.run).execute(check_mode=False)

@@ -176,7 +176,7 @@ def test_on_a_disk_that_is_full_by_then_the_way_back_lies_ready(
 def test_no_daemon_sees_what_lies_ready(systemd: FakeSystemd, end: str) -> None:
     """Some read every file of a directory."""
     changes = configure(systemd)
-    names = []
+    names: list[str] = []
 
     def ends(text: str) -> str:
         names.extend(path.name for path in systemd.docker.path("/etc").rglob("*") if path.is_file())

@@ -368,7 +368,7 @@ def test_no_daemon_reads_the_name_of_a_temporary_file(
     """As _parsed_folders.py tells, with its sources."""
     place = tmp_path / folder[1:]
     place.mkdir(parents=True)
-    names = []
+    names: list[str] = []
     monkeypatch.setattr(os, "fsync", lambda _handle: names.extend(os.listdir(place)))
     replace_file(host, f"{folder}/50-new", b"new", 0o644, parsed=CLOSED_FOLDERS)
     read = [name for name in names if any(fnmatch.fnmatch(name, pattern) for pattern in patterns)]
