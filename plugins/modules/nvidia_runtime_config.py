@@ -377,9 +377,9 @@ restart_required:
     - A containerd whose CRI does not answer cannot be asked, and after a reload CRI-O reports runtimes that no pod can
       use. They differ if a file changed after they were started.
     - For CRI-O a file that was only touched does not count. Its content must be that of the last
-      M(gpufleet.nvidia.nvidia_runtime_restart), and a CRI-O that was started since must report the runtimes, the default
-      and the directories of CDI that the files have. A CRI-O that was started with other files is not recognised if the
-      files were changed back and then reloaded.
+      M(gpufleet.nvidia.nvidia_runtime_restart), and a CRI-O that was started since must report the runtimes, the
+      default and the directories of CDI that the files have. A CRI-O that was started with other files is not recognised
+      if the files were changed back and then reloaded.
   returned: success
   type: bool
   sample: true
