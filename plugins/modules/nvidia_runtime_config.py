@@ -378,8 +378,8 @@ restart_required:
       use. They differ if a file changed after they were started.
     - For CRI-O a file that was only touched does not count. Its content must be that of the last
       M(gpufleet.nvidia.nvidia_runtime_restart), and a CRI-O that was started since must report the runtimes, the
-      default and the directories of CDI that the files have. A CRI-O that was started with other files is not recognised
-      if the files were changed back and then reloaded.
+      default and the directories of CDI that the files have. A CRI-O that was started with other files is not
+      recognised if the files were changed back and then reloaded.
   returned: success
   type: bool
   sample: true
