@@ -7,10 +7,10 @@ python tests/compare_versions OLD [NEW] [--tree PATTERN]... [--messages]
 python tests/compare_versions --list
 
 OLD and NEW are directories of the collection or revisions of this repository; NEW is the working tree if it is left
-out. Each version runs the same tasks on each tree: present, present again, other options, absent, absent again. Equal
+out. Each version runs the same tasks on each tree: present, other options, the same again, absent, absent again. Equal
 must be: every file that is written, with its mode, the records among them, and every answer with its diff. The wording
-of messages is compared with --messages. Then NEW runs on trees that OLD configured, and must find as little to change as
-OLD; it removes what OLD's records name, and must leave what OLD leaves.
+of messages is compared with --messages. Then NEW runs on trees that OLD configured: it must find as little to change as
+OLD, and from OLD's records it must restore what OLD restores.
 
 Status 1: there are differences that ACCEPTED does not name. It has to run as root, who can make device nodes.
 """
@@ -42,8 +42,8 @@ for _name in ("ansible_collections", "ansible_collections.gpufleet", "ansible_co
 from ansible_collections.gpufleet.nvidia.tests.compare_versions import transcript, trees  # noqa: E402
 
 FEWEST_TREES = 60
-# Lines of a difference that are shown.
-MOST_LINES = 60
+# Lines of a difference that are shown, and trees for which lines are shown.
+MOST_LINES, SHOWN_TREES = 60, 10
 
 
 class Accepted(t.NamedTuple):
@@ -113,9 +113,7 @@ def undo(version: Version, old: t.Sequence[transcript.Run], copies: Path) -> lis
     for number, former in enumerate(old):
         run = transcript.Run(former.case, copies / str(number))
         run.original = former.original
-        run.repeated = run.task(process, former.case.present[-1], check=True)
-        run.task(process, {"state": "absent"})
-        run.lines = run.remains()
+        run.undo(process)
         runs.append(run)
         shutil.rmtree(run.root)
     process.close()
@@ -124,17 +122,15 @@ def undo(version: Version, old: t.Sequence[transcript.Run], copies: Path) -> lis
 
 def compare(result: Result) -> list[str]:
     """The lines of the differences that are not accepted."""
-    lines = _difference(result.old.case.name, result.old.lines, result.new.lines)
-    # Behind the last heading is what a version leaves of its own work.
-    heading = len(result.old.lines) - result.old.lines[::-1].index(transcript.REMAINS)
-    left = result.old.lines[heading:]
-    undone = _difference(result.old.case.name, left, result.both.lines)
+    name = result.old.case.name
+    lines = _difference(name, result.old.lines, result.new.lines)
+    undone = _difference(name, result.old.left, result.both.left)
     if undone:
         lines += ["NEW leaves other files when it removes what OLD configured:", *undone]
+    if result.old.left and not result.old.case.remains:
+        lines += ["OLD does not restore each file:", *result.old.left]
     if result.old.repeated != result.both.repeated:
         lines.append(f"NEW on what OLD configured: {result.both.repeated}. OLD: {result.old.repeated}")
-    if left and not result.old.case.remains:
-        lines += ["OLD does not restore each file:", *left]
     if result.old.crashed or result.new.crashed or result.both.crashed:
         lines.append("A module ended without an answer.")
     return lines
@@ -157,9 +153,10 @@ def report(results: t.Sequence[Result], seconds: float) -> int:
         lines = compare(result)
         if lines:
             failed += 1
-            print(f"-- {result.old.case.name}", *lines[:MOST_LINES], sep="\n")
-            if len(lines) > MOST_LINES:
-                print(f"... and {len(lines) - MOST_LINES} more lines")
+            shown = MOST_LINES if failed <= SHOWN_TREES else 0
+            print(f"-- {result.old.case.name}", *lines[:shown], sep="\n")
+            if len(lines) > shown:
+                print(f"... and {len(lines) - shown} more lines")
     wrote = sum(result.old.changed for result in results)
     print(f"{len(results)} trees, {wrote} of them changed by OLD; {failed} with differences; {seconds:.0f} s")
     return 1 if failed else 0

@@ -25,8 +25,6 @@ if t.TYPE_CHECKING:
 WORKER = Path(__file__).with_name("worker.py")
 # Where the collection keeps records, backups and its lock.
 OWN = ("/var/lib/gpufleet-nvidia", "/run/gpufleet-nvidia")
-# The last heading of a run; what follows is empty where removal restores all files.
-REMAINS = "== files that removal did not restore"
 # Keys of answers by their names before 1.0, which are compared under the new name.
 RENAMED = {"links_made": "links_created"}
 # What Ansible or AnsibleModule adds to an answer.
@@ -82,6 +80,8 @@ class Run:
         self.changed = self.crashed = False
         # What came of the last task of present(), which asks for what is there already.
         self.repeated = ""
+        # Lines for what the removal did not restore.
+        self.left: list[str] = []
         self.original: Snapshot = {}
         self._before: Snapshot = {}
 
@@ -95,8 +95,9 @@ class Run:
 
     def present(self, worker: Worker) -> None:
         """Configure the host as each entry asks, and as the last one asks once more."""
-        self.task(worker, self.case.present[0], check=True)
-        for asked in (*self.case.present, self.case.present[-1]):
+        for asked in self.case.present[:1]:
+            self.task(worker, asked, check=True)
+        for asked in (*self.case.present, *self.case.present[-1:]):
             self.repeated = self.task(worker, asked)
 
     def absent(self, worker: Worker) -> None:
@@ -104,9 +105,16 @@ class Run:
         asked = {"state": "absent"}
         self.task(worker, asked, check=True)
         self.task(worker, asked)
+        # A second removal may also remove what this collection did not write.
+        self.left = self._differences()
         self.task(worker, asked)
-        self.lines.append(REMAINS)
-        self.lines += self.remains()
+
+    def undo(self, worker: Worker) -> None:
+        """Ask for what another version has configured, in check mode, and remove it."""
+        for asked in self.case.present[-1:]:
+            self.repeated = self.task(worker, asked, check=True)
+        self.task(worker, {"state": "absent"})
+        self.left = self._differences()
 
     def task(self, worker: Worker, asked: Arguments, *, check: bool = False) -> str:
         """Run a task and write down what came of it. Returns whether it changed something, and whether it failed."""
@@ -120,7 +128,7 @@ class Run:
         self._before = after
         return f"changed: {bool(answer.get('changed'))}, failed: {bool(answer.get('failed'))}"
 
-    def remains(self) -> list[str]:
+    def _differences(self) -> list[str]:
         """What is not as it was before the first task, without the files of the collection's own."""
         before, after = (
             {path: entry for path, entry in found.items() if not path.startswith(OWN)}

@@ -37,7 +37,7 @@ Files = t.Mapping[str, t.Union[str, bytes, None]]
 
 
 class Case(t.NamedTuple):
-    """A tree and its tasks: one for each entry of ``present``, then one with ``state: absent``.
+    """A tree and its tasks: one for each entry of ``present``, which can be empty, then one with ``state: absent``.
 
     ``common``: the arguments of all tasks. ``remains``: why ``absent`` does not restore all files, if it does not.
     """
@@ -215,9 +215,8 @@ def _leftovers() -> t.Iterator[Case]:
     for name, (engine, files) in _LEFTOVERS.items():
         known = {"containerd": {"engine_version": "1.7.24"}, "crio": {"engine_version": "1.31.2"}}.get(engine, {})
         remains = "what other tools wrote is removed for good"
-        yield _engine(
-            engine, f"{name}, purged", files, {"purge_legacy": True}, remains=remains, purge_legacy=True, **known
-        )
+        purge = {"purge_legacy": True}
+        yield _engine(engine, f"{name}, purged", files, {}, remains=remains, **purge, **known)
         yield _engine(engine, f"{name}, unrecorded", files, remains=remains, **known)
 
 
