@@ -198,7 +198,8 @@ def _containerd() -> t.Iterator[Case]:
 
 
 def _crio() -> t.Iterator[Case]:
-    for name, files in fake_crio.HOSTS.items():
+    generated = (containerd_configs.FOLDER / "crio.conf").read_text(encoding="utf-8")
+    for name, files in {**fake_crio.HOSTS, "generated": {fake_crio.MAIN: generated}}.items():
         yield _engine("crio", name, files, {}, _CRIO_EVERYTHING, _NOT_DEFAULT, engine_version="1.31.2")
         asked = {"config_mode": "in_place", "set_as_default": True}
         yield _engine("crio", f"{name}, in place", files, asked, {**asked, **_CRIO_EVERYTHING})
