@@ -282,7 +282,7 @@ def _toolkit_config() -> t.Iterator[Case]:
 
 
 def _toolkit_directory() -> t.Iterator[Case]:
-    def build(root: Path, replaced: Files = {}) -> None:  # noqa: B006
+    def build(root: Path, replaced: Files) -> None:
         for version in ("1.19.1", "1.20.0"):
             elf_programs.tree(root / "srv" / version, version)
         for folder in ("usr/bin", "var/lib", "usr/local"):
@@ -345,10 +345,12 @@ def _gpu_host(root: Path, name: str, files: Files) -> None:
 
 
 def _cdi() -> t.Iterator[Case]:
-    def case(name: str, layout: str, *present: Arguments, files: Files = {}, **common: t.Any) -> Case:  # noqa: B006
+    def case(name: str, layout: str, *present: Arguments, files: Files | None = None, **common: t.Any) -> Case:
         if driver_layouts.LAYOUTS[layout].root:
             common = {"driver_root": driver_layouts.LAYOUTS[layout].root, **common}
-        return Case(f"CDI: {name}", "nvidia_cdi_spec", lambda root: _gpu_host(root, layout, files), common, present)
+        return Case(
+            f"CDI: {name}", "nvidia_cdi_spec", lambda root: _gpu_host(root, layout, files or {}), common, present
+        )
 
     for layout in driver_layouts.LAYOUTS:
         moved = {"path": "/etc/cdi/nvidia.json", "hooks": "none", "device_name_strategies": ["uuid"]}
