@@ -23,6 +23,18 @@ from pathlib import Path
 
 COLLECTION = "ansible_collections.gpufleet.nvidia"
 PACKAGES = ("plugins/modules", "plugins/module_utils")
+# What AnsibleModule and the collection import when a task runs, if it is installed.
+_PROFILES = "ansible.module_utils._internal._json._profiles"
+LATE_IMPORTS = (
+    "ansible.module_utils.basic",
+    f"{_PROFILES}._module_legacy_c2m",
+    f"{_PROFILES}._module_legacy_m2c",
+    "ansible.module_utils.distro",
+    "encodings.idna",
+    "tomlkit",
+    "tomllib",
+    "yaml",
+)
 
 
 def install(checkout: Path) -> None:
@@ -34,9 +46,9 @@ def install(checkout: Path) -> None:
 
 def warm_up(checkout: Path) -> None:
     """Import everything that a task could import, so that its fork need not do so."""
-    for package in ("tomllib", "tomlkit", "yaml"):
+    for name in LATE_IMPORTS:
         with contextlib.suppress(ImportError):
-            importlib.import_module(package)
+            importlib.import_module(name)
     for folder in PACKAGES:
         for path in sorted((checkout / folder).rglob("*.py")):
             parts = path.relative_to(checkout).with_suffix("").parts
