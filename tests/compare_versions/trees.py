@@ -104,6 +104,9 @@ _DOCKER_FILES: dict[str, str | None] = {
 # These are compared with each release of containerd, the others with one of 1.x and one of 2.x.
 _STOCK = (*(f"default of {release}" for release in ("1.6", "1.7", "2.1", "2.3")), "missing", "kubeadm", "version 3")
 _ALWAYS = ("1.7.24", "2.3.4")
+_REMAINS = {
+    "EKS with GPUs, 2.3.4, in_place": "The last task restores the file, so removal takes out runtimes without a record."
+}
 _CONTAINERD_VERSIONS = ("1.6.20", "1.7.24", "2.0.11", "2.1.4", "2.2.7", "2.3.4", "2.4.0")
 _LEFTOVERS: dict[str, tuple[str, dict[str, str]]] = {
     "a copy of nvidia-ctk that is not read": (
@@ -191,7 +194,8 @@ def _containerd() -> t.Iterator[Case]:
                 # The mode that is not the default of the version.
                 mode = {"config_mode": "drop_in" if version < "2" else "in_place"}
                 title = f"{name}, {version}, {mode['config_mode']}"
-                yield _engine("containerd", title, files, {**_TOML_EVERYTHING, **mode}, mode, **given)
+                remains = _REMAINS.get(title, "")
+                yield _engine("containerd", title, files, {**_TOML_EVERYTHING, **mode}, mode, remains=remains, **given)
     files = {containerd_configs.MAIN: containerd_configs.EKS}
     legacy = {"set_as_default": True, "use_legacy_config": True}
     yield _engine("containerd", "default_runtime as a table", files, legacy, engine_version="1.6.20")
