@@ -83,8 +83,9 @@ options:
     default: false
   verify:
     description:
-      - With O(source=directory), how it is seen that source and installation are what they were. V(stat) believes that
-        a file with the same size, times, and inode has the same content, V(full) reads them all.
+      - With O(source=directory), how the installed version is compared with its manifest, and a source on the host with
+        what was installed from it. V(stat) compares size, times, inode, mode, and owner, and reads a file only if one of
+        them differs. V(full) reads all files and compares their SHA-256.
     type: str
     choices: [stat, full]
     default: stat
@@ -92,9 +93,4 @@ options:
     description:
       - Internal, not for use in tasks. The controller puts into it what it offers with O(remote_src=false).
     type: dict
-  task_digest:
-    description:
-      - Internal, not for use in tasks. One word of the controller for this task, under which an answer that nothing had
-        to be done is kept for M(gpufleet.nvidia.nvidia_toolkit_unchanged).
-    type: str
 """
