@@ -84,8 +84,9 @@ options:
   verify:
     description:
       - With O(source=directory), how the installed version is compared with its manifest, and a source on the host with
-        what was installed from it. V(stat) compares size, times, inode, mode, and owner, and reads a file only if one of
-        them differs. V(full) reads all files and compares their SHA-256.
+        what was installed from it.
+      - V(stat) compares size, times, inode, mode, and owner, and reads a file only if its size, times, or inode differ.
+      - V(full) reads all files and compares their SHA-256.
     type: str
     choices: [stat, full]
     default: stat
