@@ -385,6 +385,13 @@ reboot_required:
   returned: success
   type: bool
   sample: false
+code:
+  description:
+    - V(repository-unreachable) if this host cannot connect to the repository or the proxy. The message names the
+      host, the proxy, and the settings for hosts without access.
+  returned: failure, for this reason
+  type: str
+  sample: repository-unreachable
 removed_sources:
   description: Source files that were removed because they conflict.
   returned: success

@@ -44,6 +44,7 @@ BUNDLE = "/run/containerd/io.containerd.runtime.v2.task/moby/train"
 EVERYTHING = {
     "gpu",
     "package_manager",
+    "gpg",
     "packages",
     "programs",
     "version",
@@ -130,6 +131,7 @@ def test_a_host_without_any(tree: Tree) -> None:
     assert found.pop("gpu")["present"] is False
     assert found == {
         "package_manager": "apt",
+        "gpg": None,
         "packages": {},
         "programs": {},
         "version": None,
