@@ -77,7 +77,8 @@ options:
   create_device_nodes:
     description:
       - With O(source=directory), whether C(/dev/nvidiactl), C(/dev/nvidia-modeset), C(/dev/nvidia-uvm), and
-        C(/dev/nvidia-uvm-tools) are made if they are missing or wrong, with owner and mode as the driver wants them.
+        C(/dev/nvidia-uvm-tools) are created by C(nvidia-modprobe) if they are missing or have other numbers.
+      - C(nvidia-modprobe) has to be on the host, or in O(driver_root) if that has a directory C(dev) of its own.
       - Nodes of modules that are not loaded are left out, with a warning. O(state=absent) leaves nodes as they are.
     type: bool
     default: false

@@ -302,7 +302,7 @@ class DirectoryInstallation(DirectoryTask):
     def _make_nodes(self, nodes: t.Sequence[Node]) -> None:
         from ansible_collections.gpufleet.nvidia.plugins.module_utils._device_nodes import make_nodes  # noqa: PLC0415
 
-        make_nodes(self.host, nodes)
+        make_nodes(self.host, nodes, self.tools.run)
 
     def _refresh_manifest(self, plan: Plan, source: Source) -> None:
         """Write down which files were read again and had their content, so that the next run need not read them."""
