@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import os
+import socket
 import typing as t
 
 import pytest
@@ -331,10 +332,10 @@ def test_a_repository_that_cannot_be_reached(world: World, monkeypatch: pytest.M
     peers: list[tuple[str, int]] = []
 
     def refuse(peer: tuple[str, int], _timeout: float) -> t.NoReturn:
-        peers.append(tuple(peer))
+        peers.append(peer)
         raise ConnectionRefusedError(111, "Connection refused")
 
-    monkeypatch.setattr(_toolkit_access.socket, "create_connection", refuse)
+    monkeypatch.setattr(socket, "create_connection", refuse)
     files = (RepositoryFile(APT_SOURCE, "Types: deb\nURIs: https://mirror.example/toolkit\nSuites: /\n"),)
     world.failures["refresh"] = "Err:1 whatever apt says"
     for proxy, peer, told in (
@@ -351,7 +352,7 @@ def test_a_repository_that_cannot_be_reached(world: World, monkeypatch: pytest.M
         assert caught.value.details == {"code": "repository-unreachable", "changed": False}
         assert peers.pop() == peer
     # A host that can connect has another problem.
-    monkeypatch.setattr(_toolkit_access.socket, "create_connection", lambda *_peer: io.BytesIO())
+    monkeypatch.setattr(socket, "create_connection", lambda *_peer: io.BytesIO())
     with pytest.raises(HostError, match=r"is on mirror\.example") as caught:
         world.execute(version="1.20.0", repository_files=files)
     assert caught.value.details == {"changed": False}
