@@ -180,7 +180,7 @@ def _readers(described: Described) -> t.Iterator[tuple[dict[str, t.Any], CdiEngi
         name, version = text(engine.get("engine")), text(engine.get("version"))
         if name in ENGINES and version and text(engine.get("flavor")) in _OWN_VERSION:
             try:
-                found, _told = engines_for([f"{name}:{version}"], _NOWHERE, _no_command, {})
+                found = engines_for([f"{name}:{version}"], _NOWHERE, _no_command)
             except GpufleetError:
                 continue
             yield from ((engine, reader) for reader in found)
