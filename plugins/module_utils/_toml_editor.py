@@ -14,13 +14,11 @@ import re
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._masking import mask_urls
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_commented import usual_gap
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_layout import Layout
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_reader import line_end, scan
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_values import same
 
 if t.TYPE_CHECKING:
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_commented import Commented
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_reader import Entry, KeyPath, Node
 
 _REST_OF_LINE = re.compile(r"[ \t]*(#[^\n]*?)?(?=\r?\n|\Z)")
@@ -292,31 +290,6 @@ class Editor(Layout):
         return self._splice((node.start + 1, node.end - 1, padding + ", ".join(items) + padding))
 
     # -- turning on and off ----------------------------------------------------------------------------------------
-
-    def turn_on(self, line: Commented, path: KeyPath, value: t.Any) -> None:
-        """Make an entry of the commented line, with its header if that is commented out too."""
-        on = line.turned_on if same(line.value, value) else line.with_value(self._spelled(path, value))
-        changes = [(line.first, line.last, on)]
-        if line.header is not None:
-            changes.append((line.header.first, line.header.last, line.header.turned_on))
-        self._splice(*changes)
-
-    def turn_header_on(self, line: Commented) -> None:
-        """Make a header of the commented line."""
-        self._splice((line.first, line.last, line.turned_on))
-
-    def turn_off(self, entry: Entry, like: Commented | None, default: t.Any) -> None:
-        """Make a comment of the line of an entry or a header, in the words of ``like`` or else with ``default``."""
-        if entry.node is not None and self.comments(entry.node):
-            raise UneditableError(self.comments(entry.node))
-        lead, remark = self._indent_of(entry), self.text[entry.end : entry.last]
-        if like is not None and like.entry.raws == entry.raws and like.indent_when_on == lead:
-            off = like.without_remark
-        else:
-            value = self._value(default) if like is None else like.spelled_value
-            name = self.text[entry.start : entry.node.start if entry.node is not None else entry.end]
-            off = f"{lead}#{usual_gap(self)}{name}{value}"
-        self._splice((entry.first, entry.last, off + remark))
 
     def _splice(self, *changes: tuple[int, int, str]) -> None:
         for start, end, new in sorted(changes, reverse=True):
