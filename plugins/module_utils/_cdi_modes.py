@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_devices import CONTROL_NODES, DeviceNodes
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_devices import DeviceNodes
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_discovery import driver_edits
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_edits import (
     ALL,
@@ -38,7 +38,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_request impor
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_selection import selected_devices
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._driver_files import DriverFiles
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, HostError
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu_presence import loaded_driver
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu_presence import CONTROL_NODES, loaded_driver
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_lookup import Lookup, under
 
 if t.TYPE_CHECKING:

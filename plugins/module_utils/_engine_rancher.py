@@ -23,9 +23,9 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._rancher_settings 
     Settings,
     data_dir,
 )
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._runtime_set import is_nvidia_runtime
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._serving_units import service_of
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd_units import load_unit, unit_name
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_plan import is_ours
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import (
@@ -150,7 +150,7 @@ class Rancher(Containerd):
 
 
 def _of_nvidia(runtimes: t.Mapping[str, str]) -> dict[str, str]:
-    return {name: program for name, program in runtimes.items() if is_ours(name, program)}
+    return {name: program for name, program in runtimes.items() if is_nvidia_runtime(name, program)}
 
 
 K3S = Rancher("K3s", "k3s", ("k3s.service", "k3s-agent.service"))

@@ -47,9 +47,9 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._owners_vendor imp
     STRAY_CRIO,
     containerd_drop_in,
     crio_drop_in,
-    is_vendor_program,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import digest, load_readable_records
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._runtime_set import is_nvidia_program
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_document import TomlDocument
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_plan import OPENING
 
@@ -198,7 +198,7 @@ class Sweep:
 
     def is_dead(self, name: str, program: t.Any) -> bool:
         """Whether a runtime is NVIDIA's, is not asked for now, and is not needed by any container."""
-        if not is_vendor_program(program) or name in self.wanted:
+        if not is_nvidia_program(program) or name in self.wanted:
             return False
         return self.removal or name == EXPERIMENTAL or self.host.find_executable([program]) is None
 

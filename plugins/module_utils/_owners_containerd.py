@@ -27,8 +27,8 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._owners_vendor imp
     EXPERIMENTAL,
     STRAY_CONTAINERD,
     containerd_drop_in,
-    is_vendor_program,
 )
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._runtime_set import is_nvidia_program
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_plan import lookup
 
 if t.TYPE_CHECKING:
@@ -115,7 +115,7 @@ def defined_twice(look: Look) -> t.Iterator[Finding]:
     places: dict[str, list[str]] = {}
     for file, table in files.tables() if files is not None else ():
         for name, entry in _entries(table):
-            if is_vendor_program(program_of(entry)):
+            if is_nvidia_program(program_of(entry)):
                 places.setdefault(name, []).append(file.path)
     for name, paths in places.items():
         if len(paths) > 1:

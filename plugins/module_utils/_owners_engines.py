@@ -23,8 +23,8 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._owners_containerd
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._owners_vendor import (
     EXPERIMENTAL,
     STRAY_CRIO,
-    is_vendor_program,
 )
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._runtime_set import is_nvidia_program
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._owners_look import Look
@@ -154,7 +154,7 @@ def tables(look: Look) -> t.Iterator[Finding]:
     for file in files.files if files is not None else ():
         found = file.document.value(*RUNTIMES)
         for name, entry in found.items() if isinstance(found, dict) else ():
-            if isinstance(entry, dict) and is_vendor_program(entry.get(PROGRAM)):
+            if isinstance(entry, dict) and is_nvidia_program(entry.get(PROGRAM)):
                 places.setdefault(name, []).append(file.name)
             if name == EXPERIMENTAL:
                 said = f"{file.name} registers {EXPERIMENTAL}, for which the toolkit has had no program since 1.14."

@@ -15,8 +15,8 @@ description:
     C(nvidia-container-cli) read, and takes all of it back.
   - Names and values are checked before anything is written. Only what is named is changed, and everything else keeps
     its bytes, that is order, comments, indentation, line ends, and settings that this module does not know.
-  - A setting whose default is in the file as a comment is written below that comment. When the setting is taken back, its
-    line is removed.
+  - A setting whose default is in the file as a comment is written below that comment. When the setting is taken back,
+    its line is removed.
   - The scripts of the toolkit's packages write the file anew when they are upgraded, and some versions lose settings in
     doing so. Run this module after them, and what is missing is written again.
   - What the file was before the first change is recorded below C(/var/lib/gpufleet-nvidia/state), and O(state=absent)

@@ -238,7 +238,7 @@ def test_a_template_of_others(tmp_path: Path, name: str) -> None:
         assert node.bytes_and_modes() == before
     with pytest.raises(GpufleetError, match=rf"^{path}: it takes precedence"):
         node.present(set_as_default=True)
-    assert node.bytes_and_modes() == before
+    assert not node.ours.exists()
 
 
 @pytest.mark.parametrize(
