@@ -12,9 +12,9 @@ from __future__ import annotations
 import posixpath
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_names import few, qualified_name
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_names import qualified_name
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_rules import judge
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, few
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import SPECIFICATION_FOLDERS
 
 # Of a regular file directly in a folder, in this case; one whose whole name this is counts as well.
@@ -42,14 +42,13 @@ class Resolution(t.NamedTuple):
     """What all files together amount to.
 
     ``devices`` has the file that each device comes from, ``shadowed`` the files that define it for nothing, and
-    ``unresolvable`` the files of one folder that take it from each other.  ``ignored`` are no specifications by name.
+    ``unresolvable`` the files of one folder that take it from each other.
     """
 
     files: tuple[SpecificationFile, ...]
     devices: dict[str, str]
     shadowed: dict[str, tuple[str, ...]]
     unresolvable: dict[str, tuple[str, ...]]
-    ignored: tuple[str, ...]
 
     def warnings(self) -> list[str]:
         """What is wrong with the files, in sentences."""
@@ -102,7 +101,7 @@ def resolve(files: t.Mapping[str, t.Any], folders: t.Sequence[str] = SPECIFICATI
         devices[name] = paths[-1]
         if paths[:-1]:
             shadowed[name] = tuple(paths[:-1])
-    return Resolution(read, devices, shadowed, unresolvable, tuple(sorted(set(files) - {file.path for file in read})))
+    return Resolution(read, devices, shadowed, unresolvable)
 
 
 def rivals(

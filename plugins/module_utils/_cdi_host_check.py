@@ -14,10 +14,10 @@ import re
 import stat
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_names import EDITS, few, quoted
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_names import EDITS, quoted
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_rules import is_bind
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._device_nodes import kernel_majors, numbers_of
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import HostError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import HostError, few
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu_presence import CONTROL_NODES, NEEDED_NODES
 
 if t.TYPE_CHECKING:

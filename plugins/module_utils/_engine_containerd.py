@@ -111,14 +111,14 @@ class Containerd(TomlEngine):
             # A dead or disabled CRI tells nothing; what is left is whether the process has seen the files.
             late = outdated(host, installation.pid, self._paths(host, installation))
             return LiveState("", {}, "", silent=True, outdated=late)
-        runtimes = lookup(said.config, ("containerd", "runtimes"))
+        runtimes = lookup(said, ("containerd", "runtimes"))
         runtimes = runtimes if isinstance(runtimes, dict) else {}
-        cdi = said.config.get("enableCDI")
+        cdi = said.get("enableCDI")
         return LiveState(
             version=version(host.outer(installation.socket)),
             runtimes={name: str(program_of(entry) or "") for name, entry in runtimes.items()},
             entries={name: _in_words_of_files(entry) for name, entry in runtimes.items()},
-            default_runtime=str(lookup(said.config, ("containerd", "defaultRuntimeName")) or ""),
+            default_runtime=str(lookup(said, ("containerd", "defaultRuntimeName")) or ""),
             cdi=cdi if isinstance(cdi, bool) else None,
             outdated=outdated(host, installation.pid, self._written(host)),
         )

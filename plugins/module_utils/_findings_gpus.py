@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import typing as t
 
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import few
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._findings_words import (
     CRITICAL,
     WARNING,
     Described,
     Finding,
-    listed,
     number,
     rows,
     table,
@@ -85,7 +85,7 @@ def devices(described: Described) -> t.Iterator[Finding]:
 
 
 def _unusable(subject: str, kind: str, reasons: t.Sequence[str]) -> Finding:
-    said = listed(reasons) or "Containers cannot use it."
+    said = few(reasons) or "Containers cannot use it."
     advice = (
         "Run nvidia-smi as root, which makes the nodes, after each change of the MIG devices, and write the CDI"
         " specification again."

@@ -15,12 +15,12 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._containerd_files 
     RUNTIMES,
     program_of,
 )
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import few
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._findings_words import (
     CRITICAL,
     NOTE,
     WARNING,
     Finding,
-    listed,
     text,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._owners_vendor import (
@@ -83,7 +83,7 @@ def snapshot(look: Look) -> t.Iterator[Finding]:
         found = None if look.is_ours(file.path) else containerd_drop_in(file.document, files.main)
         if found is None or not (found.copied or found.foreign):
             continue
-        so_far = f"Changes of {listed(found.drifted)}" if found.drifted else "Later changes of settings"
+        so_far = f"Changes of {few(found.drifted)}" if found.drifted else "Later changes of settings"
         yield Finding(
             WARNING,
             "snapshot-drop-in",

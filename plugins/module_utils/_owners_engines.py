@@ -12,12 +12,12 @@ import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._crio_files import PROGRAM, RUNTIMES
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._docker_plan import RUNTIMES as DOCKER_RUNTIMES
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import few
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._findings_words import (
     CRITICAL,
     NOTE,
     WARNING,
     Finding,
-    listed,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._owners_containerd import PURGE
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._owners_vendor import (
@@ -78,8 +78,8 @@ def flags(look: Look) -> t.Iterator[Finding]:
             CRITICAL,
             "flags-collide",
             context.path,
-            f"{context.path} holds {listed(both)}, and so does the command line of {unit.name}"
-            f" ({listed([unit.path, *unit.drop_ins])}): dockerd does not start with a setting in both places.",
+            f"{context.path} holds {few(both)}, and so does the command line of {unit.name}"
+            f" ({few([unit.path, *unit.drop_ins])}): dockerd does not start with a setting in both places.",
             "Take them out of one of the two.",
         )
 

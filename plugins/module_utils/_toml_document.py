@@ -11,8 +11,10 @@ from __future__ import annotations
 import codecs
 import typing as t
 
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._document_text import decode, position
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import ConfigurationError
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_reader import decode, parse, position
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import TOML_BYTES
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_reader import parse
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_values import same
 
 if t.TYPE_CHECKING:
@@ -40,7 +42,7 @@ class TomlDocument:
         Raises ConfigurationError with line and column for what is not TOML in UTF-8, and GpufleetError where nothing
         on this host can read TOML.
         """
-        text, bom = decode(path, content)
+        text, bom = decode(path, content, "TOML", TOML_BYTES)
         return cls(path, text, parse(path, text), bom)
 
     def to_bytes(self) -> bytes:

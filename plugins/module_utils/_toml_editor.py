@@ -13,6 +13,7 @@ import difflib
 import re
 import typing as t
 
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._document_text import nest
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._masking import mask_urls
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_layout import Layout
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_reader import line_end, scan
@@ -193,7 +194,7 @@ class Editor(Layout):
         parent, rest = path[:depth], path[depth:]
         inline = self.member(parent) if depth else None
         if inline is not None:
-            assignment = f"{self._name(rest[0])} = {self._value(_nest(rest[1:], value))}"
+            assignment = f"{self._name(rest[0])} = {self._value(nest(rest[1:], value))}"
             return self._append(inline.node, [assignment])
         header = self.header(parent)
         dotted = [e for e in self.entries if e.node is not None and e.under(parent) and len(e.table) < depth]
@@ -205,7 +206,7 @@ class Editor(Layout):
         leaf = len(rest) == 1 and not isinstance(value, dict)
         as_inline = bool(depth and own and own[-1].node and own[-1].node.kind == "{" and not tables)
         if leaf or (as_inline and header is not None):
-            line = self._assignment(path[: depth + 1], _nest(rest[1:], value))
+            line = self._assignment(path[: depth + 1], nest(rest[1:], value))
             return self._insert_assignment(parent, header, own, line)
         return self._insert_tables(path, value, depth)
 
@@ -326,9 +327,3 @@ def _common_start(old: list[t.Any], value: list[t.Any]) -> tuple[int, list[int]]
         else:
             surplus.append(index)
     return kept, surplus
-
-
-def _nest(path: KeyPath, value: t.Any) -> t.Any:
-    for name in reversed(path):
-        value = {name: value}
-    return value

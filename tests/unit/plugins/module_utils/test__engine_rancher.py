@@ -10,7 +10,6 @@ import typing as t
 import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils import _cri_api, _shipped
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cri_api import CriStatus
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import Action, ConfiguredState, LiveState
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine_rancher import K3S, RKE2
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, MissingPackageError
@@ -276,7 +275,7 @@ def running(root: Path, **given: t.Any) -> RancherHost:
 
 
 def say(monkeypatch: pytest.MonkeyPatch, config: t.Any) -> None:
-    monkeypatch.setattr(_cri_api, "status", lambda _path: None if config is None else CriStatus(config, ()))
+    monkeypatch.setattr(_cri_api, "status", lambda _path: config)
     monkeypatch.setattr(_cri_api, "version", lambda _path: "v1.7.21-k3s2")
 
 
