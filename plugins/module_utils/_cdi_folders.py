@@ -104,32 +104,27 @@ def resolve(files: t.Mapping[str, t.Any], folders: t.Sequence[str] = SPECIFICATI
     return Resolution(read, devices, shadowed, unresolvable)
 
 
-def rivals(
-    files: t.Mapping[str, t.Any],
-    ours: str,
-    document: t.Mapping[str, t.Any],
-    folders: t.Sequence[str] = SPECIFICATION_FOLDERS,
-) -> list[Rival]:
+def rivals(files: t.Mapping[str, t.Any], ours: str, document: t.Mapping[str, t.Any]) -> list[Rival]:
     """The files beside ``ours``, where ``document`` stands or will stand, that describe devices of the same kind.
 
     Files of other kinds, be they of the same vendor, are nobody's rivals.  A path of ours that engines do not read has
     none.
     """
-    if not counts(ours, folders):
+    if not counts(ours):
         return []
     our_devices, found = _read(ours, document), []
-    for path in _in_order(files, folders):
+    for path in _in_order(files, SPECIFICATION_FOLDERS):
         other = _read(path, files[path])
         if path != ours and other.kind and other.kind == our_devices.kind:
-            found.append(_rival(our_devices, other, folders))
+            found.append(_rival(our_devices, other))
     return found
 
 
-def _rival(ours: SpecificationFile, other: SpecificationFile, folders: t.Sequence[str]) -> Rival:
+def _rival(ours: SpecificationFile, other: SpecificationFile) -> Rival:
     own = frozenset(ours.devices)
     shared = tuple(name for name in other.devices if name in own)
     rest = [name for name in other.devices if name not in own]
-    our_rank, rank = _rank(ours.path, folders), _rank(other.path, folders)
+    our_rank, rank = (_rank(file.path, SPECIFICATION_FOLDERS) for file in (ours, other))
     begin = f"{other.path} describes {other.kind} too"
     if other.faults:
         return Rival(other.path, SKIPPED, shared, f"{begin}; engines skip it, as long as it is faulty.")
