@@ -148,7 +148,8 @@ class RancherPlanner:
         if self.after.value(DEFAULT_RUNTIME) == name != state.default_runtime:
             raise GpufleetError(
                 f"{self.generated.override}: it takes precedence, and with it {name} would not be the default runtime."
-                " Remove the file, or what it says of runtimes, then run this again; nothing was changed."
+                ' Let a template begin with {{ template "base" . }}, or remove what an import says of runtimes. Then'
+                " run this again; nothing was changed."
             )
         if self.after.value(DEFAULT_RUNTIME) != name:
             raise GpufleetError(
