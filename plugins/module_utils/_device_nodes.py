@@ -91,9 +91,9 @@ def missing_nodes(host: HostRoot, driver_root: str = "/") -> tuple[list[Node], l
     return missing, warnings
 
 
-def control_nodes(host: HostRoot, folder: str = "/dev") -> list[Node]:
-    """The control device nodes that the loaded modules serve, whether or not they are in ``folder``."""
-    return _nodes(host, folder)[0]
+def control_nodes(host: HostRoot) -> list[Node]:
+    """The control device nodes that the loaded modules serve, whether or not they are in /dev."""
+    return _nodes(host, "/dev")[0]
 
 
 def may_change(host: HostRoot) -> bool:
