@@ -21,6 +21,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._findings_words im
     Described,
     Finding,
     listed,
+    problems_in,
     rows,
     table,
     target_of,
@@ -35,8 +36,6 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_document imp
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import GPU_KIND
 
 _WRITE = "Write it again with nvidia_cdi_spec."
-# In what describe_refresh() says of services.
-SERVICE_FAILED, TWO_SERVICES = "has failed, so that the specification may be stale", "both make specifications"
 # Of the others the version is that of the distribution, and not of the engine in it.
 _OWN_VERSION = ("", "system", "rootless", "snap")
 # What lies below is gone after a start of the host.
@@ -65,7 +64,8 @@ def stale(described: Described) -> t.Iterator[Finding]:
     for file in rows(described.cdi.get("files")):
         path = text(file.get("path"))
         if file.get("stale") is True:
-            said = f"{path} no longer fits the host. {' '.join(texts(file.get('reasons')))}".rstrip()
+            reasons = [reason.message for reason in problems_in(file.get("reasons"))]
+            said = f"{path} no longer fits the host. {' '.join(reasons)}".rstrip()
             yield Finding(CRITICAL if path in used else WARNING, "cdi-stale", path, said, _WRITE)
 
 
@@ -219,13 +219,6 @@ def docker_without_cdi(described: Described) -> t.Iterator[Finding]:
 
 
 def refresh_service(described: Described) -> t.Iterator[Finding]:
-    for sentence in texts(described.cdi.get("problems")):
-        if SERVICE_FAILED in sentence:
-            advice = "Look at its journal, then start it again."
-            yield Finding(WARNING, "cdi-refresh-failed", _service(described), sentence, advice)
-        if TWO_SERVICES in sentence:
-            advice = "Have nvidia_cdi_refresh switch one of them off."
-            yield Finding(WARNING, "cdi-refresh-twice", _service(described), sentence, advice)
     refresh = table(described.cdi.get("refresh"))
     sources = sorted(set(described.devices().values()))
     if refresh.get("enabled") is False:
