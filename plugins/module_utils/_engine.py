@@ -11,8 +11,6 @@ import re
 import types
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import Problem
-
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._accounts import Account
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
@@ -61,17 +59,17 @@ class Installation(t.NamedTuple):
         """Whether the engine is there."""
         return self.binary is not None if self.there is None else self.there
 
-    def warnings(self) -> list[Problem]:
-        """Why what is known of it may be incomplete."""
+    def doubts(self) -> list[str]:
+        """Why what is known of it may not be all."""
         if self.unsupported:
-            return [Problem("engine-unsupported", self.unsupported)]
+            return [self.unsupported]
         if self.unit is None or not self.unit.wrapper:
             return []
-        message = (
+        doubt = (
             f"{self.service} starts the engine through {self.unit.wrapper}, so the flags that it passes cannot be read."
             " If they name another configuration file, give it as config_path."
         )
-        return [Problem("flags-unreadable", message)]
+        return [doubt]
 
 
 class LiveState(t.NamedTuple):

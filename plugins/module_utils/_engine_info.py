@@ -147,7 +147,8 @@ class _Look:
     def _installed(self) -> dict[str, t.Any]:
         engine, host = self._engine, self._host
         installation = engine.inspect(host)
-        self._problems += installation.warnings()
+        code = "engine-unsupported" if installation.unsupported else "flags-unreadable"
+        self._problems += (Problem(code, message) for message in installation.doubts())
         live = engine.live(host, installation)
         if installation.pid is not None and live is None:
             message = f"{engine.name} runs but does not answer on {installation.socket}."

@@ -77,7 +77,7 @@ def outcome_of(
 def _pending(planning: Planning, plan: EnginePlan) -> tuple[Action | None, list[str]]:
     """What the running daemon needs to take the planned file over, and why that may be unknown."""
     installation, live = planning.installation, planning.live
-    doubts = [problem.message for problem in installation.warnings()]
+    doubts = list(installation.doubts())
     if planning.keeps_everything and not any(file.changed for file in plan.files):
         return None, doubts
     if not planning.takes_effect:
