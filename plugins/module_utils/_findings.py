@@ -59,8 +59,7 @@ def findings_of(host: HostRoot, described: t.Mapping[str, t.Any]) -> list[dict[s
     found += [finding for host_rule in HOST_RULES for finding in host_rule(known, host)]
     found += _owners(host, known)
     found += _damages(described)
-    found = merged(dict.fromkeys(found), known, host)
-    return [finding._asdict() for finding in sorted(found, key=Finding.place)]
+    return [finding._asdict() for finding in merged(dict.fromkeys(found), known, host)]
 
 
 def _owners(host: HostRoot, known: Described) -> list[Finding]:

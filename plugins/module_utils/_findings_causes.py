@@ -93,7 +93,7 @@ CAUSES = (
 
 def merged(found: t.Iterable[Finding], described: Described, host: HostRoot) -> list[Finding]:
     """``found`` without the consequences, which the findings of their causes name, at the worst severity of all."""
-    kept = list(found)
+    kept = sorted(found, key=Finding.place)
     for row in CAUSES:
         for cause in [one for one in kept if one.id in row.ids]:
             if cause not in kept:
@@ -105,7 +105,7 @@ def merged(found: t.Iterable[Finding], described: Described, host: HostRoot) -> 
                 if other != cause and other.id in row.consequences and row.explains(cause, other, described, host)
             ]
             kept = [_with(one, explained) if one == cause else one for one in kept if one not in explained]
-    return kept
+    return sorted(kept, key=Finding.place)
 
 
 def _with(cause: Finding, explained: t.Sequence[Finding]) -> Finding:

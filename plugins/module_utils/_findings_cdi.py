@@ -11,6 +11,7 @@ import posixpath
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_engines import ENGINES, CdiEngine, engines_for
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_refresh_units import PROGRAM
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_rules import version_number
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import parse_version
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, HostError
@@ -36,6 +37,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_document imp
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import GPU_KIND
 
 _WRITE = "Write it again with nvidia_cdi_spec."
+_BY_PLAY = "Write it{} with nvidia_cdi_spec after each update of the driver, or install the toolkit."
 # Of the others the version is that of the distribution, and not of the engine in it.
 _OWN_VERSION = ("", "system", "rootless", "snap")
 # What lies below is gone after a start of the host.
@@ -211,7 +213,7 @@ def docker_without_cdi(described: Described) -> t.Iterator[Finding]:
                 "docker-needs-cdi",
                 target_of(engine),
                 f"{reader} looks for --gpus in CDI specifications first, and there is {state} for GPUs.",
-                "Write one with nvidia_cdi_spec, and have it kept fresh with nvidia_cdi_refresh.",
+                "Write one with nvidia_cdi_spec.",
             )
 
 
@@ -230,7 +232,15 @@ def refresh_service(described: Described) -> t.Iterator[Finding]:
             why = "is gone after the next start of the host" if volatile else "is stale after an update of the driver"
             said = f"Nothing writes {path} again, which {why}."
             advice = "Have it written again with nvidia_cdi_refresh."
+            if _lacks_nvidia_ctk(described):
+                # The refresh units run it.
+                advice = _BY_PLAY.format(" in /etc/cdi" if volatile else "")
             yield Finding(WARNING if volatile else NOTE, "cdi-refresh-missing", path, said, advice)
+
+
+def _lacks_nvidia_ctk(described: Described) -> bool:
+    """Whether the host is known to have no nvidia-ctk."""
+    return "toolkit" in described.gathered and PROGRAM not in table(described.toolkit.get("programs"))
 
 
 def refresh_elsewhere(described: Described) -> t.Iterator[Finding]:

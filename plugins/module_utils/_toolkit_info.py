@@ -140,7 +140,8 @@ class _Look:
         found: dict[str, Package] = self._try(lambda: manager.installed([*PACKAGES, *FORMER_PACKAGES]), {})
         half = [name for name, package in found.items() if not package.whole]
         if half:
-            message = f"An interrupted installation left these packages half installed: {', '.join(half)}."
+            command = f" Run `dpkg --configure {' '.join(half)}` on the host." if manager.name == "apt" else ""
+            message = f"An interrupted installation left these packages half installed: {', '.join(half)}.{command}"
             self._problems.append(Problem("package-half-installed", message))
         return found
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import random
 import typing as t
 
@@ -485,6 +486,167 @@ def test_sentences_name_what_they_are_about(host: HostRoot) -> None:
     assert found["cdi-shadowed", "/etc/cdi/b.json"].startswith("/etc/cdi/a.json and /etc/cdi/b.json define nvidia.com")
     text = found["conflicting-source", "/etc/apt/sources.list"]
     assert text.startswith("/etc/apt/sources.list, line 12, names nvidia.github.io/x, and so contends with")
+
+
+NO_TOOLKIT = {"toolkit__programs": {}, "toolkit__packages": {}}
+
+
+@pytest.mark.parametrize(
+    ("parts", "name", "expected"),
+    [
+        ({"cdi__refresh": None}, "cdi-refresh-missing", "Have it written again with nvidia_cdi_refresh."),
+        ({"cdi__refresh": None, "toolkit": None}, "cdi-refresh-missing", "written again with nvidia_cdi_refresh."),
+        # The refresh units need nvidia-ctk.
+        (
+            {"cdi__refresh": None, **NO_TOOLKIT},
+            "cdi-refresh-missing",
+            "Write it with nvidia_cdi_spec after each update",
+        ),
+        (
+            {"cdi__refresh": None, "cdi__devices": {"nvidia.com/gpu=0": "/run/cdi/a.json"}, **NO_TOOLKIT},
+            "cdi-refresh-missing",
+            "Write it in /etc/cdi with nvidia_cdi_spec",
+        ),
+        # docs/security.md says why no advice completes packages of others.
+        ({"toolkit__problems": [problem("package-half-installed")]}, "package-half-installed", "and no others."),
+    ],
+)
+def test_advice_works_on_the_host(host: HostRoot, parts: dict[str, t.Any], name: str, expected: str) -> None:
+    (found,) = [one for one in findings_of(host, whole(**copy.deepcopy(parts))) if one["id"] == name]
+    assert expected in found["advice"]
+
+
+# -- one cause, one finding --------------------------------------------------------------------------------------------
+
+UNLOADED = {"present": True, "kind": "pci", "driver_version": None}
+LOST = gpu(healthy=False, reasons=[problem("driver-library-differs", "Error 18.")])
+BROKEN = problem("file-invalid", "/etc/docker/daemon.json, line 1: odd.")
+GONE = engine(default_runtime="nvidia", runtimes={"nvidia": "/opt/gone", "kata": "/opt/kata"})
+
+
+@pytest.mark.parametrize(
+    ("parts", "expected", "consequences"),
+    [
+        # No driver: what was made for it does not fit, and what needs it fails.
+        (
+            {
+                "engines": [engine(version="29.0.1")],
+                "gpus": {"problems": [problem("gpu-without-driver")]},
+                "toolkit__gpu": UNLOADED,
+                "cdi__files": [spec(stale=True, reasons=[problem("path-missing")])],
+                "cdi__problems": [problem("cdi-refresh-failed")],
+            },
+            ["gpu-without-driver"],
+            f"cdi-stale ({SPEC}); docker-needs-cdi (docker); cdi-refresh-failed (r.service).",
+        ),
+        # Another GPU has its driver, so the specification has another cause.
+        (
+            {"gpus__problems": [problem("gpu-without-driver")], "cdi__files": [spec(stale=True)]},
+            ["cdi-stale", "gpu-without-driver"],
+            "",
+        ),
+        # An update of the driver without a restart.
+        (
+            {
+                "gpus__problems": [
+                    problem("driver-modules-differ"),
+                    problem("driver-library-differs", "Error 18."),
+                    problem("x"),
+                ],
+                "gpus__devices": [LOST, {**LOST, "index": 1}],
+                "cdi__files": [spec(stale=True)],
+                "toolkit__reboot_required": True,
+            },
+            ["driver-library-differs", "problem"],
+            f"cdi-stale ({SPEC}); driver-modules-differ (driver); gpu-unusable (gpu 0, gpu 1); reboot-required (host).",
+        ),
+        # A file that cannot be read defines no runtime.
+        (
+            {
+                "engines": [engine(problems=[BROKEN, problem("x")], runtimes={}, live=None, restart_required=True)],
+                "cdi": NO_CDI,
+            },
+            ["config-unreadable"],
+            "gpus-not-configured (host); problem (docker); restart-pending (docker).",
+        ),
+        # That of one engine explains nothing of another, and that of the toolkit nothing of an engine.
+        (
+            {"engines": [engine(problems=[BROKEN]), containerd(restart_required=True)]},
+            ["config-unreadable", "restart-pending"],
+            "",
+        ),
+        (
+            {
+                "toolkit__problems": [problem("file-invalid")],
+                "toolkit__open_cves": [CVE],
+                "engines": [BARE],
+                "cdi": NO_CDI,
+            },
+            ["config-unreadable", "gpus-not-configured", "open-cve"],
+            "",
+        ),
+        # Programs of the toolkit, but no others.
+        (
+            {"engines": [GONE], **NO_TOOLKIT},
+            ["runtime-program-gone", "toolkit-missing"],
+            "default-runtime-gone (docker).",
+        ),
+        (
+            {"cdi__problems": [problem("package-missing")], "cdi__files": [spec(valid=None)] * 2},
+            ["files-not-read"],
+            f"cdi-unread ({SPEC}).",
+        ),
+        # One command makes all device nodes, and no GPU works without them.
+        (
+            {
+                "gpus__missing_nodes": [NODE, {**NODE, "path": "/dev/nvidia-uvm"}],
+                "gpus__devices": [gpu(healthy=False, reasons=[problem("node-unusable")])],
+            },
+            ["node-missing"],
+            "",
+        ),
+    ],
+)
+def test_findings_with_one_cause_are_one(
+    host: HostRoot, parts: dict[str, t.Any], expected: list[str], consequences: str
+) -> None:
+    found = findings_of(host, whole(**copy.deepcopy(parts)))
+    assert sorted(one["id"] for one in found) == expected
+    assert "".join(one["text"].partition(" This also causes: ")[2] for one in found) == consequences
+
+
+def test_gpus_with_the_same_reasons_are_one_finding(host: HostRoot) -> None:
+    mig = [{**MIG, "index": number} for number in range(7)]
+    broken = [gpu(index=number, healthy=False, reasons=[ODD_GPU]) for number in range(7)]
+    described = whole(gpus__devices=[*broken, gpu(index=7, mig_enabled=True, mig_devices=mig)])
+    assert [(one["id"], one["subject"]) for one in findings_of(host, described)] == [
+        ("gpu-unusable", "gpu 0, gpu 1, gpu 2, gpu 3, gpu 4 and 2 more"),
+        ("mig-without-capability", "gpu 7, MIG 0, gpu 7, MIG 1, gpu 7, MIG 2, gpu 7, MIG 3, gpu 7, MIG 4 and 2 more"),
+    ]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_without_root_one_finding_names_what_cannot_be_read(host: HostRoot, tmp_path: Path) -> None:
+    config, state = tmp_path / "etc/docker/daemon.json", tmp_path / "var/lib/gpufleet-nvidia/state"
+    for path in (config, tmp_path / "run/docker.sock"):
+        path.parent.mkdir(parents=True)
+        path.write_text("{}")
+        path.chmod(0o600)
+    state.mkdir(parents=True)
+    state.parent.chmod(0o700)
+    for folder in [tmp_path, *tmp_path.parents][:3]:
+        folder.chmod(0o755)
+    denied = problem("permission-denied", "daemon.json cannot be read.")
+    one = engine(socket="/run/docker.sock", live=None, problems=[problem("engine-silent"), denied, problem("x")])
+    try:
+        os.seteuid(65534)
+        found = findings_of(host, whole(engines=[one]))
+    finally:
+        os.seteuid(0)
+    assert [(one["id"], one["subject"]) for one in found] == [("problem", "docker"), ("not-root", "host")]
+    said = "The task runs as user 65534, not as root. It cannot read /var/lib/gpufleet-nvidia/state,"
+    assert found[1]["text"].startswith(f"{said} /etc/docker/daemon.json, /run/docker.sock, so findings may be missing.")
+    assert "not-root" not in [one["id"] for one in findings_of(host, whole(engines=[one]))]
 
 
 def test_a_host_whose_files_nothing_can_read_is_told_and_no_error(
