@@ -102,7 +102,8 @@ def nodes(described: Described) -> t.Iterator[Finding]:
             by_advice.setdefault(text(node.get("advice")) or "Run nvidia-smi as root.", []).append(text(node["path"]))
     for advice, paths in by_advice.items():
         severity = CRITICAL if any(path in _NEEDED_NODES for path in paths) else WARNING
-        said = f"These device nodes are missing: {listed(paths)}."
+        are_missing = "is missing" if len(paths) == 1 else "are missing"
+        said = f"The device node{'s' if len(paths) > 1 else ''} {listed(paths)} {are_missing}."
         yield Finding(severity, "node-missing", paths[0], said, advice)
 
 

@@ -55,8 +55,8 @@ _OTHER = Kind(WARNING, "problem", "Follow the advice in the message.")
 _NOUVEAU = "Install NVIDIA's driver, keep nouveau from loading, and restart the host."
 _PACKAGE = "Install the package that is named, then run this again."
 _HALF = "Or install the toolkit again with nvidia_toolkit_install. It completes these packages and no others."
-_UNREADABLE = "Correct the file before the engine restarts. The engine does not start with a file that it cannot read."
-_CONFIG_TOML = "Correct the file. NVIDIA's runtime starts no container with a file that it cannot read."
+_UNREADABLE = "Do this before the engine restarts: it does not start with a file that it cannot read."
+_CONFIG_TOML = "NVIDIA's runtime starts no container with a file that it cannot read."
 
 # By the part of the description and the code of the problem.
 KINDS: dict[str, dict[str, Kind]] = {
