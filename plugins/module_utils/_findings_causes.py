@@ -14,6 +14,7 @@ import typing as t
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._findings_problems import (
     FILES_NOT_READ,
     NOT_ROOT,
+    OTHER,
     is_unseen,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._findings_words import (
@@ -73,7 +74,7 @@ def _needs_root(_cause: Finding, other: Finding, described: Described, host: Hos
 
 
 _UNREAD_ENGINE = (
-    *("problem", "engine-silent", "cri-dead", "restart-pending", "gpus-not-configured", "cdi-folder-not-read"),
+    *("engine-silent", "cri-dead", "restart-pending", "gpus-not-configured", "cdi-folder-not-read"),
     *("default-runtime-gone", "default-runtime-undefined", "default-runtime-without-gpu", "runtime-program-gone"),
 )
 _WITHOUT_DRIVER = ("cdi-stale", "cdi-refresh-failed", "docker-needs-cdi", "gpu-unusable", "node-missing")
@@ -82,7 +83,7 @@ _DIFFERENT = ("driver-library-differs", "driver-modules-differ")
 
 # The first one that fits counts.  A cause can be a consequence of one above it.
 CAUSES = (
-    Cause((NOT_ROOT,), ("engine-silent", "problem"), _needs_root),
+    Cause((NOT_ROOT,), ("engine-silent", OTHER), _needs_root),
     Cause((FILES_NOT_READ,), ("cdi-unread",), _always),
     Cause(("config-unreadable",), _UNREAD_ENGINE, _of_unread_engine),
     Cause(_DIFFERENT, (*_STALE_DRIVER, *_DIFFERENT), _always),
@@ -111,7 +112,8 @@ def merged(found: t.Iterable[Finding], described: Described, host: HostRoot) -> 
 def _with(cause: Finding, explained: t.Sequence[Finding]) -> Finding:
     subjects: dict[str, list[str]] = {}
     for other in explained:
-        if (other.id, other.text) != (cause.id, cause.text):
+        # The id says nothing by itself.
+        if other.id != OTHER:
             subjects.setdefault(other.id, []).append(other.subject)
     if not subjects:
         return cause

@@ -13,6 +13,7 @@ import os
 import stat
 import typing as t
 
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import FLAVORS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import (
     ConfigurationError,
     HostError,
@@ -40,7 +41,8 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_container
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
 
-NOT_ROOT, FILES_NOT_READ, DRIVER = "not-root", "files-not-read", "driver"
+NOT_ROOT, FILES_NOT_READ, OTHER = "not-root", "files-not-read", "problem"
+DRIVER = "driver"
 
 
 class Kind(t.NamedTuple):
@@ -51,7 +53,7 @@ class Kind(t.NamedTuple):
     advice: str
 
 
-_OTHER = Kind(WARNING, "problem", "Follow the advice in the message.")
+_OTHER = Kind(WARNING, OTHER, "Follow the advice in the message.")
 _NOUVEAU = "Install NVIDIA's driver, keep nouveau from loading, and restart the host."
 _PACKAGE = "Install the package that is named, then run this again."
 _HALF = "Or install the toolkit again with nvidia_toolkit_install. It completes these packages and no others."
@@ -134,12 +136,13 @@ def is_unseen(finding: Finding, described: Described, host: HostRoot) -> bool:
         return any(_is_denied(host, socket) for socket in sockets if socket)
     parts = [*described.engines, described.toolkit, described.gpus, described.cdi]
     found = (problem for part in parts for problem in problems_in(part.get("problems")))
-    return finding.id == _OTHER.id and Problem(PermissionDeniedError.code, finding.text) in found
+    return finding.id == OTHER and Problem(PermissionDeniedError.code, finding.text) in found
 
 
 def _paths(described: Described) -> list[str]:
     """The files and folders whose content matters, as far as they are known."""
     paths = [STATE_DIR, *SPECIFICATION_FOLDERS, *BUNDLE_FOLDERS, text(described.toolkit.get("config_path"))]
+    paths += [path for flavor in FLAVORS.values() for path in flavor.paths]
     for engine in described.engines:
         socket = text(engine.get("socket")) if engine.get("running") is True else ""
         paths += [text(engine.get("config_path")), *texts(engine.get("unit_files")), socket]

@@ -563,16 +563,16 @@ GONE = engine(default_runtime="nvidia", runtimes={"nvidia": "/opt/gone", "kata":
         # A file that cannot be read defines no runtime.
         (
             {
-                "engines": [engine(problems=[BROKEN, problem("x")], runtimes={}, live=None, restart_required=True)],
+                "engines": [engine(problems=[BROKEN], runtimes={}, live=None, restart_required=True)],
                 "cdi": NO_CDI,
             },
             ["config-unreadable"],
-            "gpus-not-configured (host); problem (docker); restart-pending (docker).",
+            "gpus-not-configured (host); restart-pending (docker).",
         ),
         # That of one engine explains nothing of another, and that of the toolkit nothing of an engine.
         (
-            {"engines": [engine(problems=[BROKEN]), containerd(restart_required=True)]},
-            ["config-unreadable", "restart-pending"],
+            {"engines": [engine(problems=[BROKEN, problem("x")]), containerd(restart_required=True)]},
+            ["config-unreadable", "problem", "restart-pending"],
             "",
         ),
         (
@@ -645,7 +645,10 @@ def test_without_root_one_finding_names_what_cannot_be_read(host: HostRoot, tmp_
         os.seteuid(0)
     assert [(one["id"], one["subject"]) for one in found] == [("problem", "docker"), ("not-root", "host")]
     said = "The task runs as user 65534, not as root. It cannot read /var/lib/gpufleet-nvidia/state,"
-    assert found[1]["text"].startswith(f"{said} /etc/docker/daemon.json, /run/docker.sock, so findings may be missing.")
+    assert found[1]["text"] == (
+        f"{said} /etc/docker/daemon.json, /run/docker.sock, so findings may be missing."
+        " This also causes: engine-silent (docker)."
+    )
     assert "not-root" not in [one["id"] for one in findings_of(host, whole(engines=[one]))]
 
 
