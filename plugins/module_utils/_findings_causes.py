@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import typing as t
 
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import PermissionDeniedError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._findings_problems import (
     FILES_NOT_READ,
     NOT_ROOT,
-    OTHER,
-    is_unseen,
+    needs_root,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._findings_words import (
     SEVERITIES,
@@ -69,10 +69,6 @@ def _runs_nvidia_program(_cause: Finding, other: Finding, described: Described, 
     return is_ours(name, table(engine.get("runtimes")).get(name))
 
 
-def _needs_root(_cause: Finding, other: Finding, described: Described, host: HostRoot) -> bool:
-    return is_unseen(other, described, host)
-
-
 _UNREAD_ENGINE = (
     *("engine-silent", "cri-dead", "restart-pending", "gpus-not-configured", "cdi-folder-not-read"),
     *("default-runtime-gone", "default-runtime-undefined", "default-runtime-without-gpu", "runtime-program-gone"),
@@ -81,9 +77,9 @@ _WITHOUT_DRIVER = ("cdi-stale", "cdi-refresh-failed", "docker-needs-cdi", "gpu-u
 _STALE_DRIVER = (*_WITHOUT_DRIVER, "mig-unusable", "mig-without-capability", "reboot-required")
 _DIFFERENT = ("driver-library-differs", "driver-modules-differ")
 
-# The first one that fits counts.  A cause can be a consequence of one above it.
+# In this order.  A cause can be a consequence of one above it.
 CAUSES = (
-    Cause((NOT_ROOT,), ("engine-silent", OTHER), _needs_root),
+    Cause((NOT_ROOT,), ("engine-silent", PermissionDeniedError.code), needs_root),
     Cause((FILES_NOT_READ,), ("cdi-unread",), _always),
     Cause(("config-unreadable",), _UNREAD_ENGINE, _of_unread_engine),
     Cause(_DIFFERENT, (*_STALE_DRIVER, *_DIFFERENT), _always),
@@ -111,10 +107,8 @@ def merged(found: t.Iterable[Finding], described: Described, host: HostRoot) -> 
 
 def _with(cause: Finding, explained: t.Sequence[Finding]) -> Finding:
     subjects: dict[str, list[str]] = {}
-    for other in explained:
-        # The id says nothing by itself.
-        if other.id != OTHER:
-            subjects.setdefault(other.id, []).append(other.subject)
+    for name, subject in dict.fromkeys((other.id, other.subject) for other in explained):
+        subjects.setdefault(name, []).append(subject)
     if not subjects:
         return cause
     told = "; ".join(f"{name} ({listed(places)})" for name, places in subjects.items())

@@ -41,8 +41,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_container
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
 
-NOT_ROOT, FILES_NOT_READ, OTHER = "not-root", "files-not-read", "problem"
-DRIVER = "driver"
+NOT_ROOT, FILES_NOT_READ, DRIVER = "not-root", "files-not-read", "driver"
 
 
 class Kind(t.NamedTuple):
@@ -53,7 +52,9 @@ class Kind(t.NamedTuple):
     advice: str
 
 
-_OTHER = Kind(WARNING, OTHER, "Follow the advice in the message.")
+_FOLLOW = "Follow the advice in the message."
+_DENIED = Kind(WARNING, PermissionDeniedError.code, _FOLLOW)
+_OTHER = Kind(WARNING, "problem", _FOLLOW)
 _NOUVEAU = "Install NVIDIA's driver, keep nouveau from loading, and restart the host."
 _PACKAGE = "Install the package that is named, then run this again."
 _HALF = "Or install the toolkit again with nvidia_toolkit_install. It completes these packages and no others."
@@ -109,7 +110,8 @@ def _of_part(
         elif kind is not None:
             yield Finding(kind.severity, kind.id, subject, problem.message, kind.advice)
         elif problem not in reported:
-            yield Finding(_OTHER.severity, _OTHER.id, other, problem.message, _OTHER.advice)
+            kind = _DENIED if problem.code == PermissionDeniedError.code else _OTHER
+            yield Finding(kind.severity, kind.id, other, problem.message, kind.advice)
 
 
 def unread_files(message: str) -> Finding:
@@ -129,14 +131,10 @@ def without_root(described: Described, host: HostRoot) -> t.Iterator[Finding]:
         yield Finding(WARNING, NOT_ROOT, "host", said, "Run with -b (become).")
 
 
-def is_unseen(finding: Finding, described: Described, host: HostRoot) -> bool:
-    """Whether root's permissions would have prevented ``finding``."""
-    if finding.id == "engine-silent":
-        sockets = [text(one.get("socket")) for one in described.engines if target_of(one) == finding.subject]
-        return any(_is_denied(host, socket) for socket in sockets if socket)
-    parts = [*described.engines, described.toolkit, described.gpus, described.cdi]
-    found = (problem for part in parts for problem in problems_in(part.get("problems")))
-    return finding.id == OTHER and Problem(PermissionDeniedError.code, finding.text) in found
+def needs_root(_cause: Finding, other: Finding, described: Described, host: HostRoot) -> bool:
+    """Whether root's permissions would have prevented ``other``."""
+    sockets = [text(one.get("socket")) for one in described.engines if target_of(one) == other.subject]
+    return other.id == PermissionDeniedError.code or any(_is_denied(host, socket) for socket in sockets if socket)
 
 
 def _paths(described: Described) -> list[str]:

@@ -647,9 +647,10 @@ def test_without_root_one_finding_names_what_cannot_be_read(host: HostRoot, tmp_
     said = "The task runs as user 65534, not as root. It cannot read /var/lib/gpufleet-nvidia/state,"
     assert found[1]["text"] == (
         f"{said} /etc/docker/daemon.json, /run/docker.sock, so findings may be missing."
-        " This also causes: engine-silent (docker)."
+        " This also causes: engine-silent (docker); permission-denied (docker)."
     )
-    assert "not-root" not in [one["id"] for one in findings_of(host, whole(engines=[one]))]
+    as_root = [one["id"] for one in findings_of(host, whole(engines=[one]))]
+    assert as_root == ["engine-silent", "permission-denied", "problem"]
 
 
 def test_a_host_whose_files_nothing_can_read_is_told_and_no_error(
