@@ -27,7 +27,6 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._findings_words im
     target_of,
     text,
 )
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu_presence import DRIVER
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_plan import is_ours
 
 if t.TYPE_CHECKING:
@@ -50,9 +49,8 @@ def _of_unread_engine(cause: Finding, other: Finding, described: Described, _hos
 
 
 def _no_driver(_cause: Finding, _other: Finding, described: Described, _host: HostRoot) -> bool:
-    """Where some GPUs have a driver, the findings about these have other causes."""
-    loaded = table(described.toolkit.get("gpu")).get("kind") == DRIVER
-    return not loaded and not text(described.gpus.get("driver_version"))
+    """Whether no GPU has a driver: findings about GPUs that have one have other causes."""
+    return not text(described.gpus.get("driver_version"))
 
 
 def _always(_cause: Finding, _other: Finding, _described: Described, _host: HostRoot) -> bool:

@@ -156,14 +156,22 @@ def test_flags_that_cannot_be_read_are_a_problem(docker: FakeDocker) -> None:
     assert "docker.service starts the engine through /usr/bin/env" in problem["message"]
 
 
-def test_a_broken_file_hides_nothing_else(docker: FakeDocker) -> None:
+@pytest.mark.parametrize(
+    ("text", "code", "place"),
+    [
+        ("{", "file-invalid", "line 1, column 2"),
+        # dockerd starts with such a file.
+        ('{"runtimes": {}, "runtimes": {}}', "key-duplicated", "line 1, column 18"),
+    ],
+)
+def test_a_broken_file_hides_nothing_else(docker: FakeDocker, text: str, code: str, place: str) -> None:
     configure(docker)
-    docker.write(DAEMON_JSON, "{")
+    docker.write(DAEMON_JSON, text)
     found = described(docker)
     assert found["recorded_files"] == [DAEMON_JSON]
     (problem,) = found["problems"]
-    assert problem["code"] == "file-invalid"
-    assert f"{DAEMON_JSON}, line 1, column 2" in problem["message"]
+    assert problem["code"] == code
+    assert f"{DAEMON_JSON}, {place}" in problem["message"]
 
 
 def test_records_that_cannot_be_read_are_a_problem_and_hide_nothing_else(

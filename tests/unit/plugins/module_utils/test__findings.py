@@ -488,7 +488,7 @@ def test_sentences_name_what_they_are_about(host: HostRoot) -> None:
     assert text.startswith("/etc/apt/sources.list, line 12, names nvidia.github.io/x, and so contends with")
 
 
-NO_TOOLKIT = {"toolkit__programs": {}, "toolkit__packages": {}}
+NO_TOOLKIT: dict[str, t.Any] = {"toolkit__programs": {}, "toolkit__packages": {}}
 
 
 @pytest.mark.parametrize(
