@@ -23,6 +23,7 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
 
 _VENDOR = "nvidia.com"
+PATH_MISSING = "path-missing"
 
 
 def why_stale(
@@ -34,7 +35,7 @@ def why_stale(
     """
     missing = missing_paths(document, host)
     message = f"Not there any more: {few([repr(path)[1:-1] for path in missing])}."
-    reasons = [Problem("path-missing", message)] if missing else []
+    reasons = [Problem(PATH_MISSING, message)] if missing else []
     reasons += [Problem("path-differs", error) for error in check_host(document, host, missing=missing).errors]
     vendor = split_kind(document.get("kind", ""))[0]
     if vendor == _VENDOR or vendor.endswith(f".{_VENDOR}"):

@@ -9,8 +9,10 @@ The report has one finding for a cause, which names its consequences by their id
 
 from __future__ import annotations
 
+import posixpath
 import typing as t
 
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_staleness import PATH_MISSING
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import PermissionDeniedError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._findings_problems import (
     FILES_NOT_READ,
@@ -23,11 +25,15 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._findings_words im
     Described,
     Finding,
     listed,
+    problems_in,
+    rows,
     table,
     target_of,
     text,
+    texts,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_plan import is_ours
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import LATER_PROGRAMS, PROGRAMS
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
@@ -57,8 +63,13 @@ def _always(_cause: Finding, _other: Finding, _described: Described, _host: Host
     return True
 
 
-def _runs_nvidia_program(_cause: Finding, other: Finding, described: Described, _host: HostRoot) -> bool:
-    """Whether a runtime whose program is missing is NVIDIA's."""
+def _lacks_toolkit(_cause: Finding, other: Finding, described: Described, _host: HostRoot) -> bool:
+    """Whether all that is missing is the toolkit's: the program of a runtime, or those that a specification names."""
+    if other.id == "cdi-stale":
+        file = next((one for one in rows(described.cdi.get("files")) if one.get("path") == other.subject), {})
+        names = [posixpath.basename(path) for path in texts(file.get("missing_paths"))]
+        codes = {reason.code for reason in problems_in(file.get("reasons"))}
+        return codes == {PATH_MISSING} and all(name in (*PROGRAMS, *LATER_PROGRAMS) for name in names)
     if other.id == "runtime-program-gone":
         # The rule gives this severity to NVIDIA's runtimes only.
         return other.severity == WARNING
@@ -82,7 +93,8 @@ CAUSES = (
     Cause(("config-unreadable",), _UNREAD_ENGINE, _of_unread_engine),
     Cause(_DIFFERENT, (*_STALE_DRIVER, *_DIFFERENT), _always),
     Cause(("gpu-driven-by-nouveau", "gpu-without-driver", "driver-not-loaded"), _WITHOUT_DRIVER, _no_driver),
-    Cause(("toolkit-missing",), ("default-runtime-gone", "runtime-program-gone"), _runs_nvidia_program),
+    Cause(("toolkit-missing",), ("default-runtime-gone", "runtime-program-gone", "cdi-stale"), _lacks_toolkit),
+    Cause(("cdi-stale", "cdi-invalid"), ("docker-needs-cdi",), _always),
 )
 
 

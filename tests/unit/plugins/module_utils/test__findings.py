@@ -273,7 +273,7 @@ CASES: list[tuple[dict[str, t.Any], str, str, str]] = [
         "podman",
     ),
     (
-        {"engines": [engine(version="29.0.1")], "cdi__files": [spec(stale=True)]},
+        {"engines": [engine(version="29.0.1")], "cdi__files": [spec(valid=None, stale=None)]},
         "docker-needs-cdi",
         "critical",
         "docker",
@@ -521,6 +521,7 @@ def test_advice_works_on_the_host(host: HostRoot, parts: dict[str, t.Any], name:
 UNLOADED = {"present": True, "kind": "pci", "driver_version": None}
 LOST = gpu(healthy=False, reasons=[problem("driver-library-differs", "Error 18.")])
 BROKEN = problem("file-invalid", "/etc/docker/daemon.json, line 1: odd.")
+NO_HOOK = {"stale": True, "missing_paths": ["/usr/bin/nvidia-cdi-hook"], "reasons": [problem("path-missing")]}
 GONE = engine(default_runtime="nvidia", runtimes={"nvidia": "/opt/gone", "kata": "/opt/kata"})
 
 
@@ -590,6 +591,25 @@ GONE = engine(default_runtime="nvidia", runtimes={"nvidia": "/opt/gone", "kata":
             {"engines": [GONE], **NO_TOOLKIT},
             ["runtime-program-gone", "toolkit-missing"],
             "default-runtime-gone (docker).",
+        ),
+        (
+            {"cdi__files": [spec(**NO_HOOK)], **NO_TOOLKIT},
+            ["toolkit-missing"],
+            f"cdi-stale ({SPEC}).",
+        ),
+        (
+            {
+                "cdi__files": [spec(**{**NO_HOOK, "missing_paths": ["/usr/bin/nvidia-cdi-hook", "/dev/nvidia0"]})],
+                **NO_TOOLKIT,
+            },
+            ["cdi-stale", "toolkit-missing"],
+            "",
+        ),
+        # A stale specification is all that Docker lacks.
+        (
+            {"engines": [engine(version="29.0.1")], "cdi__files": [spec(stale=True)]},
+            ["cdi-stale"],
+            "docker-needs-cdi (docker).",
         ),
         (
             {"cdi__problems": [problem("package-missing")], "cdi__files": [spec(valid=None)] * 2},
