@@ -8,7 +8,9 @@ import copy
 import json
 import os
 import random
+import tempfile
 import typing as t
+from pathlib import Path
 
 import pytest
 
@@ -16,9 +18,6 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils import _findings
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import MissingPackageError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._findings import findings_of
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
-
-if t.TYPE_CHECKING:
-    from pathlib import Path
 
 NVIDIA = "/usr/bin/nvidia-container-runtime"
 SPEC = "/etc/cdi/nvidia.yaml"
@@ -646,31 +645,33 @@ def test_gpus_with_the_same_reasons_are_one_finding(host: HostRoot) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
-def test_without_root_one_finding_names_what_cannot_be_read(host: HostRoot, tmp_path: Path) -> None:
-    config, state = tmp_path / "etc/docker/daemon.json", tmp_path / "var/lib/gpufleet-nvidia/state"
-    for path in (config, tmp_path / "run/docker.sock"):
-        path.parent.mkdir(parents=True)
-        path.write_text("{}")
-        path.chmod(0o600)
-    state.mkdir(parents=True)
-    state.parent.chmod(0o700)
-    for folder in [tmp_path, *tmp_path.parents][:3]:
-        folder.chmod(0o755)
+def test_without_root_one_finding_names_what_cannot_be_read() -> None:
     denied = problem("permission-denied", "daemon.json cannot be read.")
     one = engine(socket="/run/docker.sock", live=None, problems=[problem("engine-silent"), denied, problem("x")])
-    try:
-        os.seteuid(65534)
-        found = findings_of(host, whole(engines=[one]))
-    finally:
-        os.seteuid(0)
+    # Other users cannot enter the directories of pytest.
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        for path in ("etc/docker/daemon.json", "run/docker.sock", "usr/bin/nvidia-container-runtime"):
+            (root / path).parent.mkdir(parents=True)
+            (root / path).write_text("{}")
+            (root / path).chmod(0o755 if "bin" in path else 0o600)
+        (root / "var/lib/gpufleet-nvidia/state").mkdir(parents=True)
+        (root / "var/lib/gpufleet-nvidia").chmod(0o700)
+        root.chmod(0o755)
+        host = HostRoot.of(folder, live=False)
+        as_root = findings_of(host, whole(engines=[one]))
+        try:
+            os.seteuid(65534)
+            found = findings_of(host, whole(engines=[one]))
+        finally:
+            os.seteuid(0)
     assert [(one["id"], one["subject"]) for one in found] == [("problem", "docker"), ("not-root", "host")]
     said = "The task runs as user 65534, not as root. It cannot read /var/lib/gpufleet-nvidia/state,"
     assert found[1]["text"] == (
         f"{said} /etc/docker/daemon.json, /run/docker.sock, so findings may be missing."
         " This also causes: engine-silent (docker); permission-denied (docker)."
     )
-    as_root = [one["id"] for one in findings_of(host, whole(engines=[one]))]
-    assert as_root == ["engine-silent", "permission-denied", "problem"]
+    assert [one["id"] for one in as_root] == ["engine-silent", "permission-denied", "problem"]
 
 
 def test_a_host_whose_files_nothing_can_read_is_told_and_no_error(
