@@ -11,11 +11,11 @@ import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_files import check_size
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_folders import SUFFIXES, Resolution, resolve
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_names import few, qualified_name
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_names import qualified_name
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_rules import judge
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_staleness import why_stale
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_yaml import parse
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, MissingPackageError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, MissingPackageError, few
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu_presence import loaded_driver
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import GPU_KIND
 
@@ -57,7 +57,9 @@ def judge_folders(host: HostRoot, folders: t.Sequence[str]) -> Finding:
         if reasons:
             advice = f"Make it anew {_MAKE}, or remove it if nobody needs it."
             return Finding(
-                ok=False, detail=f"{path} does not fit this host. {' '.join(reasons[:_TOLD])}", advice=advice
+                ok=False,
+                detail=f"{path} does not fit this host. {' '.join(reason.message for reason in reasons[:_TOLD])}",
+                advice=advice,
             )
     return Finding(ok=True, detail=f"{few(list(used))} {'describes' if len(used) == 1 else 'describe'} {GPU_KIND}.")
 

@@ -11,16 +11,17 @@ import posixpath
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_engines import ENGINES, CdiEngine, engines_for
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_refresh_units import PROGRAM
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_rules import version_number
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import parse_version
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, HostError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, HostError, few
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._findings_words import (
     CRITICAL,
     NOTE,
     WARNING,
     Described,
     Finding,
-    listed,
+    problems_in,
     rows,
     table,
     target_of,
@@ -35,8 +36,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_document imp
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import GPU_KIND
 
 _WRITE = "Write it again with nvidia_cdi_spec."
-# In what describe_refresh() says of services.
-SERVICE_FAILED, TWO_SERVICES = "has failed, so that the specification may be stale", "both make specifications"
+_BY_PLAY = "Write it{} with nvidia_cdi_spec after each update of the driver, or install the toolkit."
 # Of the others the version is that of the distribution, and not of the engine in it.
 _OWN_VERSION = ("", "system", "rootless", "snap")
 # What lies below is gone after a start of the host.
@@ -51,7 +51,7 @@ def faulty(described: Described) -> t.Iterator[Finding]:
     for file in rows(described.cdi.get("files")):
         path = text(file.get("path"))
         if file.get("valid") is False:
-            said = f"Engines skip {path}. {listed(texts(file.get('errors')))}".rstrip()
+            said = f"Engines skip {path}. {few(texts(file.get('errors')))}".rstrip()
             yield Finding(CRITICAL if alone else WARNING, "cdi-invalid", path, said, _WRITE)
         elif "valid" in file and file["valid"] is None:
             said = f"{path} is in YAML, which nothing here could read."
@@ -65,7 +65,8 @@ def stale(described: Described) -> t.Iterator[Finding]:
     for file in rows(described.cdi.get("files")):
         path = text(file.get("path"))
         if file.get("stale") is True:
-            said = f"{path} no longer fits the host. {' '.join(texts(file.get('reasons')))}".rstrip()
+            reasons = [reason.message for reason in problems_in(file.get("reasons"))]
+            said = f"{path} no longer fits the host. {' '.join(reasons)}".rstrip()
             yield Finding(CRITICAL if path in used else WARNING, "cdi-stale", path, said, _WRITE)
 
 
@@ -76,7 +77,7 @@ def in_each_others_way(described: Described) -> t.Iterator[Finding]:
             CRITICAL,
             "cdi-unresolvable",
             paths[-1],
-            f"Engines do not find {listed(names)}, which {' and '.join(paths)} define in one folder.",
+            f"Engines do not find {few(names)}, which {' and '.join(paths)} define in one folder.",
             "Remove all but one of these files; nvidia_cdi_spec with exclusive: true does so.",
         )
     for paths, names in _grouped(conflicts.get("shadowed")).items():
@@ -84,7 +85,7 @@ def in_each_others_way(described: Described) -> t.Iterator[Finding]:
             WARNING,
             "cdi-shadowed",
             paths[-1],
-            f"{' and '.join(paths)} define {listed(names)} in vain, because a later folder has them too.",
+            f"{' and '.join(paths)} define {few(names)} in vain, because a later folder has them too.",
             "Leave the specification to one owner; nvidia_cdi_spec with exclusive: true removes the others.",
         )
 
@@ -127,7 +128,7 @@ def in_unread_folders(described: Described, host: HostRoot) -> t.Iterator[Findin
             "cdi-folder-not-read",
             target_of(engine),
             f"{reader} reads specifications in {' and '.join(read) or 'no folder'} only{unless}, and the GPUs are in"
-            f" {listed(sorted(sources))}.",
+            f" {few(sorted(sources))}.",
             "Write the specification where this engine reads it, with nvidia_cdi_spec.",
         )
 
@@ -180,7 +181,7 @@ def _readers(described: Described) -> t.Iterator[tuple[dict[str, t.Any], CdiEngi
         name, version = text(engine.get("engine")), text(engine.get("version"))
         if name in ENGINES and version and text(engine.get("flavor")) in _OWN_VERSION:
             try:
-                found, _told = engines_for([f"{name}:{version}"], _NOWHERE, _no_command, {})
+                found = engines_for([f"{name}:{version}"], _NOWHERE, _no_command)
             except GpufleetError:
                 continue
             yield from ((engine, reader) for reader in found)
@@ -211,7 +212,7 @@ def docker_without_cdi(described: Described) -> t.Iterator[Finding]:
                 "docker-needs-cdi",
                 target_of(engine),
                 f"{reader} looks for --gpus in CDI specifications first, and there is {state} for GPUs.",
-                "Write one with nvidia_cdi_spec, and have it kept fresh with nvidia_cdi_refresh.",
+                "Write one with nvidia_cdi_spec.",
             )
 
 
@@ -219,13 +220,6 @@ def docker_without_cdi(described: Described) -> t.Iterator[Finding]:
 
 
 def refresh_service(described: Described) -> t.Iterator[Finding]:
-    for sentence in texts(described.cdi.get("problems")):
-        if SERVICE_FAILED in sentence:
-            advice = "Look at its journal, then start it again."
-            yield Finding(WARNING, "cdi-refresh-failed", _service(described), sentence, advice)
-        if TWO_SERVICES in sentence:
-            advice = "Have nvidia_cdi_refresh switch one of them off."
-            yield Finding(WARNING, "cdi-refresh-twice", _service(described), sentence, advice)
     refresh = table(described.cdi.get("refresh"))
     sources = sorted(set(described.devices().values()))
     if refresh.get("enabled") is False:
@@ -237,7 +231,15 @@ def refresh_service(described: Described) -> t.Iterator[Finding]:
             why = "is gone after the next start of the host" if volatile else "is stale after an update of the driver"
             said = f"Nothing writes {path} again, which {why}."
             advice = "Have it written again with nvidia_cdi_refresh."
+            if _lacks_nvidia_ctk(described):
+                # The refresh units run it.
+                advice = _BY_PLAY.format(" in /etc/cdi" if volatile else "")
             yield Finding(WARNING if volatile else NOTE, "cdi-refresh-missing", path, said, advice)
+
+
+def _lacks_nvidia_ctk(described: Described) -> bool:
+    """Whether the host is known to have no nvidia-ctk."""
+    return "toolkit" in described.gathered and PROGRAM not in table(described.toolkit.get("programs"))
 
 
 def refresh_elsewhere(described: Described) -> t.Iterator[Finding]:
@@ -251,7 +253,7 @@ def refresh_elsewhere(described: Described) -> t.Iterator[Finding]:
             WARNING,
             "cdi-refresh-undoes",
             _service(described),
-            f"{_service(described)} writes {output}, which goes before {listed(sorted(shadowed - {output}))}: what is"
+            f"{_service(described)} writes {output}, which goes before {few(sorted(shadowed - {output}))}: what is"
             " set there comes to nothing.",
             "Give the service the same options with nvidia_cdi_refresh, or have it write the other file.",
         )

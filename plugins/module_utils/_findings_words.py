@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import typing as t
 
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import Problem
+
 CRITICAL, WARNING, NOTE = "critical", "warning", "note"
 SEVERITIES = (CRITICAL, WARNING, NOTE)
-
-# So many names are listed in one sentence.
-_LISTED = 5
 
 
 class Finding(t.NamedTuple):
@@ -80,6 +79,11 @@ def texts(value: t.Any) -> list[str]:
     return [entry for entry in value if isinstance(entry, str)] if isinstance(value, (list, tuple)) else []
 
 
+def problems_in(value: t.Any) -> list[Problem]:
+    """The problems in a list, as an answer has them."""
+    return [Problem(text(row.get("code")), text(row["message"])) for row in rows(value) if text(row.get("message"))]
+
+
 def text(value: t.Any) -> str:
     """``value`` if it is a word; else nothing."""
     return value if isinstance(value, str) else ""
@@ -93,9 +97,3 @@ def number(value: t.Any) -> int | None:
 def target_of(engine: t.Mapping[str, t.Any]) -> str:
     """What an engine is called beside others of its host."""
     return text(engine.get("target")) or text(engine.get("engine")) or "an engine"
-
-
-def listed(names: t.Sequence[str]) -> str:
-    """``names`` for a sentence, the first of them if there are many."""
-    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
-    return ", ".join(names[:_LISTED]) + more
