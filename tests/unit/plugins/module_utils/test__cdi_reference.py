@@ -285,7 +285,7 @@ def test_a_generator_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     run = run_pinned_in(basic.AnsibleModule(argument_spec={}), limit=1)
     begun = time.monotonic()
     with pytest.raises(HostError, match="nvidia-ctk made no specification for mode nvml: it did not end within 1 sec"):
-        generate_with(str(program), "nvml", Request(), run, HOST)
+        generate_all_with(str(program), "nvml", Request(), run, HOST)
     assert time.monotonic() - begun < 10
 
 
