@@ -18,6 +18,7 @@ MAIN_PROGRAM = "nvidia-container-runtime"
 MODE_PROGRAMS = {"cdi": MAIN_PROGRAM + ".cdi", "legacy": MAIN_PROGRAM + ".legacy"}
 MODE_NAMES = {mode: f"nvidia-{mode}" for mode in MODE_PROGRAMS}
 MAIN_NAME = "nvidia"
+CDI_AUTO = "auto"
 
 # A runtime under one of these names would shadow the low-level runtime that the NVIDIA one itself calls.
 RESERVED_NAMES = ("runc", "crun")
@@ -28,15 +29,16 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*\Z")
 class RuntimeRequest(t.NamedTuple):
     """What the user asks of one engine, in words that every engine understands.
 
-    ``set_as_default`` and ``enable_cdi`` are None where the user said nothing: leave it as it is.  From
-    ``config_mode`` on the fields are for engines that are configured in TOML.
+    ``set_as_default`` and ``enable_cdi`` are None where the user said nothing: leave it as it is.  ``enable_cdi`` may
+    also be CDI_AUTO: on in a version in which it is off by default.  From ``config_mode`` on the fields are for engines
+    that are configured in TOML.
     """
 
     runtime_name: str = MAIN_NAME
     runtime_dir: str = "/usr/bin"
     extra_modes: tuple[str, ...] = ()
     set_as_default: bool | None = None
-    enable_cdi: bool | None = None
+    enable_cdi: bool | str | None = None
     config_mode: str = "auto"
     drop_in_path: str | None = None
     runtime_type: str | None = None

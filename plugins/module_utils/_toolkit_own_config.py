@@ -48,9 +48,7 @@ class OwnConfig(t.NamedTuple):
 def own_config(wanted: Wanted, programs: t.Collection[str], folder: str) -> OwnConfig:
     """The file for ``programs`` in ``folder``.  Raises GpufleetError for settings that cannot be."""
     values = {tuple(key.split(".")): value for key, value in _usual(wanted, programs, folder).items()}
-    values.update(
-        Wishes(wanted.settings, wanted.profile, wanted.debug, allow_unknown=wanted.allow_unknown).asked()
-    )
+    values.update(Wishes(wanted.settings, wanted.profile, wanted.debug, allow_unknown=wanted.allow_unknown).asked())
     # Null is as if nobody had set it.
     data = _nested({path: value for path, value in values.items() if value is not None})
     settings = effective(data, wanted.real_ldconfig)

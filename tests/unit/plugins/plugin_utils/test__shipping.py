@@ -201,13 +201,13 @@ class TestOnDemand:
 
     def test_a_host_that_asks_again_does_not(self, monkeypatch: pytest.MonkeyPatch) -> None:
         result, sent = self.run(monkeypatch, NEEDED, NEEDED)
-        assert result == {"failed": True, "msg": "No PyYAML."}
+        assert result == {"failed": True, "msg": "No PyYAML.", "error": "No PyYAML."}
         assert len(sent) == 2
 
     def test_a_controller_that_has_none(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(_shipping, "packed", lambda *_args: None)
         result, sent = self.run(monkeypatch, NEEDED)
-        assert result == {"failed": True, "msg": "No PyYAML."}
+        assert result == {"failed": True, "msg": "No PyYAML.", "error": "No PyYAML."}
         assert sent == [{"path": "/x"}]
 
     def test_in_the_background_it_travels_at_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -217,7 +217,7 @@ class TestOnDemand:
 
     def test_what_travelled_in_any_case_is_not_sent_again(self, monkeypatch: pytest.MonkeyPatch) -> None:
         result, sent = self.run(monkeypatch, {**NEEDED, "needed": "tomlkit"})
-        assert result == {"failed": True, "msg": "No PyYAML."}
+        assert result == {"failed": True, "msg": "No PyYAML.", "error": "No PyYAML."}
         assert len(sent) == 1
 
     @pytest.mark.parametrize("needed", ["toolkit", None, ["yaml"]])
