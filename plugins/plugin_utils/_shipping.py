@@ -67,7 +67,7 @@ class ShippingAction(NormalActionModule):
             self._explain_old_python(result)
         # A role that continues after an error (failed_when: false) finds it in this key.
         result.pop("error", None)
-        if result.get("failed"):
+        if result.get("failed") and self._task.failed_when:
             result["error"] = str(result.get("msg", "The module failed without a message."))
         if self._discovered_interpreter_key:
             result["ansible_facts"] = {self._discovered_interpreter_key: self._discovered_interpreter}
