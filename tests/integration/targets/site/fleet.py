@@ -67,7 +67,7 @@ HOSTS = {
         expected={
             "/etc/docker/daemon.json": r'(?s)(?=.*"debug": true)(?=.*"default-runtime": "nvidia").*"/usr/bin/nvidia-c',
             "/etc/containerd/config.toml": r'^disabled_plugins = \["cri"\]\n$',
-            "/etc/nvidia-container-runtime/config.toml": r'(?s)^disable-require = false # ours\n(?=.*hook = true).*key = "x"',
+            "/etc/nvidia-container-runtime/config.toml": r'(?s)^disable-require = false # ours\n.*hook = t.*key = "x"',
         },
         gpus=2,
         described={
