@@ -142,13 +142,15 @@ class _OfferingAction(_AskingAction):
         return offer_packages([self._found("files", path) for path in asked.files], asked.components, cache)
 
     def _found(self, parameter: str, path: str) -> str:
+        named = f"nvidia_toolkit_{parameter} ({parameter})"
         if not path:
-            raise AnsibleActionFail(f"{parameter} has an empty path. Name what is on the controller.")
+            raise AnsibleActionFail(f"{named} has an empty path. Name what is on the controller.")
         try:
             return str(self._find_needle("files", path))  # type: ignore[no-untyped-call]
         except AnsibleError as error:
             raise AnsibleActionFail(
-                f"{parameter} {path} is not on the controller, where it is looked for with remote_src: false. {error}"
+                f"{named} {path} is not on the controller. Correct the path. If it is on the host, set"
+                f" nvidia_toolkit_files_on to node (remote_src: true). {error}"
             ) from None
 
     def _send(self, archive: str) -> str:

@@ -343,9 +343,9 @@ class TestRefusals:
         [
             (
                 {"src": "toolkti"},
-                "src toolkti is not on the controller, where it is looked for with",
+                "nvidia_toolkit_src (src) toolkti is not on the controller. Correct",
             ),
-            ({"files": ["a.deb"]}, "files a.deb is not on the controller, where"),
+            ({"files": ["a.deb"]}, "nvidia_toolkit_files (files) a.deb is not on the controller. Correct"),
             ({"files": "toolkit"}, "toolkit is not a regular file. Give the files of the packages."),
             ({"src": "toolkit", "components": ["all"]}, "components has no all."),
         ],
