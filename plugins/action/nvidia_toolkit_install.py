@@ -13,6 +13,7 @@ from ansible.module_utils.common.validation import check_type_bool, check_type_l
 from ansible.plugins.action.normal import ActionModule as NormalActionModule
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._variables import with_variables
 from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._shipping import ShippingAction
 from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._task_digest import code_digest, task_digest
 
@@ -120,7 +121,8 @@ class _OfferingAction(_AskingAction):
         try:
             result = execute() if asked is None else self._offer_to(execute, self._offer(asked))
         except GpufleetError as error:
-            raise AnsibleActionFail(str(error)) from None
+            options: dict[str, dict[str, t.Any]] = {"src": {}, "files": {}, "components": {}}
+            raise AnsibleActionFail(with_variables(str(error), "nvidia_toolkit_install", options)) from None
         invocation = result.get("invocation")
         if isinstance(invocation, dict) and isinstance(invocation.get("module_args"), dict):
             # What is between the module and this is of no interest to others.

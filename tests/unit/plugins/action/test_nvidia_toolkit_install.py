@@ -347,7 +347,7 @@ class TestRefusals:
             ),
             ({"files": ["a.deb"]}, "nvidia_toolkit_files (files) a.deb is not on the controller. Correct"),
             ({"files": "toolkit"}, "toolkit is not a regular file. Give the files of the packages."),
-            ({"src": "toolkit", "components": ["all"]}, "components has no all."),
+            ({"src": "toolkit", "components": ["all"]}, "nvidia_toolkit_components (components) has no all."),
         ],
     )
     def test_before_any_host_is_asked(self, host: Host, args: dict[str, t.Any], message: str) -> None:
