@@ -34,7 +34,7 @@ for name in ("ansible_collections", "ansible_collections.gpufleet", "ansible_col
     sys.modules[name].__path__ = [sys.argv[1]]
 begun = time.process_time()
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_host_check import check_host, required_of
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_modes import generate
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_modes import generate_all
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_request import Request
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_rules import judge
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_yaml import render
@@ -42,7 +42,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu_machine impor
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
 ready = time.process_time()
 machine, host = eval(sys.argv[3]), HostRoot.of(sys.argv[2], live=False)
-document = generate("nvml", Request(), machine, host)
+document = generate_all("nvml", Request(), machine, host)[""]
 errors = [*judge(document).errors, *check_host(document, host, required_of(machine)).errors]
 text = render(document, "yaml")
 done = time.process_time()

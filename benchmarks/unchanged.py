@@ -177,7 +177,7 @@ def main() -> None:
         ("nvidia_runtime_config, unchanged / ping", "module", "ping", 1.4),
         ("nvidia_runtime_config / stat, slurp, command", "module", "dance", 0.5),
         ("the same for containerd, unchanged / ping", "containerd", "ping", 1.5),
-        ("nvidia_toolkit_install, a directory / ping", "directory", "ping", 1.5),
+        ("nvidia_toolkit_install, a directory / ping", "directory", "ping", 2.0),
         ("nvidia_cdi_spec, 8 GPUs / ping", "cdi", "ping", 1.6),
         ("whole role of site.yml, unchanged / ping", "role", "ping", None),
         ("whole role / stat, slurp, command", "role", "dance", None),

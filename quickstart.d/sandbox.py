@@ -55,7 +55,7 @@ _ENTRIES: dict[str, dict[tuple[str, ...], t.Any]] = {
             "io.containers.trace-syscall", "io.kubernetes.cri-o.Devices",
         ],
     },
-    # The first is switched on where it stands commented out, the second was not mentioned.
+    # The first is written below its comment, the second was not mentioned.
     "etc/nvidia-container-runtime/config.toml": {
         ("accept-nvidia-visible-devices-as-volume-mounts",): True,
         ("accept-nvidia-visible-devices-envvar-when-unprivileged",): False,

@@ -43,7 +43,8 @@ def info(manager: str = "apt", present: bool = True, driver: str | None = "580.9
     return {
         "engines": [engine("docker", service="docker.service"), engine("containerd", "k3s", "k3s.service"),
                     engine("crio"), engine("podman")],
-        "toolkit": {"package_manager": manager, "repository_files": RPM_KEYS, "version": "1.17.3",
+        "toolkit": {"package_manager": manager, "gpg": "/usr/bin/gpg", "repository_files": RPM_KEYS,
+                    "version": "1.17.3",
                     "gpu": {"present": present, "evidence": "/sys/bus/pci/devices", "driver_version": driver},
                     "open_cves": [{"name": "CVE-1"}]},
         "gpus": {"driver_version": driver, "devices": [{"model": "A100", "healthy": True}]},

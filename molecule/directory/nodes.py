@@ -13,13 +13,25 @@ DRIVER = Path("/proc/driver")
 MAJOR, MAJOR_UVM = 195, 511
 DEVICES = f"Character devices:\n  1 mem\n{MAJOR} nvidia\n{MAJOR_UVM} nvidia-uvm\n\nBlock devices:\n  7 loop\n"
 VERSION = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.65.06  Sun Jul 27 07:15:56 UTC 2025\n"
-PARAMETERS = "ModifyDeviceFiles: 1\nDeviceFileUID: 0\nDeviceFileGID: 44\nDeviceFileMode: 432\n"
+PARAMETERS = "ModifyDeviceFiles: 1\n"
 # nvidia-modeset is told of in /proc/modules alone, which not every kernel has.
 NODES = {
     "/dev/nvidiactl": (MAJOR, 255, 0o660, 44),
     "/dev/nvidia-uvm": (MAJOR_UVM, 0, 0o666, 0),
     "/dev/nvidia-uvm-tools": (MAJOR_UVM, 1, 0o666, 0),
 }
+
+# Stands for NVIDIA's program, with the same arguments and effect.
+MODPROBE = Path("/usr/bin/nvidia-modprobe")
+MODPROBE_TEXT = f"""\
+#!/bin/sh
+make() {{ rm -f "$1" && mknod -m "$4" "$1" c "$2" "$3" && chgrp "$5" "$1"; }}
+case "$*" in
+    "-c 255") make /dev/nvidiactl {MAJOR} 255 660 44 ;;
+    "-u -c 0") make /dev/nvidia-uvm {MAJOR_UVM} 0 666 0 && make /dev/nvidia-uvm-tools {MAJOR_UVM} 1 666 0 ;;
+    *) exit 1 ;;
+esac
+"""
 
 
 def nodes() -> dict[str, tuple[int, int, int, int]]:
@@ -46,6 +58,9 @@ def main() -> None:
     devices = Path("/run/gpufleet-proc-devices")
     devices.write_text(DEVICES)
     must("mount", "--bind", str(devices), "/proc/devices")
+    report.failed("no program", install(OLD, DEST, **options), "nvidia-modprobe, which creates .* is not in /")
+    MODPROBE.write_text(MODPROBE_TEXT)
+    MODPROBE.chmod(0o755)
     made = install(OLD, DEST, **options)
     report.worked("nodes", made, changed=True)
     report.check("nodes, told", sorted(made.get("device_nodes", [])) == sorted(NODES), made)
@@ -61,6 +76,7 @@ def main() -> None:
     report.check("absent, the nodes stay", nodes() == NODES, nodes())
     for path in NODES:
         os.unlink(path)
+    MODPROBE.unlink()
     report.print()
 
 

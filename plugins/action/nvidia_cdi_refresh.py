@@ -1,20 +1,10 @@
 # Copyright (c) 2026, the gpufleet.nvidia maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
+"""The action of the module: it sends the packages that the table in ``plugin_utils/_shipping`` names."""
 
 from __future__ import annotations
 
-from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._shipping import ShippingAction
+from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._shipping import ShippingAction as ActionModule
 
-
-class ActionModule(ShippingAction):
-    """Sends along what a host may lack to read CDI specifications in YAML, if it asks for it.
-
-    Most hosts need not read one: what this collection wrote is known, and JSON needs nothing.
-    """
-
-    def packages(self) -> tuple[str, ...]:
-        return ()
-
-    def packages_on_demand(self) -> tuple[str, ...]:
-        return ("yaml",)
+__all__ = ["ActionModule"]

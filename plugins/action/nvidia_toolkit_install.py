@@ -15,7 +15,6 @@ from ansible.plugins.action.normal import ActionModule as NormalActionModule
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._variables import with_variables
 from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._shipping import ShippingAction
-from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._task_digest import code_digest, task_digest
 
 # Here, for Ansible loads an action before it forks for its hosts.
 from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._toolkit_offer import Offer, offer_packages, offer_tree
@@ -23,13 +22,7 @@ from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._toolkit_offer imp
 # The first of Python 3 that can read TOML.
 _READS_TOML = 11
 _ARCHIVE = "nvidia-container-toolkit.tar.gz"
-_UNCHANGED = "gpufleet.nvidia.nvidia_toolkit_unchanged"
-# Once for all hosts, as above.
-_CODE = code_digest()
-# What the host's environment has a say in, where it stands in one of these.
-_EXPANDED = re.compile(r"[~$]")
-_PATHS = ("src", "files", "dest", "driver_root", "backup_dir", "host_root")
-_INTERNAL = ("shipped_tomlkit", "shipped_toolkit", "task_digest")
+_INTERNAL = ("shipped_tomlkit", "shipped_toolkit")
 
 
 class _Asked(t.NamedTuple):
@@ -60,47 +53,7 @@ class _Asked(t.NamedTuple):
         return cls(src, files, components) if (src is None) == bool(files) else None
 
 
-class _AskingAction(NormalActionModule):
-    """Asks a host first whether all is as it was when it last had the same task: that takes a small module only."""
-
-    _asked_already = False
-
-    def _execute_module(self, *args: t.Any, **kwargs: t.Any) -> dict[str, t.Any]:
-        module_args: dict[str, t.Any] = kwargs.pop("module_args")
-        word = None if kwargs.get("wrap_async") else _word_for(module_args)
-        if word is not None and not self._asked_already:
-            self._asked_already = True
-            answer = self._ask(word, module_args, kwargs.get("task_vars"))
-            if answer is not None:
-                return answer
-        known = {} if word is None else {"task_digest": word}
-        kwargs["module_args"] = {**module_args, **known}
-        result: dict[str, t.Any] = super()._execute_module(*args, **kwargs)
-        return result
-
-    def _ask(self, word: str, module_args: t.Mapping[str, t.Any], variables: t.Any) -> dict[str, t.Any] | None:
-        """The answer to the task, None if it has to be carried out."""
-        place = {name: module_args[name] for name in ("dest", "host_root", "host_root_live") if name in module_args}
-        answer: dict[str, t.Any] = super()._execute_module(
-            module_name=_UNCHANGED, module_args={**place, "task_digest": word}, task_vars=variables
-        )
-        # A host that cannot even say this has the task say it better.
-        return answer if answer.pop("unchanged", False) and not answer.get("failed") else None
-
-
-def _word_for(module_args: t.Mapping[str, t.Any]) -> str | None:
-    """One word for a task that a host can know again, None for any other."""
-    given = {name: value for name, value in module_args.items() if value is not None and name not in _INTERNAL}
-    plain = not any(_EXPANDED.search(str(given.get(name, ""))) for name in _PATHS)
-    usual = given.get("state", "present") == "present" and given.get("verify", "stat") == "stat"
-    if given.get("source") != "directory" or not usual or not plain:
-        return None
-    # An archive comes only after a host has asked for it.
-    offer = module_args.get("shipped_toolkit") or {}
-    return task_digest(_CODE, {**given, "offer": offer.get("parts") if isinstance(offer, dict) else offer})
-
-
-class _OfferingAction(_AskingAction):
+class _OfferingAction(NormalActionModule):
     """Tells the module what the controller has, and sends it to a host that asks for it."""
 
     def _execute_module(self, *args: t.Any, **kwargs: t.Any) -> dict[str, t.Any]:

@@ -81,14 +81,17 @@ options:
   create_device_nodes:
     description:
       - With O(source=directory), whether C(/dev/nvidiactl), C(/dev/nvidia-modeset), C(/dev/nvidia-uvm), and
-        C(/dev/nvidia-uvm-tools) are made if they are missing or wrong, with owner and mode as the driver wants them.
+        C(/dev/nvidia-uvm-tools) are created by C(nvidia-modprobe) if they are missing or have other numbers.
+      - C(nvidia-modprobe) has to be on the host, or in O(driver_root) if that has a directory C(dev) of its own.
       - Nodes of modules that are not loaded are left out, with a warning. O(state=absent) leaves nodes as they are.
     type: bool
     default: false
   verify:
     description:
-      - With O(source=directory), how it is seen that source and installation are what they were. V(stat) believes that
-        a file with the same size, times, and inode has the same content, V(full) reads them all.
+      - With O(source=directory), how the installed version is compared with its manifest, and a source on the host with
+        what was installed from it.
+      - V(stat) compares size, times, inode, mode, and owner, and reads a file only if its size, times, or inode differ.
+      - V(full) reads all files and compares their SHA-256.
     type: str
     choices: [stat, full]
     default: stat
@@ -96,9 +99,4 @@ options:
     description:
       - Internal, not for use in tasks. The controller puts into it what it offers with O(remote_src=false).
     type: dict
-  task_digest:
-    description:
-      - Internal, not for use in tasks. One word of the controller for this task, under which an answer that nothing had
-        to be done is kept for M(gpufleet.nvidia.nvidia_toolkit_unchanged).
-    type: str
 """

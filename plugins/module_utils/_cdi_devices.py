@@ -20,7 +20,6 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_request import Hooks
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu_machine import Gpu, MigDevice
 
-CONTROL_NODES = ("/dev/nvidia-modeset", "/dev/nvidia-uvm-tools", "/dev/nvidia-uvm", "/dev/nvidiactl")
 _PCI = "/sys/bus/pci/devices"
 _DRI, _CAPABILITIES = "/dev/dri", "/dev/nvidia-caps"
 _BY_PATH = f"{_DRI}/by-path"

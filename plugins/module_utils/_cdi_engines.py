@@ -8,7 +8,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import typing as t
 
@@ -20,7 +19,6 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._judging import Runner
 
     Version = t.Tuple[int, ...]
-    Known = t.Mapping[str, t.Any]
 
 AUTO = "auto"
 # A version as programs print it; the commits and API versions around it have no dot between digits, or no digits.
@@ -140,14 +138,11 @@ _ROWS = {
 ENGINES = tuple(_ROWS)
 
 
-def engines_for(
-    wanted: t.Sequence[str], host: HostRoot, run: Runner, known: Known
-) -> tuple[list[CdiEngine], dict[str, t.Any]]:
-    """The engines that ``wanted`` names, and what their programs told, for the next time.
+def engines_for(wanted: t.Sequence[str], host: HostRoot, run: Runner) -> list[CdiEngine]:
+    """The engines that ``wanted`` names.
 
     wanted: ``auto`` for those whose programs the host has, NAME, or NAME:VERSION where the program cannot be asked or
-    another version is to come; a NAME given takes the place of what ``auto`` finds.  known: what this returned the last
-    time; a program that is still the same file is not run again.  Nothing of an offline tree is run.
+    another version is to come; a NAME given takes the place of what ``auto`` finds.  Nothing of an offline tree is run.
     Raises GpufleetError for other words.
     """
     named = list(dict.fromkeys(_parsed(word) for word in wanted if word != AUTO))
@@ -156,48 +151,7 @@ def engines_for(
         named += [
             (name, None) for name, row in _ROWS.items() if name not in taken and host.find_executable(row.programs)
         ]
-    programs = _Programs(host, run, known)
-    return [_engine(name, version, programs) for name, version in named], programs.told
-
-
-class _Programs:
-    """The engines' programs on one host, each asked for its version once."""
-
-    def __init__(self, host: HostRoot, run: Runner, known: Known) -> None:
-        self.host = host
-        self.told: dict[str, t.Any] = {}
-        self._run = run
-        self._known = known
-
-    def version(self, binary: str) -> str | None:
-        """What the program prints, None where it tells none or must not be run."""
-        if not self.host.live:
-            return None
-        identity = self._identity(binary)
-        version = self._remembered(binary, identity) or self._ask(binary)
-        if identity and version is not None:
-            self.told[binary] = {**identity, "version": version}
-        return version
-
-    def _remembered(self, binary: str, identity: t.Mapping[str, int]) -> str | None:
-        """What the same file told before, None where that is not known for sure."""
-        entry = self.told.get(binary, self._known.get(binary))
-        if not identity or not isinstance(entry, dict) or {**entry, **identity} != entry:
-            return None
-        version = entry.get("version")
-        return version if isinstance(version, str) and _PRINTED.fullmatch(version) else None
-
-    def _identity(self, binary: str) -> dict[str, int]:
-        try:
-            found = os.stat(self.host.outer(binary))
-        except OSError:
-            return {}
-        return {"size": found.st_size, "mtime_ns": found.st_mtime_ns, "inode": found.st_ino}
-
-    def _ask(self, binary: str) -> str | None:
-        status, output, _errors = self._run(self.host.argv([binary, "--version"]))
-        words = (_PRINTED.match(word) for word in output.split()) if status == 0 else iter(())
-        return next((match.group(1) for match in words if match is not None), None)
+    return [_engine(name, version, host, run) for name, version in named]
 
 
 def _parsed(word: str) -> tuple[str, str | None]:
@@ -219,13 +173,22 @@ def _example(name: str) -> str:
     return ".".join(str(part) for part in (*_ROWS[name].newest[-1][0], 0, 0)[:3])
 
 
-def _engine(name: str, version: str | None, programs: _Programs) -> CdiEngine:
+def _printed_version(binary: str, host: HostRoot, run: Runner) -> str | None:
+    """The version that the program prints, None where it prints none or must not be run."""
+    if not host.live:
+        return None
+    status, output, _errors = run(host.argv([binary, "--version"]))
+    words = (_PRINTED.match(word) for word in output.split()) if status == 0 else iter(())
+    return next((match.group(1) for match in words if match is not None), None)
+
+
+def _engine(name: str, version: str | None, host: HostRoot, run: Runner) -> CdiEngine:
     row = _ROWS[name]
-    binary = programs.host.find_executable(row.programs)
+    binary = host.find_executable(row.programs)
     if version is None and binary is not None:
-        version = programs.version(binary)
+        version = _printed_version(binary, host, run)
     if version is None:
-        doubt = _doubt(name, binary, programs.host)
+        doubt = _doubt(name, binary, host)
         return CdiEngine(name, None, binary, newest=None, reads=True, folders=SPECIFICATION_FOLDERS, doubt=doubt)
     number = tuple(int(part) for part in version.split("."))
     newest = _at(row.newest, number)

@@ -12,9 +12,9 @@ from __future__ import annotations
 import posixpath
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_names import few, qualified_name
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_names import qualified_name
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_rules import judge
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, few
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import SPECIFICATION_FOLDERS
 
 # Of a regular file directly in a folder, in this case; one whose whole name this is counts as well.
@@ -42,14 +42,13 @@ class Resolution(t.NamedTuple):
     """What all files together amount to.
 
     ``devices`` has the file that each device comes from, ``shadowed`` the files that define it for nothing, and
-    ``unresolvable`` the files of one folder that take it from each other.  ``ignored`` are no specifications by name.
+    ``unresolvable`` the files of one folder that take it from each other.
     """
 
     files: tuple[SpecificationFile, ...]
     devices: dict[str, str]
     shadowed: dict[str, tuple[str, ...]]
     unresolvable: dict[str, tuple[str, ...]]
-    ignored: tuple[str, ...]
 
     def warnings(self) -> list[str]:
         """What is wrong with the files, in sentences."""
@@ -102,35 +101,30 @@ def resolve(files: t.Mapping[str, t.Any], folders: t.Sequence[str] = SPECIFICATI
         devices[name] = paths[-1]
         if paths[:-1]:
             shadowed[name] = tuple(paths[:-1])
-    return Resolution(read, devices, shadowed, unresolvable, tuple(sorted(set(files) - {file.path for file in read})))
+    return Resolution(read, devices, shadowed, unresolvable)
 
 
-def rivals(
-    files: t.Mapping[str, t.Any],
-    ours: str,
-    document: t.Mapping[str, t.Any],
-    folders: t.Sequence[str] = SPECIFICATION_FOLDERS,
-) -> list[Rival]:
+def rivals(files: t.Mapping[str, t.Any], ours: str, document: t.Mapping[str, t.Any]) -> list[Rival]:
     """The files beside ``ours``, where ``document`` stands or will stand, that describe devices of the same kind.
 
     Files of other kinds, be they of the same vendor, are nobody's rivals.  A path of ours that engines do not read has
     none.
     """
-    if not counts(ours, folders):
+    if not counts(ours):
         return []
     our_devices, found = _read(ours, document), []
-    for path in _in_order(files, folders):
+    for path in _in_order(files, SPECIFICATION_FOLDERS):
         other = _read(path, files[path])
         if path != ours and other.kind and other.kind == our_devices.kind:
-            found.append(_rival(our_devices, other, folders))
+            found.append(_rival(our_devices, other))
     return found
 
 
-def _rival(ours: SpecificationFile, other: SpecificationFile, folders: t.Sequence[str]) -> Rival:
+def _rival(ours: SpecificationFile, other: SpecificationFile) -> Rival:
     own = frozenset(ours.devices)
     shared = tuple(name for name in other.devices if name in own)
     rest = [name for name in other.devices if name not in own]
-    our_rank, rank = _rank(ours.path, folders), _rank(other.path, folders)
+    our_rank, rank = (_rank(file.path, SPECIFICATION_FOLDERS) for file in (ours, other))
     begin = f"{other.path} describes {other.kind} too"
     if other.faults:
         return Rival(other.path, SKIPPED, shared, f"{begin}; engines skip it, as long as it is faulty.")

@@ -50,8 +50,7 @@ class Generated(t.NamedTuple):
     """A specification that may be written, and how it came about.
 
     ``variants`` are specifications that go into files beside it, by the names of VARIANTS.
-    ``limits`` say what was left out of it for which engine.  ``programs`` is for the next run: what engines_for() has
-    learnt.
+    ``limits`` say what was left out of it for which engine.
     """
 
     document: dict[str, t.Any]
@@ -62,7 +61,6 @@ class Generated(t.NamedTuple):
     engines: tuple[CdiEngine, ...]
     limits: tuple[str, ...]
     warnings: tuple[str, ...]
-    programs: t.Mapping[str, t.Any]
 
 
 class Generation:
@@ -74,12 +72,11 @@ class Generation:
         self._run = run
         self._run_pinned = run_pinned
 
-    def execute(self, owned_by_unit: bool, programs: t.Mapping[str, t.Any], hooks_may_come: bool = False) -> Generated:
+    def execute(self, owned_by_unit: bool, hooks_may_come: bool = False) -> Generated:
         """Make it and judge it.
 
         owned_by_unit: a refresh service writes the same file, so that it must come from the same program, nvidia-ctk.
-        programs: what an earlier run has learnt of engines.  With ``hooks_may_come`` a missing program of hooks is a
-        warning only.
+        With ``hooks_may_come`` a missing program of hooks is a warning only.
 
         Raises GpufleetError for what nobody can make, HostError where the host lacks what containers would need.
         """
@@ -90,7 +87,7 @@ class Generation:
         made = self._documents(options, mode, backend, found)
         kinds = {name: f"{options.kind}.{name}" if name else options.kind for name in made}
         documents = {name: _judged(made[name], kinds[name]) for name in made}
-        engines, learnt = engines_for(options.for_engines, self._host, self._run, programs)
+        engines = engines_for(options.for_engines, self._host, self._run)
         sentences: tuple[str, ...] = ()
         if engines:
             # A host without engines need not wait for this import.
@@ -122,7 +119,6 @@ class Generation:
                 *verdict.warnings,
                 *(engine.doubt for engine in engines if engine.doubt),
             ),
-            programs=learnt,
         )
 
     def _machine(self, options: CdiOptions) -> tuple[Machine | None, tuple[str, ...]]:

@@ -11,8 +11,8 @@ from __future__ import annotations
 import re
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_names import EDITS, few
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_names import EDITS
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, few
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._mig_capabilities import Capabilities
 
 if t.TYPE_CHECKING:

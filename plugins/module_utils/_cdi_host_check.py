@@ -14,10 +14,11 @@ import re
 import stat
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_names import EDITS, few, quoted
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_names import EDITS, quoted
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_rules import is_bind
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._device_nodes import kernel_majors, numbers_of
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import HostError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import HostError, few
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu_presence import CONTROL_NODES, NEEDED_NODES
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
@@ -41,13 +42,9 @@ if t.TYPE_CHECKING:
 
 # The device that stands for all others.
 ALL = "all"
-# What every container with a GPU needs beside the GPU's own node.
-CONTROL_NODES = ("/dev/nvidiactl", "/dev/nvidia-uvm")
 # What makes a node of the driver; the first pattern that fits counts.
 _MAKERS = (
-    (r"nvidia-uvm(?:-tools)?", "Make it with nvidia-modprobe -u -c 0"),
-    (r"nvidia-modeset", "Make it with nvidia-modprobe -m"),
-    (r"nvidiactl", "Make it with nvidia-modprobe -c 0"),
+    *((posixpath.basename(node), f"Make it with {command}") for node, command in CONTROL_NODES.items()),
     (r"nvidia[0-9]+", "Run nvidia-smi as root, which makes it"),
     (r"nvidia-cap[0-9]+", "Run nvidia-smi as root, which makes it, after each change of the MIG devices"),
 )
@@ -80,7 +77,7 @@ def required_of(machine: Machine, mig_nodes: t.Iterable[str] = ()) -> Required:
     """
     whole = [gpu for gpu in machine.gpus if not gpu.mig]
     split = [gpu for gpu in machine.gpus if gpu.mig and gpu.migs]
-    nodes = [*CONTROL_NODES, *(f"/dev/nvidia{gpu.minor}" for gpu in [*whole, *split]), *mig_nodes]
+    nodes = [*NEEDED_NODES, *(f"/dev/nvidia{gpu.minor}" for gpu in [*whole, *split]), *mig_nodes]
     return Required(frozenset(nodes), len(whole) + sum(len(gpu.migs) for gpu in split))
 
 

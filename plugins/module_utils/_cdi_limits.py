@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_names import EDITS, few
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_names import EDITS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_rules import (
     minimum_version,
     version_needs,
     version_number,
 )
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, few
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_edits import Data

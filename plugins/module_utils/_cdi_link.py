@@ -11,11 +11,11 @@ import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_files import check_size
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_folders import SUFFIXES, Resolution, resolve
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_names import few, qualified_name
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_names import qualified_name
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_rules import judge
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_staleness import why_stale
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_yaml import parse
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, MissingPackageError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, MissingPackageError, few
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu_presence import loaded_driver
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import GPU_KIND
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_devices import CONTROL_NODES, DeviceNodes
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_devices import DeviceNodes
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_discovery import driver_edits
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_edits import (
     ALL,
@@ -38,7 +38,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_request impor
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_selection import selected_devices
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._driver_files import DriverFiles
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, HostError
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu_presence import loaded_driver
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu_presence import CONTROL_NODES, loaded_driver
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_lookup import Lookup, under
 
 if t.TYPE_CHECKING:
@@ -84,17 +84,10 @@ class _Sources(t.NamedTuple):
     hooks: Hooks
 
 
-def generate(mode: str, request: Request, machine: Machine | None, host: HostRoot) -> Data:
-    """The specification of ``mode``, one of MODES, as plain data with its keys in the generator's order.
-
-    For arguments and errors see generate_all().
-    """
-    return generate_all(mode, request, machine, host)[""]
-
-
 def generate_all(mode: str, request: Request, machine: Machine | None, host: HostRoot) -> dict[str, Data]:
     """The specification of ``mode``, by the empty name, and those of VARIANTS that the request and the GPUs have.
 
+    mode: one of MODES.  Specifications are plain data with their keys in the generator's order.
     machine: needed for nvml.  Without it, management takes the version of the driver that is loaded on a live host, and
     that of libcuda in a tree.
     Raises GpufleetError for a request that nothing can be made of, HostError where the host lacks what the

@@ -21,8 +21,6 @@ _VENDOR_LIMIT, _LABEL_LIMIT = 253, 63
 _ANNOTATION_LIMIT = 256 * 1024
 # Longer texts are cut where a message shows them.
 _SHOWN = 60
-# And so are longer lists.
-_LISTED = 4
 
 # What a message can show as it is.
 _PLAIN = re.compile(r"[A-Za-z0-9_.-]{1,60}")
@@ -124,12 +122,6 @@ class TooMuchError(Exception):
 def quoted(text: str) -> str:
     """``text`` for a message: in one line, in ASCII, and not too long."""
     return json.dumps(text if len(text) <= _SHOWN else text[:_SHOWN] + "...")
-
-
-def few(names: t.Sequence[str]) -> str:
-    """``names`` for a message, the first of them if there are many."""
-    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
-    return ", ".join(names[:_LISTED]) + more
 
 
 def split_kind(kind: str) -> tuple[str, str]:

@@ -60,10 +60,9 @@ class OwnRecord(t.NamedTuple):
         return self.made_room_for if self.document is None else self.document.get("kind")
 
 
-def own_records(host: HostRoot, kind: str | None = None) -> list[OwnRecord]:
-    """What is recorded, for ``kind`` alone if that is given.  Raises HostError for a damaged record."""
-    found = [_own(record) for record in load_records(host, OWNER)]
-    return [own for own in found if kind is None or own.kind == kind]
+def own_records(host: HostRoot) -> list[OwnRecord]:
+    """What is recorded.  Raises HostError for a damaged record."""
+    return [_own(record) for record in load_records(host, OWNER)]
 
 
 def entries_of(

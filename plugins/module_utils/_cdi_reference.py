@@ -71,18 +71,12 @@ def find_program(host: HostRoot, cdi_hook_path: str) -> str | None:
     return host.find_executable([beside, f"/usr/bin/{PROGRAM}", PROGRAM])
 
 
-def generate_with(program: str, mode: str, request: Request, run_pinned: PinnedRunner, host: HostRoot) -> Data:
-    """The specification of ``mode``, any that ``program`` (a nvidia-ctk of the host) knows, as plain data.
-
-    For errors see generate_all_with().
-    """
-    return generate_all_with(program, mode, request, run_pinned, host)[""]
-
-
 def generate_all_with(
     program: str, mode: str, request: Request, run_pinned: PinnedRunner, host: HostRoot
 ) -> dict[str, Data]:
-    """The same with those of VARIANTS, by the names that generate_all() in _cdi_modes gives them.
+    """The specification of ``mode``, any that ``program`` (a nvidia-ctk of the host) knows, as plain data.
+
+    With it come those of VARIANTS, by the names that generate_all() in _cdi_modes gives them.
 
     Raises GpufleetError for a request that this version cannot be told, HostError where it cannot be run or fails, in
     its own words.

@@ -268,7 +268,7 @@ def _placed(options: CdiOptions, host: HostRoot) -> CdiOptions:
 
 def _for_weak_engines(options: CdiOptions, host: HostRoot, run: Runner) -> CdiOptions:
     """``options`` with the flag that keeps out what an engine of the host does not read."""
-    engines, _learnt = engines_for(options.for_engines, host, run, {})
+    engines = engines_for(options.for_engines, host, run)
     newest = [engine.newest for engine in engines if engine.reads and engine.newest is not None]
     flags = options.request.feature_flags
     if NO_GIDS in flags or all(version_number(version) >= version_number(_GIDS_SINCE) for version in newest):

@@ -18,7 +18,6 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_folders impor
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_generation import Generated, Generation
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_host_check import staleness
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_limits import unreached
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_memory import Memory, recalled, remember
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_parameters import JSON, CdiOptions
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_placement import (
     Place,
@@ -52,7 +51,7 @@ class CdiPlan(t.NamedTuple):
     """What is there and what it becomes; the first of ``files`` is the specification.
 
     ``reasons`` say why the file is replaced.  ``rebased`` are files whose records are of former files at their paths.
-    ``folder`` is one that not everybody may read, and the mode that it gets.  ``memory`` is for the next run.
+    ``folder`` is one that not everybody may read, and the mode that it gets.
     """
 
     place: Place
@@ -62,7 +61,6 @@ class CdiPlan(t.NamedTuple):
     conflicts: tuple[Rival, ...]
     folder: t.Mapping[str, int]
     warnings: tuple[str, ...]
-    memory: Memory
     rebased: tuple[str, ...] = ()
 
     @property
@@ -77,7 +75,6 @@ class CdiSpecification:
         self.options = options
         self.host = host
         self._generation = Generation(options, host, run, run_pinned)
-        self._recalled = recalled(host)
 
     def execute(self, check_mode: bool) -> dict[str, t.Any]:
         """Bring the host to what is asked for, unless ``check_mode``; the module's result as documented.
@@ -95,8 +92,6 @@ class CdiSpecification:
         backups: list[dict[str, str | None]] = []
         if plan.changed and not check_mode:
             plan, backups = self._write()
-        if not check_mode and plan.memory != self._recalled:
-            remember(self.host, plan.memory)
         return self._result(plan, backups)
 
     # -- what is to be done --------------------------------------------------------------------------------------------
@@ -105,11 +100,9 @@ class CdiSpecification:
         host = self.host
         place = place_of(self.options, host, toolkit_refresh(host), own_refresh(host))
         records = {own.path: own for own in own_records(host)}
-        generated = self._generation.execute(place.owned, self._recalled.programs, hooks_may_come=check_mode)
-        recorded = known_documents(records.values())
-        known = {**self._recalled.documents, **recorded}
+        generated = self._generation.execute(place.owned, hooks_may_come=check_mode)
+        known = known_documents(records.values())
         files = read_specifications(host, known)
-        learnt = {key: data for key, data in known.items() if key not in recorded}
         made = {"": generated.document, **generated.variants}
         paths = {name: variant_path(place.path, name) if name else place.path for name in made}
         others = [rival for name in made for rival in rivals(files, paths[name], made[name])]
@@ -140,7 +133,6 @@ class CdiSpecification:
                 *(f"{path}, which this module wrote earlier, goes." for path in [*_paths(former), *unused]),
                 *self._warnings(place, files, [rival for rival in others if rival not in leaving]),
             ),
-            memory=Memory(generated.programs, _in_use(files, learnt)),
         )
 
     def _planned(self, place: Place, data: t.Any, document: dict[str, t.Any]) -> tuple[PlannedFile, list[str]]:
@@ -314,12 +306,6 @@ class CdiSpecification:
 
 def _paths(found: t.Iterable[Rival]) -> list[str]:
     return [rival.path for rival in found]
-
-
-def _in_use(files: t.Mapping[str, t.Any], known: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
-    """What is known of files that are there."""
-    there = {id(data) for data in files.values()}
-    return {key: data for key, data in known.items() if id(data) in there}
 
 
 def _status(host: HostRoot, path: str) -> os.stat_result | None:

@@ -16,7 +16,8 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_host_check im
     driver_of,
     missing_paths,
 )
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_names import few, split_kind
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_names import split_kind
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import few
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot

@@ -17,7 +17,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._containerd_files 
     program_of,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_plan import is_ours
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._runtime_set import is_nvidia_program
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._containerd_files import ContainerdFiles
@@ -61,14 +61,14 @@ def kept_legacy(edit: TomlEdit, root: KeyPath) -> str | None:
 def without_legacy(document: TomlDocument, root: KeyPath) -> TomlDocument:
     """Without the table, if it runs one of NVIDIA's programs."""
     path = (*root, *LEGACY_DEFAULT)
-    return document.delete(path, prune=True) if is_ours("", program_of(document.value(*path))) else document
+    return document.delete(path, prune=True) if is_nvidia_program(program_of(document.value(*path))) else document
 
 
 def with_legacy(runtimes: dict[str, t.Any], files: ContainerdFiles) -> tuple[dict[str, t.Any], str | None]:
     """The runtimes and the default, with the table if that runs one of NVIDIA's programs."""
     table = files.legacy_default()
     program = program_of(table)
-    if table is None or not is_ours("", program):
+    if table is None or not is_nvidia_program(program):
         return runtimes, files.default_runtime()
     return {**runtimes, LEGACY_NAME: {"path": program, **table}}, _named(runtimes, program) or LEGACY_NAME
 

@@ -37,14 +37,13 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._containerd_writer
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import Action, ConfiguredState, EnginePlan
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._runtime_set import CDI_AUTO
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._runtime_set import CDI_AUTO, is_nvidia_program
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_document import TomlDocument
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_plan import (
     OPENING,
     TomlFiles,
     check_options,
     give_back,
-    is_ours,
     lookup,
     require,
 )
@@ -266,7 +265,7 @@ class ContainerdPlanner:
         for root in dict.fromkeys(CRI_TABLE.values()):
             runtimes = edit.document.value(*root, *RUNTIMES)
             for name, entry in (runtimes if isinstance(runtimes, dict) else {}).items():
-                if is_ours("", program_of(entry)):
+                if is_nvidia_program(program_of(entry)):
                     edit.document = edit.document.delete((*root, *RUNTIMES, name), prune=True)
             edit.document = without_legacy(edit.document, root)
 

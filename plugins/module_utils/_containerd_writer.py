@@ -19,9 +19,9 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._containerd_files 
     spelling,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._containerd_imports import IMPORTS
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._runtime_set import is_nvidia_runtime
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_plan import (
     give_back,
-    is_ours,
     lookup,
     merged,
     plain_copy,
@@ -106,7 +106,7 @@ class Writer:
     def _hides_builtin(self, present: t.Mapping[str, t.Any]) -> bool:
         """Whether runtimes in a file hide the built-in one, and no other that could be the default is there."""
         default = self.others.default_runtime() or BUILTIN_DEFAULT
-        strangers = [name for name, entry in present.items() if not is_ours(name, program_of(entry))]
+        strangers = [name for name, entry in present.items() if not is_nvidia_runtime(name, program_of(entry))]
         lost = not strangers or (default == BUILTIN_DEFAULT and default not in present)
         # Of our entry something may be left that others wrote into it, which is none without its type.
         typed = lookup(present, (BUILTIN_DEFAULT, "runtime_type")) is not None
@@ -117,7 +117,7 @@ class Writer:
         """The options of the low-level runtime that is in use; never those of another NVIDIA runtime."""
         named = [(name, present.get(name)) for name in (self.others.default_runtime() or "", *PARENTS)]
         for name, entry in [("", self.others.legacy_default()), *named]:
-            if not isinstance(entry, dict) or is_ours(name, program_of(entry)):
+            if not isinstance(entry, dict) or is_nvidia_runtime(name, program_of(entry)):
                 continue
             kind = entry.get("runtime_type") or BUILTIN_TYPE
             if self._is_runc(str(kind)):

@@ -17,25 +17,15 @@ _SERVICE = "/runtime.v1.RuntimeService/"
 _VERBOSE = b"\x08\x01"
 # VersionResponse: runtime_version.
 _RUNTIME_VERSION = 3
-# StatusResponse: status, info (a map: entries of key and value), runtime_handlers (messages with a name).
-_STATUS, _INFO, _HANDLERS = 1, 2, 3
-_KEY, _VALUE, _NAME = 1, 2, 1
+# StatusResponse: status, info (a map: entries of key and value).
+_STATUS, _INFO = 1, 2
+_KEY, _VALUE = 1, 2
 
 
-class CriStatus(t.NamedTuple):
-    """What a CRI says of itself.
+def status(socket_path: str) -> dict[str, t.Any] | None:
+    """The CRI's configuration as it runs; CRI-O tells only its ``sandboxImage``, or nothing.
 
-    ``config`` is containerd's CRI configuration as it runs; CRI-O tells only its ``sandboxImage``, or nothing.
-    ``handlers`` are the names of its runtimes, ``""`` for the default one: containerd lists them from 2.0 on.
-    """
-
-    config: dict[str, t.Any]
-    handlers: tuple[str, ...]
-
-
-def status(socket_path: str) -> CriStatus | None:
-    """What the CRI behind ``socket_path`` says, None where nobody answers properly or containerd's CRI is not loaded.
-
+    None where no CRI answers properly behind ``socket_path``, or containerd's CRI is not loaded.
     The caller makes sure that a daemon runs: under socket activation the mere connection would start one.
     """
     try:
@@ -53,7 +43,7 @@ def version(socket_path: str) -> str:
         return ""
 
 
-def _status(answer: bytes) -> CriStatus | None:
+def _status(answer: bytes) -> dict[str, t.Any] | None:
     told = list(fields(answer))
     # A status is in every proper answer.
     if not any(number == _STATUS for number, _content in told):
@@ -61,7 +51,4 @@ def _status(answer: bytes) -> CriStatus | None:
     entries = (dict(fields(content)) for number, content in told if number == _INFO)
     information = {entry.get(_KEY, b""): entry.get(_VALUE, b"") for entry in entries}
     config = load(information.get(b"config", b"{}"))
-    # An empty name is not sent at all.
-    names = (dict(fields(content)).get(_NAME, b"") for number, content in told if number == _HANDLERS)
-    handlers = tuple(name.decode("utf-8") for name in names)
-    return CriStatus(config, handlers) if isinstance(config, dict) else None
+    return config if isinstance(config, dict) else None

@@ -25,13 +25,13 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._crio_files import
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import Action, ConfiguredState, EnginePlan
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._runtime_set import is_nvidia_program, is_nvidia_runtime
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_document import TomlDocument
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_plan import (
     OPENING,
     TomlFiles,
     check_options,
     give_back,
-    is_ours,
     lookup,
     merged,
     plain_copy,
@@ -120,7 +120,7 @@ class CrioPlanner:
         tables, default, version = others.runtimes(), others.default_runtime(), self.context.version
         name = next((name for name in (*builtin_runtimes(version), *PARENTS) if name in tables), None)
         if default is not None and others.defines(default, version):
-            name = name if is_ours(default, lookup(tables, (default, PROGRAM))) else default
+            name = name if is_nvidia_runtime(default, lookup(tables, (default, PROGRAM))) else default
         table = tables.get(name or "")
         if table is None:
             if not (others.conmon() or self._flags("--conmon") or MONITOR in request.runtime_options):
@@ -227,7 +227,7 @@ class CrioPlanner:
             return
         tables = edit.document.value(*RUNTIMES)
         for name, table in (tables if isinstance(tables, dict) else {}).items():
-            if is_ours("", lookup(table, (PROGRAM,))):
+            if is_nvidia_program(lookup(table, (PROGRAM,))):
                 edit.document = edit.document.delete((*RUNTIMES, name), prune=True)
 
     @staticmethod

@@ -2,33 +2,40 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-# Private to this collection: the control device nodes of NVIDIA's driver, which the kernel module itself does not make.
-#
-# What they are and who may use them is as in nvidia-modprobe (its modprobe-utils/nvidia-modprobe-utils.c at 149440c),
-# which whatever uses a GPU runs: nodes of ours must be those that it would make, or it would change them at once.
+"""Private to this collection: the control device nodes of NVIDIA's driver, which the kernel module does not create.
+
+Which nodes are missing is found here; nvidia-modprobe creates them (nvidia-modprobe.c and
+modprobe-utils/nvidia-modprobe-utils.c at 149440c), with owner, mode, and links in /dev/char as the driver wants them.
+"""
 
 from __future__ import annotations
 
 import os
 import posixpath
 import re
-import shutil
 import stat
-import tempfile
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import HostError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu_presence import VERSION_FILES, loaded_driver
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._writing import explain
 
 if t.TYPE_CHECKING:
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._judging import Runner
 
 _DEVICES, _MODULES, _PARAMETERS = "/proc/devices", "/proc/modules", "/proc/driver/nvidia/params"
 _CONTROL, _MODESET = "nvidiactl", "nvidia-modeset"
 _MINORS = {_CONTROL: 255, _MODESET: 254}
 _UVM = "nvidia-uvm"
 _UVM_MINORS = {_UVM: 0, f"{_UVM}-tools": 1}
+_PROGRAM = "nvidia-modprobe"
+# Its arguments for each node; those of unified memory are created together.
+_ARGUMENTS = {
+    _CONTROL: ("-c", str(_MINORS[_CONTROL])),
+    _MODESET: ("-m",),
+    **dict.fromkeys(_UVM_MINORS, ("-u", "-c", "0")),
+}
 # The former before driver 545.29, the latter since (NVIDIA's changelog, quoted in issue 324 of
 # nvidia-container-toolkit).  nvidia-modprobe looks at neither, but always takes the number.
 _MAJOR_NAMES = ("nvidia-frontend", "nvidia")
@@ -55,20 +62,12 @@ class Node(t.NamedTuple):
     minor: int
 
 
-class _Access(t.NamedTuple):
-    """Who may use a node: numeric owner and group, and the mode."""
-
-    uid: int = 0
-    gid: int = 0
-    mode: int = 0o666
-
-
 def missing_nodes(host: HostRoot, driver_root: str = "/") -> tuple[list[Node], list[str]]:
     """The control device nodes that have to be made on ``host``, and warnings of those that cannot be.
 
     They belong into the folder ``dev`` in ``driver_root``, where there is one, else into /dev.  A node with the right
-    numbers is not missing, whatever its mode.  Raises HostError for an offline tree, which has no devices, and for
-    something else than a device that stands in the place of one.
+    numbers is not missing, whatever its mode.  Raises HostError for an offline tree, which has no devices, for an
+    entry of another type at the path of a node, and where nodes are missing and nvidia-modprobe is too.
     """
     _require_live(host)
     if loaded_driver(host) is None:
@@ -87,12 +86,14 @@ def missing_nodes(host: HostRoot, driver_root: str = "/") -> tuple[list[Node], l
             " with what makes the others, or load the module nvidia with NVreg_ModifyDeviceFiles=1."
         )
         missing = []
+    if missing:
+        _modprobe(host, folder)
     return missing, warnings
 
 
-def control_nodes(host: HostRoot, folder: str = "/dev") -> list[Node]:
-    """The control device nodes that the loaded modules serve, whether or not they are in ``folder``."""
-    return _nodes(host, folder)[0]
+def control_nodes(host: HostRoot) -> list[Node]:
+    """The control device nodes that the loaded modules serve, whether or not they are in /dev."""
+    return _nodes(host, "/dev")[0]
 
 
 def may_change(host: HostRoot) -> bool:
@@ -100,18 +101,40 @@ def may_change(host: HostRoot) -> bool:
     return _parameters(host).get("ModifyDeviceFiles", 1) == 1
 
 
-def make_nodes(host: HostRoot, nodes: t.Iterable[Node]) -> None:
-    """Make ``nodes``, as missing_nodes() tells them; each replaces what stands there in one step.
+def make_nodes(host: HostRoot, nodes: t.Sequence[Node], run: Runner) -> None:
+    """Have nvidia-modprobe create ``nodes``, which missing_nodes() returned; it replaces devices with other numbers.
 
-    Raises HostError for an offline tree, and where one cannot be made; those before it stay.
+    Raises HostError for an offline tree, and for a node that is not right afterwards.
     """
     _require_live(host)
-    parameters = _parameters(host)
-    for node in nodes:
-        try:
-            _make(host.outer(node.path, last=False), node, _access(node, parameters))
-        except OSError as error:
-            raise explain(node.path, "made", error) from error
+    printed = []
+    commands = dict.fromkeys(
+        (posixpath.dirname(node.path), _ARGUMENTS[posixpath.basename(node.path)]) for node in nodes
+    )
+    for folder, arguments in commands:
+        # Its status is also 1 where only the link in /dev/char could not be created.
+        _status, output, errors = run([*_modprobe(host, folder), *arguments])
+        printed += [output.strip(), errors.strip()]
+    left = [node for node in nodes if not _is_right(host, node)]
+    if left:
+        expected = ", ".join(f"{node.path} ({node.major}:{node.minor})" for node in left)
+        raise HostError(
+            f"{_PROGRAM} did not create {expected}. It printed: {' '.join(filter(None, printed)) or 'nothing'}. Create"
+            " the nodes with what creates the other nodes of the driver, or set create_device_nodes: false."
+        )
+
+
+def _modprobe(host: HostRoot, folder: str) -> list[str]:
+    """The command that creates nodes in ``folder``, a folder dev.  Raises HostError where it is missing."""
+    above = posixpath.dirname(folder)
+    root = host if above == "/" else HostRoot.of(host.outer(above), live=True)
+    program = root.find_executable([_PROGRAM])
+    if program is None:
+        raise HostError(
+            f"{_PROGRAM}, which creates the device nodes in {folder}, is not in {above}. Install the driver's package"
+            f" {_PROGRAM} there, or set create_device_nodes: false."
+        )
+    return root.argv([program])
 
 
 def _require_live(host: HostRoot) -> None:
@@ -187,18 +210,6 @@ def _parameters(host: HostRoot) -> dict[str, int]:
     return {name.strip(): int(value) for name, value in pairs if value.strip().isdecimal()}
 
 
-def _access(node: Node, parameters: t.Mapping[str, int]) -> _Access:
-    usual = _Access()
-    if posixpath.basename(node.path) in _UVM_MINORS:
-        # nvidia-modprobe does not ask the parameters about these.
-        return usual
-    return _Access(
-        parameters.get("DeviceFileUID", usual.uid),
-        parameters.get("DeviceFileGID", usual.gid),
-        parameters.get("DeviceFileMode", usual.mode) & 0o777,
-    )
-
-
 def _is_right(host: HostRoot, node: Node) -> bool:
     """Whether the node is there, be it through a link.
 
@@ -223,19 +234,3 @@ def _is_right(host: HostRoot, node: Node) -> bool:
             " Move it away, then run this again."
         )
     return False
-
-
-def _make(outer: str, node: Node, access: _Access) -> None:
-    folder, name = os.path.split(outer)
-    # In a folder of its own the node has its final name from the start, by which SELinux chooses a label, and is out of
-    # reach until owner and mode are right.
-    stage = tempfile.mkdtemp(".tmp", ".gpufleet-", folder)
-    try:
-        made = os.path.join(stage, name)
-        os.mknod(made, stat.S_IFCHR | 0o600, os.makedev(node.major, node.minor))
-        # The mode given to mknod(2) is subject to the umask.
-        os.chown(made, access.uid, access.gid)
-        os.chmod(made, access.mode)
-        os.replace(made, outer)
-    finally:
-        shutil.rmtree(stage, ignore_errors=True)

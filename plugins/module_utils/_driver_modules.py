@@ -11,8 +11,7 @@ import os
 import posixpath
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_names import few
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, HostError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, HostError, few
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu_presence import nvidia_devices
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu_proc import bounded_text, normal_bus
 

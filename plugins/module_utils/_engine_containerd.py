@@ -29,8 +29,9 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._flavors import SY
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_files import HostFiles
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._processes import outdated
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import digest, load_records
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._runtime_set import is_nvidia_runtime
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_engine import TomlEngine
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_plan import is_ours, lookup
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_plan import lookup
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import (
@@ -110,14 +111,14 @@ class Containerd(TomlEngine):
             # A dead or disabled CRI tells nothing; what is left is whether the process has seen the files.
             late = outdated(host, installation.pid, self._paths(host, installation))
             return LiveState("", {}, "", silent=True, outdated=late)
-        runtimes = lookup(said.config, ("containerd", "runtimes"))
+        runtimes = lookup(said, ("containerd", "runtimes"))
         runtimes = runtimes if isinstance(runtimes, dict) else {}
-        cdi = said.config.get("enableCDI")
+        cdi = said.get("enableCDI")
         return LiveState(
             version=version(host.outer(installation.socket)),
             runtimes={name: str(program_of(entry) or "") for name, entry in runtimes.items()},
             entries={name: _in_words_of_files(entry) for name, entry in runtimes.items()},
-            default_runtime=str(lookup(said.config, ("containerd", "defaultRuntimeName")) or ""),
+            default_runtime=str(lookup(said, ("containerd", "defaultRuntimeName")) or ""),
             cdi=cdi if isinstance(cdi, bool) else None,
             outdated=outdated(host, installation.pid, self._written(host)),
         )
@@ -153,11 +154,11 @@ class Containerd(TomlEngine):
             return Action.RESTART if live.outdated else Action.NONE
         paths = {name: path or "" for name, path in state.paths().items()}
         known = {name: live.runtimes.get(name) for name in paths}
-        surplus = [name for name, path in live.runtimes.items() if name not in paths and is_ours(name, path)]
+        surplus = [name for name, path in live.runtimes.items() if name not in paths and is_nvidia_runtime(name, path)]
         default = state.default_runtime or BUILTIN_DEFAULT
         differs = known != paths or bool(surplus) or live.default_runtime not in (default, LEGACY_DEFAULT_NAME)
         # Of others' runtimes only the programs matter here.
-        ours = [name for name, path in paths.items() if is_ours(name, path)]
+        ours = [name for name, path in paths.items() if is_nvidia_runtime(name, path)]
         differs = differs or any(
             _set(live.entries.get(name, {})) != _set(_told_entries(state.runtimes[name])) for name in ours
         )

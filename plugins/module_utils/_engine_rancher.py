@@ -15,18 +15,17 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine_containerd
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_files import HostFiles
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._processes import process_of
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._rancher_generated import GeneratedConfig, host_of
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._rancher_plan import FILE_NAME, RancherPlanner
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._rancher_settings import Place, Settings, data_dir
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._rancher_state import (
-    generated,
-    host_of,
-    next_state,
-    sources_of,
-    template_of,
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._rancher_settings import (
+    DEFAULT_RUNTIME,
+    Place,
+    Settings,
+    data_dir,
 )
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._runtime_set import is_nvidia_runtime
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._serving_units import service_of
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd_units import load_unit, unit_name
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_plan import is_ours
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import (
@@ -91,7 +90,7 @@ class Rancher(Containerd):
             return None
         if said.silent:
             try:
-                state = generated(HostFiles(host, self.key), host.resolve(installation.config_path))
+                state = GeneratedConfig(HostFiles(host, self.key).as_configured(installation, None)).state()
             except GpufleetError:
                 return said._replace(outdated=False)
             said = said._replace(
@@ -130,15 +129,12 @@ class Rancher(Containerd):
 
     def configured(self, context: Context) -> ConfiguredState:
         """What it would know after a restart.  Raises GpufleetError."""
-        return next_state(context, Settings(self.place, host_of(context), context.unit))
+        settings = Settings(self.place, host_of(context), context.unit)
+        return GeneratedConfig(context).expected(settings.value(DEFAULT_RUNTIME))
 
     def sources(self, host: HostRoot, installation: Installation) -> list[str]:
-        files = HostFiles(host, self.key)
-        context = files.as_configured(installation, None)
-        template = template_of(context)
-        settings = Settings(self.place, host, installation.unit).files()
-        made_from = [] if template is None else [template.path]
-        return [*sources_of(files, context.path), *made_from, *settings]
+        generated = GeneratedConfig(HostFiles(host, self.key).as_configured(installation, None))
+        return [*generated.sources(), *Settings(self.place, host, installation.unit).files()]
 
     # -- no validator --------------------------------------------------------------------------------------------
 
@@ -154,7 +150,7 @@ class Rancher(Containerd):
 
 
 def _of_nvidia(runtimes: t.Mapping[str, str]) -> dict[str, str]:
-    return {name: program for name, program in runtimes.items() if is_ours(name, program)}
+    return {name: program for name, program in runtimes.items() if is_nvidia_runtime(name, program)}
 
 
 K3S = Rancher("K3s", "k3s", ("k3s.service", "k3s-agent.service"))

@@ -9,6 +9,9 @@ from __future__ import annotations
 import types
 import typing as t
 
+# Names that a message lists, of many.
+_NAMED = 5
+
 
 class GpufleetError(Exception):
     """What is wrong and what to do about it, in words for an operator.
@@ -48,3 +51,9 @@ class MissingPackageError(GpufleetError):
 
 class HostError(GpufleetError):
     """Something on the host stands in the way: a permission, a lock, a full disk, a loop of links."""
+
+
+def few(names: t.Sequence[str]) -> str:
+    """``names`` for a message, the first of them if there are many."""
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more

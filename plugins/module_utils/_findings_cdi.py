@@ -13,14 +13,13 @@ import typing as t
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_engines import ENGINES, CdiEngine, engines_for
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_rules import version_number
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import parse_version
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, HostError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, HostError, few
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._findings_words import (
     CRITICAL,
     NOTE,
     WARNING,
     Described,
     Finding,
-    listed,
     rows,
     table,
     target_of,
@@ -51,7 +50,7 @@ def faulty(described: Described) -> t.Iterator[Finding]:
     for file in rows(described.cdi.get("files")):
         path = text(file.get("path"))
         if file.get("valid") is False:
-            said = f"Engines skip {path}. {listed(texts(file.get('errors')))}".rstrip()
+            said = f"Engines skip {path}. {few(texts(file.get('errors')))}".rstrip()
             yield Finding(CRITICAL if alone else WARNING, "cdi-invalid", path, said, _WRITE)
         elif "valid" in file and file["valid"] is None:
             said = f"{path} is in YAML, which nothing here could read."
@@ -76,7 +75,7 @@ def in_each_others_way(described: Described) -> t.Iterator[Finding]:
             CRITICAL,
             "cdi-unresolvable",
             paths[-1],
-            f"Engines do not find {listed(names)}, which {' and '.join(paths)} define in one folder.",
+            f"Engines do not find {few(names)}, which {' and '.join(paths)} define in one folder.",
             "Remove all but one of these files; nvidia_cdi_spec with exclusive: true does so.",
         )
     for paths, names in _grouped(conflicts.get("shadowed")).items():
@@ -84,7 +83,7 @@ def in_each_others_way(described: Described) -> t.Iterator[Finding]:
             WARNING,
             "cdi-shadowed",
             paths[-1],
-            f"{' and '.join(paths)} define {listed(names)} in vain, because a later folder has them too.",
+            f"{' and '.join(paths)} define {few(names)} in vain, because a later folder has them too.",
             "Leave the specification to one owner; nvidia_cdi_spec with exclusive: true removes the others.",
         )
 
@@ -127,7 +126,7 @@ def in_unread_folders(described: Described, host: HostRoot) -> t.Iterator[Findin
             "cdi-folder-not-read",
             target_of(engine),
             f"{reader} reads specifications in {' and '.join(read) or 'no folder'} only{unless}, and the GPUs are in"
-            f" {listed(sorted(sources))}.",
+            f" {few(sorted(sources))}.",
             "Write the specification where this engine reads it, with nvidia_cdi_spec.",
         )
 
@@ -180,7 +179,7 @@ def _readers(described: Described) -> t.Iterator[tuple[dict[str, t.Any], CdiEngi
         name, version = text(engine.get("engine")), text(engine.get("version"))
         if name in ENGINES and version and text(engine.get("flavor")) in _OWN_VERSION:
             try:
-                found, _told = engines_for([f"{name}:{version}"], _NOWHERE, _no_command, {})
+                found = engines_for([f"{name}:{version}"], _NOWHERE, _no_command)
             except GpufleetError:
                 continue
             yield from ((engine, reader) for reader in found)
@@ -251,7 +250,7 @@ def refresh_elsewhere(described: Described) -> t.Iterator[Finding]:
             WARNING,
             "cdi-refresh-undoes",
             _service(described),
-            f"{_service(described)} writes {output}, which goes before {listed(sorted(shadowed - {output}))}: what is"
+            f"{_service(described)} writes {output}, which goes before {few(sorted(shadowed - {output}))}: what is"
             " set there comes to nothing.",
             "Give the service the same options with nvidia_cdi_refresh, or have it write the other file.",
         )

@@ -22,7 +22,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._findings_words im
     text,
     texts,
 )
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_plan import is_ours
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._runtime_set import is_nvidia_runtime
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
@@ -91,7 +91,7 @@ def default_runtime(described: Described, host: HostRoot) -> t.Iterator[Finding]
                 f"The default runtime {name} runs {program}, which is not there: no container starts.",
                 "Install the toolkit, or name another default with nvidia_runtime_config.",
             )
-        elif described.has_gpu is False and is_ours(name, program):
+        elif described.has_gpu is False and is_nvidia_runtime(name, program):
             yield Finding(
                 CRITICAL,
                 "default-runtime-without-gpu",
@@ -113,7 +113,7 @@ def _is_undefined(engine: Known, name: str) -> bool:
     """Only of what files alone define: flags of a unit define runtimes of other engines."""
     live = table(table(engine.get("live")).get("runtimes"))
     plain = engine.get("engine") == "containerd" and text(engine.get("flavor")) in ("", "system")
-    return plain and is_ours(name, None) and name not in table(engine.get("runtimes")) and name not in live
+    return plain and is_nvidia_runtime(name, None) and name not in table(engine.get("runtimes")) and name not in live
 
 
 def programs(described: Described, host: HostRoot) -> t.Iterator[Finding]:
@@ -122,7 +122,7 @@ def programs(described: Described, host: HostRoot) -> t.Iterator[Finding]:
         for name, program in table(engine.get("runtimes")).items():
             if name == text(engine.get("default_runtime")) or not _is_gone(host, engine, text(program)):
                 continue
-            ours = is_ours(name, program)
+            ours = is_nvidia_runtime(name, program)
             yield Finding(
                 WARNING if ours else NOTE,
                 "runtime-program-gone",
@@ -162,7 +162,7 @@ def without_gpus(described: Described) -> t.Iterator[Finding]:
 
 def _gives_gpus(engine: Known) -> bool:
     known = {**table(engine.get("runtimes")), **table(table(engine.get("live")).get("runtimes"))}
-    return any(is_ours(name, program) for name, program in known.items())
+    return any(is_nvidia_runtime(name, program) for name, program in known.items())
 
 
 def cdi_off(described: Described) -> t.Iterator[Finding]:

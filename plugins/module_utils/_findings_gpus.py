@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import typing as t
 
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import few
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._findings_words import (
     CRITICAL,
     WARNING,
     Described,
     Finding,
-    listed,
     number,
     rows,
     table,
     text,
     texts,
 )
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu_presence import NEEDED_NODES
 
 DRIVER = "driver"
 # In what describe_gpus() says of drivers: about GPUs without one, modules, and libraries.
@@ -30,8 +31,6 @@ DIFFERENT_LIBRARY = "library and its loaded kernel module are of different versi
 UNLOADED = "no driver is loaded"
 NOUVEAU = "which nouveau drives"
 CAPABILITY_NODES = "/dev/nvidia-caps/"
-# Without these no GPU is of use to any container.
-_NEEDED_NODES = ("/dev/nvidiactl", "/dev/nvidia-uvm")
 
 _TROUBLES = (
     (NOUVEAU, "gpu-driven-by-nouveau", "Install NVIDIA's driver, keep nouveau from loading, and restart the host."),
@@ -86,7 +85,7 @@ def devices(described: Described) -> t.Iterator[Finding]:
 
 
 def _unusable(subject: str, kind: str, reasons: t.Sequence[str]) -> Finding:
-    said = listed(reasons) or "Containers cannot use it."
+    said = few(reasons) or "Containers cannot use it."
     advice = (
         "Run nvidia-smi as root, which makes the nodes, after each change of the MIG devices, and write the CDI"
         " specification again."
@@ -100,7 +99,7 @@ def nodes(described: Described) -> t.Iterator[Finding]:
     for node in rows(described.gpus.get("missing_nodes")):
         path = text(node.get("path"))
         if path:
-            severity = CRITICAL if path in _NEEDED_NODES else WARNING
+            severity = CRITICAL if path in NEEDED_NODES else WARNING
             advice = text(node.get("advice")) or "Run nvidia-smi as root."
             yield Finding(severity, "node-missing", path, f"The device node {path} is not there.", advice)
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import typing as t
 
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import few
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._findings_words import (
     CRITICAL,
     NOTE,
     WARNING,
     Described,
     Finding,
-    listed,
     rows,
     table,
     text,
@@ -149,7 +149,7 @@ def hooked_containers(described: Described) -> t.Iterator[Finding]:
             WARNING,
             "containers-lose-gpus",
             TOOLKIT,
-            f"These containers got their GPUs from the toolkit's hook: {listed(names)}. They lose them when systemd"
+            f"These containers got their GPUs from the toolkit's hook: {few(names)}. They lose them when systemd"
             " reloads its units, as updates of packages make it do.",
             "Start them anew with CDI devices, and update nothing on the host before.",
         )

@@ -12,9 +12,6 @@ import typing as t
 CRITICAL, WARNING, NOTE = "critical", "warning", "note"
 SEVERITIES = (CRITICAL, WARNING, NOTE)
 
-# So many names are listed in one sentence.
-_LISTED = 5
-
 
 class Finding(t.NamedTuple):
     """One thing that is wrong with a host, or worth knowing of it.
@@ -93,9 +90,3 @@ def number(value: t.Any) -> int | None:
 def target_of(engine: t.Mapping[str, t.Any]) -> str:
     """What an engine is called beside others of its host."""
     return text(engine.get("target")) or text(engine.get("engine")) or "an engine"
-
-
-def listed(names: t.Sequence[str]) -> str:
-    """``names`` for a sentence, the first of them if there are many."""
-    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
-    return ", ".join(names[:_LISTED]) + more

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_host_check import CONTROL_NODES, maker_of
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_host_check import maker_of
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._device_nodes import control_nodes
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._driver_modules import (
     different_versions,
@@ -18,7 +18,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._driver_modules im
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu_machine import Machine, faults
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu_presence import loaded_driver
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu_presence import NEEDED_NODES, loaded_driver
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu_sighting import Seen, nodes_of, sight
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._mig_capabilities import Capabilities
 
@@ -71,7 +71,7 @@ def _advertised(devices: t.Iterable[dict[str, t.Any]]) -> t.Iterator[dict[str, t
 def _missing(host: HostRoot, gpus: t.Iterable[Seen]) -> list[str]:
     """The device nodes that should be there and are not."""
     capabilities = Capabilities(host)
-    nodes = [*CONTROL_NODES, *(node.path for node in control_nodes(host))]
+    nodes = [*NEEDED_NODES, *(node.path for node in control_nodes(host))]
     nodes += [node for one in gpus for node in nodes_of(one.gpu, capabilities)]
     return [node for node in dict.fromkeys(nodes) if not host.exists(node)]
 
@@ -82,7 +82,7 @@ def _devices(host: HostRoot, gpus: t.Sequence[Seen], missing: t.Collection[str])
     for fault in faults(host, Machine("", usable, "", ())):
         reasons.setdefault(fault.name, []).append(fault.reason)
     # Without these no GPU is of use.
-    shared = [f"{node} is not there." for node in CONTROL_NODES if node in missing]
+    shared = [f"{node} is not there." for node in NEEDED_NODES if node in missing]
     return [_device(one, shared, reasons) for one in gpus]
 
 

@@ -17,6 +17,8 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import (
     HostError,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu_presence import (
+    CONTROL_NODES,
+    NEEDED_NODES,
     VERSION_FILES,
     loaded_driver,
     nvidia_devices,
@@ -38,8 +40,6 @@ if t.TYPE_CHECKING:
 DRIVER, DEVICES, TOOLKIT, CONFIG, CDI = "driver", "device nodes", "toolkit", "config.toml", "CDI"
 
 _GPUS = "/proc/driver/nvidia/gpus"
-# What makes each of the nodes that every container with a GPU needs.
-_CONTROL_NODES = {"/dev/nvidiactl": "nvidia-modprobe -c 0", "/dev/nvidia-uvm": "nvidia-modprobe -u -c 0"}
 _HOOK, _CLI = "nvidia-container-runtime-hook", "nvidia-container-cli"
 _CDI_PROGRAMS = ("nvidia-ctk", "nvidia-cdi-hook")
 _SECTION = "nvidia-container-runtime"
@@ -110,11 +110,9 @@ class GpuLinks:
         )
 
     def devices(self) -> Check:
-        nodes = [node for node in _CONTROL_NODES if not self._host.exists(node)]
+        nodes = [node for node in NEEDED_NODES if not self._host.exists(node)]
         if nodes:
-            return breaks(
-                DEVICES, f"{' and '.join(nodes)} {_is(nodes)} not there.", f"Run {_CONTROL_NODES[nodes[-1]]}."
-            )
+            return breaks(DEVICES, f"{' and '.join(nodes)} {_is(nodes)} not there.", f"Run {CONTROL_NODES[nodes[-1]]}.")
         gpus = len(self._host.readable_entries(_GPUS))
         there = [node for node in self._host.readable_entries("/dev") if re.match(r"nvidia[0-9]+\Z", node)]
         if not gpus:

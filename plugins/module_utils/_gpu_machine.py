@@ -158,7 +158,7 @@ def mig_nodes(host: HostRoot, found: Machine) -> list[str]:
     return [path for minor, mig in parts for path in capabilities.nodes(minor, mig.gi, mig.ci)]
 
 
-def faults(host: HostRoot, found: Machine, dev_root: str = "/") -> list[Fault]:
+def faults(host: HostRoot, found: Machine) -> list[Fault]:
     """What of ``found`` no container can use, and why, as far as it is seen without waking a GPU.
 
     Device nodes, those of MIG devices' capabilities too, may be missing or be something else, and the PCI bus may have
@@ -166,7 +166,6 @@ def faults(host: HostRoot, found: Machine, dev_root: str = "/") -> list[Fault]:
     """
     told: list[Fault] = []
     capabilities = Capabilities(host)
-    folder = f"{dev_root.rstrip('/')}/dev"
     for gpu in found.gpus:
         index, device = str(gpu.index), f"{_PCI}/{_kernel_address(gpu.bus)}"
         if host.exists(_PCI) and not host.exists(device):
@@ -180,9 +179,7 @@ def faults(host: HostRoot, found: Machine, dev_root: str = "/") -> list[Fault]:
                 told.append(Fault(name, str(error)))
                 continue
             nodes += [(name, f"nvidia-caps/nvidia-cap{minor}", minor) for minor in minors]
-        told += [
-            Fault(name, trouble) for name, node, minor in nodes for trouble in _node(host, f"{folder}/{node}", minor)
-        ]
+        told += [Fault(name, trouble) for name, node, minor in nodes for trouble in _node(host, f"/dev/{node}", minor)]
     return told
 
 

@@ -14,6 +14,15 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
 
 VERSION_FILES = ("/proc/driver/nvidia/version", "/sys/module/nvidia/version")
+# The driver's control nodes, and what makes each of them.
+CONTROL_NODES = {
+    "/dev/nvidia-modeset": "nvidia-modprobe -m",
+    "/dev/nvidia-uvm-tools": "nvidia-modprobe -u -c 0",
+    "/dev/nvidia-uvm": "nvidia-modprobe -u -c 0",
+    "/dev/nvidiactl": "nvidia-modprobe -c 0",
+}
+# Those that every container with a GPU needs beside the GPU's own node.
+NEEDED_NODES = ("/dev/nvidiactl", "/dev/nvidia-uvm")
 _VERSION = re.compile(r"\b[0-9]{3,}\.[0-9]+(?:\.[0-9]+)*\b")
 _PCI_VENDORS = "/sys/bus/pci/devices/*/vendor"
 _NVIDIA = "0x10de"

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_names import few
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._device_nodes import may_change
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._driver_modules import normal_or_same
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, few
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu_machine import (
     NOT_ASKED,
     Gpu,

@@ -60,6 +60,11 @@ def content_of(data: t.Any, name: str) -> bytes | None:
     return None if text is None else base64.b64decode(check(text, str), validate=True)
 
 
+def content_field(content: bytes | None) -> str | None:
+    """The field that content_of() reads."""
+    return None if content is None else base64.b64encode(content).decode("ascii")
+
+
 def get(data: t.Any, name: str, default: _Kind) -> _Kind:
     """What an answer holds under ``name``; ``default`` where it lacks that, or holds another type."""
     value = data.get(name) if isinstance(data, dict) else None

@@ -11,6 +11,7 @@ import codecs
 import json
 import typing as t
 
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._document_text import decode, nest, position
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import ConfigurationError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import JSON_BYTES
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._json_parser import (
@@ -65,29 +66,14 @@ class JsonDocument:
         Raises ConfigurationError with line and column for what is not JSON in UTF-8 with an object at the top, and for
         more than JSON_BYTES.
         """
-        if len(content) > JSON_BYTES:
-            limit = f"the file is larger than {JSON_BYTES >> 20} MiB, the limit for JSON"
-            raise ConfigurationError(path, limit, "Remove what is not needed.")
-        if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-            raise ConfigurationError(path, "the file is in UTF-16", "Save it as UTF-8.")
-        bom = content.startswith(codecs.BOM_UTF8)
-        body = content[len(codecs.BOM_UTF8) :] if bom else content
-        try:
-            text = body.decode("utf-8")
-        except UnicodeDecodeError as error:
-            before = body[: error.start].decode("utf-8")
-            line, column = _position(before, len(before))
-            raise ConfigurationError(
-                path, "a byte that is not UTF-8", "Save the file as UTF-8.", line, column
-            ) from error
-        return _parsed(path, text, bom)
+        return _parsed(path, *decode(path, content, "JSON", JSON_BYTES))
 
     def to_bytes(self) -> bytes:
         return (codecs.BOM_UTF8 if self.bom else b"") + self.text.encode("utf-8")
 
     def error(self, node: Node | Member, problem: str, advice: str) -> ConfigurationError:
         """An error that names the place of ``node``."""
-        line, column = _position(self.text, node.start)
+        line, column = position(self.text, node.start)
         return ConfigurationError(self.path, problem, advice, line, column)
 
     def value(self, *path: str) -> t.Any:
@@ -121,12 +107,12 @@ class JsonDocument:
             node = member.node
             present += 1
             if not node.is_object and present < len(path):
-                return self._replace(node, _nest(path[present:], value), path[:present])
+                return self._replace(node, nest(path[present:], value), path[:present])
         if present == len(path):
             # Not ==, for which true is 1.
             same = json.dumps(plain(node)) == json.dumps(value)
             return self if same else self._replace(node, value, path)
-        return self._insert(node, path[: present + 1], _nest(path[present + 1 :], value))
+        return self._insert(node, path[: present + 1], nest(path[present + 1 :], value))
 
     def delete(self, path: KeyPath) -> JsonDocument:
         """Remove the entry at ``path`` with its comma and its line; nothing happens where there is none."""
@@ -228,7 +214,7 @@ def _parsed(path: str, text: str, bom: bool) -> JsonDocument:
     try:
         root = parse(text)
     except JsonSyntaxError as error:
-        line, column = _position(text, error.offset)
+        line, column = position(text, error.offset)
         advice = "Correct the file; nothing was changed."
         raise ConfigurationError(path, error.problem, advice, line, column) from error
     document = JsonDocument(path, text, root, bom)
@@ -236,18 +222,6 @@ def _parsed(path: str, text: str, bom: bool) -> JsonDocument:
         problem = f"the file holds {_article(root.kind)} where an object is expected"
         raise document.error(root, problem, "Wrap it in { }.")
     return document
-
-
-def _position(text: str, offset: int) -> tuple[int, int]:
-    """Line and column, both from 1, of a character offset."""
-    before = text[:offset]
-    return before.count("\n") + 1, offset - (before.rfind("\n") + 1) + 1
-
-
-def _nest(path: KeyPath, value: t.Any) -> t.Any:
-    for name in reversed(path):
-        value = {name: value}
-    return value
 
 
 def _article(kind: str) -> str:

@@ -31,8 +31,8 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._docker_plan impor
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import (
     ConfigurationError,
     GpufleetError,
+    few,
 )
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._findings_words import listed
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._json_document import JsonDocument
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._oci_hook import (
     HOOK_FOLDERS,
@@ -47,9 +47,9 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._owners_vendor imp
     STRAY_CRIO,
     containerd_drop_in,
     crio_drop_in,
-    is_vendor_program,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import digest, load_readable_records
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._runtime_set import is_nvidia_program
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_document import TomlDocument
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_plan import OPENING
 
@@ -137,7 +137,7 @@ class Sweep:
         if found is None:
             why = "holds no runtime of NVIDIA's"
         elif found.foreign:
-            why = f"also holds {listed(found.foreign)}, which {self.context.path} does not have"
+            why = f"also holds {few(found.foreign)}, which {self.context.path} does not have"
         if why:
             self.stays.append(f"{path} {why}, so it is not NVIDIA's tool's alone and stays. Look at it, and remove it.")
             return None
@@ -198,7 +198,7 @@ class Sweep:
 
     def is_dead(self, name: str, program: t.Any) -> bool:
         """Whether a runtime is NVIDIA's, is not asked for now, and is not needed by any container."""
-        if not is_vendor_program(program) or name in self.wanted:
+        if not is_nvidia_program(program) or name in self.wanted:
             return False
         return self.removal or name == EXPERIMENTAL or self.host.find_executable([program]) is None
 
@@ -232,10 +232,8 @@ def containerd(sweep: Sweep) -> None:
         found = sweep.drop_in(path, lambda document: containerd_drop_in(document, before.main))
         if found is not None:
             real = sweep.context.files.resolve(path)
-            changes = (
-                f" Of the copy in it, {listed(found.drifted)} will be as in the main file." if found.drifted else ""
-            )
-            reason = f"{path} holds only what NVIDIA's tool wrote ({listed(found.runtimes)}).{changes}"
+            changes = f" Of the copy in it, {few(found.drifted)} will be as in the main file." if found.drifted else ""
+            reason = f"{path} holds only what NVIDIA's tool wrote ({few(found.runtimes)}).{changes}"
             sweep.remove(path, DROP_IN, reason)
             sweep.read.update({real} & imported)
     main = _without_imports(sweep, before)
@@ -251,7 +249,7 @@ def containerd(sweep: Sweep) -> None:
     after = ContainerdFiles.of(sweep.context, {**overlay, before.main.path: main} if sweep.after else {})
     lost = [name for name in after.missing if name not in before.missing]
     if sweep.after and (lost or (_lacks_default(after) and not _lacks_default(before))):
-        why = f"imports name {listed(lost)}" if lost else "no default runtime would be left"
+        why = f"imports name {few(lost)}" if lost else "no default runtime would be left"
         sweep.give_up(f"Leftovers in files that containerd reads stay, for {why}. Correct that, then run this again.")
 
 
@@ -320,7 +318,7 @@ def crio(sweep: Sweep) -> None:
     path = f"{before.directory}/{DROP_IN_NAME}"
     found = sweep.drop_in(path, crio_drop_in) if before.directory else None
     if found is not None:
-        sweep.remove(path, DROP_IN, f"{path} holds only what NVIDIA's tool wrote ({listed(found.runtimes)}).")
+        sweep.remove(path, DROP_IN, f"{path} holds only what NVIDIA's tool wrote ({few(found.runtimes)}).")
         sweep.read.add(path)
     hooks(sweep)
     main = before.files[0].document

@@ -29,8 +29,8 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import (
     GpufleetError,
     HostError,
 )
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._runtime_set import MAIN_PROGRAM
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_plan import is_ours, lookup
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._runtime_set import MAIN_PROGRAM, is_nvidia_program
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_plan import lookup
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import (
@@ -177,7 +177,7 @@ class TemplatePlanner(ContainerdPlanner):
             names = [
                 name
                 for name, entry in (runtimes if isinstance(runtimes, dict) else {}).items()
-                if name != SHIPPED and is_ours("", program_of(entry))
+                if name != SHIPPED and is_nvidia_program(program_of(entry))
             ]
             for name in names:
                 edit.document = edit.document.delete((*root, *RUNTIMES, name), prune=True)

@@ -145,11 +145,9 @@ def run_in(module: AnsibleModule, limit: int | None = TIMEOUT) -> t.Callable[[li
     return run
 
 
-def run_pinned_in(
-    module: AnsibleModule, limit: int = TIMEOUT
-) -> t.Callable[[list[str], t.Mapping[str, str]], tuple[int, str, str]]:
+def run_pinned_in(module: AnsibleModule) -> t.Callable[[list[str], t.Mapping[str, str]], tuple[int, str, str]]:
     """The same for programs whose output depends on their environment: they get the one that is given, and no more."""
-    run = run_in(module, limit)
+    run = run_in(module)
 
     def run_pinned(argv: list[str], environment: t.Mapping[str, str]) -> tuple[int, str, str]:
         return run(["env", "-i", *(f"{name}={value}" for name, value in environment.items()), *argv])

@@ -9,13 +9,18 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import posixpath
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import HostError
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._json_data import check, content_of, field, load
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._json_data import (
+    check,
+    content_field,
+    content_of,
+    field,
+    load,
+)
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import digest, restart_note, state_dir
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._rollback import Former
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._writing import (
@@ -67,7 +72,8 @@ class Note(t.NamedTuple):
     def write(self, formers: t.Iterable[Former]) -> None:
         """Raises HostError where it cannot be written."""
         entries = [
-            {**former._asdict(), "content": _text(former.content), "record": _text(former.record)} for former in formers
+            {**former._asdict(), "content": content_field(former.content), "record": content_field(former.record)}
+            for former in formers
         ]
         make_directories(self.host, self.folder, 0o700)
         # The files may hold secrets.
@@ -107,10 +113,6 @@ class AppliedNote(t.NamedTuple):
 
     def _digests(self, files: t.Iterable[str]) -> dict[str, str]:
         return {path: digest(self.host.read(path)) for path in files}
-
-
-def _text(content: bytes | None) -> str | None:
-    return None if content is None else base64.b64encode(content).decode("ascii")
 
 
 def _decoded(entry: t.Any) -> Former:

@@ -15,20 +15,20 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._containerd_files 
     RUNTIMES,
     program_of,
 )
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import few
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._findings_words import (
     CRITICAL,
     NOTE,
     WARNING,
     Finding,
-    listed,
     text,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._owners_vendor import (
     EXPERIMENTAL,
     STRAY_CONTAINERD,
     containerd_drop_in,
-    is_vendor_program,
 )
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._runtime_set import is_nvidia_program
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_plan import lookup
 
 if t.TYPE_CHECKING:
@@ -83,7 +83,7 @@ def snapshot(look: Look) -> t.Iterator[Finding]:
         found = None if look.is_ours(file.path) else containerd_drop_in(file.document, files.main)
         if found is None or not (found.copied or found.foreign):
             continue
-        so_far = f"Changes of {listed(found.drifted)}" if found.drifted else "Later changes of settings"
+        so_far = f"Changes of {few(found.drifted)}" if found.drifted else "Later changes of settings"
         yield Finding(
             WARNING,
             "snapshot-drop-in",
@@ -115,7 +115,7 @@ def defined_twice(look: Look) -> t.Iterator[Finding]:
     places: dict[str, list[str]] = {}
     for file, table in files.tables() if files is not None else ():
         for name, entry in _entries(table):
-            if is_vendor_program(program_of(entry)):
+            if is_nvidia_program(program_of(entry)):
                 places.setdefault(name, []).append(file.path)
     for name, paths in places.items():
         if len(paths) > 1:

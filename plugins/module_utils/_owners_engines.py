@@ -12,19 +12,19 @@ import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._crio_files import PROGRAM, RUNTIMES
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._docker_plan import RUNTIMES as DOCKER_RUNTIMES
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import few
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._findings_words import (
     CRITICAL,
     NOTE,
     WARNING,
     Finding,
-    listed,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._owners_containerd import PURGE
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._owners_vendor import (
     EXPERIMENTAL,
     STRAY_CRIO,
-    is_vendor_program,
 )
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._runtime_set import is_nvidia_program
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._owners_look import Look
@@ -78,8 +78,8 @@ def flags(look: Look) -> t.Iterator[Finding]:
             CRITICAL,
             "flags-collide",
             context.path,
-            f"{context.path} holds {listed(both)}, and so does the command line of {unit.name}"
-            f" ({listed([unit.path, *unit.drop_ins])}): dockerd does not start with a setting in both places.",
+            f"{context.path} holds {few(both)}, and so does the command line of {unit.name}"
+            f" ({few([unit.path, *unit.drop_ins])}): dockerd does not start with a setting in both places.",
             "Take them out of one of the two.",
         )
 
@@ -154,7 +154,7 @@ def tables(look: Look) -> t.Iterator[Finding]:
     for file in files.files if files is not None else ():
         found = file.document.value(*RUNTIMES)
         for name, entry in found.items() if isinstance(found, dict) else ():
-            if isinstance(entry, dict) and is_vendor_program(entry.get(PROGRAM)):
+            if isinstance(entry, dict) and is_nvidia_program(entry.get(PROGRAM)):
                 places.setdefault(name, []).append(file.name)
             if name == EXPERIMENTAL:
                 said = f"{file.name} registers {EXPERIMENTAL}, for which the toolkit has had no program since 1.14."

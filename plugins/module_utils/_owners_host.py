@@ -11,12 +11,12 @@ import os
 import re
 import typing as t
 
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import few
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._findings_words import (
     CRITICAL,
     NOTE,
     WARNING,
     Finding,
-    listed,
     table,
     text,
 )
@@ -58,7 +58,7 @@ def operator(look: Look) -> t.Iterator[Finding]:
         said = f"{_PID_FILE} is there: the GPU operator's toolkit container installs the toolkit and edits the engine."
         yield Finding(WARNING, "gpu-operator-owns-toolkit", _PID_FILE, said, _OPERATOR_ADVICE)
     elif traces:
-        said = f"The GPU operator has been here: {listed(traces)}. Its toolkit container does not run now."
+        said = f"The GPU operator has been here: {few(traces)}. Its toolkit container does not run now."
         advice = "Remove what it left when no engine uses it any more; nvidia_toolkit_install refuses a foreign folder."
         yield Finding(NOTE, "gpu-operator-traces", traces[-1], said, advice)
 

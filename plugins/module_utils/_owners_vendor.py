@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import posixpath
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._containerd_files import (
@@ -20,7 +19,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._containerd_files 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._crio_files import DEFAULT as CRIO_DEFAULT
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._crio_files import PROGRAM as CRIO_PROGRAM
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._crio_files import RUNTIMES as CRIO_RUNTIMES
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._runtime_set import MAIN_PROGRAM, MODE_PROGRAMS
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._runtime_set import is_nvidia_program
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_plan import lookup
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_values import leaves
 
@@ -29,14 +28,8 @@ if t.TYPE_CHECKING:
 
     KeyPath = t.Tuple[str, ...]
 
-# A runtime that came with 1.12 and went with 1.14, and its program in its two spellings.
+# A runtime that came with 1.12 and went with 1.14.
 EXPERIMENTAL = "nvidia-experimental"
-_PROGRAMS = (
-    MAIN_PROGRAM,
-    *MODE_PROGRAMS.values(),
-    f"{MAIN_PROGRAM}.experimental",
-    f"{MAIN_PROGRAM}-experimental",
-)
 # Where the tool of 1.18.0 put its drop-in for containerd, which nothing imports by itself; of 1.18.1 and newer; and of
 # up to 1.19.0 for CRI-O, which never looks there.
 STRAY_CONTAINERD = "/etc/containerd/config.d/99-nvidia.toml"
@@ -73,11 +66,6 @@ class DropIn(t.NamedTuple):
         return not self.foreign and "#" not in document.text
 
 
-def is_vendor_program(program: t.Any) -> bool:
-    """Whether a runtime's program is NVIDIA's, of whatever version."""
-    return isinstance(program, str) and posixpath.basename(program) in _PROGRAMS
-
-
 def containerd_drop_in(document: TomlDocument, main: TomlDocument) -> DropIn | None:
     """What a drop-in for containerd holds, beside the main file ``main``; None without runtimes of NVIDIA's."""
     names: list[str] = []
@@ -112,11 +100,11 @@ def _is_of_vendor(document: TomlDocument, root: KeyPath, inner: KeyPath) -> bool
     runtimes = document.value(*root, *RUNTIMES)
     depth = len(RUNTIMES)
     if inner[:depth] == RUNTIMES and len(inner) > depth:
-        return is_vendor_program(program_of(lookup(runtimes, (inner[depth],))))
+        return is_nvidia_program(program_of(lookup(runtimes, (inner[depth],))))
     if inner == DEFAULT:
-        return is_vendor_program(program_of(lookup(runtimes, (str(document.value(*root, *DEFAULT)),))))
+        return is_nvidia_program(program_of(lookup(runtimes, (str(document.value(*root, *DEFAULT)),))))
     if inner[: len(LEGACY_DEFAULT)] == LEGACY_DEFAULT:
-        return is_vendor_program(program_of(document.value(*root, *LEGACY_DEFAULT)))
+        return is_nvidia_program(program_of(document.value(*root, *LEGACY_DEFAULT)))
     return inner == _CDI
 
 
@@ -128,7 +116,7 @@ def crio_drop_in(document: TomlDocument) -> DropIn | None:
     for path, value in leaves(document.data):
         runtime = path[depth] if path[:depth] == CRIO_RUNTIMES and len(path) > depth else None
         program = document.value(*CRIO_RUNTIMES, str(value) if path == CRIO_DEFAULT else runtime or "", CRIO_PROGRAM)
-        if not is_vendor_program(program):
+        if not is_nvidia_program(program):
             foreign.append(".".join(path))
         elif runtime is not None:
             names.append(runtime)

@@ -185,6 +185,11 @@ def notes_of(manager: PackageManager | None) -> list[str]:
     return list(getattr(manager, "notes", ()))
 
 
+def plain_name(name: str) -> str:
+    """A package's name without its architecture."""
+    return name.split(":", 1)[0]
+
+
 def last_words(output: str, errors: str, noise: t.Callable[[str], bool]) -> list[str]:
     """The last lines that say something."""
     lines = [line.strip() for line in (output + "\n" + errors).splitlines()]

@@ -25,6 +25,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import (
     last_words,
     outwaited,
     patiently,
+    plain_name,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import (
     APT_SOURCE,
@@ -197,8 +198,9 @@ class Apt:
         found = preview_of(output)
         names = (*found.install, *found.remove)
         # Where held packages may change, apt makes no difference between them.
-        seen = self.installed([_plain(name) for name in names])
-        return found._replace(held=tuple(name for name in names if _plain(name) in seen and seen[_plain(name)].held))
+        packages = self.installed([plain_name(name) for name in names])
+        held = {name for name, package in packages.items() if package.held}
+        return found._replace(held=tuple(name for name in names if plain_name(name) in held))
 
     def carry_out(self, change: Change) -> None:
         argv = ["apt-get", *self._arguments(change)]
@@ -322,11 +324,6 @@ def _locked_by(outer: str) -> int | None:
     except OSError:
         return None
     return None if kind == fcntl.F_UNLCK else max(pid, 0)
-
-
-def _plain(name: str) -> str:
-    """A package's name without its architecture."""
-    return name.split(":", 1)[0]
 
 
 def _set(*settings: str) -> list[str]:

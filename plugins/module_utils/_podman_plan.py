@@ -240,7 +240,7 @@ class PodmanPlanner:
 def default_folders(version: tuple[int, ...]) -> tuple[str, ...]:
     """The folders in which a Podman of ``version`` looks for CDI specifications unless it is told otherwise."""
     word = f"podman:{'.'.join(map(str, version))}"
-    (engine,), _told = engines_for([word], _NOWHERE, lambda _argv: (1, "", ""), {})
+    (engine,) = engines_for([word], _NOWHERE, lambda _argv: (1, "", ""))
     return engine.folders
 
 

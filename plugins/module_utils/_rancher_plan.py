@@ -12,6 +12,12 @@ import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import Action, EnginePlan, PlannedFile
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._rancher_generated import (
+    GeneratedConfig,
+    environment_of,
+    found_in,
+    host_of,
+)
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._rancher_releases import (
     PROGRAMS,
     default_since,
@@ -28,14 +34,6 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._rancher_settings 
     own_default,
     own_line,
     own_text,
-)
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._rancher_state import (
-    environment_of,
-    found_in,
-    host_of,
-    next_state,
-    overruling,
-    template_of,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._runtime_set import MODE_NAMES
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_plan import OPENING
@@ -57,7 +55,8 @@ class RancherPlanner:
     def __init__(self, title: str, place: Place, generated: str, context: Context) -> None:
         self.title = title
         self.place = place
-        self.generated = generated
+        self.generated_path = generated
+        self.generated = GeneratedConfig(context)
         self.context = context
         self.host = host_of(context)
         self.before = Settings(place, self.host, context.unit)
@@ -93,10 +92,10 @@ class RancherPlanner:
                 f"{self.title} generates its containerd's configuration at every start, so there is no config_mode."
                 " Leave it out for this flavor."
             )
-        if self.context.path != self.context.files.resolve(self.generated):
+        if self.context.path != self.context.files.resolve(self.generated_path):
             raise GpufleetError(
-                f"config_path {self.context.path} is not what {self.title} generates ({self.generated}), and that is"
-                " never edited. Leave config_path out for this flavor."
+                f"config_path {self.context.path} is not what {self.title} generates ({self.generated_path}), and"
+                " that is never edited. Leave config_path out for this flavor."
             )
         self._check_names(request)
         folders = folders_of(self.host, self.context.version, environment_of(self.context))
@@ -145,11 +144,12 @@ class RancherPlanner:
             )
 
     def _check_effect(self, name: str, state: ConfiguredState) -> None:
-        """Raises GpufleetError where another word for the default counts more than ours."""
-        if self.after.value(DEFAULT_RUNTIME) == name and (state.default_runtime != name or name not in state.runtimes):
+        """Raises GpufleetError where another setting of the default takes precedence over ours."""
+        if self.after.value(DEFAULT_RUNTIME) == name != state.default_runtime:
             raise GpufleetError(
-                f"{overruling(self.context)}: it takes precedence, and with it {name} would not be the default runtime."
-                " Remove the file, or what it says of runtimes, then run this again; nothing was changed."
+                f"{self.generated.override}: it takes precedence, and with it {name} would not be the default runtime."
+                ' Let a template begin with {{ template "base" . }}, or remove what an import says of runtimes. Then'
+                " run this again; nothing was changed."
             )
         if self.after.value(DEFAULT_RUNTIME) != name:
             raise GpufleetError(
@@ -219,20 +219,15 @@ class RancherPlanner:
         overlay = {file.path: file.after for file in files}
         self.after = Settings(self.place, self.host, self.context.unit, overlay)
         same = self.before.value(DEFAULT_RUNTIME) == self.after.value(DEFAULT_RUNTIME)
-        state = next_state(self.context, self.after)
+        state = self.generated.expected(self.after.value(DEFAULT_RUNTIME))
         return EnginePlan(tuple(files), state, Action.NONE if same else Action.RESTART)
 
     def _warn(self, request: RuntimeRequest, state: ConfiguredState) -> None:
-        template = template_of(self.context)
-        if template is not None and not template.extends:
-            effect = (
-                "takes the place of what would be generated, and keeps it as it was in some release"
-                if template.brings_found
-                else "has no place for the runtimes that are found, so NVIDIA's are not registered by themselves"
-            )
+        if self.generated.override is not None:
             self.warnings.append(
-                f"{template.path} {effect}. It was left as it is: remove it, or let it begin with"
-                ' {{ template "base" . }} and hold only what is missing there.'
+                f"{self.generated.override} takes precedence over what {self.title} finds, so {self.title} is not"
+                " restarted for a program that came or went. It was left unchanged: remove it, or let a template begin"
+                ' with {{ template "base" . }}, and take the default and programs of NVIDIA out of an import.'
             )
         program = self.found.get(request.runtime_name)
         if program is None:
@@ -248,11 +243,11 @@ class RancherPlanner:
             )
         if isinstance(request.enable_cdi, bool) and state.cdi is not None and request.enable_cdi is not state.cdi:
             self.warnings.append(
-                f"CDI is {'on' if state.cdi else 'off'} in {self.generated}, and {self.title} decides that by itself:"
-                " enable_cdi has no effect."
+                f"CDI is {'on' if state.cdi else 'off'} in {self.generated_path}, and {self.title} decides that by"
+                " itself: enable_cdi has no effect."
             )
         if request.set_as_default is False and state.default_runtime in PROGRAMS:
-            source = self.after.source(DEFAULT_RUNTIME) or self.generated
+            source = self.after.source(DEFAULT_RUNTIME) or self.generated_path
             self.warnings.append(f"{source} makes {state.default_runtime} the default runtime. Remove it there.")
 
     def _unit_stem(self) -> str:

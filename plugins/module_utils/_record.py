@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import hashlib
 import json
@@ -19,6 +18,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import Hos
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._json_data import (
     MOST_ID,
     check,
+    content_field,
     content_of,
     field,
     load,
@@ -93,7 +93,7 @@ class FileRecord(t.NamedTuple):
             "engine": self.engine,
             "path": lasting(self.path),
             "main": lasting(self.main),
-            "original": None if self.original is None else base64.b64encode(self.original).decode("ascii"),
+            "original": content_field(self.original),
             "uid": self.uid,
             "gid": self.gid,
             "mode": f"{self.mode:04o}",

@@ -19,6 +19,9 @@ MODE_PROGRAMS = {"cdi": MAIN_PROGRAM + ".cdi", "legacy": MAIN_PROGRAM + ".legacy
 MODE_NAMES = {mode: f"nvidia-{mode}" for mode in MODE_PROGRAMS}
 MAIN_NAME = "nvidia"
 CDI_AUTO = "auto"
+# Releases 1.12 and 1.13 had another program, in two spellings.
+_EXPERIMENTAL = (f"{MAIN_PROGRAM}.experimental", f"{MAIN_PROGRAM}-experimental")
+_PROGRAMS = (MAIN_PROGRAM, *MODE_PROGRAMS.values(), *_EXPERIMENTAL)
 
 # A runtime under one of these names would shadow the low-level runtime that the NVIDIA one itself calls.
 RESERVED_NAMES = ("runc", "crun")
@@ -91,5 +94,10 @@ class RuntimeRequest(t.NamedTuple):
 
 
 def is_nvidia_program(path: t.Any) -> bool:
-    """Whether ``path`` names one of NVIDIA's runtimes, wherever it was installed."""
-    return isinstance(path, str) and posixpath.basename(path) in (MAIN_PROGRAM, *MODE_PROGRAMS.values())
+    """Whether ``path`` names one of NVIDIA's runtimes, of whatever version and wherever it was installed."""
+    return isinstance(path, str) and posixpath.basename(path) in _PROGRAMS
+
+
+def is_nvidia_runtime(name: str, program: t.Any) -> bool:
+    """Whether a runtime is one of NVIDIA's by its name or its program, from which no other may inherit."""
+    return name.startswith("nvidia") or is_nvidia_program(program)

@@ -9,15 +9,15 @@
 from __future__ import annotations
 
 import codecs
-import contextlib
 import typing as t
 
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._document_text import decode, position
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import ConfigurationError
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_reader import decode, parse, position
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import TOML_BYTES
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_reader import parse
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_values import same
 
 if t.TYPE_CHECKING:
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_commented import Commented
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_editor import Editor
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_reader import Entry, KeyPath
 
@@ -42,7 +42,7 @@ class TomlDocument:
         Raises ConfigurationError with line and column for what is not TOML in UTF-8, and GpufleetError where nothing
         on this host can read TOML.
         """
-        text, bom = decode(path, content)
+        text, bom = decode(path, content, "TOML", TOML_BYTES)
         return cls(path, text, parse(path, text), bom)
 
     def to_bytes(self) -> bytes:
@@ -102,64 +102,13 @@ class TomlDocument:
             return self._set(path, original.value(*path), original)
         return self.delete(path).without_tables_around(path, original)
 
-    def turn_on(self, path: KeyPath, value: t.Any, original: TomlDocument | None = None) -> TomlDocument:
-        """``set``, but an entry that is commented out is turned on where it stands, with its header if need be.
+    def without_bare_header(self, path: KeyPath) -> TomlDocument:
+        """Without the header of a table that holds nothing but tables, which exists without it.
 
-        The value is spelled as in ``original`` where it is the same there.
-        """
-        self._require_tables(path)
-        source = original if original is not None and same(_lookup(original.data, path), value) else None
-        for line in [] if self.has(*path) else self.commented(path):
-            # A line that cannot be turned on without changing the meaning of others is only an example.
-            with contextlib.suppress(ConfigurationError):
-                return self._turned_on(line, path, value, source)
-        document = self._with_header_on(path[:-1])
-        if document is not self:
-            return document.turn_on(path, value, original)
-        return self._set(path, value, source, heed_headers=True)
-
-    def turn_off(self, path: KeyPath, default: t.Any, original: TomlDocument) -> TomlDocument:
-        """Make the line of the entry at ``path`` a comment with its default, as it is commented out in ``original``.
-
-        Without a default (None), or beside a comment that says it already, the line goes.  So do tables that this
-        leaves empty and that the original does not have; a header that is commented out there becomes a comment again.
-        """
-        if not self.has(*path):
-            return self
-        formerly = [] if original.has(*path) else original.commented(path)
-        now = self.commented(path)
-        like = _missing(formerly, now)
-        entry = self._own_line(path)
-        if entry is None or len(now) >= max(1, len(formerly)) or (like is None and default is None):
-            document = self.delete(path)
-        else:
-            document = self._turned_off(entry, like, default)
-        return document.without_tables_around(path, original)
-
-    def commented(self, path: KeyPath) -> list[Commented]:
-        """The lines in which the entry at ``path`` is commented out."""
-        # Only what asks for such lines pays for this import.
-        from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_commented import (  # noqa: PLC0415
-            commented_entries,
-        )
-
-        try:
-            return commented_entries(self.editor(), path)
-        except ValueError:
-            return []
-
-    def without_bare_header(self, path: KeyPath, original: TomlDocument, keep: bool) -> TomlDocument:
-        """Without the header of a table that holds nothing but tables: they say by themselves that it exists.
-
-        It may have been a comment, and then is one again, also with ``keep``.  One with a remark is somebody's own.
+        A header with a comment behind it is a user's own, and stays.
         """
         header = self.editor().bare_header(path)
-        if header is None:
-            return self
-        like = self._formerly(path, original)
-        if like is not None:
-            return self._turned_off(header, like, expected=self.data)
-        if keep or self.editor().remark(header):
+        if header is None or self.editor().remark(header):
             return self
 
         def change(editor: Editor) -> None:
@@ -174,10 +123,10 @@ class TomlDocument:
             around = path[:depth]
             if document.value(*around) == {}:
                 if not original.has(*around):
-                    document = document._without_table(around, original)
-            elif original.editor().header(around) is None:
-                # Further out a header was bare before the entry went: somebody wants it so.
-                document = document.without_bare_header(around, original, keep=depth < len(path) - 1)
+                    document = document._without_table(around)
+            elif depth == len(path) - 1 and original.editor().header(around) is None:
+                # Further out a header was bare before the entry went, so a user wants it.
+                document = document.without_bare_header(around)
         return document
 
     def editor(self, source: TomlDocument | None = None) -> Editor:
@@ -187,73 +136,18 @@ class TomlDocument:
 
         return Editor(self.text, None if source is None else source.editor())
 
-    def _own_line(self, path: KeyPath) -> Entry | None:
-        try:
-            return next((e for e in self.editor().entries if e.node is not None and e.path == path), None)
-        except ValueError:
-            return None
-
-    def _turned_on(self, line: Commented, path: KeyPath, value: t.Any, source: TomlDocument | None) -> TomlDocument:
-        def change(editor: Editor) -> None:
-            editor.turn_on(line, path, value)
-
-        turned = [line] if line.header is None else [line, line.header]
-        return self._edited(path, change, _replaced(self.data, path, value), source=source, turned=turned)
-
-    def _with_header_on(self, path: KeyPath) -> TomlDocument:
-        """With a table at ``path``, if there is but its header, commented out, and nothing else would come into it."""
-        headers = [] if self.has(*path) else self._commented_headers(path)
-        if not headers:
-            return self
-
-        def change(editor: Editor) -> None:
-            editor.turn_header_on(headers[0])
-
-        with contextlib.suppress(ConfigurationError):
-            return self._edited(path, change, _replaced(self.data, path, {}), turned=headers[:1])
-        return self
-
-    def _commented_headers(self, path: KeyPath) -> list[Commented]:
-        from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_commented import (  # noqa: PLC0415
-            commented_headers,
-        )
-
-        try:
-            return commented_headers(self.editor(), path)
-        except ValueError:
-            return []
-
-    def _turned_off(
-        self, entry: Entry, like: Commented | None, default: t.Any = None, expected: t.Any = _MISSING
-    ) -> TomlDocument:
-        def change(editor: Editor) -> None:
-            editor.turn_off(entry, like, default)
-
-        if expected is _MISSING:
-            expected = _replaced(self.data, entry.path, _MISSING)
-        return self._edited(entry.path, change, expected, deleted=True, turned=[entry])
-
-    def _without_table(self, path: KeyPath, original: TomlDocument) -> TomlDocument:
-        """Without the empty table at ``path``, whose header may have been a comment."""
-        header, like = self.editor().header(path), self._formerly(path, original)
-        if header is not None and like is not None:
-            return self._turned_off(header, like)
+    def _without_table(self, path: KeyPath) -> TomlDocument:
+        """Without the empty table at ``path``, unless its header has a comment behind it."""
+        header = self.editor().header(path)
         return self if header is not None and self.editor().remark(header) else self.delete(path)
 
-    def _formerly(self, path: KeyPath, original: TomlDocument) -> Commented | None:
-        """The commented header of the original that is none here."""
-        return _missing(original._commented_headers(path), self._commented_headers(path))
-
-    def _set(
-        self, path: KeyPath, value: t.Any, source: TomlDocument | None, heed_headers: bool = False
-    ) -> TomlDocument:
+    def _set(self, path: KeyPath, value: t.Any, source: TomlDocument | None) -> TomlDocument:
         old = _lookup(self.data, path)
         if old is not _MISSING and same(old, value):
             return self
         self._require_tables(path)
 
         def change(editor: Editor) -> None:
-            editor.heeds_headers = heed_headers
             _write(editor, path, old, value)
 
         return self._edited(path, change, _replaced(self.data, path, value), source=source)
@@ -273,28 +167,25 @@ class TomlDocument:
         *,
         deleted: bool = False,
         source: TomlDocument | None = None,
-        turned: t.Sequence[Commented | Entry] | None = None,
     ) -> TomlDocument:
         """The document after ``change``, once its text is read again and proven.
 
-        Its data must be the old data with the one change, and every line that is not the entry's (or one of those that
-        are ``turned`` on or off) must still be there, in its order; otherwise ConfigurationError is raised and nothing
-        is returned that could be written.
+        Its data must be the old data with the one change, and every line that is not the entry's must still be there,
+        in its order; otherwise ConfigurationError is raised and nothing is returned that could be written.
         """
         try:
             editor = self.editor(source)
             before = editor.entries
             change(editor)
             document = TomlDocument.from_bytes(self.path, editor.text.encode("utf-8"))
-            concerned = turned or [entry for entry in before if _concerns(entry, path, deleted)]
-            ours = [_lines(self.text, entry) for entry in concerned]
+            ours = [_lines(self.text, entry) for entry in before if _concerns(entry, path, deleted)]
         except (ValueError, ConfigurationError) as error:
             raise self._lossy(path, getattr(error, "comment", "")) from error
         document.bom = self.bom
         for depth in range(len(path) - 1, 0, -1):
             if _lookup(expected, path[:depth]) == {} and deleted and not document.has(*path[:depth]):
                 expected = _replaced(expected, path[:depth], _MISSING)
-        if deleted and turned is None:
+        if deleted:
             ours += _between(self.text, before, path)
         if not same(document.data, expected) or not _keeps(self.text, document.text, ours):
             raise self._lossy(path)
@@ -353,16 +244,6 @@ def _kind(value: t.Any) -> str:
     return names.get(type(value), "a date or time")
 
 
-def _missing(formerly: list[Commented], now: list[Commented]) -> Commented | None:
-    """The first line that was there and is not now; the same may have been there twice."""
-    left = [line.without_remark for line in now]
-    for line in formerly:
-        if line.without_remark not in left:
-            return line
-        left.remove(line.without_remark)
-    return None
-
-
 # -- proof -----------------------------------------------------------------------------------------------------------
 
 
@@ -372,7 +253,7 @@ def _concerns(entry: Entry, path: KeyPath, deleted: bool) -> bool:
     return entry.under(path) or holds
 
 
-def _lines(text: str, entry: Entry | Commented) -> tuple[int, int]:
+def _lines(text: str, entry: Entry) -> tuple[int, int]:
     return text.count("\n", 0, entry.first), text.count("\n", 0, entry.last)
 
 

@@ -13,14 +13,13 @@ import difflib
 import re
 import typing as t
 
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._document_text import nest
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._masking import mask_urls
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_commented import usual_gap
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_layout import Layout
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_reader import line_end, scan
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_values import same
 
 if t.TYPE_CHECKING:
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_commented import Commented
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_reader import Entry, KeyPath, Node
 
 _REST_OF_LINE = re.compile(r"[ \t]*(#[^\n]*?)?(?=\r?\n|\Z)")
@@ -195,7 +194,7 @@ class Editor(Layout):
         parent, rest = path[:depth], path[depth:]
         inline = self.member(parent) if depth else None
         if inline is not None:
-            assignment = f"{self._name(rest[0])} = {self._value(_nest(rest[1:], value))}"
+            assignment = f"{self._name(rest[0])} = {self._value(nest(rest[1:], value))}"
             return self._append(inline.node, [assignment])
         header = self.header(parent)
         dotted = [e for e in self.entries if e.node is not None and e.under(parent) and len(e.table) < depth]
@@ -207,7 +206,7 @@ class Editor(Layout):
         leaf = len(rest) == 1 and not isinstance(value, dict)
         as_inline = bool(depth and own and own[-1].node and own[-1].node.kind == "{" and not tables)
         if leaf or (as_inline and header is not None):
-            line = self._assignment(path[: depth + 1], _nest(rest[1:], value))
+            line = self._assignment(path[: depth + 1], nest(rest[1:], value))
             return self._insert_assignment(parent, header, own, line)
         return self._insert_tables(path, value, depth)
 
@@ -293,31 +292,6 @@ class Editor(Layout):
 
     # -- turning on and off ----------------------------------------------------------------------------------------
 
-    def turn_on(self, line: Commented, path: KeyPath, value: t.Any) -> None:
-        """Make an entry of the commented line, with its header if that is commented out too."""
-        on = line.turned_on if same(line.value, value) else line.with_value(self._spelled(path, value))
-        changes = [(line.first, line.last, on)]
-        if line.header is not None:
-            changes.append((line.header.first, line.header.last, line.header.turned_on))
-        self._splice(*changes)
-
-    def turn_header_on(self, line: Commented) -> None:
-        """Make a header of the commented line."""
-        self._splice((line.first, line.last, line.turned_on))
-
-    def turn_off(self, entry: Entry, like: Commented | None, default: t.Any) -> None:
-        """Make a comment of the line of an entry or a header, in the words of ``like`` or else with ``default``."""
-        if entry.node is not None and self.comments(entry.node):
-            raise UneditableError(self.comments(entry.node))
-        lead, remark = self._indent_of(entry), self.text[entry.end : entry.last]
-        if like is not None and like.entry.raws == entry.raws and like.indent_when_on == lead:
-            off = like.without_remark
-        else:
-            value = self._value(default) if like is None else like.spelled_value
-            name = self.text[entry.start : entry.node.start if entry.node is not None else entry.end]
-            off = f"{lead}#{usual_gap(self)}{name}{value}"
-        self._splice((entry.first, entry.last, off + remark))
-
     def _splice(self, *changes: tuple[int, int, str]) -> None:
         for start, end, new in sorted(changes, reverse=True):
             self.text = self.text[:start] + new + self.text[end:]
@@ -353,9 +327,3 @@ def _common_start(old: list[t.Any], value: list[t.Any]) -> tuple[int, list[int]]
         else:
             surplus.append(index)
     return kept, surplus
-
-
-def _nest(path: KeyPath, value: t.Any) -> t.Any:
-    for name in reversed(path):
-        value = {name: value}
-    return value

@@ -32,7 +32,6 @@ class Layout:
     def __init__(self, text: str, source: Layout | None = None) -> None:
         self.text = text
         self.source = source  # whose spelling is taken where it has the same entry
-        self.heeds_headers = False  # whether what stands below a commented header is of another table
         self.entries = scan(text)
         self.newline = "\r\n" if "\r\n" in text else "\n"
 
@@ -157,8 +156,6 @@ class Layout:
         starts = [e.last for e in self.entries if e.node is None and not e.array and e.path == table]
         for start in starts if table else [0]:
             end = next((e.first for e in self.entries if e.node is None and e.first >= start), len(self.text))
-            header = _COMMENTED_HEADER.search(self.text, start, end) if self.heeds_headers else None
-            end = end if header is None else header.start()
             for found in pattern.finditer(self.text, start, end):
                 if not any(e.start < found.start() < e.end for e in self.entries):
                     return found.start()

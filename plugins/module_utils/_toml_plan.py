@@ -12,7 +12,6 @@ import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._file_edit import FileEdit
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._runtime_set import is_nvidia_program
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_document import TomlDocument
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_values import leaves, same
 
@@ -164,11 +163,6 @@ def require(document: TomlDocument, path: KeyPath, kind: type, advice: str) -> t
     if value is not None and (not isinstance(value, kind) or isinstance(value, bool) is not (kind is bool)):
         raise document.error(path, f"{'.'.join(path)} is not {_KINDS[kind]}", advice)
     return value
-
-
-def is_ours(name: str, program: t.Any) -> bool:
-    """Whether a runtime is one of NVIDIA's, from which no other may inherit."""
-    return name.startswith("nvidia") or is_nvidia_program(program)
 
 
 def check_options(options: t.Mapping[str, t.Any], reserved: t.Mapping[KeyPath, str]) -> None:

@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import codecs
 import functools
 import importlib
 import json
@@ -14,8 +13,8 @@ import re
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils import _tomlkit
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._document_text import position
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import ConfigurationError
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import TOML_BYTES
 
 if t.TYPE_CHECKING:
     KeyPath = t.Tuple[str, ...]
@@ -55,32 +54,6 @@ _CORRECT_FOR_TOMLKIT = (
 _KEY = r"""(?:[A-Za-z0-9_-]+|"[^"\\\n]*(?:\\.[^"\\\n]*)*"|'[^'\n]*')[ \t]*"""
 _DEEP_KEY = re.compile(rf"(?:^|[\[{{,])[ \t]*(?:{_KEY}\.[ \t]*){{{MAX_DEPTH}}}", re.MULTILINE)
 _PLACE = re.compile(r"line (\d+),? col(?:umn)? (\d+)")
-
-
-def decode(path: str, content: bytes) -> tuple[str, bool]:
-    """The text of a file and whether a byte order mark stands before it.
-
-    Raises ConfigurationError if it is not UTF-8, or larger than TOML_BYTES.
-    """
-    if len(content) > TOML_BYTES:
-        limit = f"the file is larger than {TOML_BYTES >> 20} MiB, the limit for TOML"
-        raise ConfigurationError(path, limit, "Remove what is not needed.")
-    if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        raise ConfigurationError(path, "the file is in UTF-16", "Save it as UTF-8.")
-    bom = content.startswith(codecs.BOM_UTF8)
-    body = content[len(codecs.BOM_UTF8) :] if bom else content
-    try:
-        return body.decode("utf-8"), bom
-    except UnicodeDecodeError as error:
-        before = body[: error.start].decode("utf-8")
-        line, column = position(before, len(before))
-        raise ConfigurationError(path, "a byte that is not UTF-8", "Save the file as UTF-8.", line, column) from error
-
-
-def position(text: str, offset: int) -> tuple[int, int]:
-    """Line and column, both from 1, of a character offset."""
-    before = text[:offset]
-    return before.count("\n") + 1, offset - (before.rfind("\n") + 1) + 1
 
 
 # A plan looks at the same text more than once, and tomlkit takes a tenth of a second for a large one.

@@ -27,7 +27,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import LA
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
 
-_RUNTIME, _HOOK, _CLI, _CTK = PROGRAMS
+_HOOK, _CLI, _CTK = PROGRAMS[1:]
 (_CDI_HOOK,) = LATER_PROGRAMS
 
 
@@ -68,11 +68,6 @@ class Part(t.NamedTuple):
     size: int
     machine: int
     soname: str = ""
-
-    @property
-    def is_library(self) -> bool:
-        """Whether it is loaded by programs, and none itself."""
-        return ".so" in self.name
 
 
 class MadeFor(t.Protocol):

@@ -1,9 +1,10 @@
 # Copyright (c) 2026, the gpufleet.nvidia maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
+"""What becomes of config.toml, from what a task asks, the text as it stands, and the record of what it was.
 
-# Private to this collection: what becomes of config.toml, from what a task asks, the text as it stands, and the record
-# of what it was.  Settings that were turned off are recorded as ours too, as None, which no value in TOML is.
+Settings that were taken out are recorded too, as None, which no value in TOML is.  Private to the collection.
+"""
 
 from __future__ import annotations
 
@@ -89,7 +90,7 @@ class ConfigFile(t.NamedTuple):
 
 
 class _ConfigEdit(FileEdit[TomlDocument]):
-    """The changes to config.toml: lines are turned on and off where they stand."""
+    """The changes to config.toml: a setting that is commented out is written below its comment, which stays."""
 
     def __init__(self, file: ConfigFile) -> None:
         super().__init__(TomlDocument.from_bytes, file.path, file.content, file.record)
@@ -113,20 +114,17 @@ class _ConfigEdit(FileEdit[TomlDocument]):
         if path in BY_PATH and isinstance(document.value(*path), dict):
             problem = f"{dotted(path)} is a table, but should be {kind_of(BY_PATH[path])}"
             raise document.error(path, problem, "Remove the table; nothing was changed.")
-        self.document = self._reset(path) if value is None else document.turn_on(path, value, self.original)
+        self.document = self._reset(path) if value is None else document.set(path, value)
         self.wanted[path] = self.document.value(*path)
 
     def _reset(self, path: KeyPath) -> TomlDocument:
         document, original, setting = self.document, self.original, BY_PATH.get(path)
         if not document.has(*path):
             return document
-        if not original.has(*path) and (original.commented(path) or not self._rewritten):
-            # It came after us, most likely from us.
-            return document.turn_off(path, None, original)
-        default = None if setting is None else default_of(setting, self._real_ldconfig)
-        if setting is None or setting.commented or default is None:
-            return document.turn_off(path, default, original)
-        return document.turn_on(path, default, original)
+        default = None if setting is None or setting.commented else default_of(setting, self._real_ldconfig)
+        if default is None or not (original.has(*path) or self._rewritten):
+            return document.delete(path).without_tables_around(path, original)
+        return document.set(path, default)
 
     @property
     def _rewritten(self) -> bool:
@@ -143,11 +141,8 @@ class _ConfigEdit(FileEdit[TomlDocument]):
         """Put back what stood at ``path`` before us, unless somebody changed it since."""
         if not self.owns(path):
             return
-        document, original = self.document, self.original
-        if not original.has(*path):
-            self.document = self._reset(path)
-        else:
-            self.document = document.turn_on(path, original.value(*path), original)
+        has_original = self.original.has(*path)
+        self.document = self.document.restore(path, self.original) if has_original else self._reset(path)
 
     def outcome(self) -> PlannedFile:
         """The file; one that was made by us goes with the last of our settings."""

@@ -20,7 +20,6 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import (
     PROGRAMS,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_directory_plan import check_dest
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_observations import Observations
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_parts import open_vulnerabilities
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_policies import Policies
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_version_reading import VersionReader
@@ -105,11 +104,8 @@ class DirectoryTask(Policies):
         dest = host.check_path("dest", options.dest)
         check_dest(dest)
         self.store = VersionReader(host, dest)
-        # The host for whatever is looked at beside the versions themselves: what it answers is noted.
-        self.observations = Observations()
-        self.observed = self.observations.of(host)
         self.backup_dir = host.check_path("backup_dir", options.backup_dir)
-        _backups.check_backup_dir(self.observed, self.backup_dir, (*PARSED_FOLDERS, dest, self.store.folder))
+        _backups.check_backup_dir(host, self.backup_dir, (*PARSED_FOLDERS, dest, self.store.folder))
 
     def writing(self) -> VersionStore:
         """The versions, to be changed."""
@@ -130,9 +126,6 @@ class DirectoryTask(Policies):
         """The current version, None where there is none or where it is not whole."""
         name = self.store.current()
         return None if name is None else self.store.manifest(name)
-
-    def remember_answer(self, task: str, answer: t.Mapping[str, t.Any]) -> None:
-        """Keep the result of a run that found nothing to do, where the next one may ask for it."""
 
     def result(self, outcome: DirectoryOutcome) -> dict[str, t.Any]:
         """The module's result as documented, but for the diff of config.toml."""

@@ -75,24 +75,19 @@ class Plan(t.NamedTuple):
 class DirectoryInstallation(DirectoryTask):
     """The toolkit behind ``dest``, complete and of one version."""
 
-    # What was found by a run that has nothing to do.
-    _settled: tuple[Plan, Source] | None = None
-    _nodes_warnings: t.Sequence[str] = ()
-
     def execute(self, check_mode: bool) -> DirectoryOutcome:
         """Install what is asked for unless ``check_mode``.  Raises GpufleetError."""
         self._design = self._asked()
         if self.options.create_device_nodes and not self.host.live:
             raise HostError("Device nodes are those of a running kernel. Set create_device_nodes: false for a tree.")
-        reader = SourceReader(self.host, self.current(), thorough=self.options.thorough, observations=self.observations)
+        reader = SourceReader(self.host, self.current(), thorough=self.options.thorough)
         with contextlib.closing(reader):
             source = self._source(reader)
             plan = self._plan(source)
             if not plan.something:
                 if not check_mode:
-                    self._remember(plan, source)
+                    self._refresh_manifest(plan, source)
                 self._object(plan, source)
-                self._settled = plan, source
                 return self._outcome(plan, plan.before)
             self._object(plan, source)
             if check_mode:
@@ -114,13 +109,13 @@ class DirectoryInstallation(DirectoryTask):
         if options.default_runtime is not None:
             self._check_runtime("default_runtime_executable is", options.default_runtime)
         if runtimes is None:
-            found, warnings = low_level_runtimes(self.observed)
+            found, warnings = low_level_runtimes(self.host)
             runtimes = tuple(found)
             for warning in warnings:
                 self.warn(warning)
         elif not runtimes:
             raise GpufleetError("low_level_runtimes is empty. Name some, or leave it out.")
-        real_ldconfig = self.observed.exists(posixpath.join(driver_root, "sbin/ldconfig.real"))
+        real_ldconfig = self.host.exists(posixpath.join(driver_root, "sbin/ldconfig.real"))
         wanted = Wanted(
             driver_root, runtimes, options.settings, options.profile, options.debug, real_ldconfig,
             options.allow_unknown,
@@ -128,11 +123,11 @@ class DirectoryInstallation(DirectoryTask):
         return Design(dest, wanted, options.default_runtime)
 
     def _check_runtime(self, parameter: str, runtime: str) -> None:
-        for folder in (self.store.dest, self.observed.resolve(self.store.folder)):
+        for folder in (self.store.dest, self.host.resolve(self.store.folder)):
             check_runtime(parameter, runtime, folder)
             if runtime.startswith("/"):
                 # Whatever it is called.
-                check_runtime(f"{parameter} {runtime}, which leads to", self.observed.resolve(runtime), folder)
+                check_runtime(f"{parameter} {runtime}, which leads to", self.host.resolve(runtime), folder)
 
     def _source(self, reader: SourceReader) -> Source:
         options = self.options
@@ -143,7 +138,7 @@ class DirectoryInstallation(DirectoryTask):
         if options.src is not None:
             src = self.host.check_path("src", options.src)
             for folder in (self.store.dest, self.store.folder):
-                if (self.observed.resolve(src) + "/").startswith(self.observed.resolve(folder) + "/"):
+                if (self.host.resolve(src) + "/").startswith(self.host.resolve(folder) + "/"):
                     raise GpufleetError(
                         f"src {src} lies in {folder}, which is to be installed from it. Choose another."
                     )
@@ -185,8 +180,8 @@ class DirectoryInstallation(DirectoryTask):
             missing_nodes,
         )
 
-        found, self._nodes_warnings = missing_nodes(self.host, self._design.config.driver_root)
-        for warning in self._nodes_warnings:
+        found, warnings = missing_nodes(self.host, self._design.config.driver_root)
+        for warning in warnings:
             self.warn(warning)
         return found
 
@@ -310,39 +305,14 @@ class DirectoryInstallation(DirectoryTask):
     def _make_nodes(self, nodes: t.Sequence[Node]) -> None:
         from ansible_collections.gpufleet.nvidia.plugins.module_utils._device_nodes import make_nodes  # noqa: PLC0415
 
-        make_nodes(self.host, nodes)
+        make_nodes(self.host, nodes, self.tools.run)
 
-    def _remember(self, plan: Plan, source: Source) -> None:
-        """Note what was read anew and found the same, so that the next run need not read it."""
+    def _refresh_manifest(self, plan: Plan, source: Source) -> None:
+        """Write down which files were read again and had their content, so that the next run need not read them."""
         before, damage = plan.before, plan.damage
         if before is None or damage is None or not (damage.fresh or before.sources != source.sources):
             return
-        self.writing().remember(before.refreshed(damage.fresh, source.sources))
-
-    def remember_answer(self, task: str, answer: t.Mapping[str, t.Any]) -> None:
-        """Have ``answer``, the result of a run that found nothing to do, given again by remembered_answer()."""
-        # Only where the controller would ask for it.
-        from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_memory import (  # noqa: PLC0415
-            Memory,
-            Nodes,
-            digest,
-            keep,
-        )
-
-        if self._settled is None or not self.observations.consistent:
-            return
-        plan, source = self._settled
-        # Who needs an old version is a matter of processes that come and go.
-        if plan.before is None or plan.damage is None or plan.kept:
-            return
-        content = self.store.manifest_bytes(plan.before.name)
-        expected = plan.before.refreshed(plan.damage.fresh, source.sources)
-        if content is None or self.store.manifest(plan.before.name) != expected:
-            return
-        asked = self.options.create_device_nodes
-        nodes = Nodes(self._design.config.driver_root, self._nodes_warnings) if asked else None
-        memory = Memory(task, digest(content), self.observations.answers, source.files, nodes, answer)
-        keep(self.host, self.store.dest, memory)
+        self.writing().refresh_manifest(before.refreshed(damage.fresh, source.sources))
 
     # -- what is told --------------------------------------------------------------------------------------------
 

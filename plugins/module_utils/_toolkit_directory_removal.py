@@ -19,7 +19,6 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_directory
     DirectoryTask,
     lines_of,
 )
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_memory import forget
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_version_users import (
     SPECIFICATIONS_AND_HOOKS,
     mentioned_in,
@@ -101,7 +100,6 @@ class DirectoryRemoval(DirectoryTask):
         for name in sorted(store.names(), key=lambda name: name == current):
             self.remove(name)
         store.remove_folder()
-        forget(self.host, store.dest)
         return outcome._replace(backups=tuple(backups))
 
     def _outcome(self, before: Manifest | None) -> DirectoryOutcome:

@@ -105,6 +105,7 @@ class _Look:
         return {
             "gpu": {"present": gpu.present, "evidence": gpu.evidence, "driver_version": gpu.driver},
             "package_manager": None if manager is None else manager.name,
+            "gpg": host.find_executable(["gpg"]),
             "packages": {name: {"version": own.version, "held": own.held} for name, own in installed.items()},
             "programs": {name: program._asdict() for name, program in found.items()},
             "version": one_version(versions, found),

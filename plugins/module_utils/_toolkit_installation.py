@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import typing as t
 
+from ansible_collections.gpufleet.nvidia.plugins.module_utils import _toolkit_access as access
 from ansible_collections.gpufleet.nvidia.plugins.module_utils import _toolkit_traces as traces
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import (
     ConfigurationError,
@@ -336,7 +337,7 @@ class Installation(ToolkitTask):
         for everything in [*fresh, True] if self.options.source == "repository" else [None]:
             try:
                 if everything is not None:
-                    self.manager.refresh(everything)
+                    self._refresh(everything)
             except CommandError:
                 # Of all sources any may be broken; what is missing matters more.
                 if not everything or problem is None:
@@ -354,7 +355,18 @@ class Installation(ToolkitTask):
     def _try_source(self, needs: Needs) -> None:
         """Fetch the list of a source that has just been changed, though nothing comes from it now: does it work?"""
         if self.options.source == "repository" and (self.options.pending or needs.repository.to_prove):
-            self.manager.refresh()
+            self._refresh()
+
+    def _refresh(self, everything: bool = False) -> None:
+        """Fetch lists of packages; a failure also says how this host is connected to our repository."""
+        try:
+            self.manager.refresh(everything)
+        except CommandError as error:
+            address, proxy = address_of(self.host, self.repository_files, self.manager.name), self.options.proxy
+            problem = access.connection_error(address, proxy)
+            error.args = (" ".join(filter(None, (str(error), problem, access.access_advice(address, proxy)))),)
+            error.details = {"code": access.UNREACHABLE} if problem else error.details
+            raise
 
     def _choose(self, seen: State, needs: Needs, wanted: str | None, offline: bool = False) -> Target:
         if self.options.source == "files":

@@ -20,26 +20,24 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._scratch import PR
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_artifacts import find_parts
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_directory_plan import content_digest, version_in
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_manifest import PartDigest
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_observations import Observations
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._tree_files import create, known
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._writing import explain
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_directory_plan import Design
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_manifest import Identity, Known, Manifest
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_manifest import Known, Manifest
 
 
 class Source(t.NamedTuple):
-    """The parts, the files that they are made of, and how to come by their contents.
+    """The parts, the files that they are made of, and how to get their contents.
 
-    ``sources`` are to be remembered, ``files`` the same by their paths for this process.  ``fetch`` gives the paths of
-    the parts by their names, for this process.
+    ``sources`` are the files by their paths, for the manifest.  ``fetch`` returns the paths of the parts by their
+    names, for this process.
     """
 
     parts: tuple[PartDigest, ...]
     sources: t.Mapping[str, Known]
     fetch: t.Callable[[], t.Mapping[str, str]]
-    files: t.Mapping[str, Identity] = {}
 
 
 class Sent(t.NamedTuple):
@@ -54,22 +52,13 @@ class NotSentError(GpufleetError):
 
 
 class SourceReader:
-    """Reads one source; what is unpacked for it goes when this is closed.
+    """Reads one source; close() removes what was unpacked for it.
 
-    ``before`` is the installation as it stands, ``thorough`` that nothing of it is believed.  What is seen of the host
-    beside the files themselves goes into ``observations``.
+    ``before`` is the current installation.  With ``thorough`` every file is read, whatever its status says.
     """
 
-    def __init__(
-        self,
-        host: HostRoot,
-        before: Manifest | None,
-        *,
-        thorough: bool,
-        observations: Observations | None = None,
-    ) -> None:
-        self._observations = observations or Observations()
-        self._host = self._observations.of(host)
+    def __init__(self, host: HostRoot, before: Manifest | None, *, thorough: bool) -> None:
+        self._host = host
         self._known: t.Mapping[str, Known] = {} if before is None else before.sources
         self._before = before
         self._thorough = thorough
@@ -87,7 +76,7 @@ class SourceReader:
         outer = self._host.outer(src)
         if not os.path.isdir(outer):
             raise HostError(f"src {src} is not a directory on the host. Give the one that holds usr/bin and usr/lib.")
-        return self._tree(self._observations.of(HostRoot.of(outer, live=False)), components, src)
+        return self._tree(HostRoot.of(outer, live=False), components, src)
 
     def packages(
         self, files: t.Sequence[str], components: t.Sequence[str] | None, unpack: t.Callable[[list[str], str], None]
@@ -100,7 +89,6 @@ class SourceReader:
                 sources[path] = known(outer, self._known.get(path), self._thorough)
             except OSError as error:
                 raise explain(path, "read", error) from error
-        read = {outers[path]: known.identity for path, known in sources.items()}
 
         def unpacked() -> Source:
             folder = self._folder()
@@ -109,8 +97,8 @@ class SourceReader:
 
         before = self._before
         if before is not None and before.components == components and _digests(before.sources) == _digests(sources):
-            return Source(before.parts, sources, lambda: unpacked().fetch(), read)
-        return unpacked()._replace(sources=sources, files=read)
+            return Source(before.parts, sources, lambda: unpacked().fetch())
+        return unpacked()._replace(sources=sources)
 
     def sent(self, sent: Sent) -> Source:
         """What the controller has.  Raises NotSentError from ``fetch`` unless it was sent."""
@@ -139,8 +127,7 @@ class SourceReader:
             parts.append(PartDigest(part.name, content.sha256, part.mode, part.size, part.machine, part.soname))
             sources[part.path] = content
             paths[part.name] = part.path
-        files = {path: content.identity for path, content in sources.items()}
-        return Source(tuple(parts), sources, lambda: paths, files)
+        return Source(tuple(parts), sources, lambda: paths)
 
 
 def _digests(sources: t.Mapping[str, Known]) -> dict[str, str]:

@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import posixpath
@@ -17,6 +16,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils import _backups
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import HostError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._json_data import (
     MOST_ID,
+    content_field,
     content_of,
     field,
     load,
@@ -150,8 +150,8 @@ class Undo:
         files = [
             {
                 **standing._asdict(),
-                "content": _armoured(standing.content),
-                "record": _armoured(standing.record),
+                "content": content_field(standing.content),
+                "record": content_field(standing.record),
             }
             for standing in self._standing.values()
         ]
@@ -181,7 +181,3 @@ def _standing(entry: t.Mapping[str, t.Any]) -> Standing:
         (number(uid, MOST_ID), number(gid, MOST_ID)),
         content_of(entry, "record"),
     )
-
-
-def _armoured(content: bytes | None) -> str | None:
-    return None if content is None else base64.b64encode(content).decode("ascii")

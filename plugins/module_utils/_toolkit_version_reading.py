@@ -44,7 +44,7 @@ TOOLKIT_NAME = re.compile(r"nvidia-[^/]*\Z|libnvidia-container[^/]*\Z|\.config(/
 class Damage(t.NamedTuple):
     """How a version differs from its manifest: names that are missing or other, and names that are nobody's.
 
-    ``fresh`` are identities to remember, of files that were read and have their content.
+    ``fresh`` are identities for the manifest, of files that were read and have their content.
     """
 
     changed: tuple[str, ...]
@@ -77,13 +77,9 @@ class VersionReader:
 
     def manifest(self, name: str) -> Manifest | None:
         """What a version is; None if it does not say, so that it is not whole.  Raises HostError."""
-        content = self.manifest_bytes(name)
+        content = self.host.read(self._manifest_path(name))
         found = None if content is None else Manifest.from_bytes(self._manifest_path(name), content)
         return found if found is not None and found.name == name else None
-
-    def manifest_bytes(self, name: str) -> bytes | None:
-        """The same as it is written down.  Raises HostError."""
-        return self.host.read(self._manifest_path(name))
 
     def names(self) -> list[str]:
         """All versions, whole or not; what somebody else put there is none."""

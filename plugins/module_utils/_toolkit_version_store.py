@@ -174,8 +174,8 @@ class VersionStore(VersionReader):
             sync_folder(self._outer(""))
         return manifest
 
-    def remember(self, manifest: Manifest) -> None:
-        """Keep a manifest that knows more of the same version, where that can be written; it only saves time."""
+    def refresh_manifest(self, manifest: Manifest) -> None:
+        """Write a manifest with newer identities of the same files, if that is possible; it only saves time."""
         with contextlib.suppress(HostError):
             replace_file(self.host, f"{self.path(manifest.name)}/{NAME}", manifest.to_bytes(), 0o644)
 

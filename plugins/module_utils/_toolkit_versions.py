@@ -10,6 +10,7 @@ from __future__ import annotations
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, HostError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import plain_name
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import FORMER_PACKAGES, PACKAGES
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_parts import (
     version_key,
@@ -139,19 +140,19 @@ def version_of_files(files: t.Sequence[PackageFile], architecture: str, wanted: 
 
 def refuse_strangers(preview: Preview, ours: t.Collection[str], going: t.Collection[str]) -> None:
     """Raises HostError if a change would take along what nobody asked for; ``going`` may go."""
-    held = [name for name in preview.held if _plain(name) not in (*ours, *going)]
+    held = [name for name in preview.held if plain_name(name) not in (*ours, *going)]
     if held:
         raise HostError(
             f"The change would also change or remove {', '.join(held)}, whose version somebody holds. Release it, or"
             " choose a version of the toolkit that goes with it; nothing was changed."
         )
-    removed = [name for name in preview.remove if _plain(name) not in going]
+    removed = [name for name in preview.remove if plain_name(name) not in going]
     if removed:
         raise HostError(
             f"The change would also remove {', '.join(removed)}. Remove or replace these first if they are not needed;"
             " nothing was changed." + _about_conflicts(preview, removed)
         )
-    older = [name for name in preview.downgrade if _plain(name) not in ours]
+    older = [name for name in preview.downgrade if plain_name(name) not in ours]
     if older:
         raise HostError(
             f"The change would also bring older versions of {', '.join(older)}. Choose a version of the toolkit that"
@@ -160,7 +161,7 @@ def refuse_strangers(preview: Preview, ours: t.Collection[str], going: t.Collect
 
 
 def _about_conflicts(preview: Preview, removed: t.Sequence[str]) -> str:
-    known = [name for name in removed if _plain(name) in FORMER_PACKAGES]
+    known = [name for name in removed if plain_name(name) in FORMER_PACKAGES]
     # A removal looks after no former packages.
     if not known or not preview.install:
         return ""
@@ -174,8 +175,3 @@ def refuse_held(held: t.Sequence[str]) -> None:
             f"{', '.join(held)} would have to change, but somebody holds the version. Set hold: true to change the"
             " packages and hold them again, or hold: false to release them; nothing was changed."
         )
-
-
-def _plain(name: str) -> str:
-    """A package's name without its architecture."""
-    return name.split(":", 1)[0]

@@ -266,7 +266,7 @@ class Verification:
         from ansible_collections.gpufleet.nvidia.plugins.module_utils._cri_pods import Cri, CriPods  # noqa: PLC0415
 
         said = status(self.host.outer(socket))
-        told = said.config if said is not None else {}
+        told = said or {}
         # That of a Kubernetes distribution is another one.
         binary = self.installation.binary
         if self.engine.name != "containerd" or posixpath.basename(binary or "") != self.engine.program:

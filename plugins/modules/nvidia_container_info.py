@@ -320,6 +320,10 @@ toolkit:
       description: The package manager that this collection would use, null if it knows none for this host.
       type: str
       sample: apt
+    gpg:
+      description: The path of the program C(gpg), with which the role checks the key for C(dnf); null if there is none.
+      type: str
+      sample: /usr/bin/gpg
     packages:
       description:
         - The installed packages of the toolkit, and those of its forerunners, by name. Each has its C(version), and
@@ -490,6 +494,7 @@ toolkit:
       evidence: "The driver is loaded: /proc/driver/nvidia/version is there."
       driver_version: 580.95.05
     package_manager: apt
+    gpg: /usr/bin/gpg
     packages:
       nvidia-container-toolkit:
         version: 1.19.1-1

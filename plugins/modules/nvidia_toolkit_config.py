@@ -15,8 +15,8 @@ description:
     C(nvidia-container-cli) read, and takes all of it back.
   - Names and values are checked before anything is written. Only what is named is changed, and everything else keeps
     its bytes, that is order, comments, indentation, line ends, and settings that this module does not know.
-  - A default that stands in the file as a comment is turned on where it stands, as a person would do it, and becomes
-    that comment again when the setting is taken back.
+  - A setting whose default is in the file as a comment is written below that comment. When the setting is taken back,
+    its line is removed.
   - The scripts of the toolkit's packages write the file anew when they are upgraded, and some versions lose settings in
     doing so. Run this module after them, and what is missing is written again.
   - What the file was before the first change is recorded below C(/var/lib/gpufleet-nvidia/state), and O(state=absent)
@@ -47,8 +47,8 @@ options:
     description:
       - The settings and their values. Tables are nested dictionaries or names with dots, so that
         C(nvidia-container-runtime.log-level) and C(log-level) in a dictionary C(nvidia-container-runtime) are the same.
-      - A setting that is null is made what it is when nobody has set it. Its line becomes the comment with the default
-        again, or holds the default where the packages' file has it so, or goes where there is no default.
+      - A setting that is null is made what it is when nobody has set it. Its line holds the default
+        where the packages' file has it so, and is removed where that file has it as a comment or not at all.
       - Where newer packages wrote the file anew since, a line that they would have written stays, with the default.
       - Values have to be of the type that the toolkit expects. Booleans may also be the words V(true), V(false),
         V(yes), and V(no), as templates deliver them.

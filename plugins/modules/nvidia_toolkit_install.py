@@ -385,6 +385,13 @@ reboot_required:
   returned: success
   type: bool
   sample: false
+code:
+  description:
+    - V(repository-unreachable) if this host cannot connect to the repository or the proxy. The message names the
+      host, the proxy, and the settings for hosts without access.
+  returned: failure, for this reason
+  type: str
+  sample: repository-unreachable
 removed_sources:
   description: Source files that were removed because they conflict.
   returned: success
@@ -472,7 +479,6 @@ settings:
     nvidia-container-runtime.runtimes: [/usr/bin/runc, runc, crun]
 """
 
-import contextlib
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import (
@@ -516,8 +522,6 @@ _OF_DIRECTORIES = (
     "src", "components", "config", "profile", "debug", "low_level_runtimes", "default_runtime_executable",
 )  # fmt: skip
 _OF_PACKAGES = ("repository_files", "proxy", "hold", "package_cache")
-# What is between the controller and the host.
-_INTERNAL = ("shipped_toolkit", "task_digest", *SHIPPED_OPTIONS)
 
 
 def install(module: AnsibleModule) -> dict[str, t.Any]:
@@ -606,6 +610,7 @@ def _manager(module: AnsibleModule, host: HostRoot) -> PackageManager | None:
 
 def _install_directory(module: AnsibleModule) -> dict[str, t.Any]:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_settings import shown  # noqa: PLC0415
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_source import NotSentError  # noqa: PLC0415
 
     accept_shipments(module)
     params = module.params
@@ -619,21 +624,9 @@ def _install_directory(module: AnsibleModule) -> dict[str, t.Any]:
     # Ansible adds the parameters to what is returned.
     module.params["config"] = shown(module.params["config"])
     module.params["shipped_toolkit"] = None
-    result = _directory_result(module, options, module.check_mode)
-    if params["task_digest"] and result["changed"] and not module.check_mode:
-        # The same task, to keep what it has to say of this.
-        with contextlib.suppress(GpufleetError):
-            _directory_result(module, options, check_mode=True)
-    return result
-
-
-def _directory_result(module: AnsibleModule, options: DirectoryOptions, check_mode: bool) -> dict[str, t.Any]:
-    """Install or remove; the result, which is kept for the next time where there was nothing to do."""
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_source import NotSentError  # noqa: PLC0415
-
     task = _directory_task(module.params["state"])(options, host_of(module), _tools(module))
     try:
-        outcome = task.execute(check_mode)
+        outcome = task.execute(module.check_mode)
     except (MissingPackageError, NotSentError) as error:
         # The action plugin sends it, and runs this again.
         error.details = {"needed": "toolkit" if isinstance(error, NotSentError) else "tomlkit"}
@@ -641,12 +634,7 @@ def _directory_result(module: AnsibleModule, options: DirectoryOptions, check_mo
     before, after = ("".join(f"{line}\n" for line in lines) for lines in (outcome.before, outcome.after))
     names = {"before_header": options.dest, "after_header": options.dest, "before": before, "after": after}
     files = [outcome.config] if outcome.config is not None and outcome.config.changed else []
-    result = {**task.result(outcome), "diff": [names, *diff_of(files, "toml")]}
-    word = module.params["task_digest"]
-    if word and not outcome.changed and not module.check_mode:
-        asked = {name: value for name, value in module.params.items() if name not in _INTERNAL}
-        task.remember_answer(word, {**result, "invocation": {"module_args": asked}})
-    return result
+    return {**task.result(outcome), "diff": [names, *diff_of(files, "toml")]}
 
 
 def _directory_task(state: str) -> type[DirectoryInstallation | DirectoryRemoval]:
@@ -764,7 +752,6 @@ def main() -> None:
             "create_device_nodes": {"type": "bool", "default": False},
             "verify": {"type": "str", "choices": ["stat", "full"], "default": "stat"},
             "shipped_toolkit": {"type": "dict"},
-            "task_digest": {"type": "str"},
             **HOST_ROOT_OPTIONS,
             **SHIPPED_OPTIONS,
         }

@@ -54,6 +54,13 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
+code:
+  description:
+    - V(repository-unreachable) if this host cannot connect to the server or the proxy. The message names the host, the
+      proxy, and the settings for hosts without access.
+  returned: failure, for this reason
+  type: str
+  sample: repository-unreachable
 dest:
   description: The file with the key.
   returned: success
@@ -68,15 +75,18 @@ import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import finish, new_module
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import HostError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_access import UNREACHABLE, access_advice
 
 if t.TYPE_CHECKING:
     from ansible.module_utils.basic import AnsibleModule
 
 # Bytes of a key.  NVIDIA's has 2 KiB.
 _SIZE = 1 << 20
+# What fetch_url returns in place of a status of HTTP.
+_NO_ANSWER = -1
 # Seconds to fetch it.
 _TIME = 60
-_ADVICE = "Check the address and the proxy, or set nvidia_toolkit_key to the text of the key."
+_ADVICE = "Check nvidia_toolkit_key_url (url), or set nvidia_toolkit_key to the text of the key."
 
 
 def fetch_key(module: AnsibleModule) -> dict[str, object]:
@@ -105,7 +115,13 @@ def _fetched(module: AnsibleModule, url: str) -> bytes:
     response, info = fetch_url(module, url, force=True, timeout=_TIME)
     # A file: URL has no status.
     if response is None or info["status"] not in (200, None):
-        raise HostError(f"The key cannot be fetched from {url}: {info['msg']}. {_ADVICE}")
+        failure = HostError(
+            f"The key cannot be fetched from {url}: {info['msg'].rstrip('.')}. {_ADVICE}"
+            f" {access_advice(url, module.params['proxy'])}".rstrip()
+        )
+        # fetch_url has no status of HTTP where there was no answer.
+        failure.details = {"code": UNREACHABLE} if info["status"] == _NO_ANSWER else {}
+        raise failure
     key = b""
     try:
         for block in iter(lambda: response.read(1 << 14), b""):

@@ -1,9 +1,10 @@
 # Copyright (c) 2026, the gpufleet.nvidia maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
+"""The action behind every module that reads what some hosts need a package for, and the table of these packages.
 
-# Private to this collection: the action behind every module that reads what some hosts need a package for: the
-# configuration of an engine, CDI specifications.
+Private to the collection.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +18,39 @@ from ansible.plugins.action.normal import ActionModule as NormalActionModule
 
 from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._packing import packed
 
-# What a host must be able to import to read an engine's configuration.  Each travels in the option shipped_NAME.
-PACKAGES_OF_ENGINE: dict[str, tuple[str, ...]] = {
-    "containerd": ("tomlkit",),
-    "crio": ("tomlkit",),
-    "podman": ("tomlkit",),
+
+class Packages(t.NamedTuple):
+    """What a host must be able to import: each package is sent in the option shipped_NAME.
+
+    ``always`` are sent with the task, ``on_demand`` only to a host that lacks them and asks for them.
+    """
+
+    always: tuple[str, ...] = ()
+    on_demand: tuple[str, ...] = ()
+
+
+_NONE = Packages()
+# By the option engine of a module. The settings of k3s and RKE2 are in YAML, but only the host knows the flavor of its
+# containerd.
+PACKAGES_OF_ENGINE = {
+    "containerd": Packages(("tomlkit",), ("yaml",)),
+    "crio": Packages(("tomlkit",)),
+    "podman": Packages(("tomlkit",)),
 }
-# The configuration of k3s and RKE2 is in YAML; what flavour a host's containerd has is known there only.
-PACKAGES_ON_DEMAND: dict[str, tuple[str, ...]] = {"containerd": ("yaml",)}
+# Modules whose packages do not depend on an engine. Most hosts read no CDI specification in YAML: what this collection
+# wrote is known, and JSON needs nothing.
+PACKAGES_OF_MODULE = {
+    "nvidia_cdi_refresh": Packages(on_demand=("yaml",)),
+    "nvidia_cdi_spec": Packages(on_demand=("yaml",)),
+    "nvidia_container_info": Packages(("tomlkit",), ("yaml",)),
+    "nvidia_toolkit_config": Packages(("tomlkit",)),
+}
+# At these levels nvidia_runtime_verify reads config.toml too, whatever the engine, and a CDI specification, before it
+# starts a container.
+PACKAGES_OF_LEVEL = {
+    "engine": Packages(("tomlkit",)),
+    "gpu": Packages(("tomlkit",), ("yaml",)),
+}
 # The oldest Python of hosts that the modules support. ansible-core 2.17 and newer name their own here, 2.16 a bool.
 _CORE_MINIMUM: object = getattr(basic, "_PY_MIN", None)
 _OLDEST_PYTHON: tuple[int, ...] = max((3, 8), _CORE_MINIMUM if isinstance(_CORE_MINIMUM, tuple) else (0,))
@@ -39,16 +65,25 @@ class ShippingAction(NormalActionModule):
     """
 
     def packages(self) -> tuple[str, ...]:
-        """The packages that travel with this task in any case."""
-        return PACKAGES_OF_ENGINE.get(str(self._task.args.get("engine")), ())
+        """The packages that are sent with this task in any case."""
+        return self._packages().always
 
     def packages_on_demand(self) -> tuple[str, ...]:
-        """Those that travel only to a host that lacks them, such as one whose containerd is part of k3s.
+        """Those that are sent only to a host that lacks them, such as one whose containerd is part of k3s.
 
         The module must have changed nothing when it fails for want of one, with its name as the result ``needed``
         (MissingPackageError), for it is then run again.  In the background it cannot be: there these travel at once.
         """
-        return PACKAGES_ON_DEMAND.get(str(self._task.args.get("engine")), ())
+        return self._packages().on_demand
+
+    def _packages(self) -> Packages:
+        module, args = str(self._task.action).rpartition(".")[2], self._task.args
+        if module in PACKAGES_OF_MODULE:
+            return PACKAGES_OF_MODULE[module]
+        found = PACKAGES_OF_ENGINE.get(str(args.get("engine")), _NONE)
+        level = PACKAGES_OF_LEVEL.get(str(args.get("level")), _NONE)
+        # A module with both options needs what either of them names.
+        return Packages(*(tuple(dict.fromkeys([*ours, *theirs])) for ours, theirs in zip(found, level)))
 
     def run(self, tmp: str | None = None, task_vars: dict[str, t.Any] | None = None) -> dict[str, t.Any]:
         try:

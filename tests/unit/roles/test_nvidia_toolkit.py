@@ -84,3 +84,14 @@ def test_the_directory_is_where_the_modules_have_it() -> None:
 )
 def test_engines_take_runtimes_from_the_directory(known: dict[str, str], expected: str) -> None:
     assert render(RUNTIME.load("defaults/main.yml")["nvidia_runtime_dir"], known) == expected
+
+
+@pytest.mark.parametrize(
+    ("manager", "gpg", "refused"),
+    [("dnf", None, True), ("dnf", "/usr/bin/gpg", False), ("apt", None, False)],
+)
+def test_a_host_without_gpg_is_refused_before_the_key_is_fetched(manager: str, gpg: str | None, refused: bool) -> None:
+    known = {"nvidia_toolkit_manager": manager, "nvidia_toolkit_info": {"toolkit": {"gpg": gpg}}}
+    message = render(TOOLKIT.load("vars/main.yml")["nvidia_toolkit_gpg_missing"], known)
+    assert ("gnupg2" in message) is bool(message) is refused
+    assert "[nvidia_toolkit_gpg_missing]" in TOOLKIT.load("vars/main.yml")["nvidia_toolkit_refusals_repository"]

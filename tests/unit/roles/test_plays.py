@@ -46,7 +46,7 @@ def info(
 ) -> dict[str, t.Any]:
     described = {"present": gpu, "evidence": "/sys/bus/pci", "driver_version": "580.95.05" if gpu else None}
     written = [KEYS[manager], f"/var/cache/gpufleet-nvidia-key-{KEY[-16:].lower()}.asc"]
-    toolkit = {"package_manager": manager, "repository_files": written, "gpu": described}
+    toolkit = {"package_manager": manager, "gpg": "/usr/bin/gpg", "repository_files": written, "gpu": described}
     return {"changed": False, "engines": [engine(name) for name in engines], "toolkit": toolkit}
 
 

@@ -17,7 +17,6 @@ from ansible.errors import AnsibleActionFail, AnsibleConnectionFailure
 from ansible.parsing.dataloader import DataLoader
 from ansible.plugins.action import ActionBase
 
-from ansible_collections.gpufleet.nvidia.plugins.action import nvidia_toolkit_install
 from ansible_collections.gpufleet.nvidia.plugins.action.nvidia_toolkit_install import ActionModule
 from ansible_collections.gpufleet.nvidia.plugins.plugin_utils import _shipping, _toolkit_offer
 from ansible_collections.gpufleet.nvidia.tests.hosts.fixtures.elf_programs import tree
@@ -37,10 +36,6 @@ class Host:
         self.has_it = True
         self.unreachable = False
         self.calls: list[dict[str, t.Any]] = []
-        # What it was asked first, under which words it was then told to work, and what it remembers.
-        self.asked: list[dict[str, t.Any]] = []
-        self.words: list[str | None] = []
-        self.memory: dict[str, t.Any] = {"changed": False, "unchanged": False}
         self.files: dict[str, list[str]] = {}
         self.lacks_tomlkit = False
         self.variables: dict[str, t.Any] = {"a": 1}
@@ -64,7 +59,6 @@ class Host:
 
     def module(self, module_args: dict[str, t.Any]) -> dict[str, t.Any]:
         self.calls.append(dict(module_args))
-        self.words.append(self.calls[-1].pop("task_digest", None))
         # As Ansible does.
         module_args["_ansible_check_mode"] = False
         result: dict[str, t.Any] = {"changed": False, "invocation": {"module_args": {"shipped_toolkit": None, "a": 1}}}
@@ -97,10 +91,7 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
 
     def execute(_self: ActionBase, **call: t.Any) -> dict[str, t.Any]:
         assert call["task_vars"] == host.variables
-        if "module_name" in call:
-            assert call["module_name"] == "gpufleet.nvidia.nvidia_toolkit_unchanged"
-            host.asked.append(call["module_args"])
-            return {**host.memory}
+        assert "module_name" not in call
         return host.module(call["module_args"])
 
     def make(self: t.Any) -> str:
@@ -161,81 +152,6 @@ class TestTomlkit:
         assert result["msg"] == "tomlkit is needed"
         assert "needed" not in result
         assert len(host.calls) == 2
-
-
-class TestWhatIsAskedFirst:
-    def test_a_host_that_remembers_is_told_nothing_else(self, host: Host) -> None:
-        invocation = {"module_args": {"src": "/srv/a", "version": None}}
-        host.memory = {"changed": False, "unchanged": True, "version": "1.20.0", "invocation": invocation}
-        result = host.run(source="directory", src="/srv/a", dest="/opt/b", host_root="/srv/root", host_root_live=True)
-        assert result == {"changed": False, "version": "1.20.0", "invocation": invocation}
-        assert host.calls == []
-        (asked,) = host.asked
-        assert set(asked) == {"dest", "host_root", "host_root_live", "task_digest"}
-        assert (asked["dest"], asked["host_root"], asked["host_root_live"]) == ("/opt/b", "/srv/root", True)
-
-    def test_one_that_does_not_works_under_the_same_word(self, host: Host) -> None:
-        assert "unchanged" not in host.run(source="directory", src="/srv/a")
-        assert [asked["task_digest"] for asked in host.asked] == host.words
-        assert len(host.words) == 1
-
-    def test_one_that_cannot_even_say_that_works_too(self, host: Host) -> None:
-        host.memory = {"failed": True, "unchanged": True, "msg": "no space left"}
-        assert not host.run(source="directory", src="/srv/a").get("failed")
-        assert len(host.calls) == 1
-
-    def test_it_is_asked_once_however_often_it_is_told_to_work(self, host: Host) -> None:
-        host.lacks_tomlkit, host.has_it = True, False
-        host.run(source="directory", remote_src=False, src="toolkit")
-        assert len(host.calls) == 3
-        assert [asked["task_digest"] for asked in host.asked] * 3 == host.words
-
-    @pytest.mark.parametrize(
-        "args",
-        [
-            {"source": "repository"},
-            {"state": "absent"},
-            {"verify": "full"},
-            {"src": "~/toolkit"},
-            {"dest": "/opt/$NAME"},
-            {"src": None, "files": ["/srv/a.deb", "$HOME/b.deb"]},
-            {"config": {1: True, "a": 2}},
-        ],
-    )
-    def test_a_task_that_nobody_can_know_again(self, host: Host, args: dict[str, t.Any]) -> None:
-        host.run(**{"source": "directory", "src": "/srv/a", **args})
-        assert (host.asked, host.words) == ([], [None])
-
-    def test_nor_one_in_the_background(self, host: Host) -> None:
-        host.run(async_val=60, source="directory", src="/srv/a")
-        assert (host.asked, host.words) == ([], [None])
-
-    def test_the_word_is_another_for_whatever_may_have_another_answer(
-        self, host: Host, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        tasks: list[dict[str, t.Any]] = [
-            {"src": "/srv/a"},
-            {"src": "/srv/b"},
-            {"src": "/srv/a", "version": "1.20.0"},
-            {"src": "/srv/a", "config": {"disable-require": True}},
-            {"src": "toolkit", "remote_src": False},
-        ]
-        for task in tasks:
-            host.run(source="directory", **task)
-        (host.playbook / "files/toolkit/usr/bin/nvidia-ctk").chmod(0o700)
-        host.run(source="directory", **tasks[-1])
-        monkeypatch.setattr(nvidia_toolkit_install, "_CODE", "other code")
-        host.run(source="directory", **tasks[0])
-        assert None not in host.words
-        assert len(set(host.words)) == len(tasks) + 2
-
-    def test_the_word_is_the_same_for_the_same(self, host: Host) -> None:
-        host.run(source="directory", src="/srv/a", state="present", verify="stat")
-        host.run(verify="stat", src="/srv/a", source="directory", state="present", version=None)
-        host.lacks_tomlkit, host.variables = True, {"ansible_python_interpreter": "/usr/bin/python3.9"}
-        host.run(source="directory", src="/srv/a", state="present", verify="stat")
-        assert "shipped_tomlkit" in host.calls[-1]
-        assert len(set(host.words)) == 1
 
 
 class TestHostThatHasIt:

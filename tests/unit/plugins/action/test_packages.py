@@ -37,13 +37,18 @@ TOML, YAML = ("tomlkit",), ("yaml",)
         ("nvidia_runtime_verify", {"engine": "containerd"}, TOML, YAML),
         ("nvidia_runtime_verify", {"engine": "crio", "level": "config"}, TOML, ()),
         ("nvidia_runtime_verify", {"level": ["gpu"]}, (), ()),
+        ("nvidia_runtime_verify", {"engine": "containerd", "level": "engine"}, TOML, YAML),
         ("nvidia_runtime_verify", {}, (), ()),
+        ("nvidia_runtime_config", {"engine": "podman"}, TOML, ()),
+        ("nvidia_runtime_restart", {"engine": "docker"}, (), ()),
+        ("nvidia_toolkit_config", {}, TOML, ()),
+        ("nvidia_toolkit_key", {}, (), ()),
     ],
 )
 def test_packages(
     plugin: str, args: dict[str, t.Any], with_the_task: tuple[str, ...], on_demand: tuple[str, ...]
 ) -> None:
-    task = MagicMock(args=args, async_val=0)
+    task = MagicMock(action=f"gpufleet.nvidia.{plugin}", args=args, async_val=0)
     action: t.Any = importlib.import_module(f"{PLUGINS}.{plugin}").ActionModule(task, *map(MagicMock, [None] * 5))
     assert action.packages() == with_the_task
     # The answer is the same each time.

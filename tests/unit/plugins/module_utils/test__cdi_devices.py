@@ -6,10 +6,11 @@ from __future__ import annotations
 
 import pytest
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_devices import CONTROL_NODES, DeviceNodes
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_devices import DeviceNodes
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_edits import DeviceNode, Edits
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_request import Hooks, Request
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu_presence import CONTROL_NODES
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_lookup import Lookup
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
 from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.driver_trees import Tree, TreeLookup, gpus

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import typing as t
 
@@ -29,7 +28,7 @@ PRINTED = {
 
 
 class Programs:
-    """A runner that answers for the programs of a host, and remembers what was asked."""
+    """A runner that answers for the programs of a host, and records what was asked."""
 
     def __init__(self, printed: t.Mapping[str, str], status: int = 0) -> None:
         self.calls: list[list[str]] = []
@@ -59,9 +58,7 @@ def live(root: Path) -> HostRoot:
 
 
 def named(word: str, root: Path) -> CdiEngine:
-    engines, told = engines_for([word], HostRoot(str(root), False), nothing, {})
-    assert told == {}
-    return engines[0]
+    return engines_for([word], HostRoot(str(root), False), nothing)[0]
 
 
 # -- the table ---------------------------------------------------------------------------------------------------------
@@ -141,7 +138,7 @@ def test_every_engine_reads_a_released_version_in_the_end(name: str, tmp_path: P
 def test_auto_finds_and_asks_what_is_there(tmp_path: Path) -> None:
     install(tmp_path, *PRINTED)
     run = Programs(PRINTED)
-    engines, _told = engines_for(["auto"], live(tmp_path), run, {})
+    engines = engines_for(["auto"], live(tmp_path), run)
     assert [(engine.name, engine.version, engine.newest) for engine in engines] == [
         ("docker", "28.5.2", "1.0.0"),
         ("containerd", "2.1.9", "1.0.0"),
@@ -153,18 +150,18 @@ def test_auto_finds_and_asks_what_is_there(tmp_path: Path) -> None:
 
 
 def test_auto_on_a_host_without_engines_finds_none(tmp_path: Path) -> None:
-    assert engines_for(["auto"], live(tmp_path), nothing, {"/usr/bin/podman": {}}) == ([], {})
+    assert engines_for(["auto"], live(tmp_path), nothing) == []
 
 
 def test_nobody_wanted_means_nobody(tmp_path: Path) -> None:
     install(tmp_path, *PRINTED)
-    assert engines_for([], live(tmp_path), nothing, {}) == ([], {})
+    assert engines_for([], live(tmp_path), nothing) == []
 
 
 def test_a_name_is_asked_alone(tmp_path: Path) -> None:
     install(tmp_path, *PRINTED)
     run = Programs(PRINTED)
-    engines, _told = engines_for(["podman", "podman"], live(tmp_path), run, {})
+    engines = engines_for(["podman", "podman"], live(tmp_path), run)
     assert [str(engine) for engine in engines] == ["podman 5.4.2"]
     assert len(run.calls) == 1
 
@@ -172,101 +169,40 @@ def test_a_name_is_asked_alone(tmp_path: Path) -> None:
 def test_a_named_version_takes_the_place_of_what_auto_finds(tmp_path: Path) -> None:
     install(tmp_path, "podman", "crio")
     run = Programs(PRINTED)
-    engines, _told = engines_for(["auto", "podman:4.9.3", "docker:27.5"], live(tmp_path), run, {})
+    engines = engines_for(["auto", "podman:4.9.3", "docker:27.5"], live(tmp_path), run)
     assert [str(engine) for engine in engines] == ["podman 4.9.3", "docker 27.5", "crio 1.30.2"]
     assert [argv[2] for argv in run.calls] == ["/usr/bin/crio"]
 
 
 def test_two_versions_of_one_engine_both_count(tmp_path: Path) -> None:
-    engines, _told = engines_for(["podman:4.9.3", "podman:5.8.6"], live(tmp_path), nothing, {})
+    engines = engines_for(["podman:4.9.3", "podman:5.8.6"], live(tmp_path), nothing)
     assert [engine.newest for engine in engines] == ["0.6.0", "1.0.0"]
 
 
 @pytest.mark.parametrize("printed", ["", "podman\n", "podman version unknown, build 4af1234\n"])
 def test_a_version_that_cannot_be_told_is_a_doubt(printed: str, tmp_path: Path) -> None:
     install(tmp_path, "podman")
-    engines, told = engines_for(["auto"], live(tmp_path), Programs({"podman": printed}), {})
+    engines = engines_for(["auto"], live(tmp_path), Programs({"podman": printed}))
     assert (engines[0].version, engines[0].newest, engines[0].reads) == (None, None, True)
     assert engines[0].folders == BOTH
     assert engines[0].doubt.startswith("/usr/bin/podman printed no version")
     assert "podman:5.8.0" in engines[0].doubt
-    assert told == {}
 
 
 def test_a_program_that_fails_has_no_version(tmp_path: Path) -> None:
     install(tmp_path, "podman")
-    engines, told = engines_for(["podman"], live(tmp_path), Programs(PRINTED, status=1), {})
+    engines = engines_for(["podman"], live(tmp_path), Programs(PRINTED, status=1))
     assert engines[0].version is None
-    assert told == {}
 
 
 def test_nothing_of_an_offline_tree_is_run(tmp_path: Path) -> None:
     install(tmp_path, "podman")
     host = HostRoot(str(tmp_path), False)
-    engines, told = engines_for(["auto", "docker"], host, nothing, {"/usr/bin/podman": {"version": "4.9.3"}})
+    engines = engines_for(["auto", "docker"], host, nothing)
     assert [engine.name for engine in engines] == ["docker", "podman"]
     assert [engine.newest for engine in engines] == [None, None]
     assert engines[0].doubt.startswith("There is no docker on this host")
     assert engines[1].doubt.startswith("/usr/bin/podman must not be run in an offline tree")
-    assert told == {}
-
-
-# -- what is known from the last time ----------------------------------------------------------------------------------
-
-
-def test_a_program_that_is_the_same_is_not_run_again(tmp_path: Path) -> None:
-    install(tmp_path, *PRINTED)
-    first, told = engines_for(["auto"], live(tmp_path), Programs(PRINTED), {})
-    again, known = engines_for(["auto"], live(tmp_path), nothing, json.loads(json.dumps(told)))
-    assert again == first
-    assert known == told
-    assert set(told) == {f"/usr/bin/{name}" for name in PRINTED}
-
-
-@pytest.mark.parametrize("change", ["content", "time", "file"])
-def test_a_program_that_changed_is_asked_again(change: str, tmp_path: Path) -> None:
-    install(tmp_path, "podman")
-    program = tmp_path / "usr/bin/podman"
-    _engines, told = engines_for(["auto"], live(tmp_path), Programs({"podman": "podman version 4.9.3"}), {})
-    times = program.stat()
-    if change == "content":
-        program.write_text("#!another one\n")
-        os.utime(program, ns=(times.st_atime_ns, times.st_mtime_ns))
-    elif change == "time":
-        os.utime(program, ns=(times.st_atime_ns, times.st_mtime_ns + 1))
-    else:
-        other = tmp_path / "usr/bin/other"
-        other.write_bytes(program.read_bytes())
-        other.chmod(0o755)
-        os.utime(other, ns=(times.st_atime_ns, times.st_mtime_ns))
-        other.replace(program)
-    engines, known = engines_for(["auto"], live(tmp_path), Programs({"podman": "podman version 5.8.6"}), told)
-    assert engines[0].version == "5.8.6"
-    assert known["/usr/bin/podman"]["version"] == "5.8.6"
-
-
-@pytest.mark.parametrize("entry", [None, [], "5.8.6", {}, {"version": "5.8.6"}, {"size": 8, "version": "5.8.6"}])
-def test_a_record_that_is_damaged_is_as_none(entry: t.Any, tmp_path: Path) -> None:
-    install(tmp_path, "podman")
-    engines, _told = engines_for(["auto"], live(tmp_path), Programs(PRINTED), {"/usr/bin/podman": entry})
-    assert engines[0].version == "5.4.2"
-
-
-@pytest.mark.parametrize("version", [None, 9.9, [], "", "9", "nine", "9.9 "])
-def test_a_recorded_version_that_is_none_is_asked_for_again(version: t.Any, tmp_path: Path) -> None:
-    install(tmp_path, "podman")
-    _engines, told = engines_for(["auto"], live(tmp_path), Programs(PRINTED), {})
-    known = {path: {**entry, "version": version} for path, entry in told.items()}
-    engines, again = engines_for(["auto"], live(tmp_path), Programs(PRINTED), known)
-    assert engines[0].version == "5.4.2"
-    assert again == told
-
-
-def test_what_is_no_longer_wanted_is_forgotten(tmp_path: Path) -> None:
-    install(tmp_path, *PRINTED)
-    _engines, told = engines_for(["auto"], live(tmp_path), Programs(PRINTED), {})
-    _engines, known = engines_for(["podman"], live(tmp_path), nothing, told)
-    assert set(known) == {"/usr/bin/podman"}
 
 
 # -- words -------------------------------------------------------------------------------------------------------------
@@ -275,10 +211,10 @@ def test_what_is_no_longer_wanted_is_forgotten(tmp_path: Path) -> None:
 @pytest.mark.parametrize("word", ["", "Podman", "lxc", "lxc:1.2", "auto:1.2", ":1.2", "podman 4.9.3"])
 def test_words_that_name_no_engine_are_refused(word: str, tmp_path: Path) -> None:
     with pytest.raises(GpufleetError, match=r"for_engines: .* names no engine .* docker, containerd, crio, podman"):
-        engines_for([word], live(tmp_path), nothing, {})
+        engines_for([word], live(tmp_path), nothing)
 
 
 @pytest.mark.parametrize("version", ["", "latest", "4..9", "4.9.", "-4", "4.9x", "9999999999", "4.9.3 "])
 def test_versions_that_are_none_are_refused(version: str, tmp_path: Path) -> None:
     with pytest.raises(GpufleetError, match=r"no version behind the colon. Write it as in podman:5\.8\.0\."):
-        engines_for([f"podman:{version}"], live(tmp_path), nothing, {})
+        engines_for([f"podman:{version}"], live(tmp_path), nothing)

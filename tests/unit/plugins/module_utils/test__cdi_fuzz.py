@@ -25,7 +25,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_modes import generate
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_modes import generate_all
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_request import Request
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_rules import judge
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_yaml import parse, render
@@ -232,11 +232,11 @@ def changed(folder: Path) -> Changed:
 def test_hosts(changed: Changed, changes: list[tuple[float, int]]) -> None:
     with changed.by(changes):
         for mode in ("nvml", "management"):
-            found = told(functools.partial(generate, mode, Request(), machine(*HOST_GPUS), changed.host))
+            found = told(functools.partial(generate_all, mode, Request(), machine(*HOST_GPUS), changed.host))
             if isinstance(found, str):
                 assert found.endswith(".")
             else:
-                assert found["devices"]
+                assert found[""]["devices"]
 
 
 # -- files of specifications -----------------------------------------------------------------------------------------

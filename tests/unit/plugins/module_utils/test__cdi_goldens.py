@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_modes import generate, generate_all
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_modes import generate_all
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_request import Request
 from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.driver_layouts import (
     DRIVER_ROOT,
@@ -59,7 +59,7 @@ def golden(name: str) -> Data:
 
 def generated(tree: Tree, name: str, request: Request, devices: tuple[Gpu, ...], mode: str = "nvml") -> Data:
     root = LAYOUTS[name].root or "/"
-    return generate(mode, request._replace(driver_root=root), machine(*devices), tree.host())
+    return generate_all(mode, request._replace(driver_root=root), machine(*devices), tree.host())[""]
 
 
 @pytest.mark.usefixtures("files_for_devices")
@@ -317,9 +317,9 @@ def test_coherent_gpus_have_a_specification_of_their_own(tmp_path: Path, all_dev
     request = Request(device_name_strategies=INDEX, feature_flags=flag, all_device=all_device)
     documents = generate_all("nvml", request, machine(*devices), tree.host())
     assert list(documents) == ["", "coherent", "noncoherent"]
-    assert documents[""] == generate("nvml", request._replace(feature_flags=()), machine(*devices), tree.host())
+    assert documents[""] == generate_all("nvml", request._replace(feature_flags=()), machine(*devices), tree.host())[""]
     for name, device in (("coherent", devices[0]), ("noncoherent", devices[1])):
-        alone = generate("nvml", request._replace(class_=f"gpu.{name}"), machine(device), tree.host())
+        alone = generate_all("nvml", request._replace(class_=f"gpu.{name}"), machine(device), tree.host())[""]
         # A dot in the class needs 0.6.0, groups need 0.7.0.
         assert alone["cdiVersion"] == "0.7.0"
         assert json.dumps(documents[name]) == json.dumps(alone)

@@ -12,7 +12,7 @@ import pytest
 from ansible_collections.gpufleet.nvidia.plugins.module_utils import _cdi_modes
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_engines import CdiEngine
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_limits import limited, unreached
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_modes import generate
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_modes import generate_all
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_request import NO_GIDS, Request
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_rules import judge
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
@@ -89,10 +89,10 @@ def test_without_groups_it_is_what_the_feature_flag_makes(
         tree.gpu(gpu, drm=drm, mode=mode, gid=gid)
     tree.mig_nodes(devices)
     known, host = machine(*devices), tree.host()
-    full = generate("nvml", Request(), known, host)
+    full = generate_all("nvml", Request(), known, host)[""]
     assert full["cdiVersion"] == "0.7.0" or (gid == 0 and parts)
     made = limited(full, [NEW_DOCKER, OLD_PODMAN])
-    assert made.document == generate("nvml", Request(feature_flags=(NO_GIDS,)), known, host)
+    assert made.document == generate_all("nvml", Request(feature_flags=(NO_GIDS,)), known, host)[""]
     assert list(made.document) == list(full)
     assert str(made.document).count(f"'gid': {VIDEO}") == str(full).count(f"'gid': {VIDEO}")
     assert judge(made.document).errors == ()

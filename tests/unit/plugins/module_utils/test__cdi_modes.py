@@ -9,7 +9,7 @@ import typing as t
 
 import pytest
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_modes import MODES, generate
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_modes import MODES, generate_all
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_request import Request
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, HostError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
@@ -35,7 +35,7 @@ pytestmark = pytest.mark.usefixtures("files_for_devices")
 
 def made(tree: Tree, mode: str, request: Request | None = None, devices: tuple[Gpu, ...] = ()) -> Data:
     known = machine(*devices) if devices else None
-    return generate(mode, request or Request(), known, tree.host())
+    return generate_all(mode, request or Request(), known, tree.host())[""]
 
 
 def ready(tree: Tree, devices: tuple[Gpu, ...], root: str = "", drm: bool = True) -> None:
@@ -270,14 +270,14 @@ def test_management_of_the_loaded_driver(tree: Tree, name: str, folder: str) -> 
     before = made(tree, "management")
     tree.file(f"{folder}/{name}", elf())
     tree.file("/proc/driver/nvidia/version", f"NVRM version: NVIDIA UNIX  {VERSION}  Tue Apr  8\n".encode())
-    assert generate("management", Request(), None, HostRoot(str(tree.path), True)) == before
+    assert generate_all("management", Request(), None, HostRoot(str(tree.path), True))[""] == before
 
 
 def test_management_without_the_libraries_of_the_loaded_driver(tree: Tree) -> None:
     ready(tree, gpus(1))
     tree.file("/sys/module/nvidia/version", b"535.10\n")
     with pytest.raises(HostError, match=r"loaded has version 535\.10, but there is no libcuda\.so\.535\.10 below"):
-        generate("management", Request(), None, HostRoot(str(tree.path), True))
+        generate_all("management", Request(), None, HostRoot(str(tree.path), True))[""]
 
 
 @pytest.mark.parametrize("name", ["libcuda.so.535.10", "libcuda.so.999.1"])
@@ -399,7 +399,7 @@ def test_no_nodes(tree: Tree, mode: str) -> None:
 )
 def test_requests_that_are_refused(tree: Tree, mode: str, request_: Request, message: str) -> None:
     with pytest.raises(GpufleetError, match=message):
-        generate(mode, request_, None, tree.host())
+        generate_all(mode, request_, None, tree.host())[""]
 
 
 def test_no_driver(tree: Tree) -> None:

@@ -13,14 +13,13 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_names import 
     annotation_doubts,
     device_name_doubts,
     device_name_problem,
-    few,
     kind_doubts,
     kind_problem,
     quoted,
     split_kind,
     unique,
 )
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, few
 
 
 @pytest.mark.parametrize(
@@ -125,7 +124,7 @@ def test_what_messages_show_is_short_and_in_one_line() -> None:
     assert quoted("a\nb\x1b\udc80") == r'"a\nb\u001b\udc80"'
     assert len(quoted("x" * 1000)) < 70
     assert few(["a", "b", "c", "d"]) == "a, b, c, d"
-    assert few(["a", "b", "c", "d", "e", "f"]) == "a, b, c, d and 2 more"
+    assert few(list("abcdefg")) == "a, b, c, d, e and 2 more"
 
 
 def test_a_key_that_stands_twice_is_refused() -> None:

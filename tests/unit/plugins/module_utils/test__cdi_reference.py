@@ -14,7 +14,6 @@ import pytest
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_reference import (
     find_program,
     generate_all_with,
-    generate_with,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_request import NO_GIDS, Request
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, HostError
@@ -71,13 +70,13 @@ class Generator:
 
 def made(request: Request | None = None, mode: str = "nvml", version: str = "1.20.0") -> list[str]:
     run = Generator(version=version)
-    assert generate_with(PROGRAM, mode, request or Request(), run, HOST) == DOCUMENT
+    assert generate_all_with(PROGRAM, mode, request or Request(), run, HOST) == {"": DOCUMENT}
     return run.flags
 
 
 def refusal(run: Generator, mode: str = "nvml", request: Request | None = None) -> str:
     with pytest.raises(HostError) as caught:
-        generate_with(PROGRAM, mode, request or Request(), run, HOST)
+        generate_all_with(PROGRAM, mode, request or Request(), run, HOST)
     return str(caught.value)
 
 
@@ -86,7 +85,7 @@ def refusal(run: Generator, mode: str = "nvml", request: Request | None = None) 
 
 def test_environment_and_arguments_are_pinned() -> None:
     run = Generator()
-    generate_with(PROGRAM, "nvml", Request(), run, HOST)
+    generate_all_with(PROGRAM, "nvml", Request(), run, HOST)
     (version, first), (argv, second) = run.calls
     assert version == [PROGRAM, "--version"]
     assert argv == [PROGRAM, "--quiet", "cdi", "generate", *PINNED, *NAMES]
@@ -142,14 +141,14 @@ def test_the_order_of_what_is_given_several_times_stays() -> None:
 
 def test_a_running_system_that_is_mounted_is_entered(tmp_path: Path) -> None:
     run = Generator()
-    generate_with(PROGRAM, "nvml", Request(), run, HostRoot(str(tmp_path), True))
+    generate_all_with(PROGRAM, "nvml", Request(), run, HostRoot(str(tmp_path), True))
     assert [argv[:3] for argv, _environment in run.calls] == [["chroot", str(tmp_path), PROGRAM]] * 2
 
 
 def test_nothing_of_an_offline_tree_is_run() -> None:
     run = Generator()
     with pytest.raises(HostError, match=r"offline host_root.*backend: native.*host_root_live: true"):
-        generate_with(PROGRAM, "nvml", Request(), run, OFFLINE)
+        generate_all_with(PROGRAM, "nvml", Request(), run, OFFLINE)
     assert run.calls == []
 
 
@@ -168,7 +167,7 @@ def test_nothing_of_an_offline_tree_is_run() -> None:
 def test_what_it_would_misread_is_refused(request_: Request, words: str) -> None:
     run = Generator()
     with pytest.raises(GpufleetError, match=words):
-        generate_with(PROGRAM, "nvml", request_, run, HOST)
+        generate_all_with(PROGRAM, "nvml", request_, run, HOST)
     assert all("generate" not in argv for argv, _environment in run.calls)
 
 
@@ -195,7 +194,7 @@ def test_what_it_would_misread_is_refused(request_: Request, words: str) -> None
 def test_flags_that_came_later_are_not_given_before(request_: Request, since: str, parameter: str, flag: str) -> None:
     run = Generator(version="1.17.8")
     with pytest.raises(GpufleetError) as caught:
-        generate_with(PROGRAM, "nvml", request_, run, HOST)
+        generate_all_with(PROGRAM, "nvml", request_, run, HOST)
     said = str(caught.value)
     assert said.startswith(f"{parameter} needs nvidia-ctk {since} (its --{flag})")
     assert "1.17.8" in said
@@ -232,7 +231,7 @@ def test_one_that_cannot_be_run_is_refused() -> None:
         return 127, "", f"{argv[0]} cannot be run: Exec format error"
 
     with pytest.raises(HostError, match=r"does not tell its version: .*Exec format error\. Reinstall"):
-        generate_with(PROGRAM, "nvml", Request(), run, HOST)
+        generate_all_with(PROGRAM, "nvml", Request(), run, HOST)
 
 
 # -- failures ----------------------------------------------------------------------------------------------------------
@@ -318,7 +317,6 @@ def test_of_several_specifications_the_first_is_ours(monkeypatch: pytest.MonkeyP
     coherent = {**DOCUMENT, "kind": "nvidia.com/gpu.coherent"}
     run = Generator(json.dumps(DOCUMENT) + json.dumps(coherent))
     request = Request(feature_flags=("enable-coherent-annotations",))
-    assert generate_with(PROGRAM, "nvml", request, run, HOST) == DOCUMENT
     found = generate_all_with(PROGRAM, "nvml", request, run, HOST)
     assert found == {"": DOCUMENT, "coherent": coherent}
 
@@ -329,7 +327,7 @@ def test_something_behind_the_specification_is_an_error() -> None:
 
 def test_the_order_of_keys_stays() -> None:
     run = Generator(json.dumps(DOCUMENT) + "\n")
-    assert list(generate_with(PROGRAM, "nvml", Request(), run, HOST)) == list(DOCUMENT)
+    assert list(generate_all_with(PROGRAM, "nvml", Request(), run, HOST)[""]) == list(DOCUMENT)
 
 
 # -- the program -------------------------------------------------------------------------------------------------------
@@ -375,7 +373,7 @@ def test_a_real_process_sees_what_is_pinned_and_nothing_else(tmp_path: Path, mon
         done = subprocess.run(argv, env=dict(environment), capture_output=True, text=True, check=False)
         return done.returncode, done.stdout, done.stderr
 
-    assert generate_with(str(program), "wsl", Request(hooks="none"), run, HOST) == DOCUMENT
+    assert generate_all_with(str(program), "wsl", Request(hooks="none"), run, HOST)[""] == DOCUMENT
     lines = seen.read_text().splitlines()
     # The shell adds some of its own.
     variables = [

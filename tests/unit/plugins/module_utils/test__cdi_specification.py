@@ -830,23 +830,6 @@ def test_the_weakest_engine_decides(host: CdiHost) -> None:
     assert host.cdi(for_engines=())["cdi_version"] == "0.7.0"
 
 
-def test_an_engine_is_asked_once(host: CdiHost) -> None:
-    host.live = True
-    host.program("/usr/bin/podman")
-    host.commands["/usr/bin/podman"] = (0, "podman version 4.9.3\n", "")
-    assert host.cdi(use_nvml=False)["cdi_version"] == "0.5.0"
-    host.ran.clear()
-    assert not host.cdi(use_nvml=False)["changed"]
-    assert host.ran == []
-    # Another podman has come, and nothing else is to be done.
-    host.program("/usr/bin/podman.new")
-    os.replace(host.path / "usr/bin/podman.new", host.path / "usr/bin/podman")
-    assert not host.cdi(use_nvml=False)["changed"]
-    assert len(host.ran) == 1
-    assert not host.cdi(use_nvml=False)["changed"]
-    assert len(host.ran) == 1
-
-
 def test_a_folder_that_an_engine_does_not_read(host: CdiHost) -> None:
     host.folder("/run")
     host.link("/var/run", "/run")

@@ -15,7 +15,7 @@ import typing as t
 import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils import _grpc
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cri_api import CriStatus, status, version
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cri_api import status, version
 
 if t.TYPE_CHECKING:
     from pathlib import Path
@@ -58,7 +58,7 @@ HANDLERS = _field(3, _field(2, _field(1, 1))) + _field(3, _field(1, b"nvidia"))
 # With fields that this protocol does not have yet, in each of the ways in which a field can be sent.
 UNKNOWN = _field(4, _field(1, 1)) + _field(5, 1 << 60) + b"\x31" + b"\7" * 8 + b"\x3d" + b"\7" * 4 + _field(2000, b"x")
 ANSWER = CONDITION + ENTRIES + HANDLERS + UNKNOWN
-STATUS = CriStatus(CONFIG, ("", "nvidia"))
+STATUS = CONFIG
 
 HELLO = _frame(SETTINGS, 0, 0, b"\x00\x05\x00\x00\x40\x00")
 HEAD = _frame(HEADERS, END_HEADERS, 1, b"\x88")
@@ -220,17 +220,15 @@ def test_answers(serve: Serve, pieces: Pieces) -> None:
 @pytest.mark.parametrize(
     ("answer", "expected"),
     [
-        (CONDITION + HANDLERS, CriStatus({}, ("", "nvidia"))),
-        (_field(1, b"") + _entry(b"config", b'{"sandboxImage": "pause"}'), CriStatus({"sandboxImage": "pause"}, ())),
-        (_entry(b"lastCNILoadStatus", b"OK") + ENTRIES + CONDITION, CriStatus(CONFIG, ())),
+        (CONDITION + HANDLERS, {}),
+        (_field(1, b"") + _entry(b"config", b'{"sandboxImage": "pause"}'), {"sandboxImage": "pause"}),
+        (_entry(b"lastCNILoadStatus", b"OK") + ENTRIES + CONDITION, CONFIG),
         (_field(2, b"") + CONDITION + _field(2, _field(1, b"config") + _field(2, b"[]")), None),
         (CONDITION + _entry(b"config", b"null"), None),
         (CONDITION + _entry(b"config", b"{"), None),
         (CONDITION + _entry(b"config", b""), None),
         (CONDITION + _entry(b"config", b'{"a": "\xff"}'), None),
         (CONDITION + _entry(b"config", b"[" * 200_000), None),
-        (CONDITION + _field(3, _field(1, b"\xff")), None),
-        (CONDITION + _field(3, b"\x0a\x05ab"), None),
         (CONDITION + b"\x12\x05ab", None),
         (CONDITION + b"\x3d44", None),
         (CONDITION + b"\x13", None),
@@ -242,11 +240,11 @@ def test_answers(serve: Serve, pieces: Pieces) -> None:
     ],
     ids=[
         "no config", "CRI-O", "not JSON elsewhere", "an array", "null", "broken JSON", "empty", "not UTF-8", "nested",
-        "handler not UTF-8", "handler cut", "entry cut", "number cut", "unknown kind", "key cut", "endless number",
+        "entry cut", "number cut", "unknown kind", "key cut", "endless number",
         "no status", "nothing", "HTML",
     ],
 )  # fmt: skip
-def test_messages(serve: Serve, answer: bytes, expected: CriStatus | None) -> None:
+def test_messages(serve: Serve, answer: bytes, expected: dict[str, t.Any] | None) -> None:
     serve(_body(answer))
     assert status(SOCKET) == expected
 
@@ -273,7 +271,7 @@ def test_large_answer(serve: Serve, excess: int) -> None:
     answer = CONDITION + _entry(b"config", json.dumps(config).encode())
     assert len(_message(answer)) == _grpc.LIMIT + excess
     serve(_body(answer))
-    assert status(SOCKET) == (None if excess else CriStatus(config, ()))
+    assert status(SOCKET) == (None if excess else config)
 
 
 @pytest.mark.parametrize(

@@ -268,10 +268,10 @@ def tree(tmp_path: Path) -> HookHost:
 
 
 def start(tree: HookHost) -> None:
-    """A CRI-O that was started a second ago."""
+    """A CRI-O that was started a minute ago: this machine may have booted only a little earlier."""
     tree.write("/sys/fs/cgroup/system.slice/crio.service/cgroup.procs", f"{PID}\n")
     tree.write(f"/proc/{PID}/comm", "crio\n")
-    ticks = (time.clock_gettime(time.CLOCK_BOOTTIME) - 1000) * os.sysconf("SC_CLK_TCK")
+    ticks = (time.clock_gettime(time.CLOCK_BOOTTIME) - 60) * os.sysconf("SC_CLK_TCK")
     tree.write(f"/proc/{PID}/stat", f"{PID} (crio) S " + "0 " * 18 + f"{int(ticks)} 0 0\n")
     for path in tree.root.rglob("*"):
         os.utime(path, (time.time() - 5000,) * 2)

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import stat
 import typing as t
@@ -37,10 +36,10 @@ MODULES = "nvidia_uvm 4935680 0 - Live 0x0\nnvidia_modeset 1314816 0 - Live 0x0\
 PARAMETERS = """\
 ResmanDebugLevel: 4294967295
 RmLogonRC: 1
-ModifyDeviceFiles: {modify}
-DeviceFileUID: {uid}
-DeviceFileGID: {gid}
-DeviceFileMode: {mode}
+ModifyDeviceFiles: 0
+DeviceFileUID: 0
+DeviceFileGID: 0
+DeviceFileMode: 438
 RegistryDwords: ""
 """
 CONTROL, MODESET = Node("/dev/nvidiactl", 195, 255), Node("/dev/nvidia-modeset", 195, 254)
@@ -65,6 +64,8 @@ class Tree:
         self.write("/proc/devices", DEVICES)
         self.write("/proc/modules", MODULES)
         self.path("/dev").mkdir()
+        self.program("/usr/bin/nvidia-modprobe")
+        self.ran: list[list[str]] = []
 
     def path(self, inner: str) -> Path:
         return self.root / inner.lstrip("/")
@@ -73,8 +74,22 @@ class Tree:
         self.path(inner).parent.mkdir(parents=True, exist_ok=True)
         self.path(inner).write_text(text)
 
-    def parameters(self, modify: int = 1, uid: int = 0, gid: int = 0, mode: int = 438) -> None:
-        self.write("/proc/driver/nvidia/params", PARAMETERS.format(modify=modify, uid=uid, gid=gid, mode=mode))
+    def program(self, inner: str) -> None:
+        self.write(inner, "")
+        self.path(inner).chmod(0o755)
+
+    def run(self, argv: list[str]) -> tuple[int, str, str]:
+        """Do what nvidia-modprobe does."""
+        self.ran.append(argv)
+        for node in {"-c": [CONTROL], "-m": [MODESET], "-u": [UVM, TOOLS]}[argv[3]]:
+            path = f"{argv[1]}{node.path}"
+            if os.path.lexists(path):
+                os.unlink(path)
+            os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(node.major, node.minor))
+        return 0, "", ""
+
+    def make(self, nodes: list[Node]) -> None:
+        make_nodes(self.host, nodes, self.run)
 
     def device(self, node: Node, kind: int = stat.S_IFCHR) -> None:
         self.path(node.path).parent.mkdir(parents=True, exist_ok=True)
@@ -94,22 +109,15 @@ class Devices:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.known: dict[int, Status] = {}
-        self.owners: dict[str, tuple[int, int]] = {}
-        self.modes_asked: list[int] = []
         self._stat, self._lstat = os.stat, os.lstat
         monkeypatch.setattr(os, "mknod", self.mknod)
-        monkeypatch.setattr(os, "chown", self.chown)
         monkeypatch.setattr(os, "stat", lambda *args, **names: self.seen(self._stat(*args, **names)))
         monkeypatch.setattr(os, "lstat", lambda *args, **names: self.seen(self._lstat(*args, **names)))
 
     def mknod(self, path: str, mode: int, device: int) -> None:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, stat.S_IMODE(mode))
         self.known[os.fstat(handle).st_ino] = Status(stat.S_IFMT(mode), device)
-        self.modes_asked.append(stat.S_IMODE(mode))
         os.close(handle)
-
-    def chown(self, path: str, uid: int, gid: int) -> None:
-        self.owners[os.path.basename(path)] = (uid, gid)
 
     def seen(self, status: os.stat_result) -> t.Any:
         found = self.known.get(status.st_ino)
@@ -196,6 +204,7 @@ def test_nodes_lie_with_the_driver_if_it_has_a_place_for_them(
     tree: Tree, made: str, driver_root: str, folder: str
 ) -> None:
     tree.path(made).mkdir(parents=True)
+    tree.program("/run/nvidia/driver/usr/bin/nvidia-modprobe")
     assert tree.missing(driver_root) == [node._replace(path=node.path.replace("/dev", folder, 1)) for node in ALL]
 
 
@@ -204,12 +213,40 @@ def test_a_file_is_no_place_for_them(tree: Tree) -> None:
     assert tree.missing("/run/nvidia/driver") == ALL
 
 
-def test_what_was_made_is_not_missing_any_more(tree: Tree, devices: Devices) -> None:
-    make_nodes(tree.host, tree.missing())
+def test_nvidia_modprobe_makes_what_is_missing(tree: Tree, devices: Devices) -> None:
+    tree.make(tree.missing())
     assert tree.names() == ["nvidia-modeset", "nvidia-uvm", "nvidia-uvm-tools", "nvidiactl"]
     assert tree.missing() == []
-    # Until owner and mode are right nobody else may open it.
-    assert set(devices.modes_asked) == {0o600}
+    program = ["chroot", str(tree.root), "/usr/bin/nvidia-modprobe"]
+    assert tree.ran == [[*program, "-c", "255"], [*program, "-m"], [*program, "-u", "-c", "0"]]
+    assert devices.known
+
+
+def test_a_driver_with_nodes_of_its_own_has_the_program_too(tree: Tree, devices: Devices) -> None:
+    root = "/run/nvidia/driver"
+    tree.path(f"{root}/dev").mkdir(parents=True)
+    with pytest.raises(HostError, match=rf"nvidia-modprobe, .* in {root}/dev, is not in {root}\. Install"):
+        missing_nodes(tree.host, root)
+    tree.program(f"{root}/usr/sbin/nvidia-modprobe")
+    tree.make(tree.missing(root))
+    assert tree.ran[0] == ["chroot", f"{tree.root}{root}", "/usr/sbin/nvidia-modprobe", "-c", "255"]
+    assert tree.missing(root) == []
+    assert devices.known
+
+
+def test_a_host_without_the_program_is_refused_only_if_nodes_are_missing(tree: Tree, devices: Devices) -> None:
+    tree.path("/usr/bin/nvidia-modprobe").unlink()
+    with pytest.raises(HostError, match=r"is not in /\. Install the driver's package nvidia-modprobe there, or set"):
+        missing_nodes(tree.host)
+    for node in ALL:
+        tree.device(node)
+    assert tree.missing() == []
+    assert devices.known
+
+
+def test_a_node_that_is_not_made_is_an_error(tree: Tree) -> None:
+    with pytest.raises(HostError, match=r"not create /dev/nvidia-modeset \(195:254\)\. It printed: none found\."):
+        make_nodes(tree.host, [MODESET], lambda _argv: (1, "", "none found\n"))
 
 
 def test_a_node_with_the_right_numbers_is_right_whatever_its_mode(tree: Tree, devices: Devices) -> None:
@@ -235,7 +272,7 @@ def test_a_device_with_other_numbers_is_replaced(tree: Tree, devices: Devices, w
     for node in (MODESET, UVM, TOOLS):
         tree.device(node)
     assert tree.missing() == [CONTROL]
-    make_nodes(tree.host, [CONTROL])
+    tree.make([CONTROL])
     assert tree.missing() == []
     assert len(tree.names()) == len(ALL)
 
@@ -256,34 +293,8 @@ def test_what_is_no_device_is_never_replaced(tree: Tree, devices: Devices, kind:
         missing_nodes(tree.host)
 
 
-@pytest.mark.parametrize(
-    ("parameters", "owner", "mode"),
-    [
-        (None, (0, 0), 0o666),
-        ({}, (0, 0), 0o666),
-        ({"uid": 7, "gid": 44, "mode": 432}, (7, 44), 0o660),
-        ({"mode": 0o4755}, (0, 0), 0o755),
-    ],
-)
-def test_owner_and_mode_are_those_of_the_driver_s_parameters(
-    tree: Tree, devices: Devices, parameters: dict[str, int] | None, owner: tuple[int, int], mode: int
-) -> None:
-    if parameters is not None:
-        tree.parameters(**parameters)
-    umask = os.umask(0o077)
-    try:
-        make_nodes(tree.host, tree.missing())
-    finally:
-        os.umask(umask)
-    found = {name: stat.S_IMODE(tree.path(f"/dev/{name}").stat().st_mode) for name in tree.names()}
-    # nvidia-modprobe gives those of unified memory to everybody.
-    assert found == {"nvidiactl": mode, "nvidia-modeset": mode, "nvidia-uvm": 0o666, "nvidia-uvm-tools": 0o666}
-    assert {devices.owners["nvidiactl"], devices.owners["nvidia-modeset"]} == {owner}
-    assert {devices.owners["nvidia-uvm"], devices.owners["nvidia-uvm-tools"]} == {(0, 0)}
-
-
 def test_a_driver_that_wants_its_nodes_left_alone_is_obeyed(tree: Tree, devices: Devices) -> None:
-    tree.parameters(modify=0)
+    tree.write("/proc/driver/nvidia/params", PARAMETERS)
     found, (warning,) = missing_nodes(tree.host)
     assert found == []
     assert "ModifyDeviceFiles is not 1" in warning
@@ -294,43 +305,8 @@ def test_a_driver_that_wants_its_nodes_left_alone_is_obeyed(tree: Tree, devices:
     assert tree.missing() == []
 
 
-@pytest.mark.parametrize("function", ["mknod", "chown", "chmod", "replace"])
-def test_a_node_that_cannot_be_made_leaves_what_was_there(
-    tree: Tree, devices: Devices, monkeypatch: pytest.MonkeyPatch, function: str
-) -> None:
-    assert devices.known == {}
-    wrong = CONTROL._replace(minor=0)
-    tree.device(wrong)
-
-    def fail(*_args: t.Any, **_names: t.Any) -> None:
-        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
-
-    monkeypatch.setattr(os, function, fail)
-    with pytest.raises(HostError, match=r"^/dev/nvidiactl cannot be made: Operation not permitted\. Run the task as"):
-        make_nodes(tree.host, [CONTROL])
-    monkeypatch.undo()
-    assert tree.names() == ["nvidiactl"]
-
-
 def test_an_offline_tree_has_no_devices(tree: Tree) -> None:
     offline = tree.host._replace(live=False)
-    for call in (lambda: missing_nodes(offline), lambda: make_nodes(offline, [])):
+    for call in (lambda: missing_nodes(offline), lambda: make_nodes(offline, [], tree.run)):
         with pytest.raises(HostError, match="is an offline tree, which has no devices"):
             call()
-
-
-def test_real_devices(tree: Tree) -> None:
-    tree.parameters(uid=1, gid=2, mode=416)
-    try:
-        tree.device(CONTROL._replace(minor=0))
-    except PermissionError:
-        pytest.skip("needs the right to make devices")
-    make_nodes(tree.host, tree.missing())
-    assert tree.missing() == []
-    status = tree.path(CONTROL.path).lstat()
-    assert (status.st_mode, status.st_uid, status.st_gid) == (stat.S_IFCHR | 0o640, 1, 2)
-    assert status.st_rdev == os.makedev(195, 255)
-    status = tree.path(TOOLS.path).lstat()
-    assert (status.st_mode, status.st_uid, status.st_gid) == (stat.S_IFCHR | 0o666, 0, 0)
-    assert status.st_rdev == os.makedev(510, 1)
-    assert len(tree.names()) == len(ALL)

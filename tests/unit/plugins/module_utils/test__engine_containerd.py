@@ -10,7 +10,6 @@ import typing as t
 import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils import _cri_api
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cri_api import CriStatus
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import (
     Action,
     ConfiguredState,
@@ -160,9 +159,9 @@ def say(monkeypatch: pytest.MonkeyPatch) -> t.Callable[[t.Any], list[str]]:
     def prepare(config: t.Any) -> list[str]:
         asked: list[str] = []
 
-        def status(path: str) -> CriStatus | None:
+        def status(path: str) -> t.Any:
             asked.append(path)
-            return None if config is None else CriStatus(config, ())
+            return config
 
         monkeypatch.setattr(_cri_api, "status", status)
         monkeypatch.setattr(_cri_api, "version", lambda _path: "1.7.24")

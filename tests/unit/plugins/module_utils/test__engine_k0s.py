@@ -9,7 +9,6 @@ import typing as t
 import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils import _cri_api
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cri_api import CriStatus
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import Action
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine_k0s import K0S
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
@@ -202,7 +201,7 @@ def test_the_command_that_tells_the_version(tmp_path: Path) -> None:
 @pytest.fixture
 def say(monkeypatch: pytest.MonkeyPatch) -> t.Callable[..., None]:
     def prepare(config: t.Any, containerd: str = "1.7.20") -> None:
-        monkeypatch.setattr(_cri_api, "status", lambda _path: None if config is None else CriStatus(config, ()))
+        monkeypatch.setattr(_cri_api, "status", lambda _path: config)
         monkeypatch.setattr(_cri_api, "version", lambda _path: containerd)
 
     return prepare

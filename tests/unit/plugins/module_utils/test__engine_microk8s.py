@@ -9,7 +9,6 @@ import typing as t
 import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils import _cri_api
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cri_api import CriStatus
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import Action
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine_microk8s import MICROK8S
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
@@ -304,7 +303,7 @@ def test_catches_up_with_the_live_one(
     tree = microk8s_tree(tmp_path)
     tree.present(set_as_default=True)
     generate(tree)
-    monkeypatch.setattr(_cri_api, "status", lambda _path: CriStatus(config, ()))
+    monkeypatch.setattr(_cri_api, "status", lambda _path: config)
     monkeypatch.setattr(_cri_api, "version", lambda _path: "1.7.20")
     tree.live = True
     assert tree.present().pending_action is action

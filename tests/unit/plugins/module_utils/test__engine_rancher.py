@@ -10,7 +10,6 @@ import typing as t
 import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils import _cri_api, _shipped
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cri_api import CriStatus
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import Action, ConfiguredState, LiveState
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine_rancher import K3S, RKE2
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, MissingPackageError
@@ -148,7 +147,6 @@ def test_after_the_next_start(tmp_path: Path, version: int) -> None:
     # The setting is gone, and so is a program.
     assert node.state().default_runtime is None
     assert set(node.state().runtimes) == {"runc", "nvidia"}
-    assert node.state().runtimes["nvidia"]["options"] == {"BinaryName": NVIDIA, "SystemdCgroup": True}
     node.settings("default-runtime: nvidia\n", "a.yaml")
     assert node.state().default_runtime == "nvidia"
     node.write(OPERATOR, mode=0o755)
@@ -177,48 +175,65 @@ def test_cdi(tmp_path: Path, version: int, cdi: str, known: bool | None) -> None
     assert node.state().cdi is known
 
 
-def test_runtimes_beside_the_generated_file_count_more(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("content", "runtimes", "default"),
+    [
+        # Another runtime beside the generated file changes nothing of what is found and set.
+        ("{runtimes}.kata]\nruntime_type = 'k'\n", {"nvidia": NVIDIA, "kata": None}, "nvidia"),
+        ("{runtimes}.nvidia.options]\nSystemdCgroup = true\n", {"nvidia": NVIDIA}, "nvidia"),
+        # A default or a program there takes precedence over both.
+        ("{table}]\ndefault_runtime_name = 'kata'\n", {"nvidia": OPERATOR}, "kata"),
+        ("{runtimes}.nvidia.options]\nBinaryName = '/x'\n", {"nvidia": "/x"}, None),
+    ],
+)
+def test_an_import_of_the_generated_file(
+    tmp_path: Path, content: str, runtimes: dict[str, str | None], default: str | None
+) -> None:
     node = RancherHost(tmp_path)
     node.unit()
     folder = f"{node.data}/agent/etc/containerd"
-    node.generate("nvidia", version=3, imports=f"{folder}/config-v3.toml.d/*.toml")
+    text = generated({"nvidia": OPERATOR}, version=3, imports=f"{folder}/config-v3.toml.d/*.toml")
+    node.write(f"{folder}/config.toml", text)
     table = "[plugins.'io.containerd.cri.v1.runtime'.containerd"
     node.write(
-        f"{folder}/config-v3.toml.d/a.toml",
-        f"version = 3\n{table}]\ndefault_runtime_name = 'kata'\n{table}.runtimes.nvidia.options]\nBinaryName = '/x'\n"
-        f"{table}.runtimes.kata]\nruntime_type = 'k'\n",
+        f"{folder}/config-v3.toml.d/a.toml", "version = 3\n" + content.format(table=table, runtimes=f"{table}.runtimes")
     )
     node.settings("default-runtime: nvidia\n")
-    assert node.state().paths() == {"nvidia": "/x"}
-    assert node.state().default_runtime == "kata"
-    assert set(node.state().runtimes) == {"runc", "nvidia", "kata"}
+    state = node.state()
+    assert {name: entry["path"] for name, entry in state.runtimes.items() if name != "runc"} == runtimes
+    assert state.default_runtime == default
+    if default == "nvidia":
+        assert node.plan(set_as_default=True).warnings == ()
+        return
+    assert node.plan().warnings[0].startswith(f"{folder}/config-v3.toml.d/a.toml takes precedence")
     with pytest.raises(GpufleetError, match=r"config-v3\.toml\.d/a\.toml: it takes precedence"):
         node.plan(set_as_default=True)
 
 
 @pytest.mark.parametrize(
-    ("text", "runtimes", "default"),
+    ("text", "extends"),
     [
-        ('{{ template "base" . }}\n', {"runc", "nvidia"}, "nvidia"),
-        ("{{range $k, $v := .ExtraRuntimes}}{{end}}\n", {"runc", "nvidia"}, None),
-        ("{{range $k, $v := .ExtraRuntimes}}{{end}}{{ .NodeConfig.DefaultRuntime }}\n", {"runc", "nvidia"}, "nvidia"),
-        (generated(), {"runc"}, None),
-        (b"\xff", {"runc"}, None),
+        ('{{ template "base" . }}\n', True),
+        ("{{- template `base` . -}}\n", True),
+        ("{{range $k, $v := .ExtraRuntimes}}{{end}}{{ .NodeConfig.DefaultRuntime }}\n", False),
+        (generated(), False),
+        (b"\xff", False),
     ],
 )
-def test_a_template_may_hide_what_is_found(
-    tmp_path: Path, text: str | bytes, runtimes: set[str], default: str | None
+@pytest.mark.parametrize("last", [(), ("nvidia",)])
+def test_with_a_template_of_others_the_last_start_counts(
+    tmp_path: Path, text: str | bytes, extends: bool, last: tuple[str, ...]
 ) -> None:
     node = RancherHost(tmp_path)
     node.unit()
-    node.generate()
+    node.generate(*last, default="crun")
     node.settings("default-runtime: nvidia\n")
     node.write(f"{node.data}/agent/etc/containerd/config.toml.tmpl", text)
-    assert set(node.state().runtimes) == runtimes
-    assert node.state().default_runtime == default
+    assert set(node.state().runtimes) == {"runc", "nvidia"} if extends else {"runc", *last}
+    assert node.state().default_runtime == ("nvidia" if extends else "crun")
     # The newer name counts, where both are there.
     node.write(f"{node.data}/agent/etc/containerd/config-v3.toml.tmpl", '{{template "base" .}}')
-    assert set(node.state().runtimes) == {"runc", "nvidia"}
+    assert (set(node.state().runtimes), node.state().default_runtime) == ({"runc", "nvidia"}, "nvidia")
 
 
 def test_a_default_of_a_template(tmp_path: Path) -> None:
@@ -226,10 +241,11 @@ def test_a_default_of_a_template(tmp_path: Path) -> None:
     node.unit()
     node.write(f"{node.data}/agent/etc/containerd/config.toml.tmpl", generated())
     node.generate("nvidia", default="nvidia")
-    assert node.state().default_runtime == "nvidia"
     assert node.plan(set_as_default=True).state.default_runtime == "nvidia"
     node.generate("nvidia", default="runc")
     assert node.state().default_runtime is None
+    with pytest.raises(GpufleetError, match=r"config\.toml\.tmpl: it takes precedence"):
+        node.plan(set_as_default=True)
 
 
 @pytest.mark.parametrize(
@@ -259,7 +275,7 @@ def running(root: Path, **given: t.Any) -> RancherHost:
 
 
 def say(monkeypatch: pytest.MonkeyPatch, config: t.Any) -> None:
-    monkeypatch.setattr(_cri_api, "status", lambda _path: None if config is None else CriStatus(config, ()))
+    monkeypatch.setattr(_cri_api, "status", lambda _path: config)
     monkeypatch.setattr(_cri_api, "version", lambda _path: "v1.7.21-k3s2")
 
 

@@ -308,14 +308,6 @@ def test_nodes(
     assert faults(host, divided()) == [expected]
 
 
-def test_nodes_of_another_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    host = gpu_host(tmp_path, [])
-    found = divided()._replace(gpus=(whole(FIRST, 0),))
-    statuses(monkeypatch, tmp_path, {"run/driver/dev/nvidia3": (stat.S_IFCHR, 3)})
-    assert faults(host, found, "/run/driver") == []
-    assert faults(host, found) == [Fault("0", "/dev/nvidia3 is not there.")]
-
-
 def test_a_gpu_that_the_bus_has_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     host = gpu_host(tmp_path, [])
     gpus = (whole(FIRST, 0), whole(FAR, 1, "00010000:01:00.0"))

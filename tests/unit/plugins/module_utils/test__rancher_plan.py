@@ -11,7 +11,6 @@ import typing as t
 import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils import _cri_api, _shipped
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cri_api import CriStatus
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import Action
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_plan import OPENING
@@ -219,7 +218,7 @@ def test_what_the_running_one_needs(
 ) -> None:
     runtimes = {"nvidia": {"options": {"BinaryName": NVIDIA}}}
     config = {"containerd": {"defaultRuntimeName": default, "runtimes": runtimes}}
-    monkeypatch.setattr(_cri_api, "status", lambda _path: CriStatus(config, ()))
+    monkeypatch.setattr(_cri_api, "status", lambda _path: config)
     monkeypatch.setattr(_cri_api, "version", lambda _path: "2.0.5-k3s2")
     node = node_with(tmp_path)
     node.runs("k3s.service", "k3s-server", "containerd")

@@ -15,7 +15,6 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import 
 from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.rancher_hosts import (
     NVIDIA,
     OPERATOR,
-    generated,
     node_with,
 )
 
@@ -227,36 +226,19 @@ def test_another_program_comes_first(tmp_path: Path) -> None:
     assert node.plan(runtime_dir="/usr/local/nvidia/toolkit").warnings == ()
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ('{{ template "base" . }}\n', ""),
-        ("{{range $k, $v := .ExtraRuntimes}}{{end}}\n", "takes the place of what would be generated"),
-        (generated({"nvidia": NVIDIA}), "has no place for the runtimes that are found"),
-    ],
-)
 @pytest.mark.parametrize("name", ["config.toml.tmpl", "config-v3.toml.tmpl"])
-def test_a_template_of_others(tmp_path: Path, name: str, text: str, said: str) -> None:
+def test_a_template_of_others(tmp_path: Path, name: str) -> None:
     node = node_with(tmp_path)
     path = f"{node.data}/agent/etc/containerd/{name}"
-    node.write(path, text)
-    before = node.bytes_and_modes()
-    warnings = node.present().warnings
-    assert [warning.startswith(f"{path} {said}") for warning in warnings] == [True] * bool(said)
-    assert node.bytes_and_modes() == before
-
-
-def test_a_template_that_has_no_place_for_a_default(tmp_path: Path) -> None:
-    node = node_with(tmp_path)
-    path = f"{node.data}/agent/etc/containerd/config.toml.tmpl"
-    node.write(path, generated({"nvidia": NVIDIA}))
+    for text, warned in (('{{ template "base" . }}\n', False), ("{{range $k, $v := .ExtraRuntimes}}{{end}}\n", True)):
+        node.write(path, text)
+        before = node.bytes_and_modes()
+        warnings = node.present().warnings
+        assert [warning.startswith(f"{path} takes precedence over") for warning in warnings] == [True] * warned
+        assert node.bytes_and_modes() == before
     with pytest.raises(GpufleetError, match=rf"^{path}: it takes precedence"):
         node.present(set_as_default=True)
-    node.write(path, "{{ range .ExtraRuntimes }}")
-    with pytest.raises(GpufleetError, match=rf"^{path}: it takes precedence"):
-        node.present(set_as_default=True)
-    node.write(path, '{{ template "base" . }}')
-    assert node.present(set_as_default=True).default_runtime == "nvidia"
+    assert not node.ours.exists()
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._runtime_set impor
     MODE_PROGRAMS,
     RuntimeRequest,
     is_nvidia_program,
+    is_nvidia_runtime,
 )
 
 _MAIN = "/usr/bin/nvidia-container-runtime"
@@ -108,6 +109,8 @@ def test_name_asked_for_is_registered_and_the_main_runtime_is_first(name: str, m
         ("/usr/local/nvidia/toolkit/nvidia-container-runtime.cdi", True),
         ("nvidia-container-runtime.legacy", True),
         ("nvidia-container-runtime", True),
+        ("/usr/bin/nvidia-container-runtime.experimental", True),
+        ("/usr/bin/nvidia-container-runtime-experimental", True),
         ("/usr/bin/nvidia-container-runtime.real", False),
         ("/usr/bin/nvidia-container-runtime-hook", False),
         ("/usr/bin/my-nvidia-container-runtime", False),
@@ -123,6 +126,22 @@ def test_name_asked_for_is_registered_and_the_main_runtime_is_first(name: str, m
 )
 def test_is_nvidia_program(path: t.Any, nvidia: bool) -> None:
     assert is_nvidia_program(path) is nvidia
+
+
+@pytest.mark.parametrize(
+    ("name", "program", "nvidia"),
+    [
+        ("nvidia", "/x", True),
+        ("nvidia-experimental", None, True),
+        ("gpu", "/opt/nvidia-container-runtime", True),
+        ("gpu", "nvidia-container-runtime.legacy", True),
+        ("gpu", "/opt/nvidia-container-runtime-hook", False),
+        ("runc", "/usr/bin/runc", False),
+        ("x", 5, False),
+    ],
+)
+def test_is_nvidia_runtime(name: str, program: t.Any, nvidia: bool) -> None:
+    assert is_nvidia_runtime(name, program) is nvidia
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils import _cri_api, _engine_containerd, _toml_engine
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._containerd_plan import ContainerdPlanner
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cri_api import CriStatus
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import Action
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine_containerd import CONTAINERD
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
@@ -91,7 +90,7 @@ def test_what_an_answering_daemon_does_not_tell_needs_a_restart_all_the_same(
         name: {"runtimeType": "io.containerd.runc.v2", "options": {"BinaryName": program}}
         for name, program in (("runc", ""), ("nvidia", "/usr/bin/nvidia-container-runtime"))
     }
-    told = CriStatus({"containerd": {"defaultRuntimeName": "runc", "runtimes": runtimes}, "enableCDI": False}, ())
+    told = {"containerd": {"defaultRuntimeName": "runc", "runtimes": runtimes}, "enableCDI": False}
     monkeypatch.setattr(_toml_engine, "process_of", lambda *_arguments: 7)
     monkeypatch.setattr(_cri_api, "status", lambda _path: told)
     monkeypatch.setattr(_cri_api, "version", lambda _path: "1.7.24")

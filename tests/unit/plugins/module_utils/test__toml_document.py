@@ -348,3 +348,49 @@ def test_reading_imports_no_editor_and_no_tomlkit_where_there_is_tomllib() -> No
         finally:
             os._exit(status)
     assert os.waitpid(child, 0)[1] == 0
+
+
+# A text with an entry of ours, and the same without it.
+HEADERS: dict[str, tuple[str, str]] = {
+    "of ours": ("[a]\nb = 1\n[a.c]\nx = 1\n", "[a.c]\nx = 1\n"),
+    "of ours, empty": ("x = 1\n[a]\nb = 1\n", "x = 1\n"),
+    "with a remark": ("[a] # Ann's\nb = 1\n[a.c]\nx = 1\n", "[a] # Ann's\n[a.c]\nx = 1\n"),
+    "with a remark, empty": ("x = 1\n[a] # Ann's\nb = 1\n", "x = 1\n[a] # Ann's\n"),
+    "with others": ("[a]\nb = 1\nd = 1\n[a.c]\nx = 1\n", "[a]\nd = 1\n[a.c]\nx = 1\n"),
+}
+
+
+@pytest.mark.parametrize(("before", "after"), list(HEADERS.values()), ids=list(HEADERS))
+def test_only_headers_of_ours_go_with_the_entry(before: str, after: str) -> None:
+    assert document(before).restore(("a", "b"), document("")).text == after
+    # Further out nothing was made bare by it.
+    before, after = ("[o]\n" + text.replace("[a", "[o.a") for text in (before, after))
+    assert document(before).restore(("o", "a", "b"), document("")).text == after
+
+
+@pytest.mark.parametrize("original", ["a = {}\n", "[a]\n", "a.c = 1\n"])
+def test_a_table_that_the_original_has_stays_when_it_is_empty(original: str) -> None:
+    assert document("[a]\nb = 1\n").restore(("a", "b"), document(original)).text == "[a]\n"
+
+
+# The text before, the entry, and the text after: below its comment, which stays.
+COMMENTED: dict[str, tuple[str, tuple[str, ...], str]] = {
+    "in a table": ('[a]\n#b = "x"\nc = 1\n', ("a", "b"), '[a]\n#b = "x"\nb = 3\nc = 1\n'),
+    "indented": ("[a]\n    # b = 1\n    c = 2\n", ("a", "b"), "[a]\n    # b = 1\n    b = 3\n    c = 2\n"),
+    "with a remark": ("#b = 1  # the # of it\n", ("b",), "#b = 1  # the # of it\nb = 3\n"),
+    "no final newline": ("a = 1\n#b = 1", ("b",), "a = 1\n#b = 1\nb = 3"),
+    "Windows line ends": ("a = 1\r\n#b = 1\r\nc = 1\r\n", ("b",), "a = 1\r\n#b = 1\r\nb = 3\r\nc = 1\r\n"),
+    "of another table": ("[c]\n#b = 1\n[a]\n", ("a", "b"), "[c]\n#b = 1\n[a]\nb = 3\n"),
+    "below a header in a comment": ("[a]\n#[c]\n#b = 1\n", ("a", "b"), "[a]\n#[c]\n#b = 1\nb = 3\n"),
+    "with its header in a comment": ("d = 1\n\n#[a]\n#b = 1\n", ("a", "b"), "d = 1\n\n#[a]\n#b = 1\n\n[a]\nb = 3\n"),
+    "in a string over lines": ("c = '''\n#b = 1\n'''\n", ("b",), "c = '''\n#b = 1\n'''\nb = 3\n"),
+    "it is there": ("#b = 1\nb = 2\n", ("b",), "#b = 1\nb = 3\n"),
+}
+
+
+@pytest.mark.parametrize(("before", "path", "after"), list(COMMENTED.values()), ids=list(COMMENTED))
+def test_an_entry_stands_below_its_comment(before: str, path: tuple[str, ...], after: str) -> None:
+    original = document(before)
+    written = original.set(path, 3)
+    assert written.text == after
+    assert written.restore(path, original).text == before

@@ -15,7 +15,6 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_plan import 
     TomlFiles,
     check_options,
     give_back,
-    is_ours,
     lookup,
     merged,
     plain_copy,
@@ -202,22 +201,6 @@ def test_small_tools() -> None:
         *(table, 1),
         *(None, None, None),
     ]
-
-
-@pytest.mark.parametrize(
-    ("name", "program", "ours"),
-    [
-        ("nvidia", "/x", True),
-        ("nvidia-experimental", None, True),
-        ("gpu", "/opt/nvidia-container-runtime", True),
-        ("gpu", "nvidia-container-runtime.legacy", True),
-        ("gpu", "/opt/nvidia-container-runtime-hook", False),
-        ("runc", "/usr/bin/runc", False),
-        ("x", 5, False),
-    ],
-)
-def test_is_ours(name: str, program: t.Any, ours: bool) -> None:
-    assert is_ours(name, program) is ours
 
 
 # -- refusals --------------------------------------------------------------------------------------------------------

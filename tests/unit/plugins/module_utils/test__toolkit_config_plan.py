@@ -10,6 +10,7 @@ import typing as t
 import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import ConfigurationError, GpufleetError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import FileRecord
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_profiles import Wishes
 from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.toolkit_configs import (
     BY_HAND,
@@ -30,23 +31,20 @@ def difference(before: str, after: str) -> str:
     return "\n".join(line for line in list(lines)[2:] if not line.startswith("@@"))
 
 
-# The file, what is asked, and what changes: what a person would have changed.
+# The file, what is asked, and the lines that change.
 CHANGES: dict[str, tuple[str, dict[str, t.Any], str]] = {
-    "a default in a comment": (DEFAULT, {f"{CLI}.no-cgroups": True}, "-#no-cgroups = false\n+no-cgroups = true"),
+    "a default in a comment": (DEFAULT, {f"{CLI}.no-cgroups": True}, "+no-cgroups = true"),
     "the same value as in the comment": (
         DEFAULT,
         {f"{CLI}.no-cgroups": False},
-        "-#no-cgroups = false\n+no-cgroups = false",
+        "+no-cgroups = false",
     ),
     "a value": (DEFAULT, {f"{RUNTIME}.mode": "cdi"}, '-mode = "auto"\n+mode = "cdi"'),
     "what is there": (DEFAULT, {f"{RUNTIME}.mode": "auto", f"{CLI}.debug": None}, ""),
     "two of one name": (
         DEFAULT,
         {f"{CLI}.debug": "/a", f"{RUNTIME}.debug": "/b"},
-        (
-            '-#debug = "/var/log/nvidia-container-toolkit.log"\n+debug = "/a"\n'
-            '-#debug = "/var/log/nvidia-container-runtime.log"\n+debug = "/b"'
-        ),
+        '+debug = "/a"\n+debug = "/b"',
     ),
     "a new table": (DEFAULT, {FEATURE: True}, "+\n+[features]\n+disable-cuda-compat-lib-hook = true"),
     "an array over lines": (OLD, {f"{RUNTIME}.runtimes": ["docker-runc", "crun"]}, '-    "runc",\n+    "crun",'),
@@ -58,17 +56,10 @@ CHANGES: dict[str, tuple[str, dict[str, t.Any], str]] = {
     "a header in a comment": (
         BY_HAND,
         {FEATURE: True},
-        (
-            "-#[features]\n-# disable-cuda-compat-lib-hook = true # until 1.17.8\n"
-            "+[features]\n+disable-cuda-compat-lib-hook = true # until 1.17.8"
-        ),
+        "+\n+  [features]\n+    disable-cuda-compat-lib-hook = true",
     ),
-    "a remark that stays": (
-        BY_HAND,
-        {f"{CLI}.debug": "/a"},
-        '-    # debug = "/data/cli.log"   # big!\n+    debug = "/a"   # big!',
-    ),
-    "dotted": (DOTTED, {f"{CLI}.debug": "/a"}, f'-#{CLI}.debug = "/var/log/cli.log"\n+{CLI}.debug = "/a"'),
+    "below a comment with a remark": (BY_HAND, {f"{CLI}.debug": "/a"}, '+    debug = "/a"'),
+    "dotted": (DOTTED, {f"{CLI}.debug": "/a"}, f'+{CLI}.debug = "/a"'),
     "in one line": (
         DOTTED,
         {f"{RUNTIME}.mode": "cdi"},
@@ -80,17 +71,12 @@ CHANGES: dict[str, tuple[str, dict[str, t.Any], str]] = {
     "null": (
         written({f"{CLI}.no-cgroups": True, f"{RUNTIME}.mode": "cdi"}),
         {f"{CLI}.no-cgroups": None, f"{RUNTIME}.mode": None},
-        '-no-cgroups = true\n+#no-cgroups = false\n-mode = "cdi"\n+mode = "auto"',
-    ),
-    "null, in the manner of the file": (
-        written({f"{CLI}.user": "x:y"}, gap=" "),
-        {f"{CLI}.user": None},
-        '-user = "x:y"\n+# user = "root:video"',
+        '-no-cgroups = true\n-mode = "cdi"\n+mode = "auto"',
     ),
     "null of what says its default": (
         written({f"{CLI}.no-cgroups": False}),
         {f"{CLI}.no-cgroups": None},
-        "-no-cgroups = false\n+#no-cgroups = false",
+        "-no-cgroups = false",
     ),
     "null of what has no default": (
         written({FEATURE: True}),
@@ -101,7 +87,7 @@ CHANGES: dict[str, tuple[str, dict[str, t.Any], str]] = {
 
 
 @pytest.mark.parametrize(("before", "asked", "expected"), list(CHANGES.values()), ids=list(CHANGES))
-def test_changes_what_a_person_would(before: str, asked: dict[str, t.Any], expected: str) -> None:
+def test_changes_and_back(before: str, asked: dict[str, t.Any], expected: str) -> None:
     config = Config(before)
     config.present(asked)
     # Which quotes a new string gets is for the file to say.
@@ -139,8 +125,7 @@ def test_debug_and_back() -> None:
     plan = config.present(debug=True)
     assert plan.changed_keys == (f"{CLI}.debug", f"{RUNTIME}.debug", f"{RUNTIME}.log-level")
     assert difference(OLD, config.text) == (
-        '-#debug = "/var/log/nvidia-container-toolkit.log"\n+debug = "/var/log/nvidia-container-toolkit.log"\n'
-        '-#debug = "/var/log/nvidia-container-runtime.log"\n-log-level = "info"\n'
+        '+debug = "/var/log/nvidia-container-toolkit.log"\n-log-level = "info"\n'
         '+debug = "/var/log/nvidia-container-runtime.log"\n+log-level = "debug"'
     )
     assert not config.present({}).file.changed
@@ -164,10 +149,10 @@ LOGS = {
     ],
 )
 def test_no_debug_takes_nothing_else_from_a_person(before: dict[str, t.Any], after: dict[str, t.Any] | None) -> None:
-    config, wanted = Config(written(before)), written(before if after is None else after)
+    config, wanted = Config(written(before)), Config(written(before if after is None else after)).settings
     for debug in (False, True, False, False):
         config.present(debug=debug)
-        assert debug or config.text == wanted
+        assert debug or config.settings == wanted
     assert (config.record is None) == (after is None)
     assert not config.file.present(Wishes({}, debug=False, exclusive=True)).file.changed
     config.absent()
@@ -203,7 +188,7 @@ def test_one_owner_leaves_what_is_not_its_own() -> None:
     # Somebody changes one of ours, which is theirs from then on.
     config.content = (config.content or b"").replace(b'"/a"', b'"/b"')
     config.present({}, exclusive=True)
-    assert config.text == before.replace('#debug = "/var/log/nvidia-container-toolkit.log"', 'debug = "/b"')
+    assert config.text == before.replace('toolkit.log"\n', 'toolkit.log"\ndebug = "/b"\n', 1)
 
 
 def test_what_somebody_else_has_set_does_not_become_ours() -> None:
@@ -231,12 +216,37 @@ def test_what_is_null_is_one_of_ours_too() -> None:
     before = written({f"{CLI}.user": "x:y", f"{RUNTIME}.mode": "legacy"})
     config = Config(before)
     config.present({f"{CLI}.user": None, f"{RUNTIME}.mode": None})
-    assert config.text == DEFAULT
+    assert config.text == DEFAULT.replace('#user = "root:video"\n', "")
     config.content = b"# theirs\n" + (config.content or b"")
     config.present({f"{RUNTIME}.mode": None}, exclusive=True)
-    assert config.text == "# theirs\n" + written({f"{CLI}.user": "x:y"})
+    assert config.settings == Config(written({f"{CLI}.user": "x:y"})).settings
     config.absent()
-    assert config.text == "# theirs\n" + before
+    assert config.settings == Config(before).settings
+    assert config.text.startswith("# theirs\n")
+
+
+# Earlier releases of the collection removed the # of a setting instead of writing it below its comment.
+UNCOMMENTED = OLD.replace("#no-cgroups = false", "no-cgroups = true")
+
+
+@pytest.mark.parametrize(
+    "asked", [{f"{CLI}.no-cgroups": True}, {f"{CLI}.no-cgroups": False}, {f"{RUNTIME}.mode": "cdi"}]
+)
+def test_an_uncommented_setting_of_an_earlier_release_is_taken_back(asked: dict[str, t.Any]) -> None:
+    config = Config(UNCOMMENTED)
+    record = FileRecord("toolkit", PATH, OLD.encode(), 0, 0, 0o644, main=PATH)
+    config.record = record.after_write(OLD.encode(), config.content, {(CLI, "no-cgroups"): True})
+    assert config.present(asked).file.changed == (asked != {f"{CLI}.no-cgroups": True})
+    config.absent()
+    assert config.text == OLD
+
+
+def test_one_that_others_have_edited_since_loses_only_the_setting() -> None:
+    config = Config("# theirs\n" + UNCOMMENTED)
+    record = FileRecord("toolkit", PATH, OLD.encode(), 0, 0, 0o644, main=PATH)
+    config.record = record.after_write(OLD.encode(), UNCOMMENTED.encode(), {(CLI, "no-cgroups"): True})
+    config.absent()
+    assert config.text == "# theirs\n" + OLD.replace("#no-cgroups = false\n", "")
 
 
 # -- taking back -----------------------------------------------------------------------------------------------------
@@ -249,11 +259,8 @@ def test_after_a_package_script_settings_go_back_one_by_one() -> None:
     config.absent()
     assert config.record is None
     assert config.settings[f"{CLI}.no-cgroups"] is False
-    assert "#no-cgroups = false" in config.text
     assert "disable-require = false" in config.text
-    # As it was before us: they stand there as comments.
-    assert '\n#mode = "cdi"\n' in config.text
-    assert "\n#[features]\n# disable-cuda-compat-lib-hook = true\n" in config.text
+    assert FEATURE.partition(".")[2] not in config.text
 
 
 NEWER = {"nvidia-ctk.path": "/opt/ctk", f"{RUNTIME}.modes.legacy.cuda-compat-mode": "mount", f"{CLI}.user": "1000:44"}

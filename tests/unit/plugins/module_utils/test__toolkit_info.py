@@ -44,6 +44,7 @@ BUNDLE = "/run/containerd/io.containerd.runtime.v2.task/moby/train"
 EVERYTHING = {
     "gpu",
     "package_manager",
+    "gpg",
     "packages",
     "programs",
     "version",
@@ -130,6 +131,7 @@ def test_a_host_without_any(tree: Tree) -> None:
     assert found.pop("gpu")["present"] is False
     assert found == {
         "package_manager": "apt",
+        "gpg": None,
         "packages": {},
         "programs": {},
         "version": None,
@@ -167,6 +169,7 @@ def test_a_host_with_everything(tree: Tree) -> None:
     tree.put(MAIN_LIST, f"deb http://debian.example.com/debian x main\ndeb https://{ADDRESS} /\n")
     tree.put(REPOSITORY_FILES[1], "")
     tree.put("/run/reboot-required", "")
+    tree.put("/usr/bin/gpg", "", 0o755)
     hook = {"hooks": {"prestart": [{"path": "/usr/bin/nvidia-container-runtime-hook"}]}}
     tree.put(f"{BUNDLE}/config.json", json.dumps({**hook, "process": {"env": ["NVIDIA_VISIBLE_DEVICES=0"]}}))
     found = tree.describe()
@@ -177,7 +180,7 @@ def test_a_host_with_everything(tree: Tree) -> None:
     }
     assert found["packages"] == {name: {"version": "1.19.0-1", "held": True} for name in PACKAGES}
     assert found["programs"] == {name: {"path": f"/usr/bin/{name}", "version": "1.19.0"} for name in PROGRAMS}
-    assert (found["version"], found["differences"]) == ("1.19.0", [])
+    assert (found["version"], found["differences"], found["gpg"]) == ("1.19.0", [], "/usr/bin/gpg")
     (vulnerability,) = found["open_cves"]
     assert vulnerability["name"] == "CVE-2026-24260"
     assert set(vulnerability) == {"floor", "name", "about"}

@@ -5,12 +5,15 @@
 
 from __future__ import annotations
 
+import io
 import os
+import socket
 import typing as t
 
 import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils import (
+    _toolkit_access,
     _toolkit_installation,
     _toolkit_repository,
     _toolkit_traces,
@@ -323,6 +326,54 @@ def test_files_stay_where_packages_have_come_from_them(world: World, monkeypatch
     assert text(world, APT_SOURCE) == "URIs: right\n"
     assert text(world, STAGED) == "key\n"
     assert not world.path(MARKER).exists()
+
+
+def test_a_repository_that_cannot_be_reached(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    peers: list[tuple[str, int]] = []
+
+    def refuse(peer: tuple[str, int], _timeout: float) -> t.NoReturn:
+        peers.append(peer)
+        raise ConnectionRefusedError(111, "Connection refused")
+
+    monkeypatch.setattr(socket, "create_connection", refuse)
+    files = (RepositoryFile(APT_SOURCE, "Types: deb\nURIs: https://mirror.example/toolkit\nSuites: /\n"),)
+    world.failures["refresh"] = "Err:1 whatever apt says"
+    for proxy, peer, told in (
+        (None, ("mirror.example", 443), "nvidia_toolkit_proxy (proxy) is not set"),
+        (PROXY, ("proxy.example", 3128), "nvidia_toolkit_proxy (proxy) is proxy.example:3128"),
+    ):
+        with pytest.raises(HostError) as caught:
+            world.execute(version="1.20.0", repository_files=files, proxy=proxy)
+        message = str(caught.value)
+        assert f"This host cannot connect to {peer[0]}:{peer[1]}: Connection refused. " in message
+        for text in ("on mirror.example", told, "nvidia_toolkit_base_url", "files, directory or existing", "apt says"):
+            assert text in message
+        assert "geheim" not in message
+        assert caught.value.details == {"code": "repository-unreachable", "changed": False}
+        assert peers.pop() == peer
+    # A host that can connect has another problem.
+    monkeypatch.setattr(socket, "create_connection", lambda *_peer: io.BytesIO())
+    with pytest.raises(HostError, match=r"is on mirror\.example") as caught:
+        world.execute(version="1.20.0", repository_files=files)
+    assert caught.value.details == {"changed": False}
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("https://user:geheim@[2001:db8::1]/x", "[2001:db8::1]:443"),
+        ("http://a.example:81/", "a.example:81"),
+        ("http://a.example", "a.example:80"),
+        ("https://a.example:port/", "None"),
+        ("https://[", "None"),
+        ("file:///srv/mirror", "None"),
+        (None, "None"),
+    ],
+)
+def test_where_an_address_leads(url: str | None, expected: str) -> None:
+    assert str(_toolkit_access.endpoint(url)) == expected
+    if expected == "None":
+        assert (_toolkit_access.connection_error(url, None), _toolkit_access.access_advice(url, None)) == (None, "")
 
 
 class Killed(BaseException):

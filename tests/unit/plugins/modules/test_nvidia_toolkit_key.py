@@ -110,6 +110,7 @@ def test_what_is_no_key_is_not_written(
     assert result["failed"]
     assert message in result["msg"]
     assert "nvidia_toolkit_key" in result["msg"]
+    assert "code" not in result
     assert os.listdir(tmp_path) == []
 
 
@@ -119,3 +120,5 @@ def test_a_server_that_cannot_be_reached_is_an_error(
     result = fetch(url=URL, dest=str(tmp_path / "key.asc"), proxy=proxy.rpartition(":")[0] + ":1")
     assert result["failed"]
     assert "cannot be fetched" in result["msg"]
+    assert "is on repository.example.com; nvidia_toolkit_proxy (proxy) is 127.0.0.1:1. If" in result["msg"]
+    assert result["code"] == "repository-unreachable"

@@ -97,7 +97,9 @@ def test_all_else_is_as_without_the_plugin(run: t.Callable[..., Run], async_val:
 
 
 def test_whatever_travels_is_in_the_table_of_packages() -> None:
-    assert {name for names in _shipping.PACKAGES_OF_ENGINE.values() for name in names} <= set(PACKAGES)
+    tables = (_shipping.PACKAGES_OF_ENGINE, _shipping.PACKAGES_OF_MODULE, _shipping.PACKAGES_OF_LEVEL)
+    rows = [packages for table in tables for packages in table.values()]
+    assert {name for row in rows for name in (*row.always, *row.on_demand)} == set(PACKAGES)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,214 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Compares what two versions of the collection write on a fixed list of host trees.
+
+python tests/compare_versions OLD [NEW] [--tree PATTERN]... [--messages]
+python tests/compare_versions --list
+
+OLD and NEW are directories of the collection or revisions of this repository; NEW is the working tree if it is left
+out. Each version runs the same tasks on each tree: present, other options, the same again, absent, absent again. Equal
+must be: every file that is written, with its mode, the records among them, and every answer with its diff. The wording
+of messages is compared with --messages. Then NEW runs on trees that OLD configured: it must find as little to change as
+OLD, and from OLD's records it must restore what OLD restores.
+
+Status 1: there are differences that ACCEPTED does not name. It has to run as root, who can make device nodes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import concurrent.futures
+import contextlib
+import difflib
+import fnmatch
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import types
+import typing as t
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+# As tests/unit/conftest.py does it: the collection is importable from a plain clone.
+for _name in ("ansible_collections", "ansible_collections.gpufleet", "ansible_collections.gpufleet.nvidia"):
+    sys.modules[_name] = types.ModuleType(_name)
+    sys.modules[_name].__path__ = [str(ROOT)] if _name.endswith("nvidia") else []
+
+from ansible_collections.gpufleet.nvidia.tests.compare_versions import transcript, trees  # noqa: E402
+
+FEWEST_TREES = 60
+# Lines of a difference that are shown, and trees for which lines are shown.
+MOST_LINES, SHOWN_TREES = 60, 10
+
+
+class Accepted(t.NamedTuple):
+    """A difference that is meant. ``tree``: a pattern of the trees' names. ``line``: a regular expression that matches
+    a whole line of the difference, without its sign."""
+
+    tree: str
+    line: str
+    reason: str
+
+
+ACCEPTED: tuple[Accepted, ...] = ()
+
+
+class Version(t.NamedTuple):
+    """A version of the collection, and the directory in which its trees are made."""
+
+    checkout: Path
+    folder: Path
+
+
+class Result(t.NamedTuple):
+    """What came of one tree."""
+
+    old: transcript.Run
+    new: transcript.Run
+    # New after old: OLD configured it, NEW removed it.
+    both: transcript.Run
+
+
+def checkout_of(name: str, folder: Path) -> Path:
+    """The directory of a version; that of a revision is made in ``folder``."""
+    if Path(name).is_dir():
+        return Path(name).resolve()
+    git = ["git", "-c", f"safe.directory={ROOT}", "-C", str(ROOT)]
+    archive = subprocess.run([*git, "archive", name, "plugins"], stdout=subprocess.PIPE, check=False)
+    if archive.returncode:
+        sys.exit(f"{name} is neither a directory nor a revision of {ROOT}.")
+    folder.mkdir()
+    subprocess.run(["tar", "-x", "-C", str(folder)], input=archive.stdout, check=True)
+    return folder
+
+
+def run_version(
+    version: Version, cases: t.Sequence[trees.Case], messages: bool, copies: Path | None
+) -> list[transcript.Run]:
+    """All tasks of a version; ``copies`` gets each tree as it is before the removal."""
+    runs = []
+    process = transcript.Worker(version.checkout, version.folder)
+    for number, case in enumerate(cases):
+        run = transcript.Run(case, version.folder / str(number), messages=messages)
+        run.build()
+        run.present(process)
+        if copies is not None:
+            subprocess.run(["cp", "-a", str(run.root), str(copies / str(number))], check=True)
+        run.absent(process)
+        runs.append(run)
+        shutil.rmtree(run.root)
+    process.close()
+    return runs
+
+
+def undo(version: Version, old: t.Sequence[transcript.Run], copies: Path) -> list[transcript.Run]:
+    """Configure with a version what the other one has configured, in check mode, and remove it."""
+    runs = []
+    process = transcript.Worker(version.checkout, version.folder)
+    for number, former in enumerate(old):
+        run = transcript.Run(former.case, copies / str(number))
+        run.original = former.original
+        run.undo(process)
+        runs.append(run)
+        shutil.rmtree(run.root)
+    process.close()
+    return runs
+
+
+def compare(result: Result) -> list[str]:
+    """The lines of the differences that are not accepted."""
+    name = result.old.case.name
+    lines = _difference(name, result.old.lines, result.new.lines)
+    undone = _difference(name, result.old.left, result.both.left)
+    if undone:
+        lines += ["NEW leaves other files when it removes what OLD configured:", *undone]
+    if result.old.left and not result.old.case.remains:
+        lines += ["OLD does not restore each file:", *result.old.left]
+    if result.old.repeated != result.both.repeated:
+        lines.append(f"NEW on what OLD configured: {result.both.repeated}. OLD: {result.old.repeated}")
+    if result.old.crashed or result.new.crashed or result.both.crashed:
+        lines.append("A module ended without an answer.")
+    return lines
+
+
+def _difference(tree: str, old: t.Sequence[str], new: t.Sequence[str]) -> list[str]:
+    if old == new:
+        return []
+    rules = [rule for rule in ACCEPTED if fnmatch.fnmatchcase(tree, rule.tree)]
+    lines = list(difflib.unified_diff(old, new, "OLD", "NEW", n=2, lineterm=""))[2:]
+    changed = [line[1:] for line in lines if line[0] in "+-"]
+    accepted = all(any(re.fullmatch(rule.line, line) for rule in rules) for line in changed)
+    return [] if accepted else lines
+
+
+def report(results: t.Sequence[Result], seconds: float) -> int:
+    """Print the differences, and return the exit status."""
+    failed = 0
+    for result in results:
+        lines = compare(result)
+        if lines:
+            failed += 1
+            shown = MOST_LINES if failed <= SHOWN_TREES else 0
+            print(f"-- {result.old.case.name}", *lines[:shown], sep="\n")
+            if len(lines) > shown:
+                print(f"... and {len(lines) - shown} more lines")
+    wrote = sum(result.old.changed for result in results)
+    print(f"{len(results)} trees, {wrote} of them changed by OLD; {failed} with differences; {seconds:.0f} s")
+    return 1 if failed else 0
+
+
+def run(old: str, new: str, cases: t.Sequence[trees.Case], messages: bool) -> int:
+    start = time.monotonic()
+    with contextlib.ExitStack() as stack:
+        memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+        base = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gpf-", dir=memory)))
+        versions = []
+        for name, given in (("old", old), ("new", new)):
+            (base / name).mkdir()
+            versions.append(Version(checkout_of(given, base / f"{name}-checkout"), base / name))
+        copies = base / "both"
+        copies.mkdir()
+        with concurrent.futures.ThreadPoolExecutor() as pool:
+            tasks = [
+                pool.submit(run_version, version, cases, messages, copies if number == 0 else None)
+                for number, version in enumerate(versions)
+            ]
+            before, after = (task.result() for task in tasks)
+        both = undo(versions[1], before, copies)
+    return report([Result(*found) for found in zip(before, after, both)], time.monotonic() - start)
+
+
+def main() -> int:
+    assert __doc__ is not None
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("old", nargs="?", metavar="OLD")
+    parser.add_argument("new", nargs="?", metavar="NEW", default=str(ROOT))
+    parser.add_argument("--tree", action="append", default=[], help="only trees whose names match this pattern")
+    parser.add_argument("--messages", action="store_true", help="compare the wording of warnings and errors, too")
+    parser.add_argument("--list", action="store_true", help="only print the names of the trees")
+    options = parser.parse_args()
+    cases = trees.cases()
+    names = [case.name for case in cases]
+    if len(set(names)) < FEWEST_TREES or len(set(names)) < len(names):
+        sys.exit(f"The list must have at least {FEWEST_TREES} trees with different names; it has {len(set(names))}.")
+    if options.list:
+        print("\n".join(names))
+        return 0
+    if options.old is None:
+        parser.error("OLD is missing: name a directory of the collection or a revision.")
+    if os.geteuid() != 0:
+        sys.exit("Run it as root: the trees with GPUs have device nodes.")
+    patterns = options.tree or ["*"]
+    chosen = [case for case in cases if any(fnmatch.fnmatchcase(case.name, pattern) for pattern in patterns)]
+    if not chosen:
+        sys.exit("No tree matches. --list prints the names.")
+    return run(options.old, options.new, chosen, options.messages)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

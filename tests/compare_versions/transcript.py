@@ -1,0 +1,213 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Runs the tasks of a tree with one version, and writes down as text what each answered and what each wrote.
+
+What differs between two runs of the same code is left out: times, inodes, and the path of the tree.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import re
+import stat
+import subprocess
+import sys
+import typing as t
+from pathlib import Path
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpufleet.nvidia.tests.compare_versions.trees import Arguments, Case
+
+WORKER = Path(__file__).with_name("worker.py")
+# Where the collection keeps records, backups and its lock.
+OWN = ("/var/lib/gpufleet-nvidia", "/run/gpufleet-nvidia")
+# Keys of answers by their names before 1.0, which are compared under the new name.
+RENAMED = {"links_made": "links_created"}
+# What Ansible or AnsibleModule adds to an answer.
+_LEFT_OUT = ("invocation", "exception", "deprecations")
+_MESSAGES = ("msg", "warnings")
+# Values in files of the collection's own that differ from run to run; the checksum is that of the values.
+_VOLATILE = ("checksum", "identity")
+_MOMENT = re.compile(r"[0-9]{8}T[0-9]{6}\.[0-9]{6}Z")
+
+Entry = t.Tuple[str, t.Optional[bytes]]
+Snapshot = t.Dict[str, Entry]
+
+
+class Worker:
+    """A process that runs the modules of one checkout."""
+
+    def __init__(self, checkout: Path, home: Path) -> None:
+        environ = {"PATH": os.defpath, "LC_ALL": "C.UTF-8", "HOME": str(home), "TMPDIR": str(home)}
+        self.home = home
+        self._process = subprocess.Popen(
+            [sys.executable, "-B", str(WORKER), str(checkout)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8", env=environ, umask=0o022,
+        )  # fmt: skip
+
+    def run(self, module: str, root: Path, arguments: Arguments, *, check: bool = False) -> Arguments:
+        """The answer of a module on the tree at ``root``."""
+        internal = {"check_mode": check, "diff": True, "no_log": True, "remote_tmp": str(self.home)}
+        settings = {f"_ansible_{name}": value for name, value in internal.items()}
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps([module, {"host_root": str(root), **arguments, **settings}]) + "\n")
+        self._process.stdin.flush()
+        line = self._process.stdout.readline()
+        if not line:
+            sys.exit("The process that runs the modules has ended; its error is above.")
+        answer: Arguments = json.loads(line)
+        return answer
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
+
+
+class Run:
+    """The tasks of a case on its tree at ``root``, and the lines that say what came of them."""
+
+    def __init__(self, case: Case, root: Path, *, messages: bool = False) -> None:
+        self.case = case
+        self.root = root
+        self.messages = messages
+        self.lines: list[str] = []
+        self.changed = self.crashed = False
+        # What came of the last task of present(), which asks for what is there already.
+        self.repeated = ""
+        # Lines for what the removal did not restore.
+        self.left: list[str] = []
+        self.original: Snapshot = {}
+        self._before: Snapshot = {}
+
+    def build(self) -> None:
+        """Make the tree."""
+        self.root.mkdir(parents=True)
+        self.case.build(self.root)
+        for name in ("var/lib", "run", "tmp"):
+            (self.root / name).mkdir(parents=True, exist_ok=True)
+        self.original = self._before = snapshot(self.root)
+
+    def present(self, worker: Worker) -> None:
+        """Configure the host as each entry asks, and as the last one asks once more."""
+        for asked in self.case.present[:1]:
+            self.task(worker, asked, check=True)
+        for asked in (*self.case.present, *self.case.present[-1:]):
+            self.repeated = self.task(worker, asked)
+
+    def absent(self, worker: Worker) -> None:
+        """Remove it all, and once more."""
+        asked = {"state": "absent"}
+        self.task(worker, asked, check=True)
+        self.task(worker, asked)
+        # A second removal may also remove what this collection did not write.
+        self.left = self._differences()
+        self.task(worker, asked)
+
+    def undo(self, worker: Worker) -> None:
+        """Ask for what another version has configured, in check mode, and remove it."""
+        for asked in self.case.present[-1:]:
+            self.repeated = self.task(worker, asked, check=True)
+        self.task(worker, {"state": "absent"})
+        self.left = self._differences()
+
+    def task(self, worker: Worker, asked: Arguments, *, check: bool = False) -> str:
+        """Run a task and write down what came of it. Returns whether it changed something, and whether it failed."""
+        answer = worker.run(self.case.module, self.root, {**self.case.common, **asked}, check=check)
+        self.crashed = self.crashed or "crash" in answer
+        self.changed = self.changed or bool(answer.get("changed"))
+        after = snapshot(self.root)
+        self.lines.append(f"== {json.dumps(asked)}{' in check mode' if check else ''}")
+        self.lines += self._answer_lines(answer)
+        self.lines += self._change_lines(self._before, after)
+        self._before = after
+        return f"changed: {bool(answer.get('changed'))}, failed: {bool(answer.get('failed'))}"
+
+    def _differences(self) -> list[str]:
+        """What is not as it was before the first task, without the files of the collection's own."""
+        before, after = (
+            {path: entry for path, entry in found.items() if not path.startswith(OWN)}
+            for found in (self.original, snapshot(self.root))
+        )
+        return self._change_lines(before, after)
+
+    def _answer_lines(self, answer: Arguments) -> list[str]:
+        left_out = _LEFT_OUT if self.messages else (*_LEFT_OUT, *_MESSAGES)
+        shown = {RENAMED.get(key, key): value for key, value in answer.items() if key not in left_out}
+        lines = []
+        for key, value in sorted(shown.items()):
+            # A diff is easier to read line by line.
+            texts = _diff_lines(value) if key == "diff" else json.dumps(value, indent=1, sort_keys=True).splitlines()
+            lines += [f"{key}: {text}" for text in texts]
+        lines.append(f"number of warnings: {len(answer.get('warnings', ()))}")
+        return [self._plain(line) for line in lines]
+
+    def _change_lines(self, before: Snapshot, after: Snapshot) -> list[str]:
+        """Each path with another entry, and its whole content."""
+        lines = []
+        for path in sorted({**before, **after}):
+            if before.get(path) == after.get(path):
+                continue
+            status, content = after.get(path, ("gone", None))
+            lines.append(f"file {path}: {status}")
+            if content is not None:
+                lines += [f"file {path}| {line}" for line in content_lines(path, content)]
+        return [self._plain(line) for line in lines]
+
+    def _plain(self, line: str) -> str:
+        return _MOMENT.sub("<time>", line.replace(str(self.root), "<tree>"))
+
+
+def snapshot(root: Path) -> Snapshot:
+    """Everything below ``root`` by path: kind, mode, owner and group, and what a file or link contains."""
+    found: Snapshot = {}
+    for folder, names, files in os.walk(root):
+        for name in (*names, *files):
+            path = Path(folder, name)
+            status = path.lstat()
+            content = None
+            if stat.S_ISLNK(status.st_mode):
+                content = os.readlink(path).encode()
+            elif stat.S_ISREG(status.st_mode):
+                content = path.read_bytes()
+            entry = f"{stat.filemode(status.st_mode)} {status.st_uid}:{status.st_gid}"
+            found[str(path)[len(str(root)) :]] = (entry, content)
+    return found
+
+
+def content_lines(path: str, content: bytes) -> list[str]:
+    """A file as lines, so that every byte shows; of a program only the digest."""
+    if b"\0" in content:
+        return [f"sha256 {hashlib.sha256(content).hexdigest()}"]
+    if path.startswith(OWN) or path.endswith(".manifest.json"):
+        try:
+            return json.dumps(_plain_record(json.loads(content)), indent=1, sort_keys=True).splitlines()
+        except ValueError:
+            pass
+    text = content.decode("utf-8", "backslashreplace").replace("\r", "\\r").replace("\ufeff", "\\ufeff")
+    return [*text.split("\n")[:-1], *([f"{text.rpartition(chr(10))[2]} (no line end)"] if text[-1:] != "\n" else [])]
+
+
+def _plain_record(value: t.Any) -> t.Any:
+    """A record without what differs from run to run, and with the original content as text."""
+    if isinstance(value, list):
+        return [_plain_record(entry) for entry in value]
+    if not isinstance(value, dict):
+        return value
+    found = {key: _plain_record(entry) for key, entry in value.items() if key not in _VOLATILE}
+    if isinstance(found.get("original"), str):
+        found["original"] = base64.b64decode(found["original"]).decode("utf-8", "backslashreplace").split("\n")
+    return found
+
+
+def _diff_lines(diff: t.Any) -> list[str]:
+    lines = []
+    for entry in diff if isinstance(diff, list) else [diff]:
+        for key, text in sorted(entry.items()):
+            lines += [f"{key}| {line!r}" for line in str(text).splitlines(keepends=True)]
+    return lines
