@@ -23,7 +23,7 @@ EVALUATED, CALLED, ELSEWHERE = "evaluated", "called", "elsewhere"
 LOOKUP = "lookup('ansible.builtin.pipe', 'touch $GPUFLEET_EVALUATED')"
 TEMPLATE = f"{{{{ {LOOKUP} }}}}{{% if {LOOKUP} %}}{{% endif %}}"
 # What a role branches on. Hosts of the kind "appended" answer these as they are, so that all tasks are reached.
-NAMES = {"engine", "flavor", "package_manager", "pending_action", "restart_action", "target"}
+NAMES = {"engine", "flavor", "kind", "package_manager", "pending_action", "restart_action", "target"}
 KEY = "C95B321B61E88C1809C4F759DDCAE044F796ECB0"
 RPM_KEYS = [f"/etc/pki/rpm-gpg/RPM-GPG-KEY-gpufleet-nvidia-container-toolkit-{number:016x}" for number in (1, 2)]
 
@@ -34,7 +34,7 @@ def engine(name: str, flavor: str = "system", service: str | None = None) -> dic
         "engine": name, "flavor": flavor, "target": name if flavor == "system" else f"{name}/{flavor}", "user": None,
         "installed": True, "running": True, "service": service, "version": "1.0", "default_runtime": "runc",
         "recorded_files": ["/etc/file"], "unfinished_restart": False, "restart_required": True,
-        "inspected": True, "problems": ["problem"],
+        "inspected": True, "problems": [{"code": "code", "message": "problem"}],
     }  # fmt: skip
 
 
@@ -45,7 +45,8 @@ def info(manager: str = "apt", present: bool = True, driver: str | None = "580.9
                     engine("crio"), engine("podman")],
         "toolkit": {"package_manager": manager, "gpg": "/usr/bin/gpg", "repository_files": RPM_KEYS,
                     "version": "1.17.3",
-                    "gpu": {"present": present, "evidence": "/sys/bus/pci/devices", "driver_version": driver},
+                    "gpu": {"present": present, "kind": "driver" if driver else "pci", "evidence": "/sys/bus/pci",
+                            "driver_version": driver},
                     "open_cves": [{"name": "CVE-1"}]},
         "gpus": {"driver_version": driver, "devices": [{"model": "A100", "healthy": True}]},
         "cdi": {"files": [{"path": "/etc/cdi/nvidia.yaml", "kind": "nvidia.com/gpu", "cdi_version": "0.5.0"}]},

@@ -11,7 +11,7 @@ import typing as t
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
-from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._audit_files import write_private
+from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._audit_files import prepare, write_private
 from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._audit_host import with_users
 from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._audit_page import page_of
 from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._audit_report import lines_of, report_of
@@ -20,7 +20,7 @@ from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._audit_values impo
 NEVER = "never"
 # As documented in plugins/modules/nvidia_audit_report.py.
 ARGUMENTS: dict[str, dict[str, t.Any]] = {
-    "results": {"type": "str", "required": True},
+    "results": {"type": "str"},
     "results_of_users": {"type": "str"},
     "directory": {"type": "path", "default": "."},
     "json": {"type": "path", "default": "gpufleet-audit.json"},
@@ -28,6 +28,7 @@ ARGUMENTS: dict[str, dict[str, t.Any]] = {
     "generated": {"type": "str"},
     "limit": {"type": "int", "default": 50},
     "fail_on": {"type": "str", "default": NEVER, "choices": [NEVER, "critical", "warning"]},
+    "prepare_only": {"type": "bool", "default": False},
 }
 
 
@@ -44,13 +45,18 @@ class ActionModule(ActionBase):
 
     def run(self, tmp: str | None = None, task_vars: dict[str, t.Any] | None = None) -> dict[str, t.Any]:
         result: dict[str, t.Any] = super().run(tmp, task_vars)
-        _validation, given = self.validate_argument_spec(argument_spec=ARGUMENTS)  # type: ignore[no-untyped-call]
-        report = report_of(_results(task_vars or {}, given), given["generated"])
+        _validation, given = self.validate_argument_spec(  # type: ignore[no-untyped-call]
+            argument_spec=ARGUMENTS, required_if=[("prepare_only", False, ["results"])]
+        )
         paths = {name: os.path.join(os.path.abspath(given["directory"]), given[name]) for name in ("json", "html")}
         if paths["json"] == paths["html"]:
             raise AnsibleActionFail(f"json and html are the same file, {paths['json']}. Name two files.")
+        if given["prepare_only"]:
+            created = [self._try(path, prepare) for path in paths.values()]
+            return {**result, "changed": any(created), **paths}
+        report = report_of(_results(task_vars or {}, given), given["generated"])
         texts = {"json": json.dumps(report, indent=2) + "\n", "html": page_of(report)}
-        changes = [self._write(path, texts[name]) for name, path in paths.items()]
+        changes = [self._try(path, write_private, texts[name]) for name, path in paths.items()]
         counts = report["totals"]["findings"]
         return {
             **result,
@@ -64,13 +70,13 @@ class ActionModule(ActionBase):
             "_ansible_verbose_always": True,
         }
 
-    def _write(self, path: str, text: str) -> bool:
+    def _try(self, path: str, write: t.Callable[..., bool], *content: str) -> bool:
         try:
-            return write_private(path, text, check_mode=self._task.check_mode)
+            return write(path, *content, check_mode=self._task.check_mode)
         except OSError as error:
             raise AnsibleActionFail(
-                f"{path} on the controller cannot be written: {error.strerror}. Name a file in an existing directory to"
-                " which the user that runs Ansible can write."
+                f"{path} on the controller cannot be written: {error.strerror}. Name a directory to which the user that"
+                " runs Ansible can write."
             ) from None
 
 

@@ -12,7 +12,7 @@ import re
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_names import EDITS
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, few
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, Problem, few
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._mig_capabilities import Capabilities
 
 if t.TYPE_CHECKING:
@@ -47,8 +47,8 @@ def changed_gpus(
     host: HostRoot,
     gpus: t.Mapping[str, t.Any],
     elsewhere: frozenset[str] | None = frozenset(),
-) -> list[str]:
-    """What ``document`` has other than the driver, in sentences; ``gpus`` is the answer of describe_gpus().
+) -> list[Problem]:
+    """What ``document`` has other than the driver; ``gpus`` is the answer of describe_gpus().
 
     elsewhere: names of devices that other files of the kind have; None if the document is to have only some.
     """
@@ -85,7 +85,9 @@ def _unit(
     return Unit(names, frozenset(nodes), sure)
 
 
-def _by_gpus(document: t.Mapping[str, t.Any], units: t.Sequence[Unit], elsewhere: frozenset[str] | None) -> list[str]:
+def _by_gpus(
+    document: t.Mapping[str, t.Any], units: t.Sequence[Unit], elsewhere: frozenset[str] | None
+) -> list[Problem]:
     common = _nodes(document)
     devices = {device["name"]: _nodes(device) | common for device in document.get("devices", ())}
     every = frozenset(node for nodes in devices.values() for node in nodes)
@@ -110,11 +112,11 @@ def _by_gpus(document: t.Mapping[str, t.Any], units: t.Sequence[Unit], elsewhere
         lacking = [unit.shown() for unit in units if unit.sure and not unit.nodes <= every]
     lacking = [] if elsewhere is None else [name for name in lacking if name not in elsewhere]
     said = [
-        (lacking, "It lacks {}, which the driver reports."),
-        (gone, "It has {}, which the driver does not report."),
-        (moved, "It has other device nodes for {} than the driver."),
+        (lacking, "gpu-lacking", "It lacks {}, which the driver reports."),
+        (gone, "gpu-gone", "It has {}, which the driver does not report."),
+        (moved, "gpu-nodes-differ", "It has other device nodes for {} than the driver."),
     ]
-    return [sentence.format(few(names)) for names, sentence in said if names]
+    return [Problem(code, message.format(few(names))) for names, code, message in said if names]
 
 
 def _is_moved(unit: Unit, nodes: frozenset[str]) -> bool:

@@ -82,14 +82,19 @@ def required_of(machine: Machine, mig_nodes: t.Iterable[str] = ()) -> Required:
 
 
 def check_host(
-    document: t.Mapping[str, t.Any], host: HostRoot, required: Required | None = None, hooks_may_come: bool = False
+    document: t.Mapping[str, t.Any],
+    host: HostRoot,
+    required: Required | None = None,
+    hooks_may_come: bool = False,
+    missing: t.Collection[str] = (),
 ) -> HostVerdict:
     """Whether containers with the devices of ``document`` would start on ``host``, and lack nothing.
 
     ``required`` None asks for no more than what the document names.  With ``hooks_may_come`` a missing program of hooks
-    is a warning: in check mode the toolkit is not there yet.
+    is a warning: in check mode the toolkit is not there yet.  ``missing``: paths that are known to be missing, which
+    are not reported again.
     """
-    check = _Check(host, hooks_may_come)
+    check = _Check(host, hooks_may_come, missing)
     if required is not None:
         check.required(document, required)
     for place, edits in _all_edits(document):
@@ -141,8 +146,9 @@ def _is_program(host: HostRoot, path: str) -> bool:
 
 
 class _Check:
-    def __init__(self, host: HostRoot, hooks_may_come: bool) -> None:
+    def __init__(self, host: HostRoot, hooks_may_come: bool, missing: t.Collection[str]) -> None:
         self._host = host
+        self._missing = missing
         self._hooks_may_come = hooks_may_come
         self._majors: t.Mapping[str, int] | None = None
         # The same node is part of several devices; one sentence is enough.
@@ -181,8 +187,8 @@ class _Check:
 
     def _node(self, place: str, node: t.Mapping[str, t.Any]) -> None:
         path = _on_host(node)
-        if not path.startswith("/"):
-            # A fault of the document, which is warned of where it is judged.
+        if not path.startswith("/") or path in self._missing:
+            # A relative path is a fault of the document, which is warned of where it is judged.
             return
         status = _status(self._host, path)
         if status is None:
@@ -234,12 +240,13 @@ class _Check:
 
     def _mount(self, place: str, mount: t.Mapping[str, t.Any]) -> None:
         path = mount["hostPath"]
-        if is_bind(mount) and path.startswith("/") and not self._host.exists(path):
+        if is_bind(mount) and path.startswith("/") and path not in self._missing and not self._host.exists(path):
             self.errors.append(f"{_shown(path)}, the source of {place}, is not there. {_ANEW}.")
 
     def _hook(self, place: str, hook: t.Mapping[str, t.Any]) -> None:
         path = hook["path"]
-        if path.startswith("/") and self._new("program", path) and not _is_program(self._host, path):
+        looked_for = path.startswith("/") and path not in self._missing and self._new("program", path)
+        if looked_for and not _is_program(self._host, path):
             said = (
                 f"{_shown(path)}, the program of {place}, is not there, or cannot be run: no container with these"
                 " devices would start. Install the NVIDIA Container Toolkit, name the program in cdi_hook_path, or use"

@@ -23,7 +23,12 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_records impor
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_refresh_info import describe_refresh
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_rules import judge
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_staleness import why_stale
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, MissingPackageError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import (
+    GpufleetError,
+    MissingPackageError,
+    Problem,
+    as_dicts,
+)
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import GPU_KIND, SPECIFICATION_FOLDERS
 
 if t.TYPE_CHECKING:
@@ -41,7 +46,7 @@ def describe_cdi(
     ``gpus`` is the answer of describe_gpus(), which the specifications are compared with.  The second value is the
     package without which some files were left unread, as MissingPackageError names it, None where all were read.
     """
-    problems: list[str] = []
+    problems: list[Problem] = []
     records = _records(host, problems)
     read, unread, needed = _read(host, known_documents(records), problems)
     found = resolve(read)
@@ -65,7 +70,7 @@ def describe_cdi(
         },
         "ignored": _ignored(host, {*read, *unread}),
         "refresh": refresh,
-        "problems": problems,
+        "problems": as_dicts(dict.fromkeys(problems)),
     }
     return answer, needed
 
@@ -82,7 +87,7 @@ class _Described(t.NamedTuple):
     errors: t.Sequence[str] = ()
     warnings: t.Sequence[str] = ()
     stale: bool | None = None
-    reasons: t.Sequence[str] = ()
+    reasons: t.Sequence[t.Mapping[str, str]] = ()
     missing_paths: t.Sequence[str] = ()
 
 
@@ -117,22 +122,22 @@ def _described(
         driver_version=driver_of(document) or None,
         warnings=[*told.warnings, *check_host(document, host).warnings],
         stale=bool(reasons),
-        reasons=reasons,
+        reasons=as_dicts(reasons),
         missing_paths=missing,
     )._asdict()
 
 
 def _read(
-    host: HostRoot, known: dict[str, t.Any], problems: list[str]
+    host: HostRoot, known: dict[str, t.Any], problems: list[Problem]
 ) -> tuple[dict[str, t.Any], list[str], str | None]:
     """The data of all files, or the error of reading it; the files that need a package that is not there, and that."""
     try:
         return read_specifications(host, known), [], None
     except MissingPackageError as error:
-        problems.append(str(error))
+        problems.append(Problem.of(error))
         return (*_without_package(host, known), error.details.get("needed"))
     except GpufleetError as error:
-        problems.append(str(error))
+        problems.append(Problem.of(error))
         return {}, [], None
 
 
@@ -147,11 +152,11 @@ def _without_package(host: HostRoot, known: dict[str, t.Any]) -> tuple[dict[str,
     return read, unread
 
 
-def _refresh(host: HostRoot, run: Runner, problems: list[str]) -> dict[str, t.Any] | None:
+def _refresh(host: HostRoot, run: Runner, problems: list[Problem]) -> dict[str, t.Any] | None:
     try:
         refresh, troubles = describe_refresh(host, run)
     except GpufleetError as error:
-        problems.append(str(error))
+        problems.append(Problem.of(error))
         return None
     problems += troubles
     return refresh
@@ -164,12 +169,12 @@ def _real(host: HostRoot, path: str) -> str:
         return path
 
 
-def _records(host: HostRoot, problems: list[str]) -> list[OwnRecord]:
+def _records(host: HostRoot, problems: list[Problem]) -> list[OwnRecord]:
     """What we wrote: that needs no parser."""
     try:
         return own_records(host)
     except GpufleetError as error:
-        problems.append(str(error))
+        problems.append(Problem.of(error))
         return []
 
 

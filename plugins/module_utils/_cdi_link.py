@@ -57,7 +57,9 @@ def judge_folders(host: HostRoot, folders: t.Sequence[str]) -> Finding:
         if reasons:
             advice = f"Make it anew {_MAKE}, or remove it if nobody needs it."
             return Finding(
-                ok=False, detail=f"{path} does not fit this host. {' '.join(reasons[:_TOLD])}", advice=advice
+                ok=False,
+                detail=f"{path} does not fit this host. {' '.join(reason.message for reason in reasons[:_TOLD])}",
+                advice=advice,
             )
     return Finding(ok=True, detail=f"{few(list(used))} {'describes' if len(used) == 1 else 'describe'} {GPU_KIND}.")
 

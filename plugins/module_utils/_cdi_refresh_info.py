@@ -16,7 +16,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_refresh_units
     own_refresh,
     toolkit_refresh,
 )
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, Problem
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemctl import Systemctl
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd_units import is_masked, unit_file
 
@@ -27,25 +27,26 @@ if t.TYPE_CHECKING:
 TOOLKIT, OURS = "toolkit", "gpufleet"
 
 
-def describe_refresh(host: HostRoot, run: Runner) -> tuple[dict[str, t.Any] | None, list[str]]:
+def describe_refresh(host: HostRoot, run: Runner) -> tuple[dict[str, t.Any] | None, list[Problem]]:
     """The service that makes the specification anew, None where there is none; and what is wrong with it.
 
     An enabled one goes before others, and the toolkit's before ours.
     """
-    problems: list[str] = []
+    problems: list[Problem] = []
     found = [one for one in (_toolkit(host), _ours(host)) if one is not None]
     for one in found:
         one["failed"] = _failed(host, run, one["service"], problems)
         if one["failed"]:
-            problems.append(
+            message = (
                 f"{one['service']} has failed, so that the specification may be stale. Look at journalctl --unit"
                 f" {one['service']}."
             )
+            problems.append(Problem("cdi-refresh-failed", message))
     enabled = [one for one in found if one["enabled"]]
     if len({one["owner"] for one in enabled}) > 1:
-        problems.append(
-            f"{' and '.join(one['service'] for one in enabled)} both make specifications. Leave this to one of them."
-        )
+        services = " and ".join(one["service"] for one in enabled)
+        message = f"{services} both make specifications. Leave this to one of them."
+        problems.append(Problem("cdi-refresh-twice", message))
     return next(iter([*enabled, *found]), None), problems
 
 
@@ -68,11 +69,11 @@ def _ours(host: HostRoot) -> dict[str, t.Any] | None:
     return {"owner": owner, "service": OWN_SERVICE, "enabled": enabled, "output": output or None}
 
 
-def _failed(host: HostRoot, run: Runner, service: str, problems: list[str]) -> bool | None:
+def _failed(host: HostRoot, run: Runner, service: str, problems: list[Problem]) -> bool | None:
     if not Systemctl.booted(host):
         return None
     try:
         return Systemctl(host, run, service).status().active == "failed"
     except GpufleetError as error:
-        problems.append(str(error))
+        problems.append(Problem.of(error))
         return None

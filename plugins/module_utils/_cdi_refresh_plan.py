@@ -49,7 +49,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_request impor
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_rules import version_number
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import NOTHING
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, HostError
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu_presence import gpu_of, loaded_driver, nvidia_devices
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu_presence import TEGRA, WSL, gpu_of, loaded_driver
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import load_record
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd_units import load_unit
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import GPU_KIND
@@ -357,7 +357,7 @@ def _driver(options: CdiOptions, host: HostRoot) -> tuple[t.Any, t.Any, bool]:
         return needs_loaded_driver(), (), False
     smi = host.find_executable([_SMI])
     # WSL and Tegra have GPUs that are not on the PCI bus.
-    ready = loaded_driver(host) is not None or (gpu_of(host).present is True and not nvidia_devices(host))
+    ready = loaded_driver(host) is not None or gpu_of(host).kind in (WSL, TEGRA)
     if smi is None and ready:
         return (), (), True
     return (*needs_driver(smi or f"/usr/bin/{_SMI}"), True)

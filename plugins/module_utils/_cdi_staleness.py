@@ -17,28 +17,29 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_host_check im
     missing_paths,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_names import split_kind
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import few
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import Problem, few
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
 
 _VENDOR = "nvidia.com"
+PATH_MISSING = "path-missing"
 
 
 def why_stale(
     document: t.Mapping[str, t.Any], host: HostRoot, driver: str | None = None
-) -> tuple[list[str], list[str]]:
-    """Why ``document`` does not fit ``host``, in sentences, none if it does; and its paths that are not there.
+) -> tuple[list[Problem], list[str]]:
+    """Why ``document`` does not fit ``host``, nothing if it does; and its paths that are not there.
 
     ``driver`` is the version of the loaded driver, None where that is not known.
     """
     missing = missing_paths(document, host)
-    reasons = [f"Not there any more: {few([repr(path)[1:-1] for path in missing])}."] if missing else []
-    starts = tuple(f"{path}, " for path in missing)
-    reasons += [error for error in check_host(document, host).errors if not error.startswith(starts)]
+    message = f"Not there any more: {few([repr(path)[1:-1] for path in missing])}."
+    reasons = [Problem(PATH_MISSING, message)] if missing else []
+    reasons += [Problem("path-differs", error) for error in check_host(document, host, missing=missing).errors]
     vendor = split_kind(document.get("kind", ""))[0]
     if vendor == _VENDOR or vendor.endswith(f".{_VENDOR}"):
         there = driver_of(document)
         if there and driver and there != driver:
-            reasons.append(f"It is for the driver {there}; now it is {driver}.")
+            reasons.append(Problem("driver-differs", f"It is for the driver {there}; now it is {driver}."))
     return reasons, missing

@@ -11,7 +11,7 @@ import os
 import posixpath
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, HostError, few
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, HostError, Problem, few
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu_presence import nvidia_devices
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu_proc import bounded_text, normal_bus
 
@@ -26,6 +26,7 @@ _MOST = 1 << 12
 _DISPLAY = "0x03"
 # A GPU with one of these is given to a virtual machine as a whole.
 _GIVEN_AWAY = ("vfio-pci", "pci-stub")
+_NOUVEAU = "nouveau"
 
 
 class Module(t.NamedTuple):
@@ -48,29 +49,32 @@ def loaded_modules(host: HostRoot) -> list[Module]:
     return found
 
 
-def different_versions(modules: t.Iterable[Module]) -> str:
-    """The sentence that modules of the driver do not fit together; empty if they do."""
+def different_versions(modules: t.Iterable[Module]) -> list[Problem]:
+    """The problem that modules of the driver have different versions; none if they have one."""
     versions = {module.name: module.version for module in modules if module.name in _OF_THE_DRIVER and module.version}
     if len(set(versions.values())) < 2:
-        return ""
+        return []
     told = ", ".join(f"{name} {version}" for name, version in versions.items())
-    return f"The driver's kernel modules are of different versions: {told}. Restart the host."
+    message = f"The driver's kernel modules are of different versions: {told}. Restart the host."
+    return [Problem("driver-modules-differ", message)]
 
 
-def undriven_gpus(host: HostRoot, addresses: t.Collection[str]) -> str:
-    """The sentence that there are GPUs on the bus beside ``addresses``, those that the driver knows; empty if none."""
-    found = []
+def undriven_gpus(host: HostRoot, addresses: t.Collection[str]) -> list[Problem]:
+    """The problem that the bus has GPUs beside ``addresses``, those that the driver knows; none if it has not."""
+    found, drivers = [], set()
     for path, kind in (nvidia_devices(host) or {}).items():
         name = posixpath.basename(path)
         if not kind.startswith(_DISPLAY) or normal_or_same(name) in addresses:
             continue
         driver = _driver(host, path)
         if driver not in _GIVEN_AWAY:
+            drivers.add(driver)
             found.append(f"{name} ({f'which {driver} drives' if driver else 'without a driver'})")
     if not found:
-        return ""
+        return []
     advice = "Load it with modprobe nvidia, and look at the kernel's log for NVRM and Xid if that fails."
-    return f"NVIDIA's driver does not drive the GPU {few(found)}. {advice}"
+    code = "gpu-driven-by-nouveau" if _NOUVEAU in drivers else "gpu-without-driver"
+    return [Problem(code, f"NVIDIA's driver does not drive the GPU {few(found)}. {advice}")]
 
 
 def normal_or_same(address: str) -> str:

@@ -9,7 +9,12 @@ from __future__ import annotations
 import signal
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, MissingPackageError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import (
+    GpufleetError,
+    MissingPackageError,
+    Problem,
+    as_dicts,
+)
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_files import HostFiles
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._planning import ask_version
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import load_records, restart_note, state_dir
@@ -89,7 +94,7 @@ def _users_engines(host: HostRoot, described: t.Collection[str]) -> t.Iterator[d
             "installed": user in running,
             "running": user in running,
             "pid": running.get(user),
-            "problems": [advice] if advice else [],
+            "problems": as_dicts([Problem("records-of-root", advice)] if advice else []),
         }
 
 
@@ -102,7 +107,7 @@ class _Look:
         self._engine = target.load()
         self._host = host
         self._run = run
-        self._problems: list[str] = []
+        self._problems: list[Problem] = []
 
     def describe(self) -> dict[str, t.Any]:
         engine = self._engine
@@ -110,14 +115,14 @@ class _Look:
             **_unknown(self._target),
             "config_path": engine.config_path,
             "default_runtime": engine.default_runtime,
-            "problems": self._problems,
         }
         if not _in_time(PATIENCE, lambda: self._fill(described)):
-            self._problems.append(
+            message = (
                 f"{self._target} could not be inspected within {PATIENCE:g} seconds. Restart it if it hangs, or check"
                 " its files for very large ones."
             )
-        return described
+            self._problems.append(Problem("engine-timeout", message))
+        return {**described, "problems": as_dicts(dict.fromkeys(self._problems))}
 
     def _fill(self, described: dict[str, t.Any]) -> None:
         engine, host = self._engine, self._host
@@ -134,17 +139,20 @@ class _Look:
         except GpufleetError as error:
             if isinstance(error, MissingPackageError):
                 self.needed = self.needed or error.details.get("needed")
-            self._problems.append(str(error))
+            self._problems.append(Problem.of(error))
         except Exception as error:  # noqa: BLE001 - a user's own daemon and files may say anything
-            self._problems.append(f"{self._target} cannot be understood ({type(error).__name__}). Look at its files.")
+            message = f"{self._target} cannot be understood ({type(error).__name__}). Look at its files."
+            self._problems.append(Problem("engine-unreadable", message))
 
     def _installed(self) -> dict[str, t.Any]:
         engine, host = self._engine, self._host
         installation = engine.inspect(host)
-        self._problems += installation.doubts()
+        code = "engine-unsupported" if installation.unsupported else "flags-unreadable"
+        self._problems += (Problem(code, message) for message in installation.doubts())
         live = engine.live(host, installation)
         if installation.pid is not None and live is None:
-            self._problems.append(f"{engine.name} runs but does not answer on {installation.socket}.")
+            message = f"{engine.name} runs but does not answer on {installation.socket}."
+            self._problems.append(Problem("engine-silent", message))
         version = (live.version if live is not None else None) or ask_version(engine, installation, host, self._run)
         found: dict[str, t.Any] = {
             "installed": installation.installed,

@@ -2,7 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-# Private to this collection: the one family of errors that modules turn into a failed task.
+# Private to this collection: the errors that modules turn into a failed task, and problems, which are reported in an
+# answer.  Each has a code: code and playbooks match on it, never on the message.
 
 from __future__ import annotations
 
@@ -19,6 +20,7 @@ class GpufleetError(Exception):
     ``details`` are results that the failed task returns beside the message.
     """
 
+    code = "error"
     details: t.Mapping[str, t.Any] = types.MappingProxyType({})
 
 
@@ -28,6 +30,8 @@ class ConfigurationError(GpufleetError):
     ``line`` and ``column`` count from 1, columns in characters.  The offending text itself is never part of
     the message: it may be a secret.
     """
+
+    code = "file-invalid"
 
     def __init__(
         self, path: str, problem: str, advice: str, line: int | None = None, column: int | None = None
@@ -48,9 +52,35 @@ class ConfigurationError(GpufleetError):
 class MissingPackageError(GpufleetError):
     """This host's Python lacks a package, and the controller has sent none."""
 
+    code = "package-missing"
+
 
 class HostError(GpufleetError):
     """Something on the host stands in the way: a permission, a lock, a full disk, a loop of links."""
+
+    code = "host-error"
+
+
+class PermissionDeniedError(HostError):
+    """The task's user may not read or write a file."""
+
+    code = "permission-denied"
+
+
+class Problem(t.NamedTuple):
+    """Something that is wrong with a host: a code that stays the same over versions, and a message for people."""
+
+    code: str
+    message: str
+
+    @classmethod
+    def of(cls, error: GpufleetError) -> Problem:
+        return cls(error.code, str(error))
+
+
+def as_dicts(problems: t.Iterable[Problem]) -> list[dict[str, str]]:
+    """Return ``problems`` as an answer has them."""
+    return [problem._asdict() for problem in problems]
 
 
 def few(names: t.Sequence[str]) -> str:

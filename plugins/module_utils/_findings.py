@@ -16,15 +16,18 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils import (
     _findings_toolkit,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import MissingPackageError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._findings_causes import merged
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._findings_problems import (
+    problems,
+    unread_files,
+    without_root,
+)
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._findings_words import (
     NOTE,
-    WARNING,
     Described,
     Finding,
     rows,
     table,
-    target_of,
-    texts,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._owners import owners_of
 
@@ -34,49 +37,36 @@ if t.TYPE_CHECKING:
     Rule = t.Callable[[Described], t.Iterator[Finding]]
     HostRule = t.Callable[[Described, HostRoot], t.Iterator[Finding]]
 
-# A new rule is a function in the room of its subject, and its name there.
+# A new rule is a function in the module of its subject, listed in RULES or HOST_RULES there.
 RULES: tuple[Rule, ...] = (
+    problems,
     *_findings_toolkit.RULES,
     *_findings_gpus.RULES,
     *_findings_cdi.RULES,
     *_findings_engines.RULES,
 )
-HOST_RULES: tuple[HostRule, ...] = (*_findings_cdi.HOST_RULES, *_findings_engines.HOST_RULES)
-_REPORT = "Correct what the sentence names."
+HOST_RULES: tuple[HostRule, ...] = (without_root, *_findings_cdi.HOST_RULES, *_findings_engines.HOST_RULES)
 
 
 def findings_of(host: HostRoot, described: t.Mapping[str, t.Any]) -> list[dict[str, str]]:
     """All findings about ``host``, the worst first, each with severity, id, subject, text and advice.
 
     ``described`` is what nvidia_container_info answers; a part that was not gathered says nothing, and a damaged one
-    gives a note.  Nothing is run, and nothing of it is an error.
+    gives a note.  Findings with one cause are one finding.  Nothing is run, and nothing of it is an error.
     """
     known = Described(described)
     found = [finding for rule in RULES for finding in rule(known)]
     found += [finding for host_rule in HOST_RULES for finding in host_rule(known, host)]
     found += _owners(host, known)
     found += _damages(described)
-    found += _other_problems(known, found)
-    return [finding._asdict() for finding in sorted(dict.fromkeys(found), key=Finding.place)]
+    return [finding._asdict() for finding in merged(dict.fromkeys(found), known, host)]
 
 
 def _owners(host: HostRoot, known: Described) -> list[Finding]:
     try:
         return owners_of(host, known)
     except MissingPackageError as error:
-        advice = "Install the package that is named, then look again."
-        return [Finding(NOTE, "files-not-read", "host", f"Other owners were not looked for. {error}", advice)]
-
-
-def _other_problems(known: Described, found: t.Sequence[Finding]) -> t.Iterator[Finding]:
-    """What could not be read, or is wrong, as far as no other finding says it."""
-    said = [finding.text for finding in found]
-    parts = [(target_of(engine), engine) for engine in known.engines]
-    parts += [("toolkit", known.toolkit), ("gpus", known.gpus), ("cdi", known.cdi)]
-    for subject, part in parts:
-        for sentence in texts(part.get("problems")):
-            if not any(sentence in other for other in said):
-                yield Finding(WARNING, "problem", subject, sentence, _REPORT)
+        return [unread_files(str(error))]
 
 
 # -- damage ----------------------------------------------------------------------------------------------------------

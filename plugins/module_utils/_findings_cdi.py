@@ -11,6 +11,7 @@ import posixpath
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_engines import ENGINES, CdiEngine, engines_for
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_refresh_units import PROGRAM
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_rules import version_number
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import parse_version
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, HostError, few
@@ -20,6 +21,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._findings_words im
     WARNING,
     Described,
     Finding,
+    problems_in,
     rows,
     table,
     target_of,
@@ -34,8 +36,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_document imp
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import GPU_KIND
 
 _WRITE = "Write it again with nvidia_cdi_spec."
-# In what describe_refresh() says of services.
-SERVICE_FAILED, TWO_SERVICES = "has failed, so that the specification may be stale", "both make specifications"
+_BY_PLAY = "Write it{} with nvidia_cdi_spec after each update of the driver, or install the toolkit."
 # Of the others the version is that of the distribution, and not of the engine in it.
 _OWN_VERSION = ("", "system", "rootless", "snap")
 # What lies below is gone after a start of the host.
@@ -64,7 +65,8 @@ def stale(described: Described) -> t.Iterator[Finding]:
     for file in rows(described.cdi.get("files")):
         path = text(file.get("path"))
         if file.get("stale") is True:
-            said = f"{path} no longer fits the host. {' '.join(texts(file.get('reasons')))}".rstrip()
+            reasons = [reason.message for reason in problems_in(file.get("reasons"))]
+            said = f"{path} no longer fits the host. {' '.join(reasons)}".rstrip()
             yield Finding(CRITICAL if path in used else WARNING, "cdi-stale", path, said, _WRITE)
 
 
@@ -210,7 +212,7 @@ def docker_without_cdi(described: Described) -> t.Iterator[Finding]:
                 "docker-needs-cdi",
                 target_of(engine),
                 f"{reader} looks for --gpus in CDI specifications first, and there is {state} for GPUs.",
-                "Write one with nvidia_cdi_spec, and have it kept fresh with nvidia_cdi_refresh.",
+                "Write one with nvidia_cdi_spec.",
             )
 
 
@@ -218,13 +220,6 @@ def docker_without_cdi(described: Described) -> t.Iterator[Finding]:
 
 
 def refresh_service(described: Described) -> t.Iterator[Finding]:
-    for sentence in texts(described.cdi.get("problems")):
-        if SERVICE_FAILED in sentence:
-            advice = "Look at its journal, then start it again."
-            yield Finding(WARNING, "cdi-refresh-failed", _service(described), sentence, advice)
-        if TWO_SERVICES in sentence:
-            advice = "Have nvidia_cdi_refresh switch one of them off."
-            yield Finding(WARNING, "cdi-refresh-twice", _service(described), sentence, advice)
     refresh = table(described.cdi.get("refresh"))
     sources = sorted(set(described.devices().values()))
     if refresh.get("enabled") is False:
@@ -236,7 +231,15 @@ def refresh_service(described: Described) -> t.Iterator[Finding]:
             why = "is gone after the next start of the host" if volatile else "is stale after an update of the driver"
             said = f"Nothing writes {path} again, which {why}."
             advice = "Have it written again with nvidia_cdi_refresh."
+            if _lacks_nvidia_ctk(described):
+                # The refresh units run it.
+                advice = _BY_PLAY.format(" in /etc/cdi" if volatile else "")
             yield Finding(WARNING if volatile else NOTE, "cdi-refresh-missing", path, said, advice)
+
+
+def _lacks_nvidia_ctk(described: Described) -> bool:
+    """Whether the host is known to have no nvidia-ctk."""
+    return "toolkit" in described.gathered and PROGRAM not in table(described.toolkit.get("programs"))
 
 
 def refresh_elsewhere(described: Described) -> t.Iterator[Finding]:

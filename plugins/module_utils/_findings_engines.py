@@ -29,9 +29,6 @@ if t.TYPE_CHECKING:
 
     Known = t.Mapping[str, t.Any]
 
-# In what describe_engines() says of an engine, and in what an engine's ailment says of a CRI.
-SILENT = "runs but does not answer on"
-DEAD_CRI = "CRI is not loaded"
 _RESTART = "Let it take its files over with nvidia_runtime_restart."
 
 
@@ -45,14 +42,8 @@ def behind_its_files(described: Described) -> t.Iterator[Finding]:
             yield Finding(WARNING, "restart-unfinished", target_of(engine), said, _RESTART)
 
 
-def silent(described: Described) -> t.Iterator[Finding]:
+def dead_cri(described: Described) -> t.Iterator[Finding]:
     for engine in described.engines:
-        for sentence in texts(engine.get("problems")):
-            if SILENT in sentence:
-                advice = "Look at its journal; run this as root, if it was not."
-                yield Finding(WARNING, "engine-silent", target_of(engine), sentence, advice)
-            elif DEAD_CRI in sentence:
-                yield Finding(CRITICAL, "cri-dead", target_of(engine), sentence, _REPAIR)
         if _has_dead_cri(engine):
             said = f"{target_of(engine)} runs, but its CRI does not answer: no pod can be started."
             yield Finding(CRITICAL, "cri-dead", target_of(engine), said, _REPAIR)
@@ -203,5 +194,5 @@ def left_behind(described: Described) -> t.Iterator[Finding]:
             yield Finding(NOTE, "engine-gone", target_of(engine), said, advice)
 
 
-RULES = (behind_its_files, silent, not_inspected, without_gpus, cdi_off, at_stake, left_behind)
+RULES = (behind_its_files, dead_cri, not_inspected, without_gpus, cdi_off, at_stake, left_behind)
 HOST_RULES = (default_runtime, programs)

@@ -9,47 +9,38 @@ from __future__ import annotations
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import few
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._findings_problems import DRIVER
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._findings_words import (
     CRITICAL,
     WARNING,
     Described,
     Finding,
     number,
+    problems_in,
     rows,
     table,
     text,
-    texts,
 )
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu_presence import NEEDED_NODES
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu_machine import MIG_NODE, NODE
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu_presence import NEEDED_NODES, PCI
 
-DRIVER = "driver"
-# In what describe_gpus() says of drivers: about GPUs without one, modules, and libraries.
-UNDRIVEN = "driver does not drive the GPU"
-DIFFERENT_MODULES = "kernel modules are of different versions"
-DIFFERENT_LIBRARY = "library and its loaded kernel module are of different versions"
-# In what gpu_of() says of a GPU on the bus; Windows and Tegra have no such driver to load.
-UNLOADED = "no driver is loaded"
-NOUVEAU = "which nouveau drives"
-CAPABILITY_NODES = "/dev/nvidia-caps/"
+if t.TYPE_CHECKING:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import Problem
 
-_TROUBLES = (
-    (NOUVEAU, "gpu-driven-by-nouveau", "Install NVIDIA's driver, keep nouveau from loading, and restart the host."),
-    (UNDRIVEN, "gpu-without-driver", "Install NVIDIA's driver, or load it with modprobe nvidia."),
-    (DIFFERENT_MODULES, "driver-modules-differ", "Restart the host."),
-    (DIFFERENT_LIBRARY, "driver-library-differs", "Restart the host, or load the installed kernel module."),
+# How many messages a finding quotes.
+_QUOTED = 5
+_RECREATE = (
+    "Run nvidia-smi as root, which makes the nodes, after each change of the MIG devices. Then write the CDI"
+    " specification again."
 )
+_FOLLOW = "Follow the advice in the message. If it has none, look for NVRM and Xid in the kernel's log."
 
 
 def driver(described: Described) -> t.Iterator[Finding]:
-    """What is wrong with the driver as a whole."""
-    problems = texts(described.gpus.get("problems"))
-    found = []
-    for sentence in problems:
-        trouble = next((trouble for trouble in _TROUBLES if trouble[0] in sentence), None)
-        if trouble is not None:
-            found.append(Finding(CRITICAL, trouble[1], DRIVER, sentence, trouble[2]))
-    yield from found
-    if UNLOADED in text(table(described.toolkit.get("gpu")).get("evidence")) and not found:
+    """A GPU on the PCI bus without a loaded driver, if the description of the GPUs does not report it."""
+    undriven = ("gpu-driven-by-nouveau", "gpu-without-driver")
+    reported = any(problem.code in undriven for problem in problems_in(described.gpus.get("problems")))
+    if table(described.toolkit.get("gpu")).get("kind") == PCI and not reported:
         yield Finding(
             CRITICAL,
             "driver-not-loaded",
@@ -60,20 +51,26 @@ def driver(described: Described) -> t.Iterator[Finding]:
 
 
 def devices(described: Described) -> t.Iterator[Finding]:
-    """GPUs and MIG devices that a container could not use."""
+    """GPUs and MIG devices that a container could not use: one finding for all with the same reasons."""
+    unusable: dict[tuple[str, tuple[str, ...]], list[tuple[str, list[str]]]] = {}
     for place, gpu in enumerate(rows(described.gpus.get("devices"))):
         index = number(gpu.get("index"))
         name = f"gpu {place if index is None else index}"
-        own = texts(gpu.get("reasons"))
-        if gpu.get("healthy") is False:
-            yield _unusable(name, "gpu-unusable", own)
+        own = problems_in(gpu.get("reasons"))
+        if gpu.get("healthy") is False and not _is_reported_with_nodes(described, own):
+            messages = [reason.message for reason in own]
+            unusable.setdefault(("gpu-unusable", tuple(messages)), []).append((name, messages))
         parts = rows(gpu.get("mig_devices"))
         for number_of_part, part in enumerate(parts):
-            reasons = [reason for reason in texts(part.get("reasons")) if reason not in own]
+            reasons = [reason for reason in problems_in(part.get("reasons")) if reason not in own]
             if part.get("healthy") is False and reasons:
-                kind = "mig-without-capability" if any(CAPABILITY_NODES in one for one in reasons) else "mig-unusable"
                 index = number(part.get("index"))
-                yield _unusable(f"{name}, MIG {number_of_part if index is None else index}", kind, reasons)
+                messages = [reason.message for reason in reasons]
+                # The nodes of all MIG devices have one cause.
+                nodes_only = any(reason.code == MIG_NODE for reason in reasons)
+                key = ("mig-without-capability", ()) if nodes_only else ("mig-unusable", tuple(messages))
+                part_name = f"{name}, MIG {number_of_part if index is None else index}"
+                unusable.setdefault(key, []).append((part_name, messages))
         if gpu.get("mig_enabled") is True and not parts:
             yield Finding(
                 WARNING,
@@ -82,26 +79,29 @@ def devices(described: Described) -> t.Iterator[Finding]:
                 "The GPU is in MIG mode and has no MIG devices, so that no container can get any of it.",
                 "Make MIG devices (nvidia-smi mig -cgi … -C), or switch MIG mode off.",
             )
+    for (kind, _reasons), found in unusable.items():
+        messages = list(dict.fromkeys(message for _name, own_messages in found for message in own_messages))
+        said = " ".join(messages[:_QUOTED]) or "Containers cannot use it."
+        advice = _RECREATE if kind == "mig-without-capability" else _FOLLOW
+        yield Finding(CRITICAL, kind, few([name for name, _messages in found]), said, advice)
 
 
-def _unusable(subject: str, kind: str, reasons: t.Sequence[str]) -> Finding:
-    said = few(reasons) or "Containers cannot use it."
-    advice = (
-        "Run nvidia-smi as root, which makes the nodes, after each change of the MIG devices, and write the CDI"
-        " specification again."
-        if kind == "mig-without-capability"
-        else "Do what the sentence says; look at the kernel's log for NVRM and Xid if it says nothing."
-    )
-    return Finding(CRITICAL, kind, subject, said, advice)
+def _is_reported_with_nodes(described: Described, reasons: t.Sequence[Problem]) -> bool:
+    """Whether all reasons are device nodes that the finding about missing nodes names."""
+    return bool(reasons and rows(described.gpus.get("missing_nodes"))) and all(one.code == NODE for one in reasons)
 
 
 def nodes(described: Described) -> t.Iterator[Finding]:
+    """Missing device nodes: one finding for all that the same command makes."""
+    by_advice: dict[str, list[str]] = {}
     for node in rows(described.gpus.get("missing_nodes")):
-        path = text(node.get("path"))
-        if path:
-            severity = CRITICAL if path in NEEDED_NODES else WARNING
-            advice = text(node.get("advice")) or "Run nvidia-smi as root."
-            yield Finding(severity, "node-missing", path, f"The device node {path} is not there.", advice)
+        if text(node.get("path")):
+            by_advice.setdefault(text(node.get("advice")) or "Run nvidia-smi as root.", []).append(text(node["path"]))
+    for advice, paths in by_advice.items():
+        severity = CRITICAL if any(path in NEEDED_NODES for path in paths) else WARNING
+        are_missing = "is missing" if len(paths) == 1 else "are missing"
+        said = f"The device node{'s' if len(paths) > 1 else ''} {few(paths)} {are_missing}."
+        yield Finding(severity, "node-missing", paths[0], said, advice)
 
 
 def modules(described: Described) -> t.Iterator[Finding]:

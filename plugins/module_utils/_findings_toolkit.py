@@ -24,8 +24,6 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._findings_words im
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import FORMER_PACKAGES
 
 TOOLKIT = "toolkit"
-# In what describe_toolkit() says of a package.
-HALF_INSTALLED = "only half installed"
 # NVIDIA's mitigation; it reaches neither CDI specifications nor what a device plugin injects.
 _MITIGATION = "features.disable-cuda-compat-lib-hook"
 _MITIGATED = ("CVE-2025-23266", "CVE-2025-23267")
@@ -78,13 +76,6 @@ def differences(described: Described) -> t.Iterator[Finding]:
     for sentence in texts(described.toolkit.get("differences")):
         advice = "Bring all parts to one version with nvidia_toolkit_install."
         yield Finding(WARNING, "toolkit-parts-differ", TOOLKIT, sentence, advice)
-
-
-def half_installed(described: Described) -> t.Iterator[Finding]:
-    for sentence in texts(described.toolkit.get("problems")):
-        if HALF_INSTALLED in sentence:
-            advice = "Let the package manager end its work (dpkg --configure -a, dnf history redo last), then install."
-            yield Finding(WARNING, "package-half-installed", TOOLKIT, sentence, advice)
 
 
 def packages(described: Described) -> t.Iterator[Finding]:
@@ -160,7 +151,6 @@ RULES = (
     unknown_version,
     missing,
     differences,
-    half_installed,
     packages,
     sources,
     unsafe_settings,

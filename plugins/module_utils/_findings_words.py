@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import typing as t
 
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import Problem
+
 CRITICAL, WARNING, NOTE = "critical", "warning", "note"
 SEVERITIES = (CRITICAL, WARNING, NOTE)
 
@@ -75,6 +77,11 @@ def rows(value: t.Any) -> list[dict[str, t.Any]]:
 def texts(value: t.Any) -> list[str]:
     """The words in a list."""
     return [entry for entry in value if isinstance(entry, str)] if isinstance(value, (list, tuple)) else []
+
+
+def problems_in(value: t.Any) -> list[Problem]:
+    """The problems in a list, as an answer has them."""
+    return [Problem(text(row.get("code")), text(row["message"])) for row in rows(value) if text(row.get("message"))]
 
 
 def text(value: t.Any) -> str:

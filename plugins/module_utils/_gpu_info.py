@@ -16,8 +16,8 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._driver_modules im
     loaded_modules,
     undriven_gpus,
 )
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu_machine import Machine, faults
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, Problem, as_dicts
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu_machine import NODE, Machine, faults
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu_presence import NEEDED_NODES, loaded_driver
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu_sighting import Seen, nodes_of, sight
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._mig_capabilities import Capabilities
@@ -37,23 +37,24 @@ def describe_gpus(host: HostRoot) -> dict[str, t.Any]:
         "advertised": [],
         "missing_nodes": [],
     }
-    problems = [different_versions(modules)]
+    problems = different_versions(modules)
     try:
         _look(host, answer, problems)
     except (GpufleetError, OSError, ValueError) as error:
         # Numbers in /proc that are none of the kernel's, for one.
-        problems.append(f"Not all of the GPUs could be looked at: {error}")
-    answer["problems"] = [sentence for sentence in dict.fromkeys(problems) if sentence]
+        code = error.code if isinstance(error, GpufleetError) else "gpus-unreadable"
+        problems.append(Problem(code, f"Not all of the GPUs could be looked at: {error}"))
+    answer["problems"] = as_dicts(dict.fromkeys(problems))
     return answer
 
 
-def _look(host: HostRoot, answer: dict[str, t.Any], problems: list[str]) -> None:
+def _look(host: HostRoot, answer: dict[str, t.Any], problems: list[Problem]) -> None:
     driver = loaded_driver(host)
     if driver is None:
-        problems.append(undriven_gpus(host, ()) if host.live else "")
+        problems += undriven_gpus(host, ()) if host.live else []
         return
     sighting = sight(host)
-    problems += [*sighting.problems, undriven_gpus(host, sighting.addresses) if host.live else ""]
+    problems += [*sighting.problems, *(undriven_gpus(host, sighting.addresses) if host.live else [])]
     answer["driver_version"], answer["source"] = sighting.version or driver.version, sighting.source
     missing = _missing(host, sighting.gpus)
     answer["missing_nodes"] = [{"path": path, "advice": f"{maker_of(path)}."} for path in missing]
@@ -78,15 +79,15 @@ def _missing(host: HostRoot, gpus: t.Iterable[Seen]) -> list[str]:
 
 def _devices(host: HostRoot, gpus: t.Sequence[Seen], missing: t.Collection[str]) -> list[dict[str, t.Any]]:
     usable = tuple(one.gpu for one in gpus if ":" in one.gpu.bus and one.gpu.minor >= 0)
-    reasons: dict[str, list[str]] = {}
+    reasons: dict[str, list[Problem]] = {}
     for fault in faults(host, Machine("", usable, "", ())):
-        reasons.setdefault(fault.name, []).append(fault.reason)
+        reasons.setdefault(fault.name, []).append(fault.problem)
     # Without these no GPU is of use.
-    shared = [f"{node} is not there." for node in NEEDED_NODES if node in missing]
+    shared = [Problem(NODE, f"{node} is not there.") for node in NEEDED_NODES if node in missing]
     return [_device(one, shared, reasons) for one in gpus]
 
 
-def _device(one: Seen, shared: t.Sequence[str], reasons: t.Mapping[str, t.Sequence[str]]) -> dict[str, t.Any]:
+def _device(one: Seen, shared: t.Sequence[Problem], reasons: t.Mapping[str, t.Sequence[Problem]]) -> dict[str, t.Any]:
     gpu = one.gpu
     own = [*one.troubles, *reasons.get(str(gpu.index), ()), *shared]
     parts = []
@@ -101,7 +102,7 @@ def _device(one: Seen, shared: t.Sequence[str], reasons: t.Mapping[str, t.Sequen
                 "compute_instance": mig.ci,
                 "profile": (one.profiles[number] if number < len(one.profiles) else "") or None,
                 "healthy": not why,
-                "reasons": why,
+                "reasons": as_dicts(why),
             }
         )
     return {
@@ -113,7 +114,7 @@ def _device(one: Seen, shared: t.Sequence[str], reasons: t.Mapping[str, t.Sequen
         "mig_enabled": one.mig,
         "mig_devices": parts,
         "healthy": not own,
-        "reasons": own,
+        "reasons": as_dicts(own),
     }
 
 

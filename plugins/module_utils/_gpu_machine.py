@@ -11,7 +11,7 @@ import stat
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._driver_files import DriverFiles
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, HostError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, HostError, Problem
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu_presence import VERSION_FILES, loaded_driver
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu_proc import (
     SKIPPED_NAMES,
@@ -30,7 +30,11 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._nvml import NvmlAnswer, NvmlGpu
 
-NOT_ASKED = "NVML was not asked: it is left alone in offline trees, and where it is not wanted."
+_NOT_ASKED = "NVML was not asked: it is left alone in offline trees, and where it is not wanted."
+# The codes of nvml_answer() where it gives no answer.
+NOT_ASKED, UNUSABLE = "nvml-not-asked", "nvml-unusable"
+# The code of a fault in the device nodes of a MIG device, and of one in the device node of a GPU.
+MIG_NODE, NODE = "mig-node-unusable", "node-unusable"
 _PCI = "/sys/bus/pci/devices"
 # The second since the toolkit 1.17.7 (IsIntegratedGPUName in pkg/nvlib/info/property-extractor.go of go-nvlib).
 _INTEGRATED = ("(nvgpu)", "NVIDIA Thor")
@@ -86,7 +90,7 @@ class Fault(t.NamedTuple):
     """Why a container cannot use a GPU, or one of its MIG devices; ``name`` as in CDI: 0, or 0:1."""
 
     name: str
-    reason: str
+    problem: Problem
 
 
 def machine(
@@ -124,15 +128,17 @@ def nvml_answer(
     use_nvml: bool | None = None,
     library_folders: t.Sequence[str] = (),
     absent: t.Sequence[str] | None = None,
-) -> tuple[NvmlAnswer | None, str]:
+) -> tuple[NvmlAnswer | None, Problem]:
     """What NVML tells, failures of single GPUs included, or None and why it was not asked; arguments as of machine().
+
+    The problem of an answer is empty, that of no answer has the code NOT_ASKED or UNUSABLE.
 
     ``absent``, the device nodes that it would make, keeps it from making any; None lets it.
 
     Raises HostError where it returns an error, crashes or hangs.
     """
     if not (host.live if use_nvml is None else use_nvml):
-        return None, NOT_ASKED
+        return None, Problem(NOT_ASKED, _NOT_ASKED)
     # Who does not ask need not wait for this import.
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._nvml import (  # noqa: PLC0415
         LIBRARY,
@@ -145,10 +151,10 @@ def nvml_answer(
     refusals: list[str] = []
     for library in libraries:
         try:
-            return ask(library, SKIPPED_NAMES, absent), ""
+            return ask(library, SKIPPED_NAMES, absent), Problem("", "")
         except UnusableNvmlError as error:
             refusals.append(str(error))
-    return None, " ".join(refusals) or f"There is no {LIBRARY} below {files.place}."
+    return None, Problem(UNUSABLE, " ".join(refusals) or f"There is no {LIBRARY} below {files.place}.")
 
 
 def mig_nodes(host: HostRoot, found: Machine) -> list[str]:
@@ -169,17 +175,22 @@ def faults(host: HostRoot, found: Machine) -> list[Fault]:
     for gpu in found.gpus:
         index, device = str(gpu.index), f"{_PCI}/{_kernel_address(gpu.bus)}"
         if host.exists(_PCI) and not host.exists(device):
-            told.append(Fault(index, f"{device} is not there: the GPU is no longer on the PCI bus."))
-        nodes = [(index, f"nvidia{gpu.minor}", gpu.minor)]
+            message = f"{device} is not there: the GPU is no longer on the PCI bus."
+            told.append(Fault(index, Problem("gpu-off-bus", message)))
+        nodes = [(index, f"nvidia{gpu.minor}", gpu.minor, NODE)]
         for mig in gpu.migs:
             name = f"{index}:{mig.index}"
             try:
                 minors = capabilities.of(gpu.minor, mig.gi, mig.ci)
             except GpufleetError as error:
-                told.append(Fault(name, str(error)))
+                told.append(Fault(name, Problem.of(error)))
                 continue
-            nodes += [(name, f"nvidia-caps/nvidia-cap{minor}", minor) for minor in minors]
-        told += [Fault(name, trouble) for name, node, minor in nodes for trouble in _node(host, f"/dev/{node}", minor)]
+            nodes += [(name, f"nvidia-caps/nvidia-cap{minor}", minor, MIG_NODE) for minor in minors]
+        told += [
+            Fault(name, Problem(code, message))
+            for name, node, minor, code in nodes
+            for message in _node(host, f"/dev/{node}", minor)
+        ]
     return told
 
 
@@ -192,16 +203,16 @@ def _from_nvml(gpu: NvmlGpu) -> Gpu:
     return Gpu(gpu.index, gpu.uuid, gpu.minor, bus, gpu.name, gpu.mig, migs, gpu.coherent)
 
 
-def _from_proc(host: HostRoot, refusal: str) -> Machine:
+def _from_proc(host: HostRoot, refusal: Problem) -> Machine:
     driver = loaded_driver(host)
     if driver is None:
         raise HostError(
             f"{VERSION_FILES[0]} is not there: no NVIDIA driver is loaded. Load it with modprobe nvidia, and look at"
-            f" the kernel's log if that fails. {refusal}"
+            f" the kernel's log if that fails. {refusal.message}"
         )
     if driver.version is None:
         raise HostError(f"{driver.path} does not tell the driver's version. Load NVIDIA's driver again.")
-    _refuse_mig(host, refusal)
+    _refuse_mig(host, refusal.message)
     gpus = tuple(
         Gpu(index, gpu.uuid, gpu.minor, gpu.bus, gpu.name, mig=False, migs=())
         for index, gpu in enumerate(information(host))
@@ -221,12 +232,12 @@ def _refuse_mig(host: HostRoot, refusal: str) -> None:
         )
 
 
-def _doubts(host: HostRoot, gpus: t.Iterable[Gpu], refusal: str) -> t.Iterator[str]:
+def _doubts(host: HostRoot, gpus: t.Iterable[Gpu], refusal: Problem) -> t.Iterator[str]:
     """What may be other than /proc makes it look."""
     capable = host.exists(MIG_MINORS)
-    if capable or refusal != NOT_ASKED:
+    if capable or refusal.code != NOT_ASKED:
         blind = " A GPU in MIG mode that has no MIG devices is not told from a whole one." if capable else ""
-        yield f"The GPUs are listed from /proc, by their PCI addresses.{blind} {refusal}"
+        yield f"The GPUs are listed from /proc, by their PCI addresses.{blind} {refusal.message}"
     unknown = [str(gpu.index) for gpu in gpus if not gpu.uuid]
     if unknown:
         yield (

@@ -29,17 +29,25 @@ _NVIDIA = "0x10de"
 # Display controllers, of which NVIDIA's are GPUs; an NVSwitch is a bridge (0x0680).  PCI Code and ID Assignment.
 _DISPLAY = "0x03"
 # Paravirtualised GPUs of Windows, whose driver lies outside.
-_WSL = "/dev/dxg"
+_WSL_DEVICE = "/dev/dxg"
 _DEVICE_TREE = "/proc/device-tree/compatible"
-_TEGRA = "nvidia,tegra"
+_TEGRA_NAME = "nvidia,tegra"
+
+# What shows a GPU.  A GPU on the PCI bus needs a driver that is loaded; WSL and Tegra have theirs elsewhere.
+DRIVER, PCI, WSL, TEGRA = "driver", "pci", "wsl", "tegra"
 
 
 class Gpu(t.NamedTuple):
-    """``present`` is None where it cannot be known; ``driver`` is the loaded driver's version, if that is known."""
+    """Whether a host has a GPU, None where that cannot be known.
+
+    ``kind`` is what shows it, None where nothing does: DRIVER, a loaded driver; else PCI, WSL or TEGRA.  ``evidence``
+    is a sentence about it.  ``driver`` is the loaded driver's version, None where that is not known.
+    """
 
     present: bool | None
     evidence: str
     driver: str | None
+    kind: str | None = None
 
 
 class LoadedDriver(t.NamedTuple):
@@ -55,26 +63,28 @@ def gpu_of(host: HostRoot) -> Gpu:
         return Gpu(None, "The host is an offline tree, which has no hardware.", None)
     driver = loaded_driver(host)
     if driver is not None:
-        return Gpu(present=True, evidence=f"The driver is loaded: {driver.path} is there.", driver=driver.version)
-    evidence = _evidence(host)
-    if evidence is not None:
-        return Gpu(present=True, evidence=evidence, driver=None)
+        return Gpu(
+            present=True, evidence=f"The driver is loaded: {driver.path} is there.", driver=driver.version, kind=DRIVER
+        )
+    kind, evidence = _hardware(host)
+    if kind is not None:
+        return Gpu(present=True, evidence=evidence, driver=None, kind=kind)
     if not host.exists("/sys/bus"):
         return Gpu(None, "/sys is not mounted, and no driver of NVIDIA is loaded.", None)
     nothing = "No driver of NVIDIA is loaded, no GPU of NVIDIA is on the PCI bus, and this is neither WSL nor Tegra."
     return Gpu(present=False, evidence=nothing, driver=None)
 
 
-def _evidence(host: HostRoot) -> str | None:
-    """What of the hardware tells of a GPU, None where nothing does."""
-    for path, kind in (nvidia_devices(host) or {}).items():
-        if kind.startswith(_DISPLAY):
-            return f"{path} is a GPU of NVIDIA; no driver is loaded."
-    if host.exists(_WSL):
-        return f"{_WSL} is there: Windows shares its GPUs with this host."
-    if any(name.startswith(_TEGRA) for name in host.read_text(_DEVICE_TREE).split("\0")):
-        return f"{_DEVICE_TREE} names a Tegra."
-    return None
+def _hardware(host: HostRoot) -> tuple[str | None, str]:
+    """Return what of the hardware shows a GPU, None where nothing does, and a sentence about it."""
+    for path, device_class in (nvidia_devices(host) or {}).items():
+        if device_class.startswith(_DISPLAY):
+            return PCI, f"{path} is a GPU of NVIDIA; no driver is loaded."
+    if host.exists(_WSL_DEVICE):
+        return WSL, f"{_WSL_DEVICE} is there: Windows shares its GPUs with this host."
+    if any(name.startswith(_TEGRA_NAME) for name in host.read_text(_DEVICE_TREE).split("\0")):
+        return TEGRA, f"{_DEVICE_TREE} names a Tegra."
+    return None, ""
 
 
 def loaded_driver(host: HostRoot) -> LoadedDriver | None:

@@ -11,7 +11,7 @@ import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._device_nodes import may_change
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._driver_modules import normal_or_same
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, few
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, Problem, few
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu_machine import (
     NOT_ASKED,
     Gpu,
@@ -50,7 +50,7 @@ class Seen(t.NamedTuple):
     """
 
     gpu: Gpu
-    troubles: tuple[str, ...] = ()
+    troubles: tuple[Problem, ...] = ()
     mig: bool | None = False
     profiles: tuple[str, ...] = ()
 
@@ -66,26 +66,26 @@ class Sighting(t.NamedTuple):
     source: str
     gpus: tuple[Seen, ...]
     addresses: frozenset[str]
-    problems: tuple[str, ...]
+    problems: tuple[Problem, ...]
 
 
 def sight(host: HostRoot) -> Sighting:
     """The GPUs of ``host``, which has a loaded driver: by NVML, or else from /proc; never raises GpufleetError."""
-    problems: list[str] = []
+    problems: list[Problem] = []
     listed, addresses = _listed(host)
     try:
         listed = _divided(host, listed)
     except GpufleetError as error:
-        problems.append(str(error))
+        problems.append(Problem.of(error))
     try:
         answer, refusal = _asked(host, _absent(host, listed))
     except GpufleetError as error:
         # As the driver's libraries do not work, they do not in containers.
-        trouble = str(error)
+        trouble = Problem.of(error)
         gpus = tuple(one._replace(troubles=(*one.troubles, trouble)) for one in listed)
         return Sighting(None, "proc", gpus, addresses, (*problems, trouble))
     if answer is None:
-        problems += _doubts(host, listed, refusal)
+        problems += _limits_of_proc(host, listed, refusal)
         return Sighting(None, "proc", tuple(listed), addresses, tuple(problems))
     gpus = tuple(_by_nvml(answer, listed))
     known = addresses | {one.gpu.bus for one in gpus}
@@ -121,7 +121,7 @@ def _listed(host: HostRoot) -> tuple[list[Seen], frozenset[str]]:
             known = read_information(bounded_text(host, path, _MOST), path)
         except GpufleetError as error:
             bus = normal_or_same(name)
-            found.append((bus, Seen(Gpu(-1, "", -1, bus, "", mig=False, migs=()), (str(error),), None)))
+            found.append((bus, Seen(Gpu(-1, "", -1, bus, "", mig=False, migs=()), (Problem.of(error),), None)))
             continue
         gpu = Gpu(-1, known.uuid, known.minor, known.bus, known.name, mig=False, migs=())
         found.append((known.bus, None if known.excluded else Seen(gpu, mig=None if capable else False)))
@@ -148,18 +148,20 @@ def _divided(host: HostRoot, listed: t.Sequence[Seen]) -> list[Seen]:
     ]
 
 
-def _doubts(host: HostRoot, listed: t.Sequence[Seen], refusal: str) -> t.Iterator[str]:
-    """What may be other than /proc makes it look."""
+def _limits_of_proc(host: HostRoot, listed: t.Sequence[Seen], refusal: Problem) -> t.Iterator[Problem]:
+    """What /proc does not tell of the GPUs in ``listed``; ``refusal`` says why NVML was not asked."""
     capable = host.exists(MIG_MINORS)
-    if listed and (capable or refusal != NOT_ASKED):
+    if listed and (capable or refusal.code != NOT_ASKED):
         blind = " It tells neither MIG mode without MIG devices nor the UUIDs of these." if capable else ""
-        yield f"The GPUs are listed from /proc, by their PCI addresses.{blind} {refusal}"
+        message = f"The GPUs are listed from /proc, by their PCI addresses.{blind} {refusal.message}"
+        yield Problem("gpus-from-proc", message)
     unknown = [str(one.gpu.index) for one in listed if not one.gpu.uuid and not one.troubles]
     if unknown:
-        yield (
+        message = (
             f"The driver does not know the UUID of GPU {few(unknown)} yet, because nothing has used it since the start."
             " Run nvidia-smi -L once, or let nvidia-persistenced run."
         )
+        yield Problem("gpu-uuid-unknown", message)
 
 
 # -- NVML --------------------------------------------------------------------------------------------------------------
@@ -174,16 +176,16 @@ def _absent(host: HostRoot, listed: t.Sequence[Seen]) -> list[str]:
     return [node for node in dict.fromkeys(nodes) if not host.exists(node)]
 
 
-def _asked(host: HostRoot, absent: t.Sequence[str]) -> tuple[NvmlAnswer | None, str]:
+def _asked(host: HostRoot, absent: t.Sequence[str]) -> tuple[NvmlAnswer | None, Problem]:
     """What NVML tells, or None and why it was not asked; raises HostError as nvml_answer() does."""
-    refusals: list[str] = []
+    refusals: list[Problem] = []
     for root in _DRIVER_ROOTS:
         if root == "/" or host.exists(root):
             answer, refusal = nvml_answer(host, root, absent=absent)
             if answer is not None:
-                return answer, ""
+                return answer, refusal
             refusals.append(refusal)
-    return None, " ".join(dict.fromkeys(refusals))
+    return None, refusals[0]._replace(message=" ".join(dict.fromkeys(refusal.message for refusal in refusals)))
 
 
 def _by_nvml(answer: NvmlAnswer, listed: t.Sequence[Seen]) -> list[Seen]:
@@ -195,7 +197,7 @@ def _by_nvml(answer: NvmlAnswer, listed: t.Sequence[Seen]) -> list[Seen]:
         return seen
     for number, one in enumerate(listed):
         if one.gpu.bus not in told:
-            troubles = one.troubles or (f"NVML does not list it. {_LOG}",)
+            troubles = one.troubles or (Problem("gpu-not-listed", f"NVML does not list it. {_LOG}"),)
             seen.append(one._replace(gpu=one.gpu._replace(index=-1 - number), troubles=troubles))
     return seen
 
@@ -204,7 +206,8 @@ def _of_nvml(gpu: NvmlGpu) -> Seen:
     bus = normal_or_same(gpu.bus)
     told = Gpu(gpu.index, gpu.uuid, gpu.minor, bus, gpu.name, gpu.mig, tuple(MigDevice(*mig[:5]) for mig in gpu.migs))
     if gpu.failure:
-        return Seen(told, (gpu.failure,), gpu.mig or None)
+        return Seen(told, (Problem("gpu-failed", gpu.failure),), gpu.mig or None)
     # The kernel's tables know it by its address.
-    troubles = () if ":" in bus else (f"NVML says that it has the PCI address {bus!r}, which is none. {_LOG}",)
+    message = f"NVML says that it has the PCI address {bus!r}, which is none. {_LOG}"
+    troubles = () if ":" in bus else (Problem("gpu-address-invalid", message),)
     return Seen(told, troubles, gpu.mig, tuple(mig.profile for mig in gpu.migs))

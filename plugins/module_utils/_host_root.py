@@ -14,7 +14,11 @@ import re
 import stat
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, HostError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import (
+    GpufleetError,
+    HostError,
+    PermissionDeniedError,
+)
 
 _MAGIC = re.compile(r"[*?[]")
 
@@ -147,7 +151,7 @@ class HostRoot(t.NamedTuple):
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise HostError(f"{path} cannot be read: {error.strerror}. {_advice(error)}") from error
+            raise _unreadable(path, error) from error
         if len(content) > most:
             raise HostError(f"{path} is larger than {most >> 10} KiB, the limit for such a file. Move it away.")
         return content
@@ -179,7 +183,7 @@ class HostRoot(t.NamedTuple):
         except (FileNotFoundError, NotADirectoryError):
             return []
         except OSError as error:
-            raise HostError(f"{path} cannot be read: {error.strerror}. {_advice(error)}") from error
+            raise _unreadable(path, error) from error
 
     def readable_entries(self, path: str) -> list[str]:
         """The same for a directory that matters only where it can be read."""
@@ -288,9 +292,7 @@ def link_target(outer: str, path: str) -> str:
     try:
         return os.readlink(outer)
     except OSError as error:
-        changed = "Another program may have changed it. Run this again."
-        advice = _advice(error) if isinstance(error, PermissionError) else changed
-        raise HostError(f"The link {path} cannot be read: {error.strerror}. {advice}") from error
+        raise _unreadable(f"The link {path}", error, "Another program may have changed it. Run this again.") from error
 
 
 def _is_path(text: str) -> bool:
@@ -302,7 +304,8 @@ def _is_path(text: str) -> bool:
         return False
 
 
-def _advice(error: OSError) -> str:
+def _unreadable(path: str, error: OSError, advice: str = "Check the file system.") -> HostError:
     if isinstance(error, PermissionError):
-        return "Run the task as root (become: true)."
-    return "Check the file system."
+        denied = f"{path} cannot be read: {error.strerror}. Run the task as root (become: true)."
+        return PermissionDeniedError(denied)
+    return HostError(f"{path} cannot be read: {error.strerror}. {advice}")

@@ -156,7 +156,10 @@ class JsonDocument:
     def _member(self, node: Node | None, name: str) -> Member | None:
         found = [member for member in (node.members if node and node.members else ()) if member.name == name]
         if len(found) > 1:
-            raise self.error(found[1], f"the name {name!r} stands twice in one object", "Keep one of the two.")
+            error = self.error(found[1], f"the name {name!r} stands twice in one object", "Keep one of the two.")
+            # Not "file-invalid": a daemon in Go reads such a file, and takes the last one.
+            error.code = "key-duplicated"
+            raise error
         return found[0] if found else None
 
     def _reparsed(self, text: str) -> JsonDocument:

@@ -37,7 +37,7 @@ _LENGTH = struct.Struct("=Q")
 # Bytes that a text may need, with the null (NVML_DEVICE_UUID_V2_BUFFER_SIZE and the others).
 _TEXT = 96
 
-_NOT_SUPPORTED, _NOT_FOUND, _INVALID_ARGUMENT = 3, 6, 2
+_NOT_SUPPORTED, _NOT_FOUND, _INVALID_ARGUMENT, _MISMATCH = 3, 6, 2, 18
 # The profiles of GPU instances that have graphics: NVML_GPU_INSTANCE_PROFILE_1_SLICE_GFX, 2_, 4_ and, since NVML 595,
 # 3_SLICE_GFX.
 _GRAPHICS = (0xA, 0xB, 0xC, 0x11)
@@ -63,7 +63,7 @@ _MEANINGS = {
     15: ("the GPU is lost: it has fallen off the bus", _REBOOT),
     16: ("the GPU has to be reset", "Reset it with nvidia-smi --gpu-reset, or restart the host."),
     17: ("the operating system refused", "See that the device nodes below /dev can be opened by root, here too."),
-    18: (
+    _MISMATCH: (
         "the driver's library and its loaded kernel module are of different versions",
         "Restart the host, or load the new module, so that both are of the version that is installed.",
     ),
@@ -75,6 +75,12 @@ _MEANINGS = {
 
 class UnusableNvmlError(GpufleetError):
     """The library cannot be loaded, or lacks a function: others have to be asked."""
+
+
+class DriverMismatchError(HostError):
+    """NVML and the loaded kernel module are of different versions."""
+
+    code = "driver-library-differs"
 
 
 class NvmlMig(t.NamedTuple):
@@ -136,7 +142,8 @@ def _decoded(text: bytes, library: str) -> NvmlAnswer:
         if "unusable" in answer:
             raise UnusableNvmlError(f"{library} cannot be used: {answer['unusable']}.")
         if "error" in answer:
-            raise HostError(f"NVML ({library}): {answer['error']}")
+            error_class = DriverMismatchError if answer.get("code") == _MISMATCH else HostError
+            raise error_class(f"NVML ({library}): {answer['error']}")
         gpus = (NvmlGpu(*gpu) for gpu in answer["gpus"])
         # JSON has made lists of them.
         return NvmlAnswer(
@@ -264,7 +271,7 @@ def _talk(library: str, skipped: t.Collection[str], absent: t.Sequence[str] | No
         gpus = [_gpu(nvml, index, skipped) for index in range(count)]
         nvml.call("nvmlShutdown")
     except _ReturnedError as error:
-        return {"error": error.words}
+        return {"error": error.words, "code": error.code}
     return {"version": version, "gpus": gpus}
 
 

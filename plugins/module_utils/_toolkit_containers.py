@@ -65,6 +65,8 @@ _BUNDLES = (
     # CRI-O has copies of its own there.
     _Bundles("podman", "/var/lib/containers", *_STORAGE, pid_root="/run/containers"),
 )
+# The folders in which the bundles are looked for.
+BUNDLE_FOLDERS = tuple(f"{bundles.root}/{bundles.pattern.partition('/*')[0]}" for bundles in _BUNDLES)
 
 
 def running(host: HostRoot) -> list[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import posixpath
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, Problem, as_dicts
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu_links import config_file
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu_presence import gpu_of
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._package_managers import manager_of
@@ -87,7 +87,7 @@ class _Look:
         self._host = host
         self._run = run
         self._directory = directory
-        self._problems: list[str] = []
+        self._problems: list[Problem] = []
 
     def describe(self) -> dict[str, t.Any]:
         host, gpu = self._host, gpu_of(self._host)
@@ -103,7 +103,7 @@ class _Look:
         recorded: list[str] = self._try(self._recorded, [])
         settings: dict[str, t.Any] = self._try(lambda: self._settings(config_path, bool(versions or found)), {})
         return {
-            "gpu": {"present": gpu.present, "evidence": gpu.evidence, "driver_version": gpu.driver},
+            "gpu": {"present": gpu.present, "kind": gpu.kind, "evidence": gpu.evidence, "driver_version": gpu.driver},
             "package_manager": None if manager is None else manager.name,
             "gpg": host.find_executable(["gpg"]),
             "packages": {name: {"version": own.version, "held": own.held} for name, own in installed.items()},
@@ -121,26 +121,29 @@ class _Look:
             "repository_files": written(host),
             "gpu_containers": running(host),
             "reboot_required": reboot_required(host, manager),
-            "problems": self._problems,
+            "problems": as_dicts(dict.fromkeys(self._problems)),
         }
 
     def _try(self, look: t.Callable[[], _Found], otherwise: _Found) -> _Found:
         try:
             return look()
         except GpufleetError as error:
-            self._problems.append(str(error))
+            self._problems.append(Problem.of(error))
             return otherwise
 
     def _installed(self, manager: PackageManager | None) -> dict[str, Package]:
         if manager is None:
             return {}
         if not manager.readable:
-            self._problems.append(f"Only {manager.name} of a running host can tell which packages are installed.")
+            message = f"Only {manager.name} of a running host can tell which packages are installed."
+            self._problems.append(Problem("packages-unreadable", message))
             return {}
         found: dict[str, Package] = self._try(lambda: manager.installed([*PACKAGES, *FORMER_PACKAGES]), {})
-        for name, package in found.items():
-            if not package.whole:
-                self._problems.append(f"The package {name} is only half installed: a run was cut off.")
+        half = [name for name, package in found.items() if not package.whole]
+        if half:
+            command = f" Run `dpkg --configure {' '.join(half)}` on the host." if manager.name == "apt" else ""
+            message = f"An interrupted installation left these packages half installed: {', '.join(half)}.{command}"
+            self._problems.append(Problem("package-half-installed", message))
         return found
 
     def _folder(self, in_directory: _Installed | None) -> str:
@@ -203,7 +206,7 @@ class _Look:
         if content is None and not has_toolkit:
             return {}
         document = TomlDocument.from_bytes(path, content or b"")
-        self._problems += unfit(document)
+        self._problems += (Problem("setting-invalid", message) for message in unfit(document))
         return effective(document.data, self._host.exists(REAL_LDCONFIG))
 
     def _recorded(self) -> list[str]:

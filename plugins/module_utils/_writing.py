@@ -14,7 +14,7 @@ import stat
 import tempfile
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import HostError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import HostError, PermissionDeniedError
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
@@ -36,7 +36,8 @@ def explain(path: str, doing: str, error: OSError) -> HostError:
     advice = "Check the file system."
     if isinstance(error, PermissionError):
         advice = "Run the task as root (become: true); a file marked immutable (lsattr) must be released first."
-    elif error.errno == errno.ENOSPC:
+        return PermissionDeniedError(f"{path} cannot be {doing}: {error.strerror}. {advice}")
+    if error.errno == errno.ENOSPC:
         advice = "Make room on the file system, then run this again."
     elif error.errno == errno.EROFS:
         advice = "Mount the file system read-write, or configure the host where its image is built."

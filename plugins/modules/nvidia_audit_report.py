@@ -40,9 +40,10 @@ attributes:
     details: The files have the mode 0600.
 options:
   results:
-    description: The name under which the task with M(gpufleet.nvidia.nvidia_container_info) registers its result.
+    description:
+      - The name under which the task with M(gpufleet.nvidia.nvidia_container_info) registers its result. It is required
+        unless O(prepare_only=true).
     type: str
-    required: true
   results_of_users:
     description:
       - The name under which a loop over users registers the results of M(gpufleet.nvidia.nvidia_container_info) run as
@@ -50,7 +51,7 @@ options:
         findings about it.
     type: str
   directory:
-    description: The directory of the files on the controller. It must exist.
+    description: The directory of the files on the controller. It is created, with the mode 0700, if it does not exist.
     type: path
     default: .
   json:
@@ -74,6 +75,12 @@ options:
     type: str
     choices: [never, critical, warning]
     default: never
+  prepare_only:
+    description:
+      - Creates the directories of the files and checks that the files can be written, and does nothing else. A playbook
+        uses this before it inspects the hosts.
+    type: bool
+    default: false
 seealso:
   - module: gpufleet.nvidia.nvidia_container_info
 """
@@ -83,6 +90,15 @@ EXAMPLES = r"""
   hosts: gpu
   gather_facts: false
   tasks:
+    - name: Check that the report can be written
+      gpufleet.nvidia.nvidia_audit_report:
+        directory: /srv/reports
+        prepare_only: true
+      delegate_to: localhost
+      run_once: true
+      become: false
+      changed_when: false
+
     - name: Inspect the host
       gpufleet.nvidia.nvidia_container_info:
       register: inspected
@@ -100,6 +116,8 @@ EXAMPLES = r"""
       delegate_to: localhost
       run_once: true
       become: false
+      # Otherwise the first host counts as changed.
+      changed_when: false
 """
 
 RETURN = r"""
@@ -107,7 +125,7 @@ lines:
   description:
     - The number of hosts and findings, and then one line for each finding, the worst first.
     - A character that a terminal would interpret, or that would hide others, is escaped.
-  returned: success
+  returned: unless O(prepare_only=true)
   type: list
   elements: str
   sample:
@@ -116,7 +134,7 @@ lines:
     - "critical  gpu-01  toolkit: It has CVE-2026-24260. -> Install 1.19.1 or newer."
 counts:
   description: The number of findings of each severity.
-  returned: success
+  returned: unless O(prepare_only=true)
   type: dict
   sample: {critical: 1, warning: 0, note: 0}
 json:

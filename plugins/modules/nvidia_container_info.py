@@ -113,7 +113,7 @@ EXAMPLES = r"""
       - host.gpus.devices | length > 0
       - host.gpus.devices | rejectattr('healthy') | length == 0
       - host.gpus.devices | map(attribute='mig_devices') | flatten | rejectattr('healthy') | length == 0
-    fail_msg: "{{ host.gpus.devices | map(attribute='reasons') | flatten | join(' ') }}"
+    fail_msg: "{{ host.gpus.devices | map(attribute='reasons') | flatten | map(attribute='message') | join(' ') }}"
 
 - name: Refuse hosts with a CDI specification that engines skip, or that is stale
   ansible.builtin.assert:
@@ -121,7 +121,7 @@ EXAMPLES = r"""
       - host.cdi.files | rejectattr('valid') | length == 0
       - host.cdi.files | selectattr('stale') | length == 0
       - host.cdi.conflicts.unresolvable | length == 0
-    fail_msg: "{{ host.cdi.files | map(attribute='reasons') | flatten | join(' ') }}"
+    fail_msg: "{{ host.cdi.files | map(attribute='reasons') | flatten | map(attribute='message') | join(' ') }}"
 
 - name: Count the GPUs and MIG devices that a device plugin would advertise
   ansible.builtin.debug:
@@ -265,7 +265,16 @@ engines:
     problems:
       description: What could not be read, and why.
       type: list
-      elements: str
+      elements: dict
+      contains:
+        code:
+          description: What kind of problem it is. It stays the same over versions; messages do not.
+          type: str
+          sample: file-invalid
+        message:
+          description: The sentence about it.
+          type: str
+          sample: "/etc/docker/daemon.json, line 1, column 14: the file ends where a value is expected."
       sample: []
   sample:
     - engine: docker
@@ -308,8 +317,14 @@ toolkit:
           description: Whether it has one, null where that cannot be known, as in an offline tree.
           type: bool
           sample: true
+        kind:
+          description:
+            - What shows it, V(driver) for a loaded driver, and else V(pci) for a GPU on the PCI bus, V(wsl) or
+              V(tegra). Null where nothing does.
+          type: str
+          sample: driver
         evidence:
-          description: What tells so.
+          description: The sentence about it.
           type: str
           sample: "The driver is loaded: /proc/driver/nvidia/version is there."
         driver_version:
@@ -486,11 +501,21 @@ toolkit:
     problems:
       description: What could not be read and why, and what of RV(toolkit.settings) the toolkit cannot use.
       type: list
-      elements: str
+      elements: dict
+      contains:
+        code:
+          description: As in RV(engines[].problems[].code).
+          type: str
+          sample: package-half-installed
+        message:
+          description: The sentence about it.
+          type: str
+          sample: "An interrupted installation left these packages half installed: libnvidia-container1."
       sample: []
   sample:
     gpu:
       present: true
+      kind: driver
       evidence: "The driver is loaded: /proc/driver/nvidia/version is there."
       driver_version: 580.95.05
     package_manager: apt
@@ -608,9 +633,18 @@ gpus:
               type: bool
               sample: true
             reasons:
-              description: What would, in sentences. What is wrong with the GPU is wrong with all of its parts.
+              description: What would. What is wrong with the GPU is wrong with all of its parts.
               type: list
-              elements: str
+              elements: dict
+              contains:
+                code:
+                  description: As in RV(engines[].problems[].code).
+                  type: str
+                  sample: mig-node-unusable
+                message:
+                  description: The sentence about it.
+                  type: str
+                  sample: "/dev/nvidia-caps/nvidia-cap3 is not there."
               sample: []
         healthy:
           description: Whether nothing is known that would keep a container from using it.
@@ -618,10 +652,19 @@ gpus:
           sample: true
         reasons:
           description:
-            - What would, in sentences. That is an error that NVML returns for it, a GPU that has left the PCI bus, and
-              device nodes that are missing or have other numbers.
+            - What would. That is an error that NVML returns for it, a GPU that has left the PCI bus, and device nodes
+              that are missing or have other numbers.
           type: list
-          elements: str
+          elements: dict
+          contains:
+            code:
+              description: As in RV(engines[].problems[].code).
+              type: str
+              sample: node-unusable
+            message:
+              description: The sentence about it.
+              type: str
+              sample: "/dev/nvidia0 is not there."
           sample: []
     advertised:
       description:
@@ -648,7 +691,16 @@ gpus:
         - What could not be read and why, GPUs on the PCI bus that the driver does not drive, and kernel modules of
           different versions.
       type: list
-      elements: str
+      elements: dict
+      contains:
+        code:
+          description: As in RV(engines[].problems[].code).
+          type: str
+          sample: gpu-without-driver
+        message:
+          description: The sentence about it.
+          type: str
+          sample: "NVIDIA's driver does not drive the GPU 0000:0f:00.0 (without a driver)."
       sample: []
   sample:
     driver_version: 580.95.05
@@ -740,11 +792,20 @@ cdi:
           sample: false
         reasons:
           description:
-            - Why it is stale, in sentences. That is paths that are missing, device nodes with other numbers, another
+            - Why it is stale. That is paths that are missing, device nodes with other numbers, another
               version of the driver, and, of the kind C(nvidia.com/gpu), GPUs and MIG devices that it lacks or that are
               gone.
           type: list
-          elements: str
+          elements: dict
+          contains:
+            code:
+              description: As in RV(engines[].problems[].code).
+              type: str
+              sample: driver-differs
+            message:
+              description: The sentence about it.
+              type: str
+              sample: "It is for the driver 575.51.03; now it is 580.95.05."
           sample: []
         missing_paths:
           description: The files, device nodes and programs that it names and that are not on the host.
@@ -819,7 +880,16 @@ cdi:
     problems:
       description: What could not be read and why, and what is wrong with the service.
       type: list
-      elements: str
+      elements: dict
+      contains:
+        code:
+          description: As in RV(engines[].problems[].code).
+          type: str
+          sample: cdi-refresh-failed
+        message:
+          description: The sentence about it.
+          type: str
+          sample: "nvidia-cdi-refresh.service has failed, so that the specification may be stale."
       sample: []
   sample:
     folders: [/etc/cdi, /var/run/cdi]
@@ -849,6 +919,8 @@ findings:
   description:
     - What is wrong with the host, or will be, worst first, each with what to do. Null if O(gather) does not have
       V(findings).
+    - Findings with one cause are one finding. Its text names the other ones by RV(findings[].id) and
+      RV(findings[].subject).
     - They follow from all that was looked at, and from files of other owners, such as Kubespray, the GPU operator, and
       earlier versions of NVIDIA's tools.
   returned: success
@@ -857,7 +929,8 @@ findings:
   contains:
     severity:
       description:
-        - V(critical) for containers that get no GPU, a node that is about to lose them, or a known vulnerability.
+        - V(critical) for containers that get no GPU, a node that is about to lose them, a configuration that the engine
+          cannot read, or a known vulnerability.
         - V(warning) for what works now but will not for long, or has two owners.
         - V(note) for what is worth to know.
       type: str

@@ -2,23 +2,54 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-# Private to this collection: writes the files of an audit on the controller.  They list the weaknesses of a fleet, so
-# only the user that runs Ansible can read them.
+# Private to this collection: writes the files of an audit on the controller, and checks beforehand that it can.  They
+# list the weaknesses of a fleet, so only the user that runs Ansible can read them.
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 import tempfile
 
-_MODE = 0o600
+_MODE, _DIRECTORY_MODE = 0o600, 0o700
+
+
+def prepare(path: str, check_mode: bool) -> bool:
+    """Create the directory of the file, and check that the file can be written.  Returns whether it was created.
+
+    In check mode nothing is created, and the nearest directory that exists is checked.  Raises OSError.
+    """
+    _refuse_other_kinds(path)
+    directory = os.path.dirname(path)
+    is_missing = not os.path.isdir(directory)
+    if check_mode:
+        _require_permission(directory)
+    else:
+        os.makedirs(directory, _DIRECTORY_MODE, exist_ok=True)
+        # Only a file shows that the file system is writable.
+        descriptor, temporary = _temporary(path)
+        os.close(descriptor)
+        os.unlink(temporary)
+    return is_missing
+
+
+def _require_permission(directory: str) -> None:
+    """Raise OSError unless the nearest directory that exists is one, and can be written."""
+    while not os.path.lexists(directory):
+        directory = os.path.dirname(directory)
+    if not os.path.isdir(directory):
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), directory)
+    if not os.access(directory, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), directory)
 
 
 def write_private(path: str, text: str, check_mode: bool) -> bool:
     """Replace the file by one with this text, in one step, unless it has the text already.  Returns whether it differs.
 
-    In check mode nothing is written.  Raises OSError, for anything but a regular file too: that may be a device.
+    Its directory is created if it does not exist.  In check mode nothing is written.  Raises OSError, for anything but
+    a regular file too: that may be a device.
     """
     content = text.encode("utf-8", "replace")
     if _has(path, content):
@@ -30,21 +61,34 @@ def write_private(path: str, text: str, check_mode: bool) -> bool:
 
 def _has(path: str, content: bytes) -> bool:
     """Whether there is such a file that belongs to the user and that only the user can read."""
-    try:
-        status = os.lstat(path)
-    except FileNotFoundError:
+    status = _refuse_other_kinds(path)
+    if status is None:
         return False
-    if not stat.S_ISREG(status.st_mode):
-        raise FileExistsError(0, "It exists and is not a regular file", path)
     if (stat.S_IMODE(status.st_mode), status.st_uid, status.st_size) != (_MODE, os.geteuid(), len(content)):
         return False
     with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as stream:
         return stream.read() == content
 
 
+def _refuse_other_kinds(path: str) -> os.stat_result | None:
+    """The status of the file, None where there is none.  Raises FileExistsError for all but a regular file."""
+    try:
+        status = os.lstat(path)
+    except FileNotFoundError:
+        return None
+    if not stat.S_ISREG(status.st_mode):
+        raise FileExistsError(0, "It exists and is not a regular file", path)
+    return status
+
+
+def _temporary(path: str) -> tuple[int, str]:
+    """A new file beside ``path``: its descriptor and its path.  Its mode is 0600."""
+    return tempfile.mkstemp(prefix=f".{os.path.basename(path)}.", dir=os.path.dirname(path))
+
+
 def _replace(path: str, content: bytes) -> None:
-    # mkstemp makes a file of the mode 0600.
-    descriptor, temporary = tempfile.mkstemp(prefix=f".{os.path.basename(path)}.", dir=os.path.dirname(path))
+    os.makedirs(os.path.dirname(path), _DIRECTORY_MODE, exist_ok=True)
+    descriptor, temporary = _temporary(path)
     try:
         with open(descriptor, "wb") as stream:
             stream.write(content)

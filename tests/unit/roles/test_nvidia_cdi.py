@@ -151,7 +151,7 @@ def test_a_host_is_described_once_it_has_a_driver(
     tmp_path: Path, files: list[tuple[str, str]], mode: str, expected: str
 ) -> None:
     gpu = gpu_of(host_with(tmp_path, *files))
-    known = {"present": gpu.present, "evidence": gpu.evidence, "driver_version": gpu.driver}
+    known = {"present": gpu.present, "kind": gpu.kind, "evidence": gpu.evidence, "driver_version": gpu.driver}
     ready = CDI.load("vars/main.yml")["nvidia_cdi_ready"]
     assert render(ready, {"nvidia_cdi_mode": mode, "nvidia_cdi_gpu": known}) == expected
 

@@ -44,7 +44,7 @@ def engine(name: str) -> dict[str, t.Any]:
 def info(
     manager: str = "apt", gpu: bool = True, engines: tuple[str, ...] = ("docker", "containerd")
 ) -> dict[str, t.Any]:
-    described = {"present": gpu, "evidence": "/sys/bus/pci", "driver_version": "580.95.05" if gpu else None}
+    described = {"present": gpu, "kind": "driver" if gpu else None, "evidence": "/sys/bus/pci"}
     written = [KEYS[manager], f"/var/cache/gpufleet-nvidia-key-{KEY[-16:].lower()}.asc"]
     toolkit = {"package_manager": manager, "gpg": "/usr/bin/gpg", "repository_files": written, "gpu": described}
     return {"changed": False, "engines": [engine(name) for name in engines], "toolkit": toolkit}

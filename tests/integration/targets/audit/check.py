@@ -56,7 +56,8 @@ def main() -> None:
     expect({name: [engine["target"] for engine in hosts[name]["engines"]] for name in ENGINES}, ENGINES)
     expect({name: hosts[name]["cdi"]["state"] for name in CDI}, CDI)
     ranked = ("no-python-01", "docker-old-01", "docker-broken-01", "bare-01")
-    expect([hosts[name]["severity"] for name in ranked], ["critical", "critical", "warning", None])
+    expect([hosts[name]["severity"] for name in ranked], ["critical", "critical", "critical", None])
+    expect([finding["id"] for finding in hosts["docker-broken-01"]["findings"]], ["config-unreadable"])
 
     expect((page[:15], page.count('<tbody class="host"')), ("<!DOCTYPE html>", HOSTS))
     # The name of the host is not part of the markup.

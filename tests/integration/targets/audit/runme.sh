@@ -30,19 +30,21 @@ grep -E 'and [0-9]+ more' "$work/output"
 if grep '^+' "$work/output"; then exit 1; fi
 test -z "$(ls -A)"
 
-# Twice: the first run writes both files, the second one none. A note is no failure.
+# Twice, into a directory that the first run creates. To write files of the controller changes no host. A note is no failure.
 run gpufleet.nvidia.audit gpufleet.nvidia.audit --limit bare-01 "$@" --extra-vars \
-    "nvidia_audit_fail_on=warning nvidia_audit_dir=$work/from nvidia_audit_json=other.json nvidia_audit_html=other.html" |
+    "nvidia_audit_fail_on=warning nvidia_audit_dir=$work/from/new nvidia_audit_json=other.json nvidia_audit_html=other.html" |
     tee "$work/output"
-test "$(grep -c '^changed: ' "$work/output")" = 1
-test "$(grep -cE '^bare-01 .* changed=1 +unreachable=0 +failed=0' "$work/output")" = 2
-grep '"hosts": 1,' other.json
-rm ./*
+test "$(grep -cE '^bare-01 .* changed=0 +unreachable=0 +failed=0' "$work/output")" = 2
+grep '"hosts": 1,' new/other.json
+rm -r new
 
-# Refused before any host is asked.
-if run gpufleet.nvidia.audit --limit bare-01 --extra-vars nvidia_audit_fail_on=always "$@" >"$work/output"; then exit 1; fi
-grep 'nvidia_audit_fail_on is never, critical or warning' "$work/output"
-test -z "$(ls -A)"
+# Refused before any host is inspected.
+for refused in 'nvidia_audit_fail_on=always is never, critical or warning' 'nvidia_audit_dir=/dev/null/x cannot be written'; do
+    if run gpufleet.nvidia.audit --limit bare-01 --extra-vars "${refused%% *}" "$@" >"$work/output" 2>&1; then exit 1; fi
+    grep "${refused#* }" "$work/output"
+    if grep 'Inspect the host' "$work/output"; then exit 1; fi
+    test -z "$(ls -A)"
+done
 
 # What hosts answer is no template.
 "$python" -B "$targets/../../../hostile_hosts.py" ansible-playbook

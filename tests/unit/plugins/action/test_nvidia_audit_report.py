@@ -47,7 +47,8 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> t.Callable[..., dict
 
     def run(check_mode: bool = False, seen: t.Mapping[str, t.Any] | None = None, **args: t.Any) -> dict[str, t.Any]:
         seen = SEEN if seen is None else seen
-        task = MagicMock(args={"results": "seen", **args}, async_val=0, check_mode=check_mode, action="x")
+        given = {name: value for name, value in {"results": "seen", **args}.items() if value is not None}
+        task = MagicMock(args=given, async_val=0, check_mode=check_mode, action="x")
         action: t.Any = ActionModule(task, *(MagicMock(has_native_async=False) for _part in range(5)))
         variables = {"hostvars": HostVars(seen), "ansible_play_hosts_all": [*seen, "missing"]}
         return dict(action.run(task_vars=variables))
@@ -139,6 +140,18 @@ def test_it_fails_after_it_has_written(
     assert len(os.listdir(tmp_path)) == 2
 
 
+def test_the_directory_is_created_before_hosts_are_inspected(
+    run: t.Callable[..., dict[str, t.Any]], tmp_path: Path
+) -> None:
+    result = run(results=None, prepare_only=True, directory="reports", html="pages/a.html")
+    assert (result["changed"], "lines" in result) == (True, False)
+    assert result["html"] == str(tmp_path / "reports/pages/a.html")
+    assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")) == ["reports", "reports/pages"]
+    assert not run(prepare_only=True, directory="reports", html="pages/a.html")["changed"]
+    run(directory="reports/other")
+    assert sorted(os.listdir(tmp_path / "reports/other")) == ["gpufleet-audit.html", "gpufleet-audit.json"]
+
+
 def test_paths(run: t.Callable[..., dict[str, t.Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "reports").mkdir()
@@ -150,7 +163,10 @@ def test_paths(run: t.Callable[..., dict[str, t.Any]], tmp_path: Path, monkeypat
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        ({"directory": "none"}, "none/gpufleet-audit.json on the controller cannot be written: No such file"),
+        ({"directory": "/dev/null"}, "/dev/null/gpufleet-audit.json on the controller cannot be written: Not a dir"),
+        ({"directory": "/dev/null", "prepare_only": True}, "gpufleet-audit.json on the controller cannot be written"),
+        ({"json": "/dev/null", "prepare_only": True}, "/dev/null on the controller .* is not a regular file"),
+        ({"results": None}, "results"),
         ({"json": "/dev/null"}, "/dev/null on the controller cannot be written: It exists and is not a regular file"),
         ({"json": "x", "html": "x"}, "are the same file"),
         ({"fail_on": "note"}, "fail_on"),

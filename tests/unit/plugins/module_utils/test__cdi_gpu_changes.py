@@ -109,7 +109,7 @@ def test_what_fits(host: HostRoot, devices: list[dict[str, t.Any]], known: list[
 def test_gpus_that_changed(
     host: HostRoot, devices: list[dict[str, t.Any]], known: list[dict[str, t.Any]], reasons: list[str]
 ) -> None:
-    assert changed_gpus(document(*devices), host, gpus(*known)) == reasons
+    assert [reason.message for reason in changed_gpus(document(*devices), host, gpus(*known))] == reasons
 
 
 def test_without_a_driver_there_is_nothing_to_compare_with(host: HostRoot) -> None:
@@ -128,5 +128,7 @@ def test_a_file_for_some_of_the_gpus(host: HostRoot) -> None:
     both = gpus(FIRST, SECOND)
     assert changed_gpus(document(ZERO), host, both, frozenset({"1"})) == []
     assert changed_gpus(document(ZERO), host, both, None) == []
-    assert changed_gpus(document(ZERO), host, both, frozenset({"5"})) == ["It lacks 1, which the driver reports."]
-    assert changed_gpus(document(ONE), host, gpus(FIRST), None) == ["It has 1, which the driver does not report."]
+    (lacking,) = changed_gpus(document(ZERO), host, both, frozenset({"5"}))
+    assert lacking == ("gpu-lacking", "It lacks 1, which the driver reports.")
+    (gone,) = changed_gpus(document(ONE), host, gpus(FIRST), None)
+    assert gone == ("gpu-gone", "It has 1, which the driver does not report.")

@@ -68,7 +68,7 @@ def test_more_than_can_be_read_is_a_problem(host: HostRoot) -> None:
     answer = told(host)
     assert (answer["files"], answer["devices"]) == ([], {})
     (problem,) = answer["problems"]
-    assert problem.startswith("The CDI specifications in /etc/cdi have more than 4 MiB together")
+    assert problem["message"].startswith("The CDI specifications in /etc/cdi have more than 4 MiB together")
 
 
 def put(host: HostRoot, files: t.Mapping[str, str]) -> None:
@@ -145,9 +145,9 @@ def test_a_stale_one(host: HostRoot) -> None:
     assert file["stale"]
     assert file["missing_paths"] == [f"/{LIBRARY}"]
     assert file["reasons"] == [
-        f"Not there any more: /{LIBRARY}.",
-        "It is for the driver 580.95.05; now it is 590.1.",
-        "It has 0, which the driver does not report.",
+        {"code": "path-missing", "message": f"Not there any more: /{LIBRARY}."},
+        {"code": "driver-differs", "message": "It is for the driver 580.95.05; now it is 590.1."},
+        {"code": "gpu-gone", "message": "It has 0, which the driver does not report."},
     ]
 
 
@@ -189,7 +189,8 @@ def test_without_yaml_the_rest_is_told(host: HostRoot) -> None:
     assert answer["devices"]["nvidia.com/gpu=0"] == "/etc/cdi/nvidia.json"
     assert answer["ignored"] == []
     (problem,) = answer["problems"]
-    assert "PyYAML" in problem
+    assert problem["code"] == "package-missing"
+    assert "PyYAML" in problem["message"]
 
 
 def test_yaml(host: HostRoot) -> None:
@@ -242,7 +243,7 @@ def test_our_service(host: HostRoot) -> None:
     put(host, {"etc/systemd/system/multi-user.target.wants/nvidia-cdi-refresh.service": ""})
     answer = told(host)
     assert answer["refresh"]["owner"] == "toolkit"
-    assert "both make specifications" in answer["problems"][0]
+    assert answer["problems"][0]["code"] == "cdi-refresh-twice"
 
 
 def test_a_service_of_an_earlier_version(host: HostRoot) -> None:
@@ -258,14 +259,14 @@ def test_a_service_that_failed(host: HostRoot, state: str, failed: bool) -> None
     said = f"Id=nvidia-cdi-refresh.service\nLoadState=loaded\nActiveState={state}\nSubState=dead\n"
     answer, _needed = describe_cdi(host._replace(live=True), lambda _argv: (0, said, ""))
     assert answer["refresh"]["failed"] is failed
-    assert ["nvidia-cdi-refresh.service has failed" in problem for problem in answer["problems"]] == [True] * failed
+    assert [problem["code"] for problem in answer["problems"]] == ["cdi-refresh-failed"] * failed
 
 
 def test_a_systemd_that_does_not_answer(host: HostRoot) -> None:
     put(host, {SERVICE: SERVICE_TEXT, "run/systemd/system/x": ""})
     answer, _needed = describe_cdi(host._replace(live=True), lambda _argv: (1, "", "no bus"))
     assert answer["refresh"]["failed"] is None
-    assert "no bus" in answer["problems"][0]
+    assert "no bus" in answer["problems"][0]["message"]
 
 
 # -- hostile hosts -----------------------------------------------------------------------------------------------------
@@ -314,4 +315,4 @@ def test_links_and_folders_in_odd_places(tmp_path: Path) -> None:
     (tmp_path / "etc/systemd").symlink_to("systemd")
     answer = told(HostRoot(str(tmp_path), live=False))
     assert answer["files"] == []
-    assert any("too many symbolic links" in problem for problem in answer["problems"])
+    assert any("too many symbolic links" in problem["message"] for problem in answer["problems"])

@@ -146,22 +146,32 @@ def test_an_engine_that_does_not_answer_is_a_problem(docker: FakeDocker) -> None
     docker.runs()
     found = described(docker)
     assert found["running"]
-    assert found["problems"] == [f"docker runs but does not answer on {SOCKET}."]
+    message = f"docker runs but does not answer on {SOCKET}."
+    assert found["problems"] == [{"code": "engine-silent", "message": message}]
 
 
 def test_flags_that_cannot_be_read_are_a_problem(docker: FakeDocker) -> None:
     docker.write(UNIT, "[Service]\nExecStart=/usr/bin/env dockerd --config-file /srv/x.json\n")
     (problem,) = described(docker)["problems"]
-    assert "docker.service starts the engine through /usr/bin/env" in problem
+    assert "docker.service starts the engine through /usr/bin/env" in problem["message"]
 
 
-def test_a_broken_file_hides_nothing_else(docker: FakeDocker) -> None:
+@pytest.mark.parametrize(
+    ("text", "code", "place"),
+    [
+        ("{", "file-invalid", "line 1, column 2"),
+        # dockerd starts with such a file.
+        ('{"runtimes": {}, "runtimes": {}}', "key-duplicated", "line 1, column 18"),
+    ],
+)
+def test_a_broken_file_hides_nothing_else(docker: FakeDocker, text: str, code: str, place: str) -> None:
     configure(docker)
-    docker.write(DAEMON_JSON, "{")
+    docker.write(DAEMON_JSON, text)
     found = described(docker)
     assert found["recorded_files"] == [DAEMON_JSON]
     (problem,) = found["problems"]
-    assert f"{DAEMON_JSON}, line 1, column 2" in problem
+    assert problem["code"] == code
+    assert f"{DAEMON_JSON}, {place}" in problem["message"]
 
 
 def test_records_that_cannot_be_read_are_a_problem_and_hide_nothing_else(
@@ -181,7 +191,8 @@ def test_records_that_cannot_be_read_are_a_problem_and_hide_nothing_else(
     found = described(docker)
     assert found["runtimes"] == {"nvidia": NVIDIA}
     assert found["recorded_files"] == []
-    assert found["problems"] == [f"{STATE_DIR} cannot be read: Permission denied. Run the task as root (become: true)."]
+    message = f"{STATE_DIR} cannot be read: Permission denied. Run the task as root (become: true)."
+    assert found["problems"] == [{"code": "permission-denied", "message": message}]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
@@ -195,7 +206,7 @@ def test_as_somebody_else(docker: FakeDocker) -> None:
         os.seteuid(0)
     assert found["runtimes"] == {"nvidia": NVIDIA}
     (problem,) = found["problems"]
-    assert "Run the task as root" in problem
+    assert problem["code"] == "permission-denied"
 
 
 def test_gpus_and_specifications(docker: FakeDocker) -> None:
@@ -234,7 +245,7 @@ def test_an_engine_that_hangs_is_a_problem_and_hides_no_other(
     with contextlib.suppress(HungError), within(20):
         found = describe_host(docker.host, docker.run, ["engines"])["engines"]
     assert [engine["engine"] for engine in found] == ["docker", "podman"]
-    assert "docker could not be inspected within 0.3 seconds. Restart it if it hangs" in found[0]["problems"][-1]
+    assert found[0]["problems"][-1]["code"] == "engine-timeout"
     assert found[1]["problems"] == []
     assert signal.getsignal(signal.SIGALRM) is before
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
@@ -252,7 +263,7 @@ def test_a_thread_inspects_without_the_limit(docker: FakeDocker) -> None:
 def test_a_unit_that_is_refused_is_a_problem(docker: FakeDocker, line: str) -> None:
     docker.write(UNIT, f"[Service]\n{line}\nExecStart=/usr/bin/dockerd\n")
     (problem,) = described(docker)["problems"]
-    assert problem.startswith(
+    assert problem["message"].startswith(
         ("/proc/kmsg leads to /proc/kmsg, a file of the kernel", f"{UNIT} is larger than 256 KiB")
     )
 
@@ -265,7 +276,7 @@ def test_a_refused_unit_of_another_containerd_hides_no_other_engine() -> None:
         }
     assert engines["docker"]["problems"] == []
     (problem,) = engines["containerd/system/containerd-big.service"]["problems"]
-    assert problem.startswith("/etc/systemd/system/containerd-big.service is larger than 256 KiB")
+    assert problem["message"].startswith("/etc/systemd/system/containerd-big.service is larger than 256 KiB")
 
 
 @pytest.mark.parametrize(

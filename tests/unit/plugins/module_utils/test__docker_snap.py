@@ -76,7 +76,7 @@ def test_it_is_reported(snap: FakeDocker) -> None:
     ((entry,), _needed) = describe_engines(snap.host, snap.run)
     assert (entry["target"], entry["flavor"], entry["installed"], entry["pid"]) == ("docker/snap", "snap", True, PID)
     assert (entry["binary"], entry["version"], entry["service"]) == (None, None, SERVICE)
-    assert entry["problems"][0].startswith("Docker is a snap, which this collection does not configure.")
+    assert entry["problems"][0]["message"].startswith("Docker is a snap, which this collection does not configure.")
     assert snap.commands == []
 
 

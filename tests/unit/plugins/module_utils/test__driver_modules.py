@@ -48,9 +48,9 @@ def test_gpus_that_nothing_drives(tmp_path: Path) -> None:
         folder = f"sys/bus/pci/devices/0000:0{number}:00.0"
         write(tmp_path, {f"{folder}/vendor": "0x10de\n", f"{folder}/class": f"{kind}\n"})
     host = HostRoot(str(tmp_path))
-    assert "the GPU 0000:00:00.0 (without a driver), 0000:01:00.0 (without" in undriven_gpus(host, ())
-    assert "the GPU 0000:01:00.0 (without a driver). Load" in undriven_gpus(host, ["0000:00:00.0"])
-    assert undriven_gpus(host, ["0000:00:00.0", "0000:01:00.0"]) == ""
+    assert "the GPU 0000:00:00.0 (without a driver), 0000:01:00.0 (without" in undriven_gpus(host, ())[0].message
+    assert "the GPU 0000:01:00.0 (without a driver). Load" in undriven_gpus(host, ["0000:00:00.0"])[0].message
+    assert undriven_gpus(host, ["0000:00:00.0", "0000:01:00.0"]) == []
 
 
 def test_addresses() -> None:

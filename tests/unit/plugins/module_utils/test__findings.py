@@ -6,31 +6,18 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import random
+import tempfile
 import typing as t
+from pathlib import Path
 
 import pytest
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils import (
-    _cdi_refresh_info,
-    _container_info,
-    _driver_modules,
-    _findings,
-    _findings_cdi,
-    _findings_engines,
-    _findings_gpus,
-    _findings_toolkit,
-    _gpu_presence,
-    _mig_capabilities,
-    _nvml,
-    _toolkit_info,
-)
+from ansible_collections.gpufleet.nvidia.plugins.module_utils import _findings
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import MissingPackageError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._findings import findings_of
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
-
-if t.TYPE_CHECKING:
-    from pathlib import Path
 
 NVIDIA = "/usr/bin/nvidia-container-runtime"
 SPEC = "/etc/cdi/nvidia.yaml"
@@ -98,6 +85,10 @@ def gpu(**other: t.Any) -> dict[str, t.Any]:
     return {"index": 0, "mig_enabled": False, "mig_devices": [], "healthy": True, "reasons": [], **other}
 
 
+def problem(code: str, message: str = "Odd.") -> dict[str, str]:
+    return {"code": code, "message": message}
+
+
 def whole(**parts: t.Any) -> dict[str, t.Any]:
     """The description of a host with which nothing is wrong, but for ``parts``: PART__NAME, or PART alone."""
     answer: dict[str, t.Any] = {
@@ -149,7 +140,8 @@ SHADOW = {"shadowed": {"nvidia.com/gpu=0": ["/etc/cdi/a.json"]}}
 NO_CDI: dict[str, t.Any] = {"files": [], "devices": {}, "conflicts": {}, "refresh": None, "problems": []}
 BARE = engine(runtimes={}, live=None)
 NODE = {"path": "/dev/nvidiactl", "advice": "Make it."}
-MIG = {"index": 1, "healthy": False, "reasons": ["/dev/nvidia-caps/nvidia-cap3 is not there."]}
+ODD_GPU = problem("gpu-failed")
+MIG = {"index": 1, "healthy": False, "reasons": [{"code": "mig-node-unusable", "message": "No node."}]}
 
 # The parts that are wrong, and the finding's id, severity and subject.
 CASES: list[tuple[dict[str, t.Any], str, str, str]] = [
@@ -165,7 +157,7 @@ CASES: list[tuple[dict[str, t.Any], str, str, str]] = [
     ({"toolkit__programs": {}, "toolkit__packages": {}}, "toolkit-missing", "critical", "toolkit"),
     ({"toolkit__differences": ["nvidia-ctk is 1.18.0."]}, "toolkit-parts-differ", "warning", "toolkit"),
     (
-        {"toolkit__problems": ["The package x is only half installed: a run was cut off."]},
+        {"toolkit__problems": [problem("package-half-installed")]},
         "package-half-installed",
         "warning",
         "toolkit",
@@ -188,7 +180,7 @@ CASES: list[tuple[dict[str, t.Any], str, str, str]] = [
     ({"toolkit__gpu_containers": ["docker/1"]}, "containers-lose-gpus", "warning", "toolkit"),
     (
         {
-            "gpus__problems": ["NVIDIA's driver does not drive the GPU 0000:0f:00.0 (which nouveau drives). Load it."],
+            "gpus__problems": [problem("gpu-driven-by-nouveau")],
             "gpus__devices": [],
         },
         "gpu-driven-by-nouveau",
@@ -196,19 +188,19 @@ CASES: list[tuple[dict[str, t.Any], str, str, str]] = [
         "driver",
     ),
     (
-        {"gpus__problems": ["NVIDIA's driver does not drive the GPU x (without a driver). Load it."]},
+        {"gpus__problems": [problem("gpu-without-driver")]},
         "gpu-without-driver",
         "critical",
         "driver",
     ),
     (
-        {"gpus__problems": ["The driver's kernel modules are of different versions: a, b."]},
+        {"gpus__problems": [problem("driver-modules-differ")]},
         "driver-modules-differ",
         "critical",
         "driver",
     ),
     (
-        {"gpus__problems": [f"nvmlInit_v2 returned 18: {_nvml._MEANINGS[18][0]}. Restart."]},
+        {"gpus__problems": [problem("driver-library-differs")]},
         "driver-library-differs",
         "critical",
         "driver",
@@ -216,13 +208,18 @@ CASES: list[tuple[dict[str, t.Any], str, str, str]] = [
     (
         {
             "gpus": None,
-            "toolkit__gpu": {"present": True, "evidence": "/sys/x is a GPU of NVIDIA; no driver is loaded."},
+            "toolkit__gpu": {"present": True, "kind": "pci"},
         },
         "driver-not-loaded",
         "critical",
         "driver",
     ),
-    ({"gpus__devices": [gpu(index=3, healthy=False, reasons=["It is lost."])]}, "gpu-unusable", "critical", "gpu 3"),
+    (
+        {"gpus__devices": [gpu(index=3, healthy=False, reasons=[problem("gpu-failed")])]},
+        "gpu-unusable",
+        "critical",
+        "gpu 3",
+    ),
     (
         {"gpus__devices": [gpu(mig_enabled=True, mig_devices=[MIG])]},
         "mig-without-capability",
@@ -230,7 +227,7 @@ CASES: list[tuple[dict[str, t.Any], str, str, str]] = [
         "gpu 0, MIG 1",
     ),
     (
-        {"gpus__devices": [gpu(mig_enabled=True, mig_devices=[{**MIG, "reasons": ["Odd."]}])]},
+        {"gpus__devices": [gpu(mig_enabled=True, mig_devices=[{**MIG, "reasons": [problem("x")]}])]},
         "mig-unusable",
         "critical",
         "gpu 0, MIG 1",
@@ -248,7 +245,7 @@ CASES: list[tuple[dict[str, t.Any], str, str, str]] = [
     ({"cdi__files": [spec(), spec(path="/etc/cdi/b.yaml", valid=False)]}, "cdi-invalid", "warning", "/etc/cdi/b.yaml"),
     ({"cdi__files": [spec(valid=None)]}, "cdi-unread", "note", SPEC),
     ({"cdi__files": [spec(warnings=["Odd."])]}, "cdi-odd", "note", SPEC),
-    ({"cdi__files": [spec(stale=True, reasons=["Not there any more: x."])]}, "cdi-stale", "critical", SPEC),
+    ({"cdi__files": [spec(stale=True, reasons=[problem("path-missing")])]}, "cdi-stale", "critical", SPEC),
     ({"cdi__files": [spec(), spec(path="/run/cdi/z", stale=True)]}, "cdi-stale", "warning", "/run/cdi/z"),
     (
         {"cdi__conflicts": {"unresolvable": {"nvidia.com/gpu=0": ["/etc/cdi/a", "/etc/cdi/b"]}}},
@@ -275,20 +272,20 @@ CASES: list[tuple[dict[str, t.Any], str, str, str]] = [
         "podman",
     ),
     (
-        {"engines": [engine(version="29.0.1")], "cdi__files": [spec(stale=True)]},
+        {"engines": [engine(version="29.0.1")], "cdi__files": [spec(valid=None, stale=None)]},
         "docker-needs-cdi",
         "critical",
         "docker",
     ),
     ({"engines": [engine(version="29.0.1")], "cdi": NO_CDI}, "docker-needs-cdi", "warning", "docker"),
     (
-        {"cdi__problems": ["r.service has failed, so that the specification may be stale. Look."]},
+        {"cdi__problems": [problem("cdi-refresh-failed")]},
         "cdi-refresh-failed",
         "warning",
         "r.service",
     ),
     (
-        {"cdi__problems": ["a and b both make specifications. Leave this to one of them."]},
+        {"cdi__problems": [problem("cdi-refresh-twice")]},
         "cdi-refresh-twice",
         "warning",
         "r.service",
@@ -304,17 +301,15 @@ CASES: list[tuple[dict[str, t.Any], str, str, str]] = [
     ({"engines": [engine(restart_required=True)]}, "restart-pending", "warning", "docker"),
     ({"engines": [engine(unfinished_restart=True)]}, "restart-unfinished", "warning", "docker"),
     (
-        {"engines": [engine(live=None, problems=["docker runs but does not answer on /run/docker.sock."])]},
+        {"engines": [engine(live=None, problems=[problem("engine-silent")])]},
         "engine-silent",
         "warning",
         "docker",
     ),
-    (
-        {"engines": [containerd(problems=["its CRI is not loaded (cri: no runc)"])]},
-        "cri-dead",
-        "critical",
-        "containerd",
-    ),
+    ({"engines": [engine(problems=[problem("file-invalid")])]}, "config-unreadable", "critical", "docker"),
+    ({"toolkit__problems": [problem("file-invalid")]}, "config-unreadable", "critical", "toolkit"),
+    ({"engines": [engine(problems=[problem("key-duplicated")])]}, "problem", "warning", "docker"),
+    ({"cdi__problems": [problem("package-missing")]}, "files-not-read", "warning", "host"),
     (
         {"engines": [containerd(live={"version": "", "runtimes": {}, "default_runtime": ""})]},
         "cri-dead",
@@ -364,8 +359,8 @@ CASES: list[tuple[dict[str, t.Any], str, str, str]] = [
         "docker",
     ),
     ({"engines": [engine(installed=False, recorded_files=["/etc/x"])]}, "engine-gone", "note", "docker"),
-    ({"engines": [engine(problems=["The file is odd."])]}, "problem", "warning", "docker"),
-    ({"cdi__problems": ["A record is damaged."]}, "problem", "warning", "cdi"),
+    ({"engines": [engine(problems=[problem("x")])]}, "problem", "warning", "docker"),
+    ({"cdi__problems": [problem("x")]}, "problem", "warning", "cdi"),
     ({"gpus": "broken"}, "description-damaged", "note", "gpus"),
     ({"engines": ["broken"]}, "description-damaged", "note", "engines"),
     ({"toolkit__packages": 7}, "description-damaged", "note", "toolkit"),
@@ -412,16 +407,15 @@ def test_each_rule_finds_what_it_is_for(
         ({"engines": [BARE], "cdi": None}, "gpus-not-configured"),
         ({"engines": [engine(live={"live_restore": False, "running_containers": 0})]}, "live-restore-off"),
         ({"engines": [engine(installed=False)], "toolkit__programs": {}, "toolkit__packages": {}}, "toolkit-missing"),
-        ({"gpus": None, "toolkit__gpu": {"present": True, "evidence": "/dev/dxg is there."}}, "driver-not-loaded"),
+        ({"gpus": None, "toolkit__gpu": {"present": True, "kind": "wsl"}}, "driver-not-loaded"),
         ({"gpus__modules": {}}, "uvm-not-loaded"),
         (
-            {"gpus__devices": [gpu(healthy=False, reasons=["A."], mig_devices=[{**MIG, "reasons": ["A."]}])]},
+            {"gpus__devices": [gpu(healthy=False, reasons=[ODD_GPU], mig_devices=[{**MIG, "reasons": [ODD_GPU]}])]},
             "mig-unusable",
         ),
         ({"cdi__conflicts": SHADOW, "cdi__refresh": {"enabled": True, "output": "/x"}}, "cdi-refresh-undoes"),
-        # What another finding tells is not told twice.
-        ({"engines": [engine(problems=["docker runs but does not answer on x."])]}, "problem"),
-        ({"gpus__problems": ["The driver's kernel modules are of different versions: a, b."]}, "problem"),
+        # The GPU's own finding reports it.
+        ({"gpus__devices": [gpu(healthy=False, reasons=[ODD_GPU])], "gpus__problems": [ODD_GPU]}, "problem"),
     ],
 )
 def test_no_rule_finds_what_is_not_so(host: HostRoot, parts: dict[str, t.Any], name: str) -> None:
@@ -472,7 +466,7 @@ def test_links_between_folders_of_specifications_are_followed(host: HostRoot, tm
 
 
 def test_the_worst_comes_first_and_nothing_twice(host: HostRoot) -> None:
-    twice = [engine(restart_required=True, problems=["Odd.", "Odd."])] * 2
+    twice = [engine(restart_required=True, problems=[problem("x"), problem("x")])] * 2
     found = findings_of(host, whole(engines=twice, toolkit__reboot_required=True, toolkit__open_cves=[CVE, CVE]))
     assert [(one["severity"], one["subject"], one["id"]) for one in found] == [
         ("critical", "toolkit", "open-cve"),
@@ -493,43 +487,191 @@ def test_sentences_name_what_they_are_about(host: HostRoot) -> None:
     assert text.startswith("/etc/apt/sources.list, line 12, names nvidia.github.io/x, and so contends with")
 
 
-def test_the_words_that_rules_look_for_are_those_of_the_rooms(host: HostRoot, monkeypatch: pytest.MonkeyPatch) -> None:
-    modules = [_driver_modules.Module("nvidia", "1", 0), _driver_modules.Module("nvidia_uvm", "2", 0)]
-    assert _findings_gpus.DIFFERENT_MODULES in _driver_modules.different_versions(modules)
-    monkeypatch.setattr(
-        _driver_modules, "nvidia_devices", lambda _host: {"/sys/bus/pci/devices/0000:01:00.0": "0x030000"}
-    )
-    monkeypatch.setattr(_driver_modules, "_driver", lambda _host, _path: "nouveau")
-    sentence = _driver_modules.undriven_gpus(host, ())
-    assert _findings_gpus.UNDRIVEN in sentence
-    assert _findings_gpus.NOUVEAU in sentence
-    assert _findings_gpus.DIFFERENT_LIBRARY in _nvml._MEANINGS[18][0]
-    assert _findings_gpus.CAPABILITY_NODES.startswith(_mig_capabilities.NODES)
-    monkeypatch.setattr(_gpu_presence, "nvidia_devices", lambda _host: {"/sys/x": "0x030000"})
-    assert _findings_gpus.UNLOADED in (_gpu_presence._evidence(host) or "")
+NO_TOOLKIT: dict[str, t.Any] = {"toolkit__programs": {}, "toolkit__packages": {}}
 
 
 @pytest.mark.parametrize(
-    ("room", "words"),
+    ("parts", "name", "expected"),
     [
-        (_toolkit_info, [_findings_toolkit.HALF_INSTALLED]),
-        (_cdi_refresh_info, [_findings_cdi.SERVICE_FAILED, _findings_cdi.TWO_SERVICES]),
+        ({"cdi__refresh": None}, "cdi-refresh-missing", "Have it written again with nvidia_cdi_refresh."),
+        ({"cdi__refresh": None, "toolkit": None}, "cdi-refresh-missing", "written again with nvidia_cdi_refresh."),
+        # The refresh units need nvidia-ctk.
+        (
+            {"cdi__refresh": None, **NO_TOOLKIT},
+            "cdi-refresh-missing",
+            "Write it with nvidia_cdi_spec after each update",
+        ),
+        (
+            {"cdi__refresh": None, "cdi__devices": {"nvidia.com/gpu=0": "/run/cdi/a.json"}, **NO_TOOLKIT},
+            "cdi-refresh-missing",
+            "Write it in /etc/cdi with nvidia_cdi_spec",
+        ),
+        # docs/security.md says why no advice completes packages of others.
+        ({"toolkit__problems": [problem("package-half-installed")]}, "package-half-installed", "and no others."),
     ],
 )
-def test_the_words_stand_in_the_room(room: t.Any, words: list[str]) -> None:
-    with open(room.__file__, encoding="utf-8") as stream:
-        text = stream.read()
-    assert [word for word in words if word not in text] == []
+def test_advice_works_on_the_host(host: HostRoot, parts: dict[str, t.Any], name: str, expected: str) -> None:
+    (found,) = [one for one in findings_of(host, whole(**copy.deepcopy(parts))) if one["id"] == name]
+    assert expected in found["advice"]
 
 
-def test_the_words_of_engines_stand_in_their_rooms() -> None:
-    folder = _container_info.__file__.rpartition("/")[0]
-    texts = []
-    for name in ("_engine_info.py", "_engine_containerd.py"):
-        with open(f"{folder}/{name}", encoding="utf-8") as stream:
-            texts.append(stream.read())
-    assert _findings_engines.SILENT in texts[0]
-    assert _findings_engines.DEAD_CRI in texts[1]
+# -- one cause, one finding --------------------------------------------------------------------------------------------
+
+UNLOADED = {"present": True, "kind": "pci", "driver_version": None}
+LOST = gpu(healthy=False, reasons=[problem("driver-library-differs", "Error 18.")])
+BROKEN = problem("file-invalid", "/etc/docker/daemon.json, line 1: odd.")
+NO_HOOK = {"stale": True, "missing_paths": ["/usr/bin/nvidia-cdi-hook"], "reasons": [problem("path-missing")]}
+GONE = engine(default_runtime="nvidia", runtimes={"nvidia": "/opt/gone", "kata": "/opt/kata"})
+
+
+@pytest.mark.parametrize(
+    ("parts", "expected", "consequences"),
+    [
+        # No driver: what was made for it does not fit, and what needs it fails.
+        (
+            {
+                "engines": [engine(version="29.0.1")],
+                "gpus": {"problems": [problem("gpu-without-driver")]},
+                "toolkit__gpu": UNLOADED,
+                "cdi__files": [spec(stale=True, reasons=[problem("path-missing")])],
+                "cdi__problems": [problem("cdi-refresh-failed")],
+            },
+            ["gpu-without-driver"],
+            f"cdi-stale ({SPEC}); docker-needs-cdi (docker); cdi-refresh-failed (r.service).",
+        ),
+        # Another GPU has its driver, so the specification has another cause.
+        (
+            {"gpus__problems": [problem("gpu-without-driver")], "cdi__files": [spec(stale=True)]},
+            ["cdi-stale", "gpu-without-driver"],
+            "",
+        ),
+        # An update of the driver without a restart.
+        (
+            {
+                "gpus__problems": [
+                    problem("driver-modules-differ"),
+                    problem("driver-library-differs", "Error 18."),
+                    problem("x"),
+                ],
+                "gpus__devices": [LOST, {**LOST, "index": 1}],
+                "cdi__files": [spec(stale=True)],
+                "toolkit__reboot_required": True,
+            },
+            ["driver-library-differs", "problem"],
+            f"cdi-stale ({SPEC}); driver-modules-differ (driver); gpu-unusable (gpu 0, gpu 1); reboot-required (host).",
+        ),
+        # A file that cannot be read defines no runtime.
+        (
+            {
+                "engines": [engine(problems=[BROKEN], runtimes={}, live=None, restart_required=True)],
+                "cdi": NO_CDI,
+            },
+            ["config-unreadable"],
+            "gpus-not-configured (host); restart-pending (docker).",
+        ),
+        # That of one engine explains nothing of another, and that of the toolkit nothing of an engine.
+        (
+            {"engines": [engine(problems=[BROKEN, problem("x")]), containerd(restart_required=True)]},
+            ["config-unreadable", "problem", "restart-pending"],
+            "",
+        ),
+        (
+            {
+                "toolkit__problems": [problem("file-invalid")],
+                "toolkit__open_cves": [CVE],
+                "engines": [BARE],
+                "cdi": NO_CDI,
+            },
+            ["config-unreadable", "gpus-not-configured", "open-cve"],
+            "",
+        ),
+        # Programs of the toolkit, but no others.
+        (
+            {"engines": [GONE], **NO_TOOLKIT},
+            ["runtime-program-gone", "toolkit-missing"],
+            "default-runtime-gone (docker).",
+        ),
+        (
+            {"cdi__files": [spec(**NO_HOOK)], **NO_TOOLKIT},
+            ["toolkit-missing"],
+            f"cdi-stale ({SPEC}).",
+        ),
+        (
+            {
+                "cdi__files": [spec(**{**NO_HOOK, "missing_paths": ["/usr/bin/nvidia-cdi-hook", "/dev/nvidia0"]})],
+                **NO_TOOLKIT,
+            },
+            ["cdi-stale", "toolkit-missing"],
+            "",
+        ),
+        # A stale specification is all that Docker lacks.
+        (
+            {"engines": [engine(version="29.0.1")], "cdi__files": [spec(stale=True)]},
+            ["cdi-stale"],
+            "docker-needs-cdi (docker).",
+        ),
+        (
+            {"cdi__problems": [problem("package-missing")], "cdi__files": [spec(valid=None)] * 2},
+            ["files-not-read"],
+            f"cdi-unread ({SPEC}).",
+        ),
+        # One command makes all device nodes, and no GPU works without them.
+        (
+            {
+                "gpus__missing_nodes": [NODE, {**NODE, "path": "/dev/nvidia-uvm"}],
+                "gpus__devices": [gpu(healthy=False, reasons=[problem("node-unusable")])],
+            },
+            ["node-missing"],
+            "",
+        ),
+    ],
+)
+def test_findings_with_one_cause_are_one(
+    host: HostRoot, parts: dict[str, t.Any], expected: list[str], consequences: str
+) -> None:
+    found = findings_of(host, whole(**copy.deepcopy(parts)))
+    assert sorted(one["id"] for one in found) == expected
+    assert "".join(one["text"].partition(" This also causes: ")[2] for one in found) == consequences
+
+
+def test_gpus_with_the_same_reasons_are_one_finding(host: HostRoot) -> None:
+    mig = [{**MIG, "index": number} for number in range(7)]
+    broken = [gpu(index=number, healthy=False, reasons=[ODD_GPU]) for number in range(7)]
+    described = whole(gpus__devices=[*broken, gpu(index=7, mig_enabled=True, mig_devices=mig)])
+    assert [(one["id"], one["subject"]) for one in findings_of(host, described)] == [
+        ("gpu-unusable", "gpu 0, gpu 1, gpu 2, gpu 3, gpu 4 and 2 more"),
+        ("mig-without-capability", "gpu 7, MIG 0, gpu 7, MIG 1, gpu 7, MIG 2, gpu 7, MIG 3, gpu 7, MIG 4 and 2 more"),
+    ]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_without_root_one_finding_names_what_cannot_be_read() -> None:
+    denied = problem("permission-denied", "daemon.json cannot be read.")
+    one = engine(socket="/run/docker.sock", live=None, problems=[problem("engine-silent"), denied, problem("x")])
+    # Other users cannot enter the directories of pytest.
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        for path in ("etc/docker/daemon.json", "run/docker.sock", "usr/bin/nvidia-container-runtime"):
+            (root / path).parent.mkdir(parents=True)
+            (root / path).write_text("{}")
+            (root / path).chmod(0o755 if "bin" in path else 0o600)
+        (root / "var/lib/gpufleet-nvidia/state").mkdir(parents=True)
+        (root / "var/lib/gpufleet-nvidia").chmod(0o700)
+        root.chmod(0o755)
+        host = HostRoot.of(folder, live=False)
+        as_root = findings_of(host, whole(engines=[one]))
+        try:
+            os.seteuid(65534)
+            found = findings_of(host, whole(engines=[one]))
+        finally:
+            os.seteuid(0)
+    assert [(one["id"], one["subject"]) for one in found] == [("problem", "docker"), ("not-root", "host")]
+    said = "The task runs as user 65534, not as root. It cannot read /var/lib/gpufleet-nvidia/state,"
+    assert found[1]["text"] == (
+        f"{said} /etc/docker/daemon.json, /run/docker.sock, so findings may be missing."
+        " This also causes: engine-silent (docker); permission-denied (docker)."
+    )
+    assert [one["id"] for one in as_root] == ["engine-silent", "permission-denied", "problem"]
 
 
 def test_a_host_whose_files_nothing_can_read_is_told_and_no_error(
@@ -540,7 +682,7 @@ def test_a_host_whose_files_nothing_can_read_is_told_and_no_error(
 
     monkeypatch.setattr(_findings, "owners_of", lacking)
     (found,) = findings_of(host, whole())
-    assert (found["id"], found["severity"]) == ("files-not-read", "note")
+    assert (found["id"], found["severity"]) == ("files-not-read", "warning")
     assert "tomlkit" in found["text"]
 
 

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils import _gpu_info, _gpu_sighting, _nvml
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import Problem
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu_info import describe_gpus
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._mig_capabilities import read_minors
@@ -90,6 +91,10 @@ def part(mig: FakeMig, uuid: str | None, profile: str | None, **changes: t.Any) 
         "reasons": [],
         **changes,
     }
+
+
+def unusable(message: str) -> dict[str, str]:
+    return {"code": "node-unusable", "message": message}
 
 
 class Fleet(t.NamedTuple):
@@ -180,8 +185,8 @@ def test_without_nvml(fleet: t.Callable[..., Fleet]) -> None:
     ]
     assert told["advertised"] == [FIRST.identity()]
     (problem,) = told["problems"]
-    assert "It tells neither MIG mode without MIG devices nor the UUIDs of these." in problem
-    assert "There is no libnvidia-ml.so.1 below /." in problem
+    assert "It tells neither MIG mode without MIG devices nor the UUIDs of these." in problem["message"]
+    assert "There is no libnvidia-ml.so.1 below /." in problem["message"]
 
 
 def test_the_driver_of_a_container(fleet: t.Callable[..., Fleet], library: Path) -> None:
@@ -200,7 +205,8 @@ def test_a_gpu_that_nvml_has_trouble_with(fleet: t.Callable[..., Fleet]) -> None
     assert (second["index"], second["uuid"], second["minor"]) == (1, None, None)
     assert (second["healthy"], second["mig_enabled"]) == (False, None)
     (reason,) = second["reasons"]
-    assert "nvmlDeviceGetUUID returned 15: the GPU is lost" in reason
+    assert reason["code"] == "gpu-failed"
+    assert "nvmlDeviceGetUUID returned 15: the GPU is lost" in reason["message"]
     assert told["advertised"] == [FIRST.identity()]
     assert told["problems"] == []
 
@@ -210,7 +216,7 @@ def test_parts_of_a_gpu_in_trouble(fleet: t.Callable[..., Fleet]) -> None:
     del found.nodes.nodes["/dev/nvidia0"]
     told = found.told()
     (gpu,) = told["devices"]
-    assert [one["reasons"] for one in [gpu, *gpu["mig_devices"]]] == [["/dev/nvidia0 is not there."]] * 3
+    assert [one["reasons"] for one in [gpu, *gpu["mig_devices"]]] == [[unusable("/dev/nvidia0 is not there.")]] * 3
     assert told["advertised"] == []
     assert told["missing_nodes"] == [{"path": "/dev/nvidia0", "advice": "Run nvidia-smi as root, which makes it."}]
 
@@ -222,7 +228,10 @@ def test_a_part_in_trouble(fleet: t.Callable[..., Fleet]) -> None:
     told = found.told()
     (gpu,) = told["devices"]
     assert gpu["healthy"]
-    assert [mig["reasons"] for mig in gpu["mig_devices"]] == [[f"{path} is not there."], []]
+    assert [mig["reasons"] for mig in gpu["mig_devices"]] == [
+        [{"code": "mig-node-unusable", "message": f"{path} is not there."}],
+        [],
+    ]
     assert told["advertised"] == [mig_uuid(DIVIDED, DIVIDED.migs[1])]
     assert told["missing_nodes"][0]["path"] == path
 
@@ -231,7 +240,7 @@ def test_a_missing_control_node_is_everybodys(fleet: t.Callable[..., Fleet]) -> 
     found = fleet([FIRST, SECOND])
     del found.nodes.nodes["/dev/nvidia-uvm"]
     told = found.told()
-    assert [gpu["reasons"] for gpu in told["devices"]] == [["/dev/nvidia-uvm is not there."]] * 2
+    assert [gpu["reasons"] for gpu in told["devices"]] == [[unusable("/dev/nvidia-uvm is not there.")]] * 2
     assert told["missing_nodes"] == [
         {"path": "/dev/nvidia-uvm", "advice": "Make it with nvidia-modprobe -u -c 0."},
     ]
@@ -251,14 +260,15 @@ def test_wrong_numbers(fleet: t.Callable[..., Fleet]) -> None:
     found = fleet([FIRST])
     found.nodes.nodes["/dev/nvidia3"] = (195, 4)
     told = found.told()
-    assert told["devices"][0]["reasons"] == ["/dev/nvidia3 has the minor number 4, not 3."]
+    assert told["devices"][0]["reasons"] == [unusable("/dev/nvidia3 has the minor number 4, not 3.")]
     assert told["missing_nodes"] == []
 
 
 def test_an_nvml_that_returns_an_error(fleet: t.Callable[..., Fleet]) -> None:
     told = fleet([FIRST, SECOND], "fail nvmlInit_v2 -1 18").told()
     (problem,) = told["problems"]
-    assert "are of different versions" in problem
+    assert problem["code"] == "driver-library-differs"
+    assert "are of different versions" in problem["message"]
     assert told["source"] == "proc"
     assert [gpu["uuid"] for gpu in told["devices"]] == [FIRST.identity(), SECOND.identity()]
     assert [gpu["reasons"] for gpu in told["devices"]] == [[problem]] * 2
@@ -267,7 +277,8 @@ def test_an_nvml_that_returns_an_error(fleet: t.Callable[..., Fleet]) -> None:
 def test_a_gpu_that_nvml_does_not_list(fleet: t.Callable[..., Fleet], library: Path) -> None:
     found = fleet([FIRST, SECOND], nvml=False)
     nvml_files(found.root, library, [SECOND])
-    reason = "NVML does not list it. Look at the kernel's log for NVRM and Xid."
+    message = "NVML does not list it. Look at the kernel's log for NVRM and Xid."
+    reason = {"code": "gpu-not-listed", "message": message}
     assert found.told()["devices"] == [whole(SECOND, 0), whole(FIRST, None, healthy=False, reasons=[reason])]
 
 
@@ -276,7 +287,7 @@ def test_a_gpu_that_does_not_answer_the_driver(fleet: t.Callable[..., Fleet]) ->
     write(found.root, {f"proc/driver/nvidia/gpus/{FIRST.bus}/information": ""})
     first, second = found.told()["devices"]
     assert (first["index"], first["bus_id"], first["minor"], first["healthy"]) == (0, FIRST.bus, None, False)
-    assert "the file is empty: the GPU does not answer the driver" in first["reasons"][0]
+    assert "the file is empty: the GPU does not answer the driver" in first["reasons"][0]["message"]
     assert second == whole(SECOND, 1)
 
 
@@ -284,7 +295,7 @@ def test_a_uuid_that_is_not_known_yet(fleet: t.Callable[..., Fleet]) -> None:
     told = fleet([FIRST._replace(uuid=UNKNOWN_UUID)], nvml=False).told()
     assert told["devices"][0]["uuid"] is None
     assert told["advertised"] == []
-    assert "The driver does not know the UUID of GPU 0 yet" in told["problems"][1]
+    assert "The driver does not know the UUID of GPU 0 yet" in told["problems"][1]["message"]
 
 
 def test_modules_of_different_versions(tmp_path: Path) -> None:
@@ -294,16 +305,21 @@ def test_modules_of_different_versions(tmp_path: Path) -> None:
     told = describe_gpus(HostRoot(str(tmp_path), live=True))
     assert told["modules"]["nvidia_fs"] == {"version": "2.7", "refcount": None}
     (different,) = told["problems"]
-    assert different.endswith("of different versions: nvidia 1.2, nvidia_uvm 1.3. Restart the host.")
+    assert different["code"] == "driver-modules-differ"
+    assert different["message"].endswith("of different versions: nvidia 1.2, nvidia_uvm 1.3. Restart the host.")
 
 
 @pytest.mark.parametrize(
-    ("driver", "words"),
-    [("", "0000:47:00.0 (without a driver)"), ("nouveau", "0000:47:00.0 (which nouveau drives)"), ("vfio-pci", "")],
+    ("driver", "code", "words"),
+    [
+        ("", "gpu-without-driver", "0000:47:00.0 (without a driver)"),
+        ("nouveau", "gpu-driven-by-nouveau", "0000:47:00.0 (which nouveau drives)"),
+        ("vfio-pci", "", ""),
+    ],
 )
 @pytest.mark.parametrize("loaded", [True, False])
 def test_a_gpu_that_the_driver_does_not_have(
-    fleet: t.Callable[..., Fleet], driver: str, words: str, loaded: bool
+    fleet: t.Callable[..., Fleet], driver: str, code: str, words: str, loaded: bool
 ) -> None:
     found = fleet([EXCLUDED, FIRST])
     for gpu in (EXCLUDED, FIRST, SECOND):
@@ -316,8 +332,8 @@ def test_a_gpu_that_the_driver_does_not_have(
         for gpu in (EXCLUDED, FIRST):
             os.symlink("../drivers/pci-stub", found.root / f"sys/bus/pci/devices/{gpu.bus}/driver")
     problems = found.told()["problems"]
-    assert len(problems) == bool(words)
-    assert words in "".join(problems)
+    assert [one["code"] for one in problems] == ([code] if code else [])
+    assert all(words in one["message"] for one in problems)
 
 
 # -- nothing is changed ------------------------------------------------------------------------------------------------
@@ -346,9 +362,9 @@ def test_what_nvml_would_make(
         del found.nodes.nodes[path]
     seen = []
 
-    def answer(*_arguments: object, absent: t.Sequence[str]) -> tuple[None, str]:
+    def answer(*_arguments: object, absent: t.Sequence[str]) -> tuple[None, Problem]:
         seen.append(list(absent))
-        return None, "Not now."
+        return None, Problem("nvml-unusable", "Not now.")
 
     monkeypatch.setattr(_gpu_sighting, "nvml_answer", answer)
     found.told()
@@ -364,7 +380,7 @@ def test_an_nvml_that_would_make_nodes_is_not_asked(
     del found.nodes.nodes["/dev/nvidia3"]
     told = found.told()
     assert told["source"] == "proc"
-    assert "it would make /dev/nvidia3, and nobody can stop it" in told["problems"][0]
+    assert "it would make /dev/nvidia3, and nobody can stop it" in told["problems"][0]["message"]
 
 
 # -- hostile hosts -----------------------------------------------------------------------------------------------------
@@ -399,7 +415,7 @@ def test_no_content_raises(files: dict[str, str], live: bool) -> None:
             place.parent.mkdir(parents=True, exist_ok=True)
             place.write_bytes(text.encode("utf-8", "replace"))
         told = describe_gpus(HostRoot(folder, live))
-    assert all(isinstance(problem, str) for problem in told["problems"])
+    assert all(set(problem) == {"code", "message"} for problem in told["problems"])
 
 
 def test_folders_in_the_places_of_files(tmp_path: Path) -> None:
@@ -416,5 +432,6 @@ def test_a_number_that_python_refuses_is_a_problem(tmp_path: Path, monkeypatch: 
     host = gpu_host(tmp_path, [FIRST], live=False)
     monkeypatch.setattr(_gpu_info, "control_nodes", refuse)
     told = describe_gpus(host)
-    assert told["problems"] == ["Not all of the GPUs could be looked at: too many digits"]
+    message = "Not all of the GPUs could be looked at: too many digits"
+    assert told["problems"] == [{"code": "gpus-unreadable", "message": message}]
     assert told["driver_version"] == VERSION

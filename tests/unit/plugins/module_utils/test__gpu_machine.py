@@ -11,7 +11,7 @@ import typing as t
 
 import pytest
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import HostError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import HostError, Problem
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu_machine import (
     Fault,
     Gpu,
@@ -186,7 +186,7 @@ def test_a_gpu_with_an_error(tmp_path: Path, library: Path) -> None:
     with pytest.raises(HostError, match=r"GPU 1 \(00000000:47:00.0\): nvmlDeviceGetUUID returned 15: the GPU is lost"):
         machine(host)
     answer, refusal = nvml_answer(host)
-    assert refusal == ""
+    assert refusal.message == ""
     assert answer is not None
     assert [bool(gpu.failure) for gpu in answer.gpus] == [False, True]
 
@@ -285,13 +285,21 @@ def test_nothing_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert faults(host, divided()) == []
 
 
+def fault(name: str, message: str, code: str = "node-unusable") -> Fault:
+    return Fault(name, Problem(code, message))
+
+
 @pytest.mark.parametrize(
     ("path", "node", "expected"),
     [
-        ("dev/nvidia3", None, Fault("0", "/dev/nvidia3 is not there.")),
-        ("dev/nvidia3", (stat.S_IFREG, 3), Fault("0", "/dev/nvidia3 is not a character device.")),
-        ("dev/nvidia0", (stat.S_IFCHR, 1), Fault("2", "/dev/nvidia0 has the minor number 1, not 0.")),
-        ("dev/nvidia-caps/nvidia-cap5", None, Fault("2:4", "/dev/nvidia-caps/nvidia-cap5 is not there.")),
+        ("dev/nvidia3", None, fault("0", "/dev/nvidia3 is not there.")),
+        ("dev/nvidia3", (stat.S_IFREG, 3), fault("0", "/dev/nvidia3 is not a character device.")),
+        ("dev/nvidia0", (stat.S_IFCHR, 1), fault("2", "/dev/nvidia0 has the minor number 1, not 0.")),
+        (
+            "dev/nvidia-caps/nvidia-cap5",
+            None,
+            fault("2:4", "/dev/nvidia-caps/nvidia-cap5 is not there.", "mig-node-unusable"),
+        ),
     ],
 )
 def test_nodes(
@@ -313,14 +321,14 @@ def test_a_gpu_that_the_bus_has_lost(tmp_path: Path, monkeypatch: pytest.MonkeyP
     gpus = (whole(FIRST, 0), whole(FAR, 1, "00010000:01:00.0"))
     statuses(monkeypatch, tmp_path, {**NODES, "dev/nvidia1": (stat.S_IFCHR, 1)})
     write(tmp_path, {f"sys/bus/pci/devices/{FAR.bus}/vendor": ""})
-    (fault,) = faults(host, Machine(VERSION, gpus, "proc", ()))
-    assert fault.name == "0"
-    assert "/sys/bus/pci/devices/0000:0f:00.0 is not there" in fault.reason
+    (found,) = faults(host, Machine(VERSION, gpus, "proc", ()))
+    assert (found.name, found.problem.code) == ("0", "gpu-off-bus")
+    assert "/sys/bus/pci/devices/0000:0f:00.0 is not there" in found.problem.message
 
 
 def test_a_capability_without_a_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     host = gpu_host(tmp_path, [])
     statuses(monkeypatch, tmp_path, NODES)
-    (fault,) = faults(host, divided())
-    assert fault.name == "2:4"
-    assert "mig-minors is not there" in fault.reason
+    (found,) = faults(host, divided())
+    assert found.name == "2:4"
+    assert "mig-minors is not there" in found.problem.message

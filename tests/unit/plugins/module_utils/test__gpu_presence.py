@@ -38,22 +38,32 @@ def device(number: int, vendor: str, kind: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    ("files", "evidence", "driver"),
+    ("files", "kind", "evidence", "driver"),
     [
-        ({"proc/driver/nvidia/version": VERSION}, "The driver is loaded: /proc/driver/nvidia/version", "580.95.05"),
-        ({"sys/module/nvidia/version": "550.54.15\n"}, "/sys/module/nvidia/version is there", "550.54.15"),
-        ({"proc/driver/nvidia/version": "?"}, "The driver is loaded", None),
-        (device(1, "0x10de", "0x030200"), "/sys/bus/pci/devices/0000:01:00.0 is a GPU of NVIDIA; no driver", None),
-        (device(1, "0x10de", "0x030000"), "0000:01:00.0", None),
-        ({**device(1, "0x8086", "0x030000"), **device(2, "0x10de", "0x030200")}, "0000:02:00.0", None),
-        ({**device(1, "0x10de", "0x068000"), **device(2, "0x10de", "0x030200")}, "0000:02:00.0", None),
-        ({**device(1, "0x8086", "0x030000"), "dev/dxg": ""}, "/dev/dxg is there: Windows", None),
-        ({"proc/device-tree/compatible": "nvidia,p3737-0000\0nvidia,tegra234\0"}, "names a Tegra", None),
+        (
+            {"proc/driver/nvidia/version": VERSION},
+            "driver",
+            "The driver is loaded: /proc/driver/nvidia/version",
+            "580.95.05",
+        ),
+        ({"sys/module/nvidia/version": "550.54.15\n"}, "driver", "/sys/module/nvidia/version is there", "550.54.15"),
+        ({"proc/driver/nvidia/version": "?"}, "driver", "The driver is loaded", None),
+        (
+            device(1, "0x10de", "0x030200"),
+            "pci",
+            "/sys/bus/pci/devices/0000:01:00.0 is a GPU of NVIDIA; no driver",
+            None,
+        ),
+        (device(1, "0x10de", "0x030000"), "pci", "0000:01:00.0", None),
+        ({**device(1, "0x8086", "0x030000"), **device(2, "0x10de", "0x030200")}, "pci", "0000:02:00.0", None),
+        ({**device(1, "0x10de", "0x068000"), **device(2, "0x10de", "0x030200")}, "pci", "0000:02:00.0", None),
+        ({**device(1, "0x8086", "0x030000"), "dev/dxg": ""}, "wsl", "/dev/dxg is there: Windows", None),
+        ({"proc/device-tree/compatible": "nvidia,p3737-0000\0nvidia,tegra234\0"}, "tegra", "names a Tegra", None),
     ],
 )
-def test_a_gpu(tmp_path: Path, files: dict[str, str], evidence: str, driver: str | None) -> None:
+def test_a_gpu(tmp_path: Path, files: dict[str, str], kind: str, evidence: str, driver: str | None) -> None:
     found = gpu_of(host(tmp_path, files))
-    assert found.present is True
+    assert (found.present, found.kind) == (True, kind)
     assert evidence in found.evidence
     assert found.driver == driver
 
@@ -70,8 +80,7 @@ def test_a_gpu(tmp_path: Path, files: dict[str, str], evidence: str, driver: str
 )
 def test_no_gpu(tmp_path: Path, files: dict[str, str]) -> None:
     found = gpu_of(host(tmp_path, files))
-    assert found.present is False
-    assert found.driver is None
+    assert (found.present, found.kind, found.driver) == (False, None, None)
     assert found.evidence.startswith("No driver of NVIDIA is loaded, no GPU of NVIDIA is on the PCI bus")
 
 

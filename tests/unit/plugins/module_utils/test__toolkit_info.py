@@ -175,6 +175,7 @@ def test_a_host_with_everything(tree: Tree) -> None:
     found = tree.describe()
     assert found["gpu"] == {
         "present": True,
+        "kind": "driver",
         "evidence": "The driver is loaded: /proc/driver/nvidia/version is there.",
         "driver_version": "580.95.05",
     }
@@ -240,7 +241,8 @@ def test_what_the_toolkit_cannot_use_is_a_problem(tree: Tree) -> None:
     tree.install()
     tree.put(CONFIG_FILE, 'nvidia-container-cli = ""\n[nvidia-container-runtime]\nmode = "cdii"\n')
     found = tree.describe()
-    assert [problem.partition(", but")[0] for problem in found["problems"]] == [
+    assert {problem["code"] for problem in found["problems"]} == {"setting-invalid"}
+    assert [problem["message"].partition(", but")[0] for problem in found["problems"]] == [
         f"{CONFIG_FILE}, line 1, column 1: nvidia-container-cli is ''",
         f"{CONFIG_FILE}, line 3, column 1: nvidia-container-runtime.mode is 'cdii'",
     ]
@@ -255,7 +257,7 @@ def test_what_can_be_taken_back_is_told(tree: Tree) -> None:
     tree.put(record_path("toolkit", "/etc/toolkit"), "damaged")
     found = tree.describe()
     assert found["recorded_files"] == []
-    assert "is damaged" in found["problems"][0]
+    assert "is damaged" in found["problems"][0]["message"]
 
 
 def test_an_offline_tree(tree: Tree) -> None:
@@ -370,7 +372,7 @@ def test_one_of_a_newer_collection_is_a_problem(tree: Tree) -> None:
     name = tree.install_into_directory()
     tree.put(f"{DIRECTORY}.versions/{name}/{NAME}", '{"schema": 99}')
     found = tree.describe()
-    assert "newer version of this collection" in found["problems"][0]
+    assert "newer version of this collection" in found["problems"][0]["message"]
     assert (found["directory"], found["version"]) == (None, "1.19.0")
 
 
@@ -405,7 +407,8 @@ def test_what_cannot_be_read_hides_nothing_else(tree: Tree, path: str, text: str
     tree.put(path, text)
     found = tree.describe()
     (problem,) = found["problems"]
-    assert words in problem
+    assert words in problem["message"]
+    assert (problem["code"] == "file-invalid") is text.startswith("mode")
     assert found["version"] == "1.19.0"
     assert bool(found["settings"]) == (CONFIG_FILE not in path)
     assert bool(found["packages"]) == (CONFIG_FILE in path)
@@ -426,7 +429,8 @@ def test_packages_half_installed_are_a_problem(tree: Tree) -> None:
     tree.install(status="install ok half-configured")
     found = tree.describe()
     assert found["packages"]["libnvidia-container1"]["version"] == "1.19.0-1"
-    assert "The package libnvidia-container1 is only half installed: a run was cut off." in found["problems"]
+    (half,) = [one["message"] for one in found["problems"] if one["code"] == "package-half-installed"]
+    assert all(name in half for name in PACKAGES)
 
 
 class _Silent:
@@ -452,7 +456,7 @@ def test_a_silent_package_manager_is_a_problem(
     tree.install()
     tree.put("/etc/yum.repos.d/nvidia-docker.repo", f"[x]\nbaseurl=https://{ADDRESS}\n")
     found = tree.describe()
-    assert found["problems"] == [problem]
+    assert [one["message"] for one in found["problems"]] == [problem]
     assert found["packages"] == {}
     assert found["version"] == "1.19.0"
     assert found["conflicting_sources"][0]["path"] == "/etc/yum.repos.d/nvidia-docker.repo"

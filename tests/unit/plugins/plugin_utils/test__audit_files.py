@@ -10,7 +10,7 @@ import typing as t
 
 import pytest
 
-from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._audit_files import write_private
+from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._audit_files import prepare, write_private
 
 if t.TYPE_CHECKING:
     from pathlib import Path
@@ -67,6 +67,33 @@ def test_only_regular_files_are_replaced(tmp_path: Path, make: t.Callable[[str],
     with pytest.raises(OSError, match="not a regular file"):
         write_private(path, "Text", check_mode)
     assert os.lstat(path).st_ino == before
+
+
+@pytest.mark.parametrize("check_mode", [False, True])
+def test_the_directory_is_prepared(tmp_path: Path, check_mode: bool) -> None:
+    path = tmp_path / "reports/today/report"
+    assert prepare(str(path), check_mode)
+    assert path.parent.exists() is not check_mode
+    assert write_private(str(path), "Text", check_mode)
+    assert path.exists() is not check_mode
+    if not check_mode:
+        assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+        assert not prepare(str(path), check_mode)
+        assert os.listdir(path.parent) == ["report"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+@pytest.mark.parametrize("check_mode", [False, True])
+@pytest.mark.parametrize("path", ["report", "reports/report", "file/report"])
+def test_what_cannot_be_written_is_refused_beforehand(tmp_path: Path, path: str, check_mode: bool) -> None:
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    try:
+        os.seteuid(65534)
+        with pytest.raises(OSError, match=r"Permission denied|Not a directory|File exists"):
+            prepare(str(tmp_path / path), check_mode)
+    finally:
+        os.seteuid(0)
+    assert os.listdir(tmp_path) == ["file"]
 
 
 def test_a_failure_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
