@@ -57,7 +57,7 @@ def info(manager: str = "apt", present: bool = True, driver: str | None = "580.9
 CONFIGURED = {
     "changed": True, "target": "docker", "service": "docker.service", "restart_required": True,
     "restart_action": "restart", "pending_action": "restart", "runtimes": {"nvidia": {"path": "/usr/bin/nvidia"}},
-    "default_runtime": "nvidia", "backup_files": ["/var/backup"], "unrecorded": ["/etc/file"],
+    "default_runtime": "nvidia", "backup_files": ["/var/backup"], "unrecorded": ["/etc/file"], "cdi": False,
 }  # fmt: skip
 ANSWERS: dict[str, dict[str, t.Any]] = {
     "nvidia_runtime_config": CONFIGURED,

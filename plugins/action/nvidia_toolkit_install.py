@@ -13,6 +13,7 @@ from ansible.module_utils.common.validation import check_type_bool, check_type_l
 from ansible.plugins.action.normal import ActionModule as NormalActionModule
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._variables import with_variables
 from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._shipping import ShippingAction
 
 # Here, for Ansible loads an action before it forks for its hosts.
@@ -73,7 +74,8 @@ class _OfferingAction(NormalActionModule):
         try:
             result = execute() if asked is None else self._offer_to(execute, self._offer(asked))
         except GpufleetError as error:
-            raise AnsibleActionFail(str(error)) from None
+            options: dict[str, dict[str, t.Any]] = {"src": {}, "files": {}, "components": {}}
+            raise AnsibleActionFail(with_variables(str(error), "nvidia_toolkit_install", options)) from None
         invocation = result.get("invocation")
         if isinstance(invocation, dict) and isinstance(invocation.get("module_args"), dict):
             # What is between the module and this is of no interest to others.
@@ -95,13 +97,15 @@ class _OfferingAction(NormalActionModule):
         return offer_packages([self._found("files", path) for path in asked.files], asked.components, cache)
 
     def _found(self, parameter: str, path: str) -> str:
+        named = f"nvidia_toolkit_{parameter} ({parameter})"
         if not path:
-            raise AnsibleActionFail(f"{parameter} has an empty path. Name what is on the controller.")
+            raise AnsibleActionFail(f"{named} has an empty path. Name what is on the controller.")
         try:
             return str(self._find_needle("files", path))  # type: ignore[no-untyped-call]
         except AnsibleError as error:
             raise AnsibleActionFail(
-                f"{parameter} {path} is not on the controller, where it is looked for with remote_src: false. {error}"
+                f"{named} {path} is not on the controller. Correct the path. If it is on the host, set"
+                f" nvidia_toolkit_files_on to node (remote_src: true). {error}"
             ) from None
 
     def _send(self, archive: str) -> str:

@@ -58,6 +58,10 @@ options:
     description: As O(gpufleet.nvidia.nvidia_toolkit_config#module:profile), with O(source=directory).
     type: str
     choices: [kubernetes_hardened, rootless]
+  allow_unknown:
+    description: As O(gpufleet.nvidia.nvidia_toolkit_config#module:allow_unknown), for O(config).
+    type: bool
+    default: false
   debug:
     description: As O(gpufleet.nvidia.nvidia_toolkit_config#module:debug), with O(source=directory).
     type: bool

@@ -37,7 +37,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._containerd_writer
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import Action, ConfiguredState, EnginePlan
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._runtime_set import is_nvidia_program
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._runtime_set import CDI_AUTO, is_nvidia_program
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_document import TomlDocument
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toml_plan import (
     OPENING,
@@ -188,7 +188,13 @@ class ContainerdPlanner:
 
     def _cdi(self, request: RuntimeRequest, writer: Writer) -> None:
         version, wanted = self.context.version, request.enable_cdi
-        if wanted is None:
+        if wanted == CDI_AUTO and version is not None:
+            # `containerd config default` of 1.7 prints enable_cdi = false, so false in a file tells no decision there.
+            # Later versions print true.  give_back() removes what an earlier run wrote and this one does not.
+            if CDI_SINCE <= version < CDI_BY_DEFAULT_SINCE:
+                writer.leaf(CDI, value=True)
+            return
+        if wanted is None or wanted == CDI_AUTO:
             if self.kept[CDI] is not None:
                 writer.leaf(CDI, self.kept[CDI])
             return

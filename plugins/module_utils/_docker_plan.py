@@ -17,7 +17,11 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import (
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._file_edit import FileEdit
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._json_document import JsonDocument
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._runtime_set import RuntimeRequest, is_nvidia_program
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._runtime_set import (
+    CDI_AUTO,
+    RuntimeRequest,
+    is_nvidia_program,
+)
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import LiveState
@@ -61,7 +65,9 @@ class DockerPlanner:
             existing = self.document.value(RUNTIMES, name, "path")
             if not isinstance(existing, str) or not self.context.same_program(existing, path):
                 self.file.write((RUNTIMES, name, "path"), path)
-        if request.enable_cdi is not None:
+        if request.enable_cdi == CDI_AUTO:
+            self._enable_cdi_by_version()
+        elif request.enable_cdi is not None:
             self.file.write(CDI, request.enable_cdi)
             if self.context.version is not None and self.context.version < CDI_SINCE:
                 self.warnings.append(
@@ -106,6 +112,19 @@ class DockerPlanner:
         return is_nvidia_program(path)
 
     # -- steps ---------------------------------------------------------------------------------------------------
+
+    def _enable_cdi_by_version(self) -> None:
+        """Enable CDI where it is off by default, unless the user's file or unit says otherwise."""
+        version, unit = self.context.version, self.context.unit
+        if version is None:
+            return
+        # dockerd does not start with features in the unit and in the file.
+        foreign = (self.file.original if self.file.owns(CDI) else self.document).has(*CDI)
+        foreign = foreign or (unit is not None and bool(unit.flag_values("--feature")))
+        if not foreign and CDI_SINCE <= version < CDI_BY_DEFAULT_SINCE:
+            self.file.write(CDI, value=True)
+        else:
+            self.file.give_back(CDI)
 
     def _restore_ours(self, path: tuple[str, ...]) -> None:
         """Give back what stood at ``path`` before us, unless somebody changed it since."""

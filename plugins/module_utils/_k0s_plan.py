@@ -23,6 +23,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._k0s_files import 
     is_managed,
     is_release,
 )
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._runtime_set import CDI_AUTO
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._containerd_files import ContainerdFiles
@@ -49,6 +50,9 @@ class K0sPlanner(ContainerdPlanner):
 
     def present(self, request: RuntimeRequest) -> EnginePlan:
         self._check(request)
+        if request.enable_cdi == CDI_AUTO and self.release is not None and self.release < MERGES_SINCE:
+            # It has containerd 1.7, but no place for the setting.
+            request = request._replace(enable_cdi=None)
         self._check_release(request)
         if self.main.content is not None and not is_managed(self.main.before.text, self.context.version):
             raise GpufleetError(

@@ -178,14 +178,23 @@ def labeller(module: AnsibleModule, host: HostRoot) -> t.Callable[[str, str], No
 
 
 def finish(module: AnsibleModule, work: t.Callable[[], dict[str, t.Any]]) -> None:
-    """Exit with what ``work`` returns, or fail with the words of our own errors."""
+    """Exit with what ``work`` returns, or fail with the message of an error of this collection."""
     try:
         result = work()
     except GpufleetError as error:
-        module.fail_json(msg=_encodable(str(error)), **error.details)
+        module.fail_json(msg=message_of(module, str(error)), **error.details)
     for warning in result.pop("warnings", ()):
-        module.warn(_encodable(warning))
+        module.warn(message_of(module, warning))
     module.exit_json(**result)
+
+
+def message_of(module: AnsibleModule, text: str) -> str:
+    """Return a message with the variables of roles, as AnsibleModule can print it."""
+    # A task that has nothing to say need not wait for this import.
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._variables import with_variables  # noqa: PLC0415
+
+    name = str(module._name)  # noqa: SLF001 - there is no other way to it
+    return _encodable(with_variables(text, name, module.argument_spec))
 
 
 def _encodable(text: str) -> str:

@@ -33,6 +33,7 @@ class Outcome(t.NamedTuple):
     engine_version: str | None
     runtimes: dict[str, str]
     default_runtime: str
+    cdi: bool | None
     restart_action: Action
     pending_action: Action | None
     service: str
@@ -62,6 +63,7 @@ def outcome_of(
         engine_version=planning.version,
         runtimes=plan.state.paths(),
         default_runtime=plan.state.default_runtime or planning.engine.default_runtime,
+        cdi=plan.state.cdi,
         # A file that the daemon does not read is no reason to disturb it.
         restart_action=plan.action if planning.takes_effect else Action.NONE,
         pending_action=pending,

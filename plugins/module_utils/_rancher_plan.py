@@ -241,7 +241,7 @@ class RancherPlanner:
                 f"{self.title} takes {program} for {request.runtime_name}, not a program in {request.runtime_dir}: it"
                 " chooses by itself. Remove the one that is not meant."
             )
-        if request.enable_cdi is not None and state.cdi is not None and request.enable_cdi is not state.cdi:
+        if isinstance(request.enable_cdi, bool) and state.cdi is not None and request.enable_cdi is not state.cdi:
             self.warnings.append(
                 f"CDI is {'on' if state.cdi else 'off'} in {self.generated_path}, and {self.title} decides that by"
                 " itself: enable_cdi has no effect."

@@ -18,6 +18,7 @@ MAIN_PROGRAM = "nvidia-container-runtime"
 MODE_PROGRAMS = {"cdi": MAIN_PROGRAM + ".cdi", "legacy": MAIN_PROGRAM + ".legacy"}
 MODE_NAMES = {mode: f"nvidia-{mode}" for mode in MODE_PROGRAMS}
 MAIN_NAME = "nvidia"
+CDI_AUTO = "auto"
 # Releases 1.12 and 1.13 had another program, in two spellings.
 _EXPERIMENTAL = (f"{MAIN_PROGRAM}.experimental", f"{MAIN_PROGRAM}-experimental")
 _PROGRAMS = (MAIN_PROGRAM, *MODE_PROGRAMS.values(), *_EXPERIMENTAL)
@@ -31,15 +32,16 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*\Z")
 class RuntimeRequest(t.NamedTuple):
     """What the user asks of one engine, in words that every engine understands.
 
-    ``set_as_default`` and ``enable_cdi`` are None where the user said nothing: leave it as it is.  From
-    ``config_mode`` on the fields are for engines that are configured in TOML.
+    ``set_as_default`` and ``enable_cdi`` are None where the user said nothing: leave it as it is.  ``enable_cdi`` may
+    also be CDI_AUTO: on in a version in which it is off by default.  From ``config_mode`` on the fields are for engines
+    that are configured in TOML.
     """
 
     runtime_name: str = MAIN_NAME
     runtime_dir: str = "/usr/bin"
     extra_modes: tuple[str, ...] = ()
     set_as_default: bool | None = None
-    enable_cdi: bool | None = None
+    enable_cdi: bool | str | None = None
     config_mode: str = "auto"
     drop_in_path: str | None = None
     runtime_type: str | None = None

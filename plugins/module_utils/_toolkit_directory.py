@@ -49,6 +49,7 @@ class DirectoryOptions(t.NamedTuple):
     driver_root: str = "/"
     settings: t.Mapping[str, t.Any] = {}
     profile: str | None = None
+    allow_unknown: bool = False
     debug: bool | None = None
     default_runtime: str | None = None
     low_level_runtimes: tuple[str, ...] | None = None

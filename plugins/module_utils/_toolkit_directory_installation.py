@@ -120,7 +120,10 @@ class DirectoryInstallation(DirectoryTask):
         elif not runtimes:
             raise GpufleetError("low_level_runtimes is empty. Name some, or leave it out.")
         real_ldconfig = self.host.exists(posixpath.join(driver_root, "sbin/ldconfig.real"))
-        wanted = Wanted(driver_root, runtimes, options.settings, options.profile, options.debug, real_ldconfig)
+        wanted = Wanted(
+            driver_root, runtimes, options.settings, options.profile, options.debug, real_ldconfig,
+            options.allow_unknown,
+        )  # fmt: skip
         return Design(dest, wanted, options.default_runtime)
 
     def _check_runtime(self, parameter: str, runtime: str) -> None:

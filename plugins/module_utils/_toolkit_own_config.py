@@ -34,6 +34,7 @@ class Wanted(t.NamedTuple):
     profile: str | None = None
     debug: bool | None = None
     real_ldconfig: bool = False
+    allow_unknown: bool = False
 
 
 class OwnConfig(t.NamedTuple):
@@ -47,7 +48,7 @@ class OwnConfig(t.NamedTuple):
 def own_config(wanted: Wanted, programs: t.Collection[str], folder: str) -> OwnConfig:
     """The file for ``programs`` in ``folder``.  Raises GpufleetError for settings that cannot be."""
     values = {tuple(key.split(".")): value for key, value in _usual(wanted, programs, folder).items()}
-    values.update(Wishes(wanted.settings, wanted.profile, wanted.debug).asked())
+    values.update(Wishes(wanted.settings, wanted.profile, wanted.debug, allow_unknown=wanted.allow_unknown).asked())
     # Null is as if nobody had set it.
     data = _nested({path: value for path, value in values.items() if value is not None})
     settings = effective(data, wanted.real_ldconfig)

@@ -101,8 +101,14 @@ options:
         C(enable_cdi).
       - Where the version at hand has no such setting, since it knows no CDI (containerd 1.6) or always uses it (CRI-O),
         nothing is written, and a warning says so if that is not what was asked for.
+      - V(auto) switches it on where the version of the engine has it off by default, that is Docker from 25.0 on and
+        before 28.2, and containerd 1.7. In other versions it writes nothing, and removes what an earlier run wrote. A
+        C(features.cdi) of others, in C(daemon.json) or as a flag of the unit, stays as it is. C(enable_cdi = false)
+        in a file of containerd 1.7 is changed, because C(containerd config default) prints it there. In a file of
+        containerd 2.0 or newer it stays. Where the version is not known, nothing changes.
       - When left out, the setting is left alone.
-    type: bool
+    type: str
+    choices: ['auto', 'true', 'false']
   service:
     description:
       - The engine's systemd unit, where it is not the usual one. A second containerd is a target of its own, with the
@@ -361,6 +367,13 @@ backup_files:
     - path: /etc/docker/daemon.json
       backup: /var/lib/gpufleet-nvidia/backups/etc~docker~daemon.json~20260821T143000.123456Z.SHA-256.backup
       checksum: 6a09e667f3bcc908b2fb1366ea957d3e3adec17512775099da2f590b0667322a
+cdi:
+  description:
+    - Whether CDI is on in an engine that starts with the files as they are afterwards.
+    - Null where that is not known, and for a version without CDI.
+  returned: success
+  type: bool
+  sample: true
 restart_action:
   description:
     - The least that makes this change effective, one of V(none), V(reload), and V(restart). It follows from the change
@@ -455,10 +468,17 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import (
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import ENGINES
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._planning import Options
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._runtime_configuration import RuntimeConfiguration
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._runtime_set import MODE_PROGRAMS, RuntimeRequest
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._runtime_set import (
+    CDI_AUTO,
+    MODE_PROGRAMS,
+    RuntimeRequest,
+)
 
 if t.TYPE_CHECKING:
     from ansible.module_utils.basic import AnsibleModule
+
+# Ansible turns true and false of a play into these texts, the only choices that it takes for booleans.
+_SWITCH: dict[str | None, bool] = {"true": True, "false": False}
 
 
 def configure(module: AnsibleModule) -> dict[str, object]:
@@ -470,7 +490,7 @@ def configure(module: AnsibleModule) -> dict[str, object]:
         runtime_dir=params["runtime_dir"],
         extra_modes=tuple(params["extra_modes"]),
         set_as_default=params["set_as_default"],
-        enable_cdi=params["enable_cdi"],
+        enable_cdi=_SWITCH.get(params["enable_cdi"], params["enable_cdi"]),
         config_mode=params["config_mode"],
         drop_in_path=params["drop_in_path"],
         runtime_type=params["runtime_type"],
@@ -505,6 +525,7 @@ def configure(module: AnsibleModule) -> dict[str, object]:
         "engine_version": outcome.engine_version,
         "runtimes": outcome.runtimes,
         "default_runtime": outcome.default_runtime,
+        "cdi": outcome.cdi,
         "backup_files": outcome.backup_files,
         "restart_action": str(outcome.restart_action),
         "restart_required": bool(outcome.pending_action),
@@ -528,7 +549,7 @@ def main() -> None:
             "runtime_dir": {"type": "path", "default": "/usr/bin"},
             "extra_modes": {"type": "list", "elements": "str", "choices": list(MODE_PROGRAMS), "default": []},
             "set_as_default": {"type": "bool"},
-            "enable_cdi": {"type": "bool"},
+            "enable_cdi": {"type": "str", "choices": [CDI_AUTO, *_SWITCH]},
             "service": {"type": "str"},
             "config_path": {"type": "path"},
             "config_mode": {"type": "str", "choices": ["auto", "in_place", "drop_in", "hook"], "default": "auto"},

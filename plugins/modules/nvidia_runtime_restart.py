@@ -288,6 +288,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import (
     accept_shipments,
     finish,
     host_of,
+    message_of,
     new_module,
     run_in,
 )
@@ -338,7 +339,7 @@ def take_over(module: AnsibleModule) -> dict[str, object]:
     except RestartError as error:
         error.details = _result(params, error.outcome)
         for warning in error.outcome.warnings:
-            module.warn(warning)
+            module.warn(message_of(module, warning))
         raise
     result = _result(params, outcome)
     return {**result, "warnings": outcome.warnings}

@@ -12,6 +12,7 @@ import re
 import typing as t
 
 from ansible import constants
+from ansible.errors import AnsibleAction, AnsibleConnectionFailure, AnsibleError
 from ansible.module_utils import basic
 from ansible.plugins.action.normal import ActionModule as NormalActionModule
 
@@ -85,7 +86,13 @@ class ShippingAction(NormalActionModule):
         return Packages(*(tuple(dict.fromkeys([*ours, *theirs])) for ours, theirs in zip(found, level)))
 
     def run(self, tmp: str | None = None, task_vars: dict[str, t.Any] | None = None) -> dict[str, t.Any]:
-        result: dict[str, t.Any] = super().run(tmp, task_vars)  # type: ignore[no-untyped-call]
+        try:
+            result: dict[str, t.Any] = super().run(tmp, task_vars)  # type: ignore[no-untyped-call]
+        except (AnsibleAction, AnsibleConnectionFailure):
+            raise
+        except AnsibleError as error:
+            # Such as a user that Ansible cannot become. Other items of a loop are still to be run.
+            result = {"failed": True, "msg": str(error)}
         # The modules return none of these, which change variables and other tasks. A hostile host, or a user as whom a
         # module runs, can forge an answer. Only the interpreter that Ansible itself discovered is kept.
         for key in _NEVER_RETURNED:
@@ -93,6 +100,10 @@ class ShippingAction(NormalActionModule):
         if result.get("failed") and "module_stdout" in result:
             # The module did not answer at all, as with a Python that cannot compile it.
             self._explain_old_python(result)
+        # A role that continues after an error (failed_when: false) finds it in this key.
+        result.pop("error", None)
+        if result.get("failed") and self._task.failed_when:
+            result["error"] = str(result.get("msg", "The module failed without a message."))
         if self._discovered_interpreter_key:
             result["ansible_facts"] = {self._discovered_interpreter_key: self._discovered_interpreter}
         return result

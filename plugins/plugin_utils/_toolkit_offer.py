@@ -48,10 +48,10 @@ def offer_tree(folder: str, components: Sequence[str] | None, cache: str) -> Off
     with _explained():
         if not os.path.isdir(folder):
             raise HostError(
-                f"src {folder} on the controller is not a directory. Give the one that holds usr/bin and usr/lib of the"
-                " toolkit."
+                f"nvidia_toolkit_src (src) {folder} on the controller is not a directory. Give the one that holds"
+                " usr/bin and usr/lib of the toolkit."
             )
-        return _offer(folder, components, cache, f"src {folder} on the controller")
+        return _offer(folder, components, cache, f"nvidia_toolkit_src (src) {folder} on the controller")
 
 
 def offer_packages(packages: Sequence[str], components: Sequence[str] | None, cache: str) -> Offer:

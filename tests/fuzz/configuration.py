@@ -71,7 +71,7 @@ def request_of(rng: random.Random, toml: bool) -> Request:
     }
     if toml:
         asked["config_mode"] = rng.choice(("auto", "auto", "in_place", "drop_in"))
-    asked["enable_cdi"] = rng.choice((None, True, False))
+    asked["enable_cdi"] = rng.choice((None, True, False, "auto"))
     return asked
 
 

@@ -109,10 +109,11 @@ def test_the_setting_against_cuda_of_images_reaches_the_specification(
         ({"nvidia_toolkit_info": {}}, "False"),
         ({"nvidia_toolkit_info": {}, "nvidia_toolkit_host_root": "/srv/image"}, "True"),
         ({"nvidia_toolkit_info": {}, "nvidia_toolkit_host_root_live": True}, "True"),
+        ({"nvidia_cdi_state": "absent"}, "False"),
     ],
 )
 def test_a_host_is_asked_once(asked: dict[str, t.Any], expected: str) -> None:
-    known = {"nvidia_cdi_host_root": "/", "nvidia_cdi_host_root_live": False, **asked}
+    known = {"nvidia_cdi_state": "present", "nvidia_cdi_host_root": "/", "nvidia_cdi_host_root_live": False, **asked}
     assert render(CDI.load("vars/main.yml")["nvidia_cdi_unasked"], known) == expected
 
 
@@ -157,10 +158,25 @@ def test_a_host_is_described_once_it_has_a_driver(
 
 @pytest.mark.parametrize("name", ["asked", "heard"])
 def test_the_answer_is_that_of_whoever_asked(name: str) -> None:
-    heard = {"toolkit": {"gpu": "heard"}}
-    info = {"toolkit": {"gpu": "asked"}} if name == "asked" else {"skipped": True}
+    answers = {"nvidia_toolkit_info": {"toolkit": {"gpu": "heard"}}, "nvidia_cdi_info": {"toolkit": {"gpu": "asked"}}}
     text = CDI.load("vars/main.yml")["nvidia_cdi_gpu"]
-    assert render(text, {"nvidia_toolkit_info": heard, "nvidia_cdi_info": info}) == name
+    assert render(text, {**answers, "nvidia_cdi_unasked": name == "asked"}) == name
+
+
+@pytest.mark.parametrize(
+    ("known", "expected"),
+    [
+        ({}, ["units.yml", "refresh.yml"]),
+        ({"nvidia_cdi_refresh": "none"}, ["refresh.yml"]),
+        # The unit writes the specification when there is a driver.
+        ({"nvidia_cdi_ready": False}, ["no_driver.yml", "units.yml"]),
+        ({"nvidia_cdi_state": "absent", "nvidia_cdi_ready": False}, ["absent.yml"]),
+    ],
+)
+def test_the_steps_are_those_that_apply(known: dict[str, t.Any], expected: list[str]) -> None:
+    usual = {"nvidia_cdi_state": "present", "nvidia_cdi_ready": True, "nvidia_cdi_refresh": "auto"}
+    assert render(CDI.load("vars/main.yml")["nvidia_cdi_steps"], {**usual, **known}) == str(expected)
+    assert all((CDI.folder / "tasks" / name).is_file() for name in expected)
 
 
 @pytest.mark.parametrize(
@@ -220,10 +236,3 @@ def test_a_step_after_a_change_of_mig_devices_is_one_task() -> None:
     assert len(CDI.load("tasks/refresh.yml")) == 1
     specs = CDI.load("meta/argument_specs.yml")["argument_specs"]
     assert specs["refresh"]["options"] == specs["main"]["options"]
-
-
-def test_an_unchanged_host_runs_few_modules() -> None:
-    """One that asks (where the toolkit's role has not), one for the units, one for the specification."""
-    tasks = [*CDI.load("tasks/main.yml"), *CDI.load("tasks/units.yml"), *CDI.load("tasks/refresh.yml")]
-    assert len([task for task in tasks if any(key.startswith("gpufleet.nvidia.") for key in task)]) == 3
-    assert "nvidia_cdi_unasked" in tasks[0]["when"]

@@ -62,11 +62,11 @@ def test_warns_of_an_interrupted_restart_that_the_role_may_not_repeat(restartabl
     jinja2 = pytest.importorskip("jinja2")
     environment = jinja2.Environment(autoescape=False)
     environment.filters["regex_replace"] = lambda value, pattern, new: re.sub(pattern, new, value)
-    expression = load("vars/main.yml")["nvidia_runtime_notes"].strip()[2:-2]
+    expression = load("vars/main.yml")["nvidia_runtime_warnings"].strip()[2:-2]
     # Ansible escapes a backslash in an expression before Jinja reads it.
     found = environment.compile_expression(expression.replace("\\", "\\\\"))(
-        nvidia_runtime_targets=["docker"], nvidia_runtime_unfinished=["docker"], nvidia_runtime_untaken=[],
-        nvidia_runtime_restartable=restartable,
+        nvidia_runtime_targets=["docker"], nvidia_runtime_unfinished=["docker"], nvidia_runtime_outdated=[],
+        nvidia_runtime_restartable=restartable, nvidia_runtime_state="present", nvidia_runtime_without_cdi=[],
     )  # fmt: skip
     assert len(found) == warnings
-    assert all("a restart of docker was cut off" in warning for warning in found)
+    assert all("restart of docker was interrupted" in warning for warning in found)

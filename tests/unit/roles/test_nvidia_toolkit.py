@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import ast
 import typing as t
 
 import pytest
@@ -20,30 +21,42 @@ INSTALL = "gpufleet.nvidia.nvidia_toolkit_install"
 def render(text: str, known: dict[str, t.Any]) -> str:
     jinja2 = pytest.importorskip("jinja2")
     environment = jinja2.Environment()
+    environment.filters["bool"] = bool
     environment.tests["changed"] = lambda result: result.get("changed", False)
     rendered: str = environment.from_string(text).render(known)
     return rendered.strip()
 
 
+NAMES = ("steps", "steps_of_source", "steps_absent")
+USUAL = {"state": "present", "wanted": True, "refusals": [], "key_steps": [], "sent": [], "rpm_keys_used": False,
+         "former_keys": [], "known_keys": [], "host_root": "/"}  # fmt: skip
+
+
 @pytest.mark.parametrize(
-    ("source", "state", "expected"),
+    ("source", "known", "expected"),
     [
-        ("directory", "present", "directory.yml"),
-        ("directory", "absent", "directory_absent.yml"),
-        ("repository", "present", "present.yml"),
-        ("existing", "absent", "absent.yml"),
+        ("directory", {}, ["directory"]),
+        ("directory", {"state": "absent"}, ["directory_absent"]),
+        ("repository", {}, ["packages", "config"]),
+        ("repository", {"key_steps": ["key_url.yml"]}, ["key", "packages", "config"]),
+        ("repository", {"key_steps": ["key_dnf.yml"], "rpm_keys_used": True, "former_keys": ["1"]},
+         ["key", "packages", "rpm_keys", "rpm_keys_absent", "config"]),
+        ("files", {"sent": ["a.deb"]}, ["send", "packages", "config"]),
+        ("existing", {"state": "absent"}, ["absent"]),
+        ("existing", {"state": "absent", "known_keys": ["1"]}, ["absent", "rpm_keys_absent"]),
+        ("repository", {"wanted": False}, []),
+        ("repository", {"refusals": ["why"]}, ["refuse"]),
+        ("repository", {"refusals": ["why"], "state": "absent"}, ["refuse"]),
     ],
-)
-def test_each_source_has_tasks_of_its_own(source: str, state: str, expected: str) -> None:
-    condition = f"nvidia_toolkit_state == '{state}'"
-    (task,) = [
-        each
-        for each in TOOLKIT.load("tasks/main.yml")
-        if str(each.get("when", "")).startswith(condition) and "apply" not in str(each)
-    ]
-    file = render(task["ansible.builtin.include_tasks"]["file"], {"nvidia_toolkit_source": source})
-    assert file == expected
-    assert (TOOLKIT.folder / "tasks" / file).is_file()
+)  # fmt: skip
+def test_the_steps_are_those_that_apply(source: str, known: dict[str, t.Any], expected: list[str]) -> None:
+    variables = {f"nvidia_toolkit_{name}": value for name, value in {**USUAL, "source": source, **known}.items()}
+    for name in reversed(NAMES):
+        rendered = render(TOOLKIT.load("vars/main.yml")[f"nvidia_toolkit_{name}"], variables)
+        variables[f"nvidia_toolkit_{name}"] = ast.literal_eval(rendered)
+    files = [f"{name}.yml" for name in expected]
+    assert variables["nvidia_toolkit_steps"] == files
+    assert all((TOOLKIT.folder / "tasks" / name).is_file() for name in files)
 
 
 @pytest.mark.parametrize("file", ["directory.yml", "directory_absent.yml"])
@@ -81,5 +94,4 @@ def test_a_host_without_gpg_is_refused_before_the_key_is_fetched(manager: str, g
     known = {"nvidia_toolkit_manager": manager, "nvidia_toolkit_info": {"toolkit": {"gpg": gpg}}}
     message = render(TOOLKIT.load("vars/main.yml")["nvidia_toolkit_gpg_missing"], known)
     assert ("gnupg2" in message) is bool(message) is refused
-    (first, *_tasks) = TOOLKIT.load("tasks/key.yml")
-    assert first["ansible.builtin.fail"]["msg"] == "{{ nvidia_toolkit_gpg_missing }}"
+    assert "[nvidia_toolkit_gpg_missing]" in TOOLKIT.load("vars/main.yml")["nvidia_toolkit_refusals_repository"]

@@ -116,7 +116,7 @@ def test_every_playbook_heeds_what_only_playbooks_ask_for(role: Role) -> None:
     for path in sorted((role.folder.parents[1] / "playbooks").glob("*.yml")):
         text = path.read_text(encoding="utf-8")
         asked = PLAYED.get(role.name, set()) if f"gpufleet.nvidia.{role.name}" in text else set()
-        assert all(f"{name} | bool" in text for name in asked)
+        assert all(f"{name} | default(true) | bool" in text for name in asked)
 
 
 def test_variables_without_default_are_omitted_where_they_are_not_set(role: Role) -> None:
@@ -128,6 +128,17 @@ def test_things_are_treated_in_the_same_order_in_every_run(role: Role) -> None:
     """These filters go by the hash of their items, which differs from one run to the next."""
     text = role.tasks() + role.variables()
     assert not re.findall(r"\|\s*(union|difference|intersect|symmetric_difference)\b", text)
+
+
+def test_files_of_tasks_are_short(role: Role) -> None:
+    paths = [*role.folder.glob("tasks/*.yml"), *role.folder.glob("handlers/*.yml")]
+    long = {path.name: len(path.read_text(encoding="utf-8").splitlines()) for path in paths}
+    assert {name: lines for name, lines in long.items() if lines > 60} == {}
+
+
+def test_no_role_ignores_errors(role: Role) -> None:
+    """An ignored error is printed like one that nothing handles. A role reads the key ``error`` of a result instead."""
+    assert "ignore_errors" not in role.tasks()
 
 
 def test_no_task_sets_environment_variables(role: Role) -> None:

@@ -50,7 +50,9 @@ HOSTS = {
     # The toolkit of packages, Docker with its containerd, and a CDI specification written by hand.
     "packages": Host(
         variables={
-            "nvidia_toolkit_settings": {"features.disable-cuda-compat-lib-hook": True},
+            # The second one is a setting of a later toolkit.
+            "nvidia_toolkit_settings": {"features.disable-cuda-compat-lib-hook": True, "later.key": "x"},
+            "nvidia_toolkit_allow_unknown": True,
             "nvidia_cdi_exclusive": True,
             # Nothing runs its nvidia-ctk.
             "nvidia_cdi_refresh": "none",
@@ -65,7 +67,7 @@ HOSTS = {
         expected={
             "/etc/docker/daemon.json": r'(?s)(?=.*"debug": true)(?=.*"default-runtime": "nvidia").*"/usr/bin/nvidia-c',
             "/etc/containerd/config.toml": r'^disabled_plugins = \["cri"\]\n$',
-            "/etc/nvidia-container-runtime/config.toml": r"(?s)^disable-require = false # ours\n.*lib-hook = true",
+            "/etc/nvidia-container-runtime/config.toml": r'(?s)^disable-require = false # ours\n.*hook = t.*key = "x"',
         },
         gpus=2,
         described={
@@ -80,7 +82,8 @@ HOSTS = {
             "nvidia_toolkit_source": "directory",
             "nvidia_toolkit_src": "{{ tree }}/srv/toolkit",
             "nvidia_toolkit_dest": DEST,
-            "nvidia_toolkit_settings": {"nvidia-container-runtime.mode": "cdi"},
+            "nvidia_toolkit_settings": {"nvidia-container-runtime.mode": "cdi", "later.key": "x"},
+            "nvidia_toolkit_allow_unknown": True,
             "nvidia_runtime_engine_version": "2.1.9",
             "nvidia_cdi_for_engines": ["podman:4.9.3"],
             "nvidia_cdi_refresh": "none",
@@ -95,7 +98,7 @@ HOSTS = {
             "/etc/crio/crio.conf.d/99-nvidia.toml": f'runtime_path = "{DEST}/nvidia-container-runtime"',
             "/etc/containerd/config.toml": r'^version = 3\nimports = \["conf\.d/\*\.toml"\]\n$',
             "/etc/containerd/conf.d/99-nvidia.toml": rf'(?s)default_runtime_name = "nvidia".*"{DEST}/nvidia-con',
-            f"{DEST}/.config/nvidia-container-runtime/config.toml": 'mode = "cdi"',
+            f"{DEST}/.config/nvidia-container-runtime/config.toml": r'(?s)(?=.*mode = "cdi").*key = "x"',
         },
         gpus=1,
         described={

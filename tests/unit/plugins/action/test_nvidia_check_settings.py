@@ -20,8 +20,9 @@ pytest.importorskip("ansible.plugins.action", reason="it runs on the controller 
 
 import yaml
 
-from ansible_collections.gpufleet.nvidia.plugins.action.nvidia_check_settings import ARGUMENTS
-from ansible_collections.gpufleet.nvidia.plugins.modules.nvidia_check_settings import DOCUMENTATION
+from ansible_collections.gpufleet.nvidia.plugins.action import nvidia_check_settings, nvidia_warn
+from ansible_collections.gpufleet.nvidia.plugins.modules import nvidia_check_settings as check_settings_module
+from ansible_collections.gpufleet.nvidia.plugins.modules import nvidia_warn as warn_module
 
 COLLECTION = Path(__file__).resolve().parents[4]
 # The variables of each host, and what the check says of it: errors, warnings, or neither.
@@ -89,10 +90,13 @@ def test_it_reports_what_is_wrong_with_a_host(answers: dict[str, dict[str, t.Any
     assert expected or not answer.get("warnings"), answer
 
 
-def test_the_documentation_lists_the_arguments() -> None:
-    documented = yaml.safe_load(DOCUMENTATION)["options"]
+@pytest.mark.parametrize(
+    ("action", "module"), [(nvidia_check_settings, check_settings_module), (nvidia_warn, warn_module)]
+)
+def test_the_documentation_lists_the_arguments(action: t.Any, module: t.Any) -> None:
+    documented = yaml.safe_load(module.DOCUMENTATION)["options"]
     assert {name: {key: value for key, value in option.items() if key != "description"} for name, option in
-            documented.items()} == ARGUMENTS  # fmt: skip
+            documented.items()} == action.ARGUMENTS  # fmt: skip
 
 
 @pytest.mark.parametrize("playbook", ["site", "rolling"])

@@ -259,11 +259,11 @@ class TestRefusals:
         [
             (
                 {"src": "toolkti"},
-                "src toolkti is not on the controller, where it is looked for with",
+                "nvidia_toolkit_src (src) toolkti is not on the controller. Correct",
             ),
-            ({"files": ["a.deb"]}, "files a.deb is not on the controller, where"),
+            ({"files": ["a.deb"]}, "nvidia_toolkit_files (files) a.deb is not on the controller. Correct"),
             ({"files": "toolkit"}, "toolkit is not a regular file. Give the files of the packages."),
-            ({"src": "toolkit", "components": ["all"]}, "components has no all."),
+            ({"src": "toolkit", "components": ["all"]}, "nvidia_toolkit_components (components) has no all."),
         ],
     )
     def test_before_any_host_is_asked(self, host: Host, args: dict[str, t.Any], message: str) -> None:

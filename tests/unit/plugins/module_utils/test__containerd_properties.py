@@ -41,7 +41,7 @@ REQUESTS = st.fixed_dictionaries(
         "runtime_dir": st.sampled_from(["/usr/bin", "/usr/local/nvidia/toolkit"]),
         "extra_modes": st.sets(st.sampled_from(["cdi", "legacy"])).map(sorted).map(tuple),
         "set_as_default": st.booleans(),
-        "enable_cdi": st.booleans(),
+        "enable_cdi": st.sampled_from([True, False, "auto"]),
         "config_mode": st.sampled_from(["auto", "in_place", "drop_in"]),
         "runtime_options": st.sampled_from([{}, {"options": {"Root": "/o"}, "x": {"y": [1]}}]),
         "container_annotations": st.sampled_from([(), ("a/*",)]),

@@ -139,12 +139,20 @@ def test_refuses_to_set_the_default_beside_the_legacy_table(version: tuple[int, 
         (V24, "", True, (None, True, None)),
         (V24, "", False, (False, False, None)),
         (V24, "enable_cdi = false\n", None, (False, False, None)),
+        (None, "", "auto", (None, None, None)),
+        (V16, "", "auto", (None, None, None)),
+        (V17, "", "auto", (True, True, None)),
+        # As `containerd config default` of 1.7 prints it.
+        (V17, "enable_cdi = false\n", "auto", (True, True, None)),
+        (V20, "", "auto", (None, True, None)),
+        (V24, "", "auto", (None, True, None)),
+        (V24, "enable_cdi = false\n", "auto", (False, False, None)),
     ],
 )
 def test_cdi(
     version: tuple[int, ...] | None,
     text: str,
-    asked: bool | None,
+    asked: bool | str | None,
     expected: tuple[bool | None, bool | None, str | None],
     mode: str,
 ) -> None:
@@ -162,7 +170,11 @@ def test_cdi(
 @pytest.mark.parametrize("version", [V17, V21])
 def test_cdi_goes_back_and_forth(version: tuple[int, ...], mode: str) -> None:
     host = Host(V2, version)
-    for asked, effective in ((False, False), (True, True), (True, True), (None, True), (False, False), (None, False)):
+    asked: bool | str | None
+    for asked, effective in (
+        (False, False), (True, True), (True, True), (None, True), (False, False), (None, False), ("auto", True),
+        (None, True),
+    ):  # fmt: skip
         host.present(config_mode=mode, enable_cdi=asked)
         assert host.plan(config_mode=mode).state.cdi is effective
         assert host.plan(config_mode=mode, enable_cdi=asked).action is Action.NONE

@@ -114,9 +114,10 @@ def test_without_any_word_the_default_is_what_is_built_in() -> None:
         ("cdi_spec_dirs = []", None, None),
         ("cdi_spec_dirs = ['/etc/cdi']", True, None),
         ("", False, "cannot be switched off"),
+        ("", "auto", None),
     ],
 )
-def test_cdi_is_never_written(line: str, asked: bool | None, words: str | None) -> None:
+def test_cdi_is_never_written(line: str, asked: bool | str | None, words: str | None) -> None:
     content = {MAIN: default("runc") + line + "\n" + table("runc")}
     plain, host = Host(content), Host(content)
     plain.present()

@@ -166,6 +166,56 @@ def foreign(data: t.Any, request: RuntimeRequest) -> t.Any:
     return data
 
 
+# -- CDI by the version of Docker ------------------------------------------------------------------------------------
+
+OFF, ON = '{"features": {"cdi": false}}', '{"features": {"cdi": true}}'
+
+
+@pytest.mark.parametrize(
+    ("version", "content", "flags", "written", "state"),
+    [
+        ((24, 0, 9), "{}", [], None, None),
+        ((25, 0, 0), "{}", [], True, True),
+        ((26, 1, 5), "{}", [], True, True),
+        ((27, 5, 1), '{"features": {"buildkit": true}}', [], True, True),
+        ((28, 1, 1), None, [], True, True),
+        # From here on it is on by default.
+        ((28, 2, 0), "{}", [], None, True),
+        ((29, 7, 0), None, [], None, True),
+        (None, "{}", [], None, None),
+        # What others decided stays.
+        ((26, 1, 5), OFF, [], False, False),
+        ((29, 7, 0), OFF, [], False, False),
+        ((26, 1, 5), ON, [], True, True),
+        ((26, 1, 5), "{}", ["--feature", "cdi=true"], None, True),
+        ((26, 1, 5), "{}", ["--feature", "buildkit=true"], None, False),
+    ],
+)
+def test_auto_switches_cdi_on_where_it_is_off_by_default(
+    version: tuple[int, ...] | None, content: str | None, flags: list[str], written: bool | None, state: bool | None
+) -> None:
+    file = File(content, flags, version)
+    plan = file.present(enable_cdi="auto")
+    assert (file.data.get("features") or {}).get("cdi") is written
+    assert (plan.state.cdi, plan.warnings) == (state, ())
+    assert not file.present(enable_cdi="auto").files[0].changed
+    # Left out, it is left alone.
+    assert not file.present().files[0].changed
+    file.absent()
+    assert file.content == (content.encode() if content is not None else None)
+
+
+def test_auto_follows_an_upgrade_and_replaces_an_earlier_decision_of_ours() -> None:
+    file = File('{"features": {"buildkit": true}}', version=(26, 1, 5))
+    for version, asked, written in [
+        ((26, 1, 5), False, False), ((26, 1, 5), "auto", True), (None, "auto", True), ((28, 5, 2), "auto", None),
+        ((28, 5, 2), False, False), ((28, 5, 2), "auto", None),
+    ]:  # fmt: skip
+        file.version = version
+        file.present(enable_cdi=asked)
+        assert file.data["features"].get("cdi") is written
+
+
 # -- what others did since ------------------------------------------------------------------------------------------
 
 
@@ -584,7 +634,7 @@ ASKED = st.fixed_dictionaries(
         "runtime_dir": st.sampled_from(["/usr/bin", "/usr/local/nvidia/toolkit"]),
         "extra_modes": st.sets(st.sampled_from(["cdi", "legacy"])).map(tuple),
         "set_as_default": st.booleans(),
-        "enable_cdi": st.booleans(),
+        "enable_cdi": st.sampled_from([True, False, "auto"]),
     },
 )
 

@@ -201,7 +201,10 @@ def test_refuses_an_old_k0s(tmp_path: Path, version: str, asked: dict[str, t.Any
     assert not (tmp_path / DROP_IN[1:]).exists()
 
 
-@pytest.mark.parametrize(("version", "asked"), [("1.27.1", {}), ("1.27.5", {"set_as_default": True}), ("1.7.0", {})])
+@pytest.mark.parametrize(
+    ("version", "asked"),
+    [("1.27.1", {}), ("1.27.1", {"enable_cdi": "auto"}), ("1.27.5", {"set_as_default": True}), ("1.7.0", {})],
+)
 def test_takes_a_k0s_that_is_new_enough(tmp_path: Path, version: str, asked: dict[str, t.Any]) -> None:
     assert k0s_tree(tmp_path).present(options={"engine_version": version}, **asked).changed
 

@@ -35,6 +35,9 @@ class Ended(BaseException):
 class DummyModule:
     """What our modules use of AnsibleModule."""
 
+    _name = "nvidia_toolkit_install"
+    argument_spec: t.ClassVar[dict[str, t.Any]] = {"lock_timeout": {"type": "int"}}
+
     def __init__(self, check_mode: bool = False, **params: t.Any) -> None:
         self.check_mode = check_mode
         self.params = params
@@ -96,9 +99,10 @@ def test_our_own_errors_fail_the_task_in_their_own_words() -> None:
 
 def test_messages_have_lone_surrogates_as_escape_sequences() -> None:
     def work() -> dict[str, t.Any]:
-        raise HostError("é \ud83d")
+        raise HostError("é \ud83d, lock_timeout")
 
-    assert finished(work).result["msg"] == r"é \ud83d"
+    # The user of a role knows the variable.
+    assert finished(work).result["msg"] == r"é \ud83d, nvidia_toolkit_lock_timeout (lock_timeout)"
     assert finished(lambda: {"warnings": ["é \udcff"]}).warnings == [r"é \udcff"]
 
 
@@ -304,7 +308,7 @@ def test_secrets_in_parameters_reach_neither_logs_nor_results(
 # Action plugins do the work of these modules, which contain only documentation.
 _MODULES = sorted(
     {path.stem for path in (Path(__file__).parents[4] / "plugins/modules").glob("nvidia_*.py")}
-    - {"nvidia_audit_report", "nvidia_check_settings"}
+    - {"nvidia_audit_report", "nvidia_check_settings", "nvidia_warn"}
 )
 
 

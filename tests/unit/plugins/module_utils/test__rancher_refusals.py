@@ -242,9 +242,10 @@ def test_a_template_of_others(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "cdi", "warns"), [(True, "false", True), (False, "true", True), (True, "true", False), (True, "", False)]
+    ("asked", "cdi", "warns"),
+    [(True, "false", True), (False, "true", True), (True, "true", False), (True, "", False), ("auto", "false", False)],
 )
-def test_cdi_is_the_distributions(tmp_path: Path, asked: bool, cdi: str, warns: bool) -> None:
+def test_cdi_is_the_distributions(tmp_path: Path, asked: bool | str, cdi: str, warns: bool) -> None:
     node = node_with(tmp_path)
     node.generate("nvidia", cdi=cdi)
     warnings = node.plan(enable_cdi=asked).warnings

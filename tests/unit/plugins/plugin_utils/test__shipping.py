@@ -11,6 +11,7 @@ import pytest
 
 pytest.importorskip("ansible.plugins.action", reason="the controller's half")
 
+from ansible.errors import AnsibleError
 from ansible.plugins.action import ActionBase
 
 from ansible_collections.gpufleet.nvidia.plugins.action import (
@@ -203,13 +204,13 @@ class TestOnDemand:
 
     def test_a_host_that_asks_again_does_not(self, monkeypatch: pytest.MonkeyPatch) -> None:
         result, sent = self.run(monkeypatch, NEEDED, NEEDED)
-        assert result == {"failed": True, "msg": "No PyYAML."}
+        assert result == {"failed": True, "msg": "No PyYAML.", "error": "No PyYAML."}
         assert len(sent) == 2
 
     def test_a_controller_that_has_none(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(_shipping, "packed", lambda *_args: None)
         result, sent = self.run(monkeypatch, NEEDED)
-        assert result == {"failed": True, "msg": "No PyYAML."}
+        assert result == {"failed": True, "msg": "No PyYAML.", "error": "No PyYAML."}
         assert sent == [{"path": "/x"}]
 
     def test_in_the_background_it_travels_at_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,7 +220,7 @@ class TestOnDemand:
 
     def test_what_travelled_in_any_case_is_not_sent_again(self, monkeypatch: pytest.MonkeyPatch) -> None:
         result, sent = self.run(monkeypatch, {**NEEDED, "needed": "tomlkit"})
-        assert result == {"failed": True, "msg": "No PyYAML."}
+        assert result == {"failed": True, "msg": "No PyYAML.", "error": "No PyYAML."}
         assert len(sent) == 1
 
     @pytest.mark.parametrize("needed", ["toolkit", None, ["yaml"]])
@@ -242,3 +243,22 @@ def test_a_forged_answer_changes_no_other_task(monkeypatch: pytest.MonkeyPatch, 
     result = action.run(task_vars={})
     assert result.pop("ansible_facts", {}) == discovered
     assert not forged.keys() & result.keys()
+
+
+@pytest.mark.parametrize("continues", [True, False])
+@pytest.mark.parametrize("raised", [True, False])
+def test_a_role_that_continues_after_an_error_finds_it(
+    monkeypatch: pytest.MonkeyPatch, continues: bool, raised: bool
+) -> None:
+    """Also one of Ansible itself, such as a user that it cannot become: other items of a loop are still to be run."""
+
+    def execute(_self: t.Any, **_call: t.Any) -> dict[str, t.Any]:
+        if raised:
+            raise AnsibleError("x")
+        return {"failed": True, "msg": "x", "error": "forged"}
+
+    monkeypatch.setattr(ActionBase, "_execute_module", execute)
+    task = MagicMock(args={}, async_val=0, check_mode=False, action="gpufleet.nvidia.x")
+    task.failed_when = [False] if continues else []
+    action: t.Any = _shipping.ShippingAction(task, *(MagicMock(has_native_async=False) for _part in range(5)))
+    assert action.run(task_vars={}) == {"failed": True, "msg": "x", **({"error": "x"} if continues else {})}

@@ -215,13 +215,13 @@ class TestRefusals:
     def test_no_directory(self, source: Path, cache: Path, name: str) -> None:
         path = source.parent / name
         assert self.refusal(lambda: offer_tree(str(path), None, str(cache))).startswith(
-            f"src {path} on the controller is not a directory. Give the one that holds usr/bin"
+            f"nvidia_toolkit_src (src) {path} on the controller is not a directory. Give the one that holds usr/bin"
         )
 
     def test_not_a_whole_toolkit(self, source: Path, cache: Path) -> None:
         (source / "usr/bin/nvidia-ctk").unlink()
         found = self.refusal(lambda: offer_tree(str(source), None, str(cache)))
-        assert found.startswith(f"src {source} on the controller lacks nvidia-ctk.")
+        assert found.startswith(f"nvidia_toolkit_src (src) {source} on the controller lacks nvidia-ctk.")
         assert left(cache) == []
 
     @needs_dpkg_deb

@@ -1,0 +1,28 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+# The action of the module of the same name: prints warnings of a role.
+
+from __future__ import annotations
+
+import typing as t
+
+from ansible.plugins.action import ActionBase
+
+# As documented in plugins/modules/nvidia_warn.py.
+ARGUMENTS: dict[str, dict[str, t.Any]] = {"warnings": {"type": "list", "elements": "str", "required": True}}
+
+
+class ActionModule(ActionBase):
+    """Returns its texts as warnings. No task of Ansible's own does, and a text in a result is easily overlooked."""
+
+    TRANSFERS_FILES = False
+    _requires_connection = False
+    _supports_check_mode = True
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, t.Any] | None = None) -> dict[str, t.Any]:
+        result: dict[str, t.Any] = super().run(tmp, task_vars)
+        _validation, given = self.validate_argument_spec(argument_spec=ARGUMENTS)  # type: ignore[no-untyped-call]
+        host = (task_vars or {}).get("inventory_hostname", "")
+        return {**result, "changed": False, "warnings": [f"{host}: {text}" for text in given["warnings"]]}

@@ -1,0 +1,52 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+# Contains only the documentation of the action plugin of the same name.
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: nvidia_warn
+short_description: Print warnings of a role
+version_added: 0.1.0
+author:
+  - gpufleet.nvidia maintainers (@gpufleet)
+description:
+  - Prints texts as warnings of Ansible, each with the name of the host in front. Ansible prints a text only once, and
+    hosts may have the same one.
+  - An action plugin does the work on the controller, without a connection to the host.
+extends_documentation_fragment:
+  - gpufleet.nvidia.attributes
+attributes:
+  check_mode:
+    support: full
+  diff_mode:
+    support: none
+    details: It changes nothing.
+  idempotent:
+    support: full
+  platform:
+    platforms: posix
+    support: full
+    details: It runs on the controller.
+  safe_file_operations:
+    support: N/A
+    details: It writes no file.
+options:
+  warnings:
+    description: The texts.
+    type: list
+    elements: str
+    required: true
+seealso:
+  - module: gpufleet.nvidia.nvidia_check_settings
+"""
+
+EXAMPLES = r"""
+- name: Report what is left to do
+  gpufleet.nvidia.nvidia_warn:
+    warnings: ["docker still runs with its previous configuration. Restart it."]
+"""
+
+RETURN = r""" # """

@@ -1,0 +1,201 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Runs site.yml with ansible-playbook for hosts whose modules answer from files, and reads what it prints."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import typing as t
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("ansible.plugins.action", reason="playbooks run on the controller only")
+
+COLLECTION = Path(__file__).resolve().parents[3]
+KEY = "C95B321B61E88C1809C4F759DDCAE044F796ECB0"
+NAME = f"gpufleet-nvidia-container-toolkit-{KEY[-16:].lower()}"
+KEYS = {"apt": f"/usr/share/keyrings/{NAME}.asc", "dnf": f"/etc/pki/rpm-gpg/RPM-GPG-KEY-{NAME}"}
+# Ansible calls it with the path of the module's file.
+INTERPRETER = """\
+#!/bin/sh
+module=${{1##*/AnsiballZ_}}
+cat "{folder}/${{module%.py}}.json" 2>/dev/null || echo '{{"changed": false}}'
+"""
+# What a host did, and the host, or several for files that are included.
+DONE = re.compile(r"^(\w+): (?:\S+ for )?(\[\w+\]|\w+(?:, \w+)*)(?= =>|: FAILED|$)", re.MULTILINE)
+MESSAGE = "/etc/docker/daemon.json cannot be read. Correct it."
+CDI_OFF = "CDI is off in docker and containerd, so"
+
+
+def engine(name: str) -> dict[str, t.Any]:
+    return {"engine": name, "flavor": "system", "target": name, "user": None, "installed": True, "running": True,
+            "service": f"{name}.service", "recorded_files": [], "unfinished_restart": False, "inspected": True,
+            "problems": []}  # fmt: skip
+
+
+def info(
+    manager: str = "apt", gpu: bool = True, engines: tuple[str, ...] = ("docker", "containerd")
+) -> dict[str, t.Any]:
+    described = {"present": gpu, "kind": "driver" if gpu else None, "evidence": "/sys/bus/pci"}
+    written = [KEYS[manager], f"/var/cache/gpufleet-nvidia-key-{KEY[-16:].lower()}.asc"]
+    toolkit = {"package_manager": manager, "gpg": "/usr/bin/gpg", "repository_files": written, "gpu": described}
+    return {"changed": False, "engines": [engine(name) for name in engines], "toolkit": toolkit}
+
+
+CONFIGURED = {"changed": False, "service": "docker.service", "restart_required": False, "restart_action": "none",
+              "pending_action": "none", "runtimes": {"nvidia": "/usr/bin/nvidia-container-runtime"},
+              "default_runtime": "runc", "backup_files": [], "cdi": True}  # fmt: skip
+PRINTED = {"changed": False, "rc": 0, "stdout": f"pub:::::\nfpr:::::::::{KEY}:", "stderr": "", "cmd": ["gpg"]}
+
+
+class Host(t.NamedTuple):
+    """The variables of a host, and the answers of its modules that differ from those of an unchanged host."""
+
+    variables: dict[str, t.Any]
+    answers: dict[str, dict[str, t.Any]]
+
+
+HOSTS = {
+    "apt": Host({}, {}),
+    "dnf": Host({}, {"nvidia_container_info": info("dnf")}),
+    "no_gpu": Host({"nvidia_runtime_engines": ["docker"]}, {"nvidia_container_info": info(gpu=False)}),
+    "no_engine": Host({}, {"nvidia_container_info": info(engines=())}),
+    "absent": Host({"nvidia_runtime_engines": ["docker", "crio"]}, {}),
+    "removed": Host({"nvidia_runtime_engines": ["crio"], "nvidia_runtime_state": "absent"}, {}),
+    "cdi_off": Host({"nvidia_toolkit_source": "existing"}, {"nvidia_runtime_config": {**CONFIGURED, "cdi": False}}),
+    # As cdi_off, but its play has no role that writes a specification.
+    "no_cdi": Host({}, {"nvidia_runtime_config": {**CONFIGURED, "cdi": False}}),
+    "refused": Host(
+        {"nvidia_runtime_engines": ["docker"]}, {"nvidia_runtime_config": {"failed": True, "msg": MESSAGE}}
+    ),
+    "not_restarted": Host(
+        {"nvidia_runtime_engines": ["docker"]},
+        {"nvidia_runtime_config": {**CONFIGURED, "changed": True, "pending_action": "restart"},
+         "nvidia_runtime_restart": {"failed": True, "msg": MESSAGE}},
+    ),
+}  # fmt: skip
+# For these hosts all roles are run, for the others only nvidia_runtime.
+ALL_ROLES = ("apt", "dnf", "no_gpu", "cdi_off")
+FAILED = {"absent", "refused", "not_restarted"}
+
+
+class Played(t.NamedTuple):
+    """What a run printed: its tasks by host with what they did, and all lines."""
+
+    tasks: dict[str, list[tuple[str, str]]]
+    output: str
+
+    def lines(self, host: str, kind: str) -> list[str]:
+        return [line for line in self.output.splitlines() if line.startswith(f"{kind}: [{host}]")]
+
+    def warnings(self, host: str) -> list[str]:
+        start = f"[WARNING]: {host}: "
+        return [line[len(start) :] for line in self.output.splitlines() if line.startswith(start)]
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The collection, and an inventory of the hosts."""
+    work = tmp_path_factory.mktemp("plays")
+    place = work / "ansible_collections/gpufleet/nvidia"
+    for name in ("playbooks", "plugins", "roles", "meta"):
+        shutil.copytree(COLLECTION / name, place / name)
+    hosts = {}
+    for name, host in HOSTS.items():
+        folder = work / name
+        folder.mkdir()
+        answers = {"nvidia_container_info": info(), "nvidia_runtime_config": CONFIGURED, "command": PRINTED}
+        for module, answer in {**answers, **host.answers}.items():
+            (folder / f"{module}.json").write_text(json.dumps(answer), encoding="utf-8")
+        interpreter = folder / "python"
+        interpreter.write_text(INTERPRETER.format(folder=folder), encoding="utf-8")
+        interpreter.chmod(0o755)
+        hosts[name] = {"ansible_python_interpreter": str(interpreter), **host.variables}
+    inventory = {"all": {"hosts": hosts, "vars": {"ansible_connection": "local"}}}
+    (work / "hosts.json").write_text(json.dumps(inventory), encoding="utf-8")
+    return work
+
+
+def play(work: Path, *arguments: str) -> Played:
+    program = Path(sys.executable).with_name("ansible-playbook")
+    if not program.exists():
+        pytest.skip("There is no ansible-playbook beside this Python.")
+    environ = {**os.environ, "ANSIBLE_COLLECTIONS_PATH": str(work), "ANSIBLE_HOME": str(work / "home"),
+               "ANSIBLE_FORKS": "3", "ANSIBLE_NOCOLOR": "1", "COLUMNS": "10000"}  # fmt: skip
+    done = subprocess.run(
+        [program, "-i", "hosts.json", "gpufleet.nvidia.site", *arguments], cwd=work, env=environ, check=False,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+    tasks: dict[str, list[tuple[str, str]]] = {name: [] for name in HOSTS}
+    for section in re.split(r"\n(?:TASK|RUNNING HANDLER) \[", done.stdout.partition("PLAY RECAP")[0])[1:]:
+        title = section.partition("]")[0]
+        did = {host: kind for kind, hosts in DONE.findall(section) for host in hosts.strip("[]").split(", ")}
+        for host, kind in did.items():
+            tasks[host].append((title, kind))
+    return Played(tasks, done.stdout)
+
+
+@pytest.fixture(scope="module")
+def played(work: Path) -> Played:
+    """All hosts."""
+    first = play(work, f"--limit={','.join(ALL_ROLES)}")
+    second = play(work, f"--limit=!{',!'.join(ALL_ROLES)}", "--tags=runtime")
+    tasks = {name: found or second.tasks[name] for name, found in first.tasks.items()}
+    return Played(tasks, first.output + second.output)
+
+
+@pytest.mark.parametrize(("host", "most"), [("apt", 16), ("dnf", 22), ("no_gpu", 8)])
+def test_an_unchanged_host_lists_the_tasks_that_apply(played: Played, host: str, most: int) -> None:
+    tasks = played.tasks[host]
+    skipped = [title for title, kind in tasks if kind == "skipping"]
+    assert len(skipped) <= 3, skipped
+    assert 5 < len(tasks) <= most, tasks
+    assert played.lines(host, "changed") + played.warnings(host) == []
+
+
+def test_the_hosts_with_errors_fail_and_no_other(played: Played) -> None:
+    recap = dict(re.findall(r"^(\w+) +: .* failed=(\d+) .* ignored=0", played.output, re.MULTILINE))
+    assert {name for name, failed in recap.items() if failed != "0"} == FAILED
+    assert set(recap) == set(HOSTS)
+
+
+@pytest.mark.parametrize("host", sorted(FAILED))
+def test_an_error_is_printed_once_by_the_last_task(played: Played, host: str) -> None:
+    (line,) = played.lines(host, "fatal")
+    assert played.tasks[host][-1][1] == "fatal"
+    if host != "absent":
+        assert line.count(MESSAGE) == 1
+
+
+def test_an_engine_that_is_named_and_absent_is_an_error(played: Played) -> None:
+    (line,) = played.lines("absent", "fatal")
+    assert "nvidia_runtime_engines names crio, which this host does not have. Install" in line
+    # Nothing was configured before, and a removal needs no engine.
+    assert "Configure the engine" not in str(played.tasks["absent"])
+    assert "Configure the engine" in str(played.tasks["removed"])
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [("no_engine", ["No container engine was found on this host"]), ("cdi_off", [CDI_OFF]), ("no_cdi", [])],
+)  # fmt: skip
+def test_warnings_name_the_host(played: Played, host: str, expected: list[str]) -> None:
+    warnings = played.warnings(host)
+    assert len(warnings) == len(expected)
+    assert all(warning.startswith(text) for warning, text in zip(warnings, expected))
+
+
+def test_tags_select_a_role(played: Played) -> None:
+    titles = [title.partition(" : ")[::2] for title, _kind in played.tasks["no_cdi"]]
+    assert ("gpufleet.nvidia.nvidia_runtime", "Configure the engine") in titles
+    # The toolkit's role tells whether there is a GPU, and does nothing else.
+    assert {task for role, task in titles if role.endswith("toolkit")} > {"Ask the host what it has of the toolkit"}
+    assert not {"Install all packages at one version", "Write the CDI specification"} & {task for _role, task in titles}
