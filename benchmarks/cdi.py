@@ -33,13 +33,13 @@ for name in ("ansible_collections", "ansible_collections.gpufleet", "ansible_col
     sys.modules[name] = types.ModuleType(name)
     sys.modules[name].__path__ = [sys.argv[1]]
 begun = time.process_time()
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_host_check import check_host, required_of
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_modes import generate_all
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_request import Request
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_rules import judge
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_yaml import render
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu_machine import Gpu, Machine, MigDevice
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.host_check import check_host, required_of
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.modes import generate_all
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.options import Request
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.validate import validate as judge
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents.yaml_document import render
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu.inventory import Gpu, Machine, MigDevice
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS as HostRoot
 ready = time.process_time()
 machine, host = eval(sys.argv[3]), HostRoot.of(sys.argv[2], live=False)
 document = generate_all("nvml", Request(), machine, host)[""]

@@ -130,7 +130,7 @@ def prepare_gpus(tree: Path) -> None:
     """A host with eight GPUs, whose device nodes only root can make."""
     make_importable()
     # Not before there are packages to import from.
-    from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.cdi_hosts import (  # noqa: PLC0415
+    from ansible_collections.gpufleet.nvidia.tests.unit.helpers.cdi_hosts import (  # noqa: PLC0415
         CdiHost,
     )
 

@@ -20,14 +20,12 @@ if TYPE_CHECKING:
 
 sys.path.insert(0, COLLECTIONS)
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils import (
-    _cdi_modes,
-    _cdi_request,
-    _cdi_yaml,
-    _gpu_machine,
-)
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import modes as cdi_modes
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import options as cdi_options
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import NvidiaError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import yaml_document
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import inventory
 
 # A flag of the command, and which field of a request it sets.
 TEXTS = {
@@ -51,11 +49,11 @@ LISTS = {
 
 def document(mode: str, request: Any) -> Any:
     """The specification of this machine."""
-    host = HostRoot("/", live=True)
+    host = HostFS("/", live=True)
     # Old loaders do not survive a library without code.
     nvml = machine.now().parts > 0
-    found = _gpu_machine.machine(host, request.driver_root, nvml, request.library_search_paths)
-    return _cdi_modes.generate("nvml" if mode == "auto" else mode, request, found, host)
+    found = inventory.machine(host, request.driver_root, nvml, request.library_search_paths)
+    return cdi_modes.generate("nvml" if mode == "auto" else mode, request, found, host)
 
 
 def generate(words: Sequence[str]) -> None:
@@ -71,10 +69,10 @@ def generate(words: Sequence[str]) -> None:
     parser.add_argument("--mode", default="auto")
     fields = vars(parser.parse_args(words))
     path, form, mode = (fields.pop(name) for name in ("output", "format", "mode"))
-    request = _cdi_request.Request(
+    request = cdi_options.Request(
         **{name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
     )
-    text = _cdi_yaml.render(document(mode, request), form)
+    text = yaml_document.render(document(mode, request), form)
     if not path:
         sys.stdout.write(text.decode())
         return
@@ -94,7 +92,7 @@ def main() -> None:
     elif words[:2] == ["cdi", "generate"]:
         try:
             generate(words[2:])
-        except GpufleetError as error:
+        except NvidiaError as error:
             sys.exit(f'time="0" level=error msg="{error}"')
 
 

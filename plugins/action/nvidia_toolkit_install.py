@@ -12,8 +12,8 @@ from ansible.errors import AnsibleActionFail, AnsibleError
 from ansible.module_utils.common.validation import check_type_bool, check_type_list, check_type_str
 from ansible.plugins.action.normal import ActionModule as NormalActionModule
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._variables import with_variables
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import variables as core_variables
 from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._shipping import ShippingAction
 
 # Here, for Ansible loads an action before it forks for its hosts.
@@ -73,9 +73,11 @@ class _OfferingAction(NormalActionModule):
 
         try:
             result = execute() if asked is None else self._offer_to(execute, self._offer(asked))
-        except GpufleetError as error:
+        except errors.NvidiaError as error:
             options: dict[str, dict[str, t.Any]] = {"src": {}, "files": {}, "components": {}}
-            raise AnsibleActionFail(with_variables(str(error), "nvidia_toolkit_install", options)) from None
+            raise AnsibleActionFail(
+                core_variables.with_variables(str(error), "nvidia_toolkit_install", options)
+            ) from None
         invocation = result.get("invocation")
         if isinstance(invocation, dict) and isinstance(invocation.get("module_args"), dict):
             # What is between the module and this is of no interest to others.

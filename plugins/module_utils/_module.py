@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-# Private to this collection: the one file that knows AnsibleModule.
+"""The only file that imports AnsibleModule: parameters, commands, diff and exit."""
 
 from __future__ import annotations
 
@@ -11,20 +11,21 @@ import json
 import time
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._compile_once import compile_once
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import compile_once
 
 # Modules import this file first (ruff sorts it so), and it this, so that all else is spared.
-compile_once(__spec__.loader)
+compile_once.compile_once(__spec__.loader)
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError  # noqa: E402
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._flavors import AUTO, FLAVOR_NAMES  # noqa: E402
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot  # noqa: E402
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._masking import SHORTEST_HIDDEN, secrets_of  # noqa: E402
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants as core_constants  # noqa: E402
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors as core_errors  # noqa: E402
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs  # noqa: E402
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import masking  # noqa: E402
 
 if t.TYPE_CHECKING:
     from ansible.module_utils.basic import AnsibleModule
 
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine import PlannedFile
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
+
 
 # Seconds for a command.  Those that are run here answer within one.
 TIMEOUT = 60
@@ -47,7 +48,11 @@ HOST_ROOT_OPTIONS: dict[str, dict[str, t.Any]] = {
     "host_root_live": {"type": "bool", "default": False},
 }
 TARGET_OPTIONS: dict[str, dict[str, t.Any]] = {
-    "flavor": {"type": "str", "choices": [AUTO, *FLAVOR_NAMES], "default": AUTO},
+    "flavor": {
+        "type": "str",
+        "choices": [core_constants.AUTO, *core_constants.FLAVOR_NAMES],
+        "default": core_constants.AUTO,
+    },
     "user": {"type": "str"},
 }
 # Filled by the action plugin (plugin_utils/_shipping.py); what travels is of no interest in a log.
@@ -78,42 +83,42 @@ def new_module(argument_spec: dict[str, dict[str, t.Any]], **rules: t.Any) -> An
                 if isinstance(value, str) and self.argument_spec.get(name, {}).get("type") == "dict":
                     with contextlib.suppress(TypeError):
                         value = check_type_dict(value)
-                for secret in secrets_of({name: value}):
-                    if len(secret) >= SHORTEST_HIDDEN:
+                for secret in masking.secrets_of({name: value}):
+                    if len(secret) >= masking.SHORTEST_HIDDEN:
                         # A log has dictionaries as Python writes them, and results may have them in JSON.
                         self.no_log_values.update((secret, repr(secret)[1:-1], json.dumps(secret)[1:-1]))
 
     return MaskingModule(argument_spec, supports_check_mode=True, **rules)  # type: ignore[no-untyped-call]
 
 
-def accept_shipments(module: AnsibleModule) -> None:
+def load_bundled_packages(module: AnsibleModule) -> None:
     """Make importable what the controller has sent along."""
     # Whoever was sent nothing need not wait for these imports.
     if module.params.get("shipped_tomlkit"):
-        from ansible_collections.gpufleet.nvidia.plugins.module_utils._tomlkit import offer  # noqa: PLC0415
-
-        offer(module.params["shipped_tomlkit"])
-    if module.params.get("shipped_yaml"):
-        from ansible_collections.gpufleet.nvidia.plugins.module_utils._shipped import (  # noqa: PLC0415
-            offer as offer_package,
+        from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import (  # noqa: PLC0415
+            tomlkit_loader,
         )
 
-        offer_package("yaml", module.params["shipped_yaml"])
+        tomlkit_loader.offer(module.params["shipped_tomlkit"])
+    if module.params.get("shipped_yaml"):
+        from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import bundled  # noqa: PLC0415
+
+        bundled.register("yaml", module.params["shipped_yaml"])
 
 
-def host_of(module: AnsibleModule) -> HostRoot:
+def host_from_params(module: AnsibleModule) -> hostfs.HostFS:
     """The host that the task's parameters name.
 
     Raises HostError, also for a tree that is not safe to write into or to run programs from.
     """
-    host = HostRoot.of(module.params["host_root"], module.params["host_root_live"])
+    host = hostfs.HostFS.of(module.params["host_root"], module.params["host_root_live"])
     # All modules that write have this parameter; of a live tree, all modules run programs.
     if host.root != "/" and (host.live or "backup_dir" in module.params):
-        from ansible_collections.gpufleet.nvidia.plugins.module_utils._trusted_paths import (  # noqa: PLC0415
-            require_trusted_root,
+        from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import (  # noqa: PLC0415
+            trusted_paths,
         )
 
-        require_trusted_root(host)
+        trusted_paths.require_trusted_root(host)
     return host if host.root != "/" or not module.selinux_enabled() else host._replace(label_of=_policy_of(module))
 
 
@@ -127,7 +132,7 @@ def _policy_of(module: AnsibleModule) -> t.Callable[[str], str | None]:
     return label_of
 
 
-def run_in(module: AnsibleModule, limit: int | None = TIMEOUT) -> t.Callable[[list[str]], tuple[int, str, str]]:
+def command_runner(module: AnsibleModule, limit: int | None = TIMEOUT) -> t.Callable[[list[str]], tuple[int, str, str]]:
     """A runner of commands that may take ``limit`` seconds, or as long as they need if that is None.
 
     Their messages are in English so that they can be understood, and they ask no questions.
@@ -159,7 +164,7 @@ def run_pinned_in(
     module: AnsibleModule, limit: int = TIMEOUT
 ) -> t.Callable[[list[str], t.Mapping[str, str]], tuple[int, str, str]]:
     """The same for programs whose output depends on their environment: they get the one that is given, and no more."""
-    run = run_in(module, limit)
+    run = command_runner(module, limit)
 
     def run_pinned(argv: list[str], environment: t.Mapping[str, str]) -> tuple[int, str, str]:
         return run(["env", "-i", *(f"{name}={value}" for name, value in environment.items()), *argv])
@@ -167,7 +172,7 @@ def run_pinned_in(
     return run_pinned
 
 
-def labeller(module: AnsibleModule, host: HostRoot) -> t.Callable[[str, str], None]:
+def selinux_labeler(module: AnsibleModule, host: hostfs.HostFS) -> t.Callable[[str, str], None]:
     """Gives the first path, which is there, the SELinux label that the policy has for the second."""
 
     def label(path: str, final: str) -> None:
@@ -177,11 +182,11 @@ def labeller(module: AnsibleModule, host: HostRoot) -> t.Callable[[str, str], No
     return label
 
 
-def finish(module: AnsibleModule, work: t.Callable[[], dict[str, t.Any]]) -> None:
+def run_module(module: AnsibleModule, work: t.Callable[[], dict[str, t.Any]]) -> None:
     """Exit with what ``work`` returns, or fail with the message of an error of this collection."""
     try:
         result = work()
-    except GpufleetError as error:
+    except core_errors.NvidiaError as error:
         module.fail_json(msg=message_of(module, str(error)), **error.details)
     for warning in result.pop("warnings", ()):
         module.warn(message_of(module, warning))
@@ -191,10 +196,10 @@ def finish(module: AnsibleModule, work: t.Callable[[], dict[str, t.Any]]) -> Non
 def message_of(module: AnsibleModule, text: str) -> str:
     """Return a message with the variables of roles, as AnsibleModule can print it."""
     # A task that has nothing to say need not wait for this import.
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._variables import with_variables  # noqa: PLC0415
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import variables  # noqa: PLC0415
 
     name = str(module._name)  # noqa: SLF001 - there is no other way to it
-    return _encodable(with_variables(text, name, module.argument_spec))
+    return _encodable(variables.with_variables(text, name, module.argument_spec))
 
 
 def _encodable(text: str) -> str:
@@ -202,7 +207,7 @@ def _encodable(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
-def diff_of(files: t.Sequence[PlannedFile], syntax: str) -> list[dict[str, str]]:
+def diff_of(files: t.Sequence[core_plan.PlannedFile], syntax: str) -> list[dict[str, str]]:
     """One entry for each file, secrets hidden; ``syntax`` is "json", "toml", or "plain" where there are none."""
     return [
         {
@@ -220,11 +225,11 @@ def _readable(content: bytes | None, syntax: str) -> str:
     text = (content or b"").decode("utf-8", "replace")
     # An unchanged host need not wait for these imports, nor Docker's users for the second.
     if syntax == "json":
-        from ansible_collections.gpufleet.nvidia.plugins.module_utils._masking import mask_json  # noqa: PLC0415
-
-        return mask_json(text)
+        return masking.mask_json(text)
     if syntax == "toml":
-        from ansible_collections.gpufleet.nvidia.plugins.module_utils._masking_toml import mask_toml  # noqa: PLC0415
+        from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import (  # noqa: PLC0415
+            masking_toml,
+        )
 
-        return mask_toml(text)
+        return masking_toml.mask_toml(text)
     return text

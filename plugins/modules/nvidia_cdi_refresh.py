@@ -231,21 +231,11 @@ backup_files:
 
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import (
-    HOST_ROOT_OPTIONS,
-    SHIPPED_YAML_OPTIONS,
-    accept_shipments,
-    diff_of,
-    finish,
-    host_of,
-    new_module,
-    run_in,
-    run_pinned_in,
-)
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_parameters import CDI_OPTIONS, options_of
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_refresh import CdiRefresh
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_refresh_plan import OWNERS, RefreshOptions, Runners
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import MissingPackageError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils import _module
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import options as cdi_options
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import refresh as cdi_refresh
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import refresh_plan
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
 
 if t.TYPE_CHECKING:
     from ansible.module_utils.basic import AnsibleModule
@@ -256,42 +246,42 @@ LIMIT = 150
 
 def refresh(module: AnsibleModule) -> dict[str, object]:
     """Plan and do; the result as documented."""
-    accept_shipments(module)
+    _module.load_bundled_packages(module)
     params = module.params
-    options = RefreshOptions(
-        cdi=options_of({**params, "state": "present"}),
+    options = refresh_plan.RefreshOptions(
+        cdi=cdi_options.options_of({**params, "state": "present"}),
         state=params["state"],
         owner=params["owner"],
         before_engines=params["before_engines"],
         start=params["start"],
     )
-    host = host_of(module)
-    runners = Runners(run_in(module, LIMIT), run_pinned_in(module))
+    host = _module.host_from_params(module)
+    runners = refresh_plan.Runners(_module.command_runner(module, LIMIT), _module.run_pinned_in(module))
     try:
-        result = CdiRefresh(options, host, runners).execute(module.check_mode)
-    except MissingPackageError as error:
+        result = cdi_refresh.CdiRefresh(options, host, runners).execute(module.check_mode)
+    except errors.MissingPackageError as error:
         # For the action plugin, which then sends it.
         error.details = {"needed": "yaml"}
         raise
     files = result.pop("files")
-    return {**result, "diff": diff_of(files, "plain")}
+    return {**result, "diff": _module.diff_of(files, "plain")}
 
 
 def main() -> None:
-    module = new_module(
+    module = _module.new_module(
         {
-            **CDI_OPTIONS,
+            **cdi_options.CDI_OPTIONS,
             "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
-            "owner": {"type": "str", "choices": list(OWNERS), "default": "auto"},
+            "owner": {"type": "str", "choices": list(refresh_plan.OWNERS), "default": "auto"},
             "before_engines": {"type": "bool", "default": True},
             "start": {"type": "bool", "default": True},
             "backup_dir": {"type": "path", "default": "/var/lib/gpufleet-nvidia/backups"},
             "purge_backups": {"type": "bool", "default": False},
-            **HOST_ROOT_OPTIONS,
-            **SHIPPED_YAML_OPTIONS,
+            **_module.HOST_ROOT_OPTIONS,
+            **_module.SHIPPED_YAML_OPTIONS,
         }
     )
-    finish(module, lambda: refresh(module))
+    _module.run_module(module, lambda: refresh(module))
 
 
 if __name__ == "__main__":

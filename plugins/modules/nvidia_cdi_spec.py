@@ -271,20 +271,10 @@ backup_files:
 
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import (
-    HOST_ROOT_OPTIONS,
-    SHIPPED_YAML_OPTIONS,
-    accept_shipments,
-    diff_of,
-    finish,
-    host_of,
-    new_module,
-    run_in,
-    run_pinned_in,
-)
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_parameters import CDI_OPTIONS, options_of
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_specification import CdiSpecification
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import BACKUP_DIR
+from ansible_collections.gpufleet.nvidia.plugins.module_utils import _module
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import options as cdi_options
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import spec as cdi_spec
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import records as core_records
 
 if t.TYPE_CHECKING:
     from ansible.module_utils.basic import AnsibleModule
@@ -296,30 +286,30 @@ LIMIT = 120
 
 def describe(module: AnsibleModule) -> dict[str, object]:
     """Plan and write; the result as documented."""
-    accept_shipments(module)
-    host = host_of(module)
-    options = options_of(module.params)
-    work = CdiSpecification(options, host, run_in(module), run_pinned_in(module, LIMIT))
+    _module.load_bundled_packages(module)
+    host = _module.host_from_params(module)
+    options = cdi_options.options_of(module.params)
+    work = cdi_spec.SpecWriter(options, host, _module.command_runner(module), _module.run_pinned_in(module, LIMIT))
     result = work.execute(module.check_mode)
     files = result.pop("files")
     # To what is called path Ansible adds owner and mode, the latter in the place of ours.
     result["specification"] = result.pop("path")
-    return {**result, "diff": diff_of(files, "plain")}
+    return {**result, "diff": _module.diff_of(files, "plain")}
 
 
 def main() -> None:
-    module = new_module(
+    module = _module.new_module(
         {
             "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
             "exclusive": {"type": "bool", "default": False},
-            "backup_dir": {"type": "path", "default": BACKUP_DIR},
+            "backup_dir": {"type": "path", "default": core_records.BACKUP_DIR},
             "purge_backups": {"type": "bool", "default": False},
-            **CDI_OPTIONS,
-            **HOST_ROOT_OPTIONS,
-            **SHIPPED_YAML_OPTIONS,
+            **cdi_options.CDI_OPTIONS,
+            **_module.HOST_ROOT_OPTIONS,
+            **_module.SHIPPED_YAML_OPTIONS,
         }
     )
-    finish(module, lambda: describe(module))
+    _module.run_module(module, lambda: describe(module))
 
 
 if __name__ == "__main__":

@@ -962,19 +962,10 @@ findings:
 import os
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import (
-    HOST_ROOT_OPTIONS,
-    SHIPPED_OPTIONS,
-    SHIPPED_YAML_OPTIONS,
-    accept_shipments,
-    finish,
-    host_of,
-    new_module,
-    run_in,
-)
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._container_info import SUBJECTS, describe_host
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import HostError
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import DIRECTORY
+from ansible_collections.gpufleet.nvidia.plugins.module_utils import _module
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit import host_info
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import constants as toolkit_constants
 
 if t.TYPE_CHECKING:
     from ansible.module_utils.basic import AnsibleModule
@@ -984,23 +975,30 @@ def describe(module: AnsibleModule) -> dict[str, object]:
     """Look at the host; the result as documented."""
     params = module.params
     if params["require_root"] and params["host_root"] == "/" and os.geteuid() != 0:
-        raise HostError(f"The task runs as user {os.geteuid()}, not as root. Run with -b (become).")
-    accept_shipments(module)
-    return describe_host(host_of(module), run_in(module), params["gather"], params["toolkit_dir"])
+        raise errors.HostError(f"The task runs as user {os.geteuid()}, not as root. Run with -b (become).")
+    _module.load_bundled_packages(module)
+    return host_info.describe_host(
+        _module.host_from_params(module), _module.command_runner(module), params["gather"], params["toolkit_dir"]
+    )
 
 
 def main() -> None:
-    module = new_module(
+    module = _module.new_module(
         {
-            "gather": {"type": "list", "elements": "str", "choices": list(SUBJECTS), "default": list(SUBJECTS)},
-            "toolkit_dir": {"type": "path", "default": DIRECTORY},
+            "gather": {
+                "type": "list",
+                "elements": "str",
+                "choices": list(host_info.SUBJECTS),
+                "default": list(host_info.SUBJECTS),
+            },
+            "toolkit_dir": {"type": "path", "default": toolkit_constants.DIRECTORY},
             "require_root": {"type": "bool", "default": False},
-            **HOST_ROOT_OPTIONS,
-            **SHIPPED_OPTIONS,
-            **SHIPPED_YAML_OPTIONS,
+            **_module.HOST_ROOT_OPTIONS,
+            **_module.SHIPPED_OPTIONS,
+            **_module.SHIPPED_YAML_OPTIONS,
         }
     )
-    finish(module, lambda: describe(module))
+    _module.run_module(module, lambda: describe(module))
 
 
 if __name__ == "__main__":

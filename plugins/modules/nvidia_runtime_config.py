@@ -453,26 +453,11 @@ socket:
 
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import (
-    HOST_ROOT_OPTIONS,
-    SHIPPED_OPTIONS,
-    SHIPPED_YAML_OPTIONS,
-    TARGET_OPTIONS,
-    accept_shipments,
-    diff_of,
-    finish,
-    host_of,
-    new_module,
-    run_in,
-)
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import ENGINES
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._planning import Options
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._runtime_configuration import RuntimeConfiguration
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._runtime_set import (
-    CDI_AUTO,
-    MODE_PROGRAMS,
-    RuntimeRequest,
-)
+from ansible_collections.gpufleet.nvidia.plugins.module_utils import _module
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants as core_constants
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import configure as engines_configure
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import registry as engines_registry
 
 if t.TYPE_CHECKING:
     from ansible.module_utils.basic import AnsibleModule
@@ -484,8 +469,8 @@ _SWITCH: dict[str | None, bool] = {"true": True, "false": False}
 def configure(module: AnsibleModule) -> dict[str, object]:
     """Plan and write; the result as documented."""
     params = module.params
-    accept_shipments(module)
-    request = RuntimeRequest(
+    _module.load_bundled_packages(module)
+    request = engines_base.RuntimeRequest(
         runtime_name=params["runtime_name"],
         runtime_dir=params["runtime_dir"],
         extra_modes=tuple(params["extra_modes"]),
@@ -499,7 +484,7 @@ def configure(module: AnsibleModule) -> dict[str, object]:
         cri_disabled=params["cri_disabled"],
         use_legacy_config=params["use_legacy_config"],
     )
-    options = Options(
+    options = engines_configure.Options(
         engine=params["engine"],
         flavor=params["flavor"],
         user=params["user"],
@@ -514,11 +499,13 @@ def configure(module: AnsibleModule) -> dict[str, object]:
         keep_unrecorded=params["unrecorded"] == "keep",
         require_runtime=params["require_runtime"],
     )
-    host = host_of(module)
-    outcome = RuntimeConfiguration(options, host, run_in(module)).execute(module.check_mode)
+    host = _module.host_from_params(module)
+    outcome = engines_configure.ConfigureEngine(options, host, _module.command_runner(module)).execute(
+        module.check_mode
+    )
     return {
         "changed": outcome.changed,
-        "diff": diff_of(outcome.files, outcome.syntax),
+        "diff": _module.diff_of(outcome.files, outcome.syntax),
         "config_path": outcome.config_path,
         "drop_in_path": outcome.drop_in_path,
         "config_version": outcome.config_version,
@@ -540,16 +527,21 @@ def configure(module: AnsibleModule) -> dict[str, object]:
 
 
 def main() -> None:
-    module = new_module(
+    module = _module.new_module(
         {
-            "engine": {"type": "str", "choices": list(ENGINES), "required": True},
-            **TARGET_OPTIONS,
+            "engine": {"type": "str", "choices": list(engines_registry.ENGINES), "required": True},
+            **_module.TARGET_OPTIONS,
             "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
             "runtime_name": {"type": "str", "default": "nvidia"},
             "runtime_dir": {"type": "path", "default": "/usr/bin"},
-            "extra_modes": {"type": "list", "elements": "str", "choices": list(MODE_PROGRAMS), "default": []},
+            "extra_modes": {
+                "type": "list",
+                "elements": "str",
+                "choices": list(core_constants.MODE_PROGRAMS),
+                "default": [],
+            },
             "set_as_default": {"type": "bool"},
-            "enable_cdi": {"type": "str", "choices": [CDI_AUTO, *_SWITCH]},
+            "enable_cdi": {"type": "str", "choices": [engines_base.CDI_AUTO, *_SWITCH]},
             "service": {"type": "str"},
             "config_path": {"type": "path"},
             "config_mode": {"type": "str", "choices": ["auto", "in_place", "drop_in", "hook"], "default": "auto"},
@@ -566,12 +558,12 @@ def main() -> None:
             "require_runtime": {"type": "bool", "default": False},
             "backup_dir": {"type": "path"},
             "purge_backups": {"type": "bool", "default": False},
-            **HOST_ROOT_OPTIONS,
-            **SHIPPED_OPTIONS,
-            **SHIPPED_YAML_OPTIONS,
+            **_module.HOST_ROOT_OPTIONS,
+            **_module.SHIPPED_OPTIONS,
+            **_module.SHIPPED_YAML_OPTIONS,
         }
     )
-    finish(module, lambda: configure(module))
+    _module.run_module(module, lambda: configure(module))
 
 
 if __name__ == "__main__":

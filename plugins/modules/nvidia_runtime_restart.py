@@ -280,29 +280,12 @@ journal:
 
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import (
-    HOST_ROOT_OPTIONS,
-    SHIPPED_OPTIONS,
-    SHIPPED_YAML_OPTIONS,
-    TARGET_OPTIONS,
-    accept_shipments,
-    finish,
-    host_of,
-    message_of,
-    new_module,
-    run_in,
-)
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._backups import check_backup_dir
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import DAEMONS
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._parsed_folders import PARSED_FOLDERS
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._proof import Expectation
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._restarting import (
-    Restarted,
-    RestartError,
-    RestartOptions,
-    restart,
-)
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._rollback import Change
+from ansible_collections.gpufleet.nvidia.plugins.module_utils import _module
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import apply
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants as core_constants
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import registry as engines_registry
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._restart import health as restart_health
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._restart import restart, rollback
 
 if t.TYPE_CHECKING:
     from ansible.module_utils.basic import AnsibleModule
@@ -311,13 +294,13 @@ if t.TYPE_CHECKING:
 def take_over(module: AnsibleModule) -> dict[str, object]:
     """Take over, prove, go back if need be; the result as documented."""
     params = module.params
-    accept_shipments(module)
-    host = host_of(module)
+    _module.load_bundled_packages(module)
+    host = _module.host_from_params(module)
     backup_dir = params["backup_dir"]
     if backup_dir is not None:
         backup_dir = host.check_path("backup_dir", backup_dir)
-        check_backup_dir(host, backup_dir, PARSED_FOLDERS)
-    options = RestartOptions(
+        apply.check_backup_dir(host, backup_dir, core_constants.CONFIG_DIRS)
+    options = restart.RestartOptions(
         engine=params["engine"],
         flavor=params["flavor"],
         user=params["user"],
@@ -326,7 +309,9 @@ def take_over(module: AnsibleModule) -> dict[str, object]:
         service=params["service"],
         socket=params["socket"] and host.check_path("socket", params["socket"]),
         expect=_expectation(params["expect"]),
-        rollback=tuple(Change(entry["path"], entry["backup"], entry["checksum"]) for entry in params["rollback"]),
+        rollback=tuple(
+            rollback.Change(entry["path"], entry["backup"], entry["checksum"]) for entry in params["rollback"]
+        ),
         allow_disruption=params["allow_disruption"],
         require_runtime=params["require_runtime"],
         validate=params["validate"],
@@ -335,23 +320,23 @@ def take_over(module: AnsibleModule) -> dict[str, object]:
         backup_dir=backup_dir,
     )
     try:
-        outcome = restart(options, host, run_in(module), module.check_mode)
-    except RestartError as error:
+        outcome = restart.restart(options, host, _module.command_runner(module), module.check_mode)
+    except restart.RestartError as error:
         error.details = _result(params, error.outcome)
         for warning in error.outcome.warnings:
-            module.warn(message_of(module, warning))
+            module.warn(_module.message_of(module, warning))
         raise
     result = _result(params, outcome)
     return {**result, "warnings": outcome.warnings}
 
 
-def _expectation(expect: dict[str, object]) -> Expectation:
+def _expectation(expect: dict[str, object]) -> restart_health.Expectation:
     """What is expected, also where Ansible fills in no defaults since the option was left out."""
     runtimes = expect.get("runtimes") or ()
-    return Expectation(tuple(runtimes), expect.get("default_runtime"), expect.get("cdi"))  # type: ignore[arg-type]
+    return restart_health.Expectation(tuple(runtimes), expect.get("default_runtime"), expect.get("cdi"))  # type: ignore[arg-type]
 
 
-def _result(params: dict[str, object], outcome: Restarted) -> dict[str, object]:
+def _result(params: dict[str, object], outcome: restart.Restarted) -> dict[str, object]:
     return {
         "changed": outcome.changed,
         "state": outcome.state,
@@ -369,10 +354,10 @@ def _result(params: dict[str, object], outcome: Restarted) -> dict[str, object]:
 
 
 def main() -> None:
-    module = new_module(
+    module = _module.new_module(
         {
-            "engine": {"type": "str", "choices": list(DAEMONS), "required": True},
-            **TARGET_OPTIONS,
+            "engine": {"type": "str", "choices": list(engines_registry.DAEMONS), "required": True},
+            **_module.TARGET_OPTIONS,
             "action": {"type": "str", "choices": ["restart", "reload"], "default": "restart"},
             "mode": {"type": "str", "choices": ["auto", "systemd", "signal", "none"], "default": "auto"},
             "service": {"type": "str"},
@@ -402,12 +387,12 @@ def main() -> None:
             "timeout": {"type": "int", "default": 60},
             "retries": {"type": "int", "default": 1},
             "backup_dir": {"type": "path"},
-            **HOST_ROOT_OPTIONS,
-            **SHIPPED_OPTIONS,
-            **SHIPPED_YAML_OPTIONS,
+            **_module.HOST_ROOT_OPTIONS,
+            **_module.SHIPPED_OPTIONS,
+            **_module.SHIPPED_YAML_OPTIONS,
         }
     )
-    finish(module, lambda: take_over(module))
+    _module.run_module(module, lambda: take_over(module))
 
 
 if __name__ == "__main__":

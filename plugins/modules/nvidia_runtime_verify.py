@@ -186,19 +186,9 @@ output:
 
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import (
-    HOST_ROOT_OPTIONS,
-    SHIPPED_OPTIONS,
-    SHIPPED_YAML_OPTIONS,
-    TARGET_OPTIONS,
-    accept_shipments,
-    finish,
-    host_of,
-    new_module,
-    run_in,
-)
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import ENGINES
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._verification import LEVELS, Verification, Wanted
+from ansible_collections.gpufleet.nvidia.plugins.module_utils import _module
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import registry as engines_registry
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify import verify as verify_verify
 
 if t.TYPE_CHECKING:
     from ansible.module_utils.basic import AnsibleModule
@@ -207,8 +197,8 @@ if t.TYPE_CHECKING:
 def verify(module: AnsibleModule) -> dict[str, object]:
     """Look at the chain; the result as documented."""
     params = module.params
-    accept_shipments(module)
-    wanted = Wanted(
+    _module.load_bundled_packages(module)
+    wanted = verify_verify.VerifyOptions(
         engine=params["engine"],
         flavor=params["flavor"],
         user=params["user"],
@@ -222,15 +212,17 @@ def verify(module: AnsibleModule) -> dict[str, object]:
         socket=params["socket"],
         timeout=params["timeout"],
     )
-    return Verification(wanted, host_of(module), run_in(module)).execute(module.check_mode)
+    return verify_verify.Verification(wanted, _module.host_from_params(module), _module.command_runner(module)).execute(
+        module.check_mode
+    )
 
 
 def main() -> None:
-    module = new_module(
+    module = _module.new_module(
         {
-            "engine": {"type": "str", "choices": list(ENGINES), "required": True},
-            **TARGET_OPTIONS,
-            "level": {"type": "str", "choices": list(LEVELS), "default": "config"},
+            "engine": {"type": "str", "choices": list(engines_registry.ENGINES), "required": True},
+            **_module.TARGET_OPTIONS,
+            "level": {"type": "str", "choices": list(verify_verify.LEVELS), "default": "config"},
             "runtime_name": {"type": "str", "default": "nvidia"},
             "image": {"type": "str"},
             "command": {"type": "list", "elements": "str"},
@@ -239,13 +231,13 @@ def main() -> None:
             "service": {"type": "str"},
             "socket": {"type": "path"},
             "timeout": {"type": "int", "default": 60},
-            **HOST_ROOT_OPTIONS,
-            **SHIPPED_OPTIONS,
-            **SHIPPED_YAML_OPTIONS,
+            **_module.HOST_ROOT_OPTIONS,
+            **_module.SHIPPED_OPTIONS,
+            **_module.SHIPPED_YAML_OPTIONS,
         },
         required_if=[("level", "engine", ("image",)), ("level", "gpu", ("image",))],
     )
-    finish(module, lambda: verify(module))
+    _module.run_module(module, lambda: verify(module))
 
 
 if __name__ == "__main__":

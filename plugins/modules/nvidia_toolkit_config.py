@@ -225,24 +225,12 @@ backup_files:
 
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import (
-    HOST_ROOT_OPTIONS,
-    SHIPPED_OPTIONS,
-    accept_shipments,
-    diff_of,
-    finish,
-    host_of,
-    new_module,
-)
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import BACKUP_DIR
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import CONFIG_FILE
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_configuration import (
-    ToolkitConfiguration,
-    ToolkitOptions,
-)
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_profiles import PROFILES, Wishes
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_settings import shown
+from ansible_collections.gpufleet.nvidia.plugins.module_utils import _module
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import records as core_records
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import configure as toolkit_configure
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import constants as toolkit_constants
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import settings as toolkit_settings
 
 if t.TYPE_CHECKING:
     from ansible.module_utils.basic import AnsibleModule
@@ -251,14 +239,14 @@ if t.TYPE_CHECKING:
 def configure(module: AnsibleModule) -> dict[str, object]:
     """Plan and write; the result as documented."""
     params = module.params
-    accept_shipments(module)
+    _module.load_bundled_packages(module)
     asked = [name for name in ("settings", "profile", "debug") if params[name] not in (None, {})]
     if params["state"] == "absent" and asked:
-        raise GpufleetError(
+        raise errors.NvidiaError(
             f"state is absent, which takes everything back and goes with no {' or '.join(asked)}. Leave that out, or"
             " state; nothing was changed."
         )
-    wishes = Wishes(
+    wishes = toolkit_configure.SettingsRequest(
         settings=params["settings"],
         profile=params["profile"],
         debug=params["debug"],
@@ -267,18 +255,18 @@ def configure(module: AnsibleModule) -> dict[str, object]:
         create=params["create"],
     )
     # Ansible adds the parameters to what is returned.
-    params["settings"] = shown(params["settings"])
-    options = ToolkitOptions(
+    params["settings"] = toolkit_settings.shown(params["settings"])
+    options = toolkit_configure.ToolkitOptions(
         wishes=wishes if params["state"] == "present" else None,
         path=params["path"],
         backup_dir=params["backup_dir"],
         purge_backups=params["purge_backups"],
     )
-    host = host_of(module)
-    outcome = ToolkitConfiguration(options, host).execute(module.check_mode)
+    host = _module.host_from_params(module)
+    outcome = toolkit_configure.ToolkitConfiguration(options, host).execute(module.check_mode)
     return {
         "changed": outcome.changed,
-        "diff": diff_of(outcome.files, "toml"),
+        "diff": _module.diff_of(outcome.files, "toml"),
         "path": outcome.path,
         "settings": outcome.settings,
         "changed_keys": outcome.changed_keys,
@@ -288,23 +276,23 @@ def configure(module: AnsibleModule) -> dict[str, object]:
 
 
 def main() -> None:
-    module = new_module(
+    module = _module.new_module(
         {
             "settings": {"type": "dict", "default": {}},
-            "profile": {"type": "str", "choices": list(PROFILES)},
+            "profile": {"type": "str", "choices": list(toolkit_configure.PROFILES)},
             "debug": {"type": "bool"},
             "exclusive": {"type": "bool", "default": False},
             "allow_unknown": {"type": "bool", "default": False},
             "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
-            "path": {"type": "path", "default": CONFIG_FILE},
+            "path": {"type": "path", "default": toolkit_constants.CONFIG_FILE},
             "create": {"type": "bool", "default": True},
-            "backup_dir": {"type": "path", "default": BACKUP_DIR},
+            "backup_dir": {"type": "path", "default": core_records.BACKUP_DIR},
             "purge_backups": {"type": "bool", "default": False},
-            **HOST_ROOT_OPTIONS,
-            **SHIPPED_OPTIONS,
+            **_module.HOST_ROOT_OPTIONS,
+            **_module.SHIPPED_OPTIONS,
         }
     )
-    finish(module, lambda: configure(module))
+    _module.run_module(module, lambda: configure(module))
 
 
 if __name__ == "__main__":

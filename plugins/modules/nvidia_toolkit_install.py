@@ -481,38 +481,21 @@ settings:
 
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import (
-    HOST_ROOT_OPTIONS,
-    SHIPPED_OPTIONS,
-    accept_shipments,
-    diff_of,
-    finish,
-    host_of,
-    labeller,
-    new_module,
-    run_in,
-)
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import (
-    GpufleetError,
-    HostError,
-    MissingPackageError,
-)
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._lock import PACKAGE_MANAGER_TIMEOUT
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import BACKUP_DIR
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import DIRECTORY
+from ansible_collections.gpufleet.nvidia.plugins.module_utils import _module
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, lock
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import records as core_records
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import constants as toolkit_constants
 
 if t.TYPE_CHECKING:
     from ansible.module_utils.basic import AnsibleModule
 
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import PackageManager
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_directory import DirectoryOptions, Tools
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_directory_installation import (
-        DirectoryInstallation,
-    )
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_directory_removal import DirectoryRemoval
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_repository import RepositoryFile
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_source import Sent
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import base as packages_base
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import directory as toolkit_directory
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import directory_install
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import repository as toolkit_repository
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import source as toolkit_source
+
 
 # Seconds in which package lists have to be fetched.
 _FETCHING = 300
@@ -532,7 +515,9 @@ def install(module: AnsibleModule) -> dict[str, t.Any]:
         given.append("remote_src: false")
     if given:
         kind = "source: directory takes no" if of_directory else "Only source: directory takes"
-        raise GpufleetError(f"{kind} {' and no '.join(given) if of_directory else ' and '.join(given)}. Leave it out.")
+        raise errors.NvidiaError(
+            f"{kind} {' and no '.join(given) if of_directory else ' and '.join(given)}. Leave it out."
+        )
     return _install_directory(module) if of_directory else _install_packages(module)
 
 
@@ -541,17 +526,17 @@ def install(module: AnsibleModule) -> dict[str, t.Any]:
 
 
 def _install_packages(module: AnsibleModule) -> dict[str, t.Any]:
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_installation import (  # noqa: PLC0415
-        Installation,
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import (  # noqa: PLC0415  # noqa: PLC0415
+        install_packages,
+        remove_packages,
     )
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_packages import (  # noqa: PLC0415
-        InstallOptions,
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import (  # noqa: PLC0415
+        packages as toolkit_packages,
     )
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_removal import Removal  # noqa: PLC0415
 
     params = module.params
-    host = host_of(module)
-    options = InstallOptions(
+    host = _module.host_from_params(module)
+    options = toolkit_packages.InstallOptions(
         state=params["state"],
         source=params["source"],
         version=params["version"],
@@ -568,36 +553,42 @@ def _install_packages(module: AnsibleModule) -> dict[str, t.Any]:
         package_cache=params["package_cache"],
         keep_unrecorded=params["unrecorded"] == "keep",
     )
-    run = run_in(module)
-    work = Installation if options.state == "present" else Removal
+    run = _module.command_runner(module)
+    work = install_packages.Installation if options.state == "present" else remove_packages.Removal
     task = work(options, host, _manager(module, host), run)
     outcome = task.execute(module.check_mode)
     return task.result(outcome)
 
 
-def _repository_files(entries: list[dict[str, t.Any]] | None) -> tuple[RepositoryFile, ...] | None:
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_repository import (  # noqa: PLC0415
-        RepositoryFile,
+def _repository_files(entries: list[dict[str, t.Any]] | None) -> tuple[toolkit_repository.RepositoryFile, ...] | None:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import (  # noqa: PLC0415
+        repository as toolkit_repository,
     )
 
     if entries is None:
         return None
-    return tuple(RepositoryFile(entry["path"], entry["content"], entry["src"], entry["mode"]) for entry in entries)
-
-
-def _manager(module: AnsibleModule, host: HostRoot) -> PackageManager | None:
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._package_managers import (  # noqa: PLC0415
-        UnsupportedError,
-        manager_of,
+    return tuple(
+        toolkit_repository.RepositoryFile(entry["path"], entry["content"], entry["src"], entry["mode"])
+        for entry in entries
     )
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import Commands  # noqa: PLC0415
 
-    commands = Commands(run_in(module), run_in(module, _FETCHING), run_in(module, None))
+
+def _manager(module: AnsibleModule, host: hostfs.HostFS) -> packages_base.PackageManager | None:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import (  # noqa: PLC0415
+        base as packages_base,
+    )
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import (  # noqa: PLC0415
+        detect as packages_detect,
+    )
+
+    commands = packages_base.Commands(
+        _module.command_runner(module), _module.command_runner(module, _FETCHING), _module.command_runner(module, None)
+    )
     try:
-        return manager_of(host, commands, module.params["lock_timeout"])
-    except HostError as error:
+        return packages_detect.detect_package_manager(host, commands, module.params["lock_timeout"])
+    except errors.HostError as error:
         # What is there needs no package manager, or has one that is none of ours; with that we installed nothing.
-        nothing = module.params["state"] == "absent" and isinstance(error, UnsupportedError)
+        nothing = module.params["state"] == "absent" and isinstance(error, packages_detect.UnsupportedError)
         if nothing or module.params["source"] == "existing":
             return None
         raise
@@ -607,55 +598,59 @@ def _manager(module: AnsibleModule, host: HostRoot) -> PackageManager | None:
 
 
 def _install_directory(module: AnsibleModule) -> dict[str, t.Any]:
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_settings import shown  # noqa: PLC0415
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_source import NotSentError  # noqa: PLC0415
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import (  # noqa: PLC0415
+        settings as toolkit_settings,
+    )
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import (  # noqa: PLC0415
+        source as toolkit_source,
+    )
 
-    accept_shipments(module)
+    _module.load_bundled_packages(module)
     params = module.params
     one_source = (params["src"] is None) != (not params["files"])
     if params["state"] == "present" and one_source and not params["remote_src"] and not params["shipped_toolkit"]:
-        raise GpufleetError(
+        raise errors.NvidiaError(
             "remote_src is false, but the controller offers nothing: the module was not run by its action plugin. Run"
             " gpufleet.nvidia.nvidia_toolkit_install as a task of a play."
         )
     options = _directory_options(module.params)
     # Ansible adds the parameters to what is returned.
-    module.params["config"] = shown(module.params["config"])
+    module.params["config"] = toolkit_settings.shown(module.params["config"])
     module.params["shipped_toolkit"] = None
-    task = _directory_task(module.params["state"])(options, host_of(module), _tools(module))
+    task = _directory_task(module.params["state"])(options, _module.host_from_params(module), _tools(module))
     try:
         outcome = task.execute(module.check_mode)
-    except (MissingPackageError, NotSentError) as error:
+    except (errors.MissingPackageError, toolkit_source.NotSentError) as error:
         # The action plugin sends it, and runs this again.
-        error.details = {"needed": "toolkit" if isinstance(error, NotSentError) else "tomlkit"}
+        error.details = {"needed": "toolkit" if isinstance(error, toolkit_source.NotSentError) else "tomlkit"}
         raise
     before, after = ("".join(f"{line}\n" for line in lines) for lines in (outcome.before, outcome.after))
     names = {"before_header": options.dest, "after_header": options.dest, "before": before, "after": after}
     files = [outcome.config] if outcome.config is not None and outcome.config.changed else []
-    return {**task.result(outcome), "diff": [names, *diff_of(files, "toml")]}
+    return {**task.result(outcome), "diff": [names, *_module.diff_of(files, "toml")]}
 
 
-def _directory_task(state: str) -> type[DirectoryInstallation | DirectoryRemoval]:
+def _directory_task(state: str) -> type[directory_install.DirectoryInstallation | toolkit_directory.DirectoryRemoval]:
     if state == "absent":
-        from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_directory_removal import (  # noqa: PLC0415
-            DirectoryRemoval,
+        from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import (  # noqa: PLC0415
+            directory as toolkit_directory,
         )
 
-        return DirectoryRemoval
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_directory_installation import (  # noqa: PLC0415
-        DirectoryInstallation,
+        return toolkit_directory.DirectoryRemoval
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import (  # noqa: PLC0415
+        directory_install,
     )
 
-    return DirectoryInstallation
+    return directory_install.DirectoryInstallation
 
 
-def _directory_options(params: dict[str, t.Any]) -> DirectoryOptions:
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_directory import (  # noqa: PLC0415
-        DirectoryOptions,
+def _directory_options(params: dict[str, t.Any]) -> toolkit_directory.DirectoryOptions:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import (  # noqa: PLC0415
+        directory as toolkit_directory,
     )
 
     components, runtimes = params["components"], params["low_level_runtimes"]
-    return DirectoryOptions(
+    return toolkit_directory.DirectoryOptions(
         dest=params["dest"],
         src=params["src"],
         files=tuple(params["files"]),
@@ -678,30 +673,42 @@ def _directory_options(params: dict[str, t.Any]) -> DirectoryOptions:
     )
 
 
-def _sent(offer: dict[str, t.Any] | None) -> Sent | None:
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_manifest import PartDigest  # noqa: PLC0415
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_source import Sent  # noqa: PLC0415
+def _sent(offer: dict[str, t.Any] | None) -> toolkit_source.ControllerSource | None:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import (  # noqa: PLC0415
+        manifest as toolkit_manifest,
+    )
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import (  # noqa: PLC0415
+        source as toolkit_source,
+    )
 
-    return None if offer is None else Sent(tuple(PartDigest(**part) for part in offer["parts"]), offer.get("archive"))
+    return (
+        None
+        if offer is None
+        else toolkit_source.ControllerSource(
+            tuple(toolkit_manifest.PartDigest(**part) for part in offer["parts"]), offer.get("archive")
+        )
+    )
 
 
-def _tools(module: AnsibleModule) -> Tools:
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_directory import Tools  # noqa: PLC0415
+def _tools(module: AnsibleModule) -> toolkit_directory.Tools:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import (  # noqa: PLC0415
+        directory as toolkit_directory,
+    )
 
-    run = run_in(module)
+    run = _module.command_runner(module)
 
     def unpack_into(files: list[str], folder: str) -> None:
-        from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_unpacking import (  # noqa: PLC0415
-            unpack,
+        from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import (  # noqa: PLC0415
+            unpack as toolkit_unpack,
         )
 
-        unpack(files, folder)
+        toolkit_unpack.unpack(files, folder)
 
-    return Tools(run, unpack_into, labeller(module, host_of(module)))
+    return toolkit_directory.Tools(run, unpack_into, _module.selinux_labeler(module, _module.host_from_params(module)))
 
 
 def main() -> None:
-    module = new_module(
+    module = _module.new_module(
         {
             "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
             "source": {
@@ -729,12 +736,12 @@ def main() -> None:
             "running_gpu_containers": {"type": "str", "choices": ["fail", "warn", "ignore"], "default": "fail"},
             "minimum_version": {"type": "str"},
             "minimum_version_policy": {"type": "str", "choices": ["warn", "fail", "ignore"], "default": "warn"},
-            "lock_timeout": {"type": "int", "default": PACKAGE_MANAGER_TIMEOUT},
-            "backup_dir": {"type": "path", "default": BACKUP_DIR},
+            "lock_timeout": {"type": "int", "default": lock.PACKAGE_MANAGER_TIMEOUT},
+            "backup_dir": {"type": "path", "default": core_records.BACKUP_DIR},
             "package_cache": {"type": "path"},
             "src": {"type": "path"},
             "remote_src": {"type": "bool", "default": True},
-            "dest": {"type": "path", "default": DIRECTORY},
+            "dest": {"type": "path", "default": toolkit_constants.DIRECTORY},
             "components": {
                 "type": "list",
                 "elements": "str",
@@ -750,11 +757,11 @@ def main() -> None:
             "create_device_nodes": {"type": "bool", "default": False},
             "verify": {"type": "str", "choices": ["stat", "full"], "default": "stat"},
             "shipped_toolkit": {"type": "dict"},
-            **HOST_ROOT_OPTIONS,
-            **SHIPPED_OPTIONS,
+            **_module.HOST_ROOT_OPTIONS,
+            **_module.SHIPPED_OPTIONS,
         }
     )
-    finish(module, lambda: install(module))
+    _module.run_module(module, lambda: install(module))
 
 
 if __name__ == "__main__":

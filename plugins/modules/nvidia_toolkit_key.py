@@ -73,9 +73,9 @@ import tempfile
 import time
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import finish, new_module
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import HostError
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_access import UNREACHABLE, access_advice
+from ansible_collections.gpufleet.nvidia.plugins.module_utils import _module
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import access
 
 if t.TYPE_CHECKING:
     from ansible.module_utils.basic import AnsibleModule
@@ -115,35 +115,35 @@ def _fetched(module: AnsibleModule, url: str) -> bytes:
     response, info = fetch_url(module, url, force=True, timeout=_TIME)
     # A file: URL has no status.
     if response is None or info["status"] not in (200, None):
-        failure = HostError(
+        failure = errors.HostError(
             f"The key cannot be fetched from {url}: {info['msg'].rstrip('.')}. {_ADVICE}"
-            f" {access_advice(url, module.params['proxy'])}".rstrip()
+            f" {access.access_advice(url, module.params['proxy'])}".rstrip()
         )
         # fetch_url has no status of HTTP where there was no answer.
-        failure.details = {"code": UNREACHABLE} if info["status"] == _NO_ANSWER else {}
+        failure.details = {"code": access.UNREACHABLE} if info["status"] == _NO_ANSWER else {}
         raise failure
     key = b""
     try:
         for block in iter(lambda: response.read(1 << 14), b""):
             key += block
             if len(key) > _SIZE or time.monotonic() - start > _TIME:
-                raise HostError(
+                raise errors.HostError(
                     f"The key at {url} has more than {_SIZE} bytes, or takes more than {_TIME} seconds. {_ADVICE}"
                 )
     except (OSError, ValueError) as error:
-        raise HostError(f"The key cannot be fetched from {url}: {error}. {_ADVICE}") from None
+        raise errors.HostError(f"The key cannot be fetched from {url}: {error}. {_ADVICE}") from None
     return key
 
 
 def main() -> None:
-    module = new_module(
+    module = _module.new_module(
         {
             "url": {"type": "str", "required": True},
             "dest": {"type": "path", "required": True},
             "proxy": {"type": "str", "no_log": True},
         }
     )
-    finish(module, lambda: fetch_key(module))
+    _module.run_module(module, lambda: fetch_key(module))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import DAEMONS
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import registry as engines_registry
 from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._audit_host import OK
 from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._audit_markup import Markup, element, joined
 from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._audit_values import SEVERITIES, counted, natural
@@ -140,7 +140,7 @@ def _engine_pills(engine: Row) -> list[Markup]:
     pills = []
     if engine["installed"] is False:
         pills.append(pill("not installed", "plain"))
-    elif engine["running"] is False and engine["engine"] in DAEMONS:
+    elif engine["running"] is False and engine["engine"] in engines_registry.DAEMONS:
         pills.append(pill("stopped", "plain"))
     if engine["restart_pending"]:
         pills.append(pill("restart pending", "warning"))

@@ -2,8 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-# Private to this collection: the controller's half of module_utils/_shipped.py.  It packs an installed package into a
-# text that travels as an option of a module.
+"""Pack an installed Python package into a text that is sent with a task, for module_utils/_core/bundled.py."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ import zlib
 from importlib import metadata
 from pathlib import Path
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._shipped import PACKAGES
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import bundled
 
 # Between them and the end of the line stands a statement that is nothing but a string: a docstring, or no effect.
 _BEFORE_STATEMENT = (tokenize.NEWLINE, tokenize.NL, tokenize.INDENT, tokenize.DEDENT, tokenize.COMMENT)
@@ -49,7 +48,7 @@ def pack(name: str) -> str | None:
 
     One compressed JSON text rather than a zip: it is smaller by a quarter.  The same package gives the same text.
     """
-    package = PACKAGES[name]
+    package = bundled.PACKAGES[name]
     try:
         about = metadata.distribution(package.distribution)
         spec = importlib.util.find_spec(name)

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-# Private to this collection: the controller's half of module_utils/_toolkit_source.py.  What a toolkit on the
+# Private to this collection: the controller's half of module_utils/_toolkit/source.py.  What a toolkit on the
 # controller is, and its files in one archive for hosts that lack them.  Ansible forks for every host and task, so what
 # took time is kept in a directory that lives as long as the run, under the names of what it was made from.
 
@@ -18,13 +18,10 @@ import tarfile
 import tempfile
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import HostError
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._json_data import load
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_artifacts import Part, find_parts
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_manifest import Identity, PartDigest
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_unpacking import unpack
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._tree_files import digest_of
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, hostfs, json_data
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import manifest as toolkit_manifest
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import source as toolkit_source
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import unpack as toolkit_unpack
 
 if t.TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -36,18 +33,18 @@ _COMPRESSION = 1
 class Offer(t.NamedTuple):
     """A toolkit on the controller: ``parts``, and the path of an archive that has each under its name.
 
-    The archive is made, for the whole run, when ``archive`` is first called.  Raises GpufleetError.
+    The archive is made, for the whole run, when ``archive`` is first called.  Raises NvidiaError.
     """
 
-    parts: tuple[PartDigest, ...]
+    parts: tuple[toolkit_manifest.PartDigest, ...]
     archive: Callable[[], str]
 
 
 def offer_tree(folder: str, components: Sequence[str] | None, cache: str) -> Offer:
-    """The toolkit in a directory.  Raises GpufleetError for what is not a whole one, or cannot be read."""
+    """The toolkit in a directory.  Raises NvidiaError for what is not a whole one, or cannot be read."""
     with _explained():
         if not os.path.isdir(folder):
-            raise HostError(
+            raise errors.HostError(
                 f"nvidia_toolkit_src (src) {folder} on the controller is not a directory. Give the one that holds"
                 " usr/bin and usr/lib of the toolkit."
             )
@@ -55,19 +52,19 @@ def offer_tree(folder: str, components: Sequence[str] | None, cache: str) -> Off
 
 
 def offer_packages(packages: Sequence[str], components: Sequence[str] | None, cache: str) -> Offer:
-    """The toolkit in ``packages``, which are unpacked.  Raises GpufleetError as offer_tree()."""
+    """The toolkit in ``packages``, which are unpacked.  Raises NvidiaError as offer_tree()."""
     with _explained():
-        key = [[path, *Identity.of(os.stat(path))] for path in packages]
+        key = [[path, *toolkit_manifest.Identity.of(os.stat(path))] for path in packages]
         folder = _once(cache, "unpacked", key, lambda new: _unpack(packages, new))
         return _offer(folder, components, cache, "What the packages on the controller hold")
 
 
 def _offer(folder: str, components: Sequence[str] | None, cache: str, label: str) -> Offer:
-    parts = find_parts(HostRoot.of(folder, live=False), components, label)
-    key = [[*part, *Identity.of(os.stat(part.path))] for part in parts]
+    parts = toolkit_source.find_parts(hostfs.HostFS.of(folder, live=False), components, label)
+    key = [[*part, *toolkit_manifest.Identity.of(os.stat(part.path))] for part in parts]
     digests = _once(cache, "digests", key, lambda new: _write_digests(parts, new))
     with open(digests, encoding="utf-8") as stream:
-        found = tuple(PartDigest(*fields) for fields in load(stream.read()))
+        found = tuple(toolkit_manifest.PartDigest(*fields) for fields in json_data.load(stream.read()))
 
     def archive() -> str:
         with _explained():
@@ -92,15 +89,18 @@ def _once(cache: str, kind: str, key: object, make: Callable[[str], None]) -> st
     return path
 
 
-def _write_digests(parts: Sequence[Part], path: str) -> None:
+def _write_digests(parts: Sequence[toolkit_source.Part], path: str) -> None:
     digests = [
-        PartDigest(part.name, digest_of(part.path), part.mode, part.size, part.machine, part.soname) for part in parts
+        toolkit_manifest.PartDigest(
+            part.name, toolkit_manifest.digest_of(part.path), part.mode, part.size, part.machine, part.soname
+        )
+        for part in parts
     ]
     with open(path, "w", encoding="utf-8") as stream:
         json.dump(digests, stream)
 
 
-def _pack(parts: Sequence[Part], path: str) -> None:
+def _pack(parts: Sequence[toolkit_source.Part], path: str) -> None:
     with tarfile.open(path, "w:gz", compresslevel=_COMPRESSION) as tar:
         for part in parts:
             member = tarfile.TarInfo(part.name)
@@ -111,7 +111,7 @@ def _pack(parts: Sequence[Part], path: str) -> None:
 
 def _unpack(packages: Sequence[str], folder: str) -> None:
     os.mkdir(folder)
-    unpack(packages, folder, on_controller=True)
+    toolkit_unpack.unpack(packages, folder, on_controller=True)
 
 
 @contextlib.contextmanager
@@ -119,7 +119,7 @@ def _explained() -> Iterator[None]:
     """The controller's errors in words: there no become helps."""
     try:
         yield
-    except HostError as error:
+    except errors.HostError as error:
         if not isinstance(error.__cause__, PermissionError):
             raise
         raise _in_words(error.__cause__) from error
@@ -127,10 +127,10 @@ def _explained() -> Iterator[None]:
         raise _in_words(error) from error
 
 
-def _in_words(error: OSError) -> HostError:
+def _in_words(error: OSError) -> errors.HostError:
     advice = "Check its file system."
     if isinstance(error, PermissionError):
         advice = "Give the user that runs Ansible the right to it; become works on hosts only."
     elif error.errno == errno.ENOSPC:
         advice = "Make room there, or let local_tmp in ansible.cfg lie where there is room."
-    return HostError(f"{error.filename or 'A file'} on the controller: {error.strerror or error}. {advice}")
+    return errors.HostError(f"{error.filename or 'A file'} on the controller: {error.strerror or error}. {advice}")

@@ -16,8 +16,8 @@ from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.wait import WebDriverWait
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._container_info import SUBJECTS, describe_host
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit.host_info import SUBJECTS, describe_host
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
 from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._audit_page import page_of
 from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._audit_report import report_of
 from ansible_collections.gpufleet.nvidia.tests.hosts.fixtures import audit_fleet
@@ -48,7 +48,7 @@ def results(directory: Path) -> dict[str, object]:
         root = directory / str(number)
         audit_fleet.make_tree(root, kind)
         live = bool(kind.variables.get("nvidia_runtime_host_root_live"))
-        found[name] = describe_host(HostRoot.of(str(root), live=live), nobody_runs, SUBJECTS)
+        found[name] = describe_host(HostFS.of(str(root), live=live), nobody_runs, SUBJECTS)
     evil = {"severity": "note", "id": EVIL, "subject": EVIL, "text": EVIL, "advice": EVIL}
     hostile = t.cast("dict[str, t.Any]", found[audit_fleet.HOSTILE])
     hostile["findings"] = [*hostile["findings"], evil]

@@ -37,7 +37,7 @@ for _name in ("ansible_collections", "ansible_collections.gpufleet", "ansible_co
     sys.modules[_name] = types.ModuleType(_name)
     sys.modules[_name].__path__ = [str(ROOT)] if _name.endswith("nvidia") else []
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError  # noqa: E402
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import NvidiaError  # noqa: E402
 from ansible_collections.gpufleet.nvidia.tests.fuzz.formats import FORMATS, Format  # noqa: E402
 from ansible_collections.gpufleet.nvidia.tests.fuzz.mutators import Files, mutated  # noqa: E402
 from ansible_collections.gpufleet.nvidia.tests.fuzz.trees import lay  # noqa: E402
@@ -119,7 +119,7 @@ class Case(t.NamedTuple):
         rng = self.generator()
         try:
             self.format.target(folder, self.files(rng), rng)
-        except GpufleetError as error:
+        except NvidiaError as error:
             message = str(error)
             if len(message) > LONGEST_MESSAGE or not message.strip():
                 return FAILED, f"the message has {len(message)} characters: {message[:500]}"

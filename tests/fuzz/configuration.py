@@ -13,21 +13,20 @@ import tempfile
 import typing as t
 from pathlib import Path
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._masking import mask_json
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._masking_toml import mask_toml
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._notes import Note
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._planning import Options
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import BACKUP_DIR, STATE_DIR
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._rollback import Former, Rollback, joined
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._runtime_configuration import RuntimeConfiguration
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._runtime_set import RuntimeRequest
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_configuration import (
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import NvidiaError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.records import BACKUP_DIR, STATE_DIR
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents.masking import mask_json
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents.masking_toml import mask_toml
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.base import RuntimeRequest
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.configure import ConfigureEngine, Options
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.journal import Journal, PreviousFile, joined
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._restart.rollback import Rollback
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.configure import (
+    SettingsRequest,
     ToolkitConfiguration,
     ToolkitOptions,
 )
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_profiles import Wishes
 from ansible_collections.gpufleet.nvidia.tests.fuzz.trees import (
     assert_same,
     contents,
@@ -39,9 +38,9 @@ from ansible_collections.gpufleet.nvidia.tests.fuzz.trees import (
     toml_data,
     without_members,
 )
-from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils import containerd_configs, fake_crio
-from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.test__docker_plan import REAL_FILES
-from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.toolkit_configs import PATH, SAMPLES, VARIANTS
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers import containerd_configs, fake_crio
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.toolkit_configs import PATH, SAMPLES, VARIANTS
+from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils._engines.docker.test_plan import REAL_FILES
 
 if t.TYPE_CHECKING:
     import random
@@ -137,16 +136,16 @@ class Configuration(t.NamedTuple):
     """The work on one kind of configuration: what is asked, who writes it, and what must stay."""
 
     choose: t.Callable[[random.Random], Request]
-    execute: t.Callable[[HostRoot, Request | None], t.Any]
+    execute: t.Callable[[HostFS, Request | None], t.Any]
     foreign: Foreign
 
     def check(self, folder: Path, files: Files, rng: random.Random) -> None:
         lay(folder, files)
         before = snapshot(folder)
-        host, asked = HostRoot.of(str(folder), live=False), self.choose(rng)
+        host, asked = HostFS.of(str(folder), live=False), self.choose(rng)
         try:
             first = self.execute(host, asked)
-        except GpufleetError:
+        except NvidiaError:
             assert_same(before, snapshot(folder), "a refusal changed something")
             raise
         self.check_foreign(before, folder, asked)
@@ -171,19 +170,19 @@ class Configuration(t.NamedTuple):
                 mask(new.get(path, b"").decode("utf-8", "replace"))
 
 
-def engine(name: str, version: str | None = None, **options: t.Any) -> t.Callable[[HostRoot, Request | None], t.Any]:
+def engine(name: str, version: str | None = None, **options: t.Any) -> t.Callable[[HostFS, Request | None], t.Any]:
     """What nvidia_runtime_config does."""
 
-    def execute(host: HostRoot, asked: Request | None) -> t.Any:
+    def execute(host: HostFS, asked: Request | None) -> t.Any:
         request = None if asked is None else RuntimeRequest(**asked)
         chosen = Options(name, request, engine_version=version, **options)
-        return RuntimeConfiguration(chosen, host, run).execute(check_mode=False)
+        return ConfigureEngine(chosen, host, run).execute(check_mode=False)
 
     return execute
 
 
-def _settings(host: HostRoot, asked: Request | None) -> t.Any:
-    wishes = None if asked is None else Wishes(asked)
+def _settings(host: HostFS, asked: Request | None) -> t.Any:
+    wishes = None if asked is None else SettingsRequest(asked)
     return ToolkitConfiguration(ToolkitOptions(wishes), host).execute(check_mode=False)
 
 
@@ -221,11 +220,11 @@ def records(folder: Path, files: Files, rng: random.Random) -> None:
     """A damaged record gives an error; no foreign entry and no foreign file changes."""
     lay(folder, files)
     before = snapshot(folder)
-    host = HostRoot.of(str(folder), live=False)
+    host = HostFS.of(str(folder), live=False)
     asked = rng.choice((None, None, {"runtime_name": "nvidia"}, {"set_as_default": True}))
     try:
         docker.execute(host, asked)
-    except GpufleetError:
+    except NvidiaError:
         assert_same(before, snapshot(folder), "a refusal changed something")
         raise
     after = snapshot(folder)
@@ -242,9 +241,9 @@ def records(folder: Path, files: Files, rng: random.Random) -> None:
 def notes(folder: Path, files: Files, _rng: random.Random) -> None:
     """A damaged note of a restart is refused or used, but only its own errors come out."""
     lay(folder, files)
-    host = HostRoot.of(str(folder), live=False)
-    for note in (Note.of_changes(host, "docker"), Note.of_restart(host, "docker")):
-        formers = joined(note.formers(), note.formers())
+    host = HostFS.of(str(folder), live=False)
+    for note in (Journal.pending_changes(host, "docker"), Journal.restart_in_progress(host, "docker")):
+        formers = joined(note.previous_files(), note.previous_files())
         rollback = Rollback(host, "docker", formers, BACKUP_DIR)
         if rollback.possible:
             rollback.edited_since()
@@ -307,7 +306,7 @@ def _state_after(original: bytes, asked: Request) -> Files:
     with tempfile.TemporaryDirectory(prefix="gpf-") as name:
         folder = Path(name)
         lay(folder, {DAEMON_JSON: original, "/etc/other": b"x"})
-        docker.execute(HostRoot.of(name, live=False), asked)
+        docker.execute(HostFS.of(name, live=False), asked)
         state = sorted((folder / STATE_DIR.lstrip("/")).glob("*.json"))
         found: Files = {f"{STATE_DIR}/{path.name}": path.read_bytes() for path in state}
         found[DAEMON_JSON] = (folder / DAEMON_JSON.lstrip("/")).read_bytes()
@@ -323,12 +322,12 @@ def record_seeds() -> list[Files]:
 def note_seeds() -> list[Files]:
     """Notes with a changed file, a new file, and a record."""
     formers = [
-        Former(DAEMON_JSON, _SECRET, None, None),
-        Former("/etc/docker/new.json", None, None, "absent"),
-        Former("/etc/docker/other.json", b"{}", record_seeds()[0][_first_record()], "0" * 64),  # type: ignore[arg-type]
+        PreviousFile(DAEMON_JSON, _SECRET, None, None),
+        PreviousFile("/etc/docker/new.json", None, None, "absent"),
+        PreviousFile("/etc/docker/other.json", b"{}", record_seeds()[0][_first_record()], "0" * 64),  # type: ignore[arg-type]
     ]
     with tempfile.TemporaryDirectory(prefix="gpf-") as name:
-        note = Note.of_changes(HostRoot.of(name, live=False), "docker")
+        note = Journal.pending_changes(HostFS.of(name, live=False), "docker")
         note.write(formers)
         content = Path(name, note.path.lstrip("/")).read_bytes()
     files: Files = {DAEMON_JSON: b"{}", "/etc/docker/new.json": b"{}"}

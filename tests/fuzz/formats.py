@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._record import STATE_DIR
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.records import STATE_DIR
 from ansible_collections.gpufleet.nvidia.tests.fuzz import configuration, reading, sockets
 from ansible_collections.gpufleet.nvidia.tests.fuzz.mutators import BINARY, JSON, TEXT, TOML, UNIT, YAML, Files, Syntax
 

@@ -17,38 +17,40 @@ import stat
 import typing as t
 from pathlib import Path
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._archive_entries import write_entries
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_rules import judge
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_yaml import parse, render
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._container_info import describe_host
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cpio import read_newc
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._elf import read_elf, read_soname, stored_size
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._ld_cache import cached_libraries
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._processes import started
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._tar_entries import read_tar
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_artifacts import find_parts
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_unpacking import unpack
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit.host_info import describe_host
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.validate import validate
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import NvidiaError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents.yaml_document import parse, render
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu.driver_files import cached_libraries
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu.elf import read_elf, read_soname, stored_size
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd.processes import started
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.source import find_parts
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.unpack import (
+    read_newc,
+    read_tar,
+    unpack,
+    write_entries,
+)
 from ansible_collections.gpufleet.nvidia.tests.fuzz.trees import assert_same, lay, snapshot
 from ansible_collections.gpufleet.nvidia.tests.hosts.fixtures.elf_programs import library, program
-from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.driver_trees import elf, ld_cache
-from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.fake_docker import (
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.driver_trees import elf, ld_cache
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_docker import (
     CONTROL_GROUP,
     PID,
     SOCKET,
     UNIT,
 )
-from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.gpu_hosts import INFORMATION, mig_minors
-from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.test__cpio import Item, newc
-from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.test__tar_entries import member, tar
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.gpu_hosts import INFORMATION, mig_minors
+from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils._toolkit.test_cpio import Item, newc
+from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils._toolkit.test_tar_entries import member, tar
 
 if t.TYPE_CHECKING:
     import random
 
     from ansible_collections.gpufleet.nvidia.tests.fuzz.mutators import Files
 
-_FILES = Path(__file__).resolve().parents[1] / "unit/plugins/module_utils/files"
+_FILES = Path(__file__).resolve().parents[1] / "unit/files"
 _MODES = 0o755
 
 
@@ -60,7 +62,7 @@ def run(_argv: t.Sequence[str]) -> tuple[int, str, str]:
 def described(folder: Path, live: bool, *subjects: str) -> dict[str, t.Any]:
     """What nvidia_container_info returns; it is data that Ansible can send, and nothing has changed."""
     before = snapshot(folder)
-    answer = describe_host(HostRoot(str(folder), live), run, subjects)
+    answer = describe_host(HostFS(str(folder), live), run, subjects)
     json.dumps(answer)
     assert_same(before, snapshot(folder), "reading changed something")
     return answer
@@ -80,14 +82,14 @@ def cdi(folder: Path, files: Files, _rng: random.Random) -> None:
 
 def _check_specification(path: str, content: bytes) -> None:
     data = parse(path, content)
-    judgement = judge(data)
+    judgement = validate(data)
     if judgement.errors:
         # The collection never writes such a document.
         return
     for form in ("yaml", "json"):
         try:
             written = render(data, form)
-        except GpufleetError:
+        except NvidiaError:
             continue
         if parse(path, written) != data:
             raise AssertionError(f"{path} in {form} means something else: {written[:2_000]!r}")
@@ -185,7 +187,7 @@ def procfs(folder: Path, files: Files, _rng: random.Random) -> None:
     lay(folder, files)
     described(folder, False, "gpus", "toolkit")
     described(folder, True, "engines")
-    started(HostRoot(str(folder)), PID)
+    started(HostFS(str(folder)), PID)
 
 
 def procfs_seeds() -> list[Files]:
@@ -238,8 +240,8 @@ def archives(folder: Path, files: Files, _rng: random.Random) -> None:
             lay(folder, {"a.deb": b""})
     before["/a.deb"] = snapshot(folder)["/a.deb"]
     try:
-        find_parts(HostRoot(str(target), False), None, "the archive")
-    except GpufleetError as error:
+        find_parts(HostFS(str(target), False), None, "the archive")
+    except NvidiaError as error:
         if "lacks" not in str(error):
             raise
     after = snapshot(folder)
@@ -297,8 +299,8 @@ def elves(folder: Path, files: Files, _rng: random.Random) -> None:
                 raise AssertionError(f"{header}, {soname!r:.200}")
     lay(folder, files)
     try:
-        find_parts(HostRoot(str(folder), False), ["ctk"], "the directory")
-    except GpufleetError as error:
+        find_parts(HostFS(str(folder), False), ["ctk"], "the directory")
+    except NvidiaError as error:
         if not files.keys() - {"/usr/lib/libx.so"}:
             raise AssertionError("there is another file") from error
 

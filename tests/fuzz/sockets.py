@@ -20,21 +20,23 @@ import threading
 import typing as t
 from pathlib import Path
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._container_info import SUBJECTS
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._containerd_api import plugins
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._containers import NotRunError, Order
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cri_api import status, version
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cri_pods import Cri, CriPods
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._docker_containers import DockerContainers
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engine_docker import DOCKER
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._grpc import field
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit.host_info import SUBJECTS
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.docker.engine import DOCKER
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._rpc.cri import list_plugins, status, version
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._rpc.grpc import field
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify.containers import (
+    ContainerSpec,
+    DockerContainers,
+    NotRunError,
+)
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify.cri_pods import Cri, CriPods
 from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._audit_page import page_of
 from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._audit_report import lines_of, report_of
 from ansible_collections.gpufleet.nvidia.tests.fuzz.reading import described, procfs_seeds, units_seeds
 from ansible_collections.gpufleet.nvidia.tests.fuzz.trees import lay
-from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.fake_cri import DATA, HEADERS, PREFACE, frame
-from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.fake_docker import (
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_cri import DATA, HEADERS, PREFACE, frame
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_docker import (
     CONTROL_GROUP,
     PID,
     SOCKET,
@@ -48,7 +50,7 @@ if t.TYPE_CHECKING:
 
     Answer = t.Callable[[t.BinaryIO], bytes]
 
-_ORDER = Order("busybox:1", ("true",), "nvidia", {}, 0.2)
+_ORDER = ContainerSpec("busybox:1", ("true",), "nvidia", {}, 0.2)
 _CRI_SOCKET = "/run/cri.sock"
 
 
@@ -119,12 +121,12 @@ def _docker_request(stream: t.BinaryIO) -> str:
 
 def _ask_docker(folder: Path, answer: Answer) -> None:
     lay(folder, _HOST)
-    host = HostRoot(str(folder), True)
+    host = HostFS(str(folder), True)
     with _daemon(folder / SOCKET.lstrip("/"), answer):
         described(folder, True, "engines")
-        DOCKER.casualties(host, DOCKER.inspect(host, None))
+        DOCKER.containers_stopped_by_restart(host, DOCKER.inspect(host, None))
         with contextlib.suppress(NotRunError):
-            DockerContainers(host.outer(SOCKET), SOCKET).run(_ORDER)
+            DockerContainers(host.real_path(SOCKET), SOCKET).run(_ORDER)
 
 
 def docker(folder: Path, files: Files, _rng: random.Random) -> None:
@@ -187,12 +189,12 @@ def _cri_request(stream: t.BinaryIO) -> str:
 
 
 def _ask_cri(folder: Path, answer: Answer) -> None:
-    host = HostRoot(str(folder), True)
+    host = HostFS(str(folder), True)
     path = folder / _CRI_SOCKET.lstrip("/")
     with _daemon(path, answer):
         status(str(path))
         version(str(path))
-        plugins(str(path))
+        list_plugins(str(path))
         pods = CriPods(Cri(host, "containerd", _CRI_SOCKET, "pause:1", True))
         with contextlib.suppress(NotRunError):
             pods.run(_ORDER)

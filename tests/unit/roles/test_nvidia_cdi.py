@@ -11,10 +11,10 @@ import typing as t
 
 import pytest
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi_parameters import CDI_OPTIONS
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu_presence import gpu_of
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import DIRECTORY
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.options import CDI_OPTIONS
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu.detect import gpu_of
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.constants import DIRECTORY
 from ansible_collections.gpufleet.nvidia.tests.unit.roles.role_files import Role
 
 if t.TYPE_CHECKING:
@@ -124,12 +124,12 @@ ON_THE_BUS = [
 ]
 
 
-def host_with(path: Path, *files: tuple[str, str]) -> HostRoot:
+def host_with(path: Path, *files: tuple[str, str]) -> HostFS:
     for name, content in files:
         (path / name).parent.mkdir(parents=True, exist_ok=True)
         (path / name).write_text(content)
     (path / "sys/bus").mkdir(parents=True, exist_ok=True)
-    return HostRoot(str(path), live=True)
+    return HostFS(str(path), live=True)
 
 
 @pytest.mark.parametrize(

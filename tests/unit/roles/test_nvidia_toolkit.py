@@ -11,7 +11,7 @@ import typing as t
 
 import pytest
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import DIRECTORY
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.constants import DIRECTORY
 from ansible_collections.gpufleet.nvidia.tests.unit.roles.role_files import Role
 
 TOOLKIT, RUNTIME = Role("nvidia_toolkit"), Role("nvidia_runtime")

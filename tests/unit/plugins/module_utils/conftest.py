@@ -9,17 +9,16 @@ import typing as t
 
 import pytest
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils import (
-    _bringing_up,
-    _cdi_modes,
-    _taking_over,
-)
-from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.driver_trees import Tree, TreeLookup
-from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.fake_docker import (
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import file_lookup
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._restart import methods as restart_methods
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._restart import restart
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import processes
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.driver_trees import Tree, TreeLookup
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_docker import (
     docker_host,
 )
-from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.fake_systemd import FILE, FakeSystemd
-from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.restarts import OLD, Signalled
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_systemd import FILE, FakeSystemd
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.restarts import OLD, Signalled
 
 if t.TYPE_CHECKING:
     from pathlib import Path
@@ -34,7 +33,7 @@ def tree(tmp_path: Path) -> Tree:
 @pytest.fixture
 def files_for_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     """Specifications are made as if the files of a tree were the devices that they describe."""
-    monkeypatch.setattr(_cdi_modes, "Lookup", TreeLookup)
+    monkeypatch.setattr(file_lookup, "CachedFS", TreeLookup)
 
 
 @pytest.fixture
@@ -48,10 +47,10 @@ def driver_tree(tmp_path: Path) -> Tree:
 @pytest.fixture
 def systemd(monkeypatch: pytest.MonkeyPatch) -> t.Iterator[FakeSystemd]:
     """A host whose Docker runs with OLD."""
-    monkeypatch.setattr(_bringing_up, "_PAUSE", 0.01)
-    monkeypatch.setattr(_bringing_up, "_STEADY", 0.0)
-    monkeypatch.setattr(_taking_over, "_HESITATION", 0.2)
-    monkeypatch.setattr(_taking_over, "PATIENCE", 0.05)
+    monkeypatch.setattr(restart, "_PAUSE", 0.01)
+    monkeypatch.setattr(restart, "_STEADY", 0.0)
+    monkeypatch.setattr(restart_methods, "_HESITATION", 0.2)
+    monkeypatch.setattr(restart_methods, "PATIENCE", 0.05)
     with docker_host() as docker:
         docker.write(FILE, OLD)
         found = FakeSystemd(docker)
@@ -77,7 +76,7 @@ def signalled(systemd: FakeSystemd, monkeypatch: pytest.MonkeyPatch) -> Signalle
         found.got.append(pid)
         systemd.run(["chroot", "", "systemctl", "reload"])
 
-    monkeypatch.setattr(_taking_over, "is_program", lambda _host, pid, _program: pid in found.daemons)
-    monkeypatch.setattr(_taking_over, "sender_of", lambda _path, _greeting: next(iter(found.answering), None))
-    monkeypatch.setattr(_taking_over, "hang_up", hang_up)
+    monkeypatch.setattr(processes, "is_program", lambda _host, pid, _program: pid in found.daemons)
+    monkeypatch.setattr(processes, "peer_pid", lambda _path, _greeting: next(iter(found.answering), None))
+    monkeypatch.setattr(processes, "send_sighup", hang_up)
     return found

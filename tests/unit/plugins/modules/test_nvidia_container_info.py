@@ -14,7 +14,9 @@ import pytest
 
 pytest.importorskip("ansible.module_utils.basic")
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import HostError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils import _module
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit import host_info
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import HostError
 from ansible_collections.gpufleet.nvidia.plugins.modules import nvidia_container_info
 
 
@@ -31,9 +33,9 @@ def test_a_task_that_needs_root(
     monkeypatch: pytest.MonkeyPatch, user: int, params: dict[str, t.Any], refused: bool
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: user)
-    for name in ("accept_shipments", "host_of", "run_in"):
-        monkeypatch.setattr(nvidia_container_info, name, lambda _module: None)
-    monkeypatch.setattr(nvidia_container_info, "describe_host", lambda *_args: {})
+    for name in ("load_bundled_packages", "host_from_params", "command_runner"):
+        monkeypatch.setattr(_module, name, lambda _task: None)
+    monkeypatch.setattr(host_info, "describe_host", lambda *_args: {})
     module = MagicMock(params={"gather": [], "toolkit_dir": "/x", **params})
     if refused:
         with pytest.raises(HostError, match=r"runs as user 1000, not as root\. Run with -b \(become\)\."):

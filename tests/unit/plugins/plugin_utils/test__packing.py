@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._shipped import PACKAGES, Package
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.bundled import PACKAGES, Package
 from ansible_collections.gpufleet.nvidia.plugins.plugin_utils import _packing
 from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._packing import lean, pack, packed
 

@@ -21,7 +21,7 @@ from ansible_collections.gpufleet.nvidia.plugins.action import (
     nvidia_runtime_config,
     nvidia_runtime_restart,
 )
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._shipped import PACKAGES
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.bundled import PACKAGES
 from ansible_collections.gpufleet.nvidia.plugins.plugin_utils import _shipping
 from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._packing import pack
 

@@ -17,9 +17,11 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._errors import GpufleetError, HostError
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._host_root import HostRoot
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit_source import Sent, SourceReader
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import HostError, NvidiaError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import manifest as toolkit_manifest
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import source as toolkit_source
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.source import ControllerSource, SourceReader
 from ansible_collections.gpufleet.nvidia.plugins.plugin_utils import _toolkit_offer
 from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._toolkit_offer import Offer, offer_packages, offer_tree
 from ansible_collections.gpufleet.nvidia.tests.hosts.fixtures.elf_programs import tree
@@ -84,7 +86,7 @@ def left(cache: Path) -> list[str]:
 
 class TestWhatIsOffered:
     def test_a_directory_as_the_host_itself_would_see_it(self, source: Path, cache: Path) -> None:
-        on_host = SourceReader(HostRoot("/", live=False), None, thorough=False).root(str(source), None)
+        on_host = SourceReader(HostFS("/", live=False), None, thorough=False).root(str(source), None)
         assert offer_tree(str(source), None, str(cache)).parts == on_host.parts
 
     def test_some_components(self, source: Path, cache: Path) -> None:
@@ -101,8 +103,8 @@ class TestWhatIsOffered:
         offer = offer_tree(str(source), None, str(cache))
         host = tmp_path / "host"
         (host / "tmp").mkdir(parents=True)
-        reader = SourceReader(HostRoot(str(host), live=False), None, thorough=False)
-        received = reader.sent(Sent(offer.parts, offer.archive())).fetch()
+        reader = SourceReader(HostFS(str(host), live=False), None, thorough=False)
+        received = reader.sent(ControllerSource(offer.parts, offer.archive())).fetch()
         assert {name: hashlib.sha256(Path(path).read_bytes()).hexdigest() for name, path in received.items()} == {
             part.name: part.sha256 for part in offer.parts
         }
@@ -207,7 +209,7 @@ class TestOnce:
 
 class TestRefusals:
     def refusal(self, offering: t.Callable[[], Offer]) -> str:
-        with pytest.raises(GpufleetError) as caught:
+        with pytest.raises(NvidiaError) as caught:
             offering()
         return str(caught.value)
 
@@ -277,9 +279,10 @@ class TestRefusals:
         def deny(*_args: object) -> t.NoReturn:
             raise denied
 
-        for name, broken in (("find_parts", refuse), ("digest_of", deny)):
+        source_module, manifest = toolkit_source, toolkit_manifest
+        for owner, name, broken in ((source_module, "find_parts", refuse), (manifest, "digest_of", deny)):
             with monkeypatch.context() as patch:
-                patch.setattr(_toolkit_offer, name, broken)
+                patch.setattr(owner, name, broken)
                 assert self.refusal(lambda: offer_tree(str(source), None, str(cache))) == (
                     "/srv/toolkit/usr/bin/nvidia-ctk on the controller: Permission denied. Give the user that runs"
                     " Ansible the right to it; become works on hosts only."

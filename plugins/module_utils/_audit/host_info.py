@@ -1,0 +1,91 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Report what a host has: engines, toolkit, GPUs, CDI and findings."""
+
+from __future__ import annotations
+
+import typing as t
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import constants as toolkit_constants
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
+
+
+# What can be looked at.
+SUBJECTS = ("engines", "toolkit", "gpus", "cdi", "findings")
+
+
+def describe_host(
+    host: hostfs.HostFS,
+    run: core_plan.Runner,
+    gather: t.Collection[str] = SUBJECTS,
+    toolkit_dir: str = toolkit_constants.DIRECTORY,
+) -> dict[str, t.Any]:
+    """Everything about ``host``; a strange one gives problems in the answer, never an error.
+
+    What is not in ``gather`` is None.  ``toolkit_dir``: where a toolkit may be that did not come from packages; raises
+    NvidiaError if that is no absolute path.  Where files were left unread for want of a Python package, ``needed``
+    names it.
+    """
+    # Specifications are compared with the GPUs.
+    gpus = _describe_gpus(host) if "gpus" in gather or "cdi" in gather else None
+    cdi, needed = _describe_cdi(host, run, gpus) if "cdi" in gather else (None, None)
+    engines, needed_too = _describe_engines(host, run) if "engines" in gather else (None, None)
+    needed = needed or needed_too
+    described = {
+        "engines": engines,
+        "toolkit": _describe_toolkit(host, run, toolkit_dir) if "toolkit" in gather else None,
+        "gpus": gpus if "gpus" in gather else None,
+        "cdi": cdi,
+    }
+    findings = _findings(host, described) if "findings" in gather else None
+    return {**described, "findings": findings, **({} if needed is None else {"needed": needed})}
+
+
+# Who asks for the engines only need not wait for the imports of the others.
+
+
+def _describe_gpus(host: hostfs.HostFS) -> dict[str, t.Any]:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import (  # noqa: PLC0415
+        info as gpu_info,
+    )
+
+    return gpu_info.describe_gpus(host)
+
+
+def _describe_cdi(
+    host: hostfs.HostFS, run: core_plan.Runner, gpus: t.Mapping[str, t.Any] | None
+) -> tuple[dict[str, t.Any], str | None]:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import (  # noqa: PLC0415
+        info as cdi_info,
+    )
+
+    return cdi_info.describe_cdi(host, run, gpus)
+
+
+def _describe_toolkit(host: hostfs.HostFS, run: core_plan.Runner, directory: str) -> dict[str, t.Any]:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import (  # noqa: PLC0415
+        info as toolkit_info,
+    )
+
+    return toolkit_info.describe_toolkit(host, run, directory)
+
+
+def _describe_engines(host: hostfs.HostFS, run: core_plan.Runner) -> tuple[list[dict[str, t.Any]], str | None]:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import (  # noqa: PLC0415
+        info as engines_info,
+    )
+
+    return engines_info.describe_engines(host, run)
+
+
+def _findings(host: hostfs.HostFS, described: t.Mapping[str, t.Any]) -> list[dict[str, t.Any]]:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit import (  # noqa: PLC0415
+        audit as audit_audit,
+    )
+
+    return audit_audit.findings_of(host, described)

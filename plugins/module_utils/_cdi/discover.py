@@ -1,0 +1,317 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Discover devices, libraries and graphics files for CDI specifications.
+
+What is discovered, and in which order, is as in nvidia-ctk 1.20.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import re
+import stat
+import typing as t
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import edits as cdi_edits
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import options as cdi_options
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import file_lookup, procfs
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import driver_files, inventory
+
+
+_PCI = "/sys/bus/pci/devices"
+_DRI, _CAPABILITIES = "/dev/dri", "/dev/nvidia-caps"
+_BY_PATH = f"{_DRI}/by-path"
+# Folders that crun once made unreachable for others than root.
+_FOLDERS = frozenset({_DRI, _CAPABILITIES})
+
+
+class DeviceNodes:
+    """The nodes in the folder ``dev`` of ``root``; a node that is not there is left out.
+
+    Methods raise HostError where something is there but may not be looked at.
+    """
+
+    def __init__(self, lookup: file_lookup.CachedFS, root: str, hooks: cdi_options.Hooks, with_gids: bool) -> None:
+        self._lookup = lookup
+        self.root = root
+        self._hooks = hooks
+        self._with_gids = with_gids
+        self._capabilities = procfs.Capabilities(lookup.host)
+
+    def named(self, paths: t.Iterable[str]) -> list[cdi_edits.DeviceNode]:
+        """The character devices among ``paths``, which are given as the container sees them."""
+        return [node for node in map(self._node, paths) if node is not None]
+
+    def matching(self, *patterns: str) -> list[cdi_edits.DeviceNode]:
+        """The character devices that match patterns of their paths, each once."""
+        found = [path for pattern in patterns for path in self._lookup.glob(self.root, pattern.lstrip("/"))]
+        return self.named(dict.fromkeys(file_lookup.without(self.root, path) for path in found))
+
+    def edits(self, nodes: t.Iterable[cdi_edits.DeviceNode]) -> cdi_edits.Edits:
+        return cdi_edits.node_edits(nodes, self._with_gids)
+
+    def gpu(self, gpu: inventory.Gpu) -> cdi_edits.Edits:
+        """A GPU as a whole: its node, those of DRM, and their links."""
+        nodes = self.named([f"/dev/nvidia{gpu.minor}", *self._drm_paths(gpu.bus)])
+        return cdi_edits.merged(self.edits(nodes), self._links(gpu.bus, nodes), self.folders(nodes))
+
+    def mig(self, gpu: inventory.Gpu, part: inventory.MigDevice) -> cdi_edits.Edits:
+        """A MIG device: the node of its GPU, and what its instances are reached by.
+
+        Raises HostError or ConfigurationError where the driver does not tell the numbers of the latter.
+        """
+        paths = [f"/dev/nvidia{gpu.minor}", *self._capabilities.nodes(gpu.minor, part.gi, part.ci)]
+        nodes = self.named([*paths, *(self._drm_paths(gpu.bus) if part.gfx else [])])
+        return cdi_edits.merged(self.edits(nodes), self._links(gpu.bus, nodes))
+
+    def folders(self, nodes: t.Iterable[cdi_edits.DeviceNode]) -> cdi_edits.Edits:
+        """The hook that opens their folders to all users."""
+        folders = dict.fromkeys(posixpath.dirname(node.path) for node in nodes)
+        return self._hooks.chmod(folder for folder in folders if folder in _FOLDERS)
+
+    def _node(self, path: str) -> cdi_edits.DeviceNode | None:
+        host_path = file_lookup.under(self.root, path)
+        status = self._lookup.own_status(host_path)
+        if status is None or not stat.S_ISCHR(status.st_mode):
+            return None
+        return cdi_edits.DeviceNode(
+            path,
+            host_path if host_path != path else "",
+            os.major(status.st_rdev),
+            os.minor(status.st_rdev),
+            stat.S_IMODE(status.st_mode) & 0o777,
+            gid=status.st_gid,
+        )
+
+    def _drm_paths(self, bus: str) -> list[str]:
+        return [f"{_DRI}/{name}" for name in self._lookup.names(f"{_PCI}/{bus}/drm")]
+
+    def _links(self, bus: str, nodes: t.Iterable[cdi_edits.DeviceNode]) -> cdi_edits.Edits:
+        places = {file_lookup.under(self.root, node.path) for node in nodes}
+        links = []
+        for kind in ("card", "render"):
+            path = file_lookup.under(self.root, f"{_BY_PATH}/pci-{bus}-{kind}")
+            target = self._lookup.link(path)
+            if target is not None and posixpath.normpath(posixpath.join(posixpath.dirname(path), target)) in places:
+                links.append(f"{target}::{path}")
+        return self._hooks.symlinks(links)
+
+
+# Whose version is their own.
+_OTHER_LIBRARIES = "libnvidia-nvvm70.so.*"
+# With the feature flag: those of the loader, too, which other packages have.
+_EXPLICIT = (
+    "libEGL.so",
+    "libGL.so",
+    "libGLESv1_CM.so",
+    "libGLESv2.so",
+    "libGLX.so",
+    "libGLdispatch.so",
+    "libOpenCL.so",
+    "libOpenGL.so",
+    "libnvidia-api.so",
+    "libnvidia-egl-xcb.so",
+    "libnvidia-egl-xlib.so",
+)
+_PROGRAMS = (
+    "nvidia-smi",
+    "nvidia-debugdump",
+    "nvidia-persistenced",
+    "nvidia-cuda-mps-control",
+    "nvidia-cuda-mps-server",
+    "nvidia-imex",
+    "nvidia-imex-ctl",
+)
+_SOCKETS = ("nvidia-persistenced/socket", "nvidia-fabricmanager/socket")
+_RUNTIME_FOLDERS = ("/run", "/var/run")
+# NVIDIA's generator takes this only if it is no directory, and MPS makes a directory of it.
+_MPS = "/tmp/nvidia-mps"
+# Links that programs need, which no soname tells: what is linked to (the file itself where empty), and its name.
+_LINKS = (
+    (re.compile(r"libcuda\.so\..*\..*\Z"), "libcuda.so.1", "libcuda.so"),
+    (re.compile(r"libGLX_nvidia\.so\..*\..*\Z"), "", "libGLX_indirect.so.0"),
+    (re.compile(r"libnvidia-opticalflow\.so\..*\..*\Z"), "libnvidia-opticalflow.so.1", "libnvidia-opticalflow.so"),
+)
+_VERSIONED = re.compile(r".*\..*\..*\Z")
+# What ldconfig takes for a library.
+_LIBRARY = re.compile(r"lib.+\.so(\..*)?\Z")
+
+
+def driver_edits(
+    files: driver_files.DriverFiles, version: str, request: cdi_options.Request, hooks: cdi_options.Hooks
+) -> cdi_edits.Edits:
+    """All of the driver that is for computing, for a container with GPUs or for one that manages them.
+
+    Raises HostError where there are no libraries of this version.
+    """
+    files.require(version)
+    folders = files.library_folders(version)
+    libraries = driver_libraries(files, folders, version, cdi_options.EXPLICIT_LIBRARIES in request.feature_flags)
+    return cdi_edits.merged(
+        cdi_edits.Edits(mounts=mounts(libraries)),
+        hooks.symlinks(link for library in libraries for link in _library_links(files, library)),
+        hooks.plain(cdi_options.CUDA_COMPAT, f"--host-driver-version={version}"),
+        _cache_hook(libraries, request, hooks),
+        hooks.plain(cdi_options.NODE_MODIFICATION),
+        cdi_edits.Edits(env=(f"NVIDIA_CTK_LIBCUDA_DIR={':'.join(folders)}",)),
+        cdi_edits.Edits()
+        if cdi_options.NO_IPC in request.feature_flags
+        else cdi_edits.Edits(mounts=tuple(_sockets(files))),
+        cdi_edits.Edits(mounts=mounts(files.firmware(version))),
+        cdi_edits.Edits(mounts=mounts(found for found in map(files.program, _PROGRAMS) if found is not None)),
+    )
+
+
+def driver_libraries(
+    files: driver_files.DriverFiles, folders: t.Sequence[str], version: str, explicit: bool
+) -> list[driver_files.Found]:
+    """All libraries of this version in ``folders``, and some others there."""
+    found = files.in_folders([*folders, *(f"{folder}/vdpau" for folder in folders)], f"*.so.{version}")
+    found += files.in_folders(folders, _OTHER_LIBRARIES)
+    for name in _EXPLICIT if explicit else ():
+        found += files.in_folders(folders, name)
+    return list(dict.fromkeys(found))
+
+
+def mounts(found: t.Iterable[driver_files.Found]) -> tuple[cdi_edits.Mount, ...]:
+    return tuple(cdi_edits.Mount(file.host, file.inside) for file in found)
+
+
+def _library_links(files: driver_files.DriverFiles, library: driver_files.Found) -> list[str]:
+    """The links to a library that a container needs, as its hook takes them."""
+    folder, name = posixpath.split(library.inside)
+    links = [f"{target or name}::{folder}/{link}" for pattern, target, link in _LINKS if pattern.match(name)]
+    if not _VERSIONED.match(name):
+        return links
+    soname = files.soname(library)
+    if soname is None:
+        return links
+    if _is_link_beside(files, library, soname):
+        links.append(f"{name}::{folder}/{soname}")
+    plain = _plain_name(soname)
+    if plain not in {"", soname} and _is_link_beside(files, library, plain):
+        links.append(f"{soname}::{folder}/{plain}")
+    return links
+
+
+def _plain_name(soname: str) -> str:
+    """As the linker asks for it: libx.so for libx.so.1; empty where the name has no such part."""
+    while soname and not soname.endswith(".so"):
+        soname = soname.rpartition(".")[0]
+    return soname
+
+
+def _is_link_beside(files: driver_files.DriverFiles, library: driver_files.Found, name: str) -> bool:
+    # A name with a slash is one of a garbled file.
+    return "/" not in name and files.lookup.link(posixpath.join(posixpath.dirname(library.host), name)) is not None
+
+
+def _cache_hook(
+    libraries: t.Sequence[driver_files.Found], request: cdi_options.Request, hooks: cdi_options.Hooks
+) -> cdi_edits.Edits:
+    inside = [library.inside for library in libraries if _LIBRARY.match(posixpath.basename(library.inside))]
+    arguments = ["--ldconfig-path", request.ldconfig_path] if request.ldconfig_path else []
+    for folder in dict.fromkeys(map(posixpath.dirname, inside)):
+        arguments += ["--folder", folder]
+    return hooks.plain(cdi_options.LDCACHE, *arguments)
+
+
+def _sockets(files: driver_files.DriverFiles) -> t.Iterator[cdi_edits.Mount]:
+    for name in _SOCKETS:
+        found = files.first(_RUNTIME_FOLDERS, name)
+        if found is not None:
+            yield cdi_edits.Mount(found.host, found.inside, cdi_edits.SOCKET_OPTIONS)
+    mps = file_lookup.under(files.root, _MPS)
+    if files.lookup.is_file(mps):
+        yield cdi_edits.Mount(mps, _MPS, cdi_edits.SOCKET_OPTIONS)
+
+
+# Their versions are their own.
+_LIBRARIES = tuple(f"libnvidia-egl-{name}.so.*.*" for name in ("gbm", "wayland", "wayland2", "xcb", "xlib"))
+# Mounted with all others of the driver's version; looked for here because of their links.
+_ALLOCATOR, _VULKAN_PRODUCER = "libnvidia-allocator.so", "libnvidia-vulkan-producer.so"
+_X_DRIVER, _X_EXTENSION = "nvidia_drv.so", "libglxserver_nvidia.so"
+_X_MODULES = ("modules/drivers", "modules/extensions", "modules/updates/drivers", "modules/updates/extensions")
+_X_FOLDERS = tuple(
+    f"{folder}/{modules}"
+    for folder in ("/usr/lib/xorg", "/usr/lib64/xorg", "/usr/X11R6/lib", "/usr/X11R6/lib64")
+    for modules in _X_MODULES
+)
+_X_PROGRAM = "nvidia-xconfig"
+_SHARED, _SETTINGS = "/usr/share", "/etc"
+# Found wherever the host keeps such files, and seen by the container below /usr/share.
+_SHARED_FILES = (
+    "glvnd/egl_vendor.d/10_nvidia.json",
+    "egl/egl_external_platform.d/15_nvidia_gbm.json",
+    "egl/egl_external_platform.d/10_nvidia_wayland.json",
+    "egl/egl_external_platform.d/09_nvidia_wayland2.json",
+    "egl/egl_external_platform.d/20_nvidia_xcb.json",
+    "egl/egl_external_platform.d/20_nvidia_xlib.json",
+    "nvidia/nvoptix.bin",
+    "X11/xorg.conf.d/10-nvidia.conf",
+    "X11/xorg.conf.d/nvidia-drm-outputclass.conf",
+)
+# The same below /etc.
+_OPENCL = ("OpenCL/vendors/nvidia.icd",)
+_VULKAN = (
+    "vulkan/icd.d/nvidia_icd.json",
+    "vulkan/icd.d/nvidia_layers.json",
+    "vulkan/implicit_layer.d/nvidia_layers.json",
+)
+_VULKAN_OF_MACHINE = "vulkan/icd.d/nvidia_icd.{machine}.json"
+
+
+def graphics_edits(files: driver_files.DriverFiles, version: str, hooks: cdi_options.Hooks) -> cdi_edits.Edits:
+    """All that only drawing needs; nothing of it has to be there."""
+    folders = files.library_folders(version)
+    libraries = [library for pattern in _LIBRARIES for library in files.libraries(pattern)]
+    allocators = files.libraries(f"{_ALLOCATOR}.{version}")
+    producers = files.libraries(f"{_VULKAN_PRODUCER}.{version}")
+    x_files = _x_files(files, folders, version)
+    links = [
+        *_graphics_links(allocators, _ALLOCATOR, "../libnvidia-allocator.so.1", "gbm/nvidia-drm_gbm.so"),
+        *_graphics_links(producers, _VULKAN_PRODUCER, "", _VULKAN_PRODUCER),
+        *_graphics_links(x_files, _X_EXTENSION, "", _X_EXTENSION),
+    ]
+    program = files.program(_X_PROGRAM)
+    machine = files.machine(next(iter(allocators or files.libraries(f"lib*.so.{version}")), None))
+    vulkan = (*_VULKAN, _VULKAN_OF_MACHINE.format(machine=machine))
+    return cdi_edits.merged(
+        cdi_edits.Edits(mounts=mounts(dict.fromkeys([*libraries, *producers, *x_files]))),
+        cdi_edits.Edits(mounts=tuple(_configs(files, _SHARED, _SHARED_FILES))),
+        cdi_edits.Edits(mounts=tuple(_configs(files, _SETTINGS, _OPENCL))),
+        # Where there is no place for them, they are directly in the driver's root (as on GKE).
+        cdi_edits.Edits(mounts=tuple(_configs(files, _SETTINGS, vulkan, files.root))),
+        cdi_edits.Edits(mounts=mounts([program] if program else [])),
+        hooks.symlinks(links),
+    )
+
+
+def _x_files(files: driver_files.DriverFiles, folders: t.Sequence[str], version: str) -> list[driver_files.Found]:
+    places = [f"{folder}/{name}" for folder in folders for name in ("nvidia/xorg", *(f"xorg/{m}" for m in _X_MODULES))]
+    found = [files.first([*places, *_X_FOLDERS], name) for name in (_X_DRIVER, f"{_X_EXTENSION}.{version}")]
+    return [file for file in found if file is not None]
+
+
+def _graphics_links(libraries: t.Iterable[driver_files.Found], name: str, target: str, link: str) -> list[str]:
+    """A link for each file of that name: to ``target``, or to the file where that is empty."""
+    pattern = re.compile(re.escape(name) + r"\..*\..*\Z")
+    parts = [posixpath.split(library.inside) for library in libraries]
+    return [f"{target or file}::{folder}/{link}" for folder, file in parts if pattern.match(file)]
+
+
+def _configs(
+    files: driver_files.DriverFiles, place: str, names: t.Iterable[str], last: str = ""
+) -> t.Iterator[cdi_edits.Mount]:
+    """Those that are there; ``last`` is where else to look."""
+    for name in names:
+        path = files.config(name)
+        if path is None and last and files.lookup.is_file(file_lookup.under(last, f"/{name}")):
+            path = file_lookup.under(last, f"/{name}")
+        if path is not None:
+            yield cdi_edits.Mount(path, f"{place}/{name}")

@@ -1,0 +1,183 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The container edits of a CDI specification: device nodes, mounts, hooks and environment.
+
+Order and omissions are those of nvidia-ctk 1.20.
+"""
+
+from __future__ import annotations
+
+import typing as t
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import validate as cdi_validate
+
+_LIFECYCLE = "createContainer"
+_HOOK_ENVIRONMENT = ("NVIDIA_CTK_DEBUG=false",)
+OPTIONS = ("ro", "nosuid", "nodev", "rbind", "rprivate")
+SOCKET_OPTIONS = ("nosuid", "nodev", "rbind", "rprivate", "noexec")
+_OTHERS_READ_AND_WRITE = 0o006
+ALL = "all"
+
+Data = t.Dict[str, t.Any]
+_Entity = t.TypeVar("_Entity")
+
+
+class DeviceNode(t.NamedTuple):
+    """A node of the host in the container; ``host_path`` is empty where it is the same; numbers are 0 where unknown."""
+
+    path: str
+    host_path: str = ""
+    major: int = 0
+    minor: int = 0
+    mode: int = 0
+    permissions: str = "rwm"
+    gid: int = 0
+
+    def document(self) -> Data:
+        return _filled(
+            path=self.path,
+            hostPath=self.host_path,
+            major=self.major,
+            minor=self.minor,
+            fileMode=self.mode,
+            permissions=self.permissions,
+            gid=self.gid,
+        )
+
+
+class Hook(t.NamedTuple):
+    """A program that the runtime starts in the container's namespaces before the container does."""
+
+    path: str
+    arguments: tuple[str, ...]
+
+    def document(self) -> Data:
+        return {
+            "hookName": _LIFECYCLE,
+            "path": self.path,
+            "args": list(self.arguments),
+            "env": list(_HOOK_ENVIRONMENT),
+        }
+
+
+class Mount(t.NamedTuple):
+    host_path: str
+    container_path: str
+    options: tuple[str, ...] = OPTIONS
+
+    def document(self) -> Data:
+        return {"hostPath": self.host_path, "containerPath": self.container_path, "options": list(self.options)}
+
+
+class Edits(t.NamedTuple):
+    """What changes in a container, in the order in which it was found."""
+
+    env: tuple[str, ...] = ()
+    nodes: tuple[DeviceNode, ...] = ()
+    hooks: tuple[Hook, ...] = ()
+    mounts: tuple[Mount, ...] = ()
+    gids: tuple[int, ...] = ()
+
+    def is_empty(self) -> bool:
+        """Groups alone make no device, in the eyes of the generator."""
+        return not (self.env or self.nodes or self.hooks or self.mounts)
+
+    def document(self) -> Data:
+        """A fresh copy of everything: a writer of YAML makes references of what it meets twice."""
+        return _filled(
+            env=list(self.env),
+            deviceNodes=[node.document() for node in self.nodes],
+            hooks=[hook.document() for hook in self.hooks],
+            mounts=[mount.document() for mount in self.mounts],
+            additionalGids=list(self.gids),
+        )
+
+
+class Device(t.NamedTuple):
+    """``coherent`` is that of a whole GPU; it is not part of the document."""
+
+    name: str
+    edits: Edits
+    coherent: bool | None = None
+
+
+def merged(*parts: Edits) -> Edits:
+    """All of ``parts``, one behind the other."""
+    return Edits(
+        tuple(entry for part in parts for entry in part.env),
+        tuple(node for part in parts for node in part.nodes),
+        tuple(hook for part in parts for hook in part.hooks),
+        tuple(mount for part in parts for mount in part.mounts),
+        tuple(gid for part in parts for gid in part.gids),
+    )
+
+
+def node_edits(nodes: t.Iterable[DeviceNode], with_gids: bool) -> Edits:
+    """``nodes``, and the groups that a process in the container needs to use them."""
+    found = tuple(nodes)
+    # Whom everybody's permissions suffice needs no group.
+    gids = [node.gid for node in found if node.mode & _OTHERS_READ_AND_WRITE != _OTHERS_READ_AND_WRITE]
+    return Edits(nodes=found, gids=tuple(gid for gid in gids if gid) if with_gids else ())
+
+
+def to_spec(kind: str, devices: t.Iterable[Device], common: Edits, all_device: bool) -> Data:
+    """The specification as plain data, with the keys in the generator's order, and of the least version that it needs.
+
+    all_device: add one that stands for all, unless there is one of that name.
+    """
+    shared = _simplified(common)
+    listed = sorted((Device(device.name, _device_edits(device.edits, shared)) for device in devices), key=_by_name)
+    if all_device and listed and ALL not in (device.name for device in listed):
+        listed.append(Device(ALL, _device_edits(merged(*(device.edits for device in listed)), shared)))
+        listed.sort(key=_by_name)
+    made: Data = {
+        "cdiVersion": "",
+        "kind": kind,
+        "devices": [{"name": device.name, "containerEdits": device.edits.document()} for device in listed],
+        "containerEdits": shared.document(),
+    }
+    made["cdiVersion"] = cdi_validate.minimum_version(made)
+    return made
+
+
+def _device_edits(edits: Edits, common: Edits) -> Edits:
+    """Without what all devices have, unless nothing would be left: a device must have something."""
+    simple = _simplified(edits)
+    rest = Edits(
+        _other(simple.env, common.env),
+        _other(simple.nodes, common.nodes),
+        _other(simple.hooks, common.hooks),
+        _other(simple.mounts, common.mounts),
+        simple.gids,
+    )
+    return simple if rest.is_empty() else rest
+
+
+def _simplified(edits: Edits) -> Edits:
+    """Everything once; what is not done one after the other is sorted."""
+    return Edits(
+        tuple(dict.fromkeys(edits.env)),
+        tuple(sorted(dict.fromkeys(edits.nodes), key=lambda node: (node.path.count("/"), node.path))),
+        tuple(dict.fromkeys(edits.hooks)),
+        tuple(
+            sorted(
+                dict.fromkeys(edits.mounts), key=lambda mount: (mount.container_path.count("/"), mount.container_path)
+            )
+        ),
+        tuple(sorted(set(edits.gids))),
+    )
+
+
+def _other(entries: tuple[_Entity, ...], common: t.Collection[_Entity]) -> tuple[_Entity, ...]:
+    known = set(common)
+    return tuple(entry for entry in entries if entry not in known)
+
+
+def _by_name(device: Device) -> str:
+    return device.name
+
+
+def _filled(**fields: t.Any) -> Data:
+    return {name: value for name, value in fields.items() if value}

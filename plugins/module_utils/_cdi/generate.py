@@ -1,0 +1,454 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Generate a specification, in Python or with nvidia-ctk.
+
+The output of nvidia-ctk also depends on PATH, XDG_DATA_DIRS, NVIDIA_CTK_*, config.toml and the working directory.
+All of these are pinned.
+"""
+
+from __future__ import annotations
+
+import json
+import posixpath
+import re
+import typing as t
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import edits as cdi_edits
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import host_check
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import modes as cdi_modes
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import options as cdi_options
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import validate as cdi_validate
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors as core_errors
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import yaml_document
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import cdi_support
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import detect as gpu_detect
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import driver_files, file_lookup, inventory
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
+
+    # argv and the whole environment; returns the exit status, standard output and standard error.
+    PinnedRunner = t.Callable[[t.List[str], t.Mapping[str, str]], t.Tuple[int, str, str]]
+
+    Version = t.Tuple[int, ...]
+
+    # A flag that may be given several times, what the request has for it, and which parameter that is.
+    Repeated = t.Tuple[str, t.Sequence[str], str]
+
+
+_CSV, _WSL = "csv", "wsl"
+# Windows' own library for its GPUs, and where it puts that.
+_WSL_LIBRARY, _WSL_FOLDER = "libdxcore.so", "/usr/lib/wsl/lib"
+_TEGRA_RELEASE, _FAMILY, _TEGRA = "/etc/nv_tegra_release", "/sys/devices/soc0/family", "tegra"
+_NVML_LIBRARY = "libnvidia-ml.so.1"
+
+
+class Generated(t.NamedTuple):
+    """A specification that may be written, and how it came about.
+
+    ``variants`` are specifications that go into files beside it, by the names of VARIANTS.
+    ``limits`` say what was left out of it for which engine.
+    """
+
+    document: dict[str, t.Any]
+    variants: t.Mapping[str, dict[str, t.Any]]
+    mode: str
+    backend: str
+    driver_version: str | None
+    engines: tuple[cdi_support.CdiEngine, ...]
+    limits: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+
+class Generation:
+    """The way to the specification that ``options`` ask for, on one host."""
+
+    def __init__(
+        self, options: cdi_options.CdiOptions, host: hostfs.HostFS, run: core_plan.Runner, run_pinned: PinnedRunner
+    ) -> None:
+        self._options = options
+        self._host = host
+        self._run = run
+        self._run_pinned = run_pinned
+
+    def execute(self, owned_by_unit: bool, hooks_may_come: bool = False) -> Generated:
+        """Make it and judge it.
+
+        owned_by_unit: a refresh service writes the same file, so that it must come from the same program, nvidia-ctk.
+        With ``hooks_may_come`` a missing program of hooks is a warning only.
+
+        Raises NvidiaError for what nobody can make, HostError where the host lacks what containers would need.
+        """
+        options = self._options._replace(request=cdi_options.checked(self._options.request, self._host))
+        found, doubts = self._machine(options)
+        mode = self._mode(options, found)
+        backend = _backend(options.backend, mode, owned_by_unit)
+        made = self._documents(options, mode, backend, found)
+        kinds = {name: f"{options.kind}.{name}" if name else options.kind for name in made}
+        documents = {name: _judged(made[name], kinds[name]) for name in made}
+        engines = cdi_support.engines_for(options.for_engines, self._host, self._run)
+        sentences: tuple[str, ...] = ()
+        if engines:
+            # A host without engines need not wait for this import.
+            from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import (  # noqa: PLC0415
+                engine_support,
+            )
+
+            _document, sentences = engine_support.downgrade_spec(documents[""], engines)
+            documents = {
+                name: engine_support.downgrade_spec(document, engines).document for name, document in documents.items()
+            }
+        document = documents.pop("")
+        required = _required(options, found, self._host) if mode == cdi_modes.NVML else None
+        verdict = host_check.check_host(document, self._host, required, hooks_may_come)
+        if verdict.errors:
+            raise core_errors.HostError(f"{' '.join(verdict.errors)} Nothing was written.")
+        driver = gpu_detect.loaded_driver(self._host) if found is None else None
+        return Generated(
+            document=document,
+            variants=documents,
+            mode=mode,
+            backend=backend,
+            driver_version=found.version if found is not None else driver.version if driver is not None else None,
+            engines=tuple(engines),
+            limits=sentences,
+            warnings=(
+                *doubts,
+                *_left_out(found, mode),
+                *_without_coherence(options, found, mode),
+                *self._without_cuda(options, mode, document),
+                *verdict.warnings,
+                *(engine.doubt for engine in engines if engine.doubt),
+            ),
+        )
+
+    def _machine(self, options: cdi_options.CdiOptions) -> tuple[inventory.GpuInventory | None, tuple[str, ...]]:
+        """The host's GPUs where the mode may be about them, and what is doubtful of that."""
+        if options.mode not in (cdi_options.AUTO, cdi_modes.NVML) or (
+            options.mode == cdi_options.AUTO and self._is_wsl(options)
+        ):
+            return None, ()
+        if options.mode == cdi_options.AUTO and self._is_tegra() and not self._files(options).libraries(_NVML_LIBRARY):
+            return None, ()
+        request = options.request
+        try:
+            found = inventory.machine(self._host, request.driver_root, options.use_nvml, request.library_search_paths)
+        except inventory.IntegratedGpuError:
+            if options.mode != cdi_options.AUTO:
+                raise
+            # Mode csv does not need the rest.
+            return None, ()
+        return found, found.warnings
+
+    def _mode(self, options: cdi_options.CdiOptions, found: inventory.GpuInventory | None) -> str:
+        """As the generator decides it ("nvidia-ctk cdi generate --mode=auto", 1.20)."""
+        if options.mode != cdi_options.AUTO:
+            return options.mode
+        if found is None:
+            return _WSL if self._is_wsl(options) else _CSV
+        return _CSV if any(inventory.is_integrated(gpu.name) for gpu in found.gpus) else cdi_modes.NVML
+
+    def _is_wsl(self, options: cdi_options.CdiOptions) -> bool:
+        path = file_lookup.under(options.request.driver_root, f"{_WSL_FOLDER}/{_WSL_LIBRARY}")
+        return self._host.exists(path) or bool(self._files(options).libraries(_WSL_LIBRARY))
+
+    def _is_tegra(self) -> bool:
+        family = self._host.read_text(_FAMILY).strip().lower()
+        return self._host.exists(_TEGRA_RELEASE) or family.startswith(_TEGRA)
+
+    def _files(self, options: cdi_options.CdiOptions) -> driver_files.DriverFiles:
+        request = options.request
+        return driver_files.DriverFiles(
+            file_lookup.CachedFS(self._host), request.driver_root, request.library_search_paths
+        )
+
+    def _without_cuda(self, options: cdi_options.CdiOptions, mode: str, document: t.Mapping[str, t.Any]) -> list[str]:
+        version = host_check.driver_of(document)
+        mounts = document.get("containerEdits", {}).get("mounts", ())
+        name = f"libcuda.so.{version}"
+        if (
+            mode not in (cdi_modes.NVML, cdi_modes.MANAGEMENT)
+            or not version
+            or any(mount["hostPath"].endswith(name) for mount in mounts)
+        ):
+            return []
+        place = self._files(options).place
+        return [f"There is no {name} below {place}, so containers cannot use CUDA. Install the driver's CUDA library."]
+
+    def _documents(
+        self, options: cdi_options.CdiOptions, mode: str, backend: str, found: inventory.GpuInventory | None
+    ) -> dict[str, dict[str, t.Any]]:
+        if backend == cdi_options.NATIVE:
+            return cdi_modes.generate_all(mode, options.request, found, self._host)
+        # Who does without nvidia-ctk need not wait for this import.
+
+        program = find_program(self._host, options.request.cdi_hook_path)
+        if program is None:
+            why = (
+                "backend is nvidia-ctk"
+                if options.backend == cdi_options.REFERENCE
+                else f"mode {mode} is made by nvidia-ctk"
+            )
+            if mode in cdi_modes.MODES and options.backend == cdi_options.AUTO:
+                why = "a refresh service writes this file too, by nvidia-ctk"
+            raise core_errors.HostError(
+                f"There is no nvidia-ctk on this host, but {why}. Install the NVIDIA Container Toolkit first (role"
+                " gpufleet.nvidia.nvidia_toolkit)."
+            )
+        return generate_all_with(program, mode, options.request, self._run_pinned, self._host)
+
+
+def _backend(wanted: str, mode: str, owned_by_unit: bool) -> str:
+    if wanted == cdi_options.NATIVE and mode not in cdi_modes.MODES:
+        raise core_errors.NvidiaError(f"mode {mode} is made by nvidia-ctk only. Set backend: auto, or nvidia-ctk.")
+    if wanted != cdi_options.AUTO:
+        return wanted
+    return cdi_options.REFERENCE if owned_by_unit or mode not in cdi_modes.MODES else cdi_options.NATIVE
+
+
+def _required(
+    options: cdi_options.CdiOptions, found: inventory.GpuInventory | None, host: hostfs.HostFS
+) -> host_check.Required | None:
+    """What must not be missing; where single devices are asked for, only what each of them needs."""
+    if not options.require_devices or found is None or cdi_options.NONE in options.request.device_ids:
+        return None
+    chosen = cdi_modes.chosen_of(found, options.request.device_ids)
+    return host_check.required_of(chosen, inventory.mig_nodes(host, chosen))
+
+
+def _left_out(found: inventory.GpuInventory | None, mode: str) -> list[str]:
+    empty = (
+        [str(gpu.index) for gpu in found.gpus if gpu.mig and not gpu.migs] if found and mode == cdi_modes.NVML else []
+    )
+    return [
+        f"GPU {index} is in MIG mode, but has no MIG devices, so no container gets anything of it. Make some, then run"
+        " this again."
+        for index in empty
+    ]
+
+
+def _without_coherence(options: cdi_options.CdiOptions, found: inventory.GpuInventory | None, mode: str) -> list[str]:
+    if cdi_options.COHERENCE not in options.request.feature_flags or found is None or mode != cdi_modes.NVML:
+        return []
+    unknown = [str(gpu.index) for gpu in found.gpus if gpu.coherent is None or found.source != "nvml"]
+    said = (
+        f"NVML does not report whether GPU {', '.join(unknown)} is coherent, so neither the specification of coherent"
+        f" GPUs nor that of the others has it. Let NVML be used, or leave {cdi_options.COHERENCE} out of feature_flags."
+    )
+    return [said] if unknown else []
+
+
+def _judged(document: t.Mapping[str, t.Any], kind: str) -> dict[str, t.Any]:
+    """The specification as engines read it; raises NvidiaError for what they would not load."""
+    judgement = cdi_validate.validate(document)
+    if judgement.errors:
+        raise core_errors.NvidiaError(
+            f"Engines would refuse this specification: {' '.join(map(str, judgement.errors))} Nothing was written; look"
+            " at vendor, class, device_name_strategies and device_ids."
+        )
+    if judgement.document["kind"] != kind:
+        raise core_errors.HostError(
+            f"nvidia-ctk was asked for {kind}, but described {judgement.document['kind']}. Reinstall it."
+        )
+    # Where both say the same, the order of its fields stays, too.
+    return dict(document) if document == judgement.document else judgement.document
+
+
+PROGRAM = "nvidia-ctk"
+# The search path of the toolkit's own refresh service; programs of the driver are looked up in it, too.
+_ENVIRONMENT = {"PATH": ":".join(hostfs.SERVICE_PATH)}
+# The first with nvidia-cdi-hook.
+_OLDEST = (1, 16)
+# Since when later flags are there (NVIDIA's releases; its changelog and source), and the newest of these versions.
+_SINCE = {
+    "disable-hook": (1, 18),
+    "enable-hook": (1, 18),
+    "feature-flag": (1, 18),
+    "no-all-device": (1, 19),
+    "device-id": (1, 19),
+    "csv.compat-container-root": (1, 19),
+}
+NEWEST = max(_SINCE.values())
+# Before, nobody got additional groups.
+_GIDS_SINCE = (1, 19)
+_VERSION = re.compile(r"(?<![\w.])v?([0-9]+(?:\.[0-9]+)+)")
+# A line of its log that tells of an error; the message is quoted as in Go where it has to be.
+_ERROR = re.compile(r'level=(?:error|fatal|panic) msg=("(?:[^"\\]|\\.)*"|\S+)')
+_PANIC = re.compile(r"^(?:panic|fatal error): .*", re.MULTILINE)
+_MOST_WORDS = 400
+
+
+class Output(t.NamedTuple):
+    """Where a specification goes, standard output if ``path`` is empty, and in which format."""
+
+    path: str
+    format: str
+
+
+def find_program(host: hostfs.HostFS, cdi_hook_path: str) -> str | None:
+    """The host's nvidia-ctk: the one beside its hooks, for these are of one version; None where there is none."""
+    beside = posixpath.join(posixpath.dirname(cdi_hook_path), PROGRAM)
+    return host.find_executable([beside, f"/usr/bin/{PROGRAM}", PROGRAM])
+
+
+def generate_all_with(
+    program: str, mode: str, request: cdi_options.Request, run_pinned: PinnedRunner, host: hostfs.HostFS
+) -> dict[str, cdi_edits.Data]:
+    """The specification of ``mode``, any that ``program`` (a nvidia-ctk of the host) knows, as plain data.
+
+    With it come those of VARIANTS, by the names that generate_all() in _cdi_modes gives them.
+
+    Raises NvidiaError for a request that this version cannot be told, HostError where it cannot be run or fails, in
+    its own words.
+    """
+    if not host.live:
+        raise core_errors.HostError(
+            f"{program} would have to be run for this specification, but nothing of an offline host_root is. Use"
+            " backend: native with one of its modes, or set host_root_live: true if a running system is mounted there."
+        )
+    request = cdi_options.checked(request, host)
+    version = version_of(program, run_pinned, host)
+    # In JSON, which no host needs a package for.
+    argv = command_of(program, version, mode, request, Output("", "json"))
+    printed = _printed(argv, f"made no specification for mode {mode}", _advice(mode), run_pinned, host)
+    return _parsed(program, request, printed)
+
+
+def version_of(program: str, run_pinned: PinnedRunner, host: hostfs.HostFS) -> Version:
+    """The version of ``program``.  Raises HostError where it cannot be run or is too old."""
+    advice = "Reinstall the NVIDIA Container Toolkit."
+    output = _printed([program, "--version"], "does not tell its version", advice, run_pinned, host)
+    match = _VERSION.search(output)
+    if match is None:
+        raise core_errors.HostError(f"{program} --version prints no version. {advice}")
+    version = tuple(int(part) for part in match.group(1).split("."))
+    if version < _OLDEST:
+        raise core_errors.HostError(
+            f"{program} is of version {match.group(1)}, but the first that makes specifications with nvidia-cdi-hook is"
+            f" {_text(_OLDEST)}. Install a newer NVIDIA Container Toolkit, or use nvidia_cdi_spec with backend: native"
+            " and without a refresh unit."
+        )
+    return version
+
+
+def command_of(program: str, version: Version, mode: str, request: cdi_options.Request, output: Output) -> list[str]:
+    """The command that writes the specification to ``output``.
+
+    Every option that the environment could set otherwise is given, also where it is empty.  Raises NvidiaError that
+    names the first option that ``version`` lacks.
+    """
+    arguments = [
+        program,
+        "--quiet",
+        "cdi",
+        "generate",
+        f"--output={output.path}",
+        f"--format={output.format}",
+        f"--mode={mode}",
+        f"--vendor={request.vendor}",
+        f"--class={request.class_}",
+        f"--driver-root={request.driver_root}",
+        f"--dev-root={request.dev_root}",
+        f"--nvidia-cdi-hook-path={request.cdi_hook_path}",
+        f"--ldconfig-path={request.ldconfig_path}",
+    ]
+    for flag, values, parameter in _repeated(version, request):
+        if values:
+            _refuse_unknown(program, version, flag, parameter)
+        for value in values:
+            if "," in value:
+                raise core_errors.NvidiaError(
+                    f"{parameter}: {program} takes {value!r} for several, as it has a comma in it."
+                )
+            arguments.append(f"--{flag}={value}")
+    if not request.all_device:
+        _refuse_unknown(program, version, "no-all-device", "all_device: false")
+        arguments.append("--no-all-device")
+    return arguments
+
+
+def _repeated(version: Version, request: cdi_options.Request) -> list[Repeated]:
+    flags = [flag for flag in request.feature_flags if flag != cdi_options.NO_GIDS or version >= _GIDS_SINCE]
+    # What is enabled goes before what is disabled.
+    without_hooks = request.hooks == cdi_options.NONE
+    compat = request.csv_compat_container_root
+    disabled = (cdi_edits.ALL,) if without_hooks else request.disabled_hooks
+    return [
+        ("device-name-strategy", request.device_name_strategies, "device_name_strategies"),
+        ("library-search-path", request.library_search_paths, "library_search_paths"),
+        ("config-search-path", request.config_search_paths, "config_search_paths"),
+        ("csv.file", request.csv_files, "csv_files"),
+        ("csv.ignore-pattern", request.csv_ignore_patterns, "csv_ignore_patterns"),
+        ("csv.compat-container-root", (compat,) if compat else (), "csv_compat_container_root"),
+        ("disable-hook", disabled, "hooks: none" if without_hooks else "disabled_hooks"),
+        ("enable-hook", () if without_hooks else request.enabled_hooks, "enabled_hooks"),
+        ("feature-flag", flags, "feature_flags"),
+        ("device-id", () if request.device_ids == (cdi_edits.ALL,) else request.device_ids, "device_ids"),
+    ]
+
+
+def _refuse_unknown(program: str, version: Version, flag: str, parameter: str) -> None:
+    since = _SINCE.get(flag, _OLDEST)
+    if version < since:
+        raise core_errors.NvidiaError(
+            f"{parameter} needs nvidia-ctk {_text(since)} (its --{flag}), but {program} is of version {_text(version)}."
+            f" Install a newer NVIDIA Container Toolkit, leave out {parameter}, or use nvidia_cdi_spec with backend:"
+            " native and without a refresh unit."
+        )
+
+
+def _printed(argv: t.Sequence[str], failure: str, advice: str, run_pinned: PinnedRunner, host: hostfs.HostFS) -> str:
+    status, output, errors = run_pinned(host.argv(argv), dict(_ENVIRONMENT))
+    if status:
+        words = _words(errors) or _words(output) or f"it ends with status {status}"
+        raise core_errors.HostError(f"{argv[0]} {failure}: {words}. {advice}")
+    return output
+
+
+def _parsed(program: str, request: cdi_options.Request, output: str) -> dict[str, cdi_edits.Data]:
+    """The first specification, and those of VARIANTS that follow it."""
+    text = rest = output.strip()
+    documents = []
+    try:
+        while rest:
+            _data, end = json.JSONDecoder().raw_decode(rest)
+            documents.append(yaml_document.parse(program, rest[:end].encode("utf-8", "surrogateescape")))
+            rest = rest[end:].lstrip()
+    except (ValueError, RecursionError, core_errors.NvidiaError):
+        documents = []
+    if not documents or not all(isinstance(document, dict) and document for document in documents):
+        what = "something that is no specification" if text else "nothing"
+        raise core_errors.HostError(
+            f"{program} ended well, but printed {what}. Reinstall the NVIDIA Container Toolkit."
+        )
+    variants = {str(document.get("kind")): document for document in documents[1:]}
+    kinds = {variant: f"{request.vendor}/{request.class_}.{variant}" for variant in cdi_options.VARIANTS}
+    return {"": documents[0], **{name: variants[kind] for name, kind in kinds.items() if kind in variants}}
+
+
+def _words(errors: str) -> str:
+    """What it says, cut down to its last error: the rest of its log is about what it did before."""
+    found = [_unquoted(match.group(1)) for match in _ERROR.finditer(errors)] or _PANIC.findall(errors)
+    lines = [line.strip() for line in (found[-1:] or errors.splitlines()) if line.strip()]
+    words = " ".join(lines[-1].split()) if lines else ""
+    return (words if len(words) <= _MOST_WORDS else f"{words[:_MOST_WORDS]}…").rstrip(".")
+
+
+def _unquoted(text: str) -> str:
+    try:
+        return str(json.loads(text)) if text.startswith('"') else text
+    except ValueError:
+        return text.strip('"')
+
+
+def _advice(mode: str) -> str:
+    if mode in cdi_modes.MODES:
+        return "Check that the driver is loaded (nvidia-smi), or set backend: native."
+    return "Check that the host is what the mode is for, and that its driver is there."
+
+
+def _text(version: Version) -> str:
+    return ".".join(map(str, version))

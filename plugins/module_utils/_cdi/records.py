@@ -1,0 +1,231 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Where a specification is written, and what is recorded of it."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import typing as t
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import options as cdi_options
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import registry as cdi_registry
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import schema as cdi_schema
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants as core_constants
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import records as core_records
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import refresh_units
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
+
+
+# Where NVIDIA's instructions have it, and what for.
+_USUAL_NAME = "nvidia"
+
+
+class SpecLocation(t.NamedTuple):
+    """Where a specification goes; ``owned`` is whether a refresh unit writes the same file, by nvidia-ctk."""
+
+    path: str
+    format: str
+    owned: bool
+
+
+def place_of(
+    options: cdi_options.CdiOptions,
+    host: hostfs.HostFS,
+    refresh: refresh_units.Refresh | None,
+    own: refresh_units.Refresh | None = None,
+) -> SpecLocation:
+    """The place that ``options`` name, or the usual one.  Raises NvidiaError for one that would be in vain.
+
+    ``refresh`` and ``own`` are the refresh units of the toolkit and of this collection.
+    """
+    problem = cdi_schema.kind_problem(options.kind)
+    if problem:
+        raise errors.NvidiaError(f"vendor and class: the kind {options.kind} {problem}.")
+    usual = _output(refresh, host)
+    if options.path is None and usual and options.kind == core_constants.GPU_KIND:
+        if options.format is not None and not usual.endswith(f".{options.format}"):
+            raise errors.NvidiaError(
+                f"format is {options.format}, but nvidia-cdi-refresh.service writes {usual}, and that is where this"
+                " goes too. Leave format out, or name another path."
+            )
+        path = usual
+    elif options.path is None:
+        path = usual_path(options.kind, options.format or cdi_options.YAML)
+    else:
+        path = cdi_registry.canonical(host, host.check_path("path", options.path))
+    form = options.format or (cdi_options.JSON if path.endswith(f".{cdi_options.JSON}") else cdi_options.YAML)
+    _refuse_odd(path, form, host)
+    if options.exclusive and not cdi_registry.is_loaded_path(path):
+        raise errors.NvidiaError(
+            f"exclusive is for a path that engines read, in {' or '.join(core_constants.SPECIFICATION_FOLDERS)}, but"
+            f" path is {path}."
+        )
+    return SpecLocation(path, form, path in (usual, _output(own, host)))
+
+
+def _output(refresh: refresh_units.Refresh | None, host: hostfs.HostFS) -> str:
+    """The file that a refresh service writes, empty for none; one that systemd has to spell out is not known."""
+    if refresh is None or not refresh.enabled or not posixpath.isabs(refresh.output):
+        return ""
+    # nvidia-ctk has it end so.
+    suffix = "" if refresh.output.endswith(cdi_registry.SUFFIXES) else f".{cdi_options.YAML}"
+    return cdi_registry.canonical(host, posixpath.normpath(refresh.output)) + suffix
+
+
+def variant_path(path: str, variant: str) -> str:
+    """Where the specification of a variant goes: beside the one at ``path``, as nvidia-ctk has it."""
+    stem, extension = posixpath.splitext(path)
+    return f"{stem}.{variant}{extension}"
+
+
+def usual_path(kind: str, form: str) -> str:
+    """Where a specification of ``kind`` goes if nobody says otherwise."""
+    name = _USUAL_NAME if kind == core_constants.GPU_KIND else kind.replace("/", "-")
+    return f"{core_constants.SPECIFICATION_FOLDERS[0]}/{name}.{form}"
+
+
+def _refuse_odd(path: str, form: str, host: hostfs.HostFS) -> None:
+    folder, name = posixpath.split(path)
+    if folder in core_constants.SPECIFICATION_FOLDERS and os.path.islink(host.real_path(folder, last=False)):
+        raise errors.NvidiaError(
+            f"{folder} is a link, which engines do not follow. Make it a folder, then run this again."
+        )
+    if folder in core_constants.SPECIFICATION_FOLDERS and not cdi_registry.is_loaded_path(path):
+        raise errors.NvidiaError(
+            f"path {path}: engines read only {' and '.join(cdi_registry.SUFFIXES)} in {folder}. Let it end so."
+        )
+    suffix = next((suffix for suffix in cdi_registry.SUFFIXES if name.endswith(suffix)), f".{form}")
+    if suffix != f".{form}":
+        raise errors.NvidiaError(f"path {path} does not fit format: {form}. Leave one of them out, or let them agree.")
+
+
+# In whose name records are kept.
+OWNER = "cdi"
+# Among the entries of a record: the document in a file, the mode in which it was made, the devices that it was limited
+# to, for which kind a file had to go, and for which kind a file beside the specification was written.
+_DOCUMENT, _MODE, _DEVICES, _MADE_ROOM = ("document",), ("mode",), ("device_ids",), ("made room for",)
+_VARIANT_OF = ("variant of",)
+
+
+class OwnRecord(t.NamedTuple):
+    """A file of this collection (``document``), or one that was moved away for such a file (None).
+
+    ``variant_of`` is the kind whose specification the file belongs to, None where it is that specification.
+    """
+
+    record: core_records.OriginalFile
+    document: t.Mapping[str, t.Any] | None
+    mode: str
+    device_ids: t.Sequence[str]
+    made_room_for: str | None
+    variant_of: str | None = None
+
+    @property
+    def path(self) -> str:
+        """Of the file, links resolved."""
+        return self.record.path
+
+    @property
+    def by_unit(self) -> bool:
+        """Whether no task has written the file yet, only a unit of this collection."""
+        return self.document is not None and not self.record.written
+
+    @property
+    def kind(self) -> t.Any:
+        """The kind that a task names to write or to remove the file."""
+        if self.variant_of is not None:
+            return self.variant_of
+        return self.made_room_for if self.document is None else self.document.get("kind")
+
+
+def own_records(host: hostfs.HostFS) -> list[OwnRecord]:
+    """What is recorded.  Raises HostError for a damaged record."""
+    return [_own(record) for record in core_records.load_records(host, OWNER)]
+
+
+def entries_of(
+    document: t.Mapping[str, t.Any], mode: str, device_ids: t.Iterable[str], variant_of: str | None = None
+) -> dict[tuple[str, ...], t.Any]:
+    """What to record with a file of ours."""
+    entries: dict[tuple[str, ...], t.Any] = {_DOCUMENT: document, _MODE: mode, _DEVICES: [*device_ids]}
+    return entries if variant_of is None else {**entries, _VARIANT_OF: variant_of}
+
+
+def entries_of_room(kind: str) -> dict[tuple[str, ...], t.Any]:
+    """What to record with a file that makes room for one that describes ``kind``."""
+    return {_MADE_ROOM: kind}
+
+
+def known_documents(records: t.Iterable[OwnRecord]) -> dict[str, t.Any]:
+    """The documents that we wrote, by the digests of their files: what is unchanged need not be parsed."""
+    return {own.record.written[-1]: own.document for own in records if own.document is not None and own.record.written}
+
+
+def _own(record: core_records.OriginalFile) -> OwnRecord:
+    keys = record.keys or {}
+    document, mode, kind = keys.get(_DOCUMENT), keys.get(_MODE), keys.get(_MADE_ROOM)
+    devices, variant_of = keys.get(_DEVICES), keys.get(_VARIANT_OF)
+    return OwnRecord(
+        record,
+        document if isinstance(document, dict) else None,
+        mode if isinstance(mode, str) else "",
+        devices if isinstance(devices, list) else [],
+        kind if isinstance(kind, str) else None,
+        variant_of if isinstance(variant_of, str) else None,
+    )
+
+
+# -- files that a unit of this collection writes -----------------------------------------------------------------------
+
+
+def record_for_unit(
+    host: hostfs.HostFS, path: str, kind: str, original: bytes | None, variant_of: str | None = None
+) -> None:
+    """Record what was at ``path`` before a unit of this collection writes a specification of ``kind`` there.
+
+    ``variant_of`` is as in OwnRecord.
+    So state: absent of nvidia_cdi_spec removes the unit's file too.  The host's lock is held.
+    """
+    # Only a new unit needs these.
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import atomic_write  # noqa: PLC0415
+
+    uid, gid, mode = os.geteuid(), os.getegid(), 0o644
+    if original is not None:
+        status = os.stat(host.real_path(path))
+        uid, gid, mode = status.st_uid, status.st_gid, status.st_mode & 0o7777
+    made = [
+        folder
+        for place in (posixpath.dirname(path), core_records.STATE_DIR)
+        for folder in atomic_write.missing_directories(host, place)
+    ]
+    record = core_records.OriginalFile(OWNER, path, original, uid, gid, mode, tuple(dict.fromkeys(made)), main=path)
+    atomic_write.make_directories(host, core_records.STATE_DIR, 0o700)
+    keys = entries_of({"kind": kind}, "", (), variant_of)
+    atomic_write.replace_file(host, core_records.record_path(OWNER, path), record._replace(keys=keys).to_bytes(), 0o600)
+
+
+def is_recorded(host: hostfs.HostFS, path: str) -> bool:
+    return core_records.load_record(host, OWNER, path) is not None
+
+
+def unused_unit_records(host: hostfs.HostFS) -> list[core_records.OriginalFile]:
+    """The records of record_for_unit() whose files are as they were: no unit has written them."""
+    records = [own.record for own in own_records(host) if own.by_unit]
+    return [record for record in records if host.read(record.path) == record.original]
+
+
+def forget(host: hostfs.HostFS, records: t.Iterable[core_records.OriginalFile]) -> None:
+    """Remove records, and the directories that were made for them where nothing is left in them; the lock is held."""
+    # Only a removal needs these.
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import atomic_write  # noqa: PLC0415
+
+    for record in records:
+        atomic_write.remove_file(host, core_records.record_path(OWNER, record.path))
+        made = {*record.created_directories, posixpath.dirname(core_records.STATE_DIR), core_records.STATE_DIR}
+        atomic_write.remove_empty_directories(host, sorted(made, key=len))

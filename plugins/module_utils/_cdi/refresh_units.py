@@ -1,0 +1,367 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The text of the refresh units, and those that a host has."""
+
+from __future__ import annotations
+
+import re
+import typing as t
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import edits as cdi_edits
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import options as cdi_options
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, hostfs
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import registry as engines_registry
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import units as systemd_units
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import records as core_records
+
+    Settings = t.Sequence[t.Tuple[str, str]]
+
+
+SERVICE, PATH = "nvidia-cdi-refresh.service", "nvidia-cdi-refresh.path"
+OWN_SERVICE, OWN_PATH = "gpufleet-nvidia-cdi.service", "gpufleet-nvidia-cdi.path"
+PROGRAM = "nvidia-ctk"
+# The file of the toolkit's service for its users' options, and the variable that names the specification.
+ENVIRONMENT_FILE = "/etc/nvidia-container-toolkit/nvidia-cdi-refresh.env"
+OUTPUT = "NVIDIA_CTK_CDI_OUTPUT_FILE_PATH"
+# The specification of the toolkit's service by default.
+DEFAULT_OUTPUT = "/var/run/cdi/nvidia.yaml"
+
+# Folders of links that make one unit's start another's (systemd.unit(5)).
+_LINK_FOLDERS = ("wants", "requires", "upholds")
+
+
+class Refresh(t.NamedTuple):
+    """A service that runs ``nvidia-ctk cdi generate``, and the unit that starts it after a change of the driver.
+
+    ``path`` is the file of that unit, None where there is none.  ``at_boot`` and ``on_change`` are whether the service
+    and that unit are enabled.  ``output`` is the specification that the service writes; empty if it writes none.
+    ``kind`` is what the specification describes, as far as the flags of the command name it.
+    """
+
+    service: str
+    path: str | None
+    at_boot: bool
+    on_change: bool
+    masked: bool
+    output: str
+    kind: str
+
+    @property
+    def enabled(self) -> bool:
+        """Whether the service is started at boot or after a change of the driver."""
+        return not self.masked and (self.at_boot or self.on_change)
+
+
+def toolkit_refresh(host: hostfs.HostFS) -> Refresh | None:
+    """The toolkit's refresh units as they stand on ``host``, None where it has none."""
+    return _refresh(host, SERVICE, PATH, DEFAULT_OUTPUT)
+
+
+def own_refresh(host: hostfs.HostFS) -> Refresh | None:
+    """The units of this collection, None where they are not there or only run the toolkit's command earlier."""
+    found = _refresh(host, OWN_SERVICE, OWN_PATH, "")
+    return found if found is not None and found.output and found.kind else None
+
+
+def _refresh(host: hostfs.HostFS, service: str, path: str, default: str) -> Refresh | None:
+    file = systemd_units.unit_file(host, service)
+    if file is None:
+        return None
+    watcher = systemd_units.unit_file(host, path)
+    watched = watcher is not None and not systemd_units.is_masked(host, watcher) and is_enabled(host, path)
+    unit = systemd_units.load_unit(host, service, PROGRAM)
+    if unit is None:
+        return Refresh(file, watcher, at_boot=False, on_change=watched, masked=True, output="", kind="")
+    flags = unit.flag_values("--output")
+    kind = [values[-1] for values in (unit.flag_values("--vendor"), unit.flag_values("--class")) if values]
+    return Refresh(
+        file,
+        watcher,
+        at_boot=is_enabled(host, service),
+        on_change=watched,
+        masked=False,
+        output=flags[-1] if flags else unit.environment.get(OUTPUT, default),
+        kind="/".join(kind),
+    )
+
+
+def is_enabled(host: hostfs.HostFS, name: str) -> bool:
+    """Whether a link makes the start of another unit the start of the unit ``name``."""
+    patterns = (f"{folder}/*.{links}/{name}" for folder in systemd_units.UNIT_FOLDERS for links in _LINK_FOLDERS)
+    return any(host.glob(pattern) for pattern in patterns)
+
+
+class Link(t.NamedTuple):
+    """A link that makes the start of one unit another's, and the unit's file that it leads to."""
+
+    path: str
+    target: str
+
+
+UNITS = "/etc/systemd/system"
+# Sorts after the drop-ins of packages and before override.conf, which systemctl edit writes.
+DROP_IN = "50-gpufleet-nvidia.conf"
+OWN_ENVIRONMENT_FILE = "/etc/gpufleet-nvidia/cdi-refresh.env"
+WANTED_BY = "multi-user.target"
+
+# What starts containers at boot: the units of the engines, those of Podman, which has no daemon, and the kubelet.
+ENGINES = (
+    *(service for row in engines_registry.FLAVORS.values() for service in row.services),
+    "podman.service",
+    "podman-restart.service",
+    "kubelet.service",
+)
+# The driver's own daemons, which complete the devices.  None of them comes after an engine, as their packages have
+# them, so that no cycle arises; and none of them starts an engine and waits for it.  nvidia-mig-manager.service does:
+# its hooks start kubelet from within, which would wait for us, and we for it, until both time out.  So nothing here
+# comes after that one; as after any change of MIG devices, the specification is then made anew by whoever changed them.
+_DAEMONS = ("nvidia-persistenced.service", "nvidia-fabricmanager.service")
+_DEVICES = ("systemd-modules-load.service", *_DAEMONS)
+# A unit that comes after one of these cannot come before an engine: they wait for the engines, and systemd breaks such
+# a cycle by leaving one of its units out.
+LATE = frozenset({"multi-user.target", "graphical.target", "default.target", *ENGINES})
+# Seconds.  Engines wait for the service, so a GPU that hangs must not stop the boot.  The toolkit's own service has no
+# limit (1.18 to 1.20).
+_LIMITS = (("TimeoutStartSec", "120"), ("TimeoutStopSec", "5"))
+# Modules of the kernel come in bursts.  A service that is started too often makes its path unit fail too, and then
+# nothing watches any more (systemd.path(5)).
+_NO_START_LIMIT = ("StartLimitIntervalSec", "0")
+_MODULES = ("modules.dep", "modules.dep.bin")
+_LOADED = "/proc/driver/nvidia/version"
+_WRITTEN_BY = "# Written by gpufleet.nvidia. What is changed here is overwritten.\n"
+
+
+class Command(t.NamedTuple):
+    """What a unit runs: its program first."""
+
+    words: tuple[str, ...]
+
+    def __str__(self) -> str:
+        # systemd reads a percent sign and a dollar sign in it (systemd.unit(5), systemd.service(5)).
+        return " ".join(map(_quoted, self.words))
+
+
+# -- units -------------------------------------------------------------------------------------------------------------
+
+
+def own_service(
+    command: Command, *, before_engines: bool, conditions: Settings = (), settings: Settings = (), nodes: bool = False
+) -> bytes:
+    """The unit that runs ``command``, of nvidia-ctk, at each start: at boot, by hand, and by its path unit.
+
+    It does not remain active, so that each start generates again.  ``conditions`` and ``settings`` go into the sections
+    Unit and Service.  With ``nodes`` the driver's control devices are made first.
+    """
+    program = command.words[0]
+    order = [("After", " ".join(_DEVICES)), *([("Before", " ".join(ENGINES))] if before_engines else [])]
+    create = Command((program, "system", "create-device-nodes", "--control-devices", "--load-kernel-modules"))
+    return _text(
+        (
+            "Unit",
+            [
+                ("Description", "Make the CDI specification of NVIDIA GPUs (gpufleet.nvidia)"),
+                _exists(program),
+                *conditions,
+                _NO_START_LIMIT,
+                *order,
+            ],
+        ),
+        (
+            "Service",
+            [
+                ("Type", "oneshot"),
+                # nvidia-ctk finds programs of the driver by it, and some releases of systemd leave /sbin out.
+                ("Environment", f"PATH={':'.join(hostfs.SERVICE_PATH)}"),
+                *settings,
+                *([("ExecStartPre", f"-{create}")] if nodes else []),
+                ("ExecStart", str(command)),
+                *_LIMITS,
+            ],
+        ),
+        ("Install", [("WantedBy", WANTED_BY)]),
+    )
+
+
+def needs_driver(smi: str) -> tuple[Settings, Settings]:
+    """Conditions and settings that skip the service on a host without a driver, by the program nvidia-smi.
+
+    That program also loads the driver and makes its devices.
+    """
+    return [_exists(smi)], [("ExecCondition", str(Command((smi, "-L"))))]
+
+
+def needs_loaded_driver() -> Settings:
+    """The condition for a driver in a container, which loads its modules itself."""
+    return [("ConditionPathExists", _LOADED)]
+
+
+def toolkit_environment(environment_file: str) -> Settings:
+    """What makes the toolkit's command, run by a unit of this collection, read the same environment."""
+    return [("EnvironmentFile", f"-{environment_file}"), _OWN_ENVIRONMENT]
+
+
+def own_path() -> bytes:
+    """The unit that starts the service when modules of the kernel come or go: depmod then writes these files."""
+    description = "Make the CDI specification of NVIDIA GPUs after a change of the driver (gpufleet.nvidia)"
+    return _text(
+        ("Unit", [("Description", description)]),
+        ("Path", [("PathChanged", f"/lib/modules/%v/{name}") for name in _MODULES]),
+        ("Install", [("WantedBy", WANTED_BY)]),
+    )
+
+
+_OWN_ENVIRONMENT = ("EnvironmentFile", f"-{OWN_ENVIRONMENT_FILE}")
+
+
+def drop_in(order: bool, environment: bool) -> bytes | None:
+    """The drop-in of the toolkit's service, None where it would be empty.
+
+    ``order`` puts the service before the engines, and has each start generate again: while it remained active, its path
+    unit could not start it.  ``environment`` names our environment file; of several assignments to a variable the one
+    in the last file counts (systemd.exec(5)).
+    """
+    if not order and not environment:
+        return None
+    return _text(
+        ("Unit", [("After", " ".join(_DAEMONS)), ("Before", " ".join(ENGINES))] if order else []),
+        ("Service", [*([("RemainAfterExit", "no"), *_LIMITS] if order else []), *[_OWN_ENVIRONMENT] * environment]),
+    )
+
+
+def _exists(path: str) -> tuple[str, str]:
+    return "ConditionPathExists", path.replace("%", "%%")
+
+
+def _text(*sections: tuple[str, Settings]) -> bytes:
+    text = _WRITTEN_BY
+    for section, settings in sections:
+        if settings:
+            text += f"\n[{section}]\n" + "".join(f"{name}={value}\n" for name, value in settings)
+    return text.encode("utf-8")
+
+
+def _quoted(word: str) -> str:
+    """A word of a unit's command line as systemd reads it."""
+    escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
+    return escaped if re.fullmatch(r"[^\s\"'\\;]+", word) else f'"{escaped}"'
+
+
+# -- the environment of the toolkit's service --------------------------------------------------------------------------
+
+# The variables that "nvidia-ctk cdi generate" reads instead of its flags (1.18 to 1.20), by fields of the request.
+_PREFIX = "NVIDIA_CTK_CDI_GENERATE_"
+_REQUEST_VARIABLES = {
+    "vendor": f"{_PREFIX}VENDOR",
+    "class_": f"{_PREFIX}CLASS",
+    "device_name_strategies": f"{_PREFIX}DEVICE_NAME_STRATEGIES",
+    "device_ids": f"{_PREFIX}DEVICE_IDS",
+    "driver_root": "NVIDIA_CTK_DRIVER_ROOT",
+    "dev_root": "NVIDIA_CTK_DEV_ROOT",
+    "library_search_paths": f"{_PREFIX}LIBRARY_SEARCH_PATHS",
+    "config_search_paths": f"{_PREFIX}CONFIG_SEARCH_PATHS",
+    "csv_files": f"{_PREFIX}CSV_FILES",
+    "csv_ignore_patterns": f"{_PREFIX}CSV_IGNORE_PATTERNS",
+    "csv_compat_container_root": f"{_PREFIX}CSV_CONTAINER_COMPAT_ROOT",
+    "cdi_hook_path": "NVIDIA_CTK_CDI_HOOK_PATH",
+    "ldconfig_path": f"{_PREFIX}LDCONFIG_PATH",
+    "feature_flags": f"{_PREFIX}FEATURE_FLAGS",
+}
+_FORMAT, _MODE = f"{_PREFIX}OUTPUT_FORMAT", f"{_PREFIX}MODE"
+_ENABLED, _DISABLED = f"{_PREFIX}ENABLED_HOOKS", f"{_PREFIX}DISABLED_HOOKS"
+_NO_ALL = f"{_PREFIX}NO_ALL_DEVICE"
+# Its lists are separated so, and nothing escapes that.
+_SEPARATOR = ","
+_PLAIN = re.compile(r"[A-Za-z0-9_./:,@+%=-]*")
+# Within double quotes systemd takes a backslash before one of these away (EnvironmentFile= in systemd.exec(5)).
+_ESCAPED = re.compile(r'(["\\$`])')
+
+
+def variables(options: cdi_options.CdiOptions) -> dict[str, str]:
+    """The variables by which the toolkit's service writes what ``options`` ask for; none for what it does anyway.
+
+    Raises NvidiaError for values that no variable can carry.
+    """
+    request, usual = options.request, cdi_options.Request()
+    found: dict[str, t.Any] = {}
+    if options.path is not None:
+        found[OUTPUT] = options.path
+    if options.format is not None:
+        found[_FORMAT] = options.format
+    if options.mode != cdi_options.AUTO:
+        found[_MODE] = options.mode
+    for field, name in _REQUEST_VARIABLES.items():
+        value = getattr(request, field)
+        if value != getattr(usual, field):
+            found[name] = value
+    found.update(_hook_variables(request))
+    if not request.all_device:
+        found[_NO_ALL] = "true"
+    return {name: _joined(name, value) for name, value in found.items()}
+
+
+def _hook_variables(request: cdi_options.Request) -> dict[str, t.Any]:
+    if request.hooks == cdi_options.NONE:
+        return {_DISABLED: cdi_edits.ALL}
+    named = {_ENABLED: request.enabled_hooks, _DISABLED: request.disabled_hooks}
+    return {name: hooks for name, hooks in named.items() if hooks}
+
+
+def _joined(name: str, value: t.Any) -> str:
+    items = value if isinstance(value, tuple) else (value,)
+    for item in items:
+        if not item.isprintable() or (isinstance(value, tuple) and _SEPARATOR in item):
+            raise errors.NvidiaError(
+                f"{item!r} cannot be passed to nvidia-cdi-refresh.service: {name} takes no"
+                f" {'commas' if item.isprintable() else 'control characters'} in a value. Use another one, or"
+                " owner: collection."
+            )
+    return _SEPARATOR.join(items)
+
+
+def environment_text(values: t.Mapping[str, str]) -> bytes:
+    """Our environment file."""
+    return (_WRITTEN_BY + "".join(f"{_line(name, value)}\n" for name, value in values.items())).encode("utf-8")
+
+
+def _line(name: str, value: str) -> str:
+    spelled = value if _PLAIN.fullmatch(value) else '"' + _ESCAPED.sub(r"\\\1", value) + '"'
+    return f"{name}={spelled}"
+
+
+def without_our_lines(content: bytes | None, record: core_records.OriginalFile) -> bytes | None:
+    """The toolkit's environment file without the lines that earlier versions of this collection wrote into it.
+
+    That is the original where nothing else has changed.  Otherwise each of our lines becomes the original's line for
+    its variable, or goes; all other bytes stay.
+    """
+    if content is None or record.restorable(content):
+        return None if content is None else record.original
+    own = {_line(key[0], str(value)).encode(): key[0].encode() for key, value in (record.keys or {}).items() if key}
+    former = {line.partition(b"=")[0].strip(): line for line in (record.original or b"").splitlines(keepends=True)}
+    lines = [
+        former.get(own[line.rstrip(b"\r\n")], b"") if line.rstrip(b"\r\n") in own else line
+        for line in content.splitlines(keepends=True)
+    ]
+    return b"".join(lines)
+
+
+class RefreshPlan(t.NamedTuple):
+    """What a host needs.
+
+    ``contents`` are files of this collection.  ``links`` are those that are missing.  ``variables`` are what the
+    environment file of the toolkit's service sets.  ``output`` is where the service writes.
+    """
+
+    owner: str
+    service: str
+    watcher: str | None
+    output: str
+    contents: t.Mapping[str, bytes]
+    links: tuple[Link, ...]
+    variables: t.Mapping[str, str] = core_plan.NOTHING
+    warnings: tuple[str, ...] = ()

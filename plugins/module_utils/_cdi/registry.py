@@ -1,0 +1,294 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Find the specifications of a host, and which one counts where several define a device.
+
+Rules of the CDI library: a later directory goes before an earlier one, device by device; file names do not matter;
+two files of one directory that define one device remove it. A directory that is a link is not read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import posixpath
+import typing as t
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import schema as cdi_schema
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import validate as cdi_validate
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants as core_constants
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import yaml_parser
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
+
+
+# Of a regular file directly in a folder, in this case; one whose whole name this is counts as well.
+SUFFIXES = (".json", ".yaml")
+
+# What another file of the same kind means for ours.
+COLLIDES, SHADOWS, SHADOWED, ADDS, SKIPPED = "collides", "shadows", "shadowed", "adds", "skipped"
+# Those because of which containers do not get what our file says.
+HARMFUL = (COLLIDES, SHADOWS, ADDS)
+
+
+class SpecificationFile(t.NamedTuple):
+    """A file that engines read; with ``faults``, sentences, they skip it as a whole.
+
+    ``devices`` are names with their kind in front, as containers ask for them.
+    """
+
+    path: str
+    kind: str
+    devices: tuple[str, ...]
+    faults: tuple[str, ...] = ()
+
+
+class Resolution(t.NamedTuple):
+    """What all files together amount to.
+
+    ``devices`` has the file that each device comes from, ``shadowed`` the files that define it for nothing, and
+    ``unresolvable`` the files of one folder that take it from each other.
+    """
+
+    files: tuple[SpecificationFile, ...]
+    devices: dict[str, str]
+    shadowed: dict[str, tuple[str, ...]]
+    unresolvable: dict[str, tuple[str, ...]]
+
+    def warnings(self) -> list[str]:
+        """What is wrong with the files, in sentences."""
+        said = [f"{file.path} is skipped by engines. {' '.join(file.faults)}" for file in self.files if file.faults]
+        for paths, names in _grouped(self.unresolvable).items():
+            said.append(
+                f"{' and '.join(paths)} in one folder define the same devices, so that engines find none of them:"
+                f" {core_text.few(names)}. Remove all of these files but one."
+            )
+        for (winner, *losers), names in _grouped(
+            {name: (self.devices[name], *paths) for name, paths in self.shadowed.items() if name in self.devices}
+        ).items():
+            said.append(f"{winner} goes before {' and '.join(losers)} for {core_text.few(names)}.")
+        return said
+
+
+class ConflictingSpec(t.NamedTuple):
+    """Another file of our kind; ``devices`` are those that both define, ``effect`` is one of the words above."""
+
+    path: str
+    effect: str
+    devices: tuple[str, ...]
+    sentence: str
+
+
+def is_loaded_path(path: str, folders: t.Sequence[str] = core_constants.SPECIFICATION_FOLDERS) -> bool:
+    """Whether engines read a file of this path, if it is a file."""
+    return path.endswith(SUFFIXES) and posixpath.dirname(path) in folders
+
+
+def resolve(
+    files: t.Mapping[str, t.Any], folders: t.Sequence[str] = core_constants.SPECIFICATION_FOLDERS
+) -> Resolution:
+    """What engines make of ``files``: by path, the parsed data, or the NvidiaError of reading it.
+
+    ``folders`` come in the engine's order, the one that goes before all others last.
+    """
+    read = tuple(_read(path, files[path]) for path in _in_order(files, folders))
+    definers: dict[str, list[str]] = {}
+    for file in read:
+        for name in () if file.faults else file.devices:
+            definers.setdefault(name, []).append(file.path)
+    devices: dict[str, str] = {}
+    shadowed: dict[str, tuple[str, ...]] = {}
+    unresolvable: dict[str, tuple[str, ...]] = {}
+    for name, paths in definers.items():
+        homes = [posixpath.dirname(path) for path in paths]
+        colliding = tuple(path for path, home in zip(paths, homes) if homes.count(home) > 1)
+        if colliding:
+            unresolvable[name] = colliding
+            continue
+        devices[name] = paths[-1]
+        if paths[:-1]:
+            shadowed[name] = tuple(paths[:-1])
+    return Resolution(read, devices, shadowed, unresolvable)
+
+
+def conflicting_specs(
+    files: t.Mapping[str, t.Any], ours: str, document: t.Mapping[str, t.Any]
+) -> list[ConflictingSpec]:
+    """The files beside ``ours``, where ``document`` stands or will stand, that describe devices of the same kind.
+
+    Files of other kinds, be they of the same vendor, are nobody's rivals.  A path of ours that engines do not read has
+    none.
+    """
+    if not is_loaded_path(ours):
+        return []
+    our_devices, found = _read(ours, document), []
+    for path in _in_order(files, core_constants.SPECIFICATION_FOLDERS):
+        other = _read(path, files[path])
+        if path != ours and other.kind and other.kind == our_devices.kind:
+            found.append(_rival(our_devices, other))
+    return found
+
+
+def _rival(ours: SpecificationFile, other: SpecificationFile) -> ConflictingSpec:
+    own = frozenset(ours.devices)
+    shared = tuple(name for name in other.devices if name in own)
+    rest = [name for name in other.devices if name not in own]
+    our_rank, rank = (_rank(file.path, core_constants.SPECIFICATION_FOLDERS) for file in (ours, other))
+    begin = f"{other.path} describes {other.kind} too"
+    if other.faults:
+        return ConflictingSpec(other.path, SKIPPED, shared, f"{begin}; engines skip it, as long as it is faulty.")
+    if shared and rank == our_rank:
+        sentence = f"{begin}, in the same folder as {ours.path}: engines then find none of {core_text.few(shared)}."
+        return ConflictingSpec(other.path, COLLIDES, shared, sentence)
+    if shared and rank > our_rank:
+        sentence = f"{begin}, and goes before {ours.path}: for {core_text.few(shared)} engines do not look at ours."
+        return ConflictingSpec(other.path, SHADOWS, shared, sentence)
+    if rest:
+        sentence = f"{begin}: its devices {core_text.few(rest)} stay usable as they are there, however old that is."
+        return ConflictingSpec(other.path, ADDS, shared, sentence)
+    return ConflictingSpec(
+        other.path, SHADOWED, shared, f"{begin}; engines look at {ours.path} for all of its devices."
+    )
+
+
+def _read(path: str, data: t.Any) -> SpecificationFile:
+    if isinstance(data, errors.NvidiaError):
+        return SpecificationFile(path, "", (), (str(data),))
+    judgement = cdi_validate.validate(data)
+    kind = judgement.document.get("kind", "")
+    names = [device.get("name", "") for device in judgement.document.get("devices", ())]
+    # A name that stands twice is a fault, but one device.
+    devices = tuple(dict.fromkeys(cdi_schema.qualified_name(kind, name) for name in names))
+    return SpecificationFile(path, kind, devices, tuple(str(problem) for problem in judgement.errors))
+
+
+def _in_order(files: t.Iterable[str], folders: t.Sequence[str]) -> list[str]:
+    """Those that engines read, in the order in which they do."""
+    return sorted(
+        (path for path in files if is_loaded_path(path, folders)), key=lambda path: (_rank(path, folders), path)
+    )
+
+
+def _rank(path: str, folders: t.Sequence[str]) -> int:
+    return list(folders).index(posixpath.dirname(path))
+
+
+def _grouped(by_name: t.Mapping[str, tuple[str, ...]]) -> dict[tuple[str, ...], list[str]]:
+    """The names of each group of paths, so that one sentence tells of all."""
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for name, paths in by_name.items():
+        groups.setdefault(paths, []).append(name)
+    return groups
+
+
+# In one folder.  A host has two or three.
+MOST_FILES = 500
+
+
+def specification_paths(host: hostfs.HostFS) -> list[str]:
+    """The files that engines take for specifications, in the order in which they read them.
+
+    Each is named by the usual name of its folder.  Raises HostError for a folder that cannot be read, or holds far too
+    many.
+    """
+    paths: list[str] = []
+    for folder in core_constants.SPECIFICATION_FOLDERS:
+        # The library walks through folders with Go's filepath.Walk, which follows no link, but opens a file by one.
+        if _is_link(host, folder):
+            continue
+        named = [f"{folder}/{name}" for name in host.entries(folder) if name.endswith(SUFFIXES)]
+        found = [path for path in named if not _is_folder(host, path)]
+        if len(found) > MOST_FILES:
+            raise errors.HostError(
+                f"{folder} holds {len(found)} CDI specifications; more than {MOST_FILES} are not looked at."
+                " Remove those that nobody needs."
+            )
+        paths += found
+    check_size(host, paths)
+    return paths
+
+
+def check_size(host: hostfs.HostFS, paths: t.Sequence[str]) -> None:
+    """Raises HostError where files are too large together: the parser needs seconds for each MiB."""
+    sizes = [_size(host, path) for path in paths]
+    if sum(size for size in sizes if size <= yaml_parser.MOST_BYTES) > yaml_parser.MOST_BYTES:
+        raise errors.HostError(
+            f"The CDI specifications in {' and '.join(sorted({*map(posixpath.dirname, paths)}))} have more than"
+            f" {yaml_parser.MOST_BYTES >> 20} MiB together, so none of them was read. Remove those that are not used."
+        )
+
+
+def read_specifications(host: hostfs.HostFS, known: dict[str, t.Any] | None = None) -> dict[str, t.Any]:
+    """The data of each of specification_paths(), or the NvidiaError of reading it.
+
+    known: data by the SHA-256 (hexadecimal) of the content that it was parsed from, so that a file that has not changed
+    needs no parser; what is parsed is added to it.
+
+    Raises MissingPackageError where a file needs PyYAML and there is none, and HostError as specification_paths().
+    """
+    known = {} if known is None else known
+    return {path: read_specification(host, path, known) for path in specification_paths(host)}
+
+
+def canonical(host: hostfs.HostFS, path: str) -> str:
+    """``path`` by the usual name of its folder: /var/run/cdi/x for /run/cdi/x, where these are one folder of the host.
+
+    Any other path is given back as it is.  Raises HostError on a loop of links.
+    """
+    folder, name = posixpath.split(path)
+    if folder not in core_constants.SPECIFICATION_FOLDERS:
+        real = host.resolve(folder)
+        for usual in core_constants.SPECIFICATION_FOLDERS:
+            if not _is_link(host, usual) and host.resolve(usual) == real:
+                return posixpath.join(usual, name)
+    return path
+
+
+def read_specification(host: hostfs.HostFS, path: str, known: dict[str, t.Any]) -> t.Any:
+    """The same of one file, wherever it is."""
+    try:
+        content = _content(host, path)
+        digest = hashlib.sha256(content).hexdigest()
+        if digest not in known:
+            known[digest] = _parsed(path, content)
+        return known[digest]
+    except errors.MissingPackageError:
+        raise
+    except errors.NvidiaError as error:
+        return error
+
+
+def _parsed(path: str, content: bytes) -> t.Any:
+    # Where all files are known nobody need wait for this import.
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import (  # noqa: PLC0415
+        yaml_document,
+    )
+
+    return yaml_document.parse(path, content)
+
+
+def _content(host: hostfs.HostFS, path: str) -> bytes:
+    content = host.read(path, yaml_parser.MOST_BYTES)
+    if content is None:
+        raise errors.HostError(f"{path} leads nowhere. Remove it, or put back what it is a link to.")
+    return content
+
+
+def _size(host: hostfs.HostFS, path: str) -> int:
+    try:
+        return os.stat(host.real_path(path)).st_size
+    except (errors.HostError, OSError):
+        # Reading the file reports why.
+        return 0
+
+
+def _is_link(host: hostfs.HostFS, path: str) -> bool:
+    return os.path.islink(host.real_path(path, last=False))
+
+
+def _is_folder(host: hostfs.HostFS, path: str) -> bool:
+    return os.path.isdir(host.real_path(path, last=False)) and not _is_link(host, path)

@@ -1,0 +1,311 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Write a plan to the host: record the original file, make a backup, replace it, remove what a removal leaves.
+
+The lock is in `lock.py`, the replacement of one file in `atomic_write.py`.
+
+The order allows recovery from a crash at any moment: record, backup, file; at the end of a removal the record goes
+last.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import re
+import typing as t
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import accounts, atomic_write, errors, trusted_paths
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants as core_constants
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import records as core_records
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
+
+
+KEPT = 5
+# What was recorded of a file when it was backed up stands beside the backup, under its name with this behind it.
+RECORD_SUFFIX = ".record"
+_SUFFIX = ".backup"
+# Bytes of a name before the moment.  The rest, with the digest and both suffixes, has 102; NAME_MAX is 255.
+_STEM_LIMIT = 153
+_DIGEST = re.compile(r"\.([0-9a-f]{64})\.backup\Z")
+
+
+def check_backup_dir(host: hostfs.HostFS, directory: str, parsed: t.Iterable[str]) -> None:
+    """Raises NvidiaError if ``directory`` is one that an engine reads as configuration, or that others can change."""
+    real = host.resolve(directory)
+    for folder in parsed:
+        if (real + "/").startswith(host.resolve(folder) + "/"):
+            raise errors.NvidiaError(
+                f"backup_dir {directory!r} lies in {folder}, where every file is configuration."
+                " Choose a directory outside it."
+            )
+    trusted_paths.require_trusted_folder(host, "backup_dir", directory)
+
+
+def save(host: hostfs.HostFS, directory: str, path: str, content: bytes, record: bytes | None = None) -> str:
+    """Keep ``content`` of ``path``, and what was recorded of it, in ``directory`` (0600 in 0700); returns the backup.
+
+    The record goes into a file of its own beside the backup, so that going back to this content goes back to it too.
+    """
+    atomic_write.make_directories(host, directory, 0o700)
+    moment = dt.datetime.now(dt.timezone.utc).strftime("%Y%m%dT%H%M%S.%fZ")
+    backup = f"{directory}/{_stem(path)}{moment}.{core_records.digest(content)}{_SUFFIX}"
+    if record is not None:
+        atomic_write.replace_file(host, backup + RECORD_SUFFIX, record, 0o600)
+    atomic_write.replace_file(host, backup, content, 0o600)
+    # The new one stays whatever the clock said when the others were made.
+    others = [other for other in backups_of(host, directory, path) if other != backup]
+    for old in others[: -(KEPT - 1)]:
+        remove(host, old)
+    return backup
+
+
+def load(host: hostfs.HostFS, backup: str) -> tuple[bytes, bytes | None] | None:
+    """The content of a backup, and the record that goes with it; None if there is no backup.
+
+    Raises HostError if the content is not the one that was saved: its SHA-256 is part of the name.  A backup of an
+    earlier version has none, and is read as it is.
+    """
+    content = host.read(backup)
+    if content is None:
+        return None
+    found = _DIGEST.search(backup)
+    if found is not None and found.group(1) != core_records.digest(content):
+        raise errors.HostError(
+            f"{backup} is damaged: its SHA-256 is not the one in its name. Nothing is restored from it. Remove it, and"
+            " restore the file from another backup."
+        )
+    record = host.read(backup + RECORD_SUFFIX)
+    if record is not None:
+        core_records.OriginalFile.from_bytes(backup + RECORD_SUFFIX, record)
+    return content, record
+
+
+def remove(host: hostfs.HostFS, backup: str) -> None:
+    """Remove a backup and the record that goes with it."""
+    atomic_write.remove_file(host, backup)
+    atomic_write.remove_file(host, backup + RECORD_SUFFIX)
+
+
+def backups_of(host: hostfs.HostFS, directory: str, path: str) -> list[str]:
+    """The backups of ``path``, oldest first."""
+    stem = _stem(path)
+    names = [name for name in host.entries(directory) if name.startswith(stem) and name.endswith(_SUFFIX)]
+    return [f"{directory}/{name}" for name in names if "~" not in name[len(stem) :]]
+
+
+def _stem(path: str) -> str:
+    """What the names of a path's backups begin with; no two paths share it.
+
+    That is the path with ``~`` for ``/``, or the digest of a long path after a ``~``, with which no path begins.
+    """
+    plain = os.path.normpath(path).lstrip("/")
+    stem = plain.replace("%", "%25").replace("~", "%7E").replace("/", "~") + "~"
+    return stem if len(os.fsencode(stem)) <= _STEM_LIMIT else f"~{core_records.digest(os.fsencode(plain))}~"
+
+
+# In whose names records are kept, beside the engines and CDI, which names its own: the toolkit's own configuration,
+# what its packages bring, and what they come from.
+TOOLKIT, PACKAGES, REPOSITORY = "toolkit", "packages", "repository"
+
+CONFIG_MODE = 0o644
+_PRIVATE_DIRECTORY = 0o700
+_PRIVATE_FILE = 0o600
+
+
+class ChangeWriter:
+    """Carries plans out for the configuration in ``main_path`` (links resolved); the host's lock is held.
+
+    ``owner`` is in whose name records are kept.  ``purge`` is for a removal that takes the backups along too.
+    ``drop_in_path`` is a file that an earlier run may have written, whether or not the plan concerns it.
+    """
+
+    def __init__(
+        self,
+        host: hostfs.HostFS,
+        owner: str,
+        main_path: str,
+        backup_dir: str,
+        *,
+        removal: bool,
+        purge: bool,
+        drop_in_path: str | None = None,
+    ) -> None:
+        self.host = host
+        self.owner = owner
+        self.main_path = main_path
+        self.backup_dir = backup_dir
+        self.removal = removal
+        self.purging = removal and purge
+        self.drop_in_path = drop_in_path
+        self._state_dir = core_records.state_dir(host, owner)
+        self._dropped: list[core_records.OriginalFile] = []
+
+    def has_work(self, files: t.Sequence[core_plan.PlannedFile]) -> bool:
+        """Whether anything is left to do: a file, a backup to purge, or a record that a killed removal has left."""
+        return (
+            any(file.changed for file in files)
+            or (self.removal and any(core_records.load_record(self.host, self.owner, file.path) for file in files))
+            or bool(self.obsolete_backups(files))
+        )
+
+    def obsolete_backups(self, files: t.Sequence[core_plan.PlannedFile]) -> list[str]:
+        """The backups that a purge removes: those of ``files``."""
+        paths = [file.path for file in files] if self.purging else []
+        if self.purging and self.drop_in_path is not None:
+            # An earlier mode may have used it.
+            paths.append(self.host.resolve(self.drop_in_path))
+        found = [backups_of(self.host, self.backup_dir, path) for path in dict.fromkeys(paths)]
+        return [backup for backups in found for backup in backups]
+
+    def carry_out(self, files: t.Sequence[core_plan.PlannedFile]) -> list[dict[str, str | None]]:
+        """Write the files; returns which were changed and where their former content is kept."""
+        # Before anything is written: afterwards the records would no longer tell which files were concerned.
+        obsolete = self.obsolete_backups(files)
+        backups: list[dict[str, str | None]] = []
+        for file in files:
+            backups += self._write(file)
+        for backup in obsolete:
+            remove(self.host, backup)
+        self._sweep()
+        return backups
+
+    # -- one file ------------------------------------------------------------------------------------------------
+
+    def _write(self, file: core_plan.PlannedFile) -> list[dict[str, str | None]]:
+        backups: list[dict[str, str | None]] = []
+        record = core_records.load_record(self.host, self.owner, file.path)
+        if file.changed:
+            kept = self._save_record(file, record)
+            try:
+                backups = self._back_up(file, record)
+                self._put(file, kept)
+            except errors.HostError:
+                if record is None:
+                    self._drop_record(kept)
+                    self._sweep()
+                raise
+            record = kept
+        elif file.purged is not None and file.keys:
+            # What was a leftover is needed by ours, and is ours from now on.
+            record = self._save_record(file, record)
+        nothing_left = file.changed and not file.keys
+        if record is not None and (self.removal or nothing_left):
+            self._drop_record(record)
+        return backups
+
+    def _save_record(
+        self, file: core_plan.PlannedFile, record: core_records.OriginalFile | None
+    ) -> core_records.OriginalFile:
+        """Record what was there, before anything else changes."""
+        record = _without_leftovers(file, self._with_directories(file, record or self._new_record(file)))
+        record = record.after_write(file.before, file.after, file.keys)
+        if not self.removal:
+            atomic_write.make_directories(self.host, self._state_dir, _PRIVATE_DIRECTORY)
+            atomic_write.replace_file(self.host, self._record_path(file.path), record.to_bytes(), _PRIVATE_FILE)
+        return record
+
+    def _new_record(self, file: core_plan.PlannedFile) -> core_records.OriginalFile:
+        example = file.path if file.before is not None else next(iter(file.like), None)
+        if example is None or not self.host.exists(example):
+            uid, gid, mode = os.geteuid(), os.getegid(), CONFIG_MODE
+        else:
+            status = os.stat(self.host.real_path(example))
+            uid, gid, mode = status.st_uid, status.st_gid, status.st_mode & 0o7777
+        return core_records.OriginalFile(self.owner, file.path, file.before, uid, gid, mode, main=self.main_path)
+
+    def _with_directories(
+        self, file: core_plan.PlannedFile, record: core_records.OriginalFile
+    ) -> core_records.OriginalFile:
+        """The record with all directories that this write makes, or that we made before and it uses too.
+
+        So the last record to go takes them along, whoever it belongs to.
+        """
+        folders = [os.path.dirname(file.path), self._state_dir]
+        if file.before is not None and not self.purging:
+            folders.append(self.backup_dir)
+        made = [path for folder in folders for path in atomic_write.missing_directories(self.host, folder)]
+        used = {path for folder in folders for path in _with_parents(self.host.resolve(folder))}
+        made += sorted(used & self._made_before(), key=len)
+        return record._replace(created_directories=tuple(dict.fromkeys([*record.created_directories, *made])))
+
+    def _made_before(self) -> set[str]:
+        return {
+            path
+            for record in core_records.load_readable_records(self.host, self._state_dir)
+            for path in record.created_directories
+        }
+
+    def _back_up(
+        self, file: core_plan.PlannedFile, record: core_records.OriginalFile | None
+    ) -> list[dict[str, str | None]]:
+        if self.purging:
+            return []
+        backup = None
+        if file.before is not None:
+            recorded = None if record is None else record.to_bytes()
+            backup = save(self.host, self.backup_dir, file.path, file.before, recorded)
+        return [{"path": file.path, "backup": backup, "checksum": core_records.digest(file.after)}]
+
+    def _put(self, file: core_plan.PlannedFile, record: core_records.OriginalFile) -> None:
+        if file.after is None:
+            atomic_write.remove_file(self.host, file.path)
+            return
+        # A new directory in a home is for its owner only (XDG Base Directory Specification).
+        folder_mode = _PRIVATE_DIRECTORY if self.owner.startswith(accounts.KEY) else 0o755
+        atomic_write.make_directories(self.host, os.path.dirname(file.path), folder_mode)
+        ceiling = 0o7777 if file.mode is None else file.mode
+        for path in file.like:
+            if path != file.path and self.host.exists(path):
+                ceiling &= os.stat(self.host.real_path(path)).st_mode
+        # Files beside the main one are only read because of the folder that they are in.
+        folder = os.path.dirname(file.path)
+        beside = [] if file.path == self.main_path or folder in core_constants.INOTIFY_DIRS else [folder]
+        parsed = (*core_constants.STRICT_CONFIG_DIRS, *beside)
+        owner = (record.uid, record.gid)
+        atomic_write.replace_file(self.host, file.path, file.after, record.mode, owner, parsed=parsed, ceiling=ceiling)
+
+    # -- what is left --------------------------------------------------------------------------------------------
+
+    def _drop_record(self, record: core_records.OriginalFile) -> None:
+        atomic_write.remove_file(self.host, self._record_path(record.path))
+        atomic_write.remove_empty_directories(self.host, [os.path.dirname(self._state_dir), self._state_dir])
+        self._dropped.append(record)
+
+    def _sweep(self) -> None:
+        """Remove the directories that the records dropped in this run say we made, where nothing is left in them."""
+        made = {path for record in self._dropped for path in record.created_directories}
+        atomic_write.remove_empty_directories(self.host, sorted(made, key=len))
+        if self.purging:
+            # The default is ours whatever was recorded; another directory may be the user's own.
+            default = core_records.default_backup_dir(self.host, self.owner)
+            atomic_write.remove_empty_directories(self.host, [os.path.dirname(default), default])
+
+    def _record_path(self, path: str) -> str:
+        return core_records.record_path(self.owner, path, self._state_dir)
+
+
+def _with_parents(path: str) -> list[str]:
+    found = []
+    while path != "/":
+        found.append(path)
+        path = os.path.dirname(path)
+    return found
+
+
+def _without_leftovers(file: core_plan.PlannedFile, record: core_records.OriginalFile) -> core_records.OriginalFile:
+    """The record in which what goes for good never was: a removal must not bring it back."""
+    if file.purged is None:
+        return record
+    original, now = file.purged.original, core_records.digest(file.before)
+    undisturbed = file.before == record.original or now in record.written
+    return record._replace(
+        original=original,
+        created=record.created or original is None,
+        written=(*record.written, now) if undisturbed else record.written,
+    )

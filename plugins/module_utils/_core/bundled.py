@@ -1,0 +1,155 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Import Python packages that the action plugin sends with the task, such as tomlkit, from memory.
+
+The counterpart on the controller is `plugin_utils/_packing.py`.
+"""
+
+from __future__ import annotations
+
+import base64
+import importlib
+import sys
+import typing as t
+import zlib
+from importlib.machinery import ModuleSpec, SourceFileLoader
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, json_data
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
+
+if t.TYPE_CHECKING:
+    import types
+
+
+class Package(t.NamedTuple):
+    """A package that can travel: pure Python, or usable without what of it is compiled.
+
+    ``distribution`` is its name for pip, ``minimum`` the oldest version that will do.  ``last_for`` names the last
+    release series for an old Python that newer releases no longer support.
+    """
+
+    distribution: str
+    minimum: tuple[int, ...]
+    last_for: t.Mapping[tuple[int, int], str]
+
+    def accepts(self, version: str) -> bool:
+        return (core_text.parse_version(version) or ()) >= self.minimum
+
+    def __str__(self) -> str:
+        return f"{self.distribution} {'.'.join(map(str, self.minimum))} or newer"
+
+
+# By the name under which the package is imported.
+PACKAGES: dict[str, Package] = {
+    "tomlkit": Package("tomlkit", (0, 12), {(3, 8): "0.13"}),
+    # The last that supports Python 3.8 is still the last of all.
+    "yaml": Package("PyYAML", (5, 1), {(3, 8): "6.0"}),
+}
+
+_offered: dict[str, str] = {}
+
+
+def register(name: str, shipment: str | None) -> None:
+    """Remember what the controller sent as package ``name``, if anything; only load() looks into it."""
+    if shipment:
+        _offered[name] = shipment
+
+
+def import_bundled(name: str) -> types.ModuleType:
+    """Import the package ``name``: this host's own where it is recent enough, else the controller's, from memory.
+
+    Raises NvidiaError, which says what to install where, if there is neither; MissingPackageError, whose details name
+    the package as needed, if the controller has sent none.
+    """
+    package = PACKAGES[name]
+    own = _import(name)
+    version = str(getattr(own, "__version__", ""))
+    if own is not None and package.accepts(version):
+        return own
+    found = f"has only {version}" if version else "has none"
+    python = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    lacking = f"The Python package {package} is needed: this host's Python {python} {found}, and the controller"
+    if name not in _offered:
+        missing = errors.MissingPackageError(
+            f"{lacking} sent none. Install it for the controller's Ansible (python3 -m pip install"
+            f" {package.distribution}): it is then sent along, and hosts need nothing installed."
+        )
+        # An action plugin that sends packages on demand looks for this.
+        missing.details = {"needed": name}
+        raise missing
+    shipment = _open(name)
+    if sys.version_info[:2] < tuple(shipment["python"]):
+        series = package.last_for.get(sys.version_info[:2])
+        wanted = f"one for Python {python}" if series is None else f"the last for Python {python}"
+        pinned = package.distribution if series is None else f"'{package.distribution}=={series}.*'"
+        raise errors.NvidiaError(
+            f"{lacking} sent {shipment['version']}, which needs Python"
+            f" {'.'.join(map(str, shipment['python']))} or newer. Install {wanted} on the controller"
+            f" (python3 -m pip install {pinned}), or on this host."
+        )
+    shipped = _import_shipped(name, shipment["sources"])
+    if shipped is None:
+        raise errors.NvidiaError(
+            f"{lacking} sent {shipment['version']}, which cannot be imported here."
+            f" Install {package} on this host, or repair its Python's standard library."
+        )
+    return shipped
+
+
+def _import(name: str) -> types.ModuleType | None:
+    try:
+        return importlib.import_module(name)
+    except (ImportError, SyntaxError):  # the latter if it was installed for another Python
+        return None
+
+
+def _open(name: str) -> dict[str, t.Any]:
+    try:
+        return json_data.check(json_data.load(zlib.decompress(base64.b64decode(_offered[name]))), dict)
+    except (TypeError, ValueError, zlib.error) as error:
+        raise errors.NvidiaError(
+            f"The option shipped_{name} does not hold what the controller sends. Leave it out of the task: the"
+            " collection fills it in itself."
+        ) from error
+
+
+def _import_shipped(name: str, sources: dict[str, str]) -> types.ModuleType | None:
+    for loaded in [module for module in sys.modules if module == name or module.startswith(name + ".")]:
+        del sys.modules[loaded]
+    importer = _MemoryImporter(sources)
+    sys.meta_path.insert(0, importer)
+    try:
+        return _import(name)
+    finally:
+        sys.meta_path.remove(importer)
+
+
+class _MemoryImporter:
+    """Finds the modules among ``sources`` (path to text), and no others."""
+
+    def __init__(self, sources: dict[str, str]) -> None:
+        self.sources = sources
+
+    def find_spec(self, name: str, *_context: object) -> ModuleSpec | None:
+        base = name.replace(".", "/")
+        for path, is_package in ((f"{base}/__init__.py", True), (f"{base}.py", False)):
+            if path in self.sources:
+                loader = _MemoryLoader(name, f"<controller>/{path}", self.sources[path])
+                return ModuleSpec(name, loader, origin=loader.path, is_package=is_package)
+        return None
+
+
+class _MemoryLoader(SourceFileLoader):
+    """Loads one module from ``source`` as if it were the file ``path``; nothing is read or written."""
+
+    def __init__(self, name: str, path: str, source: str) -> None:
+        super().__init__(name, path)
+        self.source = source
+
+    def get_data(self, _path: str) -> bytes:
+        return self.source.encode("utf-8")
+
+    def path_stats(self, path: str) -> t.Mapping[str, t.Any]:
+        raise OSError(path)  # the documented answer for what has no time; no byte code is then kept of it

@@ -1,0 +1,241 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Records of original files: what a file was before the first change, and which of its entries this collection wrote.
+
+Records of earlier releases stay readable: directories, schema and keys do not change.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import posixpath
+import re
+import typing as t
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import accounts, errors, json_data
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
+
+
+STATE_DIR = "/var/lib/gpufleet-nvidia/state"
+# Here, because a task that writes nothing does not import _backups.
+BACKUP_DIR = "/var/lib/gpufleet-nvidia/backups"
+
+_SCHEMA = 1
+_SNAPS = "/var/snap/"
+_SNAP_REVISION = re.compile(r"\A(/var/snap/[^/]+)/x?[0-9]+/")
+_DIGEST = re.compile(r"\A(?:absent|[0-9a-f]{64})\Z")
+_MOST_MODE = 0o7777
+# Bytes of a file's name in the name of its record, so that the latter stays below NAME_MAX (255).
+_NAME_LIMIT = 150
+_CHECKSUM = "checksum"
+
+
+class OriginalFile(t.NamedTuple):
+    """The record of one file.
+
+    ``original`` (None: there was no file), ``uid``, ``gid`` and ``mode`` are from before the first change.
+    ``written`` holds the digests of what we wrote last and just before, so that a run killed between record and file
+    is understood.  ``exact`` says that nobody else changed the file between our writes: only then may removal put
+    ``original`` back as a whole.  ``keys`` are the entries that are ours, with our values.  ``main`` is
+    the main file of the configuration that the file belongs to.
+    """
+
+    engine: str
+    path: str
+    original: bytes | None
+    uid: int
+    gid: int
+    mode: int
+    created_directories: tuple[str, ...] = ()
+    written: tuple[str, ...] = ()
+    exact: bool = True
+    created: bool = False
+    keys: t.Mapping[tuple[str, ...], t.Any] | None = None
+    main: str = ""
+
+    def owns(self, path: tuple[str, ...], value: t.Any) -> bool:
+        """Whether ``value`` at ``path`` is what we put there."""
+        keys = self.keys or {}
+        return path in keys and json.dumps(keys[path], default=str) == json.dumps(value, default=str)
+
+    def restorable(self, content: bytes | None) -> bool:
+        """Whether ``content`` is our own work on ``original`` and nothing else."""
+        return self.exact and digest(content) in self.written
+
+    def after_write(
+        self, before: bytes | None, after: bytes | None, keys: t.Mapping[tuple[str, ...], t.Any]
+    ) -> OriginalFile:
+        """The record to keep before ``before`` is replaced by ``after``."""
+        undisturbed = before == self.original or digest(before) in self.written
+        return self._replace(
+            written=tuple(dict.fromkeys([digest(before), digest(after)]))
+            if before != self.original
+            else (digest(after),),
+            exact=self.exact and undisturbed,
+            created=self.created or before is None,
+            keys=dict(keys),
+        )
+
+    def to_bytes(self) -> bytes:
+        fields = {
+            "schema": _SCHEMA,
+            "engine": self.engine,
+            "path": stable_snap_path(self.path),
+            "main": stable_snap_path(self.main),
+            "original": json_data.content_field(self.original),
+            "uid": self.uid,
+            "gid": self.gid,
+            "mode": f"{self.mode:04o}",
+            "created_directories": list(self.created_directories),
+            "written": list(self.written),
+            "exact": self.exact,
+            "created": self.created,
+            "keys": [{"path": list(path), "value": value} for path, value in (self.keys or {}).items()],
+        }
+        # As it is read: of a time, for one, its text.
+        fields = json_data.load(json.dumps(fields, default=str))
+        return (json.dumps({**fields, _CHECKSUM: _checksum(fields)}, indent=2) + "\n").encode("utf-8")
+
+    @classmethod
+    def from_bytes(cls, path: str, content: bytes) -> OriginalFile:
+        """Raises HostError for a record that another version wrote or that was damaged."""
+        try:
+            fields = json_data.check(json_data.load(content), dict)
+            if fields.get("schema", _SCHEMA) != _SCHEMA:
+                raise errors.HostError(f"{path} was written by another version of this collection. Use that version.")
+            return _checked(fields)
+        except ValueError as error:
+            raise errors.HostError(
+                f"{path} is damaged: it is not a record of this collection. Restore it from a backup, or move it"
+                " away; removal then takes out the NVIDIA entries only."
+            ) from error
+
+
+def _checked(fields: t.Any) -> OriginalFile:
+    """The record in ``fields``.  Raises ValueError where one is missing or cannot be of a record."""
+    # Records of earlier versions have no checksum.
+    if fields.pop(_CHECKSUM, None) not in (None, _checksum(fields)) or "schema" not in fields:
+        raise ValueError("it was changed")
+    # Damage to the name of the checksum would make a record look like an earlier one.
+    if not fields.keys() <= {"schema", *OriginalFile._fields}:
+        raise ValueError("it has a field that no record has")
+    keys = {
+        json_data.strings(key, "path"): key.get("value", ValueError) for key in json_data.field(fields, "keys", list)
+    }
+    record = OriginalFile(
+        engine=json_data.field(fields, "engine", str),
+        path=json_data.field(fields, "path", str),
+        original=json_data.content_of(fields, "original"),
+        uid=json_data.number(json_data.field(fields, "uid", int), json_data.MOST_ID),
+        gid=json_data.number(json_data.field(fields, "gid", int), json_data.MOST_ID),
+        mode=int(json_data.field(fields, "mode", str), 8),
+        created_directories=json_data.strings(fields, "created_directories"),
+        written=json_data.strings(fields, "written"),
+        exact=json_data.field(fields, "exact", bool),
+        created=json_data.field(fields, "created", bool),
+        main=json_data.field(fields, "main", str),
+        keys=keys,
+    )
+    paths = [record.path, *record.created_directories, *([record.main] if record.main else [])]
+    if not all(_is_normal(path) for path in paths) or not 0 <= record.mode <= _MOST_MODE:
+        raise ValueError("a path or the mode cannot be one")
+    if ValueError in keys.values() or not all(map(_DIGEST.match, record.written)):
+        raise ValueError("a value or a digest is missing")
+    return record
+
+
+def _is_normal(path: str) -> bool:
+    return path.startswith("/") and posixpath.normpath(path) == path and "\0" not in path
+
+
+def _checksum(fields: t.Mapping[str, t.Any]) -> str:
+    return digest(json.dumps(fields, sort_keys=True).encode("ascii"))
+
+
+def digest(content: bytes | None) -> str:
+    """The SHA-256 of a file's content; of no file, the word absent."""
+    return "absent" if content is None else hashlib.sha256(content).hexdigest()
+
+
+def stable_snap_path(path: str) -> str:
+    """``path`` (links resolved) as it is called for good.
+
+    Every refresh of a snap copies its data into a folder of the new revision, to which the link ``current`` then leads.
+    """
+    return _SNAP_REVISION.sub(r"\1/current/", path)
+
+
+def state_dir(host: hostfs.HostFS, engine: str) -> str:
+    """The directory of the records of ``engine``; that of a user's engine is the user's own."""
+    return f"{_data_dir(host, engine)}/state"
+
+
+def default_backup_dir(host: hostfs.HostFS, engine: str) -> str:
+    """The directory of the backups of ``engine`` where the task names none."""
+    return f"{_data_dir(host, engine)}/backups"
+
+
+def _data_dir(host: hostfs.HostFS, engine: str) -> str:
+    if engine.startswith(accounts.KEY):
+        account = accounts.own_account(host)
+        if account is not None:
+            return account.data_dir
+    return posixpath.dirname(STATE_DIR)
+
+
+def record_path(engine: str, path: str, folder: str = STATE_DIR) -> str:
+    """Where the record of ``path`` (links resolved) is kept."""
+    path = stable_snap_path(path)
+    name = posixpath.basename(path).encode()[:_NAME_LIMIT].decode("utf-8", "ignore")
+    return f"{folder}/{engine}-{name}-{hashlib.sha256(path.encode()).hexdigest()[:12]}.json"
+
+
+def restart_note(engine: str, folder: str = STATE_DIR) -> str:
+    """Where it is noted that a restart is under way (_engines/journal.py)."""
+    return f"{folder}/restart-{engine}.json"
+
+
+def load_record(host: hostfs.HostFS, engine: str, path: str) -> OriginalFile | None:
+    """The record of ``path``, None where there is none."""
+    where = record_path(engine, path, state_dir(host, engine))
+    content = host.read(where)
+    return None if content is None else _loaded(host, where, content)
+
+
+def load_records(host: hostfs.HostFS, engine: str) -> list[OriginalFile]:
+    """All records of one engine."""
+    places = [
+        where for where in _records(host, state_dir(host, engine)) if posixpath.basename(where).startswith(engine + "-")
+    ]
+    contents = [(where, host.read(where)) for where in places]
+    found = [_loaded(host, where, content) for where, content in contents if content is not None]
+    # A name may begin with another one.
+    return [record for record in found if record.engine == engine]
+
+
+def load_readable_records(host: hostfs.HostFS, folder: str = STATE_DIR) -> list[OriginalFile]:
+    """All records in ``folder``; a damaged one is reported by the task for the engine that it belongs to."""
+    found = []
+    for where in _records(host, folder):
+        with contextlib.suppress(errors.HostError):
+            found.append(_loaded(host, where, host.read(where) or b""))
+    return found
+
+
+def _loaded(host: hostfs.HostFS, where: str, content: bytes) -> OriginalFile:
+    record = OriginalFile.from_bytes(where, content)
+    if where != record_path(record.engine, record.path, posixpath.dirname(where)):
+        raise errors.HostError(f"{where} is the record of another file, {record.path}. Move it away.")
+    if not record.path.startswith(_SNAPS):
+        return record
+    return record._replace(path=host.resolve(record.path), main=host.resolve(record.main))
+
+
+def _records(host: hostfs.HostFS, folder: str) -> list[str]:
+    return [f"{folder}/{name}" for name in host.entries(folder) if name.endswith(".json")]

@@ -1,0 +1,81 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Create temporary directories on the host, and remove those that killed runs left."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import tempfile
+import typing as t
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import atomic_write, lock
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
+
+
+# What the folders are called, before the number of their process: those into which packages are unpacked, and others.
+PREFIX = "gpufleet-toolkit-"
+SCRATCH_PREFIX = "gpufleet-scratch-"
+SCRATCH = "/tmp"
+
+
+@contextlib.contextmanager
+def scratch_folder(host: hostfs.HostFS, purpose: str) -> t.Iterator[tuple[str, str]]:
+    """A temporary folder that only its owner can enter: its path here, and on the host.  Raises HostError."""
+    try:
+        outer = tempfile.mkdtemp(prefix=f"{SCRATCH_PREFIX}{os.getpid()}-", dir=host.real_path(SCRATCH))
+    except OSError as error:
+        raise atomic_write.os_error(f"A directory for {purpose} in {SCRATCH}", "made", error) from error
+    handle = os.open(outer, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        # A run in another container, which cannot see this process, finds the folder locked.
+        fcntl.flock(handle, fcntl.LOCK_SH)
+        yield outer, f"{SCRATCH}/{os.path.basename(outer)}"
+    finally:
+        os.close(handle)
+        shutil.rmtree(outer, ignore_errors=True)
+
+
+def remove_abandoned(host: hostfs.HostFS, place: str | None = None, prefix: str = SCRATCH_PREFIX) -> None:
+    """Remove the folders that interrupted runs have left in ``place`` (for this process), by default in SCRATCH.
+
+    Takes the host's lock, which the caller must not hold, if there are any.  Raises HostError.
+    """
+    place = host.real_path(SCRATCH) if place is None else place
+    with contextlib.suppress(OSError):
+        if abandoned(place, prefix):
+            with lock.host_lock(host):
+                for path in abandoned(place, prefix):
+                    shutil.rmtree(path, ignore_errors=True)
+
+
+def abandoned(place: str, prefix: str = PREFIX) -> list[str]:
+    """The paths of the folders in ``place`` whose process, which is part of their name, was killed."""
+    with os.scandir(place) as entries:
+        return [entry.path for entry in entries if entry.name.startswith(prefix) and _is_abandoned(entry, prefix)]
+
+
+def _is_abandoned(entry: os.DirEntry[str], prefix: str) -> bool:
+    pid = entry.name[len(prefix) :].partition("-")[0]
+    if not pid.isdigit() or os.path.exists(f"/proc/{pid}") or not os.path.exists("/proc/self"):
+        return False
+    # In a place where all may write, others' are left alone, and so are links.
+    if not entry.is_dir(follow_symlinks=False) or entry.stat(follow_symlinks=False).st_uid != os.geteuid():
+        return False
+    try:
+        handle = os.open(entry.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    finally:
+        os.close(handle)
+    return True

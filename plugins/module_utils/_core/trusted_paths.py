@@ -1,0 +1,128 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Refuse directories that another user than root can change, before anything is written below them."""
+
+from __future__ import annotations
+
+import grp
+import os
+import pwd
+import shlex
+import stat
+import typing as t
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
+
+
+_ACCESS_LIST = "system.posix_acl_access"
+_ALL_USERS = "0 0 4294967295"
+
+
+def require_trusted_root(host: hostfs.HostFS) -> None:
+    """Raises HostError if another user can move or replace ``host.root`` or a directory above it.
+
+    That user could put a link there while a file is written, so that root writes outside the tree, or a program there
+    that root runs.  A tree that is not live may also belong to the user who runs the task through sudo.
+    """
+    found = _first_untrusted(_components(host.root), _owners(host.live))
+    if found is None:
+        return
+    folder, problem, command = found
+    other = "" if host.live else ", or run the task as the owner or through the owner's sudo"
+    raise errors.HostError(
+        f"host_root {host.root!r}: nothing is written or run, because {folder} {problem} and could be replaced"
+        f" meanwhile. Run `{command}`{other}."
+    )
+
+
+def require_trusted_folder(host: hostfs.HostFS, parameter: str, folder: str) -> None:
+    """Raises HostError if another user can replace files in ``folder``, or a directory above it, on the host."""
+    places = _components(host.root)
+    # With the links on the way: whoever can replace one chooses another directory.
+    host.follow(folder, lambda here, _final: places.append(host.root.rstrip("/") + here))
+    found = _first_untrusted(places, _owners(host.live))
+    if found is not None:
+        outer, problem, command = found
+        raise errors.HostError(
+            f"{parameter} {folder!r}: nothing is written, because {outer} {problem}, so that another user could replace"
+            f" files there. Choose another directory, or run `{command}`."
+        )
+
+
+def _components(path: str) -> list[str]:
+    """The root directory, and each directory on the way to the normal absolute ``path``, which is the last."""
+    parts = [part for part in path.split("/") if part]
+    return ["/" + "/".join(parts[:number]) for number in range(len(parts) + 1)]
+
+
+def _first_untrusted(places: t.Sequence[str], owners: frozenset[int]) -> tuple[str, str, str] | None:
+    """The first of ``places`` on a way that others can change, why they can, and the command that prevents it."""
+    for place, following in zip(places, [*places[1:], ""]):
+        try:
+            status = os.lstat(place)
+        except OSError:
+            # What is missing is made by the collection, for its own user.
+            return None
+        is_link = stat.S_ISLNK(status.st_mode)
+        if status.st_uid not in owners:
+            option = "-h " if is_link else ""
+            return place, f"belongs to user {status.st_uid}", f"chown {option}{os.geteuid()} {shlex.quote(place)}"
+        # In a directory with the sticky bit, others can only add names, and all further components exist.
+        sticky = status.st_mode & stat.S_ISVTX
+        if not is_link and _others_can_write(place, status) and not (sticky and os.path.lexists(following)):
+            # A directory such as /tmp must stay as it is, and what is missing in it can be made.
+            below = f"mkdir -m 700 {shlex.quote(following)}"
+            command = below if sticky and following else f"chmod go-w {shlex.quote(place)}"
+            return place, "can be written to by other users", command
+    return None
+
+
+def _owners(live: bool) -> frozenset[int]:
+    """The users that are trusted with a host's directories: root, the acting user, and for a tree the user of sudo."""
+    owners = {0, os.geteuid()}
+    sudo = os.environ.get("SUDO_UID", "")
+    if not live and os.geteuid() == 0 and sudo.isdigit():
+        owners.add(int(sudo))
+    try:
+        with open("/proc/self/uid_map", encoding="ascii") as stream:
+            mapped = " ".join(stream.read().split())
+        if mapped != _ALL_USERS:
+            # In a user namespace, the real root and all other users that it does not have are this one.
+            with open("/proc/sys/kernel/overflowuid", encoding="ascii") as stream:
+                owners.add(int(stream.read()))
+    except (OSError, ValueError):
+        pass
+    return frozenset(owners)
+
+
+def _others_can_write(path: str, status: os.stat_result) -> bool:
+    if status.st_mode & stat.S_IWOTH:
+        return True
+    if not status.st_mode & stat.S_IWGRP:
+        return False
+    # With an access list, the bit stands for all its entries.
+    return not _is_private(status.st_gid, status.st_uid) or _ACCESS_LIST in _attributes(path)
+
+
+def _is_private(group: int, user: int) -> bool:
+    """Whether a group is that of one user alone (useradd(8), USERGROUPS_ENAB): it has the user's number, or name."""
+    if group == user:
+        return True
+    try:
+        account, members = pwd.getpwuid(user), grp.getgrgid(group)
+    except (KeyError, OSError):
+        return False
+    alone = set(members.gr_mem) <= {account.pw_name}
+    return alone and members.gr_name == account.pw_name and account.pw_gid == group
+
+
+def _attributes(path: str) -> list[str]:
+    try:
+        return os.listxattr(path)
+    except OSError:
+        return []

@@ -1,0 +1,92 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Name the role variable beside a module's option in messages: `nvidia_toolkit_source (source)`."""
+
+from __future__ import annotations
+
+import re
+import typing as t
+
+# The options whose variables have another name than the role and the option.  None: a role has no variable for it.
+_ALL_ROLES: t.Mapping[str, str | None] = {
+    "host_root": "nvidia_host_root",
+    "host_root_live": "nvidia_host_root_live",
+    "user": "nvidia_runtime_users",
+}
+EXCEPTIONS: t.Mapping[str, t.Mapping[str, str | None]] = {
+    "nvidia_toolkit": {
+        "config": "nvidia_toolkit_settings",
+        "exclusive": None,
+        "package_cache": None,
+        "path": None,
+        "pending": None,
+        "remote_src": "nvidia_toolkit_files_on",
+        "repository_files": None,
+        "unrecorded": "nvidia_toolkit_remove_unrecorded",
+        "create": None,
+        "url": "nvidia_toolkit_key_url",
+    },
+    "nvidia_runtime": {
+        "action": None,
+        "command": "nvidia_runtime_verify_command",
+        "engine": "nvidia_runtime_engines",
+        "expect": None,
+        "image": "nvidia_runtime_verify_image",
+        "level": "nvidia_runtime_verify",
+        "mode": "nvidia_runtime_restart_mode",
+        "require_runtime": "nvidia_runtime_force_default",
+        "retries": "nvidia_runtime_restart_retries",
+        "rollback": None,
+        "runtime_dir": "nvidia_runtime_dir",
+        "runtime_name": "nvidia_runtime_name",
+        "runtime_options": "nvidia_runtime_options",
+        "runtime_type": "nvidia_runtime_type",
+        "service": None,
+        "socket": None,
+        "timeout": "nvidia_runtime_restart_timeout",
+        "unrecorded": "nvidia_runtime_remove_unrecorded",
+    },
+    "nvidia_cdi": {"cdi_hook_path": "nvidia_cdi_hook_path", "owner": "nvidia_cdi_refresh", "start": None},
+}
+_ROLE = re.compile(r"(?:.*\.)?(nvidia_(?:toolkit|runtime|cdi))_")
+# A name with an underscore is an option wherever it stands alone.  A single word is one before one of its values
+# ("source: directory"), as the subject ("dest is ..."), and in an advice ("Leave version out", "Correct files").
+_NAME = re.compile(r"(?<![\w./(\-])([a-z]+(?:_[a-z]+)+)(?![\w/(\-]|\.\w)")
+_VALUE = re.compile(r"(?<![\w./(\-])([a-z]+)(?=(?:: | is )([a-z-]+)\b)")
+_WORD = re.compile(
+    r"(?:(?<![\s\S])|(?<=, but ))[a-z]+(?= is | has |: )"
+    r"|(?<=[Ll]eave )[a-z]+(?= out\b)|(?:(?<=[Cc]orrect )|(?<=[Gg]ive ))[a-z]+\b(?![\w(-])"
+)
+
+
+def variable_of(module: str, option: str) -> str | None:
+    """Return the variable of a role that sets the option of a module, None if there is none."""
+    role = _ROLE.match(module)
+    if role is None:
+        return None
+    exceptions = {**_ALL_ROLES, **EXCEPTIONS[role[1]]}
+    return exceptions[option] if option in exceptions else f"{role[1]}_{option}"
+
+
+def with_variables(text: str, module: str, options: t.Mapping[str, t.Mapping[str, t.Any]]) -> str:
+    """Put the variable before each option in a message, as in "nvidia_toolkit_source (source): directory".
+
+    Args:
+        text: a message of a module.
+        module: the name of the module.
+        options: its argument specification.
+    """
+
+    def named(option: str) -> str:
+        variable = variable_of(module, option) if option in options else None
+        return option if variable is None else f"{variable} ({option})"
+
+    def before_value(match: t.Match[str]) -> str:
+        option = options.get(match[1], {})
+        values = ("true", "false") if option.get("type") == "bool" else option.get("choices", ())
+        return named(match[1]) if match[2] in values else match[1]
+
+    text = _NAME.sub(lambda match: named(match[1]), text)
+    return _WORD.sub(lambda match: named(match[0]), _VALUE.sub(before_value, text))

@@ -1,0 +1,409 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Parse JSON with the position of each value, and edit it without changing other bytes.
+
+RFC 8259. Python's json module keeps no positions, no order of duplicates and no spelling of numbers.
+"""
+
+from __future__ import annotations
+
+import codecs
+import json
+import re
+import typing as t
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, hostfs
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import document_text
+
+if t.TYPE_CHECKING:
+    KeyPath = t.Tuple[str, ...]
+
+
+_WHITESPACE = re.compile(r"[ \t\r\n]*")
+_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
+# In C, and without memory for each character, as a pattern would need it.
+_parse_string = json.decoder.scanstring  # type: ignore[attr-defined]
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_LITERALS: tuple[tuple[str, t.Any], ...] = (("true", True), ("false", False), ("null", None))
+
+# No daemon's configuration comes near; the limit keeps a hostile file from exhausting Python's stack.
+MAX_DEPTH = 100
+
+
+# Python refuses to convert integers of more than 4300 digits; nothing here ever needs one exactly.
+_LONGEST_INTEGER = 400
+
+
+class JsonSyntaxError(Exception):
+    """Broken JSON at character ``offset``."""
+
+    def __init__(self, offset: int, problem: str) -> None:
+        super().__init__(problem)
+        self.offset = offset
+        self.problem = problem
+
+
+class Node(t.NamedTuple):
+    """One value; ``start`` and ``end`` are character offsets, end exclusive."""
+
+    start: int
+    end: int
+    value: t.Any
+    members: tuple[Member, ...] | None = None
+    items: tuple[Node, ...] | None = None
+
+    @property
+    def is_object(self) -> bool:
+        return self.members is not None
+
+    @property
+    def kind(self) -> str:
+        """The JSON name of this value's type, for messages."""
+        if self.members is not None:
+            return "object"
+        if self.items is not None:
+            return "array"
+        if self.value is None:
+            return "null"
+        if isinstance(self.value, bool):
+            return "boolean"
+        return "string" if isinstance(self.value, str) else "number"
+
+
+class Member(t.NamedTuple):
+    """One ``"name": value`` of an object; ``start`` is where the quoted name begins."""
+
+    name: str
+    start: int
+    name_end: int
+    node: Node
+
+
+class _Parser:
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def skip(self, offset: int) -> int:
+        match = _WHITESPACE.match(self.text, offset)
+        return match.end() if match else offset
+
+    def value(self, offset: int, depth: int) -> Node:
+        if depth > MAX_DEPTH:
+            raise JsonSyntaxError(offset, f"nested deeper than {MAX_DEPTH} levels")
+        head = self.text[offset : offset + 1]
+        if head == "{":
+            return self.object(offset, depth)
+        if head == "[":
+            return self.array(offset, depth)
+        if head == '"':
+            return self.string(offset)
+        for word, value in _LITERALS:
+            if self.text.startswith(word, offset):
+                return Node(offset, offset + len(word), value)
+        match = _NUMBER.match(self.text, offset)
+        if match:
+            return Node(offset, match.end(), _number(match.group()))
+        raise JsonSyntaxError(offset, self.unexpected(offset, "a value"))
+
+    def string(self, offset: int) -> Node:
+        try:
+            value, end = _parse_string(self.text, offset + 1, True)  # noqa: FBT003
+        except ValueError as error:
+            raise JsonSyntaxError(offset, "a string that does not end on its line or has an invalid escape") from error
+        return Node(offset, end, value)
+
+    def object(self, start: int, depth: int) -> Node:
+        members: list[Member] = []
+        offset = self.skip(start + 1)
+        while self.text[offset : offset + 1] != "}" or members:
+            if self.text[offset : offset + 1] != '"':
+                raise JsonSyntaxError(offset, self.unexpected(offset, "a quoted name"))
+            name = self.string(offset)
+            offset = self.expect(self.skip(name.end), ":")
+            node = self.value(self.skip(offset), depth + 1)
+            members.append(Member(name.value, name.start, name.end, node))
+            offset = self.skip(node.end)
+            if self.text[offset : offset + 1] == "}":
+                break
+            offset = self.skip(self.expect(offset, ",", "}"))
+        return Node(start, offset + 1, None, members=tuple(members))
+
+    def array(self, start: int, depth: int) -> Node:
+        items: list[Node] = []
+        offset = self.skip(start + 1)
+        while self.text[offset : offset + 1] != "]" or items:
+            items.append(self.value(offset, depth + 1))
+            offset = self.skip(items[-1].end)
+            if self.text[offset : offset + 1] == "]":
+                break
+            offset = self.skip(self.expect(offset, ",", "]"))
+        return Node(start, offset + 1, None, items=tuple(items))
+
+    def expect(self, offset: int, *wanted: str) -> int:
+        if self.text[offset : offset + 1] == wanted[0]:
+            return offset + 1
+        raise JsonSyntaxError(offset, self.unexpected(offset, " or ".join(repr(sign) for sign in wanted)))
+
+    def unexpected(self, offset: int, wanted: str) -> str:
+        if offset >= len(self.text):
+            return f"the file ends where {wanted} is expected"
+        if self.text.startswith(("//", "/*", "#"), offset):
+            return f"a comment where {wanted} is expected; JSON has no comments"
+        if self.text[offset] in "}]" and self.text[:offset].rstrip().endswith(","):
+            return "a comma after the last entry"
+        return f"{wanted} is expected here"
+
+
+def _number(spelled: str) -> t.Any:
+    digits = spelled.lstrip("-")
+    return int(spelled) if digits.isdigit() and len(digits) < _LONGEST_INTEGER else float(spelled)
+
+
+def parse(text: str) -> Node | None:
+    """The tree of ``text``, or None where it holds nothing but whitespace.
+
+    Raises JsonSyntaxError, also for NaN, Infinity, comments and trailing commas, which daemons refuse.
+    """
+    parser = _Parser(text)
+    offset = parser.skip(0)
+    if offset == len(text):
+        return None
+    root = parser.value(offset, 0)
+    rest = parser.skip(root.end)
+    if rest != len(text):
+        raise JsonSyntaxError(rest, "something stands after the end of the document")
+    return root
+
+
+def spelled(value: t.Any) -> str:
+    """``value`` as JSON that UTF-8 can encode: a lone surrogate is written as an escape sequence."""
+    return _SURROGATE.sub(lambda found: f"\\u{ord(found.group()):04x}", json.dumps(value, ensure_ascii=False))
+
+
+def plain(node: Node | None) -> t.Any:
+    """The value as Python's json module would return it (of duplicate names the last)."""
+    if node is None:
+        return None
+    if node.members is not None:
+        return {member.name: plain(member.node) for member in node.members}
+    if node.items is not None:
+        return [plain(item) for item in node.items]
+    return node.value
+
+
+# What `dockerd`'s documentation and NVIDIA's own tool use; only for files that show no indentation of their own.
+DEFAULT_INDENT = "    "
+
+
+class _Layout(t.NamedTuple):
+    """How one object is laid out: the next entry is written in the same manner."""
+
+    newline: str  # "" where the entries share a line
+    indent: str  # before an entry
+    closing: str  # before the closing brace
+    unit: str  # one level more
+    colon: str
+    gap: str  # between entries that share a line
+
+    def separator(self) -> str:
+        return self.newline + self.indent if self.newline else self.gap
+
+    def deeper(self) -> _Layout:
+        return _Layout(self.newline, self.indent + self.unit, self.indent, self.unit, self.colon, self.gap)
+
+    def inline(self) -> _Layout:
+        return _Layout("", "", "", self.unit, self.colon, " ")
+
+
+class JsonDocument:
+    """The text of one file with its tree; every edit returns a new document."""
+
+    def __init__(self, path: str, text: str, root: Node | None, bom: bool = False) -> None:
+        self.path = path
+        self.text = text
+        self.root = root
+        self.bom = bom
+
+    @classmethod
+    def from_bytes(cls, path: str, content: bytes) -> JsonDocument:
+        """Parse ``content``; empty or blank is an empty configuration.
+
+        Raises ConfigurationError with line and column for what is not JSON in UTF-8 with an object at the top, and for
+        more than JSON_BYTES.
+        """
+        return _parsed(path, *document_text.decode(path, content, "JSON", hostfs.JSON_BYTES))
+
+    def to_bytes(self) -> bytes:
+        return (codecs.BOM_UTF8 if self.bom else b"") + self.text.encode("utf-8")
+
+    def error(self, node: Node | Member, problem: str, advice: str) -> errors.ConfigurationError:
+        """An error that names the place of ``node``."""
+        line, column = document_text.position(self.text, node.start)
+        return errors.ConfigurationError(self.path, problem, advice, line, column)
+
+    def value(self, *path: str) -> t.Any:
+        """The plain value at ``path``, None where there is none (or it is null)."""
+        return plain(self.node(*path))
+
+    def has(self, *path: str) -> bool:
+        """Whether anything stands at ``path``, be it null."""
+        return self.node(*path) is not None
+
+    def node(self, *path: str) -> Node | None:
+        """The node at ``path``; raises ConfigurationError where a name on the way stands twice."""
+        node = self.root
+        for name in path:
+            member = self._member(node, name) if node is not None else None
+            if member is None:
+                return None
+            node = member.node
+        return node
+
+    def set(self, path: KeyPath, value: t.Any) -> JsonDocument:
+        """Write ``value`` at ``path``; objects that are missing or null on the way are made."""
+        if self.root is None:
+            return self._reparsed("{}\n").set(path, value)
+        present = 0
+        node = self.root
+        while present < len(path):
+            member = self._member(node, path[present])
+            if member is None:
+                break
+            node = member.node
+            present += 1
+            if not node.is_object and present < len(path):
+                return self._replace(node, document_text.nest(path[present:], value), path[:present])
+        if present == len(path):
+            # Not ==, for which true is 1.
+            same = json.dumps(plain(node)) == json.dumps(value)
+            return self if same else self._replace(node, value, path)
+        return self._insert(node, path[: present + 1], document_text.nest(path[present + 1 :], value))
+
+    def delete(self, path: KeyPath) -> JsonDocument:
+        """Remove the entry at ``path`` with its comma and its line; nothing happens where there is none."""
+        parent = self.node(*path[:-1])
+        member = self._member(parent, path[-1]) if parent is not None else None
+        if parent is None or member is None or parent.members is None:
+            return self
+        index = parent.members.index(member)
+        if len(parent.members) == 1:
+            start, end = parent.start + 1, parent.end - 1
+        elif index:
+            start, end = parent.members[index - 1].node.end, member.node.end
+        else:
+            start, end = member.start, parent.members[1].start
+        return self._reparsed(self.text[:start] + self.text[end:])
+
+    def restore(self, path: KeyPath, original: JsonDocument) -> JsonDocument:
+        """Give the entry at ``path`` back what it is in ``original``.
+
+        Where the original has none the entry goes, and with it each object around it that this leaves empty and
+        the original does not have either.
+        """
+        then = original.node(*path)
+        if then is not None:
+            document = self.set(path, plain(then))
+            now = document.node(*path)
+            if now is None or not isinstance(then.value, str):
+                return document
+            # The same text may be spelled with other escape sequences.
+            spelling = original.text[then.start : then.end]
+            return self._reparsed(document.text[: now.start] + spelling + document.text[now.end :])
+        document = self.delete(path)
+        for depth in range(len(path) - 1, 0, -1):
+            around = path[:depth]
+            now, then = document.node(*around), original.node(*around)
+            if now is None or now.members or (then is not None and then.is_object):
+                break
+            document = document.delete(around) if then is None else document.set(around, plain(then))
+        return document
+
+    def _member(self, node: Node | None, name: str) -> Member | None:
+        found = [member for member in (node.members if node and node.members else ()) if member.name == name]
+        if len(found) > 1:
+            error = self.error(found[1], f"the name {name!r} stands twice in one object", "Keep one of the two.")
+            # Not "file-invalid": a daemon in Go reads such a file, and takes the last one.
+            error.code = "key-duplicated"
+            raise error
+        return found[0] if found else None
+
+    def _reparsed(self, text: str) -> JsonDocument:
+        return _parsed(self.path, text, self.bom)
+
+    def _replace(self, node: Node, value: t.Any, path: KeyPath) -> JsonDocument:
+        parent = self.node(*path[:-1])
+        layout = self._layout(parent, path[:-1]) if parent is not None else self._layout(node, path)
+        return self._reparsed(self.text[: node.start] + _serialized(value, layout) + self.text[node.end :])
+
+    def _insert(self, parent: Node, path: KeyPath, value: t.Any) -> JsonDocument:
+        layout = self._layout(parent, path[:-1])
+        entry = spelled(path[-1]) + layout.colon
+        if parent.members:
+            sibling = next((m.node for m in reversed(parent.members) if m.node.members), None)
+            inline = sibling is not None and "\n" not in self.text[sibling.start : sibling.end]
+            entry += _serialized(value, layout.inline() if inline else layout)
+            at = parent.members[-1].node.end
+            return self._reparsed(self.text[:at] + "," + layout.separator() + entry + self.text[at:])
+        entry = layout.newline + layout.indent + entry + _serialized(value, layout) + layout.newline + layout.closing
+        return self._reparsed(self.text[: parent.start] + "{" + entry + "}" + self.text[parent.end :])
+
+    def _layout(self, node: Node, path: KeyPath) -> _Layout:
+        """The layout of the object ``node`` at ``path``, from its own entries, else from those around it."""
+        newline = "\r\n" if "\r\n" in self.text else "\n"
+        unit = self._indent_unit()
+        if not node.members:
+            if not path:
+                return _Layout(newline, unit, "", unit, ": ", " ")
+            outer = self.node(*path[:-1]) or node
+            return self._layout(outer, path[:-1]).deeper()
+        first, last = node.members[0], node.members[-1]
+        colon = self.text[first.name_end : first.node.start]
+        if not colon.isprintable():
+            colon = ": "
+        before = self.text[: last.start]
+        gap = before[len(before.rstrip(" \t\r\n")) :]
+        if "\n" not in gap:
+            gap = gap if len(node.members) > 1 else (" " if colon.endswith(" ") else "")
+            return _Layout("", "", "", unit, colon, gap)
+        closing = self.text[: node.end - 1].rpartition("\n")[2]
+        return _Layout(newline, gap.rpartition("\n")[2], closing if not closing.strip() else "", unit, colon, " ")
+
+    def _indent_unit(self) -> str:
+        """One level of indentation as the file itself shows it."""
+        if self.root is not None and self.root.members:
+            before = self.text[: self.root.members[0].start]
+            gap = before[len(before.rstrip(" \t\r\n")) :]
+            if "\n" in gap and gap.rpartition("\n")[2]:
+                return gap.rpartition("\n")[2]
+        return DEFAULT_INDENT
+
+
+def _parsed(path: str, text: str, bom: bool) -> JsonDocument:
+    try:
+        root = parse(text)
+    except JsonSyntaxError as error:
+        line, column = document_text.position(text, error.offset)
+        advice = "Correct the file; nothing was changed."
+        raise errors.ConfigurationError(path, error.problem, advice, line, column) from error
+    document = JsonDocument(path, text, root, bom)
+    if root is not None and not root.is_object:
+        problem = f"the file holds {_article(root.kind)} where an object is expected"
+        raise document.error(root, problem, "Wrap it in { }.")
+    return document
+
+
+def _article(kind: str) -> str:
+    return ("an " if kind[0] in "ao" else "a ") + kind if kind != "null" else kind
+
+
+def _serialized(value: t.Any, layout: _Layout) -> str:
+    """``value`` as it stands behind its name in an object laid out as ``layout``."""
+    if not isinstance(value, dict) or not value:
+        return spelled(value)
+    inner = layout.deeper() if layout.newline else layout
+    lead = inner.newline + inner.indent
+    between = "," + inner.separator()
+    entries = between.join(spelled(name) + layout.colon + _serialized(entry, inner) for name, entry in value.items())
+    return "{" + lead + entries + inner.newline + (layout.indent if layout.newline else "") + "}"

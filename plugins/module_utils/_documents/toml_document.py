@@ -1,0 +1,275 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""A TOML document that is edited at positions, so that comments and layout stay.
+
+Each edit is read again by a TOML library, and refused if it means something else.
+"""
+
+from __future__ import annotations
+
+import codecs
+import typing as t
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, hostfs
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import document_text, toml_parser
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import toml_editor
+
+
+_MISSING: t.Any = object()
+
+
+class TomlDocument:
+    """The text of one file with its data; every edit returns a new document."""
+
+    def __init__(self, path: str, text: str, data: dict[str, t.Any], bom: bool = False) -> None:
+        self.path = path
+        self.text = text
+        self.data = data
+        self.bom = bom
+
+    @classmethod
+    def from_bytes(cls, path: str, content: bytes) -> TomlDocument:
+        """Parse ``content``; empty, blank or nothing but comments is an empty configuration.
+
+        Raises ConfigurationError with line and column for what is not TOML in UTF-8, and NvidiaError where nothing
+        on this host can read TOML.
+        """
+        text, bom = document_text.decode(path, content, "TOML", hostfs.TOML_BYTES)
+        return cls(path, text, toml_parser.parse(path, text), bom)
+
+    def to_bytes(self) -> bytes:
+        return (codecs.BOM_UTF8 if self.bom else b"") + self.text.encode("utf-8")
+
+    def value(self, *path: str) -> t.Any:
+        """The plain value at ``path`` (not to be changed), None where there is none."""
+        found = _lookup(self.data, path)
+        return None if found is _MISSING else found
+
+    def has(self, *path: str) -> bool:
+        return _lookup(self.data, path) is not _MISSING
+
+    def error(self, path: toml_parser.KeyPath, problem: str, advice: str) -> errors.ConfigurationError:
+        """An error that names the place of the entry at ``path``, where the text shows one."""
+        try:
+            offset = self.editor().place(path)
+        except ValueError:
+            offset = None
+        if offset is None:
+            return errors.ConfigurationError(self.path, problem, advice)
+        line, column = document_text.position(self.text, offset)
+        return errors.ConfigurationError(self.path, problem, advice, line, column)
+
+    def set(self, path: toml_parser.KeyPath, value: t.Any) -> TomlDocument:
+        """Write ``value`` at ``path``; missing tables on the way are made.
+
+        A table given for a table becomes equal to it entry by entry.  Raises ConfigurationError where something that
+        is no table stands on the way, or where the file cannot be edited without loss.
+        """
+        return self._set(path, value, None)
+
+    def delete(self, path: toml_parser.KeyPath, prune: bool = False) -> TomlDocument:
+        """Remove the entry at ``path`` with its lines; nothing happens where there is none.
+
+        ``prune``: also the tables around it that this leaves empty.  Tables that exist only through their entries
+        (``a`` in ``a.b = 1``) go with the last of them in any case.
+        """
+        if not path or not self.has(*path):
+            return self
+
+        def change(editor: toml_editor.Editor) -> None:
+            editor.remove(path)
+            for depth in range(len(path) - 1, 0, -1):
+                if prune and editor.empty(path[:depth]):
+                    editor.remove(path[:depth])
+
+        return self._edited(path, change, _replaced(self.data, path, _MISSING), deleted=True)
+
+    def restore(self, path: toml_parser.KeyPath, original: TomlDocument) -> TomlDocument:
+        """Give the entry at ``path`` back what it is in ``original``, as it is spelled there.
+
+        Where the original has none the entry goes, and with it each table around it that this leaves empty and the
+        original does not have either, and each header that only this entry needed.
+        """
+        if original.has(*path):
+            return self._set(path, original.value(*path), original)
+        return self.delete(path).without_tables_around(path, original)
+
+    def without_bare_header(self, path: toml_parser.KeyPath) -> TomlDocument:
+        """Without the header of a table that holds nothing but tables, which exists without it.
+
+        A header with a comment behind it is a user's own, and stays.
+        """
+        header = self.editor().bare_header(path)
+        if header is None or self.editor().remark(header):
+            return self
+
+        def change(editor: toml_editor.Editor) -> None:
+            editor.remove_bare_header(path)
+
+        return self._edited(path, change, self.data, deleted=True)
+
+    def without_tables_around(self, path: toml_parser.KeyPath, original: TomlDocument) -> TomlDocument:
+        """Without empty tables around ``path``, and headers that nothing needs, unless the original has them."""
+        document = self
+        for depth in range(len(path) - 1, 0, -1):
+            around = path[:depth]
+            if document.value(*around) == {}:
+                if not original.has(*around):
+                    document = document._without_table(around)
+            elif depth == len(path) - 1 and original.editor().header(around) is None:
+                # Further out a header was bare before the entry went, so a user wants it.
+                document = document.without_bare_header(around)
+        return document
+
+    def editor(self, source: TomlDocument | None = None) -> toml_editor.Editor:
+        """The text with its positions; raises ValueError where they cannot be told."""
+        # Only a file that changes, or is refused, pays for this import.
+        from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import (  # noqa: PLC0415
+            toml_editor,
+        )
+
+        return toml_editor.Editor(self.text, None if source is None else source.editor())
+
+    def _without_table(self, path: toml_parser.KeyPath) -> TomlDocument:
+        """Without the empty table at ``path``, unless its header has a comment behind it."""
+        header = self.editor().header(path)
+        return self if header is not None and self.editor().remark(header) else self.delete(path)
+
+    def _set(self, path: toml_parser.KeyPath, value: t.Any, source: TomlDocument | None) -> TomlDocument:
+        old = _lookup(self.data, path)
+        if old is not _MISSING and toml_parser.same(old, value):
+            return self
+        self._require_tables(path)
+
+        def change(editor: toml_editor.Editor) -> None:
+            _write(editor, path, old, value)
+
+        return self._edited(path, change, _replaced(self.data, path, value), source=source)
+
+    def _require_tables(self, path: toml_parser.KeyPath) -> None:
+        for depth in range(1, len(path)):
+            around = _lookup(self.data, path[:depth])
+            if around is not _MISSING and not isinstance(around, dict):
+                problem = f"{'.'.join(path[:depth])} holds {_kind(around)} where a table is expected"
+                raise self.error(path[:depth], problem, "Make it a table, or remove it.")
+
+    def _edited(
+        self,
+        path: toml_parser.KeyPath,
+        change: t.Callable[[toml_editor.Editor], None],
+        expected: t.Any,
+        *,
+        deleted: bool = False,
+        source: TomlDocument | None = None,
+    ) -> TomlDocument:
+        """The document after ``change``, once its text is read again and proven.
+
+        Its data must be the old data with the one change, and every line that is not the entry's must still be there,
+        in its order; otherwise ConfigurationError is raised and nothing is returned that could be written.
+        """
+        try:
+            editor = self.editor(source)
+            before = editor.entries
+            change(editor)
+            document = TomlDocument.from_bytes(self.path, editor.text.encode("utf-8"))
+            ours = [_lines(self.text, entry) for entry in before if _concerns(entry, path, deleted)]
+        except (ValueError, errors.ConfigurationError) as error:
+            raise self._lossy(path, getattr(error, "comment", "")) from error
+        document.bom = self.bom
+        for depth in range(len(path) - 1, 0, -1):
+            if _lookup(expected, path[:depth]) == {} and deleted and not document.has(*path[:depth]):
+                expected = _replaced(expected, path[:depth], _MISSING)
+        if deleted:
+            ours += _between(self.text, before, path)
+        if not toml_parser.same(document.data, expected) or not _keeps(self.text, document.text, ours):
+            raise self._lossy(path)
+        return document
+
+    def _lossy(self, path: toml_parser.KeyPath, lost: str = "") -> errors.ConfigurationError:
+        if lost:
+            return self.error(
+                path,
+                f"{'.'.join(path)} cannot be changed here without losing a comment inside its value: {lost}",
+                "Nothing was changed. Move the comment above the entry, or change it by hand.",
+            )
+        return self.error(
+            path,
+            f"{'.'.join(path)} cannot be changed here without touching what is not ours",
+            "Nothing was changed. Write the entry as a plain table, [header] with one entry on each line, or change it"
+            " by hand.",
+        )
+
+
+def _lookup(data: t.Any, path: toml_parser.KeyPath) -> t.Any:
+    for name in path:
+        if not isinstance(data, dict) or name not in data:
+            return _MISSING
+        data = data[name]
+    return data
+
+
+def _replaced(data: t.Any, path: toml_parser.KeyPath, value: t.Any) -> t.Any:
+    """A copy of ``data`` with another value at ``path``, or without one."""
+    if not path:
+        return value
+    changed = dict(data)
+    if len(path) == 1 and value is _MISSING:
+        changed.pop(path[0], None)
+    else:
+        changed[path[0]] = _replaced(data.get(path[0], {}), path[1:], value)
+    return changed
+
+
+def _write(editor: toml_editor.Editor, path: toml_parser.KeyPath, old: t.Any, value: t.Any) -> None:
+    if old is _MISSING:
+        editor.insert(path, value)
+    elif isinstance(old, dict) and isinstance(value, dict):
+        for name, entry in value.items():
+            _write(editor, (*path, name), old.get(name, _MISSING), entry)
+        for name in old:
+            if name not in value:
+                editor.remove((*path, name))
+    elif not toml_parser.same(old, value):
+        editor.replace(path, old, value)
+
+
+def _kind(value: t.Any) -> str:
+    names = {bool: "a boolean", str: "a string", int: "a number", float: "a number", list: "an array"}
+    return names.get(type(value), "a date or time")
+
+
+# -- proof -----------------------------------------------------------------------------------------------------------
+
+
+def _concerns(entry: toml_parser.Entry, path: toml_parser.KeyPath, deleted: bool) -> bool:
+    """Whether the entry is part of what stands at ``path``, or the line that holds it."""
+    holds = path[: len(entry.path)] == entry.path and (entry.node is not None or deleted)
+    return entry.under(path) or holds
+
+
+def _lines(text: str, entry: toml_parser.Entry) -> tuple[int, int]:
+    return text.count("\n", 0, entry.first), text.count("\n", 0, entry.last)
+
+
+def _between(text: str, entries: list[toml_parser.Entry], path: toml_parser.KeyPath) -> list[tuple[int, int]]:
+    """The comments inside a table that goes as a whole."""
+    return [
+        (_lines(text, above)[1], _lines(text, below)[0])
+        for above, below in zip(entries, entries[1:])
+        if above.table[: len(path)] == path and below.table[: len(path)] == path
+    ]
+
+
+def _keeps(before: str, after: str, ours: list[tuple[int, int]]) -> bool:
+    """Whether all lines of ``before``, but blank ones and ours, are in ``after`` in the same order."""
+    excluded = {number for first, last in ours for number in range(first, last + 1)}
+    remaining = iter([line.rstrip("\r") for line in after.split("\n")])
+    return all(
+        line.rstrip("\r") in remaining
+        for number, line in enumerate(before.split("\n"))
+        if number not in excluded and line.strip()
+    )

@@ -1,0 +1,259 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Where the tables, keys and values of a TOML text begin and end."""
+
+from __future__ import annotations
+
+import datetime
+import re
+import typing as t
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import toml_parser
+
+_BARE = re.compile(r"[A-Za-z0-9_-]+\Z")
+_COMMENTED_HEADER = re.compile(r"^[ \t]*#[ \t]*\[", re.MULTILINE)
+_COMMENTED_ENTRY = re.compile(r"""[ \t]*#[ \t]*[A-Za-z0-9_."'-]+[ \t]*=""")
+
+
+class Layout:
+    """One text with its entries."""
+
+    def __init__(self, text: str, source: Layout | None = None) -> None:
+        self.text = text
+        self.source = source  # whose spelling is taken where it has the same entry
+        self.entries = toml_parser.scan(text)
+        self.newline = "\r\n" if "\r\n" in text else "\n"
+
+    # -- finding ---------------------------------------------------------------------------------------------------
+
+    def header(self, path: toml_parser.KeyPath) -> toml_parser.Entry | None:
+        return next((e for e in self.entries if e.node is None and not e.array and e.path == path), None)
+
+    def member(self, path: toml_parser.KeyPath) -> toml_parser.Member | None:
+        """The assignment at exactly ``path``, on a line of its own or in an inline table."""
+        for entry in self.entries:
+            if entry.node is not None and path[: len(entry.path)] == entry.path:
+                found: toml_parser.Member | None = toml_parser.Member(entry.path, entry.raws, entry.start, entry.node)
+                rest = path[len(entry.path) :]
+                while found is not None and rest:
+                    found = next((m for m in found.node.members if m.names and rest[: len(m.names)] == m.names), None)
+                    rest = rest[len(found.names) :] if found is not None else rest
+                if found is not None:
+                    return found
+        return None
+
+    def place(self, path: toml_parser.KeyPath) -> int | None:
+        """Where the entry at ``path``, or the first one in it, starts."""
+        member = self.member(path)
+        if member is not None:
+            return member.start
+        return next((entry.start for entry in self.entries if entry.under(path)), None)
+
+    def empty(self, path: toml_parser.KeyPath) -> bool:
+        """Whether a table stands at ``path`` and nothing in it."""
+        member = self.member(path)
+        if member is not None:
+            return member.node.kind == "{" and not member.node.members
+        inside = [entry for entry in self.entries if entry.under(path)]
+        return bool(inside) and all(e.node is None and not e.array and e.path == path for e in inside)
+
+    def comments(self, node: toml_parser.Node) -> set[str]:
+        """The comments inside a value, at any depth."""
+        found: set[str] = set()
+        here = node.start
+        for member in node.members:
+            found.update(re.findall(r"#[^\r\n]*", self.text[here : member.start]))
+            found.update(self.comments(member.node))
+            here = member.node.end
+        if node.kind in ("[", "{"):
+            found.update(re.findall(r"#[^\r\n]*", self.text[here : node.end]))
+        return found
+
+    # -- layout ----------------------------------------------------------------------------------------------------
+
+    def _indent_of(self, entry: toml_parser.Entry) -> str:
+        return self.text[entry.first : entry.start]
+
+    def _key_indent(self, header: toml_parser.Entry) -> str:
+        """How much deeper than its header an assignment stands: in this table, in one before, in one behind."""
+        at = self.entries.index(header)
+        for entry in [*self.entries[at + 1 :], *reversed(self.entries[:at])]:
+            above = next((h for h in self.entries if h.node is None and h.path == entry.table), None)
+            if entry.node is not None and above is not None and entry.table[: len(header.path)] == header.path:
+                return self._deeper(above, entry)
+        return self._any_key_indent()
+
+    def _any_key_indent(self) -> str:
+        header = None
+        found = None
+        for entry in self.entries:
+            if entry.node is None:
+                header = entry
+            elif header is not None:
+                found = self._deeper(header, entry)
+        return found or ""
+
+    def _nesting(self) -> str:
+        """How much deeper than its parent a table stands in this file."""
+        headers = {e.path: e for e in self.entries if e.node is None}
+        for path, entry in reversed(list(headers.items())):
+            if path[:-1] in headers:
+                return self._deeper(headers[path[:-1]], entry)
+        return ""
+
+    def _deeper(self, outer: toml_parser.Entry, inner: toml_parser.Entry) -> str:
+        above, below = self._indent_of(outer), self._indent_of(inner)
+        return below[len(above) :] if below.startswith(above) else ""
+
+    def _lead(self, entry: toml_parser.Entry) -> int:
+        """The start of the comment lines directly above ``entry``; an entry that is commented out belongs above."""
+        start = entry.first
+        while start:
+            above = self.text.rfind("\n", 0, start - 1) + 1
+            line = self.text[above:start]
+            if not line.lstrip().startswith("#") or _COMMENTED_ENTRY.match(line):
+                break
+            start = above
+        return start
+
+    def _last_line(self, limit: int) -> int:
+        """Where the last line above offset ``limit`` with something on it ends, 0 where there is none."""
+        end = len(self.text[:limit].rstrip())
+        return toml_parser.line_end(self.text, end) if end else 0
+
+    def _block_end(self, entry: toml_parser.Entry) -> int:
+        """Where the table that ``entry`` is the last of ends, with the comments that belong to it."""
+        index = self.entries.index(entry)
+        following = self.entries[index + 1] if index + 1 < len(self.entries) else None
+        limit = self._lead(following) if following is not None else len(self.text)
+        end, adjacent = entry.last, True
+        here = self.text.find("\n", end) + 1
+        while 0 < here < limit:
+            stop = toml_parser.line_end(self.text, here)
+            line = self.text[here:stop]
+            if _COMMENTED_HEADER.match(line):
+                break
+            if line.strip() and (adjacent or _COMMENTED_ENTRY.match(line)):
+                end = stop
+            adjacent = end == stop
+            here = self.text.find("\n", here) + 1
+        return end
+
+    def _commented_out(self, table: toml_parser.KeyPath, name: str) -> int | None:
+        """The line ``# NAME = …`` in a table, as packages ship it."""
+        pattern = re.compile(r"^[ \t]*#[ \t]*" + re.escape(name) + r"[ \t]*=[^\n]*[^\s\[]", re.MULTILINE)
+        starts = [e.last for e in self.entries if e.node is None and not e.array and e.path == table]
+        for start in starts if table else [0]:
+            end = next((e.first for e in self.entries if e.node is None and e.first >= start), len(self.text))
+            for found in pattern.finditer(self.text, start, end):
+                if not any(e.start < found.start() < e.end for e in self.entries):
+                    return found.start()
+        return None
+
+    def _blank_before(self, at: int) -> bool:
+        """Whether a table that comes to stand behind offset ``at`` is set off by a blank line."""
+        following = self.text[at:].split("\n", 2)
+        if len(following) > 1 and (len(following) > 2 or following[1]):
+            return not following[1].strip()
+        return self._sets_off(self.entries)
+
+    def _sets_off(self, entries: list[toml_parser.Entry]) -> bool:
+        """Whether tables are mostly set off by blank lines; headers directly below a header say nothing."""
+        votes = [
+            "\n" in self.text[above.last : self._lead(entry)].strip(" \t\r\n") or self._gap(above, entry) > 1
+            for above, entry in zip(entries, entries[1:])
+            if entry.node is None and above.node is not None
+        ]
+        return sum(votes) * 2 >= len(votes)
+
+    def _gap(self, above: toml_parser.Entry, entry: toml_parser.Entry) -> int:
+        return self.text[above.last : entry.first].count("\n")
+
+    def _blank_inside(self, example: toml_parser.Entry | None, outer: bool) -> bool:
+        """Whether a blank line stands between a table and the tables in it."""
+        inside = [e for e in self.entries if example is not None and e.under(example.path)]
+        votes = any(e.node is None and e is not example for e in inside) and any(e.node is not None for e in inside)
+        return self._sets_off(inside) if votes else outer
+
+    # -- spelling --------------------------------------------------------------------------------------------------
+
+    def _table_lines(
+        self,
+        path: toml_parser.KeyPath,
+        value: dict[str, t.Any],
+        indent: str,
+        example: toml_parser.Entry | None,
+        blank: bool,
+    ) -> list[str]:
+        tables = {name: entry for name, entry in value.items() if isinstance(entry, dict)}
+        lines: list[str] = []
+        if len(tables) < len(value) or not value:
+            deeper = indent + (self._key_indent(example) if example is not None else "")
+            lines = [indent + "[" + self._names(path) + "]"]
+            for name, entry in value.items():
+                if name not in tables:
+                    lines.append(deeper + self._assignment((*path, name), entry))
+        inner = indent
+        if lines:
+            inner += self._nesting()
+        for name, entry in tables.items():
+            if lines and blank:
+                lines.append("")
+            lines += self._table_lines((*path, name), entry, inner, example, blank)
+        return lines
+
+    def _dotted_lines(self, path: toml_parser.KeyPath, table: toml_parser.KeyPath, value: t.Any) -> list[str]:
+        """Assignments with dotted names, to stand in ``table``."""
+        if isinstance(value, dict) and value:
+            return [line for name, inner in value.items() for line in self._dotted_lines((*path, name), table, inner)]
+        return [f"{self._names(path, len(table))} = {self._spelled(path, value)}"]
+
+    def _assignment(self, path: toml_parser.KeyPath, value: t.Any) -> str:
+        narrow = sum(1 if e.equals == "=" else -1 for e in self.entries if e.node is not None) > 0
+        equals = "=" if narrow else " = "
+        return self._name(path[-1]) + equals + self._spelled(path, value)
+
+    def _source_node(self, path: toml_parser.KeyPath) -> toml_parser.Node | None:
+        member = self.source.member(path) if self.source is not None else None
+        return None if member is None or member.node.kind == "{" else member.node
+
+    def _spelled(self, path: toml_parser.KeyPath, value: t.Any) -> str:
+        node = self._source_node(path)
+        return self._value(value) if self.source is None or node is None else self.source.text[node.start : node.end]
+
+    def _names(self, path: toml_parser.KeyPath, outer: int = 0) -> str:
+        """A dotted path without its first ``outer`` names, each name as the file spells it already."""
+        known: dict[toml_parser.KeyPath, str] = {}
+        for entry in self.entries:
+            for index, raw in enumerate(reversed(entry.raws)):
+                known.setdefault(entry.path[: len(entry.path) - index], raw)
+        return ".".join(known.get(path[: i + 1]) or self._name(path[i]) for i in range(outer, len(path)))
+
+    def _name(self, name: str) -> str:
+        return name if _BARE.match(name) else self._string(name)
+
+    def _string(self, value: str) -> str:
+        nodes = [e.node for e in self.entries if e.node is not None]
+        kinds = [node.kind for node in [*nodes, *(member.node for outer in nodes for member in outer.members)]]
+        literal = kinds.count("'") > kinds.count('"')
+        if literal and "'" not in value and value.isprintable():
+            return f"'{value}'"
+        return toml_parser.spelled_string(value)
+
+    def _value(self, value: t.Any) -> str:
+        if isinstance(value, bool):
+            return "true" if value else "false"
+        if isinstance(value, str):
+            return self._string(value)
+        if isinstance(value, (int, float)):
+            return repr(value)
+        if isinstance(value, (datetime.date, datetime.time)):
+            return value.isoformat()
+        if isinstance(value, dict):
+            entries = ", ".join(f"{self._name(name)} = {self._value(entry)}" for name, entry in value.items())
+            return f"{{ {entries} }}" if entries else "{}"
+        if isinstance(value, (list, tuple)):
+            return "[" + ", ".join(map(self._value, value)) + "]"
+        raise TypeError(f"TOML has no {type(value).__name__}")

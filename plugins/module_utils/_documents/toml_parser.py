@@ -1,0 +1,353 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Parse TOML with tomllib or tomlkit, and compare and spell values."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import json
+import re
+import typing as t
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import document_text, tomlkit_loader
+
+if t.TYPE_CHECKING:
+    KeyPath = t.Tuple[str, ...]
+
+
+# Far beyond any configuration, and far from Python's own limit, which no edit may meet halfway.
+MAX_DEPTH = 100
+_TOO_DEEP = f"tables or arrays more than {MAX_DEPTH} deep"
+
+# How the messages of tomllib and tomlkit begin, in words of our own: theirs may quote the file.
+_PROBLEMS = {
+    "Cannot declare": "a table that stands twice, or in two forms",
+    "Cannot overwrite": "a name that stands twice",
+    "Cannot mutate": "a name that stands twice",
+    "Cannot redefine": "a name that stands twice",
+    "Duplicate": "a name that stands twice",
+    "Key ": "a name that stands twice",
+    "Redefinition": "a table that stands twice",
+    "Expected '='": "a name without = behind it",
+    "Expected ']": "a table's header without its closing bracket",
+    "Expected newline": "something behind the end of a value",
+    "Invalid value": "a value that is not one; strings need quotes",
+    "Invalid initial character": "a line that begins with neither a name nor a table's header",
+    "Unclosed": "an array or inline table without its closing bracket",
+    "Unterminated": "a string without its closing quote",
+    "Unescaped": "a backslash in a string that needs doubling",
+    "Illegal character": "a character that does not belong there",
+    "Found invalid character": "a character that does not belong there",
+    "TOML key nested": _TOO_DEEP,
+    "TOML value nested": _TOO_DEEP,
+}
+_CORRECT = "Correct the file; nothing was changed."
+_CORRECT_FOR_TOMLKIT = (
+    "Correct the file; nothing was changed. If its program takes it as it is, put each table before the tables in it,"
+    " or let Ansible use Python 3.11 or newer on this host."
+)
+# A key may begin at the start of a line, or in an inline table.
+_KEY = r"""(?:[A-Za-z0-9_-]+|"[^"\\\n]*(?:\\.[^"\\\n]*)*"|'[^'\n]*')[ \t]*"""
+_DEEP_KEY = re.compile(rf"(?:^|[\[{{,])[ \t]*(?:{_KEY}\.[ \t]*){{{MAX_DEPTH}}}", re.MULTILINE)
+_PLACE = re.compile(r"line (\d+),? col(?:umn)? (\d+)")
+
+
+# A plan looks at the same text more than once, and tomlkit takes a tenth of a second for a large one.
+@functools.lru_cache(maxsize=16)
+def parse(path: str, text: str) -> dict[str, t.Any]:
+    """The data of ``text``, not to be changed; raises ConfigurationError with the place for what is not TOML."""
+    # Both parsers need quadratic memory for such a key.
+    if _DEEP_KEY.search(text):
+        raise errors.ConfigurationError(path, _TOO_DEEP, _CORRECT)
+    try:
+        tomllib: t.Any = importlib.import_module("tomllib")
+    except ImportError:
+        data = _parsed_by_tomlkit(path, text)
+    else:
+        try:
+            data = tomllib.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise _unreadable(path, text, error, _CORRECT) from error
+    if _depth(data) > MAX_DEPTH:
+        raise errors.ConfigurationError(path, _TOO_DEEP, _CORRECT)
+    return data
+
+
+def _parsed_by_tomlkit(path: str, text: str) -> dict[str, t.Any]:
+    tomlkit = tomlkit_loader.load()
+    try:
+        # As tomllib does it: in a string over several lines a line end is a line feed.
+        data: dict[str, t.Any] = tomlkit.parse(text.replace("\r\n", "\n")).unwrap()
+        # It loses or rejects some tables that stand out of order; what it read must be what stands there.
+        if not _agree(_outline(scan(text)), data):
+            raise ValueError
+    except (
+        *(tomlkit.exceptions.TOMLKitError, ValueError, TypeError, LookupError, AttributeError),
+        RecursionError,
+    ) as error:
+        raise _unreadable(path, text, error, _CORRECT_FOR_TOMLKIT) from error
+    return data
+
+
+def _unreadable(path: str, text: str, error: Exception, advice: str) -> errors.ConfigurationError:
+    if isinstance(error, RecursionError):
+        return errors.ConfigurationError(path, _TOO_DEEP, advice)
+    message = str(error)
+    what = next((words for start, words in _PROBLEMS.items() if message.startswith(start)), "what is not TOML")
+    place = _PLACE.search(message)
+    if place is not None:
+        return errors.ConfigurationError(path, what, advice, int(place.group(1)), int(place.group(2)))
+    if "end of document" in message:
+        return errors.ConfigurationError(path, what, advice, *document_text.position(text, len(text)))
+    return errors.ConfigurationError(path, what, advice)
+
+
+def _depth(data: dict[str, t.Any]) -> int:
+    depth = 0
+    level: list[t.Any] = [data]
+    while level:
+        depth += 1
+        inner = [v for outer in level for v in (outer.values() if isinstance(outer, dict) else outer)]
+        level = [value for value in inner if isinstance(value, (dict, list))]
+    return depth
+
+
+def _outline(entries: list[Entry]) -> dict[str, t.Any]:
+    """The names in a text: tables as dictionaries, arrays of tables as lists, and None for values."""
+    root: dict[str, t.Any] = {}
+    table = root
+    for entry in entries:
+        if entry.node is not None:
+            _table(table, entry.path[len(entry.table) : -1])[entry.path[-1]] = None
+        elif entry.array:
+            table = {}
+            _table(root, entry.path[:-1]).setdefault(entry.path[-1], []).append(table)
+        else:
+            table = _table(root, entry.path)
+    return root
+
+
+def _table(outline: dict[str, t.Any], path: KeyPath) -> dict[str, t.Any]:
+    for name in path:
+        found = outline.setdefault(name, {})
+        outline = found[-1] if isinstance(found, list) else found
+    return outline
+
+
+def _agree(outline: t.Any, data: t.Any) -> bool:
+    if isinstance(outline, dict):
+        return (
+            isinstance(data, dict)
+            and outline.keys() == data.keys()
+            and all(_agree(inner, data[name]) for name, inner in outline.items())
+        )
+    if isinstance(outline, list):
+        return isinstance(data, list) and len(outline) == len(data) and all(map(_agree, outline, data))
+    return True
+
+
+# -- positions -------------------------------------------------------------------------------------------------------
+
+
+class Node(t.NamedTuple):
+    """One value.  ``kind`` is its first character for strings, arrays and inline tables, else empty."""
+
+    start: int
+    end: int
+    kind: str
+    members: tuple[Member, ...] = ()
+    commas: tuple[int, ...] = ()
+
+
+class Member(t.NamedTuple):
+    """One entry of an inline table, or an element of an array (no names)."""
+
+    names: KeyPath
+    raws: tuple[str, ...]
+    start: int
+    node: Node
+
+
+class Entry(t.NamedTuple):
+    """A table's header (``node`` is None) or one assignment."""
+
+    path: KeyPath
+    table: KeyPath  # of the header above it
+    raws: tuple[str, ...]  # the names as they are spelled behind ``[`` or before ``=``
+    start: int
+    end: int
+    first: int  # where its first line starts
+    last: int  # the end of its last line's text
+    array: bool = False
+    node: Node | None = None
+    equals: str = ""
+
+    def under(self, path: KeyPath) -> bool:
+        return self.path[: len(path)] == path
+
+
+# No pattern repeats a group: each repetition would take memory until the whole has matched.
+_BLANK = re.compile(r"[ \t\r\n]*")
+_GAP = re.compile(r"[ \t]*")
+_BARE_NAME = re.compile(r"[A-Za-z0-9_-]+")
+_SCALAR = re.compile(r"[^,\]}#\r\n]+")
+# The last of these joins two lines.
+_ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|x([0-9a-fA-F]{2})|[ \t]*\r?\n\s*|(.))")
+_ESCAPED = {"b": "\b", "t": "\t", "n": "\n", "f": "\f", "r": "\r", "e": "\x1b"}
+
+
+def scan(text: str) -> list[Entry]:
+    """Every header and assignment of a text that ``parse`` accepts; raises ValueError where the two disagree."""
+    entries: list[Entry] = []
+    table: KeyPath = ()
+    here = _skip(text, 0)
+    while here < len(text):
+        start = here
+        first = text.rfind("\n", 0, start) + 1
+        if text[here] == "[":
+            array = text.startswith("[[", here)
+            table, raws, end = _names(text, here + 1 + array)
+            if not text.startswith("]]" if array else "]", end):
+                raise ValueError(end)
+            end += 1 + array
+            last = line_end(text, end)
+            entries.append(Entry(table, table, raws, start, end, first, last, array))
+        else:
+            names, raws, end = _names(text, here)
+            key_end = start + len(text[start:end].rstrip())
+            node = _value(text, _skip(text, end + 1))
+            last = line_end(text, node.end)
+            equals = text[key_end : node.start]
+            entries.append(
+                Entry(table + names, table, raws, start, node.end, first, last, False, node, equals)  # noqa: FBT003
+            )
+        here = _skip(text, last)
+    return entries
+
+
+def line_end(text: str, offset: int) -> int:
+    """Where the text of the line around ``offset`` ends, before its line end."""
+    end = text.find("\n", offset)
+    if end < 0:
+        return len(text)
+    return end - 1 if text[end - 1 : end] == "\r" and end > offset else end
+
+
+def _match(pattern: re.Pattern[str], text: str, offset: int) -> re.Match[str]:
+    found = pattern.match(text, offset)
+    if found is None:
+        raise ValueError(offset)
+    return found
+
+
+def _skip(text: str, offset: int) -> int:
+    """Where something stands that is neither blank nor a comment."""
+    while True:
+        offset = _match(_BLANK, text, offset).end()
+        if text[offset : offset + 1] != "#":
+            return offset
+        end = text.find("\n", offset)
+        offset = len(text) if end < 0 else end
+
+
+def _string_end(text: str, start: int) -> int:
+    """The end of the string that begins at ``start``; raises ValueError where it has none."""
+    quote = text[start]
+    fence = quote * 3 if text.startswith(quote * 3, start) else quote
+    here = start + len(fence)
+    end = text.find(fence, here)
+    escape = text.find("\\", here, end) if quote == '"' else -1
+    while escape >= 0 and end >= 0:
+        here = escape + 2
+        if here > end:
+            end = text.find(fence, here)
+        escape = text.find("\\", here, end)
+    if end < 0 or (len(fence) == 1 and text.find("\n", start, end) >= 0):
+        raise ValueError(start)
+    end += len(fence)
+    # Up to two more belong to the content.
+    return end + len(text[end : end + 2]) - len(text[end : end + 2].lstrip(quote)) if len(fence) > 1 else end
+
+
+def _names(text: str, offset: int) -> tuple[KeyPath, tuple[str, ...], int]:
+    raws: list[str] = []
+    while True:
+        start = _match(_GAP, text, offset).end()
+        quoted = text[start : start + 1] in ("'", '"')
+        end = _string_end(text, start) if quoted else _match(_BARE_NAME, text, start).end()
+        raws.append(text[start:end])
+        offset = _match(_GAP, text, end).end()
+        if text[offset : offset + 1] != ".":
+            return tuple(raw if raw[0] not in "\"'" else plain_string(raw) for raw in raws), tuple(raws), offset
+        offset += 1
+
+
+def plain_string(raw: str) -> str:
+    """What a string or a quoted name means."""
+    quotes = 3 if raw.startswith(('"""', "'''")) else 1
+    inner = raw[quotes:-quotes]
+    return _ESCAPE.sub(_unescaped, inner) if raw[0] == '"' else inner
+
+
+def spelled_string(value: str) -> str:
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _unescaped(found: re.Match[str]) -> str:
+    digits = found.group(1) or found.group(2) or found.group(3)
+    return chr(int(digits, 16)) if digits else _ESCAPED.get(found.group(4), found.group(4) or "")
+
+
+def _value(text: str, start: int) -> Node:
+    kind = text[start : start + 1]
+    if kind and kind in "[{":
+        return _sequence(text, start, kind)
+    if kind and kind in "\"'":
+        return Node(start, _string_end(text, start), kind)
+    return Node(start, start + len(_match(_SCALAR, text, start).group().rstrip()), "")
+
+
+def _sequence(text: str, start: int, kind: str) -> Node:
+    closing = "]" if kind == "[" else "}"
+    members: list[Member] = []
+    commas: list[int] = []
+    here = _skip(text, start + 1)
+    while text[here : here + 1] != closing:
+        if text[here : here + 1] == ",":
+            commas.append(here)
+            here = _skip(text, here + 1)
+            continue
+        names: KeyPath = ()
+        raws: tuple[str, ...] = ()
+        at = here
+        if kind == "{":
+            names, raws, at = _names(text, here)
+            at = _skip(text, at + 1)
+        node = _value(text, at)
+        members.append(Member(names, raws, here, node))
+        here = _skip(text, node.end)
+    return Node(start, here + 1, kind, tuple(members), tuple(commas))
+
+
+def same(one: t.Any, other: t.Any) -> bool:
+    """Equal in type too: true is not 1, and 1 is not 1.0."""
+    if one.__class__ is not other.__class__:
+        return False
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same(entry, other[name]) for name, entry in one.items())
+    if isinstance(one, list):
+        return len(one) == len(other) and all(map(same, one, other))
+    return repr(one) == repr(other) if isinstance(one, float) else bool(one == other)
+
+
+def iter_leaves(table: t.Mapping[str, t.Any], path: KeyPath = ()) -> t.Iterator[tuple[KeyPath, t.Any]]:
+    """Every entry that is no table, with its path."""
+    for name, value in table.items():
+        if isinstance(value, dict):
+            yield from iter_leaves(value, (*path, name))
+        else:
+            yield (*path, name), value

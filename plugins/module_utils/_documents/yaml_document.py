@@ -1,0 +1,209 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Convert CDI specifications between YAML or JSON text and data.
+
+The written YAML has the same meaning for readers of YAML 1.1 and 1.2. Writing, and reading JSON, needs no PyYAML.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import typing as t
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import yaml_parser
+
+if t.TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+_INDENT = "  "
+# Readers want a key and its colon within 1024 characters of one line.
+_LONG_KEY = 120
+
+# A text that needs no quotes: a word, a path, NAME=value, an option of a command.  Nothing that begins with a figure.
+_PLAIN = re.compile(r"(?:-{0,2}[A-Za-z]|\.{0,2}/)(?:[A-Za-z0-9_./+=@%-]|:(?=[A-Za-z0-9_./+=@%:-]))*")
+# Words that are none to some reader.
+_WORDS = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null"})
+# Not printable, or a line break to some readers; half a character stays, and is found when the text is encoded.
+_NOT_PRINTABLE = (*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029, 0xFEFF, 0xFFFE, 0xFFFF)
+_ESCAPES = {
+    **{code: f"\\x{code:02X}" if code <= 0xFF else f"\\u{code:04X}" for code in _NOT_PRINTABLE},
+    **str.maketrans({'"': r"\"", "\\": r"\\", "\n": r"\n", "\t": r"\t", "\r": r"\r"}),
+}
+# What json leaves as it is, though YAML does not.
+_ESCAPES_OF_JSON = {code: f"\\u{code:04x}" for code in _NOT_PRINTABLE if code > 0x20}
+# Names of devices look like numbers (0), and like times (0:1), or not: in quotes they look alike.
+_ALWAYS_QUOTED = "name"
+
+
+def yaml_text(document: t.Any) -> str:
+    """The text of one YAML document: mappings with texts as keys, lists, texts, numbers, truths, None."""
+    lines = ["---"]
+    if _is_simple(document):
+        lines.append(_simple(document))
+    else:
+        lines += _block(document)
+    return "\n".join(lines) + "\n"
+
+
+def json_text(document: t.Any) -> str:
+    """Return ``document`` as JSON that is YAML, too: engines read all specifications as that.
+
+    Raises NvidiaError for a number that JSON cannot express.
+    """
+    try:
+        text = json.dumps(document, ensure_ascii=False, indent=2, allow_nan=False)
+    except ValueError as error:
+        raise errors.NvidiaError(
+            "A CDI specification in JSON cannot hold an infinite number or NaN. Use format yaml, or correct the number."
+        ) from error
+    return text.translate(_ESCAPES_OF_JSON) + "\n"
+
+
+def _block(data: t.Any) -> Iterator[str]:
+    """The lines of a mapping or a list that is not empty."""
+    if isinstance(data, list):
+        for item in data:
+            yield from _entry("- ", item)
+        return
+    for key, value in data.items():
+        name = _text(key)
+        if len(name) > _LONG_KEY:
+            yield f"? {name}"
+            yield from _entry(": ", value)
+        elif _is_simple(value):
+            yield f"{name}: {_quoted(value) if key == _ALWAYS_QUOTED and isinstance(value, str) else _simple(value)}"
+        else:
+            yield f"{name}:"
+            yield from (_INDENT + line for line in _block(value))
+
+
+def _entry(mark: str, value: t.Any) -> Iterator[str]:
+    """``value`` behind ``mark``, which is as wide as the indentation."""
+    if _is_simple(value):
+        yield mark + _simple(value)
+        return
+    for line in _block(value):
+        yield mark + line
+        mark = _INDENT
+
+
+def _is_simple(value: t.Any) -> bool:
+    """Whether ``value`` is written in one line."""
+    return not value or not isinstance(value, (dict, list))
+
+
+def _simple(value: t.Any) -> str:
+    if isinstance(value, str):
+        return _text(value)
+    if isinstance(value, (dict, list)):
+        return "{}" if isinstance(value, dict) else "[]"
+    if value is None or isinstance(value, bool):
+        return "null" if value is None else str(value).lower()
+    return _float(value) if isinstance(value, float) else str(value)
+
+
+def _text(text: str) -> str:
+    return text if _PLAIN.fullmatch(text) and text.lower() not in _WORDS else _quoted(text)
+
+
+def _quoted(text: str) -> str:
+    return f'"{text.translate(_ESCAPES)}"'
+
+
+def _float(value: float) -> str:
+    if not math.isfinite(value):
+        return ".nan" if math.isnan(value) else ".inf" if value > 0 else "-.inf"
+    text = repr(value)
+    # YAML 1.1 wants a point in it.
+    return text if "." in text else text.replace("e", ".0e")
+
+
+# JSON that means something else in YAML: line breaks in texts, or between a key and its colon.
+_LINE_BREAKS = re.compile('[\x85\u2028\u2029]|"[ \t]*[\r\n]\\s*:')
+
+
+class _NotJsonError(Exception):
+    """The text may still be YAML, as which the library reads all files."""
+
+
+def parse(path: str, content: bytes) -> t.Any:
+    """The data of the first document in ``content``, None if there is none.
+
+    Raises ConfigurationError where the CDI library would refuse the file whatever its fields, and MissingPackageError
+    where it is not JSON and there is no PyYAML.
+    """
+    text = yaml_parser.decoded(path, content)
+    begin = text.lstrip(" \r\n")[:1]
+    if not begin:
+        return None
+    try:
+        if begin in "{[":
+            return _json(path, text)
+    except _NotJsonError:
+        pass
+    # Who only writes need not wait for these imports, nor who has JSON for this one.
+
+    return yaml_parser.read_yaml(path, text)
+
+
+def render(document: t.Mapping[str, t.Any], format: str) -> bytes:  # noqa: A002
+    """``document``, plain data, as a file in ``format`` (yaml or json) that parse() takes for the same.
+
+    The order of keys stays.  Raises NvidiaError for a text that cannot stand in a file.
+    """
+    text = json_text(document) if format == "json" else yaml_text(document)
+    try:
+        return text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise errors.NvidiaError(
+            "A CDI specification is written in UTF-8, but a name in it is not in UTF-8. Rename the file or the folder."
+        ) from error
+
+
+# -- JSON --------------------------------------------------------------------------------------------------------------
+
+
+def _json(path: str, text: str) -> t.Any:
+    if _LINE_BREAKS.search(text):
+        raise _NotJsonError
+
+    try:
+        data = json.loads(
+            text,
+            object_pairs_hook=yaml_parser.unique,
+            parse_int=yaml_parser.number,
+            parse_float=yaml_parser.number,
+            parse_constant=_refuse,
+        )
+    except RecursionError:
+        raise errors.ConfigurationError(path, yaml_parser.TOO_DEEP, yaml_parser.ADVICE) from None
+    except ValueError:
+        raise _NotJsonError from None
+    except errors.NvidiaError as error:
+        what, _stop, advice = str(error).rpartition(". ")
+        raise errors.ConfigurationError(path, what[0].lower() + what[1:], advice) from error
+    yaml_parser.check_escapes(path, text)
+    if _is_too_deep(data):
+        raise errors.ConfigurationError(path, yaml_parser.TOO_DEEP, yaml_parser.ADVICE)
+    return data
+
+
+def _refuse(_constant: str) -> t.NoReturn:
+    """NaN and the like are no JSON, but texts in YAML."""
+    raise _NotJsonError
+
+
+def _is_too_deep(data: t.Any) -> bool:
+    holders = [data]
+    for _level in range(yaml_parser.MOST_LEVELS + 1):
+        holders = [value for value in holders if isinstance(value, (dict, list))]
+        if not holders:
+            return False
+        holders = [each for value in holders for each in (value.values() if isinstance(value, dict) else value)]
+    return True

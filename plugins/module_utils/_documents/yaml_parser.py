@@ -1,0 +1,474 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Parse the YAML of CDI specifications as the CDI library does (sigs.k8s.io/yaml), with limits for size and depth.
+
+PyYAML only finds where the parts of a document begin and end. The values are constructed here, because PyYAML
+constructs other values than the Go library (version 2, YAML 1.1 without numbers to the base of 60; dates stay
+texts).
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import math
+import re
+import typing as t
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import bundled, errors
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
+
+if t.TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+def unique(pairs: t.Iterable[tuple[t.Any, t.Any]]) -> dict[t.Any, t.Any]:
+    """A mapping of ``pairs``, for loaders (``json.loads(text, object_pairs_hook=unique)``).
+
+    Raises NvidiaError for a key that stands twice, as the library does.
+    """
+    mapping: dict[t.Any, t.Any] = {}
+    for key, value in pairs:
+        if isinstance(key, (dict, list)):
+            raise errors.NvidiaError("A mapping has a key that is a mapping or a list. Write a text there.")
+        if key in mapping:
+            raise errors.NvidiaError(
+                f"The key {core_text.quoted(str(key))} stands twice in one mapping. Remove one of the two."
+            )
+        mapping[key] = value
+    return mapping
+
+
+_PREFIX = "tag:yaml.org,2002:"
+_WORDS: dict[str, t.Any] = {
+    **{word: True for name in ("y", "yes", "true", "on") for word in (name, name.capitalize(), name.upper())},
+    **{word: False for name in ("n", "no", "false", "off") for word in (name, name.capitalize(), name.upper())},
+    **dict.fromkeys(("", "~", "null", "Null", "NULL")),
+    **dict.fromkeys((".nan", ".NaN", ".NAN"), math.nan),
+    **{sign + word: math.inf for sign in ("", "+") for word in (".inf", ".Inf", ".INF")},
+    **dict.fromkeys(("-.inf", "-.Inf", "-.INF"), -math.inf),
+}
+_DECIMAL = re.compile(r"[+-]?(?:0|[1-9][0-9]*)")
+_OTHER_BASES = (
+    (re.compile(r"[+-]?0[oO]?[0-7]+"), 8),
+    (re.compile(r"[+-]?0[xX][0-9a-fA-F]+"), 16),
+    (re.compile(r"[+-]?0[bB][01]+"), 2),
+)
+_FLOAT = re.compile(r"[+-]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][+-]?[0-9]+)?")
+# Here, underscores have to be between figures.
+_FRACTION = re.compile(r"\.[0-9]+(?:_[0-9]+)*(?:[eE][+-]?[0-9]+(?:_[0-9]+)*)?")
+_TIMESTAMP = re.compile(r"[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}(?:[Tt ][0-9]{1,2}:[0-9:.]+(?:Z|[+-][0-9]{2}:[0-9]{2})?)?")
+# More figures than any number of 64 bits has.
+_LONG = 100
+_LEAST, _MOST = -(2**63), 2**64 - 1
+
+
+class ScalarError(ValueError):
+    """A scalar is not what its tag says; the message is a part of a sentence."""
+
+
+def scalar(tag: str | None, text: str, plain: bool) -> t.Any:
+    """The value of ``text``; ``plain`` says that it stands without quotes, or is marked as without a type.
+
+    Raises ScalarError.
+    """
+    if tag is None:
+        return _resolved(text) if plain else text
+    name = tag[len(_PREFIX) :] if tag.startswith(_PREFIX) else ""
+    if name == "binary":
+        return _binary(text)
+    if name not in _KINDS:
+        # All other tags mean nothing to the library.
+        return text
+    value: t.Any = text if name == "timestamp" else _resolved(text)
+    fits = isinstance(value, _KINDS[name]) and isinstance(value, bool) == (name == "bool")
+    if name == "timestamp":
+        fits = _TIMESTAMP.fullmatch(text) is not None
+    elif name == "float" and fits:
+        value = float(value)
+    if not fits:
+        raise ScalarError(f"the tag !!{name} in front of what is none")
+    return value
+
+
+# What may stand behind the tags that the library knows.
+_KINDS: dict[str, t.Any] = {
+    "bool": bool,
+    "int": int,
+    "float": (int, float),
+    "null": type(None),
+    "timestamp": str,
+}
+
+
+def number(text: str) -> t.Any:
+    """A number of JSON as the library, which reads it as YAML, has it: a text if it is far too large."""
+    return _resolved(text)
+
+
+def _resolved(text: str) -> t.Any:
+    if text in _WORDS:
+        return _WORDS[text]
+    first = text[0]
+    if first == ".":
+        return _float(_FRACTION, text, text)
+    if first not in "+-0123456789":
+        return text
+    figures = text.replace("_", "")
+    value = _integer(figures)
+    return _float(_FLOAT, figures, text) if value is None else value
+
+
+def _integer(figures: str) -> int | None:
+    if len(figures) > _LONG:
+        return None
+    value = None
+    if _DECIMAL.fullmatch(figures):
+        value = int(figures)
+    else:
+        for form, base in _OTHER_BASES:
+            if form.fullmatch(figures):
+                # Python wants the letter of octal numbers.
+                value = int(figures.replace("o", "").replace("O", ""), base) if base == 8 else int(figures, base)
+                break
+    if value is None or not _LEAST <= value <= _MOST:
+        return None
+    # Only a number without a sign may be that large.
+    return None if value >= 2**63 and figures[0] == "+" else value
+
+
+def _float(form: re.Pattern[str], figures: str, text: str) -> t.Any:
+    """The number that ``figures`` are if they have that form, else ``text``."""
+    if form.fullmatch(figures) is None:
+        return text
+    value = float(figures)
+    return value if math.isfinite(value) else text
+
+
+def _binary(text: str) -> str:
+    try:
+        return base64.b64decode(text.replace("\r", "").replace("\n", "").encode(), validate=True).decode(
+            "utf-8", "replace"
+        )
+    except (binascii.Error, ValueError):
+        raise ScalarError("the tag !!binary in front of what is not base64") from None
+
+
+# A specification of 56 MIG devices has 100 kB.
+MOST_BYTES = 4 << 20
+# No field of a specification lies deeper than eight levels.
+MOST_LEVELS = 32
+
+ADVICE = "Correct the file, or remove it if nobody needs it."
+TOO_DEEP = f"lists and mappings lie in each other more than {MOST_LEVELS} levels deep"
+
+# What YAML does not allow, in ASCII and Latin 1, and beyond.  One expression for all would take long to compile.
+_CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f]")
+# The first, a byte order mark in between, is a blank to some readers, and a part of the text to others.
+_BEYOND = "\ufeff\ufffe\uffff"
+_BYTE_ORDER_MARKS = (
+    (b"\xef\xbb\xbf", "utf-8"),
+    (b"\xff\xfe", "utf-16-le"),
+    (b"\xfe\xff", "utf-16-be"),
+)
+# A backslash and what follows: the library knows no escaped slash, which JSON has, and no halves of characters.
+_ESCAPE = re.compile(r"\\(?:(/|u[dD][89a-fA-F])|.)", re.DOTALL)
+
+
+def decoded(path: str, content: bytes) -> str:
+    """The text of a file without its byte order mark.  Raises ConfigurationError."""
+    if len(content) > MOST_BYTES:
+        problem = f"the file is larger than {MOST_BYTES >> 20} MiB, which no CDI specification has to be"
+        raise errors.ConfigurationError(path, problem, ADVICE)
+    encoding = "utf-8"
+    for mark, with_mark in _BYTE_ORDER_MARKS:
+        if content.startswith(mark):
+            content, encoding = content[len(mark) :], with_mark
+            break
+    try:
+        text = content.decode(encoding)
+    except UnicodeDecodeError as error:
+        name = "UTF-8" if encoding == "utf-8" else "UTF-16"
+        raise error_at(path, f"a byte that is not {name}", content[: error.start].decode(encoding)) from error
+    control = _CONTROL.search(text)
+    places = [text.find(character) for character in _BEYOND] + ([control.start()] if control is not None else [])
+    first = min((place for place in places if place >= 0), default=None)
+    if first is not None:
+        raise error_at(path, f"the character U+{ord(text[first]):04X}, which is not allowed there", text[:first])
+    return text
+
+
+def check_escapes(path: str, text: str, start: int = 0, end: int | None = None) -> None:
+    """Raises ConfigurationError for an escape between ``start`` and ``end``, in quotes, that the library refuses."""
+    for found in _ESCAPE.finditer(text, start, len(text) if end is None else end):
+        if found.group(1):
+            what = found.group() if found.group(1) == "/" else "of half a character"
+            raise error_at(path, f"the escape {what}, which engines refuse", text[: found.start()])
+
+
+def error_at(path: str, problem: str, before: str) -> errors.ConfigurationError:
+    """The error about what stands behind ``before``."""
+    line, column = before.count("\n") + 1, len(before) - before.rfind("\n")
+    return errors.ConfigurationError(path, problem, ADVICE, line, column)
+
+
+# With all aliases followed.  Beyond these the library, too, becomes strict.
+MOST_VALUES = 400_000
+# The library lets at most so much of what it decodes come from aliases; a small document it leaves alone.
+_ALIASED_SHARE, _FREE_ALIASED, _FREE_VALUES = 0.99, 100, 1000
+
+_MERGE_TAG = "tag:yaml.org,2002:merge"
+_BREAKS = "\r\n\x85\u2028\u2029"
+
+
+def read_yaml(path: str, text: str) -> t.Any:
+    """The data of the first document in ``text``.  Raises ConfigurationError, and NvidiaError as load()."""
+    yaml: t.Any = bundled.import_bundled("yaml")
+    builder = _Builder(path, text, yaml)
+    try:
+        for event in _events(yaml, text):
+            builder.add(event)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        place = (mark.line + 1, mark.column + 1) if mark is not None else ()
+        problem = f"the file is not YAML: {getattr(error, 'problem', None) or 'its characters cannot be read'}"
+        raise errors.ConfigurationError(path, problem, ADVICE, *place) from error
+    except (ValueError, OverflowError) as error:
+        # PyYAML's way with the number of a character that does not exist.
+        raise errors.ConfigurationError(
+            path, "the file is not YAML: an escape that stands for nothing", ADVICE
+        ) from error
+    return builder.document
+
+
+def _events(yaml: t.Any, text: str) -> Iterator[t.Any]:
+    """What the first document consists of; nothing behind it is looked at."""
+    kind = yaml.CBaseLoader if yaml.__with_libyaml__ else type("Loader", (_Tabs, yaml.BaseLoader), {"yaml": yaml})
+    loader = kind(text)
+    try:
+        while loader.check_event():
+            event = loader.get_event()
+            yield event
+            if isinstance(event, yaml.DocumentEndEvent):
+                break
+    finally:
+        loader.dispose()
+
+
+class _Tabs:
+    """PyYAML's own scanner, but with tabs where its compiled one and the library take them for blanks."""
+
+    yaml: t.Any
+    allow_simple_key: bool
+    flow_level: int
+    column: int
+    peek: t.Callable[..., str]
+    prefix: t.Callable[[int], str]
+    forward: t.Callable[..., None]
+    scan_line_break: t.Callable[[], str]
+    get_mark: t.Callable[[], t.Any]
+
+    def scan_to_next_token(self) -> None:
+        while True:
+            self.yaml.scanner.Scanner.scan_to_next_token(self)
+            if self.peek() != "\t" or (self.allow_simple_key and not self.flow_level):
+                break
+            self.forward()
+
+    def scan_plain_spaces(self, indent: int, start_mark: t.Any) -> list[str]:
+        """What stands between two words of a text without quotes; nothing where it ends."""
+        width = 0
+        while self.peek(width) in (" ", "\t"):
+            width += 1
+        blanks = self.prefix(width)
+        self.forward(width)
+        breaks = self._line_breaks(indent, start_mark)
+        if not breaks:
+            return [blanks] if blanks else []
+        if self.column == 0 and self.prefix(3) in ("---", "...") and self.peek(3) in _BREAKS + " \t\0":
+            return []
+        if breaks == ["\n"]:
+            return [" "]
+        return breaks[1:] if breaks[0] == "\n" else breaks
+
+    def _line_breaks(self, indent: int, start_mark: t.Any) -> list[str]:
+        breaks: list[str] = []
+        while self.peek() in _BREAKS or (breaks and self.peek() in " \t"):
+            if self.peek() in _BREAKS:
+                breaks.append(self.scan_line_break())
+                self.allow_simple_key = True
+                continue
+            if self.peek() == "\t" and self.column < indent:
+                problem = "found a tab character that violates indentation"
+                raise self.yaml.scanner.ScannerError(None, start_mark, problem, self.get_mark())
+            self.forward()
+        return breaks
+
+
+class _Node(t.NamedTuple):
+    """What an event, or all from the beginning to the end of a collection, amounts to.
+
+    ``values`` counts it as often as aliases make the library decode it, ``levels`` those of the collections in it.
+    """
+
+    data: t.Any
+    values: int = 1
+    levels: int = 0
+    merges: bool = False
+
+
+class _Collection:
+    """A list or a mapping that has not ended."""
+
+    def __init__(self, event: t.Any, is_mapping: bool, merged: bool) -> None:
+        self.event = event
+        self.is_mapping = is_mapping
+        # Whether a list stands behind a merge key.
+        self.merged = merged
+        self.data: t.Any = {} if is_mapping else []
+        self.values = 0 if merged else 1
+        self.levels = 1
+        self.key: _Node | None = None
+
+
+class _Builder:
+    """Makes the data of a document from PyYAML's events, as the library makes it from its own."""
+
+    def __init__(self, path: str, text: str, yaml: t.Any) -> None:
+        self.document: t.Any = None
+        self._path = path
+        self._text = text
+        self._yaml = yaml
+        self._open: list[_Collection] = []
+        self._anchors: dict[str, _Node | _Collection] = {}
+        self._values = self._aliased = 0
+
+    def add(self, event: t.Any) -> None:
+        """Raises ConfigurationError."""
+        yaml = self._yaml
+        if isinstance(event, yaml.ScalarEvent):
+            self._scalar(event)
+        elif isinstance(event, (yaml.MappingStartEvent, yaml.SequenceStartEvent)):
+            self._begin(event, isinstance(event, yaml.MappingStartEvent))
+        elif isinstance(event, (yaml.MappingEndEvent, yaml.SequenceEndEvent)):
+            self._end()
+        elif isinstance(event, yaml.AliasEvent):
+            self._alias(event)
+        elif isinstance(event, yaml.DocumentStartEvent) and event.version not in (None, (1, 1)):
+            self._fail(event, "engines read YAML 1.1 only")
+
+    def _fail(self, event: t.Any, problem: str) -> t.NoReturn:
+        mark = event.start_mark
+        raise errors.ConfigurationError(self._path, problem, ADVICE, mark.line + 1, mark.column + 1)
+
+    def _spend(self, event: t.Any, values: int, aliased: int = 0) -> None:
+        self._values += values
+        self._aliased += aliased
+        if self._values > MOST_VALUES:
+            self._fail(event, f"the file holds more than {MOST_VALUES} values, with those that aliases repeat")
+        small = self._aliased <= _FREE_ALIASED or self._values <= _FREE_VALUES
+        if not small and self._aliased > self._values * _ALIASED_SHARE:
+            self._fail(event, "nearly all of the file comes from aliases, which engines refuse")
+
+    def _scalar(self, event: t.Any) -> None:
+        self._check_spelling(event)
+        plain = bool(event.implicit[0])
+        merges = event.value == "<<" and (plain or event.tag == _MERGE_TAG)
+        if merges and self._expects_key():
+            self._put(event, _Node("<<", values=0, merges=True))
+            return
+        try:
+            data = scalar(event.tag, event.value, plain)
+        except ScalarError as error:
+            self._fail(event, str(error))
+        self._spend(event, 1)
+        node = _Node(data)
+        if event.anchor is not None:
+            self._anchors[event.anchor] = node
+        self._put(event, node)
+
+    def _check_spelling(self, event: t.Any) -> None:
+        """Raises ConfigurationError where PyYAML reads a scalar, and the library does not, or reads another one."""
+        start, end = event.start_mark.index, event.end_mark.index
+        if event.style == '"':
+            check_escapes(self._path, self._text, start, end)
+        elif not event.style and self._open and self._open[-1].event.flow_style:
+            colon = self._text[end : end + 1] == ":" and self._text[end + 1 : end + 2] in tuple(",?[]{}")
+            if colon or "?" in event.value:
+                self._fail(event, "a text without quotes in [ ] or { } with a ? in it, or a : without a blank behind")
+
+    def _expects_key(self) -> bool:
+        return bool(self._open) and self._open[-1].is_mapping and self._open[-1].key is None
+
+    def _begin(self, event: t.Any, is_mapping: bool) -> None:
+        if len(self._open) >= MOST_LEVELS:
+            self._fail(event, TOO_DEEP)
+        if self._expects_key():
+            self._fail(event, "a mapping has a key that is a mapping or a list")
+        parent = self._open[-1] if self._open else None
+        merged = parent is not None and parent.key is not None and parent.key.merges and not is_mapping
+        if not merged:
+            self._spend(event, 1)
+        begun = _Collection(event, is_mapping, merged)
+        if event.anchor is not None:
+            self._anchors[event.anchor] = begun
+        self._open.append(begun)
+
+    def _end(self) -> None:
+        ended = self._open.pop()
+        node = _Node(ended.data, ended.values, ended.levels)
+        # Something in it may have taken the anchor's name since.
+        if self._anchors.get(ended.event.anchor) is ended:
+            self._anchors[ended.event.anchor] = node
+        self._put(ended.event, node)
+
+    def _alias(self, event: t.Any) -> None:
+        if event.anchor not in self._anchors:
+            self._fail(event, "an alias of an anchor that does not stand before it")
+        node = self._anchors[event.anchor]
+        if isinstance(node, _Collection):
+            self._fail(event, "an alias of what it is itself a part of")
+        self._spend(event, 1 + node.values, node.values)
+        self._put(event, node._replace(values=1 + node.values))
+
+    def _put(self, event: t.Any, node: _Node) -> None:
+        """``node`` into the collection that is open, or as the document."""
+        if not self._open:
+            self.document = node.data
+            return
+        parent = self._open[-1]
+        if len(self._open) + node.levels > MOST_LEVELS:
+            self._fail(event, TOO_DEEP)
+        parent.levels = max(parent.levels, node.levels + 1)
+        parent.values += node.values
+        if not parent.is_mapping:
+            if parent.merged and not isinstance(node.data, dict):
+                self._fail(event, "a merge key (<<) has a list with something else than mappings in it")
+            parent.data.append(node.data)
+        elif parent.key is None:
+            parent.key = node if node.merges else node._replace(data=self._key(event, node.data))
+        else:
+            self._set(event, parent.data, parent.key, node.data)
+            parent.key = None
+
+    def _key(self, event: t.Any, data: t.Any) -> t.Any:
+        if data is None or isinstance(data, (dict, list)):
+            self._fail(event, f"a mapping has a key that is {'null' if data is None else 'a mapping or a list'}")
+        # Python takes a truth for the number.
+        return str(data).lower() if isinstance(data, bool) else data
+
+    def _set(self, event: t.Any, mapping: dict[t.Any, t.Any], key: _Node, data: t.Any) -> None:
+        if key.merges:
+            merged = data if isinstance(data, list) else [data]
+            if not all(isinstance(each, dict) for each in merged):
+                self._fail(event, "a merge key (<<) has something else than mappings")
+            # To the library, which is strict, a key that comes twice is a fault here too.
+            pairs = [pair for each in merged for pair in each.items()]
+        else:
+            pairs = [(key.data, data)]
+        for name, value in pairs:
+            if name in mapping:
+                self._fail(event, f"the key {core_text.quoted(str(name))} stands twice in one mapping")
+            mapping[name] = value

@@ -1,0 +1,220 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Which CDI version and which directories of specifications each engine and release reads.
+
+It is separate from the packages of the engines, so that a CDI task that changes nothing need not import these.
+"""
+
+from __future__ import annotations
+
+import re
+import typing as t
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants as core_constants
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
+
+    Version = t.Tuple[int, ...]
+
+
+AUTO = "auto"
+# A version as programs print it; the commits and API versions around it have no dot between digits, or no digits.
+_NUMBER = "[0-9]{1,9}"
+_PRINTED = re.compile(rf"v?({_NUMBER}(?:\.{_NUMBER})+)")
+_NAMED = re.compile(rf"v?({_NUMBER}(?:\.{_NUMBER})*)(?=\Z|[-+~])")
+
+
+class CdiEngine(t.NamedTuple):
+    """One engine as a reader of CDI specifications.
+
+    ``newest`` is the highest version of CDI that it accepts: None where that is unknown, or where it does not read any
+    (``reads``).  ``folders`` come in its order, the one that goes before the others last.  ``doubt`` is a sentence on
+    why it is not known, and what to do.
+    """
+
+    name: str
+    version: str | None
+    binary: str | None
+    newest: str | None
+    reads: bool
+    folders: tuple[str, ...]
+    doubt: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.version}" if self.version else self.name
+
+
+class _Row(t.NamedTuple):
+    """What is known of one engine, by the first of its versions for which it holds.
+
+    ``newest``: the highest version of CDI; engines before the first entry read none.  ``folders``: where not the usual
+    ones.
+    """
+
+    programs: tuple[str, ...]
+    newest: tuple[tuple[Version, str], ...]
+    folders: tuple[tuple[Version, tuple[str, ...]], ...] = ()
+
+
+# An engine accepts the versions of CDI that its copy of the CDI project's library knows: releases 0.3 to 0.8.x of that
+# end with the version of the same number, 1.0.x with 1.0.0, 1.1.x with 1.1.0.  It skips a specification of a later
+# version, or with a field that it does not know, as a whole.
+#
+# "run": that build was given specifications of all versions, and of the fields that each brought, in both folders.
+# "read": the library that the release's go.mod (Docker: vendor.mod) asks for, or the change that brought it in.
+# Between the entries an engine may accept more than is said here, never less.  Distributions may build with another
+# library: Debian's packages do, and what was run with them stands below.
+#
+# The folders are the defaults.  Others may be named by an engine's own configuration (cdi-spec-dirs of Docker's
+# daemon.json, cdi_spec_dirs of containerd, CRI-O, and containers.conf), which is not looked at here, nor are the
+# engines that k3s, RKE2 or snap bring with them.
+_ROWS = {
+    "docker": _Row(
+        ("dockerd",),
+        (
+            # read: the first with CDI; library 0.6.2 (moby #45134, #46774).
+            ((25, 0), "0.6.0"),
+            # run: 26.1.5 of Debian 13, with the library that it comes with; read: 0.7.1 (moby #47706).
+            ((26, 1), "0.7.0"),
+            # run: 28.5.2 of Debian sid; read: 1.0.1 (moby #49738).
+            ((28, 5), "1.0.0"),
+        ),
+    ),
+    "containerd": _Row(
+        ("containerd",),
+        (
+            # run: 1.6.20 of Debian 12 reads none; read: the first with CDI is 1.7.0, library 0.5.4 (containerd #8152).
+            ((1, 7), "0.5.0"),
+            # read: 0.6.2 (containerd #9685).
+            ((1, 7, 13), "0.6.0"),
+            # read: 0.7.1 (containerd #10077); Debian 13 builds its 1.7.24 with 0.8.0.
+            ((1, 7, 16), "0.7.0"),
+            # run: 2.1.9 of Debian sid (ctr); read: 1.0.0 (containerd #11522).
+            ((2, 1), "1.0.0"),
+            # read: 1.1.0 (containerd #12664).
+            ((2, 2, 1), "1.1.0"),
+        ),
+    ),
+    "crio": _Row(
+        ("crio",),
+        (
+            # read: the first with CDI, of the CDI project's README.
+            ((1, 23), "0.3.0"),
+            # read: go.mod of the 1.26 branch, library 0.5.3.
+            ((1, 26), "0.5.0"),
+            # read: go.mod of 1.28, 0.6.0.
+            ((1, 28), "0.6.0"),
+            # read: go.mod of 1.30, 0.7.x (cri-o #7971).
+            ((1, 30), "0.7.0"),
+            # read: the 1.32 branch moved on to 0.8.1 (cri-o #9025).
+            ((1, 33), "0.8.0"),
+            # read: go.mod between 1.34 and 1.35, 1.0.1.
+            ((1, 35), "1.0.0"),
+        ),
+    ),
+    "podman": _Row(
+        ("podman",),
+        (
+            # read: the first with CDI as it was released, of the CDI project's README.
+            ((4, 1), "0.3.0"),
+            # run: 4.3.1 of Debian 12, whose library is 0.5.2.
+            ((4, 3), "0.5.0"),
+            # read: 0.6.2 (podman #20558); 4.9.3 refuses additionalGids (NVIDIA/nvidia-container-toolkit #1860).
+            ((4, 8), "0.6.0"),
+            # read: 0.7.1 (podman #22280).
+            ((5, 1), "0.7.0"),
+            # run: 5.4.2 of Debian 13.
+            ((5, 4), "0.8.0"),
+            # run: 5.8.6 of Debian sid.
+            ((5, 8), "1.0.0"),
+        ),
+        # run: 4.3.1, 5.4.2 and 5.8.6 read both; read: 5.5 does not (podman #26569), until containers/common #2462.
+        (((5, 5), ("/etc/cdi",)), ((5, 6), core_constants.SPECIFICATION_FOLDERS)),
+    ),
+}
+ENGINES = tuple(_ROWS)
+
+
+def engines_for(wanted: t.Sequence[str], host: hostfs.HostFS, run: core_plan.Runner) -> list[CdiEngine]:
+    """The engines that ``wanted`` names.
+
+    wanted: ``auto`` for those whose programs the host has, NAME, or NAME:VERSION where the program cannot be asked or
+    another version is to come; a NAME given takes the place of what ``auto`` finds.  Nothing of an offline tree is run.
+    Raises NvidiaError for other words.
+    """
+    named = list(dict.fromkeys(_parsed(word) for word in wanted if word != AUTO))
+    if AUTO in wanted:
+        taken = {name for name, _version in named}
+        named += [
+            (name, None) for name, row in _ROWS.items() if name not in taken and host.find_executable(row.programs)
+        ]
+    return [_engine(name, version, host, run) for name, version in named]
+
+
+def _parsed(word: str) -> tuple[str, str | None]:
+    name, colon, version = word.partition(":")
+    if name not in _ROWS:
+        raise errors.NvidiaError(
+            f"for_engines: {word!r} names no engine that is known. Use auto, or one of {', '.join(ENGINES)}, each with"
+            " :VERSION behind it if that is to count."
+        )
+    match = _NAMED.match(version)
+    if colon and match is None:
+        raise errors.NvidiaError(
+            f"for_engines: {word!r} has no version behind the colon. Write it as in {name}:{_example(name)}."
+        )
+    return name, match.group(1) if match is not None else None
+
+
+def _example(name: str) -> str:
+    return ".".join(str(part) for part in (*_ROWS[name].newest[-1][0], 0, 0)[:3])
+
+
+def _printed_version(binary: str, host: hostfs.HostFS, run: core_plan.Runner) -> str | None:
+    """The version that the program prints, None where it prints none or must not be run."""
+    if not host.live:
+        return None
+    status, output, _errors = run(host.argv([binary, "--version"]))
+    words = (_PRINTED.match(word) for word in output.split()) if status == 0 else iter(())
+    return next((match.group(1) for match in words if match is not None), None)
+
+
+def _engine(name: str, version: str | None, host: hostfs.HostFS, run: core_plan.Runner) -> CdiEngine:
+    row = _ROWS[name]
+    binary = host.find_executable(row.programs)
+    if version is None and binary is not None:
+        version = _printed_version(binary, host, run)
+    if version is None:
+        doubt = _doubt(name, binary, host)
+        return CdiEngine(
+            name, None, binary, newest=None, reads=True, folders=core_constants.SPECIFICATION_FOLDERS, doubt=doubt
+        )
+    number = tuple(int(part) for part in version.split("."))
+    newest = _at(row.newest, number)
+    folders = _at(row.folders, number) or core_constants.SPECIFICATION_FOLDERS
+    return CdiEngine(name, version, binary, newest, newest is not None, folders if newest is not None else ())
+
+
+_Fact = t.TypeVar("_Fact")
+
+
+def _at(facts: t.Iterable[tuple[Version, _Fact]], number: Version) -> _Fact | None:
+    """The last of ``facts`` that ``number`` has come to; 4.9 is 4.9.0."""
+    padded = (*number, 0, 0)
+    return next((fact for since, fact in reversed(tuple(facts)) if since <= padded), None)
+
+
+def _doubt(name: str, binary: str | None, host: hostfs.HostFS) -> str:
+    advice = f"Name it in for_engines, as in {name}:{_example(name)}."
+    if binary is None:
+        return (
+            f"There is no {name} on this host to ask for its version, so the specification is not limited to what it"
+            f" reads. {advice}"
+        )
+    why = "printed no version" if host.live else "must not be run in an offline tree"
+    return f"{binary} {why}, so the specification is not limited to what this {name} reads. {advice}"

@@ -1,0 +1,396 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Configure one engine: plan, validate, lock, plan again, write, and build the result.
+
+The steps are the same for all engines; an engine only makes the plan.
+"""
+
+from __future__ import annotations
+
+import re
+import typing as t
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import apply, errors, lock
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants as core_constants
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import records as core_records
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import registry as engines_registry
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import legacy_cleanup
+
+
+class ConfigureResult(t.NamedTuple):
+    """What was found and done, or would be done in check mode.
+
+    ``restart_action`` is what the change alone needs, ``pending_action`` what the running daemon needs, None where it
+    could not be asked.  ``unrecorded`` are files with NVIDIA's runtimes that a removal has left.
+    """
+
+    changed: bool
+    files: list[core_plan.PlannedFile]
+    backup_files: list[dict[str, str | None]]
+    syntax: str
+    config_path: str
+    drop_in_path: str | None
+    config_version: int | None
+    engine_version: str | None
+    runtimes: dict[str, str]
+    default_runtime: str
+    cdi: bool | None
+    restart_action: engines_base.Action
+    pending_action: engines_base.Action | None
+    service: str
+    socket: str
+    warnings: list[str]
+    target: str
+    leftovers: tuple[legacy_cleanup.Leftover, ...]
+    unrecorded: list[str]
+
+
+def build_result(
+    planning: EngineState,
+    plan: engines_base.EnginePlan,
+    changed: bool,
+    backups: list[dict[str, str | None]],
+    unrecorded: list[str],
+) -> ConfigureResult:
+    pending, doubts = _pending(planning, plan)
+    return ConfigureResult(
+        changed=changed,
+        files=[file for file in plan.files if file.changed],
+        backup_files=backups,
+        syntax=planning.engine.syntax,
+        config_path=planning.config_path,
+        drop_in_path=plan.drop_in_path,
+        config_version=plan.config_version,
+        engine_version=planning.version,
+        runtimes=plan.state.paths(),
+        default_runtime=plan.state.default_runtime or planning.engine.default_runtime,
+        cdi=plan.state.cdi,
+        # A file that the daemon does not read is no reason to disturb it.
+        restart_action=plan.action if planning.takes_effect else engines_base.Action.NONE,
+        pending_action=pending,
+        service=planning.installation.service,
+        socket=planning.installation.socket,
+        warnings=[*plan.warnings, *doubts, *_missing_runtimes(planning, plan)],
+        target=str(planning.target),
+        leftovers=planning.leftovers,
+        unrecorded=unrecorded,
+    )
+
+
+def _pending(planning: EngineState, plan: engines_base.EnginePlan) -> tuple[engines_base.Action | None, list[str]]:
+    """What the running daemon needs to take the planned file over, and why that may be unknown."""
+    installation, live = planning.installation, planning.live
+    doubts = list(installation.doubts())
+    if planning.keeps_everything and not any(file.changed for file in plan.files):
+        return None, doubts
+    if not planning.takes_effect:
+        doubts.append(
+            f"{installation.service} reads {installation.config_path}, not {planning.config_path}."
+            " Leave config_path out to change the file that takes effect."
+        )
+    elif live is not None:
+        action = planning.engine.required_action(live, plan.state)
+        # What a daemon does not tell it has to be given, and its age was looked at before the change.
+        changing = not planning.engine.reports_full_state and any(file.changed for file in plan.files)
+        return max(action, plan.action if changing else engines_base.Action.NONE), doubts
+    elif installation.pid is not None:
+        doubts.append(
+            f"{planning.engine.name} runs (process {installation.pid}) but does not answer on {installation.socket},"
+            " so it is unknown whether it has taken the file over."
+        )
+    return None, doubts
+
+
+def _missing_runtimes(planning: EngineState, plan: engines_base.EnginePlan) -> list[str]:
+    asked = planning.request.runtimes() if planning.request is not None else {}
+    # Some engines look for the programs themselves, and some need none.
+    runtimes = {name: path for name, path in plan.state.paths().items() if name in asked}
+    return [
+        f"The runtime {name} is registered with {path}, which is not an executable file on this host."
+        " Install the NVIDIA Container Toolkit, or set runtime_dir."
+        for name, path in runtimes.items()
+        if not planning.host.is_executable(path)
+    ]
+
+
+_VERSION = re.compile(r"v?([0-9]+\.[0-9].*)")
+
+
+class Options(t.NamedTuple):
+    """The task's parameters; ``request`` is None for state=absent."""
+
+    engine: str
+    request: engines_base.RuntimeRequest | None
+    flavor: str = core_constants.AUTO
+    user: str | None = None
+    service: str | None = None
+    config_path: str | None = None
+    engine_version: str | None = None
+    validate: str = "auto"
+    backup_dir: str | None = None
+    purge_backups: bool = False
+    purge_legacy: bool = False
+    keep_unrecorded: bool = False
+    require_runtime: bool = False
+
+
+class EngineState:
+    """One engine of one host as this run finds it; plans are made of the files as they stand at the moment."""
+
+    def __init__(self, options: Options, host: hostfs.HostFS, run: core_plan.Runner) -> None:
+        self.options = options
+        self.host = host
+        self.request = _checked(options.request, host)
+        self.target: engines_registry.Target = engines_registry.resolve_target(
+            host, options.engine, options.flavor, options.user, options.service
+        )
+        self.engine: engines_base.Engine = self.target.load()
+        if options.engine_version and core_text.parse_version(options.engine_version) is None:
+            raise errors.NvidiaError(
+                f"engine_version {options.engine_version!r} is not a version. Write it in digits and dots, such as"
+                " 26.1.5, or leave it out."
+            )
+        self._named_path = host.check_path("config_path", options.config_path) if options.config_path else None
+        # What the last plan takes away for good.
+        self.leftovers: tuple[legacy_cleanup.Leftover, ...] = ()
+        self.version = options.engine_version
+        self.observe()
+        self.version = self.version or ask_version(self.engine, self.installation, host, run)
+
+    def observe(self) -> None:
+        """Read how the engine is installed and what the running daemon says, which another run may change."""
+        self.installation: engines_base.Installation = self.engine.inspect(self.host, self.options.service)
+        self.config_path = self._named_path or self.installation.config_path
+        self.live: engines_base.LiveState | None = self.engine.live(self.host, self.installation)
+        if not self.options.engine_version and self.live is not None and self.live.version:
+            self.version = self.live.version
+
+    @property
+    def removal(self) -> bool:
+        return self.request is None
+
+    @property
+    def main_path(self) -> str:
+        """The configuration file with all links resolved."""
+        return self.host.resolve(self.config_path)
+
+    @property
+    def takes_effect(self) -> bool:
+        """Whether the engine reads the file, as far as that can be known."""
+        unit = self.installation.unit
+        return (unit is not None and bool(unit.wrapper)) or self.main_path == self.host.resolve(
+            self.installation.config_path
+        )
+
+    def plan(self) -> engines_base.EnginePlan:
+        return self._plan_of(self.context())
+
+    def _plan_of(self, context: engines_base.Context) -> engines_base.EnginePlan:
+        if not self.options.purge_legacy:
+            return self._of(context)
+        # Only who asks for it pays for this import.
+        from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import (  # noqa: PLC0415
+            legacy_cleanup,
+        )
+
+        purge = legacy_cleanup.LegacyCleanup(self.host, self.engine, context, self.request)
+        self.leftovers = purge.leftovers
+        return purge.plan(self._of)
+
+    def _of(self, context: engines_base.Context) -> engines_base.EnginePlan:
+        return self.engine.absent(context) if self.request is None else self.engine.present(self.request, context)
+
+    def context(self) -> engines_base.Context:
+        """The files as they stand now; a removal that names no file is about all that the engine's records name."""
+        path = self.main_path
+        everything = self.removal and not self.options.config_path
+        recorded = tuple(
+            record.path
+            for record in core_records.load_records(self.host, self.engine.key)
+            if record.path != path and (everything or record.main == path)
+        )
+        files = engines_base.HostFiles(self.host, self.engine.key)
+        context = files.context(path, self.installation.unit, core_text.parse_version(self.version or ""), recorded)
+        return context._replace(keep_unrecorded=self.options.keep_unrecorded)
+
+    def unrecorded(self, plan: engines_base.EnginePlan) -> list[str]:
+        """The files that ``plan`` leaves because of ``keep_unrecorded``, and would change without it."""
+        if not (self.removal and self.options.keep_unrecorded):
+            return []
+        context = self.context()
+        try:
+            full = self._plan_of(context._replace(keep_unrecorded=False))
+        except errors.NvidiaError:
+            # This removal leaves the file; only one without keep_unrecorded is refused.
+            return [context.path] if any(map(engines_base.is_nvidia_program, plan.state.paths().values())) else []
+        kept = {file.path: file.after for file in plan.files}
+        return [file.path for file in full.files if file.changed and file.after != kept.get(file.path, file.before)]
+
+    @property
+    def keeps_everything(self) -> bool:
+        """Whether a removal with ``keep_unrecorded`` has no record, and no interrupted change, to act on."""
+        if not (self.removal and self.options.keep_unrecorded):
+            return False
+        # Only a removal pays for this import.
+        from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import (  # noqa: PLC0415
+            journal as engines_journal,
+        )
+
+        notes = (
+            engines_journal.Journal.pending_changes(self.host, self.engine.key),
+            engines_journal.Journal.restart_in_progress(self.host, self.engine.key),
+        )
+        return not core_records.load_records(self.host, self.engine.key) and not any(note.exists() for note in notes)
+
+    def gives_back(self, file: core_plan.PlannedFile) -> bool:
+        """Whether the file becomes what it was before us."""
+        if file.after is None or not self.removal:
+            return file.after is None
+        record = core_records.load_record(self.host, self.engine.key, file.path)
+        return record is not None and file.after == record.original
+
+
+def ask_version(
+    engine: engines_base.Engine, installation: engines_base.Installation, host: hostfs.HostFS, run: core_plan.Runner
+) -> str | None:
+    """The version that the engine's program prints; None where no program of the host may be run."""
+    if not host.live or installation.binary is None:
+        return None
+    status, output, _errors = run(host.argv(engine.version_argv(installation.binary)))
+    # The commit that follows may begin with a digit too, but has no dots.
+    words = (_VERSION.match(word.strip(",")) for word in output.split())
+    return next((word.group(1) for word in words if status == 0 and word is not None), None)
+
+
+def _checked(request: engines_base.RuntimeRequest | None, host: hostfs.HostFS) -> engines_base.RuntimeRequest | None:
+    """The request with its paths normalised; raises NvidiaError for one that no engine should be given."""
+    if request is None:
+        return None
+    request.check()
+    request = request._replace(runtime_dir=host.check_path("runtime_dir", request.runtime_dir))
+    if request.drop_in_path is not None:
+        request = request._replace(drop_in_path=host.check_path("drop_in_path", request.drop_in_path))
+    return request
+
+
+class ConfigureEngine:
+    """One engine of one host, brought to the state that ``options`` describe."""
+
+    def __init__(self, options: Options, host: hostfs.HostFS, run: core_plan.Runner) -> None:
+        self.options = options
+        self.host = host
+        self.run = run
+        named = host.check_path("backup_dir", options.backup_dir) if options.backup_dir is not None else None
+        if named is not None:
+            apply.check_backup_dir(host, named, core_constants.CONFIG_DIRS)
+        self.planning = EngineState(options, host, run)
+        self.writer = apply.ChangeWriter(
+            host,
+            self.planning.engine.key,
+            self.planning.main_path,
+            named or core_records.default_backup_dir(host, self.planning.engine.key),
+            removal=self.planning.removal,
+            purge=options.purge_backups,
+            drop_in_path=self.planning.engine.drop_in_path,
+        )
+
+    def execute(self, check_mode: bool) -> ConfigureResult:
+        """Plan, and unless ``check_mode`` write under the host's lock.  Raises NvidiaError."""
+        self._require_runtime()
+        plan = self.planning.plan()
+        # Before the records go.
+        unrecorded = self.planning.unrecorded(plan)
+        changed = self.writer.has_work(plan.files)
+        backups: list[dict[str, str | None]] = []
+        objection = self._objection(plan) if changed else None
+        if objection is not None and check_mode:
+            raise objection
+        if changed and not check_mode:
+            # Only a change pays for this import.
+            from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import scratch  # noqa: PLC0415
+
+            scratch.remove_abandoned(self.host)
+            with lock.host_lock(self.host):
+                # Another run may have written since, or restarted the engine; only what is read under the lock counts.
+                self.planning.observe()
+                self.writer.main_path = self.planning.main_path
+                fresh = self.planning.plan()
+                # Nor need an objection hold that was raised while another run wrote.
+                if fresh.files != plan.files or objection is not None:
+                    self._validate(fresh)
+                plan, changed = fresh, self.writer.has_work(fresh.files)
+                if changed:
+                    self._note_changes(fresh)
+                    backups = self.writer.carry_out(fresh.files)
+        return build_result(self.planning, plan, changed, backups, unrecorded)
+
+    def _note_changes(self, plan: engines_base.EnginePlan) -> None:
+        """Keep what a running engine works with now, for a restart in whatever play: this one may end before it."""
+        planning, host = self.planning, self.host
+        engine = planning.engine
+        changed = [file for file in plan.files if file.changed]
+        if not changed or planning.installation.pid is None or not planning.takes_effect:
+            return
+        # Only a change of a live host pays for this import.
+        from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import (  # noqa: PLC0415  # noqa: PLC0415
+            journal as engines_journal,
+        )
+
+        steps = []
+        for file in changed:
+            record = core_records.load_record(host, engine.key, file.path)
+            recorded = None if record is None else record.to_bytes()
+            steps.append(
+                engines_journal.PreviousFile(file.path, file.before, recorded, core_records.digest(file.after))
+            )
+        live = planning.live
+        taken = (
+            live is not None
+            and engine.required_action(live, engine.configured(planning.context())) is engines_base.Action.NONE
+        )
+        note = engines_journal.Journal.pending_changes(host, engine.key)
+        note.write(engines_journal.joined(() if taken else note.previous_files(), steps))
+
+    def _require_runtime(self) -> None:
+        """A default runtime that is not there would stop every container of the host from starting."""
+        request = self.planning.request
+        if request is None or not request.set_as_default or not self.options.require_runtime:
+            return
+        if request.config_mode == "hook" or not self.planning.engine.default_runtime:
+            # Where no runtime is registered, the plan refuses one as the default.
+            return
+        path = request.runtimes()[request.runtime_name]
+        if not self.host.is_executable(path):
+            raise errors.NvidiaError(
+                f"{request.runtime_name} is not made the default runtime: {path} is not an executable file on this"
+                " host. Install the NVIDIA Container Toolkit, or set runtime_dir; nothing was changed."
+            )
+
+    def _objection(self, plan: engines_base.EnginePlan) -> errors.NvidiaError | None:
+        try:
+            self._validate(plan)
+        except errors.NvidiaError as error:
+            return error
+        return None
+
+    def _validate(self, plan: engines_base.EnginePlan) -> None:
+        """Let the engine judge each new text before it replaces the old one; what is given back as it was is exempt."""
+        planning = self.planning
+        changed = [file for file in plan.files if file.changed]
+        foreign = [file for file in changed if not planning.gives_back(file)]
+        if self.options.validate == "false" or not foreign:
+            return
+        strict = self.options.validate == "true"
+        # Only a change pays for this import.
+        from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import validator  # noqa: PLC0415
+
+        judge = validator.ConfigValidator(planning.engine, self.host, self.run, planning.installation.binary, strict)
+        judge.check(changed if planning.engine.validates_all_files else foreign, planning.context())

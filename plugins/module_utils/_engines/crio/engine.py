@@ -1,0 +1,200 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""CRI-O on a host: unit, socket, version, and whether it runs with its present files."""
+
+from __future__ import annotations
+
+import contextlib
+import posixpath
+import typing as t
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants as core_constants
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import records as core_records
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import toml_document
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import nvidia_files, toml_plan
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.crio import config as crio_config
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.crio import hook
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.crio import plan as crio_plan
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import processes
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
+
+
+# Of HTTP.
+_OK = 200
+
+
+class Crio(toml_plan.TomlEngine):
+    """The system's own CRI-O."""
+
+    name = "crio"
+    flavor = core_constants.SYSTEM
+    key = "crio"
+    program = "crio"
+    no_reload = "CRI-O tells of new runtimes after a reload, but no pod can use them before a restart"
+    config_path = "/etc/crio/crio.conf"
+    drop_in_path: str | None = f"{crio_config.CONFIG_DIR}/{crio_config.DROP_IN_NAME}"
+    service = "crio.service"
+    socket = "/var/run/crio/crio.sock"
+    socket_flags = ("--listen",)
+    default_runtime = "crun"
+
+    def live(self, host: hostfs.HostFS, installation: engines_base.Installation) -> engines_base.LiveState | None:
+        """Only whether the process has seen the files.
+
+        Its CRI names no runtimes, and after a reload it reports settings that no pod can use yet.  So what it reports
+        only counts for files that CRI-O was proven to work with before.
+        """
+        if installation.pid is None:
+            return None
+        late = self._outdated(host, installation, installation.pid)
+        return engines_base.LiveState("", {}, "", silent=True, outdated=late)
+
+    def _outdated(self, host: hostfs.HostFS, installation: engines_base.Installation, pid: int) -> bool:
+        if processes.outdated(host, pid, _there(host, _hook_folders(host))):
+            return True
+        if not processes.outdated(host, pid, _there(host, _watched(host, installation))):
+            return False
+        # Only where a file is newer than the process.
+        from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import (  # noqa: PLC0415
+            journal as engines_journal,
+        )
+
+        birth, applied = (
+            processes.started(host, pid),
+            engines_journal.AppliedNote.of(host, self.key).start_of(self.sources(host, installation)),
+        )
+        if birth is None or applied is None:
+            return True
+        # A later process may have been started with other files, which were changed back since.
+        return abs(birth - applied) >= engines_journal.SAME_PROCESS and not self._reports_files(host, installation)
+
+    def _reports_files(self, host: hostfs.HostFS, installation: engines_base.Installation) -> bool:
+        """Whether the running CRI-O reports the runtimes, default and CDI directories of its files."""
+        from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.docker import (  # noqa: PLC0415
+            live as docker_live,
+        )
+
+        try:
+            # What `crio status config` asks (server/inspect.go, 1.24 to 1.36).
+            answer = docker_live.ask(host.real_path(installation.socket), "GET", "/config")
+            reported = toml_document.TomlDocument.from_bytes(installation.socket, answer.body).data
+            files = crio_config.CrioFiles.of(engines_base.HostFiles(host, self.key).as_configured(installation, None))
+            return answer.status == _OK and files.equal_in(reported)
+        except (OSError, ValueError, errors.NvidiaError):
+            return False
+
+    # -- plans ---------------------------------------------------------------------------------------------------
+
+    def present(self, request: engines_base.RuntimeRequest, context: engines_base.Context) -> engines_base.EnginePlan:
+        return hook.CrioHooks(context).present(request)
+
+    def absent(self, context: engines_base.Context) -> engines_base.EnginePlan:
+        return hook.CrioHooks(context).absent()
+
+    def configured(self, context: engines_base.Context) -> engines_base.ConfiguredState:
+        return crio_plan.configured_state(crio_config.CrioFiles.of(context), context.version)
+
+    def required_action(
+        self, live: engines_base.LiveState, _state: engines_base.ConfiguredState
+    ) -> engines_base.Action:
+        return engines_base.Action.RESTART if live.outdated else engines_base.Action.NONE
+
+    def defines_runtime(
+        self, runtime: str, state: engines_base.ConfiguredState, version: tuple[int, ...] | None
+    ) -> bool:
+        return runtime in (*crio_config.builtin_runtimes(version), *state.runtimes, *state.flagged_runtimes)
+
+    def check_runtimes(
+        self,
+        host: hostfs.HostFS,
+        installation: engines_base.Installation,
+        runtimes: t.Sequence[str],
+        run: core_plan.Runner,
+    ) -> tuple[list[str], list[str]]:
+        # Only a restart pays for this import.
+        from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.crio import (  # noqa: PLC0415
+            live as crio_live,
+        )
+
+        return crio_live.check_runtimes(host, run, installation.socket, runtimes)
+
+    def ailment(
+        self,
+        host: hostfs.HostFS,
+        installation: engines_base.Installation,
+        _live: engines_base.LiveState,
+        _state: engines_base.ConfiguredState | None,
+    ) -> engines_base.HealthProblem | None:
+        # Only a restart pays for this import.
+        from ansible_collections.gpufleet.nvidia.plugins.module_utils._rpc import cri  # noqa: PLC0415
+
+        answers = cri.status(host.real_path(installation.socket)) is not None
+        return (
+            None if answers else engines_base.HealthProblem("answers", f"it does not answer on {installation.socket}")
+        )
+
+    def sources(self, host: hostfs.HostFS, installation: engines_base.Installation) -> list[str]:
+        directory = crio_config.config_dir(installation.unit)
+        return [installation.config_path, *(host.walk(directory) if directory else [])]
+
+    # -- the program ---------------------------------------------------------------------------------------------
+
+    def trial(
+        self, binary: str, folder: str, files: t.Sequence[core_plan.PlannedFile], context: engines_base.Context
+    ) -> engines_base.Trial:
+        # Only a change pays for this import.
+        from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.crio import (  # noqa: PLC0415
+            validate as crio_validate,
+        )
+
+        return crio_validate.trial(binary, folder, _without_hooks(files), context)
+
+    def verdict(self, before: str, after: str, files: t.Sequence[core_plan.PlannedFile]) -> str:
+        from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.crio import (  # noqa: PLC0415
+            validate as crio_validate,
+        )
+
+        return crio_validate.verdict(before, after, _without_hooks(files))
+
+
+def _without_hooks(files: t.Sequence[core_plan.PlannedFile]) -> list[core_plan.PlannedFile]:
+    """Hooks are no part of the configuration that CRI-O prints."""
+    return [file for file in files if posixpath.basename(file.path) != nvidia_files.HOOK_NAME]
+
+
+def _watched(host: hostfs.HostFS, installation: engines_base.Installation) -> list[str]:
+    """All that changes when a file of the configuration changes, comes, or goes."""
+    directory = crio_config.config_dir(installation.unit)
+    found = [installation.config_path]
+    if directory:
+        drop_ins = host.walk(directory)
+        found += [directory, *drop_ins, *dict.fromkeys(posixpath.dirname(path) for path in drop_ins)]
+    return found
+
+
+def _hook_folders(host: hostfs.HostFS) -> list[str]:
+    return [posixpath.dirname(folder) for folder in nvidia_files.HOOK_FOLDERS if _made_for_hooks(host, folder)]
+
+
+def _there(host: hostfs.HostFS, paths: list[str]) -> list[str]:
+    """A file or directory that was removed is only seen in the folder that it was in."""
+    return [path if host.exists(path) else posixpath.dirname(path) for path in paths]
+
+
+def _made_for_hooks(host: hostfs.HostFS, folder: str) -> bool:
+    """Whether we made a folder of hooks, which a CRI-O that was started before does not see."""
+    with contextlib.suppress(errors.HostError):
+        real = host.resolve(folder)
+        record = core_records.load_record(host, "crio", f"{real}/{nvidia_files.HOOK_NAME}")
+        return record is not None and real in record.created_directories
+    return False
+
+
+CRIO = Crio()

@@ -1,0 +1,386 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Docker on a host: the system's, and the rootless one of a user."""
+
+from __future__ import annotations
+
+import posixpath
+import typing as t
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import accounts, errors, hostfs, json_data
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants as core_constants
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import json_document
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.docker import live as docker_live
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.docker import plan as docker_plan
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import processes, rootless
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import units as systemd_units
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
+
+
+PROGRAM = "dockerd"
+SOCKET_UNIT = "docker.socket"
+_SNAP = (
+    "Docker is a snap, which this collection does not configure. A snap is confined, so its Docker cannot run the"
+    " host's NVIDIA Container Toolkit; it brings a toolkit of its own and registers it by itself. Use the Docker of the"
+    " distribution or Docker's own packages for the host's toolkit."
+)
+
+
+class Docker:
+    """The system's own Docker; other flavours are made from it."""
+
+    name = "docker"
+    flavor = core_constants.SYSTEM
+    key = "docker"
+    program = PROGRAM
+    companions: tuple[str, ...] = (SOCKET_UNIT,)
+    ping_request = b"GET /_ping HTTP/1.0\r\n\r\n"
+    no_reload = ""
+    default_aliases: tuple[str, ...] = ()
+    syntax = "json"
+    validates_all_files = False
+    reports_full_state = True
+    drop_in_path: str | None = None
+    config_path = "/etc/docker/daemon.json"
+    service = "docker.service"
+    socket = "/var/run/docker.sock"
+    pid_file = "/var/run/docker.pid"
+    default_runtime = docker_plan.BUILTIN_DEFAULT
+    planner = docker_plan.DockerPlanner
+
+    # -- the host ------------------------------------------------------------------------------------------------
+
+    def inspect(self, host: hostfs.HostFS, service: str | None = None) -> engines_base.Installation:
+        service = systemd_units.unit_name(service or self.service)
+        unit = self._unit(host, service)
+        named = unit.flag_values("--config-file") if unit is not None else []
+        config_path = named[-1] if named else self.config_path
+        # dockerd refuses to start with a setting in both places, so their order does not matter.
+        settings = settings_in(host, config_path)
+        return engines_base.Installation(
+            binary=self._binary(host, unit),
+            unit=unit,
+            service=service,
+            socket=self._socket(host, setting_values(unit, settings, "hosts", "--host", "-H")),
+            config_path=config_path,
+            pid=self._pid(host, unit, setting_values(unit, settings, "pidfile", "--pidfile", "-p")),
+        )
+
+    def _unit(self, host: hostfs.HostFS, service: str) -> systemd_units.Unit | None:
+        return systemd_units.load_unit(host, service, PROGRAM)
+
+    def _binary(self, host: hostfs.HostFS, unit: systemd_units.Unit | None) -> str | None:
+        programs = [unit.arguments[0]] if unit is not None and unit.arguments else []
+        return host.find_executable([*programs, PROGRAM])
+
+    def _socket(self, host: hostfs.HostFS, addresses: t.Sequence[str]) -> str:
+        named = socket_in(addresses, self.socket)
+        if named is not None:
+            return named
+        if any(address.startswith("fd://") for address in addresses):
+            activation = systemd_units.load_unit(host, SOCKET_UNIT)
+            for stream in activation.listen if activation is not None else ():
+                # %t is where a system unit's sockets are (systemd.unit(5), "Specifiers").
+                stream = stream.replace("%t", "/run", 1)
+                if stream.startswith("/"):
+                    return stream
+        return self.socket
+
+    def _pid(self, host: hostfs.HostFS, unit: systemd_units.Unit | None, pid_files: t.Sequence[str]) -> int | None:
+        """The unit's process, else (no systemd, or not its control groups) the one in dockerd's own pid file."""
+        if not host.live:
+            return None
+        pid = processes.process_of(host, unit, PROGRAM)
+        if pid is not None:
+            return pid
+        text = host.read_text(pid_files[-1] if pid_files else self.pid_file, hostfs.UNIT_BYTES).strip()
+        if not (text.isascii() and text.isdigit()) or host.read_text(f"/proc/{text}/comm").strip() != PROGRAM:
+            return None
+        # An old pid file may name a dockerd of a user.
+        return None if processes.uid_of(host, text) else int(text)
+
+    def _ask(self, host: hostfs.HostFS, installation: engines_base.Installation, request: str) -> t.Any:
+        """What the daemon answers, None where it does not."""
+        return docker_live.ask_json(host.real_path(installation.socket), request)
+
+    def live(self, host: hostfs.HostFS, installation: engines_base.Installation) -> engines_base.LiveState | None:
+        # Without a process nobody may be asked: socket activation would start the daemon.
+        if installation.pid is None:
+            return None
+        info = self._ask(host, installation, "/info")
+        if not isinstance(info, dict):
+            return None
+        runtimes: dict[str, t.Any] = json_data.get(info, "Runtimes", {})
+        directories = info.get("CDISpecDirs")
+        return engines_base.LiveState(
+            version=json_data.get(info, "ServerVersion", ""),
+            runtimes={
+                name: json_data.get(entry, "path", "") for name, entry in runtimes.items() if isinstance(entry, dict)
+            },
+            default_runtime=json_data.get(info, "DefaultRuntime", ""),
+            cdi=None if "CDISpecDirs" not in info else bool(directories),
+            live_restore=bool(info.get("LiveRestoreEnabled")),
+            running_containers=json_data.get(info, "ContainersRunning", 0),
+        )
+
+    def ailment(
+        self,
+        _host: hostfs.HostFS,
+        _installation: engines_base.Installation,
+        _live: engines_base.LiveState,
+        _state: engines_base.ConfiguredState | None,
+    ) -> engines_base.HealthProblem | None:
+        """A dockerd that answers does its work."""
+        return None
+
+    def sources(self, _host: hostfs.HostFS, installation: engines_base.Installation) -> list[str]:
+        return [installation.config_path]
+
+    def check_runtimes(
+        self,
+        _host: hostfs.HostFS,
+        _installation: engines_base.Installation,
+        _runtimes: t.Sequence[str],
+        _run: core_plan.Runner,
+    ) -> tuple[list[str], list[str]]:
+        """What dockerd says of its runtimes is so."""
+        return [], []
+
+    def containers_stopped_by_restart(
+        self, host: hostfs.HostFS, installation: engines_base.Installation
+    ) -> list[str] | None:
+        info = self._ask(host, installation, "/info") if installation.pid is not None else {}
+        containers = self._ask(host, installation, "/containers/json") if installation.pid is not None else []
+        if not isinstance(info, dict) or not isinstance(containers, list):
+            return None
+        # The daemon that stops leaves them alone if it knows of this setting, and so does the one that starts.
+        if info.get("LiveRestoreEnabled") and self._keeps_containers(host, installation):
+            return []
+        return sorted(_name_of(container) for container in containers if isinstance(container, dict))
+
+    def _keeps_containers(self, host: hostfs.HostFS, installation: engines_base.Installation) -> bool:
+        arguments = installation.unit.arguments if installation.unit is not None else ()
+        flags = [word for word in arguments if word.partition("=")[0] == "--live-restore"]
+        if flags:
+            return flags[-1].partition("=")[2] in ("", "1", "t", "true", "T", "TRUE", "True")
+        return settings_in(host, installation.config_path).get("live-restore") is True
+
+    # -- plans ---------------------------------------------------------------------------------------------------
+
+    def present(self, request: engines_base.RuntimeRequest, context: engines_base.Context) -> engines_base.EnginePlan:
+        request.check_plain(self.name)
+        return self.planner(context).present(request)
+
+    def absent(self, context: engines_base.Context) -> engines_base.EnginePlan:
+        plan = self.planner(context).absent()
+        for path in context.recorded:
+            # dockerd reads one file: with another one the unit's flags have no quarrel, and its change disturbs nobody.
+            other = self.planner(context.about(path)._replace(unit=None)).absent()
+            plan = plan.joined(other._replace(action=engines_base.Action.NONE))
+        return plan
+
+    def configured(self, context: engines_base.Context) -> engines_base.ConfiguredState:
+        document = json_document.JsonDocument.from_bytes(context.path, context.content or b"")
+        return docker_plan.configured_state(document, context.unit, context.version)
+
+    def required_action(self, live: engines_base.LiveState, state: engines_base.ConfiguredState) -> engines_base.Action:
+        return docker_plan.required_action(live, state)
+
+    def defines_runtime(
+        self, runtime: str, state: engines_base.ConfiguredState, _version: tuple[int, ...] | None
+    ) -> bool:
+        return docker_plan.is_builtin(runtime) or runtime in state.runtimes or runtime in state.flagged_runtimes
+
+    # -- the program ---------------------------------------------------------------------------------------------
+
+    def version_argv(self, binary: str) -> list[str]:
+        return [binary, "--version"]
+
+    def trial(
+        self, binary: str, folder: str, files: t.Sequence[core_plan.PlannedFile], context: engines_base.Context
+    ) -> engines_base.Trial:
+        # With the unit's own flags, so that a setting that stands in both is found too.
+        flags = _without_config_file(context.unit.arguments[1:]) if context.unit is not None else []
+        (file,) = files
+        name = posixpath.basename(file.path)
+        argv = [binary, "--validate", "--config-file", f"{folder}/{name}", *flags]
+        return engines_base.Trial({name: file.after or b""}, argv, stands_for={name: file.path})
+
+    def verdict(self, _before: str, _after: str, _files: t.Sequence[core_plan.PlannedFile]) -> str:
+        return ""
+
+    def validator_missing(self, output: str) -> bool:
+        return "unknown flag: --validate" in output
+
+
+def _name_of(container: t.Mapping[str, t.Any]) -> str:
+    """Its name as people know it: the API puts a slash before it."""
+    listed: list[t.Any] = json_data.get(container, "Names", [])
+    names = [name for name in listed if isinstance(name, str)]
+    return (names or [json_data.get(container, "Id", "")[:12]])[0].lstrip("/")
+
+
+def settings_in(host: hostfs.HostFS, path: str) -> dict[str, t.Any]:
+    """The file as a dictionary, empty where it cannot be read: plans complain of that, and better."""
+    try:
+        found = json_data.load(host.read(path, hostfs.JSON_BYTES) or b"{}")
+    except (errors.HostError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def socket_in(addresses: t.Iterable[str], usual: str) -> str | None:
+    """The first Unix socket among the addresses; an address without a path means the ``usual`` one."""
+    return next((found[len("unix://") :] or usual for found in addresses if found.startswith("unix://")), None)
+
+
+def setting_values(
+    unit: systemd_units.Unit | None, settings: t.Mapping[str, t.Any], key: str, *flags: str
+) -> list[str]:
+    """What the unit's flags say, else what the file says; the flags give a list even where there can be only one."""
+    values = unit.flag_values(*flags) if unit is not None else []
+    found = settings.get(key)
+    if not values and found:
+        values = [value for value in (found if isinstance(found, list) else [found]) if isinstance(value, str)]
+    return values
+
+
+def _without_config_file(arguments: t.Sequence[str]) -> list[str]:
+    kept: list[str] = []
+    words = iter(arguments)
+    for word in words:
+        if word == "--config-file":
+            next(words, None)
+        elif not word.startswith("--config-file="):
+            kept.append(word)
+    return kept
+
+
+class _SnapPlanner(docker_plan.DockerPlanner):
+    """A removal from the snap's daemon.json."""
+
+    def leftover(self, _path: t.Any) -> bool:
+        """An entry without a record is the snap's own."""
+        return False
+
+
+class DockerSnap(Docker):
+    """Canonical's snap of Docker: it is reported and refused.
+
+    What earlier versions of this collection recorded of its file is still restored.
+    """
+
+    flavor = "snap"
+    key = "docker_snap"
+    companions: tuple[str, ...] = ()
+    config_path = "/var/snap/docker/current/config/daemon.json"
+    service = "snap.docker.dockerd.service"
+    pid_file = "/run/snap.docker/docker.pid"
+    planner = _SnapPlanner
+
+    def inspect(self, host: hostfs.HostFS, service: str | None = None) -> engines_base.Installation:
+        # Its program runs inside the snap only, so neither its version nor its validator is asked for.
+        installation = super().inspect(host, service)
+        there = installation.unit is not None or installation.pid is not None
+        return installation._replace(binary=None, there=there, unsupported=_SNAP)
+
+    def _unit(self, host: hostfs.HostFS, service: str) -> systemd_units.Unit | None:
+        """The unit without its arguments, which are those of the program ``snap``."""
+        unit = systemd_units.load_unit(host, service)
+        return unit._replace(arguments=()) if unit is not None else None
+
+    def present(self, _request: engines_base.RuntimeRequest, _context: engines_base.Context) -> engines_base.EnginePlan:
+        raise errors.NvidiaError(f"{_SNAP} Nothing was changed.")
+
+
+DOCKER = Docker()
+DOCKER_SNAP = DockerSnap()
+
+
+# Before, its namespace hid what is in /etc/cdi and /var/run/cdi (moby #47676; release notes of 27.4.0, moby #49027).
+_CDI_SEEN_SINCE = (27, 4)
+
+
+class _RootlessPlanner(docker_plan.DockerPlanner):
+    """One plan for the daemon.json of a user."""
+
+    def present(self, request: engines_base.RuntimeRequest) -> engines_base.EnginePlan:
+        plan = super().present(request)
+        return plan._replace(warnings=(*plan.warnings, *self._cdi_doubts(request)))
+
+    def _cdi_doubts(self, request: engines_base.RuntimeRequest) -> t.Iterator[str]:
+        unit, version = self.context.unit, self.context.version
+        named = self.document.value("cdi-spec-dirs") or (unit is not None and unit.flag_values("--cdi-spec-dir"))
+        if (
+            request.enable_cdi
+            and version is not None
+            and docker_plan.CDI_SINCE <= version < _CDI_SEEN_SINCE
+            and not named
+        ):
+            yield (
+                f"Rootless Docker {'.'.join(map(str, version))} does not see the specifications in /etc/cdi and"
+                " /var/run/cdi, which its namespace hides before Docker 27.4 (late builds of 25.0 and 26.1 have the"
+                " correction too). Upgrade Docker, or copy the specification into a folder of the user's and name that"
+                f" in cdi-spec-dirs in {self.context.path}."
+            )
+
+
+class RootlessDocker(Docker):
+    """The Docker of the user who runs the task."""
+
+    flavor = "rootless"
+    companions: tuple[str, ...] = ()
+    planner = _RootlessPlanner
+
+    def __init__(self, user: str) -> None:
+        self.user = user
+        self.key = f"{accounts.KEY}{user}"
+        self.config_path = f"~{user}/.config/docker/daemon.json"
+
+    # -- the host ------------------------------------------------------------------------------------------------
+
+    def inspect(self, host: hostfs.HostFS, service: str | None = None) -> engines_base.Installation:
+        """Raises NvidiaError unless that user runs this."""
+        account = accounts.require_own(host, self.user)
+        service = systemd_units.unit_name(service or self.service)
+        unit = rootless.user_unit(host, account, service)
+        environment = unit.environment if unit is not None else {}
+        named = unit.flag_values("--config-file") if unit is not None else []
+        usual = posixpath.join(environment.get("XDG_CONFIG_HOME") or ".config", "docker/daemon.json")
+        # A user's daemons start in the user's home.
+        config_path = posixpath.join(account.home, named[-1] if named else usual)
+        runtime_dir = posixpath.join(account.home, environment.get("XDG_RUNTIME_DIR") or account.runtime_dir)
+        settings = settings_in(host, config_path)
+        socket = f"{runtime_dir}/docker.sock"
+        pid_files = [*setting_values(unit, settings, "pidfile", "--pidfile", "-p"), f"{runtime_dir}/docker.pid"]
+        pid = rootless.user_process(host, account, unit, PROGRAM, pid_files)
+        binary = _program(host, unit, environment)
+        return engines_base.Installation(
+            binary=binary,
+            unit=unit,
+            service=service,
+            socket=socket_in(setting_values(unit, settings, "hosts", "--host", "-H"), socket) or socket,
+            config_path=config_path,
+            pid=pid,
+            user=account,
+            # The system's program alone does not make an engine of the user's.
+            there=pid is not None or (unit is not None and binary is not None),
+        )
+
+    def _keeps_containers(self, _host: hostfs.HostFS, _installation: engines_base.Installation) -> bool:
+        """They end with the namespaces that dockerd-rootless.sh has made, whatever live-restore says."""
+        return False
+
+
+def _program(host: hostfs.HostFS, unit: systemd_units.Unit | None, environment: t.Mapping[str, str]) -> str | None:
+    """The dockerd that dockerd-rootless.sh finds."""
+    folders = environment.get("PATH", "").split(":")
+    if unit is not None and unit.arguments:
+        folders.append(posixpath.dirname(unit.arguments[0]))
+    names = [environment.get("DOCKERD", ""), *(f"{folder}/{PROGRAM}" for folder in folders)]
+    return host.find_executable([*(name for name in names if name.startswith("/")), PROGRAM])

@@ -1,0 +1,315 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Plan the changes of daemon.json for present and absent."""
+
+from __future__ import annotations
+
+import typing as t
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import json_document
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import units as systemd_units
+
+
+RUNTIMES = "runtimes"
+DEFAULT = "default-runtime"
+FEATURES = "features"
+CDI = (FEATURES, "cdi")
+BUILTIN_DEFAULT = "runc"
+# Docker's release notes; measured: 20.10 ignores features.cdi, 26.1 has it off, 28.5 on.
+CDI_SINCE = (25,)
+CDI_BY_DEFAULT_SINCE = (28, 2)
+
+
+def is_builtin(name: str) -> bool:
+    """Runtimes that dockerd knows without being told (moby, daemon/runtime_unix.go)."""
+    return name == "runc" or name.startswith("io.containerd.")
+
+
+class DockerPlanner:
+    """One plan for one daemon.json."""
+
+    def __init__(self, context: engines_base.Context) -> None:
+        self.context = context
+        self.file = core_plan.TrackedEdit(
+            json_document.JsonDocument.from_bytes, context.path, context.content, context.record
+        )
+        self.warnings: list[str] = []
+
+    @property
+    def document(self) -> json_document.JsonDocument:
+        return self.file.document
+
+    @document.setter
+    def document(self, document: json_document.JsonDocument) -> None:
+        self.file.document = document
+
+    def present(self, request: engines_base.RuntimeRequest) -> engines_base.EnginePlan:
+        runtimes = request.runtimes()
+        self._check_types(runtimes)
+        for name, path in runtimes.items():
+            existing = self.document.value(RUNTIMES, name, "path")
+            if not isinstance(existing, str) or not self.context.same_program(existing, path):
+                self.file.write((RUNTIMES, name, "path"), path)
+        if request.enable_cdi == engines_base.CDI_AUTO:
+            self._enable_cdi_by_version()
+        elif request.enable_cdi is not None:
+            self.file.write(CDI, request.enable_cdi)
+            if self.context.version is not None and self.context.version < CDI_SINCE:
+                self.warnings.append(
+                    f"Docker {'.'.join(map(str, self.context.version))} knows no CDI and ignores features.cdi;"
+                    f" it takes effect from Docker {CDI_SINCE[0]} on."
+                )
+        if request.set_as_default:
+            self._set_default(request.runtime_name)
+        elif request.set_as_default is False:
+            self._restore_ours((DEFAULT,))
+        for recorded in self.file.recorded():
+            if recorded[0] == RUNTIMES and recorded[1] not in runtimes:
+                self._restore_ours(recorded)
+        self._repair_default_runtime()
+        self._check_flags()
+        return self._plan(self.document.to_bytes())
+
+    def absent(self) -> engines_base.EnginePlan:
+        context = self.context
+        record = context.record
+        if record is None and context.keep_unrecorded:
+            return self._plan(context.content)
+        if record is not None and record.restorable(context.content):
+            self.document = self.file.original
+            self._check_flags()
+            return self._plan(record.original)
+        self._check_types(())
+        if record is not None:
+            for path in self.file.recorded():
+                self._restore_ours(path)
+        else:
+            self._remove_unrecorded()
+        self._repair_default_runtime()
+        self._check_flags()
+        emptied = self.document.root is None or not self.document.root.members
+        if context.content is None or (emptied and record is not None and record.created):
+            return self._plan(None)
+        return self._plan(self.document.to_bytes())
+
+    def leftover(self, path: t.Any) -> bool:
+        """Whether an entry with this path that nobody recorded goes at a removal."""
+        return engines_base.is_nvidia_program(path)
+
+    # -- steps ---------------------------------------------------------------------------------------------------
+
+    def _enable_cdi_by_version(self) -> None:
+        """Enable CDI where it is off by default, unless the user's file or unit says otherwise."""
+        version, unit = self.context.version, self.context.unit
+        if version is None:
+            return
+        # dockerd does not start with features in the unit and in the file.
+        foreign = (self.file.original if self.file.owns(CDI) else self.document).has(*CDI)
+        foreign = foreign or (unit is not None and bool(unit.flag_values("--feature")))
+        if not foreign and CDI_SINCE <= version < CDI_BY_DEFAULT_SINCE:
+            self.file.write(CDI, value=True)
+        else:
+            self.file.give_back(CDI)
+
+    def _restore_ours(self, path: tuple[str, ...]) -> None:
+        """Give back what stood at ``path`` before us, unless somebody changed it since."""
+        entry = self.file.original.node(*path[:2])
+        if path[0] == RUNTIMES and self.file.owns(path) and (entry is None or not entry.is_object):
+            # A runtime without a path would stop dockerd: what was ours from the start goes as a whole.
+            self.document = self.document.restore(path[:2], self.file.original)
+        else:
+            self.file.give_back(path)
+
+    def _remove_unrecorded(self) -> None:
+        for name in list(_entries(self.document)):
+            if self.leftover(self.document.value(RUNTIMES, name, "path")):
+                self.document = self.document.delete((RUNTIMES, name))
+        if self.document.text != self.file.before.text and not _entries(self.document):
+            self.document = self.document.delete((RUNTIMES,))
+
+    def _set_default(self, name: str) -> None:
+        unit = self.context.unit
+        flags = unit.flag_values("--default-runtime") if unit is not None else []
+        if flags and flags[-1] == name and self.document.node(DEFAULT) is None:
+            self.warnings.append(
+                f"The unit starts dockerd with --default-runtime {name}: {name} is the default already, and dockerd"
+                f" would not start with {DEFAULT} in {self.context.path} too, so it was not written there."
+            )
+            return
+        self.file.write((DEFAULT,), name)
+
+    def _repair_default_runtime(self) -> None:
+        """Never leave a default that is not defined: dockerd would not start."""
+        default = self.document.value(DEFAULT)
+        flagged = _flagged_runtimes(self.context.unit)
+        if not isinstance(default, str) or not default or is_builtin(default) or default in flagged:
+            return
+        entries = _entries(self.document)
+        removed = default in _entries(self.file.before) and default not in entries
+        restored = default != self.file.before.value(DEFAULT) and default not in entries
+        if not removed and not restored:
+            return
+        previous = self.file.original.value(DEFAULT)
+        if isinstance(previous, str) and (previous in entries or is_builtin(previous)):
+            self.document = self.document.set((DEFAULT,), previous)
+        else:
+            self.document = self.document.delete((DEFAULT,))
+        now = self.document.value(DEFAULT) or "runc"
+        self.warnings.append(f"The default runtime {default} is no longer defined: the default is now {now}.")
+
+    # -- refusals ------------------------------------------------------------------------------------------------
+
+    def _check_types(self, runtimes: t.Iterable[str]) -> None:
+        self._check_type((RUNTIMES,), "object", "Make it an object of runtimes, or remove it.")
+        self._check_type((FEATURES,), "object", "Make it an object of true and false, or remove it.")
+        self._check_type(CDI, "boolean", "Write true or false without quotes.")
+        self._check_type((DEFAULT,), "string", "Write the name of a runtime in quotes.")
+        for name in runtimes:
+            self._check_type((RUNTIMES, name), "object", 'Make it an object such as {"path": "…"}, or remove it.')
+            self._check_type((RUNTIMES, name, "path"), "string", "Write the path in quotes.")
+            kind = self.document.node(RUNTIMES, name, "runtimeType")
+            if kind is not None and kind.kind != "null":
+                raise self.document.error(
+                    kind,
+                    f"the runtime {name!r} has a runtimeType, and dockerd refuses one with a path beside it",
+                    "Remove this runtime, or choose another runtime_name.",
+                )
+
+    def _check_type(self, path: tuple[str, ...], kind: str, advice: str) -> None:
+        node = self.document.node(*path)
+        if node is not None and node.kind not in (kind, "null"):
+            raise self.document.error(node, f"{'.'.join(path)} holds {node.kind} where {kind} is expected", advice)
+
+    def _check_flags(self) -> None:
+        """A setting that stands in the file and on the unit's command line stops dockerd, except for runtimes."""
+        unit = self.context.unit
+        if unit is None:
+            return
+        place = ", ".join([unit.path, *unit.drop_ins])
+        for key, flag in ((DEFAULT, "--default-runtime"), (FEATURES, "--feature")):
+            values = unit.flag_values(flag)
+            changed = self.document.value(key) != self.file.before.value(key)
+            if not values or not self.document.has(key):
+                continue
+            conflict = f"{self.context.path}: the unit {unit.name} passes {flag} {values[-1]} ({place}), and dockerd"
+            if changed:
+                raise errors.NvidiaError(
+                    f"{conflict} does not start when {key} stands in the file too. Remove the flag from the unit, then"
+                    " run this again."
+                )
+            self.warnings.append(
+                f"{conflict} will not start any more once it is stopped, since {key} stands in the file too. Remove the"
+                f" flag from the unit, or {key} from the file."
+            )
+        default = unit.flag_values("--default-runtime")
+        gone = set(_entries(self.file.before)) - set(_entries(self.document)) - set(_flagged_runtimes(unit))
+        if default and default[-1] in gone:
+            raise errors.NvidiaError(
+                f"{self.context.path}: the runtime {default[-1]} cannot be removed while the unit {unit.name} passes"
+                f" --default-runtime {default[-1]} ({place}). Remove the flag from the unit, then run this again."
+            )
+
+    # -- result --------------------------------------------------------------------------------------------------
+
+    def _plan(self, after: bytes | None) -> engines_base.EnginePlan:
+        context = self.context
+        final = self.document if after is not None else json_document.JsonDocument.from_bytes(context.path, b"")
+        before, state = (
+            configured_state(document, context.unit, context.version) for document in (self.file.before, final)
+        )
+        return engines_base.EnginePlan((self.file.planned(after),), state, _action(before, state), tuple(self.warnings))
+
+
+def _entries(document: json_document.JsonDocument) -> dict[str, t.Any]:
+    found = document.value(RUNTIMES)
+    return found if isinstance(found, dict) else {}
+
+
+def _flagged_runtimes(unit: systemd_units.Unit | None) -> tuple[str, ...]:
+    values = unit.flag_values("--add-runtime") if unit is not None else []
+    return tuple(value.split("=", 1)[0] for value in values)
+
+
+def configured_state(
+    document: json_document.JsonDocument, unit: systemd_units.Unit | None, version: tuple[int, ...] | None
+) -> engines_base.ConfiguredState:
+    """What a dockerd of ``version`` (None: unknown) knows that starts with this file and this unit."""
+    flags = unit.flag_values("--default-runtime") if unit is not None else []
+    runtimes = document.value(RUNTIMES)
+    return engines_base.ConfiguredState(
+        runtimes=_entries(document),
+        default_runtime=document.value(DEFAULT) or (flags[-1] if flags else None),
+        cdi=_cdi(document, unit, version),
+        flagged_runtimes=_flagged_runtimes(unit),
+        lists_runtimes=isinstance(runtimes, dict),
+    )
+
+
+def _cdi(
+    document: json_document.JsonDocument, unit: systemd_units.Unit | None, version: tuple[int, ...] | None
+) -> bool | None:
+    """Whether CDI is on; measured on 28.5: no folder for its specifications means off, whatever the feature says."""
+    if version is not None and version < CDI_SINCE:
+        return None
+    folders = document.value("cdi-spec-dirs")
+    if folders is None and unit is not None:
+        folders = unit.flag_values("--cdi-spec-dir") or None
+    if folders in ([], [""]):
+        return False
+    features = document.value(FEATURES)
+    if isinstance(features, dict) and CDI[1] in features:
+        return features[CDI[1]] is True
+    flags = unit.flag_values("--feature") if unit is not None else []
+    switched = [value.partition("=")[2] for value in flags if value.partition("=")[0] == CDI[1]]
+    if switched:
+        # What Go's strconv.ParseBool takes for true; the name alone means true, too.
+        return switched[-1] in ("", "1", "t", "T", "true", "TRUE", "True")
+    return None if version is None else version >= CDI_BY_DEFAULT_SINCE
+
+
+def _action(before: engines_base.ConfiguredState, after: engines_base.ConfiguredState) -> engines_base.Action:
+    """The least that makes the step effective, measured on dockerd 20.10, 26.1 and 28.5.
+
+    SIGHUP takes a table of runtimes over as a whole, but not its absence, and a default, but not its absence (20.10
+    even dies of a table without the default that it runs with).  It never switches CDI.
+    """
+    actions = [engines_base.Action.NONE]
+    if before.runtimes != after.runtimes:
+        gone = set(before.runtimes) - set(after.runtimes)
+        actions.append(engines_base.Action.RESTART if gone and not after.lists_runtimes else engines_base.Action.RELOAD)
+    if before.default_runtime != after.default_runtime:
+        actions.append(engines_base.Action.RELOAD if after.default_runtime else engines_base.Action.RESTART)
+    if before.cdi != after.cdi:
+        actions.append(engines_base.Action.RESTART)
+    return max(actions)
+
+
+def required_action(live: engines_base.LiveState, state: engines_base.ConfiguredState) -> engines_base.Action:
+    """The least that brings a dockerd in state ``live`` to what its file and flags say."""
+    paths = state.paths()
+    # Of a runtime that stands in the unit and in the file dockerd takes the file's.
+    foreign = [name for name in state.flagged_runtimes if name not in state.runtimes]
+    known = {
+        # A runtime that is not registered by path shows none that could be compared.
+        name: {"path": path} if name in paths or name not in state.runtimes else state.runtimes[name]
+        for name, path in live.runtimes.items()
+        if (not is_builtin(name) or name in state.runtimes) and name not in foreign
+    }
+    wanted = {name: {"path": paths[name]} if name in paths else entry for name, entry in state.runtimes.items()}
+    default = state.default_runtime or BUILTIN_DEFAULT
+    return _action(
+        engines_base.ConfiguredState(known, state.default_runtime if live.default_runtime == default else "", live.cdi),
+        engines_base.ConfiguredState(
+            wanted,
+            state.default_runtime,
+            live.cdi if state.cdi is None or live.cdi is None else state.cdi,
+            lists_runtimes=state.lists_runtimes,
+        ),
+    )

@@ -1,0 +1,222 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Report the engines of a host, without changing or starting anything."""
+
+from __future__ import annotations
+
+import signal
+import typing as t
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import records as core_records
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import configure as engines_configure
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import registry as engines_registry
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import rootless
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
+
+
+# Seconds for one engine.  Each read has limits of its own, but a hundred imports of 4 MiB or a hung program add up.
+PATIENCE = 30.0
+# Seconds until a work that was interrupted in its cleaning up is interrupted again.
+_AGAIN = 1.0
+
+
+class _OverdueError(BaseException):
+    """One engine took too long.  No code that catches Exception takes this for a broken answer."""
+
+
+def describe_engines(host: hostfs.HostFS, run: core_plan.Runner) -> tuple[list[dict[str, t.Any]], str | None]:
+    """Every engine of which there is anything on ``host``, in every flavour; a strange one gives problems, no error.
+
+    The second value names a Python package for want of which files were left unread.
+    """
+    looks = [_Look(target, host, run) for target in engines_registry.targets_on(host)]
+    described = [look.describe() for look in looks]
+    described += _users_engines(host, [engine["target"] for engine in described])
+    return described, next((look.needed for look in looks if look.needed is not None), None)
+
+
+def _unknown(target: engines_registry.Target) -> dict[str, t.Any]:
+    """The description of an engine of which nothing is known yet."""
+    return {
+        "engine": target.engine,
+        "flavor": target.flavor,
+        "user": target.user,
+        "target": str(target),
+        "inspected": True,
+        "installed": False,
+        "binary": None,
+        "version": None,
+        "running": False,
+        "pid": None,
+        "service": None,
+        "unit_files": [],
+        "socket": None,
+        "config_path": None,
+        "config_exists": False,
+        "runtimes": {},
+        "default_runtime": None,
+        "recorded_files": [],
+        "live": None,
+        "restart_required": False,
+        "unfinished_restart": False,
+        "problems": [],
+    }
+
+
+def _users_engines(host: hostfs.HostFS, described: t.Collection[str]) -> t.Iterator[dict[str, t.Any]]:
+    """What is known of other users' engines without opening a file that they control."""
+    running = rootless.running_engines(host)
+    for user in dict.fromkeys([*running, *rootless.recorded_users(host)]):
+        target = engines_registry.Target("docker", "rootless", user)
+        if str(target) in described:
+            continue
+        advice = rootless.migration(host, user)
+        yield {
+            **_unknown(target),
+            "inspected": False,
+            "installed": user in running,
+            "running": user in running,
+            "pid": running.get(user),
+            "problems": errors.as_dicts([errors.Problem("records-of-root", advice)] if advice else []),
+        }
+
+
+class _Look:
+    """One engine, of which is told what can be read whatever cannot."""
+
+    def __init__(self, target: engines_registry.Target, host: hostfs.HostFS, run: core_plan.Runner) -> None:
+        self.needed: str | None = None
+        self._target = target
+        self._engine = target.load()
+        self._host = host
+        self._run = run
+        self._problems: list[errors.Problem] = []
+
+    def describe(self) -> dict[str, t.Any]:
+        engine = self._engine
+        described = {
+            **_unknown(self._target),
+            "config_path": engine.config_path,
+            "default_runtime": engine.default_runtime,
+        }
+        if not _in_time(PATIENCE, lambda: self._fill(described)):
+            message = (
+                f"{self._target} could not be inspected within {PATIENCE:g} seconds. Restart it if it hangs, or check"
+                " its files for very large ones."
+            )
+            self._problems.append(errors.Problem("engine-timeout", message))
+        return {**described, "problems": errors.as_dicts(dict.fromkeys(self._problems))}
+
+    def _fill(self, described: dict[str, t.Any]) -> None:
+        engine, host = self._engine, self._host
+        self._tell(described, self._installed)
+        self._tell(
+            described,
+            lambda: {"recorded_files": [record.path for record in core_records.load_records(host, engine.key)]},
+        )
+        self._tell(described, lambda: {"unfinished_restart": host.lexists(self._note())})
+
+    def _note(self) -> str:
+        return core_records.restart_note(self._engine.key, core_records.state_dir(self._host, self._engine.key))
+
+    def _tell(self, described: dict[str, t.Any], look: t.Callable[[], dict[str, t.Any]]) -> None:
+        try:
+            described.update(look())
+        except errors.NvidiaError as error:
+            if isinstance(error, errors.MissingPackageError):
+                self.needed = self.needed or error.details.get("needed")
+            self._problems.append(errors.Problem.of(error))
+        except Exception as error:  # noqa: BLE001 - a user's own daemon and files may say anything
+            message = f"{self._target} cannot be understood ({type(error).__name__}). Look at its files."
+            self._problems.append(errors.Problem("engine-unreadable", message))
+
+    def _installed(self) -> dict[str, t.Any]:
+        engine, host = self._engine, self._host
+        installation = engine.inspect(host)
+        code = "engine-unsupported" if installation.unsupported else "flags-unreadable"
+        self._problems += (errors.Problem(code, message) for message in installation.doubts())
+        live = engine.live(host, installation)
+        if installation.pid is not None and live is None:
+            message = f"{engine.name} runs but does not answer on {installation.socket}."
+            self._problems.append(errors.Problem("engine-silent", message))
+        version = (live.version if live is not None else None) or engines_configure.ask_version(
+            engine, installation, host, self._run
+        )
+        found: dict[str, t.Any] = {
+            "installed": installation.installed,
+            "binary": installation.binary,
+            "version": version,
+            "running": installation.pid is not None,
+            "pid": installation.pid,
+            "service": installation.service if installation.unit is not None else None,
+            "unit_files": [] if installation.unit is None else [installation.unit.path, *installation.unit.drop_ins],
+            "socket": installation.socket or None,
+            "config_path": installation.config_path,
+            "config_exists": host.exists(installation.config_path),
+            "live": None if live is None else _describe_live(live),
+        }
+        self._tell(found, lambda: _describe_files(engine, host, installation, live, version))
+        return found
+
+
+def _describe_files(
+    engine: engines_base.Engine,
+    host: hostfs.HostFS,
+    installation: engines_base.Installation,
+    live: engines_base.LiveState | None,
+    version: str | None,
+) -> dict[str, t.Any]:
+    state = engine.configured(engines_base.HostFiles(host, engine.key).as_configured(installation, version))
+    return {
+        "runtimes": state.paths(),
+        "default_runtime": state.default_runtime or engine.default_runtime,
+        "restart_required": live is not None and bool(engine.required_action(live, state)),
+    }
+
+
+def _describe_live(live: engines_base.LiveState) -> dict[str, t.Any]:
+    return {
+        "version": live.version,
+        "runtimes": live.runtimes,
+        "default_runtime": live.default_runtime,
+        "cdi": live.cdi,
+        "live_restore": live.live_restore,
+        "running_containers": live.running_containers,
+    }
+
+
+def _in_time(seconds: float, work: t.Callable[[], None]) -> bool:
+    """Whether ``work`` ended within ``seconds``; it is interrupted where it does not.
+
+    By a signal: it ends a computation and a wait alike, without a process that has to hand over its findings.  The
+    command that it may have waited for ends by its own time limit.
+    """
+
+    def interrupt(_number: int, _frame: object) -> t.NoReturn:
+        raise _OverdueError
+
+    try:
+        before = signal.signal(signal.SIGALRM, interrupt)
+    except ValueError:
+        # Only the main thread gets signals; elsewhere the limits of each read have to do.
+        work()
+        return True
+    try:
+        try:
+            signal.setitimer(signal.ITIMER_REAL, seconds, _AGAIN)
+            work()
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+    except _OverdueError:
+        return False
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    return True

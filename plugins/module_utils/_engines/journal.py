@@ -1,0 +1,141 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Notes for the next run: unconfirmed changes, a restart in progress, and the files that a daemon has read.
+
+A note contains the previous files, because backups may be gone when the next run needs them.
+"""
+
+from __future__ import annotations
+
+import json
+import posixpath
+import typing as t
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import atomic_write, errors, json_data
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import records as core_records
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
+
+
+class PreviousFile(t.NamedTuple):
+    """A file as it was before it was changed: content and record (None: there was none).
+
+    ``written`` is the digest of what took its place, None where it is not known.
+    """
+
+    path: str
+    content: bytes | None
+    record: bytes | None
+    written: str | None = None
+
+
+def joined(earlier: t.Iterable[PreviousFile], later: t.Iterable[PreviousFile]) -> tuple[PreviousFile, ...]:
+    """What each file was before ``earlier`` and then ``later`` changes; those that are in both count once.
+
+    Where somebody else wrote in between, the way back ends there: what they wrote is not ours to undo.
+    """
+    found = {former.path: former for former in earlier}
+    for step in later:
+        before = found.pop(step.path, step)
+        unbroken = before.written in (None, step.written, core_records.digest(step.content))
+        found[step.path] = before._replace(written=step.written) if unbroken else step
+    return tuple(found.values())
+
+
+# Seconds.  When a process started is known to about a hundredth of one, but the clock may be corrected.
+SAME_PROCESS = 1.0
+
+
+class Journal(t.NamedTuple):
+    """A note about one engine, in the directory of its records."""
+
+    host: hostfs.HostFS
+    path: str
+    folder: str
+
+    @classmethod
+    def restart_in_progress(cls, host: hostfs.HostFS, engine: str) -> Journal:
+        folder = core_records.state_dir(host, engine)
+        return cls(host, core_records.restart_note(engine, folder), folder)
+
+    @classmethod
+    def pending_changes(cls, host: hostfs.HostFS, engine: str) -> Journal:
+        folder = core_records.state_dir(host, engine)
+        return cls(host, f"{folder}/changes-{engine}.json", folder)
+
+    def exists(self) -> bool:
+        return self.host.lexists(self.path)
+
+    def previous_files(self) -> tuple[PreviousFile, ...]:
+        """The files as they were before what was or is to be taken over, none where there is no note.
+
+        One that cannot be read is as good as one that names no files.
+        """
+        try:
+            entries = json_data.check(json_data.load(self.host.read(self.path) or b"[]"), list)
+            return tuple(_decoded(entry) for entry in entries)
+        except (ValueError, errors.HostError):
+            return ()
+
+    def write(self, formers: t.Iterable[PreviousFile]) -> None:
+        """Raises HostError where it cannot be written."""
+        entries = [
+            {
+                **former._asdict(),
+                "content": json_data.content_field(former.content),
+                "record": json_data.content_field(former.record),
+            }
+            for former in formers
+        ]
+        atomic_write.make_directories(self.host, self.folder, 0o700)
+        # The files may hold secrets.
+        atomic_write.replace_file(self.host, self.path, (json.dumps(entries, indent=2) + "\n").encode("utf-8"), 0o600)
+
+    def remove(self) -> None:
+        atomic_write.remove_file(self.host, self.path)
+        atomic_write.remove_empty_directories(self.host, [posixpath.dirname(self.folder), self.folder])
+
+
+class AppliedNote(t.NamedTuple):
+    """The digests of the files that a process has read, for a daemon that does not report its configuration."""
+
+    host: hostfs.HostFS
+    path: str
+
+    @classmethod
+    def of(cls, host: hostfs.HostFS, engine: str) -> AppliedNote:
+        return cls(host, f"{core_records.state_dir(host, engine)}/applied-{engine}.json")
+
+    def start_of(self, files: t.Iterable[str]) -> float | None:
+        """When the noted process started (seconds since 1970), None if it did not read ``files`` as they are now."""
+        try:
+            noted = json_data.load(self.host.read(self.path) or b"{}")
+            return (
+                json_data.field(noted, "started", float)
+                if json_data.field(noted, "files", dict) == self._digests(files)
+                else None
+            )
+        except (ValueError, errors.HostError):
+            return None
+
+    def write(self, started: float, files: t.Iterable[str]) -> None:
+        """Raises HostError where it cannot be written."""
+        text = json.dumps({"started": started, "files": self._digests(files)}, indent=2) + "\n"
+        atomic_write.replace_file(self.host, self.path, text.encode("utf-8"), 0o600)
+
+    def remove(self) -> None:
+        atomic_write.remove_file(self.host, self.path)
+
+    def _digests(self, files: t.Iterable[str]) -> dict[str, str]:
+        return {path: core_records.digest(self.host.read(path)) for path in files}
+
+
+def _decoded(entry: t.Any) -> PreviousFile:
+    """Raises ValueError for anything but what write() has written."""
+    path, written = json_data.field(entry, "path", str), entry.get("written")
+    if not path.startswith("/") or not isinstance(written, (str, type(None))):
+        raise ValueError("this is no former file")
+    return PreviousFile(path, json_data.content_of(entry, "content"), json_data.content_of(entry, "record"), written)

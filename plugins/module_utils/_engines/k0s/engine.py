@@ -1,0 +1,143 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The containerd of k0s on a host."""
+
+from __future__ import annotations
+
+import posixpath
+import typing as t
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd import engine as containerd_engine
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd import plan as containerd_plan
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.k0s import config as k0s_config
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.k0s import plan as k0s_plan
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import processes
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import units as systemd_units
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
+
+
+_PROGRAM = "k0s"
+# What `k0s install` calls its services.
+SERVICES = ("k0sworker.service", "k0scontroller.service")
+# The words of a command that could not be started, here and in a tree.
+_NOT_STARTED = ("cannot be run: ", "failed to run command")
+
+
+class K0s(containerd_engine.Containerd):
+    """k0s' containerd is a child of k0s in the unit of that; ``binary`` is k0s, which unpacks it when it starts.
+
+    k0s 1.27.1 and newer restart it by themselves a few seconds after a drop-in changed, by the signal that ends it.
+    Its versions are those of k0s; that of the containerd that ``live`` met last decides how drop-ins are written.
+    """
+
+    flavor = "k0s"
+    key = "k0s"
+    config_path = k0s_config.MAIN
+    drop_in_path: str | None = k0s_plan.DROP_IN
+    service = SERVICES[0]
+    socket = "/run/k0s/containerd.sock"
+    running: tuple[int, ...] | None = None
+
+    def inspect(self, host: hostfs.HostFS, service: str | None = None) -> engines_base.Installation:
+        name = (
+            systemd_units.unit_name(service)
+            if service
+            else processes.active_unit(host, SERVICES, _PROGRAM, self.program)
+        )
+        unit = systemd_units.load_unit(host, name, _PROGRAM)
+        programs = [unit.arguments[0]] if unit is not None and unit.arguments else []
+        return engines_base.Installation(
+            binary=host.find_executable([*programs, _PROGRAM]),
+            unit=unit,
+            service=name,
+            socket=self.socket,
+            config_path=self.config_path,
+            pid=processes.process_of(host, unit, self.program),
+        )
+
+    def live(self, host: hostfs.HostFS, installation: engines_base.Installation) -> engines_base.LiveState | None:
+        said = super().live(host, installation)
+        self.running = core_text.parse_version(said.version) if said is not None else None
+        return said._replace(version="") if said is not None else None
+
+    def _paths(self, host: hostfs.HostFS, installation: engines_base.Installation) -> list[str]:
+        try:
+            files = k0s_config.K0sFiles(
+                engines_base.HostFiles(host, self.key), host.resolve(installation.config_path), None
+            )
+        except errors.NvidiaError:
+            return [installation.config_path]
+        generated = [k0s_config.GENERATED] if files.managed and host.exists(k0s_config.GENERATED) else []
+        return [*(file.path for file in files.files), *generated]
+
+    # -- plans ---------------------------------------------------------------------------------------------------
+
+    def present(self, request: engines_base.RuntimeRequest, context: engines_base.Context) -> engines_base.EnginePlan:
+        return k0s_plan.K0sPlanner(context, self.running).present(request)
+
+    def absent(self, context: engines_base.Context) -> engines_base.EnginePlan:
+        return k0s_plan.K0sPlanner(context, self.running).absent()
+
+    def configured(self, context: engines_base.Context) -> engines_base.ConfiguredState:
+        return containerd_plan.configured_state(self._files(context))
+
+    def defines_runtime(
+        self, runtime: str, state: engines_base.ConfiguredState, version: tuple[int, ...] | None
+    ) -> bool:
+        return super().defines_runtime(runtime, state, k0s_config.containerd_of(version, self.running))
+
+    # -- the program ---------------------------------------------------------------------------------------------
+
+    def version_argv(self, binary: str) -> list[str]:
+        """k0s prints its own, such as v1.30.4+k0s.0."""
+        return [binary, "version"]
+
+    def trial(
+        self, _binary: str, folder: str, files: t.Sequence[core_plan.PlannedFile], context: engines_base.Context
+    ) -> engines_base.Trial:
+        """The dump of what drop-ins amount to, made into one file as k0s does it, without what k0s begins with."""
+        from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import (  # noqa: PLC0415
+            toml_validate,
+        )
+
+        texts = {
+            "after.toml": _merged_text(self._files(context, toml_validate.overlay_of(files))),
+            "before.toml": _merged_text(self._files(context)),
+        }
+        program = posixpath.join(_data_dir(context.unit), "bin", self.program)
+        after, before = ([program, "--config", f"{folder}/{name}", "config", "dump"] for name in texts)
+        return engines_base.Trial(texts, after, before, {"after.toml": ", ".join(file.path for file in files)})
+
+    def validator_missing(self, output: str) -> bool:
+        """k0s that never started has not unpacked its containerd."""
+        return any(words in output for words in _NOT_STARTED)
+
+    def _files(self, context: engines_base.Context, overlay: t.Any = None) -> k0s_config.K0sFiles:
+        return k0s_config.K0sFiles(
+            context.files, context.path, k0s_config.containerd_of(context.version, self.running), overlay
+        )
+
+
+def _merged_text(files: k0s_config.K0sFiles) -> bytes:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import (  # noqa: PLC0415
+        toml_document,
+    )
+
+    text = f"version = {files.version}\n".encode()
+    return toml_document.TomlDocument.from_bytes(files.files[0].path, text).set(files.cri_path, files.cri()).to_bytes()
+
+
+def _data_dir(unit: systemd_units.Unit | None) -> str:
+    given = unit.flag_values("--data-dir") if unit is not None else []
+    return given[-1] if given and given[-1].startswith("/") else k0s_config.DATA_DIR
+
+
+K0S = K0s()

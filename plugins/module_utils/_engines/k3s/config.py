@@ -1,0 +1,207 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Read the settings of K3s and RKE2 from their configuration files, units and environment.
+
+The order is that of pkg/configfilearg/parser.go of K3s 1.31: the YAML file, the files in the directory beside it,
+then the flags of the unit. The last value counts.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import typing as t
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import toml_plan
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import units as systemd_units
+
+
+DATA_DIR, DEFAULT_RUNTIME = "data-dir", "default-runtime"
+# With either it does not start a containerd of its own.
+DOCKER, ENDPOINT = "docker", "container-runtime-endpoint"
+_NAMES = {name: name for name in (DATA_DIR, DEFAULT_RUNTIME, DOCKER, ENDPOINT)}
+_NAMES["d"] = DATA_DIR
+_SWITCHES = (DOCKER,)
+
+# Whether a file can hold one of these at all: any other is none of our business, and needs no PyYAML.
+_CONCERNS_US = re.compile(rb"(?<![\w.-])(?:" + "|".join(_NAMES).encode() + rb")\+?[\"']?\s*:")
+_SUFFIXES = (".yaml", ".yml")
+_OURS = re.compile(re.escape(toml_plan.OPENING) + DEFAULT_RUNTIME.encode() + rb": ([A-Za-z0-9_.-]+)\n\Z")
+
+
+class Setting(t.NamedTuple):
+    """The words given for one setting, of which the last counts, and where they stand."""
+
+    words: tuple[str, ...]
+    source: str
+
+    @property
+    def value(self) -> str:
+        return self.words[-1] if self.words else ""
+
+
+class Place(t.NamedTuple):
+    """Where one distribution has its files: ``program`` is its name in paths, in its unit and in variables."""
+
+    program: str
+
+    @property
+    def config_file(self) -> str:
+        return f"/etc/rancher/{self.program}/config.yaml"
+
+    @property
+    def data_dir(self) -> str:
+        return f"/var/lib/rancher/{self.program}"
+
+    def variable(self, name: str) -> str:
+        """The environment variable that stands for a flag."""
+        return f"{self.program.upper()}_{name}"
+
+
+def own_line(name: str) -> bytes:
+    """The one setting in the file that is ours."""
+    return f"{DEFAULT_RUNTIME}: {name}\n".encode()
+
+
+def own_text(name: str) -> bytes:
+    """The whole of it."""
+    return toml_plan.OPENING + own_line(name)
+
+
+def own_default(content: bytes | None) -> str | None:
+    """The default in a file that is ours and as we write it, None for any other."""
+    match = _OURS.match(content or b"")
+    return match.group(1).decode() if match is not None else None
+
+
+class Settings:
+    """The settings of one installation; ``overlay`` are files as they will be (None: gone), by resolved paths."""
+
+    def __init__(
+        self,
+        place: Place,
+        host: hostfs.HostFS,
+        unit: systemd_units.Unit | None,
+        overlay: t.Mapping[str, bytes | None] | None = None,
+    ) -> None:
+        """Raises NvidiaError for a file that cannot be read, MissingPackageError for want of PyYAML."""
+        self._host = host
+        self._overlay = overlay or {}
+        self.config_file = config_file(place, unit)
+        self._found: dict[str, Setting] = {}
+        for path in self.files():
+            for name, value in self._read(path).items():
+                self._take(str(name), value, path)
+        self._found.update(flags(unit))
+
+    def value(self, name: str) -> str:
+        """What is set, empty if nothing is."""
+        found = self._found.get(name)
+        return found.value if found is not None else ""
+
+    def source(self, name: str) -> str:
+        """Where it is set: a file, or the unit."""
+        found = self._found.get(name)
+        return found.source if found is not None else ""
+
+    def files(self) -> list[str]:
+        """The files that are there, in the order in which they are read."""
+        return [path for path in self._candidates() if self._host.exists(path) or self._planned(path) is not None]
+
+    def _candidates(self) -> list[str]:
+        folder = f"{self.config_file}.d"
+        if not folder.startswith("/"):
+            # It may come from the network.
+            return []
+        names = set(self._host.readable_entries(folder))
+        beside = self._host.resolve(folder)
+        names.update(os.path.basename(path) for path in self._overlay if os.path.dirname(path) == beside)
+        paths = [f"{folder}/{name}" for name in sorted(names) if name.lower().endswith(_SUFFIXES)]
+        return [self.config_file, *(path for path in paths if not os.path.isdir(self._host.real_path(path)))]
+
+    def _planned(self, path: str) -> bytes | None:
+        return self._overlay.get(self._host.resolve(path))
+
+    def _read(self, path: str) -> t.Mapping[t.Any, t.Any]:
+        real = self._host.resolve(path)
+        content = self._overlay[real] if real in self._overlay else self._host.read(path)
+        if content is None or not _CONCERNS_US.search(content):
+            return {}
+        ours = own_default(content)
+        if ours is not None:
+            return {DEFAULT_RUNTIME: ours}
+        # Most hosts have nothing else of concern there, and need not wait for this import.
+        from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import (  # noqa: PLC0415
+            yaml_document,
+        )
+
+        advice = "Correct the file, which is read at every start."
+        try:
+            data = yaml_document.parse(path, content)
+        except errors.ConfigurationError as error:
+            raise errors.ConfigurationError(path, error.problem, advice, error.line, error.column) from error
+        if data is None:
+            return {}
+        if not isinstance(data, dict):
+            raise errors.ConfigurationError(path, "the file holds no settings, but something else", advice)
+        return data
+
+    def _take(self, key: str, value: t.Any, path: str) -> None:
+        adds = key.endswith("+")
+        name = _NAMES.get(key[:-1] if adds else key)
+        if name is None:
+            return
+        words = tuple(_word(each) for each in (value if isinstance(value, list) else [value]))
+        before = self._found.get(name)
+        self._found[name] = Setting((*before.words, *words) if adds and before is not None else words, path)
+
+
+def config_file(place: Place, unit: systemd_units.Unit | None) -> str:
+    """The file that it reads: named by a variable, which comes first, or by a flag, or the usual one."""
+    named = unit.environment.get(place.variable("CONFIG_FILE")) if unit is not None else None
+    given = _flag_words(unit, ("config", "c")) if unit is not None else []
+    return named or (given[0] if given else place.config_file)
+
+
+def data_dir(place: Place, host: hostfs.HostFS, unit: systemd_units.Unit | None) -> str:
+    """The folder of all that it makes; where its files cannot be read, as far as the unit tells."""
+    try:
+        found = Settings(place, host, unit).value(DATA_DIR)
+    except errors.NvidiaError:
+        # Who plans reads them again, and is told.
+        given = flags(unit).get(DATA_DIR)
+        found = given.value if given is not None else ""
+    named = unit.environment.get(place.variable("DATA_DIR")) if unit is not None else None
+    folder = found or named or place.data_dir
+    return folder.rstrip("/") if folder.startswith("/") else place.data_dir
+
+
+def flags(unit: systemd_units.Unit | None) -> dict[str, Setting]:
+    """The settings that the unit's command line has."""
+    if unit is None:
+        return {}
+    found = {name: _flag_words(unit, [flag for flag in _NAMES if _NAMES[flag] == name]) for name in _NAMES.values()}
+    return {name: Setting(tuple(words), f"the unit {unit.name}") for name, words in found.items() if words}
+
+
+def _flag_words(unit: systemd_units.Unit, names: t.Collection[str]) -> list[str]:
+    """The values of a flag as Go reads them: one dash or two, the value behind a sign or as the next word."""
+    found = []
+    words = iter(unit.arguments[1:])
+    for word in words:
+        name, sign, value = word.lstrip("-").partition("=")
+        if word.startswith("-") and name in names:
+            found.append(value if sign else "true" if name in _SWITCHES else next(words, ""))
+    return found
+
+
+def _word(value: t.Any) -> str:
+    if value is None:
+        return ""
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,160 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The containerd of K3s and RKE2 on a host."""
+
+from __future__ import annotations
+
+import typing as t
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd import engine as containerd_engine
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd import runtimes as containerd_runtimes
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.k3s import config as k3s_config
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.k3s import generated as k3s_generated
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.k3s import plan as k3s_plan
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import processes
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import units as systemd_units
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
+
+
+# Below the folder of all that it makes; so named whatever the version of its format (pkg/agent/containerd/config.go).
+_GENERATED = "agent/etc/containerd/config.toml"
+
+
+class K3sFamily(containerd_engine.Containerd):
+    """One of the two; ``title`` is what people call it, ``services`` are its units, that of a server first.
+
+    Its versions are those of the distribution, not of the containerd in it.
+    """
+
+    # The same for both (pkg/agent/config/config_linux.go).
+    socket = "/run/k3s/containerd/containerd.sock"
+    # The CRI tells all that our file can change.
+    reports_full_state = True
+
+    def __init__(self, title: str, program: str, services: tuple[str, ...]) -> None:
+        self.title = title
+        self.flavor = self.key = program
+        self.place = k3s_config.Place(program)
+        self.services = services
+        self.service = services[0]
+        self.config_path = f"{self.place.data_dir}/{_GENERATED}"
+        self.drop_in_path = f"{self.place.config_file}.d/{k3s_plan.FILE_NAME}"
+        self.no_reload = f"{title} reads its settings, and has its containerd read its own, only when it starts"
+
+    def inspect(self, host: hostfs.HostFS, service: str | None = None) -> engines_base.Installation:
+        program = self.place.program
+        name = (
+            systemd_units.unit_name(service)
+            if service
+            else processes.active_unit(host, self.services, program, self.program)
+        )
+        unit = systemd_units.load_unit(host, name, program)
+        programs = [unit.arguments[0]] if unit is not None and unit.arguments else []
+        return engines_base.Installation(
+            binary=host.find_executable([*programs, program]),
+            unit=unit,
+            service=name,
+            socket=self.socket,
+            config_path=self._generated(host, unit),
+            pid=processes.process_of(host, unit, self.program),
+        )
+
+    def _generated(self, host: hostfs.HostFS, unit: systemd_units.Unit | None) -> str:
+        return f"{k3s_config.data_dir(self.place, host, unit)}/{_GENERATED}"
+
+    # -- what it says of itself ----------------------------------------------------------------------------------
+
+    def live(self, host: hostfs.HostFS, installation: engines_base.Installation) -> engines_base.LiveState | None:
+        """What the CRI tells; one that is silent runs with the file that was generated at its start."""
+        said = super().live(host, installation)
+        if said is None:
+            return None
+        if said.silent:
+            try:
+                state = k3s_generated.GeneratedConfig(
+                    engines_base.HostFiles(host, self.key).as_configured(installation, None)
+                ).state()
+            except errors.NvidiaError:
+                return said._replace(outdated=False)
+            said = said._replace(
+                runtimes=state.paths(),
+                default_runtime=state.default_runtime or containerd_runtimes.BUILTIN_DEFAULT,
+                cdi=state.cdi,
+            )
+        # Our file says only what it tells anyway, whatever its age.
+        return said._replace(version="", outdated=False)
+
+    def required_action(self, live: engines_base.LiveState, state: engines_base.ConfiguredState) -> engines_base.Action:
+        """A restart for a runtime of NVIDIA's that came, went or moved, and for another default; else nothing."""
+        if not state.lists_runtimes:
+            return engines_base.Action.NONE
+        programs = state.paths()
+        wanted = _of_nvidia({name: programs.get(name, "") for name in state.runtimes})
+        known = _of_nvidia(live.runtimes)
+        default = state.default_runtime or containerd_runtimes.BUILTIN_DEFAULT
+        same = wanted == known and (live.default_runtime or containerd_runtimes.BUILTIN_DEFAULT) in (
+            default,
+            containerd_engine.LEGACY_DEFAULT_NAME,
+        )
+        return engines_base.Action.NONE if same else engines_base.Action.RESTART
+
+    def defines_runtime(
+        self, runtime: str, state: engines_base.ConfiguredState, _version: tuple[int, ...] | None
+    ) -> bool:
+        """runc is always there, but as a default that is set it is not found (pkg/agent/containerd/config_linux.go)."""
+        if runtime == containerd_runtimes.BUILTIN_DEFAULT:
+            return runtime != state.default_runtime
+        return not state.lists_runtimes or runtime in state.runtimes
+
+    # -- plans ---------------------------------------------------------------------------------------------------
+
+    def present(self, request: engines_base.RuntimeRequest, context: engines_base.Context) -> engines_base.EnginePlan:
+        return self._planner(context).present(request)
+
+    def absent(self, context: engines_base.Context) -> engines_base.EnginePlan:
+        return self._planner(context).absent()
+
+    def _planner(self, context: engines_base.Context) -> k3s_plan.RancherPlanner:
+        return k3s_plan.RancherPlanner(
+            self.title, self.place, self._generated(k3s_generated.host_of(context), context.unit), context
+        )
+
+    def configured(self, context: engines_base.Context) -> engines_base.ConfiguredState:
+        """What it would know after a restart.  Raises NvidiaError."""
+        settings = k3s_config.Settings(self.place, k3s_generated.host_of(context), context.unit)
+        return k3s_generated.GeneratedConfig(context).expected(settings.value(k3s_config.DEFAULT_RUNTIME))
+
+    def sources(self, host: hostfs.HostFS, installation: engines_base.Installation) -> list[str]:
+        generated = k3s_generated.GeneratedConfig(
+            engines_base.HostFiles(host, self.key).as_configured(installation, None)
+        )
+        return [*generated.sources(), *k3s_config.Settings(self.place, host, installation.unit).files()]
+
+    # -- no validator --------------------------------------------------------------------------------------------
+
+    def trial(
+        self, _binary: str, _folder: str, _files: t.Sequence[core_plan.PlannedFile], _context: engines_base.Context
+    ) -> engines_base.Trial:
+        """There is no command that judges settings: this one only fails, as one that an old program does not know."""
+        return engines_base.Trial({}, ("false",))
+
+    def verdict(self, _before: str, _after: str, _files: t.Sequence[core_plan.PlannedFile]) -> str:
+        return ""
+
+    def validator_missing(self, _output: str) -> bool:
+        return True
+
+
+def _of_nvidia(runtimes: t.Mapping[str, str]) -> dict[str, str]:
+    return {name: program for name, program in runtimes.items() if engines_base.is_nvidia_runtime(name, program)}
+
+
+K3S = K3sFamily("K3s", "k3s", ("k3s.service", "k3s-agent.service"))
+RKE2 = K3sFamily("RKE2", "rke2", ("rke2-server.service", "rke2-agent.service"))

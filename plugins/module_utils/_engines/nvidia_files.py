@@ -1,0 +1,230 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Recognize programs, drop-ins and OCI hooks that NVIDIA's tools install.
+
+The layouts are those of nvidia-container-toolkit 1.8 to 1.20. OCI hooks (oci-hooks(5)): CRI-O and Podman as root
+read every .json file of their directories; a file in a later directory replaces one of the same name. A hook whose
+program is missing is an error: Podman starts no container and CRI-O does not start (containers/common,
+pkg/hooks/1.0.0/hook.go).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import posixpath
+import typing as t
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, hostfs, json_data
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import toml_parser
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import toml_plan
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd import config as containerd_config
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.crio import config as crio_config
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import records as core_records
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import toml_document
+
+    KeyPath = t.Tuple[str, ...]
+
+
+# What NVIDIA's packages and instructions call the file.
+HOOK_NAME = "oci-nvidia-hook.json"
+# In the order in which they are read.
+HOOK_FOLDERS = ("/usr/share/containers/oci/hooks.d", "/etc/containers/oci/hooks.d")
+HOOK_PROGRAM = "nvidia-container-runtime-hook"
+# The second is its former name, which packages keep as a link.
+_HOOK_PROGRAMS = (HOOK_PROGRAM, "nvidia-container-toolkit")
+
+# Among the entries of a record: the program of a hook that was written, and that a hook was removed.
+WRITTEN, REMOVED = ("hook", "path"), ("removed",)
+
+
+def hook_text(directory: str) -> bytes:
+    """The hook for the program in ``directory``, byte for byte as nvidia-ctk 1.20 writes it."""
+    program = posixpath.join(directory, HOOK_PROGRAM)
+    path = [*hostfs.SERVICE_PATH, *([] if directory in hostfs.SERVICE_PATH else [directory])]
+    hook = {
+        "version": "1.0.0",
+        "hook": {"path": program, "args": [HOOK_PROGRAM, "prestart"], "env": [f"PATH={':'.join(path)}"]},
+        "when": {"always": True, "commands": [".*"]},
+        "stages": ["prestart"],
+    }
+    return (json.dumps(hook, indent=2) + "\n").encode("utf-8")
+
+
+def read_hook(content: bytes) -> t.Any:
+    """What a hook's file says, None where it is no JSON."""
+    try:
+        return json_data.load(content)
+    except ValueError:
+        return None
+
+
+def is_nvidia_hook(content: bytes) -> bool:
+    """Whether a hook runs NVIDIA's program, wherever that is installed."""
+    said = read_hook(content)
+    hook = said.get("hook") if isinstance(said, dict) else None
+    # Version 0.1.0 of the format has the path itself in this place.
+    program = hook.get("path") if isinstance(hook, dict) else hook
+    return isinstance(program, str) and posixpath.basename(program) in _HOOK_PROGRAMS
+
+
+def nvidia_hooks(
+    files: engines_base.Files, folders: t.Iterable[str] = HOOK_FOLDERS, planned: t.Iterable[core_plan.PlannedFile] = ()
+) -> list[str]:
+    """The hooks of NVIDIA that an engine runs which reads ``folders``, once ``planned`` is written.
+
+    What cannot be read is not among them.
+    """
+    later = {file.path: file.after for file in planned}
+    paths = {path: files.resolve(path) for folder in folders for path in files.glob(f"{folder}/*.json")}
+    found: dict[str, tuple[str, bytes]] = {}
+    for path, real in paths.items():
+        with contextlib.suppress(errors.HostError):
+            content = later[real] if real in later else files.read(real)
+            if content is not None:
+                found[posixpath.basename(path)] = (path, content)
+    return [path for path, content in found.values() if is_nvidia_hook(content)]
+
+
+def taken_away(path: str, content: bytes) -> core_plan.PlannedFile:
+    """A hook of others that goes until we are gone."""
+    return core_plan.PlannedFile(path, content, None, {REMOVED: True})
+
+
+def restore_hook(record: core_records.OriginalFile, content: bytes | None) -> tuple[core_plan.PlannedFile, str]:
+    """The file that was recorded, as it was before us, and why it is not that; ``content`` is what it is now."""
+    path, keys = record.path, record.keys or {}
+    if REMOVED in keys:
+        undone = content is None
+        doubt = f"{path}, which was removed, is there again, and stays; its former content is in the backups."
+    else:
+        undone = content is not None and is_nvidia_hook(content)
+        doubt = f"{path} no longer runs NVIDIA's hook: another program wrote it, so it stays."
+    after = record.original if undone else content
+    stays = content is not None and after != record.original
+    return core_plan.PlannedFile(path, content, after), doubt if stays else ""
+
+
+def is_hook_record(record: core_records.OriginalFile | None) -> bool:
+    """Whether a hook was written, or removed."""
+    keys = {} if record is None else record.keys or {}
+    return WRITTEN in keys or REMOVED in keys
+
+
+def hook_records(files: engines_base.Files, paths: t.Iterable[str]) -> list[core_records.OriginalFile]:
+    """Of the files in ``paths`` the records of those that are hooks."""
+    records = [files.record(path) for path in paths]
+    return [record for record in records if record is not None and is_hook_record(record)]
+
+
+# A runtime that came with 1.12 and went with 1.14.
+EXPERIMENTAL = "nvidia-experimental"
+# Where the tool of 1.18.0 put its drop-in for containerd, which nothing imports by itself; of 1.18.1 and newer; and of
+# up to 1.19.0 for CRI-O, which never looks there.
+STRAY_CONTAINERD = "/etc/containerd/config.d/99-nvidia.toml"
+CONTAINERD_DROP_IN = "/etc/containerd/conf.d/99-nvidia.toml"
+STRAY_CRIO = "/etc/crio/conf.d/99-nvidia.toml"
+# A setting that the tool makes beside its runtimes.
+_CDI: KeyPath = ("enable_cdi",)
+# Settings that version 2 of containerd's file has in the table of the CRI, and newer versions elsewhere (migrateConfig
+# in plugins/cri/images/plugin.go and plugins/cri/runtime/plugin.go of 2.3.4).
+_IMAGES: KeyPath = ("plugins", "io.containerd.cri.v1.images")
+_MOVED: dict[KeyPath, KeyPath] = {
+    ("sandbox_image",): (*_IMAGES, "pinned_images", "sandbox"),
+    ("cni", "bin_dir"): (*containerd_config.CRI_TABLE[3], "cni", "bin_dirs"),
+    ("containerd", "snapshotter"): (*_IMAGES, "snapshotter"),
+    ("containerd", "disable_snapshot_annotations"): (*_IMAGES, "disable_snapshot_annotations"),
+    ("containerd", "discard_unpacked_layers"): (*_IMAGES, "discard_unpacked_layers"),
+}
+
+
+class DropIn(t.NamedTuple):
+    """What a drop-in of NVIDIA's tool holds beside its runtimes, by dotted names.
+
+    ``copied`` are settings that the main file has too, ``drifted`` those of them that it has otherwise, ``foreign``
+    what neither the tool nor the main file would put there.
+    """
+
+    runtimes: tuple[str, ...]
+    copied: tuple[str, ...] = ()
+    drifted: tuple[str, ...] = ()
+    foreign: tuple[str, ...] = ()
+
+    def is_alone(self, document: toml_document.TomlDocument) -> bool:
+        """Whether the file holds nothing of others; the tool writes no comments."""
+        return not self.foreign and "#" not in document.text
+
+
+def containerd_drop_in(document: toml_document.TomlDocument, main: toml_document.TomlDocument) -> DropIn | None:
+    """What a drop-in for containerd holds, beside the main file ``main``; None without runtimes of NVIDIA's."""
+    names: list[str] = []
+    found: dict[str, list[str]] = {"copied": [], "drifted": [], "foreign": []}
+    for path, value in toml_parser.iter_leaves(document.data):
+        root = next((root for root in containerd_config.CRI_TABLE.values() if path[: len(root)] == root), None)
+        if path == ("version",):
+            continue
+        inner = path[len(root) :] if root is not None else ()
+        owned = root is not None and _is_of_vendor(document, root, inner)
+        if owned and inner[: len(containerd_config.RUNTIMES)] == containerd_config.RUNTIMES:
+            names.append(inner[len(containerd_config.RUNTIMES)])
+        if not owned:
+            known = next((main.value(*place) for place in _places(path, inner) if main.has(*place)), None)
+            found["foreign" if known is None else "copied"].append(".".join(inner or path))
+            if known not in (None, value, [value]):
+                found["drifted"].append(".".join(inner))
+    if not names:
+        return None
+    return DropIn(tuple(dict.fromkeys(names)), *(tuple(found[kind]) for kind in ("copied", "drifted", "foreign")))
+
+
+def _places(path: KeyPath, inner: KeyPath) -> list[KeyPath]:
+    """Where the main file may have the setting ``path`` of a drop-in: it may be in another version of the format."""
+    if not inner:
+        return []
+    return [
+        path,
+        *((*root, *inner) for root in containerd_config.CRI_TABLE.values()),
+        _MOVED.get(inner, (*_IMAGES, *inner)),
+    ]
+
+
+def _is_of_vendor(document: toml_document.TomlDocument, root: KeyPath, inner: KeyPath) -> bool:
+    """Whether a setting of the CRI is one that the tool writes itself."""
+    runtimes = document.value(*root, *containerd_config.RUNTIMES)
+    depth = len(containerd_config.RUNTIMES)
+    if inner[:depth] == containerd_config.RUNTIMES and len(inner) > depth:
+        return engines_base.is_nvidia_program(containerd_config.program_of(toml_plan.lookup(runtimes, (inner[depth],))))
+    if inner == containerd_config.DEFAULT:
+        return engines_base.is_nvidia_program(
+            containerd_config.program_of(
+                toml_plan.lookup(runtimes, (str(document.value(*root, *containerd_config.DEFAULT)),))
+            )
+        )
+    if inner[: len(containerd_config.LEGACY_DEFAULT)] == containerd_config.LEGACY_DEFAULT:
+        return engines_base.is_nvidia_program(
+            containerd_config.program_of(document.value(*root, *containerd_config.LEGACY_DEFAULT))
+        )
+    return inner == _CDI
+
+
+def crio_drop_in(document: toml_document.TomlDocument) -> DropIn | None:
+    """The same of one for CRI-O."""
+    names: list[str] = []
+    foreign: list[str] = []
+    depth = len(crio_config.RUNTIMES)
+    for path, value in toml_parser.iter_leaves(document.data):
+        runtime = path[depth] if path[:depth] == crio_config.RUNTIMES and len(path) > depth else None
+        program = document.value(
+            *crio_config.RUNTIMES, str(value) if path == crio_config.DEFAULT else runtime or "", crio_config.PROGRAM
+        )
+        if not engines_base.is_nvidia_program(program):
+            foreign.append(".".join(path))
+        elif runtime is not None:
+            names.append(runtime)
+    return DropIn(tuple(dict.fromkeys(names)), foreign=tuple(foreign)) if names else None

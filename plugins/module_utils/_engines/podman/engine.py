@@ -1,0 +1,114 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Podman on a host. It runs no daemon, so nothing is restarted."""
+
+from __future__ import annotations
+
+import typing as t
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants as core_constants
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.podman import config as podman_config
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.podman import plan as podman_plan
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
+
+
+class Podman:
+    """The system's own Podman, as root runs it."""
+
+    name = "podman"
+    flavor = core_constants.SYSTEM
+    key = "podman"
+    program = "podman"
+    companions: tuple[str, ...] = ()
+    ping_request = b""
+    no_reload = "Podman has no daemon"
+    default_aliases: tuple[str, ...] = ()
+    syntax = "toml"
+    validates_all_files = True
+    reports_full_state = True
+    config_path = podman_config.MAIN
+    drop_in_path: str | None = podman_config.DROP_IN
+    service = ""
+    default_runtime = ""
+
+    def inspect(self, host: hostfs.HostFS, _service: str | None = None) -> engines_base.Installation:
+        binary = host.find_executable([self.program])
+        return engines_base.Installation(binary, unit=None, service="", socket="", config_path=self.config_path)
+
+    def live(self, _host: hostfs.HostFS, _installation: engines_base.Installation) -> engines_base.LiveState | None:
+        """None: nothing runs."""
+        return None
+
+    def ailment(
+        self,
+        _host: hostfs.HostFS,
+        _installation: engines_base.Installation,
+        _live: engines_base.LiveState,
+        _state: engines_base.ConfiguredState | None,
+    ) -> engines_base.HealthProblem | None:
+        return None
+
+    def sources(self, _host: hostfs.HostFS, installation: engines_base.Installation) -> list[str]:
+        return [installation.config_path, podman_config.DROP_IN]
+
+    def check_runtimes(
+        self,
+        _host: hostfs.HostFS,
+        _installation: engines_base.Installation,
+        _runtimes: t.Sequence[str],
+        _run: core_plan.Runner,
+    ) -> tuple[list[str], list[str]]:
+        return [], []
+
+    def containers_stopped_by_restart(
+        self, _host: hostfs.HostFS, _installation: engines_base.Installation
+    ) -> list[str] | None:
+        """None at all: nothing is restarted."""
+        return []
+
+    # -- plans ---------------------------------------------------------------------------------------------------
+
+    def present(self, request: engines_base.RuntimeRequest, context: engines_base.Context) -> engines_base.EnginePlan:
+        return podman_plan.PodmanPlanner(context).present(request)
+
+    def absent(self, context: engines_base.Context) -> engines_base.EnginePlan:
+        return podman_plan.PodmanPlanner(context).absent()
+
+    def configured(self, context: engines_base.Context) -> engines_base.ConfiguredState:
+        return podman_plan.configured_state(context.version)
+
+    def required_action(
+        self, _live: engines_base.LiveState, _state: engines_base.ConfiguredState
+    ) -> engines_base.Action:
+        return engines_base.Action.NONE
+
+    def defines_runtime(
+        self, _runtime: str, _state: engines_base.ConfiguredState, _version: tuple[int, ...] | None
+    ) -> bool:
+        return False
+
+    # -- the program ---------------------------------------------------------------------------------------------
+
+    def version_argv(self, binary: str) -> list[str]:
+        return [binary, "--version"]
+
+    def trial(
+        self, binary: str, _folder: str, _files: t.Sequence[core_plan.PlannedFile], _context: engines_base.Context
+    ) -> engines_base.Trial:
+        """Podman judges nothing beforehand, which it says itself; a later release may."""
+        return engines_base.Trial({}, [binary, "--validate"])
+
+    def verdict(self, _before: str, _after: str, _files: t.Sequence[core_plan.PlannedFile]) -> str:
+        return ""
+
+    def validator_missing(self, output: str) -> bool:
+        return "unknown flag: --validate" in output
+
+
+PODMAN = Podman()

@@ -1,0 +1,242 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Plan the directories of CDI specifications in Podman's configuration, and the removal of NVIDIA's hook."""
+
+from __future__ import annotations
+
+import contextlib
+import posixpath
+import typing as t
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants as core_constants
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, hostfs
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import records as core_records
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import toml_document
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import cdi_support, nvidia_files, toml_plan
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.crio import config as crio_config
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.podman import config as podman_config
+
+# Podman's release notes: with --cdi-spec-dir came the setting (podman #25717); before, it was read and ignored.
+HONOURED_SINCE = (5, 5)
+
+CRIO_MAIN = "/etc/crio/crio.conf"
+
+# The facts about releases are asked for in the name of a host that has nothing.
+_NOWHERE = hostfs.HostFS("/dev/null", live=False)
+
+
+class PodmanPlanner:
+    """One plan for the Podman of a host."""
+
+    def __init__(self, context: engines_base.Context) -> None:
+        self.context = context
+        self.files = context.files
+        self.toml = toml_plan.TomlFiles(context, (toml_plan.OPENING,))
+        folder, name = posixpath.split(podman_config.DROP_IN)
+        self.drop_in = posixpath.join(self.files.resolve(folder), name)
+        self.warnings: list[str] = []
+
+    # -- present -------------------------------------------------------------------------------------------------
+
+    def present(self, request: engines_base.RuntimeRequest) -> engines_base.EnginePlan:
+        self._check(request)
+        version = self.context.version
+        default = () if version is None else default_folders(version)
+        if version is None:
+            self.warnings.append(
+                "The version of this Podman is not known, so neither is whether and where it looks for CDI"
+                " specifications: nothing is changed. Give engine_version."
+            )
+        elif not default:
+            self.warnings.append(
+                f"Podman {'.'.join(map(str, version))} reads no CDI specifications, which is how containers get GPUs:"
+                " nothing is changed. Update it to 4.1 or newer."
+            )
+        else:
+            self._write_folders(version, default)
+        folders = self._planned()
+        hooks = self._hooks() if default else []
+        written = any(file.after is not None for file in folders)
+        state = configured_state(version)
+        return engines_base.EnginePlan(
+            (*folders, *hooks),
+            state,
+            engines_base.Action.NONE,
+            tuple(self.warnings),
+            podman_config.DROP_IN if written else None,
+        )
+
+    def _check(self, request: engines_base.RuntimeRequest) -> None:
+        """Raises NvidiaError for what Podman has no place for."""
+        if self.context.path != self.files.resolve(podman_config.MAIN):
+            raise errors.NvidiaError(
+                f"Podman reads {podman_config.MAIN} and what lies beside it, and no other file. Leave out config_path."
+            )
+        request.check_plain("podman")
+        unfit = {
+            "config_mode": request.config_mode != "auto",
+            "set_as_default": bool(request.set_as_default),
+            "extra_modes": bool(request.extra_modes),
+        }
+        names = [name for name, is_given in unfit.items() if is_given]
+        if names:
+            raise errors.NvidiaError(
+                f"No runtime is registered for podman, so {' and '.join(names)} would have no effect. Leave it out for"
+                " this engine: containers are given GPUs with --device nvidia.com/gpu=all."
+            )
+        if request.enable_cdi is False:
+            raise errors.NvidiaError("Podman always uses CDI; it cannot be switched off. Leave out enable_cdi.")
+
+    def _write_folders(self, version: tuple[int, ...], default: t.Sequence[str]) -> None:
+        """Make Podman read all folders of specifications, if it does not do so without us."""
+        if version < HONOURED_SINCE:
+            # What no Podman of this release heeds need not be read, only taken back.
+            if self.files.record(self.drop_in) is not None:
+                toml_plan.revert_own_entries(self.toml.edit(self.drop_in))
+            return
+        edit = self.toml.edit(self.drop_in)
+        others = podman_config.ContainersConf(self.files, version, default, edit.original)
+        if self._missing(others.reading().folders):
+            if edit.content is None:
+                edit.document = toml_document.TomlDocument.from_bytes(edit.path, toml_plan.OPENING)
+            before = others.reading(before=podman_config.DROP_IN)
+            missing = self._missing(before.folders)
+            wanted = missing if before.appends else _in_order(before.folders, missing)
+            toml_plan.write_table(edit, podman_config.CDI_DIRS[:1], {podman_config.CDI_DIRS[1]: wanted})
+            self._check_effective_config(podman_config.ContainersConf(self.files, version, default, edit.document))
+        toml_plan.revert_own_entries(edit)
+
+    def _missing(self, folders: t.Iterable[str]) -> list[str]:
+        """The folders of specifications that are not among ``folders``, under whatever name."""
+        real = {self.files.resolve(folder) for folder in folders}
+        return [folder for folder in core_constants.SPECIFICATION_FOLDERS if self.files.resolve(folder) not in real]
+
+    def _check_effective_config(self, after: podman_config.ContainersConf) -> None:
+        """Raises NvidiaError where another file takes precedence over ours."""
+        missing = self._missing(after.reading().folders)
+        hiding = after.hiding(podman_config.DROP_IN)
+        if missing and hiding is not None:
+            raise errors.NvidiaError(
+                f"{hiding} hides {podman_config.DROP_IN} from Podman, for it has the same name. Rename it, then run"
+                f" this again."
+            )
+        for _path, document in reversed(after.files if missing else []):
+            if document.has(*podman_config.CDI_DIRS):
+                unread = " and ".join(missing)
+                raise document.error(
+                    podman_config.CDI_DIRS,
+                    f"Podman reads this after {podman_config.DROP_IN}, so it does not look for CDI specifications in"
+                    f" {unread}",
+                    f"Add {unread} here, or remove the entry, then run this again.",
+                )
+
+    def _hooks(self) -> list[core_plan.PlannedFile]:
+        """NVIDIA's hook, taken away: beside CDI it injects the GPUs again, and without its program nothing starts."""
+        planned: dict[str, core_plan.PlannedFile] = {}
+        for path in (f"{folder}/{nvidia_files.HOOK_NAME}" for folder in nvidia_files.HOOK_FOLDERS):
+            real = self.files.resolve(path)
+            content = self.files.read(real)
+            if content is None:
+                continue
+            if self._is_of_crio(real):
+                self.warnings.append(
+                    f"{path} stays, for CRI-O is configured with config_mode: hook. Podman runs the hook too, so a"
+                    " container for which NVIDIA_VISIBLE_DEVICES is set gets its GPUs from there."
+                )
+            elif nvidia_files.is_nvidia_hook(content) and self._crio_may_need_it():
+                self.warnings.append(
+                    f"{path} stays, for CRI-O is on this host too, and no runtime of NVIDIA's is in its files, so the"
+                    " hook may be its only way to GPUs. Podman runs it beside CDI. Register a runtime with engine:"
+                    " crio, then run this again, or remove the hook with purge_legacy: true."
+                )
+            elif nvidia_files.is_nvidia_hook(content):
+                planned[real] = nvidia_files.taken_away(real, content)
+            else:
+                self.warnings.append(
+                    f"{path} does not run NVIDIA's hook, so it stays. Look at it: Podman runs it for every container."
+                )
+        for path in nvidia_files.nvidia_hooks(self.files, planned=planned.values()):
+            if posixpath.basename(path) != nvidia_files.HOOK_NAME:
+                self.warnings.append(
+                    f"{path} runs NVIDIA's hook for every container, beside CDI. It is under a name of somebody's own,"
+                    " so it stays. Remove it."
+                )
+        if planned and not self._specified():
+            self.warnings.append(
+                f"No CDI specification lies in {' or '.join(core_constants.SPECIFICATION_FOLDERS)}, so without"
+                f" {', '.join(planned)}"
+                " containers get no GPUs. Make one with nvidia_cdi_spec."
+            )
+        return list(planned.values())
+
+    def _specified(self) -> bool:
+        """Whether there is any CDI specification."""
+        patterns = (
+            f"{folder}/*.{form}" for folder in core_constants.SPECIFICATION_FOLDERS for form in ("yaml", "json")
+        )
+        return any(self.files.glob(pattern) for pattern in patterns)
+
+    def _is_of_crio(self, path: str) -> bool:
+        """Whether we wrote the hook for CRI-O."""
+        where = core_records.record_path("crio", path)
+        with contextlib.suppress(errors.HostError):
+            content = self.files.read(where)
+            return content is not None and nvidia_files.WRITTEN in (
+                core_records.OriginalFile.from_bytes(where, content).keys or {}
+            )
+        return False
+
+    def _crio_may_need_it(self) -> bool:
+        """Whether there is a CRI-O that has no runtime of NVIDIA's, as far as its usual files tell."""
+        programs = [path for folder in hostfs.SERVICE_PATH for path in self.files.glob(f"{folder}/crio")]
+        if not programs and not self.files.glob(CRIO_MAIN) and not self.files.walk(crio_config.CONFIG_DIR):
+            return False
+        with contextlib.suppress(errors.NvidiaError):
+            crio = crio_config.CrioFiles(
+                self.files, self.files.resolve(CRIO_MAIN), self.files.resolve(crio_config.CONFIG_DIR)
+            )
+            return not any(
+                engines_base.is_nvidia_program(entry.get(crio_config.PROGRAM)) for entry in crio.runtimes().values()
+            )
+        return True
+
+    # -- absent --------------------------------------------------------------------------------------------------
+
+    def absent(self) -> engines_base.EnginePlan:
+        hooks = nvidia_files.hook_records(self.files, self.context.recorded)
+        gone = [nvidia_files.restore_hook(record, self.files.read(record.path)) for record in hooks]
+        self.warnings += [doubt for _file, doubt in gone if doubt]
+        if self.files.read(self.drop_in) is not None or self.files.record(self.drop_in) is not None:
+            toml_plan.revert_own_entries(self.toml.edit(self.drop_in))
+        files = (*self._planned(), *(file for file, _doubt in gone))
+        return engines_base.EnginePlan(
+            files, configured_state(self.context.version), engines_base.Action.NONE, tuple(self.warnings)
+        )
+
+    def _planned(self) -> list[core_plan.PlannedFile]:
+        """Our drop-in as it will be.  It names folders only, so everybody may read it, as rootless users must."""
+        return [file._replace(like=()) for file in self.toml.planned()]
+
+
+def default_folders(version: tuple[int, ...]) -> tuple[str, ...]:
+    """The folders in which a Podman of ``version`` looks for CDI specifications unless it is told otherwise."""
+    word = f"podman:{'.'.join(map(str, version))}"
+    (engine,) = cdi_support.engines_for([word], _NOWHERE, lambda _argv: (1, "", ""))
+    return engine.folders
+
+
+def configured_state(version: tuple[int, ...] | None) -> engines_base.ConfiguredState:
+    """Podman has no runtimes of ours; it uses CDI if its release knows it."""
+    return engines_base.ConfiguredState(
+        cdi=None if version is None else bool(default_folders(version)), lists_runtimes=False
+    )
+
+
+def _in_order(theirs: t.Sequence[str], missing: t.Sequence[str]) -> list[str]:
+    """Both, in the order in which one goes before the other: what is made at run time goes before what lies in /etc."""
+    static = [folder for folder in missing if folder == core_constants.SPECIFICATION_FOLDERS[0]]
+    return [*static, *theirs, *(folder for folder in missing if folder not in static)]

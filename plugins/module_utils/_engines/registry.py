@@ -1,0 +1,356 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The table of engines and flavors: by what each is known on a host, and how it is loaded.
+
+A new engine is a package beside this file and a row here.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import typing as t
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import accounts, errors
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants as core_constants
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import records as core_records
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import units as systemd_units
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
+
+
+_SYSTEM_CONTAINERD_FILE = "/etc/containerd/config.toml"
+
+
+class Flavor(t.NamedTuple):
+    """One way in which an engine comes to a host.
+
+    ``load`` makes it, given the name of an instance (``""`` is the usual one).  ``programs``, ``paths`` and
+    ``services`` are what it is known by.  ``key`` is in whose name records are kept.  ``instances`` finds others
+    beside the usual one; they are units (``by_unit``), or the user who runs the task (``by_user``).
+    ``daemon``: whether anything of it runs between containers.
+    """
+
+    engine: str
+    flavor: str
+    load: t.Callable[[str], engines_base.Engine]
+    key: str
+    programs: tuple[str, ...] = ()
+    paths: tuple[str, ...] = ()
+    services: tuple[str, ...] = ()
+    instances: t.Callable[[hostfs.HostFS], list[str]] | None = None
+    by_user: bool = False
+    by_unit: bool = False
+    daemon: bool = True
+
+
+# Each is imported when it is asked for: a task for one engine does not pay for the others.
+def _docker(_instance: str) -> engines_base.Engine:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.docker import (  # noqa: PLC0415
+        engine as docker_engine,
+    )
+
+    return docker_engine.DOCKER
+
+
+def _docker_snap(_instance: str) -> engines_base.Engine:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.docker import (  # noqa: PLC0415
+        engine as docker_engine,
+    )
+
+    return docker_engine.DOCKER_SNAP
+
+
+def _docker_rootless(user: str) -> engines_base.Engine:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.docker import (  # noqa: PLC0415
+        engine as docker_engine,
+    )
+
+    return docker_engine.RootlessDocker(user)
+
+
+def _own_users(host: hostfs.HostFS) -> list[str]:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import rootless  # noqa: PLC0415
+
+    return rootless.own_users(host)
+
+
+def _containerd(service: str) -> engines_base.Engine:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd import (  # noqa: PLC0415
+        engine as containerd_engine,
+    )
+
+    return containerd_engine.ContainerdOfUnit(service) if service else containerd_engine.CONTAINERD
+
+
+def _k3s(_instance: str) -> engines_base.Engine:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.k3s import (  # noqa: PLC0415
+        engine as k3s_engine,
+    )
+
+    return k3s_engine.K3S
+
+
+def _rke2(_instance: str) -> engines_base.Engine:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.k3s import (  # noqa: PLC0415
+        engine as k3s_engine,
+    )
+
+    return k3s_engine.RKE2
+
+
+def _k0s(_instance: str) -> engines_base.Engine:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.k0s import (  # noqa: PLC0415
+        engine as k0s_engine,
+    )
+
+    return k0s_engine.K0S
+
+
+def _microk8s(_instance: str) -> engines_base.Engine:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.microk8s import (  # noqa: PLC0415
+        engine as microk8s_engine,
+    )
+
+    return microk8s_engine.MICROK8S
+
+
+def _crio(_instance: str) -> engines_base.Engine:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.crio import (  # noqa: PLC0415
+        engine as crio_engine,
+    )
+
+    return crio_engine.CRIO
+
+
+def _podman(_instance: str) -> engines_base.Engine:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.podman import (  # noqa: PLC0415
+        engine as podman_engine,
+    )
+
+    return podman_engine.PODMAN
+
+
+def _containerd_units(host: hostfs.HostFS) -> list[str]:
+    """Other units of a containerd, by their names: every file of every unit is too much to read.
+
+    Units that are gone count while there are records of theirs.
+    """
+    names = {
+        name
+        for folder in systemd_units.UNIT_FOLDERS
+        for name in host.readable_entries(folder)
+        if "containerd" in name and name.endswith(".service") and name not in _KNOWN_UNITS and "@" not in name
+    }
+    recorded = _recorded_units(host)
+    if not names:
+        return recorded
+    found = [name for name in sorted(names) if _is_instance(host, name)]
+    return [*found, *(name for name in recorded if name not in found)]
+
+
+def _is_instance(host: hostfs.HostFS, name: str) -> bool:
+    try:
+        unit = systemd_units.load_unit(host, name, "containerd")
+    except errors.HostError:
+        # Whoever inspects it reports why its files are refused.
+        return True
+    return unit is not None and _has_own_file(host, unit)
+
+
+def _has_own_file(host: hostfs.HostFS, unit: systemd_units.Unit) -> bool:
+    """Whether it starts a containerd with a file of its own, under no other unit's name: else it is that one."""
+    named = unit.flag_values("--config", "-c")
+    alias = posixpath.basename(host.resolve(unit.path)) != unit.name
+    return bool(unit.arguments) and bool(named) and not alias and named[-1] != _SYSTEM_CONTAINERD_FILE
+
+
+def _recorded_units(host: hostfs.HostFS) -> list[str]:
+    entries = [
+        name for name in host.readable_entries(core_records.STATE_DIR) if name.startswith(core_constants.UNIT_KEY)
+    ]
+    if not entries:
+        return []
+    owners = {record.engine for record in core_records.load_readable_records(host)}
+    return sorted(
+        owner[len(core_constants.UNIT_KEY) :] for owner in owners if owner.startswith(core_constants.UNIT_KEY)
+    )
+
+
+_SNAP_DOCKER_UNIT, _MICROK8S_UNIT = "snap.docker.dockerd.service", "snap.microk8s.daemon-containerd.service"
+_KNOWN_UNITS = ("containerd.service", _MICROK8S_UNIT)
+
+_ROWS = (
+    # The package podman-docker brings a program docker, too.
+    Flavor("docker", core_constants.SYSTEM, _docker, "docker", ("dockerd",), ("/etc/docker",), ("docker.service",)),
+    Flavor("docker", "snap", _docker_snap, "docker_snap", paths=("/var/snap/docker",), services=(_SNAP_DOCKER_UNIT,)),
+    Flavor("docker", "rootless", _docker_rootless, "", instances=_own_users, by_user=True),
+    Flavor(
+        "containerd", core_constants.SYSTEM, _containerd, "containerd", ("containerd",), ("/etc/containerd",),
+        ("containerd.service",), instances=_containerd_units, by_unit=True,
+    ),
+    Flavor(
+        "containerd", "k3s", _k3s, "k3s", paths=("/var/lib/rancher/k3s", "/etc/rancher/k3s"),
+        services=("k3s.service", "k3s-agent.service"),
+    ),
+    Flavor(
+        "containerd", "rke2", _rke2, "rke2", paths=("/var/lib/rancher/rke2", "/etc/rancher/rke2"),
+        services=("rke2-server.service", "rke2-agent.service"),
+    ),
+    Flavor(
+        "containerd", "k0s", _k0s, "k0s", paths=("/var/lib/k0s", "/etc/k0s"),
+        services=("k0sworker.service", "k0scontroller.service"),
+    ),
+    Flavor(
+        "containerd", "microk8s", _microk8s, "microk8s", paths=("/var/snap/microk8s",), services=(_MICROK8S_UNIT,),
+    ),
+    Flavor("crio", core_constants.SYSTEM, _crio, "crio", ("crio",), ("/etc/crio",), ("crio.service",)),
+    Flavor("podman", core_constants.SYSTEM, _podman, "podman", ("podman",), daemon=False),
+)  # fmt: skip
+FLAVORS: dict[tuple[str, str], Flavor] = {(row.engine, row.flavor): row for row in _ROWS}
+ENGINES = tuple(dict.fromkeys(row.engine for row in _ROWS))
+DAEMONS = tuple(dict.fromkeys(row.engine for row in _ROWS if row.daemon))
+
+
+class Target(t.NamedTuple):
+    """One engine of one host.
+
+    ``instance`` tells apart those of one flavour: the user of a rootless engine, the unit of a second containerd; it is
+    empty for the one that there is usually.
+    """
+
+    engine: str
+    flavor: str = core_constants.SYSTEM
+    instance: str = ""
+
+    def __str__(self) -> str:
+        parts = (self.engine, self.flavor, self.instance) if self.instance else (self.engine, self.flavor)
+        return self.engine if parts == (self.engine, core_constants.SYSTEM) else "/".join(parts)
+
+    @property
+    def user(self) -> str | None:
+        """The user whose engine it is, None where it is the system's."""
+        return self.instance if FLAVORS[self.engine, self.flavor].by_user else None
+
+    def load(self) -> engines_base.Engine:
+        """The engine itself."""
+        return FLAVORS[self.engine, self.flavor].load(self.instance)
+
+
+def targets_on(host: hostfs.HostFS, engine: str | None = None) -> list[Target]:
+    """All of which there is anything on the host (of that ``engine``), in the order of the table; none is loaded.
+
+    Of the engines of users, that of the user who runs this is among them; root handles none.
+    """
+    return [
+        Target(row.engine, row.flavor, instance)
+        for row in FLAVORS.values()
+        if engine in (None, row.engine)
+        for instance in _instances(row, host)
+    ]
+
+
+def resolve_target(
+    host: hostfs.HostFS,
+    engine: str,
+    flavor: str = core_constants.AUTO,
+    user: str | None = None,
+    service: str | None = None,
+) -> Target:
+    """The one that is meant; of an engine that there is nothing of, the system's own.
+
+    Raises NvidiaError where several may be meant, or where the words contradict each other.
+    """
+    if flavor != core_constants.AUTO and (engine, flavor) not in FLAVORS:
+        known = [row.flavor for row in FLAVORS.values() if row.engine == engine]
+        raise errors.NvidiaError(f"{engine} has no flavor {flavor}. Use auto or one of {', '.join(known)}.")
+    by_user = any(row.by_user for row in FLAVORS.values() if row.engine == engine)
+    if user is not None and (not by_user or flavor not in (core_constants.AUTO, *_of_users(engine))):
+        raise errors.NvidiaError(
+            f"user is for rootless Docker only, not for {engine} with flavor: {flavor}. Leave it out."
+        )
+    if user is not None or flavor in _of_users(engine):
+        return Target(engine, _of_users(engine)[0], _own_user(host, user))
+    # A user's engine is meant only if the task says so: any user may have one.
+    wanted = targets_on(host, engine)
+    found = [
+        target
+        for target in wanted
+        if target.flavor == flavor or (flavor == core_constants.AUTO and target.user is None)
+    ]
+    found = found or [target for target in wanted if flavor == core_constants.AUTO]
+    if service is not None:
+        return _served(engine, flavor, systemd_units.unit_name(service), found, host)
+    usual = [target for target in found if flavor != core_constants.AUTO and not target.instance]
+    if usual:
+        return usual[0]
+    if len(found) > 1:
+        # What only left its files behind is not meant if another one is there.
+        found = [target for target in found if target.load().inspect(host).installed] or found
+    if len(found) > 1:
+        raise errors.NvidiaError(
+            f"This host has more than one {engine}: {', '.join(map(str, found))}. Say which of them is meant: behind"
+            " the first slash stands the flavor, and behind the second one the user or the service."
+        )
+    if len(found) == 1:
+        return found[0]
+    return Target(engine, core_constants.SYSTEM if flavor == core_constants.AUTO else flavor)
+
+
+def _own_user(host: hostfs.HostFS, user: str | None) -> str:
+    """The user who runs this.  Raises NvidiaError for everybody else, with what to do about records of root's."""
+    try:
+        return accounts.require_own(host, user).name
+    except errors.NvidiaError as error:
+        # Only a task that is refused pays for this import.
+        from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import rootless  # noqa: PLC0415
+
+        users = rootless.recorded_users(host) if user is None else [user]
+        raise errors.NvidiaError(
+            " ".join(filter(None, [str(error), *(rootless.migration(host, name) for name in users)]))
+        ) from None
+
+
+def _served(engine: str, flavor: str, service: str, found: t.Sequence[Target], host: hostfs.HostFS) -> Target:
+    """The one that a unit starts, be it a unit of which nothing tells what it starts.
+
+    Raises NvidiaError for one that is not there: the files of another one would be taken for its own.
+    """
+    known = [target for target in found if service in (target.instance, *FLAVORS[target[:2]].services)]
+    if known:
+        return known[0]
+    row = FLAVORS[engine, core_constants.SYSTEM if flavor == core_constants.AUTO else flavor]
+    if row.by_unit and systemd_units.unit_file(host, service) is None:
+        raise errors.NvidiaError(f"There is no unit {service} on this host. Correct service, or leave it out.")
+    return Target(engine, row.flavor, service if row.by_unit else "")
+
+
+def _of_users(engine: str) -> tuple[str, ...]:
+    return tuple(row.flavor for row in FLAVORS.values() if row.engine == engine and row.by_user)
+
+
+def _instances(row: Flavor, host: hostfs.HostFS) -> list[str]:
+    found = [""] if _leaves_trace(row, host) else []
+    return found + (row.instances(host) if row.instances is not None else [])
+
+
+def _leaves_trace(row: Flavor, host: hostfs.HostFS) -> bool:
+    """Whether there is anything of it: its program, its unit, its configuration, or our record of that."""
+    units = (f"{folder}/{service}" for folder in systemd_units.UNIT_FOLDERS for service in row.services)
+    return (
+        (bool(row.programs) and host.find_executable(row.programs) is not None)
+        or any(host.lexists(path) for path in row.paths)
+        or any(host.lexists(unit) for unit in units)
+        or (
+            bool(row.key)
+            and any(entry.startswith(f"{row.key}-") for entry in host.readable_entries(core_records.STATE_DIR))
+        )
+    )
+
+
+def engines_on(host: hostfs.HostFS) -> list[engines_base.Engine]:
+    """The engines that there is anything of; only these are loaded."""
+    return [target.load() for target in targets_on(host)]

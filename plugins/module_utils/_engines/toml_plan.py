@@ -1,0 +1,248 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Parts of plans that all engines with TOML files share."""
+
+from __future__ import annotations
+
+import copy
+import typing as t
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, hostfs
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import toml_document, toml_parser
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import processes
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import units as systemd_units
+
+if t.TYPE_CHECKING:
+    KeyPath = t.Tuple[str, ...]
+
+    TomlEdit = core_plan.TrackedEdit[toml_document.TomlDocument]
+
+
+class TomlEngine:
+    """How such an engine is installed, and how its program is run; ``socket_flags`` name the socket of its unit."""
+
+    name: str
+    flavor: str
+    key: str
+    program: str
+    service: str
+    socket: str
+    socket_flags: tuple[str, ...]
+    config_path: str
+    companions: tuple[str, ...] = ()
+    ping_request = b""
+    no_reload: str
+    default_aliases: tuple[str, ...] = ()
+    syntax = "toml"
+    validates_all_files = True
+    reports_full_state = False
+
+    def inspect(self, host: hostfs.HostFS, service: str | None = None) -> engines_base.Installation:
+        service = systemd_units.unit_name(service or self.service)
+        unit = systemd_units.load_unit(host, service, self.program)
+        pid = processes.process_of(host, unit, self.program)
+        # What a wrapper keeps to itself the process tells.
+        told = hostfs.arguments_of(host, pid) if unit is not None and unit.wrapper and pid is not None else ()
+        if unit is not None and told:
+            unit = unit._replace(arguments=told, wrapper="")
+        programs = [unit.arguments[0]] if unit is not None and unit.arguments else []
+        named = unit.flag_values("--config", "-c") if unit is not None else []
+        sockets = unit.flag_values(*self.socket_flags) if unit is not None else []
+        return engines_base.Installation(
+            binary=host.find_executable([*programs, self.program]),
+            unit=unit,
+            service=service,
+            socket=sockets[-1] if sockets else self.socket,
+            config_path=named[-1] if named else self.config_path,
+            pid=pid,
+        )
+
+    def check_runtimes(
+        self,
+        _host: hostfs.HostFS,
+        _installation: engines_base.Installation,
+        _runtimes: t.Sequence[str],
+        _run: core_plan.Runner,
+    ) -> tuple[list[str], list[str]]:
+        return [], []
+
+    def containers_stopped_by_restart(
+        self, _host: hostfs.HostFS, _installation: engines_base.Installation
+    ) -> list[str] | None:
+        """None at all: containers outlive these engines."""
+        return []
+
+    def version_argv(self, binary: str) -> list[str]:
+        return [binary, "--version"]
+
+    def validator_missing(self, _output: str) -> bool:
+        return False
+
+
+# The first words of a drop-in that is ours.
+OPENING = b"# Written by gpufleet.nvidia.nvidia_runtime_config, which takes it away again with state: absent.\n"
+
+_KINDS = {dict: "a table", str: "a string", bool: "true or false", list: "an array", int: "a number"}
+
+
+class TomlFiles:
+    """The files of one configuration that a plan looks at or changes, each read once.
+
+    ``openings`` are the words with which files of ours may begin, longest first.
+    """
+
+    def __init__(self, context: engines_base.Context, openings: t.Sequence[bytes] = ()) -> None:
+        self.context = context
+        self.openings = openings
+        self.edits: dict[str, TomlEdit] = {}
+
+    def edit(self, path: str) -> TomlEdit:
+        """The file at ``path``, as it is or as it was left by the last call."""
+        path = self.context.files.resolve(path)
+        if path not in self.edits:
+            about = self.context if path == self.context.path else self.context.about(path)
+            text = about.content or b""
+            fresh = next((opening for opening in self.openings if text.startswith(opening)), b"")
+            self.edits[path] = core_plan.TrackedEdit(
+                toml_document.TomlDocument.from_bytes, path, about.content, about.record, fresh
+            )
+        return self.edits[path]
+
+    def overlay(self) -> dict[str, toml_document.TomlDocument]:
+        """The documents as they are after all edits so far, of files that there are or will be."""
+        there = {path: edit for path, edit in self.edits.items() if edit.content is not None or edit.wanted}
+        return {path: edit.document for path, edit in there.items()}
+
+    def outcome(self) -> dict[str, toml_document.TomlDocument | None]:
+        """The same, with None for files that go."""
+        overlay = self.overlay()
+        return {path: document if _after(self.edits[path]) is not None else None for path, document in overlay.items()}
+
+    def planned(self, read: t.Sequence[str] = ()) -> tuple[core_plan.PlannedFile, ...]:
+        """All files in the order that a crash survives: a drop-in comes before what reads it, and goes after that.
+
+        ``read`` are the files of the configuration: what is inherited from them is not to be more readable in ours.
+        """
+        main = self.context.path
+        like = tuple(dict.fromkeys([main, *read]))
+        files = [
+            edit.planned(_after(edit), like if _made_by_us(edit) and path != main else ())
+            for path, edit in self.edits.items()
+            if edit.content is not None or edit.wanted or path == main
+        ]
+
+        def turn(file: core_plan.PlannedFile) -> tuple[bool, bool]:
+            vanishes = file.after is None
+            return vanishes, (file.path == main) is not vanishes
+
+        return tuple(sorted(files, key=turn))
+
+
+def _made_by_us(edit: TomlEdit) -> bool:
+    return edit.content is None or (edit.record is not None and edit.record.created)
+
+
+def _after(edit: TomlEdit) -> bytes | None:
+    """What the file shall hold; one that was made by us goes with the last of our entries."""
+    if edit.removed or (_made_by_us(edit) and (edit.emptied or (edit.content is None and not edit.wanted))):
+        return None
+    return edit.document.to_bytes()
+
+
+def revert_own_entries(edit: TomlEdit, keep: t.Callable[[KeyPath], bool] = lambda _path: False) -> None:
+    """Take out what earlier runs wrote and this one does not want; with ``keep`` some of it stays."""
+    record = edit.record
+    if record is None:
+        return
+    unwanted = [path for path in edit.recorded() if path not in edit.wanted and not keep(path)]
+    if not edit.wanted and len(unwanted) == len(edit.recorded()) and record.restorable(edit.content):
+        edit.document = toml_document.TomlDocument.from_bytes(
+            edit.path, edit.fresh if record.original is None else record.original
+        )
+        return
+    for path in unwanted:
+        edit.give_back(path)
+    if record.original is not None and record.restorable(edit.content):
+        original = toml_document.TomlDocument.from_bytes(edit.path, record.original)
+        # The same entries as before our first run: restore blank lines and comments too.
+        if toml_parser.same(edit.document.data, original.data):
+            edit.document = original
+
+
+def write_table(edit: TomlEdit, path: KeyPath, table: t.Mapping[str, t.Any]) -> None:
+    """Write the entries of ``table`` at ``path``, beside others that stand there."""
+    if not edit.document.has(*path) and table:
+        edit.document = edit.document.set(path, plain_copy(table))
+    for leaf, value in toml_parser.iter_leaves(table, path):
+        if toml_parser.same(edit.document.value(*leaf), value):
+            edit.wanted[leaf] = value
+        else:
+            edit.write(leaf, value)
+
+
+def merged(below: t.Mapping[str, t.Any], above: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
+    """Both tables in one, at every depth; where both have a value, that of ``above``."""
+    result = dict(below)
+    for name, value in above.items():
+        beneath = result.get(name)
+        result[name] = merged(beneath, value) if isinstance(value, dict) and isinstance(beneath, dict) else value
+    return result
+
+
+def plain_copy(table: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
+    """The table without the tables in it that hold nothing."""
+    copied: dict[str, t.Any] = {}
+    for name, value in table.items():
+        inner = plain_copy(value) if isinstance(value, dict) else copy.deepcopy(value)
+        if inner != {}:
+            copied[name] = inner
+    return copied
+
+
+def lookup(data: t.Any, path: KeyPath) -> t.Any:
+    """The value at ``path``, None where there is none."""
+    for name in path:
+        data = data.get(name) if isinstance(data, dict) else None
+    return data
+
+
+def put(table: dict[str, t.Any], path: KeyPath, value: t.Any) -> None:
+    """Set the value at ``path``; tables that are missing on the way are made."""
+    for name in path[:-1]:
+        table = table.setdefault(name, {})
+    table[path[-1]] = value
+
+
+def require(document: toml_document.TomlDocument, path: KeyPath, kind: type, advice: str) -> t.Any:
+    """The value at ``path``, None where there is none; raises ConfigurationError if it is of another kind."""
+    for depth in range(1, len(path)):
+        around = document.value(*path[:depth])
+        if around is not None and not isinstance(around, dict):
+            raise document.error(
+                path[:depth], f"{'.'.join(path[:depth])} is no table", "Make it a table, or remove it."
+            )
+    value = document.value(*path)
+    if value is not None and (not isinstance(value, kind) or isinstance(value, bool) is not (kind is bool)):
+        raise document.error(path, f"{'.'.join(path)} is not {_KINDS[kind]}", advice)
+    return value
+
+
+def check_options(options: t.Mapping[str, t.Any], reserved: t.Mapping[KeyPath, str]) -> None:
+    """Raises NvidiaError for runtime_options that say what another parameter says, or what TOML cannot."""
+    # The engines match names whatever their case.
+    parameters = {tuple(map(str.lower, path)): parameter for path, parameter in reserved.items()}
+    for path, value in toml_parser.iter_leaves(options):
+        beginnings = (tuple(map(str.lower, path[:depth])) for depth in range(1, len(path) + 1))
+        parameter = next((parameters[start] for start in beginnings if start in parameters), None)
+        if parameter is not None:
+            raise errors.NvidiaError(f"runtime_options must not hold {'.'.join(path)}. Use the parameter {parameter}.")
+        values = value if isinstance(value, list) else [value]
+        if any(item is None or not isinstance(item, (str, bool, int, float)) for item in values):
+            raise errors.NvidiaError(
+                f"runtime_options.{'.'.join(path)} is not usable. Give a string, a number, true, false, a list of such,"
+                " or a dictionary."
+            )

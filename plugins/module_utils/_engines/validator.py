@@ -1,0 +1,167 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Run the validator of an engine on planned files, and redact what it prints."""
+
+from __future__ import annotations
+
+import json
+import os
+import posixpath
+import re
+import typing as t
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import atomic_write, scratch
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors as core_errors
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import json_document, masking
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import units as systemd_units
+
+
+# dockerd on a setting that stands in the unit and in the file: both values, of all kinds.
+_CONFLICT = re.compile(r"\(from flag: .*\)")
+_NEXT_CONFLICT = re.compile(r", ([\w.-]+): \(from flag: ")
+
+
+def redact(said: str, syntax: str, contents: t.Iterable[bytes], unit: systemd_units.Unit | None) -> str:
+    """``said`` about files with ``contents``, in an engine that starts with the flags of ``unit``."""
+    said = _CONFLICT.sub(_without_values, said)
+    hidden = set(_secret_flags(unit.arguments if unit is not None else ()))
+    for content in contents:
+        hidden.update(masking.secrets_of(_read(syntax, content)))
+    spellings = {spelling for value in hidden for spelling in (value, json.dumps(value)[1:-1], value.strip())}
+    for spelling in sorted(spellings - {""}, key=len, reverse=True):
+        pattern = re.escape(spelling)
+        # A short secret is hidden only where it stands alone.
+        said = re.sub(
+            pattern if len(spelling) >= masking.SHORTEST_HIDDEN else rf"(?<!\w){pattern}(?!\w)", masking.MASK, said
+        )
+    return masking.mask_urls(said)
+
+
+def _without_values(found: re.Match[str]) -> str:
+    shown = f"(from flag: {masking.MASK}, from file: {masking.MASK})"
+    return shown + "".join(f", {name}: {shown}" for name in _NEXT_CONFLICT.findall(found.group()))
+
+
+def _read(syntax: str, content: bytes) -> t.Any:
+    try:
+        if syntax == "json":
+            return json_document.JsonDocument.from_bytes("", content).value()
+        # Docker's users need not wait for this import.
+        from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import (  # noqa: PLC0415
+            toml_document,
+        )
+
+        return toml_document.TomlDocument.from_bytes("", content).value()
+    except core_errors.NvidiaError:
+        return None
+
+
+def _secret_flags(arguments: t.Sequence[str]) -> t.Iterator[str]:
+    """The values of ``--name value``, ``--name=value`` and ``--option name=value`` whose name is that of a secret."""
+    for word, following in zip(arguments, [*arguments[1:], ""]):
+        name, sign, value = word.lstrip("-").partition("=")
+        if word.startswith("-") and not sign and masking.is_secret(name):
+            yield following
+        while sign:
+            if masking.is_secret(name):
+                yield value
+            name, sign, value = value.partition("=")
+
+
+class ConfigValidator(t.NamedTuple):
+    """One engine of one host as a judge; ``strict`` fails where it cannot judge."""
+
+    engine: engines_base.Engine
+    host: hostfs.HostFS
+    run: core_plan.Runner
+    binary: str | None
+    strict: bool
+
+    def check(self, files: t.Sequence[core_plan.PlannedFile], context: engines_base.Context) -> None:
+        """Raises NvidiaError for files that the engine would not start with, or would misread."""
+        if self.binary is None or not self.host.live:
+            if files:
+                self._refuse_blind()
+            return
+        for group in [files] if self.engine.validates_all_files else [(file,) for file in files]:
+            if group:
+                self._check(self.binary, group, context)
+
+    def objection(self, context: engines_base.Context) -> str:
+        """What the engine has against its files as they stand, in its own words; empty if nothing is known."""
+        if self.binary is None:
+            self._refuse_blind()
+            return ""
+        standing = core_plan.PlannedFile(context.path, context.content, context.content)
+        return self._objection(self.binary, (standing,), context, None)
+
+    def _refuse_blind(self) -> None:
+        if self.strict:
+            raise core_errors.HostError(
+                f"validate is true, but no {self.engine.name} of this host can be run. Use validate: auto."
+            )
+
+    def _check(self, binary: str, files: t.Sequence[core_plan.PlannedFile], context: engines_base.Context) -> None:
+        path = ", ".join(file.path for file in files)
+        said = self._objection(binary, files, context, path)
+        if said:
+            raise core_errors.NvidiaError(
+                f"{path}: {self.engine.name} refuses what would be written; nothing was changed. It says: {said}."
+                " Correct the file or the unit; validate: false writes it unjudged."
+            )
+
+    def _objection(
+        self, binary: str, files: t.Sequence[core_plan.PlannedFile], context: engines_base.Context, compared: str | None
+    ) -> str:
+        """What the engine says against ``files``; if it has nothing to say they are compared under that name."""
+        with scratch.scratch_folder(self.host, "the validator") as (outer, folder):
+            trial = self.engine.trial(binary, folder, files, context)
+            for name, content in trial.files.items():
+                _put(outer, name, content)
+            status, output, errors = self.run(self.host.argv(trial.argv))
+            if not status:
+                if compared is not None:
+                    self._compare(compared, trial.compare, output, files)
+                return ""
+        said = errors.strip() or output.strip()
+        if self.engine.validator_missing(said):
+            if self.strict:
+                raise core_errors.HostError(
+                    f"validate is true, but this {self.engine.name} cannot judge its configuration. Use validate: auto."
+                )
+            return ""
+        for name, real in trial.stands_for.items():
+            said = said.replace(f"{folder}/{name}", real)
+        said = redact(said, self.engine.syntax, trial.files.values(), context.unit)
+        return said or f"it ends with status {status}"
+
+    def _compare(self, path: str, argv: t.Sequence[str], after: str, files: t.Sequence[core_plan.PlannedFile]) -> None:
+        if not argv:
+            return
+        status, before, _errors = self.run(self.host.argv(argv))
+        # An engine that cannot read what stands now has nothing to compare with.
+        complaint = self.engine.verdict(before, after, files) if not status else ""
+        if complaint:
+            raise core_errors.NvidiaError(
+                f"{path}: with what would be written, {self.engine.name} would {complaint}; nothing was changed."
+                " validate: false writes it nevertheless."
+            )
+
+
+def _put(folder: str, name: str, content: bytes) -> None:
+    path = os.path.join(folder, name)
+    try:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "wb") as stream:
+            stream.write(content)
+    except OSError as error:
+        raise atomic_write.os_error(
+            f"A copy of {posixpath.basename(name)} in {scratch.SCRATCH}", "written", error
+        ) from error

@@ -1,0 +1,248 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Check the control device nodes of the driver, and create missing ones."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import re
+import stat
+import typing as t
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import atomic_write, hostfs
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors as core_errors
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import detect as gpu_detect
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
+
+
+_DEVICES, _MODULES, _PARAMETERS = "/proc/devices", "/proc/modules", "/proc/driver/nvidia/params"
+_CONTROL, _MODESET = "nvidiactl", "nvidia-modeset"
+_MINORS = {_CONTROL: 255, _MODESET: 254}
+_UVM = "nvidia-uvm"
+_UVM_MINORS = {_UVM: 0, f"{_UVM}-tools": 1}
+_PROGRAM = "nvidia-modprobe"
+# Its arguments for each node; those of unified memory are created together.
+_ARGUMENTS = {
+    _CONTROL: ("-c", str(_MINORS[_CONTROL])),
+    _MODESET: ("-m",),
+    **dict.fromkeys(_UVM_MINORS, ("-u", "-c", "0")),
+}
+# The former before driver 545.29, the latter since (NVIDIA's changelog, quoted in issue 324 of
+# nvidia-container-toolkit).  nvidia-modprobe looks at neither, but always takes the number.
+_MAJOR_NAMES = ("nvidia-frontend", "nvidia")
+_MAJOR = 195
+_SECTION = "Character devices:"
+# The nodes of the driver in a folder dev: a pattern, the names of its major number in /proc/devices, and the minor
+# number, None for the one in the node's own name.  A capability's node is named by its minor number (nvidia-modprobe,
+# nvidia_cap_mknod), and an IMEX channel's by the channel, which is its minor number (NVIDIA IMEX Service, "IMEX
+# Channels").
+_NUMBERS: tuple[tuple[str, tuple[str, ...], int | None], ...] = (
+    (r"/dev/nvidia([0-9]{1,7})", _MAJOR_NAMES, None),
+    *((f"/dev/{name}", _MAJOR_NAMES, minor) for name, minor in _MINORS.items()),
+    *((f"/dev/{name}", (_UVM,), minor) for name, minor in _UVM_MINORS.items()),
+    (r"/dev/nvidia-caps/nvidia-cap([0-9]{1,7})", ("nvidia-caps",), None),
+    (r"/dev/nvidia-caps-imex-channels/channel([0-9]{1,7})", ("nvidia-caps-imex-channels",), None),
+)
+
+
+class Node(t.NamedTuple):
+    """A character device: its path on the host, and its numbers."""
+
+    path: str
+    major: int
+    minor: int
+
+
+def missing_nodes(host: hostfs.HostFS, driver_root: str = "/") -> tuple[list[Node], list[str]]:
+    """The control device nodes that have to be made on ``host``, and warnings of those that cannot be.
+
+    They belong into the folder ``dev`` in ``driver_root``, where there is one, else into /dev.  A node with the right
+    numbers is not missing, whatever its mode.  Raises HostError for an offline tree, which has no devices, for an
+    entry of another type at the path of a node, and where nodes are missing and nvidia-modprobe is too.
+    """
+    _require_live(host)
+    if gpu_detect.loaded_driver(host) is None:
+        unloaded = (
+            f"{gpu_detect.VERSION_FILES[0]} is not there: no NVIDIA driver is loaded, so no device nodes were made."
+            f" Load it with"
+            " modprobe nvidia, then run this again."
+        )
+        return [], [unloaded]
+    folder = _folder(host, driver_root)
+    nodes, warnings = _nodes(host, folder)
+    missing = [node for node in nodes if not _is_right(host, node)]
+    if missing and not may_change(host):
+        warnings.append(
+            f"{_PARAMETERS}: ModifyDeviceFiles is not 1, so the driver wants its device nodes to be left alone, and"
+            f" {', '.join(node.path for node in missing)} {'was' if len(missing) == 1 else 'were'} not made. Make them"
+            " with what makes the others, or load the module nvidia with NVreg_ModifyDeviceFiles=1."
+        )
+        missing = []
+    if missing:
+        _modprobe(host, folder)
+    return missing, warnings
+
+
+def control_nodes(host: hostfs.HostFS) -> list[Node]:
+    """The control device nodes that the loaded modules serve, whether or not they are in /dev."""
+    return _nodes(host, "/dev")[0]
+
+
+def may_change(host: hostfs.HostFS) -> bool:
+    """Whether the driver lets its device nodes be made and changed by whatever uses a GPU."""
+    return _parameters(host).get("ModifyDeviceFiles", 1) == 1
+
+
+def make_nodes(host: hostfs.HostFS, nodes: t.Sequence[Node], run: core_plan.Runner) -> None:
+    """Have nvidia-modprobe create ``nodes``, which missing_nodes() returned; it replaces devices with other numbers.
+
+    Raises HostError for an offline tree, and for a node that is not right afterwards.
+    """
+    _require_live(host)
+    printed = []
+    commands = dict.fromkeys(
+        (posixpath.dirname(node.path), _ARGUMENTS[posixpath.basename(node.path)]) for node in nodes
+    )
+    for folder, arguments in commands:
+        # Its status is also 1 where only the link in /dev/char could not be created.
+        _status, output, errors = run([*_modprobe(host, folder), *arguments])
+        printed += [output.strip(), errors.strip()]
+    left = [node for node in nodes if not _is_right(host, node)]
+    if left:
+        expected = ", ".join(f"{node.path} ({node.major}:{node.minor})" for node in left)
+        raise core_errors.HostError(
+            f"{_PROGRAM} did not create {expected}. It printed: {' '.join(filter(None, printed)) or 'nothing'}. Create"
+            " the nodes with what creates the other nodes of the driver, or set create_device_nodes: false."
+        )
+
+
+def _modprobe(host: hostfs.HostFS, folder: str) -> list[str]:
+    """The command that creates nodes in ``folder``, a folder dev.  Raises HostError where it is missing."""
+    above = posixpath.dirname(folder)
+    root = host if above == "/" else hostfs.HostFS.of(host.real_path(above), live=True)
+    program = root.find_executable([_PROGRAM])
+    if program is None:
+        raise core_errors.HostError(
+            f"{_PROGRAM}, which creates the device nodes in {folder}, is not in {above}. Install the driver's package"
+            f" {_PROGRAM} there, or set create_device_nodes: false."
+        )
+    return root.argv([program])
+
+
+def _require_live(host: hostfs.HostFS) -> None:
+    if not host.live:
+        raise core_errors.HostError(
+            f"{host.root} is an offline tree, which has no devices. Make device nodes where the host runs, or leave out"
+            " create_device_nodes."
+        )
+
+
+def _folder(host: hostfs.HostFS, driver_root: str) -> str:
+    own = posixpath.join(driver_root, "dev")
+    return own if driver_root != "/" and os.path.isdir(host.real_path(own)) else "/dev"
+
+
+def _nodes(host: hostfs.HostFS, folder: str) -> tuple[list[Node], list[str]]:
+    """All that the loaded modules serve, and warnings of the others."""
+    majors = kernel_majors(host)
+    major = next((majors[name] for name in _MAJOR_NAMES if name in majors), _MAJOR)
+    nodes = [Node(f"{folder}/{_CONTROL}", major, _MINORS[_CONTROL])]
+    warnings = []
+    # The kernel spells the names of modules with underscores.
+    module = _MODESET.replace("-", "_")
+    if any(line.split(" ", 1)[0] == module for line in host.read_text(_MODULES).splitlines()):
+        nodes.append(Node(f"{folder}/{_MODESET}", major, _MINORS[_MODESET]))
+    else:
+        warnings.append(_not_loaded(module, _MODULES, [f"{folder}/{_MODESET}"]))
+    if _UVM in majors:
+        nodes += [Node(f"{folder}/{name}", majors[_UVM], minor) for name, minor in _UVM_MINORS.items()]
+    else:
+        warnings.append(_not_loaded(_UVM.replace("-", "_"), _DEVICES, [f"{folder}/{name}" for name in _UVM_MINORS]))
+    return nodes, warnings
+
+
+def _not_loaded(module: str, source: str, paths: t.Sequence[str]) -> str:
+    return (
+        f"The module {module} is not loaded ({source}), so {' and '.join(paths)} cannot be made. Load it with modprobe"
+        f" {module}, then run this again."
+    )
+
+
+def numbers_of(path: str, majors: t.Mapping[str, int]) -> tuple[int | None, int] | None:
+    """The numbers of the driver's node ``path``, a path as containers see it; None for any other node.
+
+    The major number is None where ``majors``, those of kernel_majors(), do not have it and it is not always the same.
+    """
+    for pattern, names, minor in _NUMBERS:
+        found = re.fullmatch(pattern, path)
+        if found is not None:
+            usual = _MAJOR if names == _MAJOR_NAMES else None
+            major = next((majors[name] for name in names if name in majors), usual)
+            return major, int(found.group(1)) if minor is None else minor
+    return None
+
+
+def kernel_majors(host: hostfs.HostFS) -> dict[str, int]:
+    """The character devices of the running kernel: name to major number."""
+    found: dict[str, int] = {}
+    inside = False
+    for line in host.read_text(_DEVICES).splitlines():
+        words = line.split(None, 1)
+        if not words or not words[0].isdecimal():
+            # A heading, or the empty line that ends a section.
+            inside = line.startswith(_SECTION)
+        elif inside:
+            found.setdefault(words[-1].strip(), int(words[0]))
+    return found
+
+
+def _parameters(host: hostfs.HostFS) -> dict[str, int]:
+    """The driver's parameters that are numbers; all of these are decimal, the mode too."""
+    pairs = (line.split(":", 1) for line in host.read_text(_PARAMETERS).splitlines() if ":" in line)
+    return {name.strip(): int(value) for name, value in pairs if value.strip().isdecimal()}
+
+
+def _is_right(host: hostfs.HostFS, node: Node) -> bool:
+    """Whether the node is there, be it through a link.
+
+    Raises HostError where something is there that must not be replaced.
+    """
+    try:
+        status = os.stat(host.real_path(node.path))
+        if stat.S_ISCHR(status.st_mode) and status.st_rdev == os.makedev(node.major, node.minor):
+            return True
+    except OSError:
+        # Nothing, or a link that leads nowhere.
+        pass
+    try:
+        mode = os.lstat(host.real_path(node.path, last=False)).st_mode
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise atomic_write.os_error(node.path, "looked at", error) from error
+    if not stat.S_ISCHR(mode) and not stat.S_ISBLK(mode):
+        raise core_errors.HostError(
+            f"{node.path} is not a device, but stands where the driver's device {node.major}:{node.minor} belongs."
+            " Move it away, then run this again."
+        )
+    return False
+
+
+# What makes a node of the driver; the first pattern that fits counts.
+_MAKERS = (
+    *((posixpath.basename(node), f"Make it with {command}") for node, command in gpu_detect.CONTROL_NODES.items()),
+    (r"nvidia[0-9]+", "Run nvidia-smi as root, which makes it"),
+    (r"nvidia-cap[0-9]+", "Run nvidia-smi as root, which makes it, after each change of the MIG devices"),
+)
+MAKE_AGAIN = "Generate the specification anew"
+
+
+def fix_for_node(path: str) -> str:
+    """What to do about a device node that is missing, as the beginning of a sentence."""
+    name = posixpath.basename(path)
+    return next((advice for pattern, advice in _MAKERS if re.fullmatch(pattern, name)), MAKE_AGAIN)

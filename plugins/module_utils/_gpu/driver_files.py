@@ -1,0 +1,285 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Find the files of the driver: in the cache of ld.so, by soname, and in directories.
+
+The format of ld.so.cache is glibc's (sysdeps/generic/dl-cache.h). A cache may begin with a table of the format
+before 2.2; only the table behind it counts. The search follows nvidia-ctk 1.20: it was compared with what that
+generates.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import re
+import struct
+import typing as t
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import elf as gpu_elf
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import file_lookup
+
+CACHE = "/etc/ld.so.cache"
+# A cache of a desktop has some 200 kB.  More than this is none.
+MOST = 1 << 25
+
+_OLD, _NEW = b"ld.so-1.7.0\0", b"glibc-ld.so.cache1.1"
+_OLD_HEADER, _OLD_ENTRY = 16, 12
+_HEADER, _ENTRY = 48, struct.Struct("<iIIIQ")
+_KIND, _ELF = 0xFF, 1
+_MACHINE = 0xFF00
+# x86-64, 64-bit PowerPC, AArch64: FLAG_X8664_LIB64, FLAG_POWERPC_LIB64, FLAG_AARCH64_LIB64.
+_WIDE = frozenset({0x0300, 0x0500, 0x0A00})
+# As long as a path can be (PATH_MAX).
+_LONGEST = 4096
+
+
+def cached_libraries(cache: bytes) -> list[str]:
+    """The paths of the 64-bit libraries in ``cache``, each once, in its order.
+
+    What cannot be read is passed over: without a cache the loader works too, and so do NVIDIA's own tools.
+    """
+    start = _start(cache)
+    if start is None or start + _HEADER > len(cache):
+        return []
+    (count,) = struct.unpack_from("<I", cache, start + len(_NEW))
+    # A wrong number must not cost more than the file holds.
+    count = min(count, (len(cache) - start - _HEADER) // _ENTRY.size)
+    found: dict[str, None] = {}
+    for number in range(count):
+        flags, _key, value, _version, _features = _ENTRY.unpack_from(cache, start + _HEADER + number * _ENTRY.size)
+        if flags & _KIND & _ELF and flags & _MACHINE in _WIDE:
+            path = _text(cache, start + value)
+            if path.startswith("/"):
+                found[path] = None
+    return list(found)
+
+
+def _start(cache: bytes) -> int | None:
+    """Where the table of the newer format begins."""
+    if cache.startswith(_NEW):
+        return 0
+    if not cache.startswith(_OLD) or len(cache) < _OLD_HEADER:
+        return None
+    (count,) = struct.unpack_from("<I", cache, len(_OLD))
+    behind = _OLD_HEADER + count * _OLD_ENTRY
+    # It is aligned, to 4 or to 8 bytes.
+    place = cache.find(_NEW, behind, behind + 8 + len(_NEW))
+    return place if place >= 0 else None
+
+
+def _text(cache: bytes, start: int) -> str:
+    end = cache.find(b"\0", start, start + _LONGEST)
+    return cache[start:end].decode("utf-8", "surrogateescape") if end > start else ""
+
+
+_MULTIARCH = ("x86_64-linux-gnu", "aarch64-linux-gnu")
+# Below the driver's root, in this order.
+LIBRARY_FOLDERS = (
+    "/",
+    "/usr/lib64",
+    *(f"/usr/lib/{triplet}" for triplet in _MULTIARCH),
+    *(f"/usr/lib/{triplet}/nvidia/current" for triplet in _MULTIARCH),
+    "/lib64",
+    *(f"/lib/{triplet}" for triplet in _MULTIARCH),
+    *(f"/lib/{triplet}/nvidia/current" for triplet in _MULTIARCH),
+)
+# NVIDIA's generator takes the second from XDG_DATA_DIRS if that is set; this must not depend on who calls.
+CONFIG_FOLDERS = ("/etc", "/usr/local/share", "/usr/share")
+# The generator begins with PATH, which is made of the same folders.
+PROGRAM_FOLDERS = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
+# The files whose names have the driver's version, which matters where no driver is loaded.  NVIDIA's generator takes
+# the first of *.* (updateInfo in internal/lookup/root/root.go, v1.20.0), which may be a copy or of a former driver.
+_VERSIONED = ("libcuda.so.", "libnvidia-ml.so.")
+_NUMBERS = re.compile(r"[0-9]+(?:\.[0-9]+)+\Z")
+_VERSION = re.compile(r"[0-9][0-9A-Za-z.+-]{0,60}\Z")
+_FIRMWARE_FOLDER, _KERNEL = "/sys/module/firmware_class/parameters/path", "/proc/sys/kernel/osrelease"
+_MACHINES = {gpu_elf.X86_64: "x86_64", gpu_elf.AARCH64: "aarch64"}
+
+
+class Found(t.NamedTuple):
+    """A file of the driver: its path on the host, and the one that it has from the driver's root on."""
+
+    host: str
+    inside: str
+
+
+class DriverFiles:
+    """The files of the driver whose root is ``root``, a path on the host.
+
+    ``library_folders`` and ``config_folders`` replace the usual ones; they are paths on the host, not below ``root``.
+    Methods raise HostError where something is there that may not be looked at.
+    """
+
+    def __init__(
+        self,
+        lookup: file_lookup.CachedFS,
+        root: str,
+        library_folders: t.Sequence[str] = (),
+        config_folders: t.Sequence[str] = (),
+    ) -> None:
+        self.lookup = lookup
+        self.root = root
+        self._library_folders = [folder for folder in library_folders if folder.startswith("/")]
+        self._config_folders = tuple(config_folders)
+        self._cached: list[str] | None = None
+
+    @property
+    def place(self) -> str:
+        """The root of the driver, for a message."""
+        if self.root == "/":
+            return self.root
+        exists = self.lookup.is_directory(self.root)
+        return f"driver_root {self.root}" + ("" if exists else ", which is not a directory of this host")
+
+    def version(self) -> str:
+        """The driver's version, by the name of its library; raises HostError unless there is exactly one version."""
+        for stem in _VERSIONED:
+            versions: dict[str, str] = {}
+            for found in self.libraries(f"{stem}*.*"):
+                version = posixpath.basename(found.host)[len(stem) :]
+                if _NUMBERS.match(version):
+                    versions.setdefault(version, found.host)
+            if len(versions) > 1:
+                raise errors.HostError(
+                    f"There are libraries of several NVIDIA drivers: {', '.join(versions.values())}. Remove those that"
+                    " are not in use, or name the folder of the others with library_search_paths."
+                )
+            if versions:
+                return _checked(next(iter(versions)))
+        raise errors.HostError(
+            f"There is no libcuda.so.VERSION of NVIDIA's driver below {self.place}. Install the driver, or name its"
+            " place with driver_root or library_search_paths."
+        )
+
+    def require(self, version: str) -> None:
+        """Raises HostError unless libraries of this version are there."""
+        _checked(version)
+        if not any(self.libraries(f"{stem}{version}") for stem in _VERSIONED):
+            raise errors.HostError(
+                f"The NVIDIA driver that is loaded has version {version}, but there is no libcuda.so.{version} below"
+                f" {self.place}. Install the libraries of that version, restart the host if the driver was replaced"
+                " while it was loaded, or name their place with driver_root or library_search_paths."
+            )
+
+    def libraries(self, pattern: str) -> list[Found]:
+        """The libraries whose names match, links resolved, each once: by folders, and only then by ld.so.cache."""
+        if self._library_folders:
+            return self._resolved(self._matches(self._library_folders, pattern))
+        usual = [file_lookup.under(self.root, folder) for folder in LIBRARY_FOLDERS]
+        return self._resolved(self._matches(usual, pattern)) or self._resolved(self._cache_matches(pattern))
+
+    def library_folders(self, version: str) -> list[str]:
+        """Where libraries of this version are, from the driver's root on."""
+        return list(dict.fromkeys(posixpath.dirname(found.inside) for found in self.libraries(f"lib*.so.{version}")))
+
+    def in_folders(self, folders: t.Sequence[str], pattern: str) -> list[Found]:
+        """The libraries in ``folders``, given from the driver's root on, links resolved, each once."""
+        resolved = self._resolved(self._matches([file_lookup.under(self.root, folder) for folder in folders], pattern))
+        return [
+            Found(path, found.inside)
+            for found in resolved
+            for path in [file_lookup.under(self.root, found.inside)]
+            if self.lookup.is_file(path)
+        ]
+
+    def first(self, folders: t.Iterable[str], name: str) -> Found | None:
+        """The first file called ``name`` in ``folders``, given from the driver's root on; links are not resolved."""
+        for folder in folders:
+            inside = posixpath.join(folder, name)
+            path = file_lookup.under(self.root, inside)
+            if self.lookup.is_file(path):
+                return Found(path, inside)
+        return None
+
+    def config(self, name: str) -> str | None:
+        """The path on the host of a file that belongs to the configuration of something else."""
+        if self._config_folders:
+            candidates = [posixpath.join(folder, name) for folder in self._config_folders]
+        else:
+            candidates = [file_lookup.under(self.root, posixpath.join(folder, name)) for folder in CONFIG_FOLDERS]
+        return next((path for path in candidates if self.lookup.is_file(path)), None)
+
+    def program(self, name: str) -> Found | None:
+        for folder in PROGRAM_FOLDERS:
+            path = file_lookup.under(self.root, f"{folder}/{name}")
+            if self.lookup.is_program(path):
+                return Found(path, f"{folder}/{name}")
+        return None
+
+    def firmware(self, version: str) -> list[Found]:
+        """What the GPU's own processor is started with, from all folders in which the kernel looks for firmware."""
+        host = self.lookup.host
+        # An offline tree is not of the kernel that runs here.
+        kernel = host.read_text(_KERNEL).strip() or (os.uname().release if host.live else "")
+        folders = [host.read_text(_FIRMWARE_FOLDER).strip()]
+        for folder in ("/lib/firmware/updates", "/lib/firmware"):
+            folders += [f"{folder}/{kernel}" if kernel else "", folder]
+        found: dict[str, None] = {}
+        for folder in folders:
+            if folder.startswith("/"):
+                place = posixpath.normpath(folder)
+                found.update(
+                    dict.fromkeys(
+                        self.lookup.glob(file_lookup.under(self.root, f"{place}/nvidia/{version}"), "gsp*.bin")
+                    )
+                )
+        return [Found(path, file_lookup.without(self.root, path)) for path in found]
+
+    def soname(self, library: Found) -> str | None:
+        """Its own name where it has no soname, None where it is no library for all that its name says."""
+        with self.lookup.open(library.host) as stream:
+            soname = gpu_elf.read_soname(stream)
+            if soname is not None:
+                return soname
+            stream.seek(0)
+            return posixpath.basename(library.host) if gpu_elf.read_elf(stream.read(gpu_elf.HEAD)) is not None else None
+
+    def machine(self, library: Found | None) -> str:
+        """The kernel's name of the machine that a library is for, of this one where that does not tell."""
+        if library is not None:
+            with self.lookup.open(library.host) as stream:
+                elf = gpu_elf.read_elf(stream.read(gpu_elf.HEAD))
+            if elf is not None and elf.machine in _MACHINES:
+                return _MACHINES[elf.machine]
+        return os.uname().machine
+
+    def _matches(self, folders: t.Iterable[str], pattern: str) -> list[str]:
+        return [path for folder in folders for path in self.lookup.glob(folder, pattern)]
+
+    def _cache_matches(self, pattern: str) -> list[str]:
+        """Those in ld.so.cache, and what their links lead over, by the name of each."""
+        if self._cached is None:
+            self._cached = [link for path in self._cache() for link in self._chain(path)]
+        expression = self.lookup.pattern(pattern)
+        return [path for path in self._cached if expression.match(posixpath.basename(path))]
+
+    def _cache(self) -> list[str]:
+        path = file_lookup.under(self.root, CACHE)
+        if not self.lookup.is_file(path):
+            return []
+        with self.lookup.open(path) as stream:
+            return cached_libraries(stream.read(MOST))
+
+    def _chain(self, path: str) -> list[str]:
+        """``path`` and what it is a link to; here, other than in folders, links begin at the driver's root."""
+        chain: dict[str, str] = {}
+        while path not in chain:
+            chain[path] = file_lookup.under(self.root, path)
+            target = self.lookup.link(chain[path])
+            if target is not None:
+                path = posixpath.normpath(posixpath.join(posixpath.dirname(path), target))
+        return [host for host in chain.values() if self.lookup.is_file(host)]
+
+    def _resolved(self, paths: t.Iterable[str]) -> list[Found]:
+        real = dict.fromkeys(self.lookup.real(path) for path in paths)
+        return [Found(path, file_lookup.without(self.root, path)) for path in real if path is not None]
+
+
+def _checked(version: str) -> str:
+    """It becomes part of patterns and of paths."""
+    if not _VERSION.match(version):
+        raise errors.HostError(f"{version!r} is no version of an NVIDIA driver. Install the driver again.")
+    return version

@@ -1,0 +1,163 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Read ELF headers: machine, soname and needed libraries."""
+
+from __future__ import annotations
+
+import struct
+import typing as t
+
+X86_64, AARCH64 = 62, 183
+# The values of e_machine that a host of ours may have, in the words of their makers.
+MACHINE_NAMES = {3: "80386", 21: "PowerPC64", 22: "S390", 40: "ARM", X86_64: "x86-64", AARCH64: "AArch64"}
+# What a kernel calls its own machine (uname(2)).
+KERNEL_MACHINES = {"x86_64": X86_64, "aarch64": AARCH64, "ppc64le": 21, "s390x": 22}
+
+# What read_elf and stored_size want to see of a file, in bytes: its headers are within.
+HEAD = 4096
+_SHORTEST = 20
+_HEADER_64 = 64
+_LOADED = 1
+_DYNAMIC_SEGMENT, _DYNAMIC_SECTION = 2, 6
+_END, _STRING_TABLE, _SONAME = 0, 5, 14
+# A program header, a section header and an entry of the dynamic section of a 64-bit file, in bytes.
+_SEGMENT, _SECTION, _TAG = 56, 64, 16
+# More of these than any library has; a garbled file must not cost more.
+_MOST_HEADERS, _MOST_TAGS, _LONGEST_NAME = 4096, 4096, 4096
+
+
+class Elf(t.NamedTuple):
+    """What the header of a file says: bits (32 or 64), e_machine, and e_type (2: executable, 3: shared)."""
+
+    bits: int
+    machine: int
+    kind: int
+
+
+def read_elf(head: bytes) -> Elf | None:
+    """The header that a file begins with, None if that is no ELF header; 20 bytes are enough."""
+    order = _byte_order(head)
+    if order is None or len(head) < _SHORTEST or head[4] not in {1, 2}:
+        return None
+    kind, machine = struct.unpack_from(f"{order}HH", head, 16)
+    return Elf(32 * head[4], machine, kind)
+
+
+def stored_size(head: bytes) -> int:
+    """How many bytes a 64-bit ELF file has at least, as its headers have it; 0 where ``head`` does not tell.
+
+    A file that is shorter was not copied to its end.
+    """
+    order = _byte_order(head)
+    if order is None or len(head) < _HEADER_64 or head[4] != 2:
+        return 0
+    segments, sections = struct.unpack_from(f"{order}QQ", head, 32)
+    segment_size, segment_count, section_size, section_count = struct.unpack_from(f"{order}4H", head, 54)
+    ends = [segments + segment_size * segment_count, sections + section_size * section_count]
+    for number in range(segment_count):
+        place = segments + segment_size * number
+        if place + 40 > len(head):
+            break
+        if struct.unpack_from(f"{order}I", head, place)[0] == _LOADED:
+            offset, _address, _physical, length = struct.unpack_from(f"{order}4Q", head, place + 8)
+            ends.append(offset + length)
+    return int(max(ends))
+
+
+def read_soname(library: t.BinaryIO) -> str | None:
+    """The name by which the loader knows a 64-bit library (DT_SONAME); None where it has none, or is no library.
+
+    Reads what it needs only: these files have up to a hundred megabytes.
+    """
+    try:
+        head = _read(library, 0, _HEADER_64)
+        order = _byte_order(head)
+        if order is None or len(head) < _HEADER_64 or head[4] != 2:
+            return None
+        # What the loader uses comes first; a file that is stripped of that may still have its sections.
+        return _soname_by_segments(library, head, order) or _soname_by_sections(library, head, order)
+    except (struct.error, OverflowError):
+        # It ends too early, or is garbled.
+        return None
+
+
+def machine_name(machine: int) -> str:
+    """An e_machine in words for people."""
+    return MACHINE_NAMES.get(machine, f"machine {machine}")
+
+
+def _byte_order(head: bytes) -> str | None:
+    """As struct writes it."""
+    return {1: "<", 2: ">"}.get(head[5]) if head[:4] == b"\x7fELF" and len(head) > 5 else None
+
+
+def _soname_by_segments(library: t.BinaryIO, head: bytes, order: str) -> str | None:
+    (table,) = struct.unpack_from(f"{order}Q", head, 32)
+    count = struct.unpack_from(f"{order}H", head, 56)[0]
+    loaded: list[tuple[int, int, int]] = []
+    dynamic = None
+    for header in _headers(library, table, count, _SEGMENT):
+        kind, _flags, offset, address, _physical, length = struct.unpack_from(f"{order}2I4Q", header)
+        if kind == _LOADED:
+            loaded.append((address, offset, length))
+        elif kind == _DYNAMIC_SEGMENT and dynamic is None:
+            dynamic = (offset, length)
+    if dynamic is None:
+        return None
+    tags = _tags(library, order, *dynamic)
+    if _SONAME not in tags or _STRING_TABLE not in tags:
+        return None
+    # The table of strings is told by its place in memory.
+    place = tags[_STRING_TABLE]
+    for address, offset, length in loaded:
+        if address <= place < address + length:
+            return _name(library, place - address + offset + tags[_SONAME])
+    return None
+
+
+def _soname_by_sections(library: t.BinaryIO, head: bytes, order: str) -> str | None:
+    (table,) = struct.unpack_from(f"{order}Q", head, 40)
+    count = struct.unpack_from(f"{order}H", head, 60)[0]
+    headers = _headers(library, table, count, _SECTION)
+    for header in headers:
+        if struct.unpack_from(f"{order}I", header, 4)[0] == _DYNAMIC_SECTION:
+            offset, length, link = struct.unpack_from(f"{order}2QI", header, 24)
+            tags = _tags(library, order, offset, length)
+            if _SONAME in tags and link < len(headers):
+                strings = struct.unpack_from(f"{order}Q", headers[link], 24)[0]
+                return _name(library, strings + tags[_SONAME])
+    return None
+
+
+def _headers(library: t.BinaryIO, table: int, count: int, size: int) -> list[bytes]:
+    content = _read(library, table, min(count, _MOST_HEADERS) * size) if table else b""
+    return [content[start : start + size] for start in range(0, len(content) - size + 1, size)]
+
+
+def _tags(library: t.BinaryIO, order: str, offset: int, length: int) -> dict[int, int]:
+    """The entries of the dynamic section that count here, the first of each."""
+    found: dict[int, int] = {}
+    content = _read(library, offset, min(length, _MOST_TAGS * _TAG))
+    for start in range(0, len(content) - _TAG + 1, _TAG):
+        tag, value = struct.unpack_from(f"{order}qQ", content, start)
+        if tag == _END:
+            break
+        if tag in {_STRING_TABLE, _SONAME}:
+            found.setdefault(tag, value)
+    return found
+
+
+def _name(library: t.BinaryIO, offset: int) -> str | None:
+    name, end, _rest = _read(library, offset, _LONGEST_NAME).partition(b"\0")
+    return name.decode("utf-8", "surrogateescape") if name and end else None
+
+
+def _read(library: t.BinaryIO, offset: int, length: int) -> bytes:
+    try:
+        library.seek(offset)
+    except (OSError, OverflowError, ValueError):
+        # Behind the largest file that the file system, or the machine, could have.
+        return b""
+    return library.read(length)

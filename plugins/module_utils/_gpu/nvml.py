@@ -1,0 +1,439 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Ask NVML for GPUs in a process of its own, with a deadline.
+
+A library that crashes, hangs in the kernel or writes to any descriptor does not end the task. Signatures,
+structures and numbers are those of nvml.h (NVML API reference).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import mmap
+import os
+import resource
+import signal
+import struct
+import time
+import typing as t
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, json_data
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import read_only_devices
+
+if t.TYPE_CHECKING:
+    import ctypes
+
+
+LIBRARY = "libnvidia-ml.so.1"
+# How long NVML may take, in seconds: without persistence mode it wakes up every GPU, one after the other.  The refresh
+# units and nvidia-ctk get as long (TimeoutStartSec in _cdi/refresh_units.py, LIMIT in nvidia_cdi_spec.py).
+PATIENCE = 120.0
+
+# More than any machine has: a number above is no answer.
+_MOST_GPUS, _MOST_MIGS, _MOST_BYTES = 1024, 1024, 1 << 22
+# How many bytes the answer has, 0 until it is complete; the answer follows.
+_LENGTH = struct.Struct("=Q")
+# Bytes that a text may need, with the null (NVML_DEVICE_UUID_V2_BUFFER_SIZE and the others).
+_TEXT = 96
+
+_NOT_SUPPORTED, _NOT_FOUND, _INVALID_ARGUMENT, _MISMATCH = 3, 6, 2, 18
+# The profiles of GPU instances that have graphics: NVML_GPU_INSTANCE_PROFILE_1_SLICE_GFX, 2_, 4_ and, since NVML 595,
+# 3_SLICE_GFX.
+_GRAPHICS = (0xA, 0xB, 0xC, 0x11)
+
+_ADDRESSING = "nvmlDeviceGetAddressingMode"
+# NVML_DEVICE_ADDRESSING_MODE_ATS
+_ATS = 2
+
+_REBOOT = "Look at the kernel's log for NVRM and Xid; a restart of the host usually helps."
+_BUSY = "Free memory on the host, or end other processes."
+# What NVML's return values mean (nvmlReturn_t), and what to do.
+_MEANINGS = {
+    1: ("NVML is not initialised", _REBOOT),
+    2: ("an argument is invalid", "Use the NVML of the loaded driver."),
+    3: ("it is not supported", "Use the NVML of the loaded driver."),
+    4: ("the permission is missing", "Run the task as root (become: true)."),
+    9: ("the driver is not loaded", "Load it with modprobe nvidia, and look at the kernel's log if that fails."),
+    10: ("it took too long", _REBOOT),
+    11: ("the interrupt of a GPU is in trouble", _REBOOT),
+    12: ("a library of the driver is missing", "Install all of the driver's libraries, in one version."),
+    13: ("NVML lacks the function", "Use the NVML of the loaded driver."),
+    14: ("the GPU's inforom is corrupted", "The GPU needs its manufacturer's service."),
+    15: ("the GPU is lost: it has fallen off the bus", _REBOOT),
+    16: ("the GPU has to be reset", "Reset it with nvidia-smi --gpu-reset, or restart the host."),
+    17: ("the operating system refused", "See that the device nodes below /dev can be opened by root, here too."),
+    _MISMATCH: (
+        "the driver's library and its loaded kernel module are of different versions",
+        "Restart the host, or load the new module, so that both are of the version that is installed.",
+    ),
+    19: ("the GPU is in use", "Try again when nothing uses it."),
+    20: ("memory ran out", _BUSY),
+    999: ("an unknown error", _REBOOT),
+}
+
+
+class UnusableNvmlError(errors.NvidiaError):
+    """The library cannot be loaded, or lacks a function: others have to be asked."""
+
+
+class DriverMismatchError(errors.HostError):
+    """NVML and the loaded kernel module are of different versions."""
+
+    code = "driver-library-differs"
+
+
+class NvmlMig(t.NamedTuple):
+    """A MIG device as NVML tells of it; ``gfx``: its GPU instance has graphics.
+
+    ``profile``, as 1g.5gb, is empty where NVML does not tell.
+    """
+
+    # What tuples have of this name nobody needs.
+    index: int  # type: ignore[assignment]
+    uuid: str
+    gi: int
+    ci: int
+    gfx: bool
+    profile: str = ""
+
+
+class NvmlGpu(t.NamedTuple):
+    """A GPU as NVML tells of it; ``bus`` in NVML's own form.
+
+    ``coherent``: it uses the page tables of the host's processor (ATS); None where NVML returns an error to that.
+    Where ``failure`` tells what went wrong with it, the rest is what was known until then.
+    """
+
+    # What tuples have of this name nobody needs.
+    index: int  # type: ignore[assignment]
+    name: str = ""
+    uuid: str = ""
+    minor: int = -1
+    bus: str = ""
+    mig: bool = False
+    migs: tuple[NvmlMig, ...] = ()
+    failure: str = ""
+    coherent: bool | None = False
+
+
+class NvmlAnswer(t.NamedTuple):
+    """What NVML knows: the driver's version, and all GPUs in its order."""
+
+    version: str
+    gpus: tuple[NvmlGpu, ...]
+
+
+def ask(library: str, skipped: t.Collection[str] = (), absent: t.Sequence[str] | None = None) -> NvmlAnswer:
+    """What the NVML in the file ``library`` tells; of GPUs with a name in ``skipped`` no more than that.
+
+    NVML makes the driver's device nodes that are missing.  Unless ``absent`` is None it is kept from that; where this
+    is not possible, it is asked only if ``absent``, the nodes that it would make, is empty.
+
+    Raises UnusableNvmlError where it cannot be loaded, lacks a function, or would make nodes; HostError where it
+    returns an error that is not one GPU's own, crashes, or takes longer than PATIENCE.
+    """
+    return _decoded(_in_process(lambda: _talk(library, skipped, absent), library), library)
+
+
+def _decoded(text: bytes, library: str) -> NvmlAnswer:
+    try:
+        answer = json_data.load(text)
+        if "unusable" in answer:
+            raise UnusableNvmlError(f"{library} cannot be used: {answer['unusable']}.")
+        if "error" in answer:
+            error_class = DriverMismatchError if answer.get("code") == _MISMATCH else errors.HostError
+            raise error_class(f"NVML ({library}): {answer['error']}")
+        gpus = (NvmlGpu(*gpu) for gpu in answer["gpus"])
+        # JSON has made lists of them.
+        return NvmlAnswer(
+            answer["version"], tuple(gpu._replace(migs=tuple(NvmlMig(*mig) for mig in gpu.migs)) for gpu in gpus)
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise errors.HostError(f"NVML ({library}) gave an answer that makes no sense. {_REBOOT}") from error
+
+
+# -- the process that loads the library ----------------------------------------------------------------------------
+
+
+def _in_process(work: t.Callable[[], dict[str, t.Any]], library: str) -> bytes:
+    """What ``work`` returns in a process of its own, as JSON; raises HostError where that brings no answer."""
+    # Memory that both processes share, because a library may write to any descriptor, but knows none of this.
+    with mmap.mmap(-1, _LENGTH.size + _MOST_BYTES) as shared:
+        try:
+            child = os.fork()
+        except OSError as error:
+            raise errors.HostError(
+                f"NVML cannot be asked: no process can be started ({error.strerror}). {_BUSY}"
+            ) from error
+        if child == 0:
+            _be_child(shared, work)
+        try:
+            ended = _wait(child, shared)
+        finally:
+            status = _end(child)
+        (length,) = _LENGTH.unpack_from(shared)
+        text = shared[_LENGTH.size : _LENGTH.size + length]
+    if length > _MOST_BYTES:
+        problem = "answers endlessly"
+    elif length:
+        return text
+    elif not ended:
+        problem = f"did not answer within {PATIENCE:.0f} seconds"
+    else:
+        how = f"signal {os.WTERMSIG(status)}" if status and os.WIFSIGNALED(status) else "exit"
+        problem = f"ended its process by {how} before it had answered"
+    raise errors.HostError(f"NVML ({library}) {problem}. {_REBOOT}")
+
+
+def _be_child(shared: mmap.mmap, work: t.Callable[[], dict[str, t.Any]]) -> t.NoReturn:
+    """Never returns, and never runs what the task has left for its end."""
+    status = 1
+    try:
+        _isolate()
+        text = json.dumps(work()).encode()
+        if len(text) <= _MOST_BYTES:
+            shared[_LENGTH.size : _LENGTH.size + len(text)] = text
+        _LENGTH.pack_into(shared, 0, len(text))
+        status = 0
+    finally:
+        # Not even with an error: its traceback would be the task's.
+        os._exit(status)
+
+
+def _isolate() -> None:
+    """Keep nothing open that the task has."""
+    for ending in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+        signal.signal(ending, signal.SIG_DFL)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for number in range(3):
+        # What the library prints would spoil the task's own output.
+        os.dup2(nowhere, number)
+    # Among these is the task's lock, which must not be held by a process that hangs.
+    for number in [int(name) for name in os.listdir("/proc/self/fd")]:
+        if number > 2:
+            # One of them is gone already: it was open for this list.
+            with contextlib.suppress(OSError):
+                os.close(number)
+
+
+def _wait(child: int, shared: mmap.mmap) -> bool:
+    """Wait for the answer, or for the end of the process; False where neither comes within PATIENCE."""
+    deadline, pause = time.monotonic() + PATIENCE, 0.0005
+    while time.monotonic() < deadline:
+        # WNOWAIT leaves the exit status to _end().
+        if any(shared[: _LENGTH.size]) or os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
+            return True
+        time.sleep(pause)
+        pause = min(2 * pause, 0.02)
+    return False
+
+
+def _end(child: int) -> int | None:
+    """The exit status of the process, None where it cannot even be killed: it hangs in the driver."""
+    for number in range(100):
+        found, status = os.waitpid(child, os.WNOHANG)
+        if found:
+            return status
+        if number == 50:
+            os.kill(child, signal.SIGKILL)
+        time.sleep(0.0005 if number < 50 else 0.02)
+    return None
+
+
+# -- in that process -----------------------------------------------------------------------------------------------
+
+
+class _ReturnedError(Exception):
+    """NVML returned ``code`` to ``call``."""
+
+    def __init__(self, call: str, code: int) -> None:
+        super().__init__(call, code)
+        meaning, advice = _MEANINGS.get(code, ("an error that this collection does not know", _REBOOT))
+        self.code = code
+        self.words = f"{call} returned {code}: {meaning}. {advice}"
+
+
+def _talk(library: str, skipped: t.Collection[str], absent: t.Sequence[str] | None) -> dict[str, t.Any]:
+    obstacle = "" if absent is None else read_only_devices.hold_devices()
+    if obstacle and absent:
+        return {"unusable": f"it would make {', '.join(absent)}, and {obstacle}"}
+    try:
+        nvml = _Nvml(library)
+    except (ImportError, OSError, AttributeError) as error:
+        # The loader's words are one line, with the path or the missing name.
+        return {"unusable": " ".join(str(error).split())}
+    try:
+        nvml.call("nvmlInit_v2")
+        version = nvml.text("nvmlSystemGetDriverVersion")
+        count = nvml.number("nvmlDeviceGetCount_v2")
+        if count > _MOST_GPUS:
+            return {"error": f"it tells of {count} GPUs, which no machine has. {_REBOOT}"}
+        gpus = [_gpu(nvml, index, skipped) for index in range(count)]
+        nvml.call("nvmlShutdown")
+    except _ReturnedError as error:
+        return {"error": error.words, "code": error.code}
+    return {"version": version, "gpus": gpus}
+
+
+def _gpu(nvml: _Nvml, index: int, skipped: t.Collection[str]) -> NvmlGpu:
+    gpu = NvmlGpu(index)
+    try:
+        handle = nvml.handle("nvmlDeviceGetHandleByIndex_v2", index)
+        gpu = gpu._replace(name=nvml.text("nvmlDeviceGetName", handle))
+        if gpu.name in skipped:
+            return gpu
+        gpu = gpu._replace(bus=nvml.bus(handle))
+        gpu = gpu._replace(uuid=nvml.text("nvmlDeviceGetUUID", handle))
+        gpu = gpu._replace(minor=nvml.number("nvmlDeviceGetMinorNumber", handle))
+        gpu = gpu._replace(coherent=nvml.coherent(handle))
+        mode = nvml.mig_mode(handle)
+        return gpu._replace(mig=mode == 1, migs=() if mode is None else _migs(nvml, handle))
+    except _ReturnedError as error:
+        return gpu._replace(failure=error.words)
+
+
+def _migs(nvml: _Nvml, gpu: ctypes.c_void_p) -> tuple[NvmlMig, ...]:
+    found: list[NvmlMig] = []
+    graphics: dict[int, bool] = {}
+    most = nvml.number("nvmlDeviceGetMaxMigDeviceCount", gpu)
+    if most > _MOST_MIGS:
+        raise _ReturnedError("nvmlDeviceGetMaxMigDeviceCount", 999)
+    for index in range(most):
+        try:
+            handle = nvml.handle("nvmlDeviceGetMigDeviceHandleByIndex", gpu, index)
+        except _ReturnedError as error:
+            if error.code in {_NOT_FOUND, _INVALID_ARGUMENT}:
+                continue
+            raise
+        gi = nvml.number("nvmlDeviceGetGpuInstanceId", handle)
+        ci = nvml.number("nvmlDeviceGetComputeInstanceId", handle)
+        if gi not in graphics:
+            graphics[gi] = nvml.profile_id(gpu, gi) in nvml.graphics_ids(gpu)
+        found.append(NvmlMig(index, nvml.text("nvmlDeviceGetUUID", handle), gi, ci, graphics[gi], nvml.profile(handle)))
+    return tuple(found)
+
+
+class _Nvml:
+    """The library; every method raises _ReturnedError where it returns one.
+
+    Raises OSError where it cannot be loaded, AttributeError where it lacks a function.
+    """
+
+    _FUNCTIONS = (
+        "nvmlInit_v2",
+        "nvmlShutdown",
+        "nvmlSystemGetDriverVersion",
+        "nvmlDeviceGetCount_v2",
+        "nvmlDeviceGetHandleByIndex_v2",
+        "nvmlDeviceGetUUID",
+        "nvmlDeviceGetName",
+        "nvmlDeviceGetMinorNumber",
+        "nvmlDeviceGetPciInfo_v3",
+        "nvmlDeviceGetMigMode",
+        "nvmlDeviceGetMaxMigDeviceCount",
+        "nvmlDeviceGetMigDeviceHandleByIndex",
+        "nvmlDeviceGetGpuInstanceId",
+        "nvmlDeviceGetComputeInstanceId",
+        "nvmlDeviceGetGpuInstanceById",
+        "nvmlGpuInstanceGetInfo",
+        "nvmlDeviceGetGpuInstanceProfileInfo",
+    )
+
+    def __init__(self, library: str) -> None:
+        # Only this process needs it, and some builds of Python lack it.
+        import ctypes  # noqa: PLC0415
+
+        self._c = ctypes
+        loaded = ctypes.CDLL(library)
+        self._functions = {name: getattr(loaded, name) for name in self._FUNCTIONS}
+        # Older drivers lack it.
+        self._functions[_ADDRESSING] = getattr(loaded, _ADDRESSING, None)
+        self._graphics: dict[int, frozenset[int]] = {}
+
+    def call(self, name: str, *arguments: t.Any) -> None:
+        code = int(self._functions[name](*arguments))
+        if code != 0:
+            raise _ReturnedError(name, code)
+
+    def text(self, name: str, *handle: t.Any) -> str:
+        buffer = self._c.create_string_buffer(_TEXT)
+        self.call(name, *handle, buffer, self._c.c_uint(_TEXT))
+        return buffer.value.decode("utf-8", "replace")
+
+    def number(self, name: str, *handle: t.Any) -> int:
+        found = self._c.c_uint()
+        self.call(name, *handle, self._c.byref(found))
+        return found.value
+
+    def handle(self, name: str, *arguments: t.Any) -> ctypes.c_void_p:
+        """Of the device or instance with the number that is the last of ``arguments``."""
+        found = self._c.c_void_p()
+        self.call(name, *arguments[:-1], self._c.c_uint(arguments[-1]), self._c.byref(found))
+        return found
+
+    def bus(self, gpu: ctypes.c_void_p) -> str:
+        # nvmlPciInfo_t: the short address (16 bytes), five numbers, the long address (32 bytes).
+        info = self._c.create_string_buffer(16 + 5 * 4 + 32)
+        self.call("nvmlDeviceGetPciInfo_v3", gpu, info)
+        return info.raw[36:].split(b"\0", 1)[0].decode("utf-8", "replace")
+
+    def mig_mode(self, gpu: ctypes.c_void_p) -> int | None:
+        """1 where MIG mode is on now, 0 where it is off, None where the GPU has no such mode."""
+        current, pending = self._c.c_uint(), self._c.c_uint()
+        try:
+            self.call("nvmlDeviceGetMigMode", gpu, self._c.byref(current), self._c.byref(pending))
+        except _ReturnedError as error:
+            if error.code == _NOT_SUPPORTED:
+                return None
+            raise
+        return current.value
+
+    def coherent(self, gpu: ctypes.c_void_p) -> bool | None:
+        """As IsCoherent() in pkg/nvlib/device/device.go of go-nvlib has it."""
+        if self._functions[_ADDRESSING] is None:
+            return False
+        # nvmlDeviceAddressingMode_v1_t: its own size and version, and the mode.
+        mode = (self._c.c_uint * 2)(8 | 1 << 24, 0)
+        try:
+            self.call(_ADDRESSING, gpu, mode)
+        except _ReturnedError as error:
+            return False if error.code == _NOT_SUPPORTED else None
+        return bool(mode[1] == _ATS)
+
+    def profile(self, mig: ctypes.c_void_p) -> str:
+        """What NVML calls a MIG device, as in "NVIDIA A100-SXM4-40GB MIG 1g.5gb", behind the GPU's own name."""
+        try:
+            return self.text("nvmlDeviceGetName", mig).partition(" MIG ")[2]
+        except _ReturnedError:
+            # Nobody depends on it.
+            return ""
+
+    def profile_id(self, gpu: ctypes.c_void_p, gi: int) -> int:
+        # nvmlGpuInstanceInfo_t: the device's handle, the instance's number, its profile's, its place (two numbers).
+        info = (self._c.c_uint * 6)()
+        self.call("nvmlGpuInstanceGetInfo", self.handle("nvmlDeviceGetGpuInstanceById", gpu, gi), info)
+        return int(info[3])
+
+    def graphics_ids(self, gpu: ctypes.c_void_p) -> frozenset[int]:
+        """The numbers that this GPU gives to its profiles with graphics, which differ from one model to another."""
+        key = gpu.value or 0
+        if key not in self._graphics:
+            found = [self._profile(gpu, number) for number in _GRAPHICS]
+            self._graphics[key] = frozenset(number for number in found if number is not None)
+        return self._graphics[key]
+
+    def _profile(self, gpu: ctypes.c_void_p, number: int) -> int | None:
+        # nvmlGpuInstanceProfileInfo_t: ten numbers, the first of which it is called by, and the memory (64 bits).
+        info = (self._c.c_uint * 12)()
+        try:
+            self.call("nvmlDeviceGetGpuInstanceProfileInfo", gpu, self._c.c_uint(number), info)
+        except _ReturnedError as error:
+            # Each GPU has some of them, each version of NVML knows some.
+            if error.code in {_NOT_SUPPORTED, _INVALID_ARGUMENT, _NOT_FOUND}:
+                return None
+            raise
+        return int(info[0])

@@ -1,0 +1,47 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Prevent NVML from creating device nodes while it is asked.
+
+NVIDIA's libraries make missing nodes and correct others: root itself, other users through nvidia-modprobe, which
+runs as root (modprobe-utils/nvidia-modprobe-utils.c).
+"""
+
+from __future__ import annotations
+
+import os
+import typing as t
+
+# linux/prctl.h, linux/sched.h, linux/mount.h
+_NO_NEW_PRIVILEGES = 38
+_NEW_MOUNTS = 0x20000
+_READ_ONLY, _REMOUNT, _BIND, _RECURSIVE, _PRIVATE = 0x1, 0x20, 0x1000, 0x4000, 0x40000
+_DEVICES = b"/dev"
+
+
+def hold_devices() -> str:
+    """Make /dev read-only for this process and all that it starts from now on; it cannot be undone.
+
+    Returns why that is not possible, empty if it was done.
+    """
+    try:
+        # Only a process that is made for this needs it, and some builds of Python lack it.
+        import ctypes  # noqa: PLC0415
+
+        libc = ctypes.CDLL(None, use_errno=True)
+        steps: list[t.Callable[[], t.Any]] = [lambda: libc.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0)]
+        if os.geteuid() == 0:
+            steps += [
+                lambda: libc.unshare(_NEW_MOUNTS),
+                # Otherwise the host would see the others.
+                lambda: libc.mount(None, b"/", None, ctypes.c_ulong(_RECURSIVE | _PRIVATE), None),
+                lambda: libc.mount(_DEVICES, _DEVICES, None, ctypes.c_ulong(_BIND | _RECURSIVE), None),
+                lambda: libc.mount(None, _DEVICES, None, ctypes.c_ulong(_REMOUNT | _BIND | _READ_ONLY), None),
+            ]
+        for step in steps:
+            if step() != 0:
+                return f"/dev cannot be made read-only ({os.strerror(ctypes.get_errno())})"
+    except (ImportError, OSError, AttributeError):
+        return "/dev cannot be made read-only (this Python lacks ctypes)"
+    return ""

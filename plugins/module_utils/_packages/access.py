@@ -1,0 +1,63 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Find out whether the host of a repository can be reached, and describe the proxy without its password."""
+
+from __future__ import annotations
+
+import socket
+import typing as t
+from urllib.parse import urlsplit
+
+# The code in the result of a failed task.
+UNREACHABLE = "repository-unreachable"
+_SECONDS = 5
+_PORTS = {"https": 443}
+
+
+class Endpoint(t.NamedTuple):
+    """A host name or address, and a port."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def endpoint(url: str | None) -> Endpoint | None:
+    """Where ``url`` leads, without a user and a password; None if it names no host."""
+    try:
+        parts = urlsplit(url or "")
+        return Endpoint(parts.hostname, parts.port or _PORTS.get(parts.scheme, 80)) if parts.hostname else None
+    except ValueError:
+        return None
+
+
+def connection_error(url: str | None, proxy: str | None) -> str | None:
+    """Why this host cannot connect to the proxy or, without one, to the host of ``url``; None if it can.
+
+    The exit status of apt-get and dnf does not tell an unreachable host from a wrong signature.
+    """
+    peer = endpoint(proxy or url)
+    if peer is None:
+        return None
+    try:
+        socket.create_connection(peer, _SECONDS).close()
+    except OSError as error:
+        return f"This host cannot connect to {peer}: {error.strerror or error}."
+    return None
+
+
+def access_advice(url: str | None, proxy: str | None) -> str:
+    """The host, the proxy, and the settings that help a host without access; empty if ``url`` names no host."""
+    peer = endpoint(url)
+    if peer is None:
+        return ""
+    used = endpoint(proxy) if proxy else None
+    return (
+        f"The repository is on {peer.host}; nvidia_toolkit_proxy (proxy) is {used or ('set' if proxy else 'not set')}."
+        f" If this host has no access to {peer.host}, set nvidia_toolkit_proxy to a proxy or nvidia_toolkit_base_url to"
+        " a mirror, or install without a repository: nvidia_toolkit_source (source) files, directory or existing."
+    )

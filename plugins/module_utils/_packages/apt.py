@@ -1,0 +1,338 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Install, remove and hold packages with apt.
+
+What is installed is read from dpkg's own files, so it needs no process and works in a directory tree.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import struct
+import typing as t
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors as core_errors
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs, lock
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import base as packages_base
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import names as packages_names
+
+STATUS_FILE = "/var/lib/dpkg/status"
+# What dpkg has done since it wrote that file; entries here mean that it is at work, or was cut off.
+UPDATES = "/var/lib/dpkg/updates"
+# Who works with dpkg holds the first all the time, dpkg itself the second.
+LOCKS = ("/var/lib/dpkg/lock-frontend", "/var/lib/dpkg/lock")
+_NOT_INSTALLED = ("config-files", "not-installed")
+# The structure flock of fcntl(2): kind, whence, start, length, pid.
+_FLOCK = "hhqqi4x"
+
+# The step that completes the packages of others; the toolkit's are configured by name.
+_CONFIGURE_ALL = "Run `dpkg --configure -a` on the host and fix the package that it reports."
+
+# Nobody is asked about a configuration file: one that was edited stays.
+_CONFFILES = ("--force-confdef", "--force-confold")
+# No sources, so nothing can be downloaded (--no-download fails with files of packages on apt 2.6), and no cache on the
+# disk that the next run would have to make anew.
+_NO_SOURCES = (
+    "Dir::Etc::SourceList=/dev/null",
+    "Dir::Etc::SourceParts=/dev/null",
+    "Dir::Cache::pkgcache=",
+    "Dir::Cache::srcpkgcache=",
+)
+# The others' lists stay as they are.
+_OUR_SOURCE = (
+    f"Dir::Etc::SourceList={packages_names.APT_SOURCE}",
+    "Dir::Etc::SourceParts=/dev/null",
+    "APT::Get::List-Cleanup=0",
+)
+_BUSY = re.compile(r"Could not get lock|is locked by|was locked by another process|Unable to acquire the dpkg frontend")
+# What older versions of apt-get update only warn of.  Not every warning is one of these: apt 3.3 has some of its own.
+_NOT_FETCHED = re.compile(
+    r"^W: (Failed to fetch|Some index files failed|GPG error|An error occurred during the sig)", re.MULTILINE
+)
+_NOISE = re.compile(
+    r"\d+ upgraded,|\(Reading database|(Reading|Building|Solving) .*\.\.\.|(Get|Ign|Hit):\d|After this operation|"
+    r"(Need to get|Fetched|Selecting|Preparing|Unpacking|Setting up|Removing|Purging|Processing) |The following .*:$|"
+    r"debconf: delaying|N: |Note, |dpkg: warning: downgrading |"
+    # What follows from another failure.
+    r"(dpkg: )?dependency problems |\S+ depends on .*; however:|Package \S+ is not configured yet|Errors were enc"
+)
+_LISTS = re.compile(r"^The following (?!packages have unmet).*:\n(?: .*\n)+", re.MULTILINE)
+_VERSION_ROW = re.compile(r"^ (?:\*\*\*|   ) (\S+)(?: -?\d+)?(?: \(.*\))?$")
+_SOURCE_ROW = re.compile(r"^ {6,}-?\d+ (\S.*)$")
+_STEP = re.compile(r"^(Inst|Remv|Purg) (\S+)(?: \[[^]]*\])?(?: \((\S+))?", re.MULTILINE)
+
+
+class Apt:
+    """The packages of one host with dpkg."""
+
+    name = "apt"
+    # In a tree, too.
+    readable = True
+
+    def __init__(
+        self, host: hostfs.HostFS, commands: packages_base.Commands, lock_timeout: int = lock.PACKAGE_MANAGER_TIMEOUT
+    ) -> None:
+        self.host = host
+        self.commands = commands
+        self.lock_timeout = lock_timeout
+
+    # -- what is there -------------------------------------------------------------------------------------------
+
+    def installed(self, names: t.Iterable[str]) -> dict[str, packages_base.Package]:
+        found = {}
+        for name, (words, version) in self._states(names).items():
+            if words[2] not in _NOT_INSTALLED:
+                found[name] = packages_base.Package(version, words[0] == "hold", not _is_pending(words))
+        return found
+
+    def leftovers(self, names: t.Iterable[str]) -> list[str]:
+        return [name for name, (words, _version) in self._states(names).items() if words[2] == "config-files"]
+
+    def interrupted(self) -> bool:
+        if not packages_base.wait_until_idle(
+            lambda: bool(self._updates()) and self._lock() is not None, self.lock_timeout
+        ):
+            path, pid = self._lock() or (LOCKS[0], 0)
+            raise core_errors.HostError(
+                f"Another program{f' (process {pid})' if pid > 0 else ''} is at work with dpkg and holds {path}. Run"
+                " this again when it has ended, or let lock_timeout be longer; nothing was changed."
+            )
+        return bool(self._updates())
+
+    def refuse_interrupted(self, own: t.Collection[str]) -> None:
+        others = self._pending(own)
+        if others or not own:
+            pending = ", ".join(others) or f"the entries in {UPDATES}"
+            raise core_errors.HostError(
+                f"dpkg was interrupted, so apt cannot work. Pending: {pending}. {_CONFIGURE_ALL}"
+            )
+
+    def complete(self, own: t.Sequence[str]) -> None:
+        if self.interrupted():
+            self.refuse_interrupted(own)
+        status, output, errors = self._patiently(["dpkg", *_CONFFILES, "--configure", *own], self.commands.change)
+        # Packages that lack the other half of an upgrade cannot be configured yet: the transaction brings it.
+        if status and self._updates():
+            raise packages_base.CommandError(
+                f"dpkg --configure {' '.join(own)}", _words(output, errors), _CONFIGURE_ALL
+            )
+
+    def _pending(self, own: t.Collection[str]) -> list[str]:
+        """The packages, except ``own``, that dpkg has not completed, each with its state."""
+        states = sorted(self._states(None).items())
+        return [f"{name} ({words[2]})" for name, (words, _version) in states if name not in own and _is_pending(words)]
+
+    def _advice(self) -> str:
+        """What to do about packages of others that may have made apt-get fail."""
+        others = self._pending((*packages_names.PACKAGES, *packages_names.FORMER_PACKAGES))
+        return f"Other packages are pending: {', '.join(others)}. {_CONFIGURE_ALL}" if others else ""
+
+    def _states(self, names: t.Iterable[str] | None) -> dict[str, tuple[list[str], str]]:
+        wanted = None if names is None else set(names)
+        found: dict[str, tuple[list[str], str]] = {}
+        for path in [STATUS_FILE, *self._updates()]:
+            found.update(states_of(self.host.read_text(path, hostfs.PACKAGES_BYTES), wanted))
+        return found
+
+    def _lock(self) -> tuple[str, int] | None:
+        """The lock that is held, and by which process; None if none is."""
+        for path in LOCKS:
+            pid = _locked_by(self.host.real_path(path)) if self.host.exists(path) else None
+            if pid is not None:
+                return path, pid
+        return None
+
+    def _updates(self) -> list[str]:
+        names = [name for name in self.host.readable_entries(UPDATES) if name.isdigit()]
+        return [f"{UPDATES}/{name}" for name in names]
+
+    # -- what is on offer ----------------------------------------------------------------------------------------
+
+    def candidates(self, names: t.Sequence[str], offline: bool = False) -> dict[str, list[packages_base.Candidate]]:
+        del offline  # apt-cache knows nothing else
+        output = self._read("asking apt-cache for versions", ["apt-cache", "policy", *names])
+        return candidates_of(output)
+
+    def refresh(self, everything: bool = False) -> None:
+        options = () if everything or not self.host.exists(packages_names.APT_SOURCE) else _OUR_SOURCE
+        argv = ["apt-get", "update", "-q", *_set("APT::Update::Error-Mode=any", *options)]
+        status, output, errors = self._patiently(argv, self.commands.fetch)
+        if status or _NOT_FETCHED.search(output + errors):
+            raise packages_base.CommandError(
+                "Fetching the package lists (apt-get update)",
+                _words("", errors) or _words(output, ""),
+                "Check the repository's address and key, the proxy and the network; no package was changed.",
+            )
+
+    def describe(self, files: t.Iterable[str]) -> list[packages_base.PackageFile]:
+        form = "--showformat=${Package}\\t${Version}\\t${Architecture}\\n"
+        found = []
+        for path in files:
+            fields = self._read(f"reading the package {path}", ["dpkg-deb", "-W", form, path]).strip().split("\t")
+            if len(fields) != 3:
+                raise core_errors.HostError(f"{path} is not a package that dpkg can read. Name another file.")
+            found.append(packages_base.PackageFile(path, *fields))
+        return found
+
+    def architecture(self) -> str:
+        return self._read("asking dpkg for the architecture", ["dpkg", "--print-architecture"]).strip()
+
+    # -- transactions --------------------------------------------------------------------------------------------
+
+    def preview(self, change: packages_base.Change, offline: bool = False) -> packages_base.Preview:
+        del offline  # nothing is fetched for it
+        output = self._read("trying the change (apt-get -s)", ["apt-get", "-s", *self._arguments(change)])
+        found = preview_of(output)
+        names = (*found.install, *found.remove)
+        # Where held packages may change, apt makes no difference between them.
+        packages = self.installed([packages_base.plain_name(name) for name in names])
+        held = {name for name, package in packages.items() if package.held}
+        return found._replace(held=tuple(name for name in names if packages_base.plain_name(name) in held))
+
+    def carry_out(self, change: packages_base.Change) -> None:
+        argv = ["apt-get", *self._arguments(change)]
+        status, output, errors = self._patiently(argv, self.commands.change)
+        if status:
+            raise packages_base.CommandError(f"apt-get {_verb(change)}", _words(output, errors), self._advice())
+
+    def _arguments(self, change: packages_base.Change) -> list[str]:
+        forced = [f"Dpkg::Options::={option}" for option in _CONFFILES]
+        waiting = f"DPkg::Lock::Timeout={self.lock_timeout}"
+        # Somebody's apt.conf may let every transaction take along what nothing needs any more.
+        tidying = "APT::Get::AutomaticRemove=false"
+        arguments = ["-y", "-q", *_set(*forced, waiting, "Dpkg::Use-Pty=0", tidying)]
+        if change.change_held:
+            arguments.append("--allow-change-held-packages")
+        if not change.install and not change.files:
+            # Sources that are broken are no reason to keep packages.
+            return [*arguments, *_set(*_NO_SOURCES), "purge", *change.remove]
+        if change.files:
+            arguments += _set(*_NO_SOURCES)
+        named = change.files or [f"{name}={version}" for name, version in change.install.items()]
+        # All in one command: apt does not find the exact versions that the four need of each other.
+        going = [f"{name}-" for name in change.remove]
+        return [*arguments, "--no-install-recommends", "--allow-downgrades", "install", *named, *going]
+
+    # -- holds ---------------------------------------------------------------------------------------------------
+
+    def require_holds(self) -> None:
+        """apt-mark is a part of apt."""
+
+    def hold(self, packages: t.Mapping[str, str]) -> None:
+        self._read("apt-mark hold", ["apt-mark", "hold", *packages])
+
+    def unhold(self, names: t.Sequence[str]) -> None:
+        self._read("apt-mark unhold", ["apt-mark", "unhold", *names])
+
+    def _read(self, doing: str, argv: list[str]) -> str:
+        status, output, errors = self._patiently(argv, self.commands.read)
+        if status:
+            words = _words("", errors) or _words(output, "")
+            if "unmet dependencies" in output:
+                words = _words(output.split("unmet dependencies:", 1)[1], errors)
+            advice = self._advice() if argv[0] == "apt-get" else ""
+            raise packages_base.CommandError(doing[0].upper() + doing[1:], words, advice)
+        return output
+
+    def _patiently(self, argv: list[str], run: t.Callable[[list[str]], tuple[int, str, str]]) -> tuple[int, str, str]:
+        # Only apt-get's transactions know how to wait; its lists, apt-mark and dpkg do not.
+        return packages_base.retry_while_locked(
+            run, self.host.argv(argv), lambda said: bool(_BUSY.search(said)), self.lock_timeout
+        )
+
+
+def states_of(text: str, wanted: t.Collection[str] | None) -> dict[str, tuple[list[str], str]]:
+    """The three parts of the status, and the version, of each of the ``wanted`` packages (None: of all packages) in a
+    file of dpkg's.
+    """
+    found: dict[str, tuple[list[str], str]] = {}
+    for stanza in text.split("\n\n"):
+        heading = stanza.lstrip("\n").split("\n", 1)[0]
+        if not heading.startswith("Package:") or not (wanted is None or heading[8:].strip() in wanted):
+            continue
+        fields = dict(re.findall(r"^(Status|Version):[ \t]*(.*)$", stanza, re.MULTILINE))
+        words = fields.get("Status", "").split()
+        name = heading[8:].strip()
+        # The same package of a foreign architecture does not count before that of the host.
+        if len(words) == 3 and not (name in found and words[2] in _NOT_INSTALLED):
+            found[name] = (words, fields.get("Version", "").strip())
+    return found
+
+
+def _is_pending(status: t.Sequence[str]) -> bool:
+    """Whether dpkg has not completed a package.  One whose triggers are still to be processed is configured."""
+    _want, flag, state = status
+    complete = flag == "ok" and (state == "installed" or state.startswith("triggers-"))
+    return state not in _NOT_INSTALLED and not complete
+
+
+def candidates_of(output: str) -> dict[str, list[packages_base.Candidate]]:
+    """The versions in the output of apt-cache policy, which has the newest first."""
+    found: dict[str, list[packages_base.Candidate]] = {}
+    name, candidate = "", ""
+    for line in output.splitlines():
+        version, source = _VERSION_ROW.match(line), _SOURCE_ROW.match(line)
+        if line and not line[0].isspace() and line.endswith(":"):
+            name = line[:-1]
+        elif line.startswith("  Candidate: "):
+            candidate = line[13:].strip()
+        elif version:
+            found.setdefault(name, []).append(
+                packages_base.Candidate(version.group(1), "", version.group(1) == candidate)
+            )
+        elif source and found.get(name):
+            last = found[name][-1]
+            origin = source.group(1)
+            if origin.endswith(" Packages"):
+                origin = origin[:-9].rstrip()
+            # The first source has the highest priority.
+            found[name][-1] = last._replace(origin=last.origin or origin)
+    return found
+
+
+def preview_of(output: str) -> packages_base.Preview:
+    """What apt-get -s would do."""
+    install: dict[str, str] = {}
+    remove: list[str] = []
+    for step, name, version in _STEP.findall(output):
+        if step == "Inst":
+            install[name] = version
+        elif name not in remove:
+            remove.append(name)
+    block = re.search(r"^The following packages will be DOWNGRADED:\n((?: .*\n)+)", output, re.MULTILINE)
+    return packages_base.Preview(install, tuple(remove), tuple(block.group(1).split()) if block else ())
+
+
+def _locked_by(outer: str) -> int | None:
+    """The process that holds a POSIX lock on a file, 0 if it cannot be seen from here; None if none does.
+
+    It is only asked, since even a moment's lock of ours could make another program fail.
+    """
+    question = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+    try:
+        with open(outer, "rb") as stream:
+            kind, _whence, _start, _length, pid = struct.unpack(_FLOCK, fcntl.fcntl(stream, fcntl.F_GETLK, question))
+    except OSError:
+        return None
+    return None if kind == fcntl.F_UNLCK else max(pid, 0)
+
+
+def _set(*settings: str) -> list[str]:
+    return [argument for setting in settings for argument in ("-o", setting)]
+
+
+def _verb(change: packages_base.Change) -> str:
+    return "install" if change.install or change.files else "purge"
+
+
+def _words(output: str, errors: str) -> list[str]:
+    """The last words, without the lists of packages that a change concerns."""
+    return packages_base.last_words(_LISTS.sub("", output), errors, _noise)
+
+
+def _noise(line: str) -> bool:
+    return bool(_NOISE.match(line))

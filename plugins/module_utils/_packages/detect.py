@@ -1,0 +1,93 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Choose the package manager of a host."""
+
+from __future__ import annotations
+
+import typing as t
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, lock
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import apt, dnf
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import base as packages_base
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
+
+    _Maker = t.Callable[[hostfs.HostFS, packages_base.Commands, int], packages_base.PackageManager]
+
+
+# os-release(5): the second is what the first usually links to.
+OS_RELEASE = ("/etc/os-release", "/usr/lib/os-release")
+
+
+class UnsupportedError(errors.HostError):
+    """A distribution whose packages this collection cannot manage."""
+
+
+class Family(t.NamedTuple):
+    """Distributions by their ID or ID_LIKE, what manages their packages (None: nothing that is supported yet)."""
+
+    ids: tuple[str, ...]
+    programs: tuple[str, ...]
+    make: _Maker | None
+
+
+FAMILIES = (
+    Family(("debian", "ubuntu"), ("apt-get", "apt-cache", "apt-mark", "dpkg", "dpkg-deb"), apt.Apt),
+    Family(("rhel", "fedora", "centos", "rocky", "almalinux", "ol", "amzn"), ("dnf", "rpm"), dnf.Dnf),
+    Family(("suse", "sles", "opensuse", "opensuse-leap", "opensuse-tumbleweed"), (), None),
+)
+
+
+def detect_package_manager(
+    host: hostfs.HostFS,
+    run: core_plan.Runner | packages_base.Commands,
+    lock_timeout: int = lock.PACKAGE_MANAGER_TIMEOUT,
+) -> packages_base.PackageManager | None:
+    """The package manager of ``host``, None where its distribution is not known.
+
+    ``lock_timeout`` in seconds.  Raises HostError if the distribution is known but not supported, or if a program of
+    its package manager is missing on a live host.
+    """
+    ids = distribution_of(host)
+    for name in ids:
+        for family in FAMILIES:
+            if name in family.ids:
+                return _made(family, ids[0], host, run, lock_timeout)
+    return None
+
+
+def _made(
+    family: Family,
+    distribution: str,
+    host: hostfs.HostFS,
+    run: core_plan.Runner | packages_base.Commands,
+    lock_timeout: int,
+) -> packages_base.PackageManager:
+    if family.make is None:
+        raise UnsupportedError(
+            f"Packages of {distribution} are not supported yet. Install the NVIDIA Container Toolkit by the"
+            " distribution's own means, and set source: existing."
+        )
+    missing = [name for name in family.programs if host.find_executable([name]) is None]
+    if missing and host.live:
+        raise errors.HostError(
+            f"This host is {distribution}, but has no {', '.join(missing)}. Install it, or set source: existing and"
+            " install the toolkit by other means."
+        )
+    commands = run if isinstance(run, packages_base.Commands) else packages_base.Commands.of(run)
+    return family.make(host, commands, lock_timeout)
+
+
+def distribution_of(host: hostfs.HostFS) -> list[str]:
+    """ID and the words of ID_LIKE of os-release, the nearest first; empty where there is none."""
+    for path in OS_RELEASE:
+        text = host.read_text(path)
+        if text:
+            fields = dict(line.strip().split("=", 1) for line in text.splitlines() if "=" in line)
+            words = [fields.get(key, "").strip("\"'") for key in ("ID", "ID_LIKE")]
+            return " ".join(words).lower().split()
+    return []

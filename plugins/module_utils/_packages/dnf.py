@@ -1,0 +1,429 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Install, remove and hold packages with dnf."""
+
+from __future__ import annotations
+
+import re
+import typing as t
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors as core_errors
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import lock as core_lock
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import base as packages_base
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import dnf_versionlock
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import names as packages_names
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
+
+
+_SECTION = re.compile(r"^(Installing|Upgrading|Downgrading|Reinstalling|Removing|Replacing)\b.*:$")
+_REPLACED = re.compile(r"^\s+replacing\s+(\S+)")
+_NOISE = re.compile(
+    r"Failed loading plugin|Last metadata expiration|Unable to detect release version|=+$|Operation aborted|"
+    r"\(try to add|Ignoring repositories|Updating and loading|Repositories loaded|Dependencies resolved"
+)
+ARCHITECTURES = ("x86_64", "aarch64", "noarch", "i686", "ppc64le", "s390x")
+_ARCHITECTURE = re.compile(rf"\.({'|'.join(ARCHITECTURES)})$")
+
+
+def candidates_of(output: str) -> dict[str, list[packages_base.Candidate]]:
+    """The versions in the output of dnf repoquery; of one repository, dnf would take the newest."""
+    found: dict[str, list[packages_base.Candidate]] = {}
+    for line in output.splitlines():
+        fields = line.split("\t")
+        if len(fields) == 4:
+            name, epoch, version, origin = fields
+            found.setdefault(name, []).append(packages_base.Candidate(with_epoch(epoch, version), origin))
+    for name, offers in found.items():
+        offers.sort(key=lambda offer: version_order(offer.version), reverse=True)
+        found[name] = [offers[0]._replace(preferred=True), *offers[1:]]
+    return found
+
+
+def preview_of(output: str) -> packages_base.Preview:
+    """What dnf --assumeno would do.  A long name stands on a line of its own, and what is replaced has one too."""
+    install: dict[str, str] = {}
+    remove: list[str] = []
+    downgrade: list[str] = []
+    replaced: list[str] = []
+    section = ""
+    row: list[str] = []
+    for line in output.splitlines():
+        heading, gone = _SECTION.match(line), _REPLACED.match(line)
+        if heading:
+            section, row = heading.group(1), []
+        elif not line.strip() or not line[0].isspace():
+            # The summary, whose words are the same, has no colons but at its own head.
+            section = section if line.startswith("=") else ""
+        elif gone:
+            replaced.append(_ARCHITECTURE.sub("", gone.group(1)))
+        elif section:
+            fields = line.split()
+            row = fields if line[1:2].strip() else [*row, *fields]
+            if len(row) >= 3:
+                _sort_in(section, row, install, remove, downgrade)
+    # An upgrade, for dnf 5, replaces its own former version.
+    remove += [name for name in replaced if name not in install and name not in remove]
+    return packages_base.Preview(install, tuple(remove), tuple(downgrade))
+
+
+def _sort_in(section: str, row: list[str], install: dict[str, str], remove: list[str], downgrade: list[str]) -> None:
+    name, version = row[0], row[2]
+    if section == "Removing":
+        if name not in remove:
+            remove.append(name)
+    elif section != "Replacing":
+        install[name] = version
+        if section == "Downgrading" and name not in downgrade:
+            downgrade.append(name)
+
+
+def version_order(version: str) -> tuple[tuple[tuple[int, int, str], ...], ...]:
+    """A key that sorts full versions as rpm does, where they are made of digits, letters and tildes."""
+    epoch, colon, rest = version.partition(":")
+    pieces = [epoch if colon else "0", *(rest if colon else version).split("-")]
+    return tuple(_segments(piece) for piece in pieces)
+
+
+def _segments(piece: str) -> tuple[tuple[int, int, str], ...]:
+    parts = re.findall(r"~|\d+|[A-Za-z]+", piece)
+    found = [(0, 0, "") if part == "~" else (3, int(part), "") if part.isdigit() else (2, 0, part) for part in parts]
+    return (*found, (1, 0, ""))
+
+
+def rows_of(output: str) -> list[list[str]]:
+    return [fields for fields in (line.split("\t") for line in output.splitlines()) if len(fields) == 4]
+
+
+def is_answered(said: str) -> bool:
+    """Whether a preview failed only because nobody agreed to it."""
+    return "Operation aborted" in said
+
+
+def with_epoch(epoch: str, version: str) -> str:
+    return version if epoch in ("0", "(none)", "") else f"{epoch}:{version}"
+
+
+def words_of(output: str, errors: str) -> list[str]:
+    """The last words, from the one on that is marked as the error; dnf has a lot to say before it."""
+    said = packages_base.last_words(output, errors, _noise)
+    marked = [place for place, line in enumerate(said) if line.startswith("Error:")]
+    return said[marked[-1] :] if marked else said
+
+
+def _noise(line: str) -> bool:
+    return bool(_NOISE.match(line))
+
+
+# What is locked is installed: no list of any repository is needed for it.
+_VERSIONLOCK = ("dnf", "-q", "--disablerepo=*", "versionlock")
+_TAGS = "%{NAME}\\t%{EPOCHNUM}\\t%{VERSION}-%{RELEASE}\\t%{ARCH}\\n"
+_OFFER = "%{name}\\t%{epoch}\\t%{version}-%{release}\\t%{repoid}\\n"
+_ABSENT = re.compile(r"^package (\S+) is not installed$", re.MULTILINE)
+# How transactions are run and previewed.
+_OPTIONS = ("--setopt=exit_on_lock=1", "--setopt=install_weak_deps=0", "--setopt=clean_requirements_on_remove=0")
+_BUSY = re.compile(r"already locked by|another copy is running|Failed to obtain .*lock", re.IGNORECASE)
+
+
+class Dnf:
+    """The packages of one host with rpm."""
+
+    name = "dnf"
+
+    def __init__(
+        self,
+        host: hostfs.HostFS,
+        commands: packages_base.Commands,
+        lock_timeout: int = core_lock.PACKAGE_MANAGER_TIMEOUT,
+    ) -> None:
+        self.host = host
+        self.commands = commands
+        self.lock_timeout = lock_timeout
+        self.notes: list[str] = []
+        self._locks = dnf_versionlock.LockList(host)
+        self._twice: list[str] = []
+
+    @property
+    def readable(self) -> bool:
+        return self.host.live
+
+    # -- what is there -------------------------------------------------------------------------------------------
+
+    def installed(self, names: t.Iterable[str]) -> dict[str, packages_base.Package]:
+        if not self.readable:
+            return {}
+        found = self._registered(list(names))
+        self._twice = [name for name, package in found.items() if not package.whole]
+        return found
+
+    def _registered(self, names: t.Sequence[str]) -> dict[str, packages_base.Package]:
+        # Its status is the number of those that are not installed.
+        _status, output, errors = self.commands.read(self.host.argv(["rpm", "-q", "--qf", _TAGS, *names]))
+        rows = rows_of(output)
+        self._refuse_unreadable(names, rows, output, errors)
+        locks = self._locks.patterns()
+        found: dict[str, packages_base.Package] = {}
+        for name, epoch, version, architecture in rows:
+            # A transaction that was cut off leaves the old version and the new one.
+            twice = [found[name].version] if name in found else []
+            newest = max([with_epoch(epoch, version), *twice], key=version_order)
+            held = dnf_versionlock.is_locked((name, epoch, version, architecture), locks)
+            found[name] = packages_base.Package(newest, held, not twice)
+        return found
+
+    @staticmethod
+    def _refuse_unreadable(names: t.Sequence[str], rows: list[list[str]], output: str, errors: str) -> None:
+        """Raises CommandError where rpm could not tell: it calls the packages of a broken database not installed."""
+        # One is of a database in the format of an older release, which it reads nevertheless.
+        said = [line for line in errors.splitlines() if line.strip() and not line.startswith("warning:")]
+        told = {*(row[0] for row in rows), *_ABSENT.findall(output)}
+        if said or not set(names) <= told:
+            advice = "Mend the database of rpm (rpm --rebuilddb); nothing was changed."
+            words = words_of("", "\n".join(said)) or words_of(output, "")
+            raise packages_base.CommandError("Asking rpm what is installed", words, advice)
+
+    def leftovers(self, names: t.Iterable[str]) -> list[str]:
+        del names  # rpm has no such state
+        return []
+
+    def interrupted(self) -> bool:
+        return bool(self._twice)
+
+    def refuse_interrupted(self, own: t.Collection[str]) -> None:
+        del own
+        raise core_errors.HostError(
+            f"Two versions of {', '.join(self._twice)} are registered: a transaction was cut off. Look at what"
+            " dnf check --duplicates lists, run dnf remove --duplicates on the host, then run this again."
+        )
+
+    def complete(self, own: t.Sequence[str]) -> None:
+        self.refuse_interrupted(own)
+
+    # -- what is on offer ----------------------------------------------------------------------------------------
+
+    def candidates(self, names: t.Sequence[str], offline: bool = False) -> dict[str, list[packages_base.Candidate]]:
+        cached = ["-C", "--setopt=*.skip_if_unavailable=1"] if offline else []
+        # Or it asks whether the repository's key may be used, and takes silence for no.
+        argv = ["dnf", "-q", "-y", *cached, "repoquery", "--qf", _OFFER, *names]
+        found = candidates_of(self._ask("asking dnf for versions", argv, self.commands.fetch))
+        # One repository has no priority over others.
+        if len({offer.origin for offers in found.values() for offer in offers}) > 1:
+            found = self._preferring(found, names, cached)
+        return found
+
+    def _preferring(
+        self, offers: dict[str, list[packages_base.Candidate]], names: t.Sequence[str], cached: list[str]
+    ) -> dict[str, list[packages_base.Candidate]]:
+        """``offers`` with what dnf itself would take, for which priorities of repositories count before versions."""
+        argv = ["dnf", *cached, "--assumeno", *self._options(names), "--allowerasing", "install", *names]
+        status, output, errors = self._patiently(argv, self.commands.fetch)
+        if status and not is_answered(output + errors):
+            taken = {}
+        else:
+            # What is not to be changed is the best already.
+            standing = {name: package.version for name, package in self._registered(names).items()}
+            taken = {**standing, **preview_of(output).install}
+        return {
+            name: [offer._replace(preferred=offer.version == taken.get(name)) for offer in entries]
+            for name, entries in offers.items()
+        }
+
+    def refresh(self, everything: bool = False) -> None:
+        ours = [packages_names.DNF_REPOSITORY] if not everything and self.host.exists(packages_names.DNF_SOURCE) else []
+        only = ["--disablerepo=*", *(f"--enablerepo={name}" for name in ours)] if ours else []
+        # A repository that is optional elsewhere is what this run is about.
+        must = [f"--setopt={name}.skip_if_unavailable=0" for name in ours]
+        argv = ["dnf", "-q", "-y", *must, *only, "makecache", "--refresh"]
+        status, output, errors = self._patiently(argv, self.commands.fetch)
+        if status:
+            raise packages_base.CommandError(
+                "Fetching the package lists (dnf makecache)",
+                words_of(output, errors),
+                "Check the repository's address and key, the proxy and the network; no package was changed.",
+            )
+
+    def describe(self, files: t.Iterable[str]) -> list[packages_base.PackageFile]:
+        found = []
+        for path in files:
+            # Or rpm takes any text for a list of files.
+            argv = ["rpm", "-qp", "--nomanifest", "--qf", _TAGS, path]
+            rows = rows_of(self._ask(f"reading the package {path}", argv, self.commands.read))
+            if len(rows) != 1:
+                raise core_errors.HostError(f"{path} is not a package that rpm can read. Name another file.")
+            name, epoch, version, architecture = rows[0]
+            found.append(packages_base.PackageFile(path, name, with_epoch(epoch, version), architecture))
+        return found
+
+    def architecture(self) -> str:
+        return self._ask("asking rpm for the architecture", ["rpm", "-E", "%{_arch}"], self.commands.read).strip()
+
+    # -- transactions --------------------------------------------------------------------------------------------
+
+    def preview(self, change: packages_base.Change, offline: bool = False) -> packages_base.Preview:
+        found = packages_base.Preview()
+        options = self._options(self._named(change)) if change.change_held else list(_OPTIONS)
+        for arguments in self._steps(change, options):
+            argv = ["dnf", *(["-C"] if offline else []), "--assumeno", *arguments]
+            status, output, errors = self._patiently(argv, self.commands.fetch)
+            if status and not is_answered(output + errors):
+                raise packages_base.CommandError("Trying the change (dnf --assumeno)", words_of(output, errors), "")
+            step = preview_of(output)
+            found = packages_base.Preview(
+                {**found.install, **step.install},
+                tuple(dict.fromkeys([*found.remove, *step.remove])),
+                (*found.downgrade, *step.downgrade),
+            )
+        return found._replace(held=self._held(found))
+
+    def _held(self, preview: packages_base.Preview) -> tuple[str, ...]:
+        """Those that go although they are locked, or come at another version than a lock allows."""
+        locks = self._locks.patterns()
+        names = tuple(dict.fromkeys([*preview.install, *preview.remove]))
+        if not locks or not names:
+            return ()
+        locked = {name for name, package in self._registered(names).items() if package.held}
+        locked |= {name for name in names if any(dnf_versionlock.names_package(lock, name) for lock in locks)}
+        return tuple(name for name in names if name in locked and not _allows(locks, name, preview.install.get(name)))
+
+    def carry_out(self, change: packages_base.Change) -> None:
+        kept = self._configuration(change)
+        try:
+            if change.change_held and self._locks.patterns():
+                self._without_locks(change, self._named(change))
+            else:
+                self._carry_out(change)
+        finally:
+            for path in dnf_versionlock.restore_missing(self.host, kept):
+                self.notes.append(
+                    f"{path} was taken away along with {' or '.join(change.remove)}, and put back as it was before."
+                )
+
+    def _carry_out(self, change: packages_base.Change) -> None:
+        first, *second = self._steps(change, list(_OPTIONS))
+        self._transact(first)
+        if second:
+            # What the new packages obsolete is gone by then, and its name would stand for them, who provide it.
+            left = [f"{name}-{package.version}" for name, package in self._registered(change.remove).items()]
+            for arguments in self._steps(packages_base.Change(remove=tuple(left)), list(_OPTIONS)):
+                self._transact(arguments)
+
+    @staticmethod
+    def _replaces(change: packages_base.Change) -> bool:
+        return bool(change.remove and (change.install or change.files))
+
+    def _transact(self, arguments: list[str]) -> None:
+        status, output, errors = self._patiently(["dnf", "-y", *arguments], self.commands.change)
+        if status:
+            raise packages_base.CommandError(f"dnf {_verb(arguments)}", words_of(output, errors), "")
+
+    def _configuration(self, change: packages_base.Change) -> list[dnf_versionlock.KeptFile]:
+        """The configuration files of packages that are replaced: rpm takes them along, edited or not."""
+        if not self._replaces(change):
+            return []
+        argv = ["rpm", "-qc", *change.remove]
+        _status, output, _errors = self._patiently(argv, self.commands.read)
+        return dnf_versionlock.snapshot_files(self.host, [line for line in output.splitlines() if line.startswith("/")])
+
+    def _without_locks(self, change: packages_base.Change, names: t.Sequence[str]) -> None:
+        """Carry out a change of packages that may be locked; those of others stay locked meanwhile."""
+        before, kept = self._registered(names), self._locks.keep()
+        try:
+            self._release(names)
+            self._refuse_locked(names)
+            self._carry_out(change)
+        except core_errors.NvidiaError:
+            after = self._registered(names)
+            if {n: p.version for n, p in after.items()} == {n: p.version for n, p in before.items()}:
+                dnf_versionlock.restore(self.host, kept)
+            raise
+
+    def _named(self, change: packages_base.Change) -> list[str]:
+        return [*change.install, *(file.name for file in self.describe(change.files)), *change.remove]
+
+    def _options(self, names: t.Collection[str]) -> list[str]:
+        """For a preview, which cannot release locks: where those of ``names`` are in the way, none count."""
+        return [*_OPTIONS, *(["--disableplugin=versionlock"] if self._locks.releasing(names) else [])]
+
+    def _steps(self, change: packages_base.Change, options: list[str]) -> list[list[str]]:
+        """The arguments of dnf, one list for each transaction: dnf 4 and 5 have no command in common that does both.
+
+        What is replaced goes after the new packages came, so that a host is never without either.
+        """
+        steps = []
+        if change.files:
+            steps.append([*options, "--disablerepo=*", *self._erasing(change), "install", *change.files])
+        elif change.install:
+            named = [f"{name}-{version}" for name, version in change.install.items()]
+            steps.append([*options, *self._erasing(change), "install", *named])
+        if change.remove:
+            steps.append([*options, "remove", *change.remove])
+        return steps
+
+    @staticmethod
+    def _erasing(change: packages_base.Change) -> list[str]:
+        return ["--allowerasing"] if change.remove else []
+
+    # -- holds ---------------------------------------------------------------------------------------------------
+
+    def require_holds(self) -> None:
+        status, output, errors = self.commands.read(self.host.argv([*_VERSIONLOCK, "list"]))
+        if status:
+            raise core_errors.HostError(
+                "hold is asked for, but this dnf cannot lock versions:"
+                f" {' | '.join(words_of(output, errors)) or 'it does not say why'}."
+                " Install python3-dnf-plugin-versionlock, or leave hold out; nothing was changed."
+            )
+
+    def hold(self, packages: t.Mapping[str, str]) -> None:
+        # Locks at other versions would leave no version that is allowed.
+        self.unhold(list(packages))
+        named = [f"{name}-{version}" for name, version in packages.items()]
+        self._ask("dnf versionlock add", [*_VERSIONLOCK, "add", *named], self.commands.read)
+
+    def unhold(self, names: t.Sequence[str]) -> None:
+        self._release(names)
+        self._refuse_locked(names)
+
+    def _refuse_locked(self, names: t.Sequence[str]) -> None:
+        left = [name for name, package in self._registered(names).items() if package.held]
+        if left:
+            raise core_errors.HostError(
+                f"{', '.join(left)} are still locked. Remove the locks by hand (dnf versionlock delete)."
+            )
+
+    def _release(self, names: t.Sequence[str]) -> None:
+        words = self._locks.releasing(names)
+        if words:
+            # Whether it did is to be seen in the list.
+            self._patiently([*_VERSIONLOCK, "delete", *words], self.commands.read)
+
+    def _ask(self, doing: str, argv: list[str], run: core_plan.Runner) -> str:
+        status, output, errors = self._patiently(argv, run)
+        if status:
+            raise packages_base.CommandError(doing[0].upper() + doing[1:], words_of(output, errors), "")
+        return output
+
+    def _patiently(self, argv: list[str], run: core_plan.Runner) -> tuple[int, str, str]:
+        return packages_base.retry_while_locked(
+            run, self.host.argv(argv), lambda said: bool(_BUSY.search(said)), self.lock_timeout
+        )
+
+
+def _allows(locks: t.Sequence[str], name: str, version: str | None) -> bool:
+    if version is None:
+        return False
+    epoch, colon, rest = version.partition(":")
+    # A lock of one architecture, too, would be of this one.
+    own = [lock for lock in locks if dnf_versionlock.names_package(lock, name)] or locks
+    return any(
+        dnf_versionlock.is_locked((name, epoch if colon else "0", rest if colon else version, architecture), own)
+        for architecture in ARCHITECTURES
+    )
+
+
+def _verb(arguments: list[str]) -> str:
+    return "install" if "install" in arguments else "remove"

@@ -1,0 +1,187 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Edit the version locks of dnf, and keep files that a removal of packages would take."""
+
+from __future__ import annotations
+
+import configparser
+import fnmatch
+import os
+import posixpath
+import re
+import stat
+import typing as t
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import atomic_write
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
+
+
+# How rpm names what was changed by somebody, when the package goes.
+_SAVED = ".rpmsave"
+
+
+class KeptFile(t.NamedTuple):
+    """A file as it was; ``target`` is that of a link, whose own content does not matter."""
+
+    path: str
+    content: bytes
+    mode: int
+    owner: tuple[int, int]
+    target: str | None
+    saved: bool
+
+
+def snapshot_files(host: hostfs.HostFS, paths: t.Iterable[str]) -> list[KeptFile]:
+    """What give_back() needs of those ``paths`` that are regular files or links.  Raises HostError."""
+    kept = []
+    for path in paths:
+        outer = host.real_path(path, last=False)
+        try:
+            status = os.lstat(outer)
+            target = os.readlink(outer) if stat.S_ISLNK(status.st_mode) else None
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise atomic_write.os_error(path, "read", error) from error
+        content = host.read(path) if stat.S_ISREG(status.st_mode) else b""
+        if content is None or not (target is not None or stat.S_ISREG(status.st_mode)):
+            continue
+        owner, saved = (status.st_uid, status.st_gid), host.lexists(path + _SAVED)
+        kept.append(KeptFile(path, content, stat.S_IMODE(status.st_mode), owner, target, saved))
+    return kept
+
+
+def restore_missing(host: hostfs.HostFS, kept: t.Iterable[KeptFile]) -> list[str]:
+    """Bring back those that went; returns their paths.  What is there, with whatever content, stays."""
+    gone = [file for file in kept if not host.lexists(file.path)]
+    for file in gone:
+        atomic_write.make_directories(host, posixpath.dirname(file.path), 0o755)
+        _make(host, file)
+        copy = file.path + _SAVED
+        if file.target is None and not file.saved and host.lexists(copy) and host.read(copy) == file.content:
+            atomic_write.remove_file(host, copy)
+    return [file.path for file in gone]
+
+
+def restore(host: hostfs.HostFS, kept: t.Iterable[KeptFile]) -> None:
+    """Bring back those that went, and the content of those that changed."""
+    kept = list(kept)
+    restore_missing(host, kept)
+    for file in kept:
+        if file.target is None and host.read(file.path) != file.content:
+            atomic_write.replace_file(host, file.path, file.content, file.mode, file.owner)
+
+
+def _make(host: hostfs.HostFS, file: KeptFile) -> None:
+    if file.target is None:
+        atomic_write.replace_file(host, file.path, file.content, file.mode, file.owner)
+        return
+    try:
+        os.symlink(file.target, host.real_path(file.path, last=False))
+    except OSError as error:
+        raise atomic_write.os_error(file.path, "written", error) from error
+
+
+# Of dnf 4's plugin, which without it knows no list; and dnf 5's own list.
+PLUGIN_CONFIG = "/etc/dnf/plugins/versionlock.conf"
+LOCKS_5 = "/etc/dnf/versionlock.toml"
+_PROGRAM = "/usr/bin/dnf"
+_PROGRAM_5 = "dnf5"
+
+# What comes after the name in a pattern: a version, perhaps with an epoch.
+_VERSION = re.compile(r"-[0-9].*")
+_ASSIGNMENT = re.compile(r"""(\w+)\s*=\s*["']([^"']*)["']""")
+_HEADING = re.compile(r"\[+\s*([\w.]+)\s*\]+")
+_EXCLUSION = "!"
+
+
+class LockList(t.NamedTuple):
+    """The list of locks of one host."""
+
+    host: hostfs.HostFS
+
+    @property
+    def path(self) -> str | None:
+        """Where it lies, None where versions are not locked."""
+        if posixpath.basename(self.host.resolve(_PROGRAM)) == _PROGRAM_5:
+            return LOCKS_5 if self.host.exists(LOCKS_5) else None
+        path = _list_of_plugin(self.host.read_text(PLUGIN_CONFIG))
+        return path if path is not None and self.host.exists(path) else None
+
+    def patterns(self) -> list[str]:
+        """The locks, as patterns of names with versions; what excludes a version is none."""
+        path = self.path
+        if path is None:
+            return []
+        text = self.host.read_text(path)
+        return locks_of_dnf5(text) if path == LOCKS_5 else locks_of_dnf4(text)
+
+    def releasing(self, names: t.Collection[str]) -> list[str]:
+        """The words that make dnf delete the locks of these packages, as far as locks name them one by one."""
+        locks = [lock for lock in self.patterns() if any(names_package(lock, name) for name in names)]
+        if self.path != LOCKS_5:
+            # By a package's name, dnf 4 would delete what excludes a version of it, too.
+            return locks
+        return [name for name in names if any(names_package(lock, name) for lock in locks)]
+
+    def keep(self) -> list[KeptFile]:
+        """What give_back() needs to bring the list back as it is now."""
+        return [] if self.path is None else snapshot_files(self.host, [self.path])
+
+
+def _list_of_plugin(text: str) -> str | None:
+    parser = configparser.ConfigParser(interpolation=None, strict=False)
+    try:
+        parser.read_string(text)
+    except configparser.Error:
+        return None
+    path = parser.get("main", "locklist", fallback="")
+    off = parser.get("main", "enabled", fallback="1").strip().lower() in ("0", "no", "false", "off")
+    return path if os.path.isabs(path) and not off else None
+
+
+def locks_of_dnf4(text: str) -> list[str]:
+    """The patterns in versionlock.list."""
+    lines = [line.strip() for line in text.splitlines()]
+    return [line for line in lines if line and not line.startswith(("#", _EXCLUSION))]
+
+
+def locks_of_dnf5(text: str) -> list[str]:
+    """What amounts to them in versionlock.toml: the packages of which one version is demanded."""
+    found = []
+    name = ""
+    condition: dict[str, str] = {}
+    for line in [*(line.strip() for line in text.splitlines()), "[end]"]:
+        heading, assignment = _HEADING.match(line), _ASSIGNMENT.match(line)
+        if heading:
+            if condition.get("key") == "evr" and condition.get("comparator", "=") in ("=", "=="):
+                found.append(f"{name}-{condition.get('value', '')}")
+            condition = {}
+            name = name if heading.group(1) == "packages.conditions" else ""
+        elif assignment:
+            key, value = assignment.groups()
+            if key == "name":
+                name = value
+            else:
+                condition[key] = value
+    return found
+
+
+def names_package(lock: str, name: str) -> bool:
+    """Whether ``lock`` is of the package ``name`` by its name, at whatever version."""
+    return lock == name or (lock.startswith(name) and _VERSION.fullmatch(lock[len(name) :]) is not None)
+
+
+def is_locked(package: t.Sequence[str], locks: t.Iterable[str]) -> bool:
+    """Whether one of ``locks`` holds a package (name, epoch, version with release, architecture) where it is.
+
+    One that is locked at another version is not held, but due to change.
+    """
+    name, epoch, version, architecture = package
+    plain = [f"{name}-{version.split('-')[0]}", f"{name}-{version}", f"{name}-{epoch}:{version}"]
+    spellings = [*plain, *(f"{spelling}.{architecture}" for spelling in plain)]
+    return any(fnmatch.fnmatchcase(spelling, lock) for lock in locks for spelling in spellings)

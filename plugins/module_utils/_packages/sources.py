@@ -1,0 +1,195 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Find package sources that conflict with the one to be written.
+
+apt refuses all sources of one address whose keys are named differently (Signed-By); dnf may use either.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+import typing as t
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import names as packages_names
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
+
+
+_APT_MAIN = "/etc/apt/sources.list"
+_APT_FOLDER = "/etc/apt/sources.list.d"
+_DNF_FOLDER = "/etc/yum.repos.d"
+# What apt does not take for a source is no conflict (sources.list(5)).
+_APT_NAME = re.compile(r"[A-Za-z0-9_.-]+\.(?:list|sources)")
+
+_ONE_LINE = re.compile(r"(?:deb|deb-src)\s+(?:\[[^]]*\]\s*)?([^\s[]\S*)(?:\s+(\S+))?")
+_OPTIONS_OR_COMMENT = re.compile(r"(\[[^]]*\])|#.*")
+# Scheme ("https", "mirror+http"), user and password, host, port.
+_ADDRESS = re.compile(r"(?:[a-z0-9.+-]+:/*)?(?:[^/@]*@)?([^/:]*)(?::[0-9]+)?(/.*)?", re.IGNORECASE)
+# As apt (sources.list(5), apt.conf(5)) and dnf (dnf.conf(5)) spell it.
+_NO = ("no", "false", "without", "off", "disable", "0")
+# As they stand in addresses, and what apt and dnf put them in the place of.
+_ARCHITECTURES = ("$(ARCH)", "$basearch", "$arch", "amd64", "arm64", "x86_64", "aarch64", "ppc64el", "ppc64le")
+_ADDRESS_KEYS = ("baseurl", "mirrorlist", "metalink")
+
+
+class Entry(t.NamedTuple):
+    """One address of a source; ``line`` counts from 1.  ``flat``: without suites, as NVIDIA's are.
+
+    apt takes one address with another suite for another source.
+    """
+
+    line: int
+    address: str
+    flat: bool = True
+
+
+class MixedSourceFile(t.NamedTuple):
+    """An entry for NVIDIA's packages in a file that has others too; ``address`` is without a user and password."""
+
+    path: str
+    line: int
+    address: str
+
+
+class Conflicts(t.NamedTuple):
+    """``files`` may go as a whole; of a ``mixed`` one, somebody has to take the entry out."""
+
+    files: list[str]
+    mixed: list[MixedSourceFile]
+
+
+def conflicts(host: hostfs.HostFS, family: str, address: str | None = None) -> Conflicts:
+    """The sources on ``host`` for the packages that ours offers; ``family`` is ``apt`` or ``dnf``.
+
+    ``address`` is that of ours, if it is known: others must not name it, as they must not name NVIDIA's.  A file by a
+    name of NVIDIA's instructions counts, too, if each of its addresses looks like a mirror of the toolkit's packages.
+    What is switched off is none, nor is a file that cannot be read.
+    """
+    found = Conflicts([], [])
+    for path in _apt_files(host) if family == "apt" else host.glob(f"{_DNF_FOLDER}/*.repo"):
+        active = _entries(path, host.read_text(path))
+        theirs = [entry for entry in active if is_former(entry.address) or _is_same(entry, address)]
+        if path in packages_names.REPOSITORY_FILES or not active:
+            continue
+        if theirs and len(theirs) < len(active):
+            found.mixed.append(MixedSourceFile(path, theirs[0].line, _plain(theirs[0].address)))
+        elif theirs or (_has_former_name(path) and all(_looks_like_toolkit(entry.address) for entry in active)):
+            found.files.append(path)
+    return found
+
+
+def written(host: hostfs.HostFS) -> list[str]:
+    """The files that are ours for the sake of the source, keys that were only fetched too, as far as they are there."""
+    keys = [
+        path for pattern in (*packages_names.KEY_PATTERNS, packages_names.STAGED_KEYS) for path in host.glob(pattern)
+    ]
+    return [path for path in packages_names.REPOSITORY_FILES if host.lexists(path)] + keys
+
+
+def _apt_files(host: hostfs.HostFS) -> list[str]:
+    names = [name for name in host.readable_entries(_APT_FOLDER) if _APT_NAME.fullmatch(name)]
+    return [_APT_MAIN, *(f"{_APT_FOLDER}/{name}" for name in names)]
+
+
+def _has_former_name(path: str) -> bool:
+    folder, name = posixpath.split(path)
+    return folder in (_APT_FOLDER, _DNF_FOLDER) and posixpath.splitext(name)[0] in packages_names.FORMER_SOURCES
+
+
+def _entries(path: str, text: str) -> list[Entry]:
+    kind = posixpath.splitext(path)[1]
+    return list({".list": one_line, ".sources": deb822, ".repo": sections}[kind](text))
+
+
+def is_former(address: str) -> bool:
+    """Whether it is one of NVIDIA's for the toolkit, by whatever way it is fetched."""
+    plain = _plain(address)
+    return any((plain + "/").startswith(known + "/") for known in packages_names.FORMER_ADDRESSES)
+
+
+def _is_same(entry: Entry, address: str | None) -> bool:
+    """Whether two addresses have host and path in common, be the architecture named or left open in them."""
+    return entry.flat and bool(address) and _comparable(entry.address) == _comparable(str(address))
+
+
+def _comparable(address: str) -> list[str]:
+    return ["$" if part in _ARCHITECTURES else part for part in _plain(address).split("/")]
+
+
+def _looks_like_toolkit(address: str) -> bool:
+    _host, _slash, path = _plain(address).partition("/")
+    return any(name in path for name in packages_names.FORMER_SOURCES)
+
+
+def _plain(address: str) -> str:
+    """The host in small letters and the path, without scheme, user and port."""
+    found = _ADDRESS.fullmatch(address)
+    host, path = found.groups() if found is not None else ("", address)
+    return host.lower() + re.sub("/+", "/", path or "").rstrip("/")
+
+
+# -- what the files say ------------------------------------------------------------------------------------------
+
+
+def one_line(text: str) -> t.Iterator[Entry]:
+    """The active entries of a ``.list`` file."""
+    for number, line in enumerate(text.splitlines(), 1):
+        # A number sign inside the options begins no comment.
+        found = _ONE_LINE.match(_OPTIONS_OR_COMMENT.sub(lambda match: match.group(1) or "", line).strip())
+        if found is not None:
+            yield Entry(number, found.group(1), (found.group(2) or "/").endswith("/"))
+
+
+def deb822(text: str) -> t.Iterator[Entry]:
+    """The active entries of a ``.sources`` file: one for each address of each stanza."""
+    for stanza in _stanzas(text):
+        fields = {name: " ".join(value for _line, value in values).strip() for name, values in stanza.items()}
+        if fields.get("enabled", "").lower() not in _NO:
+            flat = all(suite.endswith("/") for suite in fields.get("suites", "").split())
+            for line, value in stanza.get("uris", ()):
+                yield from (Entry(line, address, flat) for address in value.split())
+
+
+# By the field's name in small letters: its lines, with their numbers.
+_Stanza = t.Dict[str, t.List[t.Tuple[int, str]]]
+
+
+def _stanzas(text: str) -> t.Iterator[_Stanza]:
+    stanza: _Stanza = {}
+    values: list[tuple[int, str]] = []
+    for number, line in enumerate([*text.splitlines(), ""], 1):
+        if line.startswith("#"):
+            continue
+        if not line.strip():
+            yield stanza
+            stanza, values = {}, []
+        elif line[0] in " \t":
+            values.append((number, line.strip()))
+        else:
+            name, _colon, value = line.partition(":")
+            values = stanza.setdefault(name.strip().lower(), [])
+            values.append((number, value.strip()))
+
+
+def sections(text: str) -> t.Iterator[Entry]:
+    """The active entries of a ``.repo`` file: one for each address of each section."""
+    pending: list[Entry] = []
+    enabled = True
+    key = ""
+    for number, line in enumerate([*text.splitlines(), "[end]"], 1):
+        if line.startswith("["):
+            yield from pending if enabled else ()
+            pending, enabled, key = [], True, ""
+        elif line.strip() and not line.lstrip().startswith(("#", ";")):
+            value = line
+            if line[0] not in " \t":
+                key, _sign, value = line.partition("=")
+                key = key.strip().lower()
+            if key in _ADDRESS_KEYS:
+                pending += [Entry(number, address) for address in value.replace(",", " ").split()]
+            elif key == "enabled":
+                enabled = value.strip().lower() not in _NO

@@ -1,0 +1,499 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Restart an engine, wait until it is healthy, and roll back if it is not."""
+
+from __future__ import annotations
+
+import os
+import time
+import typing as t
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants as core_constants
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, lock, scratch
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import records as core_records
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import configure as engines_configure
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import journal as engines_journal
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import registry as engines_registry
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import validator
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._restart import health as restart_health
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._restart import methods as restart_methods
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._restart import rollback as restart_rollback
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import processes
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
+
+
+# Seconds between two looks at a daemon, and those after which one that came up is looked at once more.
+_PAUSE = 0.2
+_STEADY = 1.0
+
+
+class RestartLoop:
+    """One engine, an engine of ``version`` if it does not tell its own, brought to what its files say by ``means``.
+
+    ``timeout`` is in seconds, ``retries`` how many more times it may be told.  ``attempts`` counts over all calls.
+    """
+
+    def __init__(
+        self,
+        witness: restart_health.HealthProbe,
+        means: restart_methods.RestartMethod,
+        version: str | None,
+        timeout: float,
+        retries: int,
+    ) -> None:
+        self.witness = witness
+        self.means = means
+        self.version = version
+        self.timeout = timeout
+        self.retries = retries
+        self.attempts = 0
+
+    def carry_out(
+        self, expectation: restart_health.Expectation, patience: float | None = None
+    ) -> restart_health.ProbeResult:
+        """What is proven in the end."""
+        deadline = time.monotonic() + self.timeout
+        left = self.retries
+        while True:
+            evidence = self._once(expectation, patience, deadline, left)
+            again = evidence.again or (not self.means.restarts and not _obeys(evidence))
+            if not evidence.lacks or not left or not again or time.monotonic() >= deadline:
+                return evidence
+            left -= 1
+
+    def _once(
+        self, expectation: restart_health.Expectation, patience: float | None, deadline: float, left: int
+    ) -> restart_health.ProbeResult:
+        # A restart may take all the time there is; a signal that has no effect is sent again.
+        share = 1 if self.means.restarts else left + 1
+        now = time.monotonic()
+        end = now + (deadline - now) / share
+        try:
+            self.means.act(patience)
+            self.attempts += 1
+            evidence = self.wait_until_healthy(expectation, end)
+            if self.means.restarts and not evidence.lacks:
+                evidence = self._confirm_stable(expectation, evidence)
+        except errors.HostError as error:
+            # It may be as it should be for all that.
+            evidence = self.witness.examine(expectation, self.version)
+            return (
+                evidence if not evidence.lacks else restart_health.ProbeResult(evidence.pid, (str(error).rstrip("."),))
+            )
+        return evidence
+
+    def wait_until_healthy(self, expectation: restart_health.Expectation, end: float) -> restart_health.ProbeResult:
+        """The evidence as soon as it is complete, or cannot become so any more, or at ``end`` (monotonic)."""
+        while True:
+            obstacle = self.means.not_ready_reason()
+            evidence = self._examine(expectation) if obstacle is None else obstacle
+            # A daemon that reloads answers meanwhile as before.
+            at_once = self.means.restarts or not self.means.acts or obstacle is not None
+            settled = evidence.settled and (at_once or _obeys(evidence))
+            if not evidence.lacks or settled or time.monotonic() >= end:
+                return evidence
+            time.sleep(_PAUSE)
+
+    def _confirm_stable(
+        self, expectation: restart_health.Expectation, first: restart_health.ProbeResult
+    ) -> restart_health.ProbeResult:
+        """Some daemons fall over just after they said that they stand."""
+        time.sleep(_STEADY)
+        second = self.means.not_ready_reason() or self._examine(expectation)
+        if second.lacks or second.pid == first.pid:
+            return second
+        return restart_health.ProbeResult(
+            second.pid, ("it ended just after its start, and was started again",), again=True
+        )
+
+    def _examine(self, expectation: restart_health.Expectation) -> restart_health.ProbeResult:
+        return self.witness.examine(expectation, self.version, fresh=self.means.restarts)
+
+
+def _obeys(evidence: restart_health.ProbeResult) -> bool:
+    """Whether the daemon does what its files say, so that only the files can disappoint an expectation."""
+    return bool(evidence.unmet) and evidence.lacks == evidence.unmet
+
+
+# Lines of the journal that go into the message; the result has more.
+_QUOTED = 4
+
+
+class RestartOptions(t.NamedTuple):
+    """The task's parameters; ``timeout`` in seconds is for the proof of each state, the new one and the old one."""
+
+    engine: str
+    mode: str = "auto"
+    action: str = "restart"
+    flavor: str = core_constants.AUTO
+    user: str | None = None
+    service: str | None = None
+    socket: str | None = None
+    expect: restart_health.Expectation = restart_health.Expectation()
+    rollback: tuple[restart_rollback.Change, ...] = ()
+    allow_disruption: bool = False
+    require_runtime: bool = True
+    validate: str = "auto"
+    timeout: float = 60.0
+    retries: int = 1
+    backup_dir: str | None = None
+
+    def check(self) -> None:
+        """Raises NvidiaError for numbers that make no sense."""
+        if self.timeout <= 0 or self.retries < 0:
+            raise errors.NvidiaError(
+                "timeout has to be greater than 0, and retries must not be negative. Correct them."
+            )
+
+
+class Restarted(t.NamedTuple):
+    """How it ended; ``state`` is new, old or unknown, ``rejected`` are the files that were taken back."""
+
+    changed: bool
+    state: str
+    mode: str
+    service: str
+    socket: str
+    pid: int | None
+    attempts: int = 0
+    daemon_reloaded: bool = False
+    rejected: tuple[t.Mapping[str, str | None], ...] = ()
+    rolled_back: bool = False
+    journal: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+class RestartError(errors.NvidiaError):
+    """The new state is not there; ``outcome`` tells what became of the host."""
+
+    def __init__(self, message: str, outcome: Restarted) -> None:
+        super().__init__(message)
+        self.outcome = outcome
+
+
+class Restart:
+    """One engine of one host, given its files and asked for proof.  The host's lock is held if anything is to be done.
+
+    Raises NvidiaError for what cannot be done; nothing has happened then.
+    """
+
+    def __init__(self, options: RestartOptions, host: hostfs.HostFS, run: core_plan.Runner) -> None:
+        self.options = options
+        self.host = host
+        self.run = run
+        by_socket = options.mode == "signal"
+        target = engines_registry.resolve_target(host, options.engine, options.flavor, options.user, options.service)
+        self.witness = restart_health.HealthProbe(target.load(), host, options.service, options.socket, by_socket)
+        self.engine = self.witness.engine
+        self.installation = self.witness.inspect()
+        means: restart_methods.RestartMethod = restart_methods.means_of(
+            options.mode, options.action, self.witness, self.installation, run
+        )
+        live = self.engine.live(host, self.installation)
+        version = live.version if live is not None and live.version else None
+        self.version = version or engines_configure.ask_version(self.engine, self.installation, host, run)
+        self.bring_up = RestartLoop(self.witness, means, self.version, options.timeout, options.retries)
+        self.note = engines_journal.Journal.restart_in_progress(host, self.engine.key)
+        self.changes = engines_journal.Journal.pending_changes(host, self.engine.key)
+        # A run that was killed has left the engine in any state.
+        self.unfinished = means.acts and self.note.exists()
+        self.previous_files = engines_journal.joined(
+            self._noted() if means.acts else (), restart_rollback.previous_files(host, options.rollback)
+        )
+        backup_dir = options.backup_dir or core_records.default_backup_dir(host, self.engine.key)
+        self.rollback = restart_rollback.Rollback(host, self.engine.key, self.previous_files, backup_dir)
+        self.texts = self.witness.texts()
+        self.began = time.time()
+        self.daemon_reloaded = False
+        self.warnings: list[str] = []
+        # What the health probe finds while the daemon still runs with the previous files.
+        self.before = self._health_before()
+
+    def _noted(self) -> tuple[engines_journal.PreviousFile, ...]:
+        """What earlier runs have left to be taken back: a restart that was cut off, changes that none was given."""
+        changes = self.changes.previous_files()
+        if (
+            changes
+            and not self.unfinished
+            and not self.witness.examine(restart_health.Expectation(), self.version).lacks
+        ):
+            # The daemon has taken them over by itself.
+            changes = ()
+        return engines_journal.joined(self.note.previous_files(), changes)
+
+    def _health_before(self) -> restart_health.ProbeResult:
+        """What the probe lacks before anything is restarted; nothing if that is not the previous state.
+
+        A daemon that does not run, or may have been started with the new files, is no measure for them.
+        """
+        if self.unfinished or not self.means.acts or not self.means.up():
+            return restart_health.ProbeResult(None, ())
+        found = self.witness.health()
+        born = processes.started(self.host, found.pid) if found.pid is not None else None
+        # A removed file shows in its directory.
+        paths = [
+            file.path if self.host.exists(file.path) else os.path.dirname(file.path) for file in self.previous_files
+        ]
+        restarted = born is not None and any(self.host.modified(path) < born for path in paths)
+        return restart_health.ProbeResult(None, ()) if restarted else found
+
+    @property
+    def means(self) -> restart_methods.RestartMethod:
+        return self.bring_up.means
+
+    @property
+    def preflight(self) -> restart_health.Preflight:
+        return restart_health.Preflight(self.witness, self.installation, self.version, self.run)
+
+    def check_mode_result(self) -> Restarted:
+        """What would be done.  Raises RestartError for a disruption that is refused."""
+        refusal = self._refusal()
+        if refusal:
+            raise RestartError(refusal, self._outcome(self._untouched()))
+        if self.means.acts and self.before.lacks:
+            self.warnings.append(self._undetermined("A restart could not be judged by it."))
+        return self._outcome("unknown")._replace(changed=self.means.acts)
+
+    def prove(self) -> Restarted:
+        """Only look.  Raises RestartError."""
+        evidence = self.bring_up.wait_until_healthy(self.options.expect, time.monotonic() + self.options.timeout)
+        if evidence.lacks:
+            message = f"{self.engine.name} is not as it should be: {evidence.reasons}. Nothing was done."
+            raise RestartError(self._masked(message), self._outcome("unknown"))
+        return self._outcome("new")
+
+    def carry_out(self) -> Restarted:
+        """Take over, prove, go back if need be.  Raises RestartError if the new state is not there."""
+        if self.unfinished and self.previous_files and not self.rollback.possible and not self.options.rollback:
+            self._finish_going_back()
+        edited = self.rollback.edited_since()
+        objection = self.preflight.objection(self.options.validate, self.options.require_runtime)
+        if objection:
+            self._leave_alone(objection, edited)
+        refusal = self._refusal()
+        if refusal and self._finished_after_all():
+            self._drop_note()
+            return self._outcome("new")
+        if refusal:
+            raise RestartError(refusal, self._outcome(self._untouched()))
+        self._take_note()
+        self.rollback.prepare()
+        evidence = self._taken_over()
+        if evidence.lacks and edited and evidence.lacks == evidence.unmet:
+            # The daemon does what its files say, which others have changed meanwhile.
+            self.warnings.append(f"{', '.join(edited)} was changed by others since: {evidence.reasons}.")
+            evidence = evidence._replace(lacks=())
+        if evidence.check and evidence.check == self.before.check:
+            self.warnings.append(
+                self._undetermined(
+                    f"It was so before the {self.options.action}, so the new files stay. Whether the engine works with"
+                    " them is not known."
+                )
+            )
+            self._drop_note()
+            return self._outcome("unknown")
+        if not evidence.lacks:
+            names = self.options.expect.runtimes
+            lacks, untried = self.engine.check_runtimes(self.host, self.installation, names, self.run)
+            self.warnings += untried
+            evidence = evidence._replace(lacks=tuple(lacks))
+        if evidence.lacks:
+            self._go_back(evidence)
+        self._drop_note()
+        return self._outcome("new")
+
+    # -- the new state -------------------------------------------------------------------------------------------
+
+    def _refusal(self) -> str:
+        """Why nothing is restarted, since that would stop containers; empty if it would not, or if that is allowed."""
+        if self.options.allow_disruption or not self.means.restarts:
+            return ""
+        return self.preflight.disruption_reason(
+            self.means.dragged(), self.means.container_pids_killed(), self.means.cut_off()
+        )
+
+    def _finished_after_all(self) -> bool:
+        """Whether the run that was killed had come far enough: then nobody needs to be stopped once more."""
+        evidence = self.witness.examine(self.options.expect, self.version)
+        return self.unfinished and not self.options.rollback and not evidence.lacks
+
+    def _taken_over(self) -> restart_health.ProbeResult:
+        try:
+            cut_off = self.means.cut_off()
+            self.daemon_reloaded = self.means.prepare()
+        except errors.HostError as error:
+            return self.witness.health()._replace(lacks=(str(error).rstrip("."),), check="")
+        if cut_off:
+            self.warnings.append(
+                f"systemd read its units again, so the containers {', '.join(cut_off)} have lost the GPUs that the"
+                " legacy hook gave them. Restart them."
+            )
+        return self.bring_up.carry_out(self.options.expect)
+
+    def _take_note(self) -> None:
+        try:
+            self.note.write(self.previous_files)
+        except errors.HostError as error:
+            self.warnings.append(f"The restart is not noted, so nobody would know if this run were killed: {error}")
+
+    def _drop_note(self) -> None:
+        self.rollback.discard()
+        try:
+            self._note_applied()
+            self.changes.remove()
+            self.note.remove()
+        except errors.NvidiaError as error:
+            self.warnings.append(f"The next run will take this restart for an unfinished one: {error}")
+
+    def _note_applied(self) -> None:
+        """Note what a daemon was started with that does not report it.  Raises HostError."""
+        note = engines_journal.AppliedNote.of(self.host, self.engine.key)
+        installation = self.witness.inspect()
+        live = (
+            self.engine.live(self.host, installation) if core_records.load_records(self.host, self.engine.key) else None
+        )
+        born = processes.started(self.host, installation.pid) if installation.pid is not None else None
+        if born is None or live is None or not live.silent or live.outdated:
+            note.remove()
+        else:
+            note.write(born, self.engine.sources(self.host, installation))
+
+    # -- the old state -------------------------------------------------------------------------------------------
+
+    def _leave_alone(self, objection: str, edited: t.Sequence[str]) -> t.NoReturn:
+        """The daemon is not told of files with which it would not start; if they are ours, they go."""
+        message = f"{self.engine.name} was not disturbed: {objection}."
+        state = self._untouched()
+        if edited:
+            message += (
+                f" {', '.join(edited)} was edited by others since it was written, so it is left to you, and with it the"
+                " rest."
+            )
+        elif self.rollback.possible:
+            self._take_note()
+            message = self._put_back(message, state)
+            if self.unfinished:
+                self._prove_former(message)
+            message += "."
+            self._drop_note()
+        self._fail(f"{message} Correct that, then run this again.", state)
+
+    def _go_back(self, evidence: restart_health.ProbeResult) -> t.NoReturn:
+        message = f"{self.engine.name} did not take {self.installation.config_path} over: {evidence.reasons}."
+        if self.before.lacks:
+            message += f" The health probe failed before the {self.options.action} too: {self.before.reasons}."
+        if not self.rollback.possible:
+            self._fail(f"{message} There is nothing to go back to.", "unknown", self._last_words())
+        message = self._put_back(message, "unknown")
+        self._prove_former(message, self._last_words())
+
+    def _finish_going_back(self) -> t.NoReturn:
+        self._prove_former("A run was killed after it had put the former files back")
+
+    def _put_back(self, message: str, state: str) -> str:
+        """The message with what has become of the files; fails in ``state`` if they cannot be put back."""
+        self.texts += self.witness.texts()
+        try:
+            self.rollback.carry_out()
+        except errors.NvidiaError as error:
+            self._fail(f"{message} THE FORMER FILES COULD NOT BE PUT BACK: {error}", state, self._last_words())
+        finally:
+            self.rollback.discard()
+        lost = self.rollback.without_copy()
+        message += f" NO COPY COULD BE KEPT of what stood in {', '.join(lost)}." if lost else ""
+        return f"{message} The former files are back"
+
+    def _prove_former(self, message: str, journal: t.Sequence[str] = ()) -> t.NoReturn:
+        """Let the daemon take the former files over, by a restart if a reload is not enough and disturbs nobody."""
+        name = self.engine.name
+        self.began = time.time()
+        patience = self.options.timeout / 2
+        if self.means.restarts and not self._may_restart():
+            message += f", but {name} WAS NOT RESTARTED WITH THEM, for that would stop containers started meanwhile."
+            self._fail(message, "unknown", journal)
+        former = self.bring_up.carry_out(restart_health.Expectation(), patience)
+        stronger = self.means.fallback()
+        judged = former.check != self.before.check or not former.check
+        if former.lacks and judged and stronger is not self.means and self._may_restart():
+            self.bring_up.means = stronger
+            former = self.bring_up.carry_out(restart_health.Expectation(), patience)
+        if former.lacks:
+            message += f". The health of {name} cannot be determined: {former.reasons}. {self._where_to_look()}."
+            self._fail(message, "unknown", (*journal, *self._last_words()))
+        self._drop_note()
+        self._fail(f"{message}, and it works with them.", "old", journal)
+
+    def _may_restart(self) -> bool:
+        """A daemon that does not even answer has nothing more to lose; one that is not up need not be asked."""
+        if self.options.allow_disruption or not self.means.up():
+            return True
+        return not self.engine.containers_stopped_by_restart(self.host, self.witness.inspect())
+
+    def _untouched(self) -> str:
+        """The state of a daemon that this run has told nothing."""
+        return "unknown" if self.unfinished or self.witness.health().lacks else "old"
+
+    def _undetermined(self, consequence: str) -> str:
+        """The warning for an engine whose health the probe cannot tell with its previous files either."""
+        return (
+            f"The health of {self.engine.name} cannot be determined: {self.before.reasons}. {consequence}"
+            f" {self._where_to_look()}, or give its socket if it listens elsewhere."
+        )
+
+    def _where_to_look(self) -> str:
+        systemctl = "systemctl" if self.installation.user is None else "systemctl --user"
+        return f"Run `{systemctl} status {self.installation.service}` on the host and correct what it reports"
+
+    # -- words ---------------------------------------------------------------------------------------------------
+
+    def _outcome(self, state: str) -> Restarted:
+        attempts = self.bring_up.attempts
+        gone_back = bool(self.rollback.rejected)
+        return Restarted(
+            changed=bool(attempts) or gone_back or self.daemon_reloaded,
+            state=state,
+            mode=self.means.mode,
+            service=self.installation.service,
+            socket=self.installation.socket,
+            pid=self.witness.inspect().pid,
+            attempts=attempts,
+            daemon_reloaded=self.daemon_reloaded,
+            rejected=tuple(self.rollback.rejected),
+            rolled_back=gone_back,
+            warnings=tuple(self._masked(warning) for warning in self.warnings),
+        )
+
+    def _last_words(self) -> tuple[str, ...]:
+        return tuple(self._masked("\n".join(self.means.last_words(self.began))).splitlines())
+
+    def _masked(self, text: str) -> str:
+        return validator.redact(text, self.engine.syntax, self.texts, self.installation.unit)
+
+    def _fail(self, message: str, state: str, journal: t.Sequence[str] = ()) -> t.NoReturn:
+        message = self._masked(message)
+        if journal:
+            message += f" Its last words: {' | '.join(journal[-_QUOTED:])}"
+        raise RestartError(message, self._outcome(state)._replace(journal=tuple(journal)))
+
+
+def restart(options: RestartOptions, host: hostfs.HostFS, run: core_plan.Runner, check_mode: bool) -> Restarted:
+    """Do what ``options`` say.  Raises NvidiaError, and RestartError if the new state is not there."""
+    options.check()
+    if not host.live:
+        raise errors.NvidiaError(
+            f"host_root {host.root!r} is an offline tree, in which nothing runs. Leave the engine to its next start, or"
+            " set host_root_live: true if it is the file system of a running host."
+        )
+    if check_mode:
+        return Restart(options, host, run).check_mode_result()
+    if options.mode == "none":
+        return Restart(options, host, run).prove()
+    scratch.remove_abandoned(host)
+    # No other run may change the files, or restart the engine, between the first look and the proof.
+    with lock.host_lock(host, lock.TIMEOUT + 3 * options.timeout):
+        return Restart(options, host, run).carry_out()

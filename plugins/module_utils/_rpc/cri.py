@@ -1,0 +1,96 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Call the CRI of a container engine over its socket."""
+
+from __future__ import annotations
+
+import typing as t
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import json_data
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._rpc import grpc
+
+# containerd's api/services/introspection/v1/introspection.proto, the same in 1.6, 1.7 and 2.1.
+_PLUGINS = "/containerd.services.introspection.v1.Introspection/Plugins"
+# PluginsResponse: plugins; Plugin: type, id, init_err; google.rpc.Status: message.
+_PLUGIN, _TYPE, _ID, _ERROR, _MESSAGE = 1, 1, 2, 7, 2
+# The CRI is one plugin up to 1.7 and three from 2.0 on.
+_CRI_TYPES = ("io.containerd.cri.v1",)
+_CRI_ID = "cri"
+_GRPC_TYPE = "io.containerd.grpc.v1"
+
+
+class Plugin(t.NamedTuple):
+    """One plugin; ``error`` is why it could not be loaded, empty if it was."""
+
+    kind: str
+    identifier: str
+    error: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.kind}.{self.identifier}"
+
+    @property
+    def serves_cri(self) -> bool:
+        return self.kind in _CRI_TYPES or (self.kind == _GRPC_TYPE and self.identifier == _CRI_ID)
+
+
+def list_plugins(socket_path: str) -> list[Plugin] | None:
+    """All plugins that the containerd behind ``socket_path`` tried to load, None where nobody answers properly."""
+    try:
+        answer = list(grpc.fields(grpc.call(socket_path, _PLUGINS, b"")))
+        return [_plugin(content) for number, content in answer if number == _PLUGIN]
+    except (OSError, ValueError):
+        return None
+
+
+def _plugin(message: bytes) -> Plugin:
+    entries = dict(grpc.fields(message))
+    error = dict(grpc.fields(entries[_ERROR])).get(_MESSAGE, b"unknown error") if _ERROR in entries else b""
+    kind, identifier = (entries.get(number, b"").decode("utf-8", "replace") for number in (_TYPE, _ID))
+    return Plugin(kind, identifier, error.decode("utf-8", "replace"))
+
+
+# runtime.v1 of k8s.io/cri-api (api.proto).
+_SERVICE = "/runtime.v1.RuntimeService/"
+# StatusRequest: field 1, verbose, is true.
+_VERBOSE = b"\x08\x01"
+# VersionResponse: runtime_version.
+_RUNTIME_VERSION = 3
+# StatusResponse: status, info (a map: entries of key and value).
+_STATUS, _INFO = 1, 2
+_KEY, _VALUE = 1, 2
+
+
+def status(socket_path: str) -> dict[str, t.Any] | None:
+    """The CRI's configuration as it runs; CRI-O tells only its ``sandboxImage``, or nothing.
+
+    None where no CRI answers properly behind ``socket_path``, or containerd's CRI is not loaded.
+    The caller makes sure that a daemon runs: under socket activation the mere connection would start one.
+    """
+    try:
+        return _status(grpc.call(socket_path, _SERVICE + "Status", _VERBOSE))
+    except (OSError, ValueError):
+        return None
+
+
+def version(socket_path: str) -> str:
+    """The version of the engine behind the CRI, empty where it does not tell."""
+    try:
+        answer = dict(grpc.fields(grpc.call(socket_path, _SERVICE + "Version", b"")))
+        return answer.get(_RUNTIME_VERSION, b"").decode("utf-8")
+    except (OSError, ValueError):
+        return ""
+
+
+def _status(answer: bytes) -> dict[str, t.Any] | None:
+    told = list(grpc.fields(answer))
+    # A status is in every proper answer.
+    if not any(number == _STATUS for number, _content in told):
+        return None
+    entries = (dict(grpc.fields(content)) for number, content in told if number == _INFO)
+    information = {entry.get(_KEY, b""): entry.get(_VALUE, b"") for entry in entries}
+    config = json_data.load(information.get(b"config", b"{}"))
+    return config if isinstance(config, dict) else None

@@ -1,0 +1,283 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Make one unary gRPC call over a Unix socket, with HTTP/2 and HPACK.
+
+It needs no library on the host; streams are not supported.
+
+HTTP/2 (RFC 9113) and protobuf, as far as a call with a small answer needs them.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import socket
+import typing as t
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._rpc import unix_socket
+
+# Seconds for the whole call.  containerd answers within 5 ms; a hung one must not hold up a whole fleet.
+TIMEOUT = 5.0
+# Bytes of an answer.  Real ones have about 5000; with this as the windows announced, none needs to be enlarged.
+LIMIT = 1 << 20
+
+# Bytes of all frames; a daemon may send any number of those without an answer in them.
+_MOST = 4 * LIMIT
+# RFC 9113: the preface (3.4), the types of frames and their flags (6), settings (6.5.2), sizes (6.5.2, 6.9.2).
+_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+_DATA, _HEADERS, _RST_STREAM, _SETTINGS, _PUSH_PROMISE, _PING, _GOAWAY, _WINDOW_UPDATE = 0, 1, 3, 4, 5, 6, 7, 8
+_END_STREAM, _ACK, _END_HEADERS, _PADDED, _PRIORITY = 0x1, 0x1, 0x4, 0x8, 0x20
+_ENABLE_PUSH, _INITIAL_WINDOW_SIZE = 2, 4
+_FRAME_LIMIT = 16384
+_FIRST_WINDOW = 65535
+# The only stream; a client's have odd numbers.
+_STREAM = 1
+# What gRPC wants of a request (grpc/doc/PROTOCOL-HTTP2.md).
+_REQUEST_HEADERS = (
+    (":method", "POST"),
+    (":scheme", "http"),
+    (":authority", "localhost"),
+    ("content-type", "application/grpc"),
+    ("te", "trailers"),
+)
+# The header in which gRPC says why a call failed.
+_WORDS = "grpc-message"
+
+
+class CallError(ValueError):
+    """The service refuses, in its own words."""
+
+
+def call(socket_path: str, method: str, message: bytes, timeout: float | None = None) -> bytes:
+    """The answer to ``message``, sent to ``method`` (``/package.Service/Method``), within ``timeout`` seconds.
+
+    Raises OSError or ValueError where there is no proper answer, CallError for an error in the service's own words.
+    The caller makes sure that a daemon runs: under socket activation the mere connection would start one.
+    """
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        wire = unix_socket.Wire(connection, TIMEOUT if timeout is None else timeout, _MOST)
+        wire.open(socket_path)
+        wire.send(_request(method, message))
+        return _answer(wire)
+
+
+# -- HTTP/2 --------------------------------------------------------------------------------------------------------
+
+
+def _frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
+    return len(payload).to_bytes(3, "big") + bytes((kind, flags)) + stream.to_bytes(4, "big") + payload
+
+
+def _request(method: str, message: bytes) -> bytes:
+    # HPACK (RFC 7541, 6.2.2): literals without indexing, with names and values shorter than 127 bytes, as they are.
+    headers = b"".join(
+        b"\0" + bytes((len(name),)) + name.encode("ascii") + bytes((len(value),)) + value.encode("ascii")
+        for name, value in ((":path", method), *_REQUEST_HEADERS)
+    )
+    settings = ((_ENABLE_PUSH, 0), (_INITIAL_WINDOW_SIZE, LIMIT))
+    frames = (
+        _frame(_SETTINGS, 0, 0, b"".join(key.to_bytes(2, "big") + value.to_bytes(4, "big") for key, value in settings)),
+        _frame(_WINDOW_UPDATE, 0, 0, (LIMIT - _FIRST_WINDOW).to_bytes(4, "big")),
+        _frame(_HEADERS, _END_HEADERS, _STREAM, headers),
+        # gRPC puts a byte (1: compressed) and the length before each message.
+        _frame(_DATA, _END_STREAM, _STREAM, b"\0" + len(message).to_bytes(4, "big") + message),
+    )
+    return _PREFACE + b"".join(frames)
+
+
+def _answer(wire: unix_socket.Wire) -> bytes:
+    """The message that is the answer.  Raises ValueError where there is none, as after an error of gRPC.
+
+    The headers are not looked at unless no message comes: then they say why.
+    """
+    body = bytearray()
+    while True:
+        head = wire.read(9)
+        size, kind, flags = int.from_bytes(head[:3], "big"), head[3], head[4]
+        if size > _FRAME_LIMIT:
+            raise ValueError("this is not HTTP/2")
+        payload = wire.read(size)
+        if kind == _DATA:
+            body += _unpadded(payload) if flags & _PADDED else payload
+            length = int.from_bytes(body[1:5], "big")
+            if body[:1] == b"\1" or 5 + length > LIMIT:
+                raise ValueError("the answer is compressed or too long")
+            if len(body) >= 5 + length:
+                return bytes(body[5 : 5 + length])
+        elif kind in (_SETTINGS, _PING) and not flags & _ACK:
+            wire.send(_frame(kind, _ACK, 0, payload if kind == _PING else b""))
+        # A daemon that stops says up to which stream it still answers.
+        gone = kind == _GOAWAY and int.from_bytes(payload[:4], "big") & 0x7FFFFFFF < _STREAM
+        ended = kind in (_DATA, _HEADERS) and flags & _END_STREAM
+        if gone or ended or kind in (_RST_STREAM, _PUSH_PROMISE):
+            raise _refusal(payload if kind == _HEADERS and not flags & (_PADDED | _PRIORITY) else b"")
+
+
+def _refusal(headers: bytes) -> ValueError:
+    """Why there is no message: what the service says in the last headers, if it says anything."""
+    # Only an error pays for this import.
+
+    try:
+        words = header(headers, _WORDS)
+    except ValueError:
+        words = None
+    if not words:
+        return ValueError("the answer ends without a message")
+    # What is not printable ASCII, and %, is written as %XX.
+    plain = re.sub(rb"%([0-9A-Fa-f]{2})", lambda found: bytes.fromhex(found.group(1).decode()), words.encode("utf-8"))
+    return CallError(plain.decode("utf-8", "replace"))
+
+
+def _unpadded(payload: bytes) -> bytes:
+    padding = payload[0] if payload else 0
+    if padding >= len(payload):
+        raise ValueError("more padding than content")
+    return payload[1 : len(payload) - padding]
+
+
+# -- protobuf (protobuf.dev/programming-guides/encoding) -----------------------------------------------------------
+
+
+def fields(message: bytes) -> t.Iterator[tuple[int, bytes]]:
+    """Number and content of the strings and messages in a message; the numbers in it are left out."""
+    return ((number, content) for number, content in _entries(message) if isinstance(content, bytes))
+
+
+def numbers(message: bytes) -> t.Iterator[tuple[int, int]]:
+    """The same for the numbers in a message; one that is zero is not sent."""
+    return ((number, content) for number, content in _entries(message) if isinstance(content, int))
+
+
+def _entries(message: bytes) -> t.Iterator[tuple[int, bytes | int]]:
+    position = 0
+    while position < len(message):
+        key, position = _varint(message, position)
+        if key & 7 == 2:
+            size, start = _varint(message, position)
+            position = start + size
+            yield key >> 3, message[start:position]
+        elif key & 7 == 0:
+            number, position = _varint(message, position)
+            yield key >> 3, number
+        elif key & 7 in (1, 5):
+            position += 8 if key & 7 == 1 else 4
+        else:
+            raise ValueError("this is not protobuf")
+        if position > len(message):
+            raise ValueError("a field ends in the middle")
+
+
+def _varint(message: bytes, position: int) -> tuple[int, int]:
+    """A number in groups of seven bits, the lowest first, and the position behind it."""
+    number = 0
+    for shift, byte in enumerate(message[position : position + 10]):
+        number |= (byte & 0x7F) << 7 * shift
+        if not byte & 0x80:
+            return number, position + shift + 1
+    raise ValueError("a number ends in the middle")
+
+
+def field(number: int, value: str | bytes | int) -> bytes:
+    """One field of a message: a number, or a string or message."""
+    if isinstance(value, int):
+        return _encoded(number << 3) + _encoded(value)
+    content = value.encode("utf-8") if isinstance(value, str) else value
+    return _encoded(number << 3 | 2) + _encoded(len(content)) + content
+
+
+def _encoded(number: int) -> bytes:
+    groups = bytearray()
+    while number > 0x7F:
+        groups.append(number & 0x7F | 0x80)
+        number >>= 7
+    groups.append(number)
+    return bytes(groups)
+
+
+# The code of each byte, and of the end, has this many bits (RFC 7541, appendix B), written to the base 36.  More is not
+# needed: of one length, the greater byte has the next code.
+_LENGTHS = (
+    "dnsssssssoussussssssssusssssssss6aacd68baa8b8666555666666678f6cad67777777777777777777777878djde6f565656"
+    "66577666567655677777fbedskmkkmmmnmnnnnnonoomnonnnnlmnmnnomlkmmnnlnmmolmnnllmlnmnnkmmmnmmnqqkjmnmpqqqrrq"
+    "opjlqrrqrollqqsrrrkoklmllnmmppooqnqrqqrrrrrsrrrrrqu"
+)
+_END = 256
+# How the first byte of an entry begins (RFC 7541, 6).
+_INDEXED, _REMEMBERED, _RESIZED = 0x80, 0x40, 0x20
+
+
+def header(block: bytes, name: str) -> str | None:
+    """The value of the header ``name``, None where there is none; only headers that are spelled out are found.
+
+    Raises ValueError for what is not such a block.
+    """
+    position = 0
+    while position < len(block):
+        first = block[position]
+        if first & _INDEXED:
+            _number, position = _integer(block, position, 7)
+        elif first & 0xE0 == _RESIZED:
+            _number, position = _integer(block, position, 5)
+        else:
+            known, position = _integer(block, position, 6 if first & _REMEMBERED else 4)
+            found = b""
+            if not known:
+                found, position = _string(block, position)
+            value, position = _string(block, position)
+            if found == name.encode("ascii"):
+                return value.decode("utf-8", "replace")
+    return None
+
+
+def _integer(block: bytes, position: int, bits: int) -> tuple[int, int]:
+    """A number that begins with the last ``bits`` of a byte, and the position behind it."""
+    limit = (1 << bits) - 1
+    number = block[position] & limit
+    if number < limit:
+        return number, position + 1
+    for shift, byte in enumerate(block[position + 1 : position + 6]):
+        number += (byte & 0x7F) << 7 * shift
+        if not byte & 0x80:
+            return number, position + shift + 2
+    raise ValueError("a number ends in the middle")
+
+
+def _string(block: bytes, position: int) -> tuple[bytes, int]:
+    if position >= len(block):
+        raise ValueError("a header ends in the middle")
+    is_coded = block[position] & 0x80
+    size, start = _integer(block, position, 7)
+    content = block[start : start + size]
+    if len(content) < size:
+        raise ValueError("a string ends in the middle")
+    return _decoded(content) if is_coded else content, start + size
+
+
+def _decoded(content: bytes) -> bytes:
+    codes = _codes()
+    text = bytearray()
+    code, length = 0, 0
+    for byte in content:
+        for shift in range(7, -1, -1):
+            code, length = code << 1 | byte >> shift & 1, length + 1
+            symbol = codes.get((length, code))
+            if symbol == _END:
+                raise ValueError("a string holds its own end")
+            if symbol is not None:
+                text.append(symbol)
+                code, length = 0, 0
+    return bytes(text)
+
+
+@functools.lru_cache(maxsize=1)
+def _codes() -> dict[tuple[int, int], int]:
+    """The byte that each code stands for, by its length and its bits."""
+    found: dict[tuple[int, int], int] = {}
+    code, before = 0, 0
+    for length, symbol in sorted((int(digit, 36), symbol) for symbol, digit in enumerate(_LENGTHS)):
+        code <<= length - before
+        found[length, code] = symbol
+        code, before = code + 1, length
+    return found

@@ -1,0 +1,153 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Find running containers that have GPUs or use the runtimes of the toolkit.
+
+A reload of systemd units takes the GPUs of containers that the legacy hook prepared.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+import typing as t
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants as core_constants
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import json_data
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
+
+
+_HOOKS = ("nvidia-container-runtime-hook", "nvidia-container-toolkit")
+_RUNTIMES = (core_constants.MAIN_PROGRAM, *core_constants.MODE_PROGRAMS.values())
+# Docker's namespace in any containerd.
+_DOCKER = "moby"
+
+_DEVICES = "NVIDIA_VISIBLE_DEVICES"
+# The usual names of what Swarm assigns, which counts before the variable above.
+_SWARM = "DOCKER_RESOURCE_"
+# Devices may be asked for by mounts into this folder too.
+_DEVICE_MOUNTS = "/var/run/nvidia-container-devices"
+# An image of CUDA from before the variable above gets all devices without it.
+_LEGACY_IMAGE = "CUDA_VERSION"
+
+# What is to be run for a container, and by which program.
+_BUNDLE_FILES = ("config.json", "runtime")
+
+_LONG_ID = re.compile(r"[0-9a-f]{64}")
+
+
+class _Bundles(t.NamedTuple):
+    """Where an engine lays the bundles of its containers, folders of which each has a ``config.json``.
+
+    ``pattern`` and ``pid_file`` are below ``root``; the latter holds the pid of a container's process and may be below
+    ``pid_root`` instead.  Then bundles outlive their containers, so that one without a pid does not run.
+    """
+
+    engine: str
+    root: str
+    pattern: str
+    pid_file: str
+    pid_root: str = ""
+
+
+_TASKS = ("io.containerd.runtime.v2.task/*/*", "init.pid")
+_STORAGE = ("storage/*-containers/*/userdata", "pidfile")
+# Measured with Docker 20.10, 26.1 and 28.5 on containerd 1.6, 1.7 and 2.1, with containerd 1.6 by itself, and with
+# Podman 4.3.  The others are laid out likewise by what they use: containerd, and the storage of Podman.
+_BUNDLES = (
+    _Bundles("containerd", "/run/containerd", *_TASKS),
+    _Bundles("docker", "/run/docker/containerd/daemon", *_TASKS),
+    _Bundles("k3s", "/run/k3s/containerd", *_TASKS),
+    _Bundles("k0s", "/run/k0s/containerd", *_TASKS),
+    _Bundles("microk8s", "/var/snap/microk8s/common/run/containerd", *_TASKS),
+    _Bundles("crio", "/run/containers", *_STORAGE),
+    # CRI-O has copies of its own there.
+    _Bundles("podman", "/var/lib/containers", *_STORAGE, pid_root="/run/containers"),
+)
+# The folders in which the bundles are looked for.
+BUNDLE_FOLDERS = tuple(f"{bundles.root}/{bundles.pattern.partition('/*')[0]}" for bundles in _BUNDLES)
+
+
+def legacy_gpu_containers(host: hostfs.HostFS) -> list[str]:
+    """The running containers with a GPU from the legacy hook: ``docker/ID``, ``containerd/NAMESPACE/ID`` and so on.
+
+    Long ids are cut to twelve characters, as engines show them.  A container counts as running unless its process is
+    known to have ended.  A bundle that cannot be read is passed over.  Empty for an offline tree: nothing runs in it.
+    """
+    return _where(host, lambda folder: _has_gpu(host.read_text(f"{folder}/config.json")))
+
+
+def run_by_toolkit(host: hostfs.HostFS) -> list[str]:
+    """The running containers whose low-level runtime is one of the toolkit's programs, named likewise.
+
+    containerd's shim runs it again to stop or to enter the container, by the path in its file ``runtime`` (1.6 to 2.1).
+    """
+    return _where(host, lambda folder: posixpath.basename(host.read_text(f"{folder}/runtime").strip()) in _RUNTIMES)
+
+
+def bundles_referencing(host: hostfs.HostFS, text: str) -> list[str]:
+    """The running containers in whose bundles ``text`` stands, such as the path of a hook, named likewise."""
+    return _where(host, lambda folder: any(text in host.read_text(f"{folder}/{name}") for name in _BUNDLE_FILES))
+
+
+def _where(host: hostfs.HostFS, concerned: t.Callable[[str], bool]) -> list[str]:
+    # By pid file, since two bundles with the same one are one container's.
+    found: dict[str, str] = {}
+    for bundles in _BUNDLES if host.live else ():
+        for folder in host.glob(f"{bundles.root}/{bundles.pattern}"):
+            below = folder[len(bundles.root) :]
+            pid_file = f"{bundles.pid_root or bundles.root}{below}/{bundles.pid_file}"
+            if concerned(folder) and _runs(host, pid_file, bool(bundles.pid_root)):
+                found.setdefault(pid_file, _name(bundles, below))
+    return list(found.values())
+
+
+def _name(bundles: _Bundles, below: str) -> str:
+    if bundles.pid_file == _STORAGE[1]:
+        return f"{bundles.engine}/{_short(below.split('/')[-2])}"
+    namespace, name = below.split("/")[-2:]
+    return f"docker/{_short(name)}" if namespace == _DOCKER else f"{bundles.engine}/{namespace}/{_short(name)}"
+
+
+def _short(name: str) -> str:
+    return name[:12] if _LONG_ID.fullmatch(name) else name
+
+
+def _runs(host: hostfs.HostFS, pid_file: str, needs_pid: bool) -> bool:
+    pid = host.read_text(pid_file).strip()
+    if not pid.isdigit():
+        return not needs_pid
+    # A tree without /proc hides every process.
+    return host.exists(f"/proc/{pid}") or not host.exists("/proc/1")
+
+
+def _has_gpu(text: str) -> bool:
+    """Whether the runtime specification ``text`` has the hook, and a reason for the hook to do something.
+
+    An engine whose default runtime is NVIDIA's has it in every container.
+    """
+    # Cheaper than parsing the specifications of all containers of a host.
+    if not any(name in text for name in _HOOKS):
+        return False
+    try:
+        specification = json_data.load(text)
+        return _is_hooked(specification) and _asks_for_devices(specification)
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return False
+
+
+def _is_hooked(specification: t.Any) -> bool:
+    stages = (specification.get("hooks") or {}).values()
+    return any(posixpath.basename(hook["path"]) in _HOOKS for stage in stages for hook in stage or ())
+
+
+def _asks_for_devices(specification: t.Any) -> bool:
+    environment = dict(pair.partition("=")[::2] for pair in specification["process"].get("env") or ())
+    mounts = [mount["destination"] for mount in specification.get("mounts") or ()]
+    if any(path.startswith(_DEVICE_MOUNTS) for path in mounts) or any(name.startswith(_SWARM) for name in environment):
+        return True
+    devices = environment.get(_DEVICES)
+    return _LEGACY_IMAGE in environment if devices is None else devices not in ("", "void")

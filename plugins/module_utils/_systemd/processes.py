@@ -1,0 +1,176 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Find the processes of a unit, their arguments and when they started; which of several units is active."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import socket
+import struct
+import time
+import typing as t
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import units as systemd_units
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
+
+
+# systemd's own hierarchy on cgroup v2, on v1, and on both at once.
+_HIERARCHIES = ("/sys/fs/cgroup", "/sys/fs/cgroup/systemd", "/sys/fs/cgroup/unified")
+# Columns of /proc/PID/stat behind the name, which may hold anything (proc(5)).
+_STARTED = 19
+
+
+def process_of(host: hostfs.HostFS, unit: systemd_units.Unit | None, name: str) -> int | None:
+    """The process called ``name`` in the unit's control group, None where none runs.
+
+    The group may hold others, such as the shims of containers that outlive their engine.
+    """
+    found = processes_in(host, unit, (name,), exactly=True)
+    return found[0] if found else None
+
+
+def processes_in(
+    host: hostfs.HostFS, unit: systemd_units.Unit | None, names: tuple[str, ...], exactly: bool = False
+) -> list[int]:
+    """The processes in the unit's control group that are called, or whose names begin with, one of ``names``."""
+    if unit is None or not host.live:
+        return []
+    found = []
+    for hierarchy in _HIERARCHIES:
+        for text in host.read_text(f"{hierarchy}{_slice_path(unit.slice)}/{unit.name}/cgroup.procs").split():
+            name = host.read_text(f"/proc/{text}/comm").strip() if text.isdecimal() else ""
+            if name in names or (not exactly and name.startswith(names)):
+                found.append(int(text))
+    return list(dict.fromkeys(found))
+
+
+def uid_of(host: hostfs.HostFS, pid: int | str) -> int | None:
+    """The user of a process: a root in namespaces of its own is the user who made them."""
+    for line in host.read_text(f"/proc/{pid}/status").splitlines():
+        if line.startswith("Uid:"):
+            return int(line.split()[1])
+    return None
+
+
+def started(host: hostfs.HostFS, pid: int) -> float | None:
+    """When the process started, in seconds since 1970, to about a hundredth."""
+    columns = host.read_text(f"/proc/{pid}/stat").rpartition(")")[2].split()
+    if len(columns) <= _STARTED or not columns[_STARTED].isdecimal():
+        return None
+    age = time.clock_gettime(time.CLOCK_BOOTTIME) - int(columns[_STARTED]) / os.sysconf("SC_CLK_TCK")
+    return time.time() - age
+
+
+def outdated(host: hostfs.HostFS, pid: int, paths: t.Iterable[str]) -> bool:
+    """Whether any of ``paths`` changed after the process started."""
+    birth = started(host, pid)
+    return birth is not None and any(host.modified(path) > birth for path in paths)
+
+
+def _slice_path(name: str) -> str:
+    """Where a slice stands: ``a-b.slice`` inside ``a.slice``, and ``-.slice`` at the root (systemd.slice(5))."""
+    if name == "-.slice":
+        return ""
+    parts = name[: -len(".slice")].split("-")
+    return "".join("/" + "-".join(parts[: depth + 1]) + ".slice" for depth in range(len(parts)))
+
+
+def active_unit(host: hostfs.HostFS, services: t.Sequence[str], program: str, containerd: str) -> str:
+    """The unit that runs, else the one that is enabled, the only one that is there, or the first, a server's.
+
+    RKE2's tarball brings both to every node.
+    """
+    running = [name for name in services if _runs(host, name, program, containerd)]
+    enabled = [
+        name for name in services if host.lexists(f"{systemd_units.UNIT_FOLDERS[0]}/multi-user.target.wants/{name}")
+    ]
+    there = [name for name in services if systemd_units.unit_file(host, name) is not None]
+    return [*running, *enabled, *there, *services][0]
+
+
+def _runs(host: hostfs.HostFS, name: str, program: str, containerd: str) -> bool:
+    """By the process of the distribution (k3s-server, rke2) or its containerd; the shims outlive both."""
+    unit = systemd_units.load_unit(host, name, program)
+    return bool(processes_in(host, unit, (program,))) or process_of(host, unit, containerd) is not None
+
+
+# Seconds for an answer on the socket.
+_TIMEOUT = 10.0
+# struct ucred of unix(7): process, user, group.
+_CREDENTIALS = struct.Struct("3i")
+_DELETED = " (deleted)"
+
+
+def peer_pid(socket_path: str, request: bytes) -> int | None:
+    """The process that answers ``request`` on a Unix socket, None where nobody does.
+
+    Not SO_PEERCRED: that names whoever made the socket, which is systemd where it listens in the daemon's place.
+    """
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            connection.settimeout(_TIMEOUT)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+            connection.connect(socket_path)
+            connection.sendall(request)
+            _data, ancillary, _flags, _address = connection.recvmsg(4096, socket.CMSG_SPACE(_CREDENTIALS.size))
+    except OSError:
+        return None
+    for level, kind, content in ancillary:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_CREDENTIALS) and len(content) >= _CREDENTIALS.size:
+            return int(_CREDENTIALS.unpack_from(content)[0]) or None
+    return None
+
+
+def is_program(host: hostfs.HostFS, pid: int, program: str) -> bool:
+    """Whether ``pid`` is a process of ``host`` that runs ``program``, and means the same process here; never pid 1."""
+    if pid <= 1:
+        return False
+    try:
+        found = os.readlink(f"/proc/{pid}/exe")
+        same = os.path.samestat(os.stat(f"/proc/{pid}"), os.stat(host.real_path(f"/proc/{pid}")))
+    except OSError:
+        return False
+    # An upgrade may have replaced the file that it was started from.
+    found = found[: -len(_DELETED)] if found.endswith(_DELETED) else found
+    return same and os.path.basename(found) == program
+
+
+def _handle(pid: int) -> int | None:
+    """A handle that stays with the process, whatever becomes of its number; None where there is no such thing."""
+    if not hasattr(os, "pidfd_open"):
+        return None
+    try:
+        return os.pidfd_open(pid)
+    except OSError as error:
+        # An old kernel, or a container's filter of system calls.
+        if error.errno in (errno.ENOSYS, errno.EPERM):
+            return None
+        raise
+
+
+def send_sighup(host: hostfs.HostFS, pid: int, program: str) -> None:
+    """Send SIGHUP to process ``pid`` of ``host``, which has to run ``program``.  Raises HostError where it does not."""
+    try:
+        handle = _handle(pid)
+        try:
+            if not is_program(host, pid, program):
+                raise errors.HostError(f"Process {pid} is not {program} of this host, so it gets no signal.")
+            if handle is not None and hasattr(signal, "pidfd_send_signal"):
+                signal.pidfd_send_signal(handle, signal.SIGHUP)
+            else:
+                os.kill(pid, signal.SIGHUP)
+        finally:
+            if handle is not None:
+                os.close(handle)
+    except OSError as error:
+        raise errors.HostError(
+            f"Process {pid} cannot be sent a signal: {error.strerror}. Run the task as root, where the processes of the"
+            " host are seen under their own numbers."
+        ) from error

@@ -1,0 +1,151 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The systemd of the user as whom the task runs, for rootless Docker."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+import shlex
+import typing as t
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import accounts as core_accounts
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import records as core_records
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import processes
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import units as systemd_units
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
+
+
+UNIT = "docker.service"
+# What starts dockerd in a user's own namespaces, and passes it all its arguments (moby, contrib/dockerd-rootless.sh,
+# from 20.10 on).
+SCRIPT = "dockerd-rootless.sh"
+_PROGRAMS = ("rootlesskit", "dockerd")
+_NUMBER = re.compile(r"[0-9]{1,10}\Z")
+# A user's systemd puts its services here, before systemd 246 it put them beside.
+_GROUPS = ("app.slice/", "")
+
+
+# -- for a task of the user ------------------------------------------------------------------------------------------
+
+
+def own_users(host: hostfs.HostFS) -> list[str]:
+    """The name of the user who runs this, if that user has a rootless Docker or records of one; root has none."""
+    account = core_accounts.own_account(host)
+    if account is None:
+        return []
+    places = [f"{account.home}/.config/systemd/user/{UNIT}"]
+    places += [f"{account.runtime_dir}/{name}" for name in ("docker.pid", "docker.sock")]
+    recorded = (
+        name.startswith(f"{core_accounts.KEY}{account.name}-")
+        for name in host.readable_entries(f"{account.data_dir}/state")
+    )
+    return [account.name] if any(host.lexists(place) for place in places) or any(recorded) else []
+
+
+def user_unit(host: hostfs.HostFS, account: core_accounts.Account, name: str) -> systemd_units.Unit | None:
+    """The user's unit ``name``, whose arguments are those that dockerd gets (systemd.unit(5), user units)."""
+    home = account.home
+    folders = (
+        f"{home}/.config/systemd/user.control",
+        f"{home}/.config/systemd/user",
+        "/etc/systemd/user",
+        f"{account.runtime_dir}/systemd/user",
+        "/run/systemd/user",
+        f"{home}/.local/share/systemd/user",
+        "/usr/local/share/systemd/user",
+        "/usr/share/systemd/user",
+        "/usr/local/lib/systemd/user",
+        "/usr/lib/systemd/user",
+        "/lib/systemd/user",
+    )
+    specifiers = {
+        "E": f"{home}/.config",
+        "h": home,
+        "t": account.runtime_dir,
+        "u": account.name,
+        "U": str(account.uid),
+    }
+    return systemd_units.load_unit(host, name, SCRIPT, folders=folders, specifiers=specifiers)
+
+
+def user_process(
+    host: hostfs.HostFS,
+    account: core_accounts.Account,
+    unit: systemd_units.Unit | None,
+    name: str,
+    pid_files: t.Iterable[str],
+) -> int | None:
+    """The process called ``name`` in the control group of the user's unit, else the one in a pid file.
+
+    It has to run as the user: an old pid file may name a process of another user.
+    """
+    if not host.live:
+        return None
+    candidates: list[int | None] = []
+    if unit is not None:
+        for group in _GROUPS:
+            place = f"user@{account.uid}.service/{group}{unit.name}"
+            candidates.append(
+                processes.process_of(host, unit._replace(name=place, slice=f"user-{account.uid}.slice"), name)
+            )
+    for path in pid_files:
+        text = host.read_text(path).strip()
+        if _NUMBER.match(text) and host.read_text(f"/proc/{text}/comm").strip() == name:
+            candidates.append(int(text))
+    return next((pid for pid in candidates if pid is not None and processes.uid_of(host, pid) == account.uid), None)
+
+
+# -- for root --------------------------------------------------------------------------------------------------------
+
+
+def running_engines(host: hostfs.HostFS) -> dict[str, int]:
+    """By user, the process of a rootless Docker that runs: by the kernel's process table alone.
+
+    Only comm and status are read: what the kernel takes from a process's memory, such as cmdline, may never arrive.
+    """
+    found: dict[int, dict[str, int]] = {}
+    for pid in host.readable_entries("/proc") if host.live else ():
+        program = host.read_text(f"/proc/{pid}/comm").strip() if _NUMBER.match(pid) else ""
+        uid = processes.uid_of(host, pid) if program in _PROGRAMS else None
+        if uid:
+            found.setdefault(uid, {})[program] = int(pid)
+    accounts = ((core_accounts.account_of(host, uid), pids) for uid, pids in sorted(found.items()))
+    return {
+        account.name: pids.get("dockerd") or pids["rootlesskit"] for account, pids in accounts if account is not None
+    }
+
+
+def recorded_users(host: hostfs.HostFS) -> list[str]:
+    """The users for whom root kept records itself, as earlier versions of this collection did."""
+    if not any(name.startswith(core_accounts.KEY) for name in host.readable_entries(core_records.STATE_DIR)):
+        return []
+    owners = {record.engine for record in core_records.load_readable_records(host)}
+    return sorted(owner[len(core_accounts.KEY) :] for owner in owners if owner.startswith(core_accounts.KEY))
+
+
+def migration(host: hostfs.HostFS, user: str) -> str:
+    """What an operator does about records that root kept for ``user``; empty where there are none.
+
+    Root only reads its own directory, and a process of the user writes: no link of the user's redirects it.
+    """
+    key = f"{core_accounts.KEY}{user}"
+    if user not in recorded_users(host):
+        return ""
+    paths = [record.path for record in core_records.load_readable_records(host) if record.engine == key]
+    notes = [f"{core_records.STATE_DIR}/{kind}-{key}.json" for kind in ("restart", "changes")]
+    files = [*(core_records.record_path(key, path) for path in paths), *(note for note in notes if host.lexists(note))]
+    names = " ".join(shlex.quote(posixpath.basename(file)) for file in files)
+    home = core_accounts.home_of(host, user) or f"~{user}"
+    target = shlex.quote(f"{home}/.local/state/gpufleet-nvidia/state")
+    return (
+        f"An earlier version of this collection, which ran as root, recorded the original of {', '.join(paths)} in"
+        f" {core_records.STATE_DIR}. A task that runs as {user} cannot read it there. Move the record, as root: cd"
+        f" {core_records.STATE_DIR} &&"
+        f' tar -cf - {names} | runuser -u {shlex.quote(user)} -- sh -c \'umask 077 && mkdir -p "$1" && tar -C "$1"'
+        f" -xf -' sh {target} && rm {names}"
+    )

@@ -1,0 +1,188 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Run systemctl: start, stop, restart and reload units, and read their journal."""
+
+from __future__ import annotations
+
+import re
+import typing as t
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors as core_errors
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import processes
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import units as systemd_units
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import accounts, hostfs
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
+
+
+# Where systemd keeps its state while it is the host's init (sd_booted(3)).
+_BOOTED = "/run/systemd/system"
+# Where a user's systemd listens, in the user's runtime folder; systemctl asks there before it asks the bus.
+_USER_SOCKET = "/systemd/private"
+# States of a unit whose daemon has come up.
+UP = ("active", "reloading")
+_PROPERTIES = (
+    "Id", "LoadState", "ActiveState", "SubState", "MainPID", "InvocationID", "NeedDaemonReload", "Job", "CanReload",
+)  # fmt: skip
+# Values of KillMode (systemd.kill(5)) that end all processes of a unit, and what containers run under.
+_ENDS_ALL = ("control-group", "mixed")
+_SHIM = ("containerd-shim", "conmon")
+_LINES_READ = 200
+_LAST_WORDS = 15
+# How the engines mark what is of no concern here (logrus, in all three).
+_INFORMATION = re.compile(r"\blevel=(info|debug|trace)\b")
+
+
+class UnitStatus(t.NamedTuple):
+    """What systemd says of a unit.
+
+    ``busy`` while it works on what it was told, ``invocation`` names the last start, ``reloadable`` if it has a reload.
+    """
+
+    name: str
+    loaded: bool
+    active: str
+    detail: str
+    pid: int
+    invocation: str
+    needs_reload: bool
+    busy: bool
+    reloadable: bool = True
+
+    @property
+    def runs(self) -> bool:
+        return self.active in UP and not self.busy
+
+    @property
+    def failed(self) -> bool:
+        """Whether the last start came to nothing, be it that systemd will try again by itself."""
+        return not self.busy and (
+            self.active in ("failed", "inactive") or (self.active, self.detail[:12]) == ("activating", "auto-restart")
+        )
+
+
+class Systemctl(t.NamedTuple):
+    """One unit of a host, and those that are started with it.
+
+    With ``user`` it is a unit of that user's systemd; the task runs as that user.
+    """
+
+    host: hostfs.HostFS
+    run: core_plan.Runner
+    unit: str
+    companions: tuple[str, ...] = ()
+    user: accounts.Account | None = None
+
+    @classmethod
+    def booted(cls, host: hostfs.HostFS, user: accounts.Account | None = None) -> bool:
+        """Whether there is a systemd to talk to; that of a user is only there while needed (loginctl(1), lingering)."""
+        return host.live and host.exists(_BOOTED) and (user is None or host.exists(user.runtime_dir + _USER_SOCKET))
+
+    def status(self) -> UnitStatus:
+        """Raises HostError if systemd does not answer."""
+        shown = self._tell("show", *(f"--property={name}" for name in _PROPERTIES), "--", self.unit)
+        values = dict(line.partition("=")[::2] for line in shown.splitlines())
+        pid = values.get("MainPID", "0")
+        return UnitStatus(
+            name=values.get("Id", ""),
+            loaded=values.get("LoadState") == "loaded",
+            active=values.get("ActiveState", ""),
+            detail=values.get("SubState", ""),
+            pid=int(pid) if pid.isdigit() else 0,
+            invocation=values.get("InvocationID", ""),
+            needs_reload=values.get("NeedDaemonReload") == "yes",
+            busy=values.get("Job", "0") not in ("", "0"),
+            reloadable=values.get("CanReload", "yes") != "no",
+        )
+
+    def dependent_units(self) -> list[str]:
+        """The units of the host that a restart of this one restarts, or stops, too (systemd.unit(5))."""
+        if self.user is not None:
+            return []
+        properties = ("RequiredBy", "BoundBy", "ConsistsOf")
+        shown = self._tell("show", "--value", *(f"--property={name}" for name in properties), "--", self.unit)
+        return shown.split()
+
+    def container_pids_killed(self) -> list[int]:
+        """The processes of containers that end with this unit: none, unless it ends more than its main process.
+
+        Those of a rootless engine end with it in any case, which it tells by their names.
+        """
+        if self.user is not None:
+            return []
+        mode = self._tell("show", "--value", "--property=KillMode", "--", self.unit).strip()
+        return (
+            processes.processes_in(self.host, systemd_units.load_unit(self.host, self.unit), _SHIM)
+            if mode in _ENDS_ALL
+            else []
+        )
+
+    def restart(self) -> None:
+        """Have the unit restarted; the limit on its starts counts from anew.
+
+        Nothing here waits until it is up: a daemon may hang while it starts, and some units wait for theirs for ever.
+        """
+        self._run("reset-failed", "--", self.unit, *self.companions)
+        self._tell("restart", "--no-block", "--", self.unit)
+
+    def start_oneshot(self) -> None:
+        """Start a unit that does its work and ends, whatever its last start came to, and wait for its end."""
+        self._run("reset-failed", "--", self.unit)
+        self._tell("restart", "--", self.unit)
+
+    def start(self) -> None:
+        self._tell("start", "--", self.unit)
+
+    def stop(self) -> None:
+        self._tell("stop", "--", self.unit)
+
+    def reload(self) -> None:
+        self._tell("reload", "--no-block", "--", self.unit)
+
+    def daemon_reload(self) -> None:
+        self._tell("daemon-reload")
+
+    def cut_off_by_reload(self) -> list[str]:
+        """The running containers that daemon_reload() cuts off from the GPUs that the legacy hook gave them."""
+        # Few units need a reload.
+        from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import (  # noqa: PLC0415
+            gpu_containers,
+        )
+
+        # A user's systemd does not manage the devices of containers.
+        return [] if self.user is not None else gpu_containers.legacy_gpu_containers(self.host)
+
+    def kill(self) -> None:
+        """End the unit's main process for good; what it has started lives on."""
+        # The option's newer name is unknown before systemd 252, this one is known to 262.
+        self._run("kill", "--kill-who=main", "--signal=KILL", "--", self.unit)
+
+    def last_words(self, since: float) -> list[str]:
+        """The unit's last lines in the journal since ``since`` (seconds since 1970); none if they cannot be read.
+
+        Only if nothing else was logged are those among them that merely inform, or that systemd said of the unit.
+        """
+        argv = ["journalctl", "--quiet", "--no-pager", "--output=cat", f"--lines={_LINES_READ}"]
+        unit = [f"--unit={self.unit}" if self.user is None else f"--user-unit={self.unit}"]
+        status, output, _errors = self.run(self.host.argv([*argv, f"--since=@{int(since)}", *unit]))
+        lines = output.splitlines() if not status else []
+        telling = [line for line in lines if not _INFORMATION.search(line)]
+        own = [line for line in telling if self.unit not in line]
+        return (own or telling or lines)[-_LAST_WORDS:]
+
+    def _run(self, *words: str) -> tuple[int, str, str]:
+        argv = ["systemctl", *words] if self.user is None else self.user.argv(["systemctl", "--user", *words])
+        return self.run(self.host.argv(argv))
+
+    def _tell(self, *words: str) -> str:
+        status, output, errors = self._run(*words)
+        if status:
+            said = (errors.strip() or output.strip() or f"it ended with status {status}").rstrip(".")
+            systemctl = "systemctl" if self.user is None else "systemctl --user"
+            raise core_errors.HostError(
+                f"{systemctl} {words[0]} {self.unit} failed: {said}. Check the unit with systemctl status."
+            )
+        return output

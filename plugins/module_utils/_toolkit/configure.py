@@ -1,0 +1,427 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Write the toolkit's config.toml: settings, profiles, and their removal."""
+
+from __future__ import annotations
+
+import difflib
+import typing as t
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import apply, errors, lock
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants as core_constants
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import records as core_records
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import toml_document, toml_parser
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import toml_plan
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import constants as toolkit_constants
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import settings as toolkit_settings
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
+
+    KeyPath = t.Tuple[str, ...]
+
+    # None: as if nobody had ever set it.
+    Asked = t.Dict[KeyPath, t.Any]
+
+
+class ToolkitPlan(t.NamedTuple):
+    """The file before and after, and what it amounts to then.
+
+    ``settings`` are the effective ones, ``changed_keys`` those whose values in the file change, both by dotted keys.
+    """
+
+    file: core_plan.PlannedFile
+    settings: dict[str, t.Any]
+    changed_keys: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+
+class ConfigFile(t.NamedTuple):
+    """config.toml as it stands (``content`` None: not at all), and what was recorded of it.
+
+    ``real_ldconfig``: whether the host has an ldconfig of that name, which the default then is.
+    """
+
+    path: str
+    content: bytes | None
+    record: core_records.OriginalFile | None
+    real_ldconfig: bool = False
+
+    def present(self, wishes: SettingsRequest) -> ToolkitPlan:
+        """The plan that makes ``wishes`` true.  Raises NvidiaError before anything is written."""
+        edit = _ConfigEdit(self)
+        asked = wishes.asked()
+        for path in sorted(asked, key=_place):
+            edit.put(path, asked[path])
+        for path, loud in wishes.silenced().items():
+            edit.silence(path, loud)
+        if wishes.exclusive and self.content is not None:
+            toml_plan.revert_own_entries(edit)
+        plan = self._plan(edit)
+        if self.content is None and plan.file.changed and not wishes.create:
+            raise errors.NvidiaError(
+                f"{self.path} is not there, and create is false. Install the NVIDIA Container Toolkit, whose packages"
+                " bring it, or leave create out; nothing was changed."
+            )
+        return plan
+
+    def absent(self) -> ToolkitPlan:
+        """The plan that takes back what earlier runs wrote."""
+        edit = _ConfigEdit(self)
+        if self.content is not None:
+            toml_plan.revert_own_entries(edit)
+        return self._plan(edit)
+
+    def _plan(self, edit: _ConfigEdit) -> ToolkitPlan:
+        file = edit.outcome()
+        final = toml_document.TomlDocument.from_bytes(self.path, file.after or b"")
+        settings = toolkit_settings.effective(final.data, self.real_ldconfig)
+        warnings = (*toolkit_settings.unfit(final), *toolkit_settings.unsafe(settings))
+        return ToolkitPlan(file, settings, _changed(edit.before, final), warnings)
+
+
+class _ConfigEdit(core_plan.TrackedEdit[toml_document.TomlDocument]):
+    """The changes to config.toml: a setting that is commented out is written below its comment, which stays."""
+
+    def __init__(self, file: ConfigFile) -> None:
+        super().__init__(toml_document.TomlDocument.from_bytes, file.path, file.content, file.record)
+        self._real_ldconfig = file.real_ldconfig
+
+    def silence(self, path: KeyPath, loud: tuple[t.Any, ...]) -> None:
+        """Give back what is ours at ``path``; what is one of the ``loud`` values without us is reset.
+
+        So a log that a person keeps elsewhere, or a level of their own, stays.
+        """
+        ours = self.owns(path)
+        theirs = self.original.value(*path) if ours else self.document.value(*path)
+        if theirs in loud:
+            self.put(path, None)
+        elif ours:
+            self.give_back(path)
+
+    def put(self, path: KeyPath, value: t.Any) -> None:
+        """Make the setting at ``path`` say ``value``; None makes it what it is when nobody has set it."""
+        document = self.document
+        if path in toolkit_settings.BY_PATH and isinstance(document.value(*path), dict):
+            problem = (
+                f"{toolkit_settings.dotted(path)} is a table, but should be"
+                f" {toolkit_settings.kind_of(toolkit_settings.BY_PATH[path])}"
+            )
+            raise document.error(path, problem, "Remove the table; nothing was changed.")
+        self.document = self._reset(path) if value is None else document.set(path, value)
+        self.wanted[path] = self.document.value(*path)
+
+    def _reset(self, path: KeyPath) -> toml_document.TomlDocument:
+        document, original, setting = self.document, self.original, toolkit_settings.BY_PATH.get(path)
+        if not document.has(*path):
+            return document
+        default = (
+            None if setting is None or setting.commented else toolkit_settings.default_of(setting, self._real_ldconfig)
+        )
+        if default is None or not (original.has(*path) or self._rewritten):
+            return document.delete(path).without_tables_around(path, original)
+        return document.set(path, default)
+
+    @property
+    def _rewritten(self) -> bool:
+        """Whether the packages have written the file anew since: then it has lines that neither we nor others wrote.
+
+        A setting of ours that is taken back then is what they write.
+        """
+        others = [
+            s
+            for s in toolkit_settings.SETTINGS
+            if s.default is not None and not s.commented and s.path not in self.recorded()
+        ]
+        return self.record is not None and any(
+            self.before.has(*s.path) and not self.original.has(*s.path) for s in others
+        )
+
+    def give_back(self, path: KeyPath) -> None:
+        """Put back what stood at ``path`` before us, unless somebody changed it since."""
+        if not self.owns(path):
+            return
+        has_original = self.original.has(*path)
+        self.document = self.document.restore(path, self.original) if has_original else self._reset(path)
+
+    def outcome(self) -> core_plan.PlannedFile:
+        """The file; one that was made by us goes with the last of our settings."""
+        made_by_us = self.content is None or (self.record is not None and self.record.created)
+        after = None if made_by_us and self.emptied else self.document.to_bytes()
+        keys = self._keys(toml_document.TomlDocument.from_bytes(self.path, after or b""))
+        if not keys and self.record is not None and self.record.restorable(self.content):
+            # All values are those of before, if perhaps in other words, and the record goes now.
+            after = self.record.original
+        return core_plan.PlannedFile(self.path, self.content, after, keys)
+
+    def _keys(self, final: toml_document.TomlDocument) -> dict[KeyPath, t.Any]:
+        """Our settings in ``final``: what somebody else had set to the wanted value already is not ours."""
+        recorded = (self.record.keys or {}) if self.record is not None else {}
+        written = {
+            path: value
+            for path, value in self.wanted.items()
+            if path in recorded or not toml_parser.same(self.before.value(*path), value)
+        }
+        return {
+            path: value
+            for path, value in {**recorded, **written}.items()
+            if toml_parser.same(final.value(*path), value) and not toml_parser.same(self.original.value(*path), value)
+        }
+
+
+def _place(path: KeyPath) -> tuple[int, KeyPath]:
+    """Where a setting stands in the packages' file, what is not in it last."""
+    return next(
+        (index for index, setting in enumerate(toolkit_settings.SETTINGS) if setting.path == path),
+        len(toolkit_settings.SETTINGS),
+    ), path
+
+
+def _changed(before: toml_document.TomlDocument, after: toml_document.TomlDocument) -> tuple[str, ...]:
+    old, new = dict(toml_parser.iter_leaves(before.data)), dict(toml_parser.iter_leaves(after.data))
+    paths = [
+        path
+        for path in {**old, **new}
+        if path not in old or path not in new or not toml_parser.same(old[path], new[path])
+    ]
+    return tuple(map(toolkit_settings.dotted, sorted(paths, key=_place)))
+
+
+class ToolkitOptions(t.NamedTuple):
+    """The task's parameters; ``wishes`` is None for state=absent."""
+
+    wishes: SettingsRequest | None
+    path: str = toolkit_constants.CONFIG_FILE
+    backup_dir: str = core_records.BACKUP_DIR
+    purge_backups: bool = False
+
+
+class ToolkitOutcome(t.NamedTuple):
+    """What was found and done, or would be done in check mode; secrets in ``settings`` are hidden."""
+
+    changed: bool
+    files: list[core_plan.PlannedFile]
+    backup_files: list[dict[str, str | None]]
+    path: str
+    settings: dict[str, t.Any]
+    changed_keys: list[str]
+    warnings: list[str]
+
+
+class ToolkitConfiguration:
+    """config.toml of one host, brought to the state that ``options`` describe."""
+
+    def __init__(self, options: ToolkitOptions, host: hostfs.HostFS) -> None:
+        self.options = options
+        self.host = host
+        self.path = host.check_path("path", options.path)
+        backup_dir = host.check_path("backup_dir", options.backup_dir)
+        apply.check_backup_dir(host, backup_dir, core_constants.CONFIG_DIRS)
+        self.writer = apply.ChangeWriter(
+            host,
+            apply.TOOLKIT,
+            host.resolve(self.path),
+            backup_dir,
+            removal=options.wishes is None,
+            purge=options.purge_backups,
+        )
+
+    def execute(self, check_mode: bool) -> ToolkitOutcome:
+        """Plan, and unless ``check_mode`` write under the host's lock.  Raises NvidiaError."""
+        plan = self._plan()
+        changed = self.writer.has_work([plan.file])
+        backups: list[dict[str, str | None]] = []
+        if changed and not check_mode:
+            with lock.host_lock(self.host):
+                # Another run may have written since; only what is read under the lock counts.
+                plan = self._plan()
+                changed = self.writer.has_work([plan.file])
+                if changed:
+                    backups = self.writer.carry_out([plan.file])
+        return ToolkitOutcome(
+            changed=changed,
+            files=[plan.file] if plan.file.changed else [],
+            backup_files=backups,
+            path=self.path,
+            settings=toolkit_settings.shown(plan.settings),
+            changed_keys=list(plan.changed_keys),
+            warnings=list(plan.warnings),
+        )
+
+    def _plan(self) -> ToolkitPlan:
+        path, wishes = self.writer.main_path, self.options.wishes
+        record = core_records.load_record(self.host, apply.TOOLKIT, path)
+        file = ConfigFile(path, self.host.read(path), record, self.host.exists(toolkit_settings.REAL_LDCONFIG))
+        return file.absent() if wishes is None else file.present(wishes)
+
+
+PROFILES: dict[str, dict[str, t.Any]] = {
+    # Pods get GPUs from the device plugin only, and not by an environment variable of their own.
+    "kubernetes_hardened": {
+        "accept-nvidia-visible-devices-as-volume-mounts": True,
+        "accept-nvidia-visible-devices-envvar-when-unprivileged": False,
+    },
+    # Who is not root may not change control groups.
+    "rootless": {"nvidia-container-cli.no-cgroups": True},
+}
+# The hook has no log of its own: it hands that of nvidia-container-cli on.
+_LOGS = ("nvidia-container-cli.debug", "nvidia-container-runtime.debug")
+_DEBUG: dict[str, t.Any] = {
+    **{setting.key: setting.default for setting in toolkit_settings.SETTINGS if setting.key in _LOGS},
+    toolkit_settings.LEVEL_KEY: "debug",
+}
+# What a person may have turned on with the same purpose.
+_LOUD: dict[str, tuple[t.Any, ...]] = {
+    **{key: (value,) for key, value in _DEBUG.items()},
+    toolkit_settings.LEVEL_KEY: ("debug", "trace"),
+}
+
+
+class SettingsRequest(t.NamedTuple):
+    """The task's parameters; ``debug`` None leaves the logs alone.
+
+    ``exclusive``: what earlier runs wrote and this one does not name goes back to what it was.
+    """
+
+    settings: t.Mapping[str, t.Any]
+    profile: str | None = None
+    debug: bool | None = None
+    exclusive: bool = False
+    allow_unknown: bool = False
+    create: bool = True
+
+    def asked(self) -> Asked:
+        """Every setting that is asked for, by its path: those named themselves win over the switches' and profile's.
+
+        Raises NvidiaError for settings that do not exist, or cannot have their value.
+        """
+        found: Asked = {}
+        if self.profile is not None:
+            found.update(_by_path(PROFILES[self.profile]))
+        if self.debug:
+            found.update(_by_path(_DEBUG))
+        found.update(_Reader(self.allow_unknown).read(self.settings))
+        return found
+
+    def silenced(self) -> dict[KeyPath, tuple[t.Any, ...]]:
+        """What ``debug`` False turns off, as far as it is not named itself: for each setting its loud values."""
+        named = self.asked()
+        loud = _by_path(_LOUD) if self.debug is False else {}
+        return {path: values for path, values in loud.items() if path not in named}
+
+
+def _by_path(settings: t.Mapping[str, t.Any]) -> Asked:
+    return {tuple(key.split(".")): value for key, value in settings.items()}
+
+
+class _Reader:
+    """Settings in nested dictionaries, with dotted keys, or in a mix of both, made flat and checked."""
+
+    def __init__(self, allow_unknown: bool) -> None:
+        self.allow_unknown = allow_unknown
+        self.found: Asked = {}
+
+    def read(self, settings: t.Mapping[str, t.Any]) -> Asked:
+        self._table((), settings)
+        self._refuse_nested()
+        return self.found
+
+    def _table(self, outer: KeyPath, table: t.Mapping[t.Any, t.Any]) -> None:
+        for name, value in table.items():
+            # YAML takes some names for something else.
+            names = tuple(name.split(".")) if isinstance(name, str) else ("",)
+            path = (*outer, *names)
+            if not all(part.strip() for part in path):
+                raise errors.NvidiaError(
+                    f"settings: {toolkit_settings.dotted((*outer, str(name)))!r} is not the name of a setting."
+                )
+            self._entry(path, value)
+
+    def _entry(self, path: KeyPath, value: t.Any) -> None:
+        setting = toolkit_settings.BY_PATH.get(path) or self._new_feature(path)
+        if setting is not None:
+            if isinstance(value, dict):
+                raise errors.NvidiaError(
+                    f"settings: {setting.key} is a dictionary, but should be {toolkit_settings.kind_of(setting)}."
+                    f" Nothing was changed."
+                )
+            self._put(path, None if value is None else toolkit_settings.checked(setting, value))
+        elif isinstance(value, dict) and (value or path in toolkit_settings.TABLES):
+            self._table(path, value)
+        elif path in toolkit_settings.TABLES:
+            raise errors.NvidiaError(
+                f"settings: {toolkit_settings.dotted(path)} is a table, and not one setting that could be"
+                f" {'null' if value is None else toolkit_settings.spelled(value)}. Name the settings in it; nothing"
+                f" was changed."
+            )
+        elif self.allow_unknown and not _inside_a_value(path):
+            self._put(
+                path, None if value is None else toolkit_settings.checked_unknown(toolkit_settings.dotted(path), value)
+            )
+        else:
+            raise _unknown(path)
+
+    def _new_feature(self, path: KeyPath) -> toolkit_settings.Setting | None:
+        """A switch of a newer toolkit: all in that table are booleans."""
+        return (
+            toolkit_settings.Setting(toolkit_settings.dotted(path), bool, None)
+            if self.allow_unknown and _is_feature(path)
+            else None
+        )
+
+    def _put(self, path: KeyPath, value: t.Any) -> None:
+        if path in self.found and not toml_parser.same(self.found[path], value):
+            raise errors.NvidiaError(
+                f"settings: {toolkit_settings.dotted(path)} is there twice, with different values. Leave one of them"
+                f" out; nothing was"
+                " changed."
+            )
+        self.found[path] = value
+
+    def _refuse_nested(self) -> None:
+        for path in self.found:
+            outer = next((path[:depth] for depth in range(1, len(path)) if path[:depth] in self.found), None)
+            if outer is not None:
+                raise errors.NvidiaError(
+                    f"settings: {toolkit_settings.dotted(outer)} is given both as a value and as a table, with"
+                    f" {toolkit_settings.dotted(path)} in it."
+                    " Leave one of them out; nothing was changed."
+                )
+
+
+def _inside_a_value(path: KeyPath) -> bool:
+    return any(path[:depth] in toolkit_settings.BY_PATH or _is_feature(path[:depth]) for depth in range(1, len(path)))
+
+
+def _is_feature(path: KeyPath) -> bool:
+    return path[:1] == ("features",) and len(path[1:]) == 1
+
+
+def _unknown(path: KeyPath) -> errors.NvidiaError:
+    key = toolkit_settings.dotted(path)
+    if _inside_a_value(path):
+        return errors.NvidiaError(
+            f"settings: {key} cannot be: what it would be in is no table. Correct the name; nothing was changed."
+        )
+    nearest = _nearest(path)
+    hint = f" The nearest that there is: {nearest}." if nearest else ""
+    return errors.NvidiaError(
+        f"settings: {key} is not a setting of the NVIDIA Container Toolkit.{hint} Correct it, or set allow_unknown to"
+        " write it nevertheless; nothing was changed."
+    )
+
+
+def _nearest(path: KeyPath) -> str | None:
+    """The known name that was perhaps meant: the same in another table, or one that looks alike."""
+    last = path[-1].replace("_", "-").lower()
+    same_name = [setting.key for setting in toolkit_settings.SETTINGS if setting.path[-1] == last]
+    keys = same_name if len(same_name) > 0 else [setting.key for setting in toolkit_settings.SETTINGS]
+    wanted = toolkit_settings.dotted(path).replace("_", "-").lower()
+    found = difflib.get_close_matches(wanted, keys, 1, 0.0 if same_name else 0.6)
+    if not found:
+        names = {setting.path[-1]: setting.key for setting in toolkit_settings.SETTINGS}
+        found = [names[name] for name in difflib.get_close_matches(last, list(names), 1, 0.75)]
+    return found[0] if found else None

@@ -1,0 +1,291 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Install the toolkit into a directory, and remove it again."""
+
+from __future__ import annotations
+
+import typing as t
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import apply, errors, lock
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants as core_constants
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import records as core_records
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import gpu_containers
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import constants as toolkit_constants
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import directory_layout, directory_versions
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import installed as toolkit_installed
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import policy as toolkit_policy
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import usage as toolkit_usage
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import directory_store
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import manifest as toolkit_manifest
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import source as toolkit_source
+
+
+class DirectoryOptions(t.NamedTuple):
+    """What the user asks, as documented in nvidia_toolkit_install.
+
+    ``components`` and ``low_level_runtimes`` are None where nothing is said.  ``sent`` stands for a source on the
+    controller.
+    """
+
+    dest: str = toolkit_constants.DIRECTORY
+    src: str | None = None
+    files: tuple[str, ...] = ()
+    sent: toolkit_source.ControllerSource | None = None
+    components: tuple[str, ...] | None = None
+    driver_root: str = "/"
+    settings: t.Mapping[str, t.Any] = {}
+    profile: str | None = None
+    allow_unknown: bool = False
+    debug: bool | None = None
+    default_runtime: str | None = None
+    low_level_runtimes: tuple[str, ...] | None = None
+    create_device_nodes: bool = False
+    thorough: bool = False
+    version: str | None = None
+    running_gpu_containers: str = "fail"
+    minimum_version: str | None = None
+    minimum_version_policy: str = "warn"
+    backup_dir: str = core_records.BACKUP_DIR
+
+
+class Tools(t.NamedTuple):
+    """What a task needs of Ansible: commands, an unpacker of packages into a folder, and SELinux labels."""
+
+    run: core_plan.Runner
+    unpack: t.Callable[[list[str], str], None]
+    label: directory_store.Label
+
+
+class DirectoryOutcome(t.NamedTuple):
+    """What was done, or in check mode what would be.
+
+    ``before`` and ``after`` are lines for people, one for each name.  ``kept`` are versions that are no longer needed
+    but used, with their users.
+    """
+
+    changed: bool
+    version: str | None = None
+    path: str | None = None
+    previous: str | None = None
+    before: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
+    config: core_plan.PlannedFile | None = None
+    settings: t.Mapping[str, t.Any] = {}
+    programs: tuple[str, ...] = ()
+    kept: t.Mapping[str, t.Sequence[str]] = {}
+    removed: tuple[str, ...] = ()
+    repaired: tuple[str, ...] = ()
+    device_nodes: tuple[str, ...] = ()
+    backups: tuple[t.Mapping[str, str | None], ...] = ()
+
+
+class DirectoryTask(toolkit_policy.Policies):
+    """The toolkit in one directory of one host, for one task."""
+
+    def __init__(self, options: DirectoryOptions, host: hostfs.HostFS, tools: Tools) -> None:
+        super().__init__(options.running_gpu_containers, options.minimum_version, options.minimum_version_policy)
+        self.options = options
+        self.host = host
+        self.tools = tools
+        dest = host.check_path("dest", options.dest)
+        directory_layout.check_dest(dest)
+        self.store = directory_versions.VersionReader(host, dest)
+        self.backup_dir = host.check_path("backup_dir", options.backup_dir)
+        apply.check_backup_dir(host, self.backup_dir, (*core_constants.CONFIG_DIRS, dest, self.store.folder))
+
+    def writing(self) -> directory_store.VersionStore:
+        """The versions, to be changed."""
+        # An unchanged host need not wait for this import.
+        from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import (  # noqa: PLC0415
+            directory_store,
+        )
+
+        return directory_store.VersionStore(self.host, self.store.dest)
+
+    def remove(self, name: str) -> None:
+        """Remove a version; files in it that nobody has installed stay."""
+        left = self.writing().remove(name)
+        if left:
+            self.warn(f"{', '.join(left)} did not come with the toolkit, and stays.")
+
+    def current(self) -> toolkit_manifest.Manifest | None:
+        """The current version, None where there is none or where it is not whole."""
+        name = self.store.current()
+        return None if name is None else self.store.manifest(name)
+
+    def result(self, outcome: DirectoryOutcome) -> dict[str, t.Any]:
+        """The module's result as documented, but for the diff of config.toml."""
+        version, dest = outcome.version, self.store.dest
+        installed = [
+            name
+            for name in (*toolkit_constants.PROGRAMS, *toolkit_constants.LATER_PROGRAMS)
+            if name in outcome.programs
+        ]
+        return {
+            "changed": outcome.changed,
+            "version": version,
+            "packages": {},
+            "programs": {name: {"path": f"{dest}/{name}", "version": version} for name in installed},
+            "origin": None,
+            "open_cves": _open_cves(version, bool(outcome.programs)),
+            "gpu_containers": [],
+            "reboot_required": None,
+            "removed_sources": [],
+            "written_files": [],
+            "restored_files": [],
+            "backup_files": [dict(backup) for backup in outcome.backups],
+            "installed_path": outcome.path,
+            "previous_path": outcome.previous,
+            "kept_paths": {path: list(users) for path, users in outcome.kept.items()},
+            "removed_paths": list(outcome.removed),
+            "repaired_files": list(outcome.repaired),
+            "device_nodes": list(outcome.device_nodes),
+            "settings": dict(outcome.settings),
+            "warnings": self.warnings,
+        }
+
+    def read_config(self, path: str) -> bytes | None:
+        """A config.toml, None where there is none or where it cannot be one."""
+        try:
+            return self.host.read(path)
+        except errors.HostError:
+            return None
+
+    def save_config(self, name: str, damage: directory_versions.IntegrityReport | None) -> list[dict[str, str | None]]:
+        """Keep a copy of a config.toml that somebody has edited, or may have (None), before its version goes."""
+        path = f"{self.store.path(name)}/{toolkit_constants.OWN_CONFIG_FILE}"
+        edited = damage is None or toolkit_constants.OWN_CONFIG_FILE in damage.changed
+        content = self.read_config(path) if edited else None
+        if content is None:
+            return []
+        backup = apply.save(
+            self.host, self.backup_dir, f"{self.store.dest}/{toolkit_constants.OWN_CONFIG_FILE}", content
+        )
+        self.warn(
+            f"{self.store.dest}/{toolkit_constants.OWN_CONFIG_FILE} was edited by hand, or may have been; its copy is"
+            f" {backup}. Put"
+            " what it should say into config."
+        )
+        return [
+            {"path": f"{self.store.dest}/{toolkit_constants.OWN_CONFIG_FILE}", "backup": backup, "checksum": "absent"}
+        ]
+
+
+def lines_of(
+    manifest: toolkit_manifest.Manifest | None, damage: directory_versions.IntegrityReport | None = None
+) -> tuple[str, ...]:
+    """What a version holds, a line for each name."""
+    if manifest is None:
+        return ()
+    changed = damage.changed if damage is not None else ()
+    lines = {
+        name: line(name, entry.mode, entry.known.sha256 if entry.known else "", entry.target)
+        + (" (not as it was installed)" if name in changed else "")
+        for name, entry in manifest.files.items()
+    }
+    lines.update((name, f"{name} (not from here)") for name in (damage.strangers if damage is not None else ()))
+    return tuple(lines[name] for name in sorted(lines))
+
+
+def line(name: str, mode: int, sha256: str, target: str) -> str:
+    """One name of a version, for people to compare."""
+    return f"{name} -> {target}" if target else f"{name} {mode:04o} {sha256[:16]}"
+
+
+def _open_cves(version: str | None, there: bool) -> list[dict[str, t.Any]] | None:
+    if version is None:
+        return None if there else []
+    return [entry._asdict() for entry in toolkit_installed.open_vulnerabilities(version)]
+
+
+class DirectoryRemoval(DirectoryTask):
+    """No toolkit behind ``dest``, nor a version of it beside."""
+
+    def execute(self, check_mode: bool) -> DirectoryOutcome:
+        """Remove what is there unless ``check_mode``.  Raises NvidiaError."""
+        if not self._something():
+            return DirectoryOutcome(changed=False)
+        self._object(check_mode)
+        if check_mode:
+            return self._outcome(self.current())
+        with lock.host_lock(self.host):
+            if not self._something():
+                return DirectoryOutcome(changed=False)
+            self._object(check_mode)
+            return self._work()
+
+    def _something(self) -> bool:
+        store = self.store
+        former = store.has_former() and store.foreign_entry_type() is None
+        return former or bool(store.current() or store.names() or store.leftovers()) or store.is_empty()
+
+    def _object(self, check_mode: bool) -> None:
+        """Raise what speaks for containers and engines that need the toolkit."""
+        if self.store.current() is None:
+            return
+        dest = self.store.dest
+        folders = (dest, self.store.folder)
+        # What earlier tasks of the play would have taken from the engines is there still in check mode.
+        self._object_for_engines(folders, check_mode)
+        self.guard(
+            sorted(
+                {
+                    *gpu_containers.bundles_referencing(self.host, f"{dest}/"),
+                    *gpu_containers.bundles_referencing(self.host, f"{self.store.folder}/"),
+                }
+            ),
+            f"run by what is in {dest}, or name it, so that no engine could stop or enter them any more.",
+            "Remove them first",
+            "End their processes and remove them by hand.",
+        )
+        named = toolkit_usage.mentioned_in(self.host, toolkit_usage.SPECIFICATIONS_AND_HOOKS, folders)
+        if named:
+            self.warn(f"{', '.join(named)} names programs in {dest}, which are gone then. Make it anew, or remove it.")
+
+    def _object_for_engines(self, folders: t.Sequence[str], check_mode: bool) -> None:
+        found = toolkit_usage.configured_programs(self.host, folders)
+        if found:
+            each = ", ".join(f"{engine} ({', '.join(programs)})" for engine, programs in found.items())
+            problem = (
+                f"Engines are configured with runtimes there, without which their containers do not start: {each}."
+            )
+            advice = "Run gpufleet.nvidia.nvidia_runtime_config with state: absent first"
+        else:
+            # A file says what an engine that starts would do, not what one does that runs.
+            problem = " ".join(toolkit_usage.unsettled_engines(self.host, folders))
+            advice = "Restart it first, so that it lets go of the runtimes there"
+        if not problem:
+            return
+        warning = f"{self.store.dest} is still needed. {problem} {advice}."
+        if check_mode and self.options.running_gpu_containers != "ignore":
+            self.warn(warning)
+        else:
+            self.object_to(f"{self.store.dest} cannot be removed. {problem}", advice, warning)
+
+    def _work(self) -> DirectoryOutcome:
+        store, before = self.writing(), self.current()
+        outcome = self._outcome(before)
+        backups = []
+        if before is not None:
+            backups = self.save_config(before.name, store.damage(before, thorough=False))
+        current = store.current()
+        store.sweep()
+        store.give_back()
+        # The current one last, for a run that is cut off.
+        for name in sorted(store.names(), key=lambda name: name == current):
+            self.remove(name)
+        store.remove_folder()
+        return outcome._replace(backups=tuple(backups))
+
+    def _outcome(self, before: toolkit_manifest.Manifest | None) -> DirectoryOutcome:
+        return DirectoryOutcome(
+            changed=True,
+            before=lines_of(before),
+            removed=tuple(self.store.path(name) for name in self.store.names()),
+        )

@@ -1,0 +1,433 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Build a version of the toolkit beside the current one, test it, and make it the current one."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import posixpath
+import tempfile
+import typing as t
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, lock, scratch
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import constants as toolkit_constants
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import directory as toolkit_directory
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import directory_layout
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import installed as toolkit_installed
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import manifest as toolkit_manifest
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import source as toolkit_source
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import usage as toolkit_usage
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import device_nodes
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import directory_store, directory_versions
+
+
+# Locked by NVIDIA's own toolkit container for as long as it runs (nvidia-toolkit of 1.17 to 1.20).
+_INSTALLER_LOCK = "/run/nvidia/toolkit/toolkit.pid"
+_FAPOLICYD = "/run/fapolicyd/fapolicyd.fifo"
+
+
+class Plan(t.NamedTuple):
+    """What has to be done.
+
+    ``before`` is the current version where it is whole, ``wanted`` the directory in its place.  ``stale`` versions go,
+    ``kept`` ones have users.  ``former_config`` is what its config.toml says if there is to be another.
+    """
+
+    before: toolkit_manifest.Manifest | None
+    damage: directory_versions.IntegrityReport | None
+    wanted: directory_layout.Directory
+    build: bool
+    leftovers: tuple[str, ...]
+    stale: tuple[str, ...]
+    kept: t.Mapping[str, t.Sequence[str]]
+    nodes: tuple[device_nodes.Node, ...]
+    former_config: bytes | None
+
+    @property
+    def something(self) -> bool:
+        return self.build or bool(self.leftovers or self.stale or self.nodes)
+
+
+class DirectoryInstallation(toolkit_directory.DirectoryTask):
+    """The toolkit behind ``dest``, complete and of one version."""
+
+    def execute(self, check_mode: bool) -> toolkit_directory.DirectoryOutcome:
+        """Install what is asked for unless ``check_mode``.  Raises NvidiaError."""
+        self._design = self._asked()
+        if self.options.create_device_nodes and not self.host.live:
+            raise errors.HostError(
+                "Device nodes are those of a running kernel. Set create_device_nodes: false for a tree."
+            )
+        if not check_mode:
+            scratch.remove_abandoned(self.host, tempfile.gettempdir(), scratch.PREFIX)
+        reader = toolkit_source.SourceReader(self.host, self.current(), thorough=self.options.thorough)
+        with contextlib.closing(reader):
+            source = self._source(reader)
+            plan = self._plan(source)
+            if not plan.something:
+                if not check_mode:
+                    self._refresh_manifest(plan, source)
+                self._object(plan, source)
+                return self._outcome(plan, plan.before)
+            self._object(plan, source)
+            if check_mode:
+                return self._check_mode_result(plan, source)
+            with lock.host_lock(self.host):
+                # Another run may have worked since.
+                plan = self._plan(source)
+                self._object(plan, source)
+                return self._work(plan, source)
+
+    # -- what is asked and what is there -------------------------------------------------------------------------
+
+    def _asked(self) -> directory_layout.DirectorySpec:
+        options, dest = self.options, self.store.dest
+        driver_root = self.host.check_path("driver_root", options.driver_root)
+        runtimes = options.low_level_runtimes
+        for runtime in runtimes or ():
+            self._check_runtime("low_level_runtimes has", runtime)
+        if options.default_runtime is not None:
+            self._check_runtime("default_runtime_executable is", options.default_runtime)
+        if runtimes is None:
+            found, warnings = toolkit_usage.low_level_runtimes(self.host)
+            runtimes = tuple(found)
+            for warning in warnings:
+                self.warn(warning)
+        elif not runtimes:
+            raise errors.NvidiaError("low_level_runtimes is empty. Name some, or leave it out.")
+        real_ldconfig = self.host.exists(posixpath.join(driver_root, "sbin/ldconfig.real"))
+        wanted = directory_layout.ConfigInputs(
+            driver_root, runtimes, options.settings, options.profile, options.debug, real_ldconfig,
+            options.allow_unknown,
+        )  # fmt: skip
+        return directory_layout.DirectorySpec(dest, wanted, options.default_runtime)
+
+    def _check_runtime(self, parameter: str, runtime: str) -> None:
+        for folder in (self.store.dest, self.host.resolve(self.store.folder)):
+            directory_layout.check_runtime(parameter, runtime, folder)
+            if runtime.startswith("/"):
+                # Whatever it is called.
+                directory_layout.check_runtime(
+                    f"{parameter} {runtime}, which leads to", self.host.resolve(runtime), folder
+                )
+
+    def _source(self, reader: toolkit_source.SourceReader) -> toolkit_source.Source:
+        options = self.options
+        if options.sent is not None:
+            return reader.sent(options.sent)
+        if (options.src is None) == (not options.files):
+            raise errors.NvidiaError("source: directory needs either src, a directory, or files, packages. Give one.")
+        if options.src is not None:
+            src = self.host.check_path("src", options.src)
+            for folder in (self.store.dest, self.store.folder):
+                if (self.host.resolve(src) + "/").startswith(self.host.resolve(folder) + "/"):
+                    raise errors.NvidiaError(
+                        f"src {src} lies in {folder}, which is to be installed from it. Choose another."
+                    )
+            return reader.root(src, options.components)
+        files = [self.host.check_path("files", path) for path in options.files]
+        return reader.packages(files, options.components, self.tools.unpack)
+
+    def _plan(self, source: toolkit_source.Source) -> Plan:
+        name, before = self.store.current(), self.current()
+        damage = None if before is None else self.store.damage(before, self.options.thorough)
+        wanted = directory_layout.directory(
+            source.parts, self._design, self.store.path(name or toolkit_source.name_of(source, self._design))
+        )
+        build = before is None or damage is None or damage.something or wanted_differs(wanted, before)
+        # What was the current one until now is what stays next to the new one.
+        stay = {name} if build or before is None else {name, before.replaces}
+        used = {other: self._users(other) for other in self.store.names() if other not in stay}
+        return Plan(
+            before,
+            damage,
+            wanted,
+            build,
+            leftovers=tuple(self.store.leftovers()),
+            stale=tuple(other for other, users in used.items() if not users),
+            kept={other: users for other, users in used.items() if users},
+            nodes=tuple(self._missing_nodes()) if self.options.create_device_nodes else (),
+            former_config=self.read_config(f"{self.store.dest}/{toolkit_constants.OWN_CONFIG_FILE}")
+            if build and before
+            else None,
+        )
+
+    def _users(self, name: str) -> list[str]:
+        # Most hosts have no third version.
+
+        return toolkit_usage.users(self.host, self.store.path(name))
+
+    def _missing_nodes(self) -> list[device_nodes.Node]:
+        # Most hosts have their nodes from the driver.
+        from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import device_nodes  # noqa: PLC0415
+
+        found, warnings = device_nodes.missing_nodes(self.host, self._design.config.driver_root)
+        for warning in warnings:
+            self.warn(warning)
+        return found
+
+    # -- objections ----------------------------------------------------------------------------------------------
+
+    def _object(self, plan: Plan, source: toolkit_source.Source) -> None:
+        """Raise what can be known before anything is touched."""
+        for warning in plan.wanted.warnings:
+            self.warn(warning)
+        self._check_version(
+            toolkit_source.version_of(source) if plan.build or plan.before is None else plan.before.version
+        )
+        if not plan.build:
+            return
+        toolkit_source.check_machine(source.parts, self.host)
+        store = self.writing()
+        store.check_switch()
+        self._object_to_loss(plan)
+        if self.store.foreign_entry_type() == "directory":
+            self._refuse_installer()
+        store.check_room(sum(part.size for part in source.parts))
+        if self.host.live and self.host.lexists(_FAPOLICYD):
+            self.warn(
+                f"fapolicyd runs on this host and lets no program start that it does not trust. Tell it of the toolkit:"
+                f" fapolicyd-cli --file add {self.store.folder}/ --trust-file gpufleet-nvidia, then fapolicyd-cli"
+                " --update, after each new version."
+            )
+
+    def _object_to_loss(self, plan: Plan) -> None:
+        """Refuse to take programs away that engines are configured with."""
+        there = plan.before.files if plan.before is not None else self.store.names_at_dest()
+        lost = {name for name in there if name not in plan.wanted.entries}
+        if not lost:
+            return
+        found = toolkit_usage.programs_among(
+            toolkit_usage.configured_programs(self.host, (self.store.dest, self.store.folder)), lost
+        )
+        if not found:
+            return
+        problem = (
+            f"Engines are configured with programs in {self.store.dest} that the source, or what is asked of it, does"
+            f" not have: {', '.join(found)}. Their containers would not start."
+        )
+        self.object_to(problem, "Choose other components, or configure the engines first", problem)
+
+    def _check_final_version(self, version: str | None) -> None:
+        """The same when no more can be found out."""
+        self._check_version(version)
+        policy = self.options.minimum_version_policy
+        if version is None and (self.options.version is not None or policy == "fail"):
+            raise errors.NvidiaError(
+                "The version of the toolkit in the source cannot be told: its programs do not say it, or cannot be"
+                " asked in an offline tree. Leave version out and set minimum_version_policy: warn, or have the"
+                " component cli, whose library tells it; nothing was changed."
+            )
+
+    def _check_version(self, version: str | None) -> None:
+        wanted = self.options.version
+        if wanted is not None and version is not None and toolkit_installed.upstream_version(wanted) != version:
+            raise errors.NvidiaError(
+                f"The source holds version {version} of the toolkit, but version is {wanted}. Change one of the two;"
+                " nothing was changed."
+            )
+        self.check_minimum(version)
+
+    def _refuse_installer(self) -> None:
+        """Leave the directory of NVIDIA's own container alone for as long as that runs: it would build it anew."""
+        with contextlib.suppress(FileNotFoundError, PermissionError), open(
+            self.host.real_path(_INSTALLER_LOCK)
+        ) as stream:
+            try:
+                fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise errors.HostError(
+                    f"{self.store.dest} belongs to NVIDIA's toolkit container, which runs on this host (it has locked"
+                    f" {_INSTALLER_LOCK}). Take it off this host first, in a cluster by toolkit.enabled=false of the"
+                    " GPU operator, or choose another dest."
+                ) from None
+
+    # -- the work, under the lock --------------------------------------------------------------------------------
+
+    def _work(self, plan: Plan, source: toolkit_source.Source) -> toolkit_directory.DirectoryOutcome:
+        store, after = self.writing(), plan.before
+        backups: list[dict[str, str | None]] = []
+        if plan.build:
+            after = self._build(store, source)
+            backups = self._save_config(plan, store.current())
+            self._switch(store, after.name)
+        elif plan.leftovers:
+            store.sweep()
+        if plan.nodes:
+            self._make_nodes(plan.nodes)
+        for name in plan.stale:
+            self.remove(name)
+        return self._outcome(plan, after)._replace(backups=tuple(backups))
+
+    def _build(self, store: directory_store.VersionStore, source: toolkit_source.Source) -> toolkit_manifest.Manifest:
+        """The new version, whole and tried, but not the current one yet."""
+        # An unchanged host need not wait for this import.
+
+        builder = VersionBuilder(store, self.tools, source, self._design, self.options.components)
+        return builder.build(self._check_final_version)
+
+    def _save_config(self, plan: Plan, current: str | None) -> list[dict[str, str | None]]:
+        if current is None:
+            return []
+        if plan.before is None or plan.damage is None:
+            # Nobody knows what it was.
+            return self.save_config(current, None)
+        return self.save_config(current, plan.damage)
+
+    def _switch(self, store: directory_store.VersionStore, name: str) -> None:
+        try:
+            store.switch(name)
+        except errors.NvidiaError:
+            # Nobody sees the new version, so that it may go.
+            with contextlib.suppress(errors.NvidiaError):
+                store.sweep()
+                if store.current() != name:
+                    store.remove(name)
+                store.remove_folder()
+            raise
+
+    def _make_nodes(self, nodes: t.Sequence[device_nodes.Node]) -> None:
+        from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import device_nodes  # noqa: PLC0415
+
+        device_nodes.make_nodes(self.host, nodes, self.tools.run)
+
+    def _refresh_manifest(self, plan: Plan, source: toolkit_source.Source) -> None:
+        """Write down which files were read again and had their content, so that the next run need not read them."""
+        before, damage = plan.before, plan.damage
+        if before is None or damage is None or not (damage.fresh or before.sources != source.sources):
+            return
+        self.writing().refresh_manifest(before.refreshed(damage.fresh, source.sources))
+
+    # -- what is told --------------------------------------------------------------------------------------------
+
+    def _check_mode_result(self, plan: Plan, source: toolkit_source.Source) -> toolkit_directory.DirectoryOutcome:
+        outcome = self._outcome(plan, plan.before)
+        if not plan.build:
+            return outcome
+        if toolkit_source.version_of(source) is None:
+            self.warn("Check mode does not run the new programs, so their version is not known, and not compared.")
+        if plan.damage is not None and toolkit_constants.OWN_CONFIG_FILE in plan.damage.changed:
+            self.warn(
+                f"{self.store.dest}/{toolkit_constants.OWN_CONFIG_FILE} is not as it was written; a copy of it would"
+                f" be kept."
+            )
+        path = self.store.path(self.writing().new_name(toolkit_source.name_of(source, self._design)))
+        outcome = outcome._replace(version=toolkit_source.version_of(source), path=path)
+        return self._shown(outcome, directory_layout.directory(source.parts, self._design, path), plan)
+
+    def _outcome(self, plan: Plan, after: toolkit_manifest.Manifest | None) -> toolkit_directory.DirectoryOutcome:
+        current = plan.before.name if plan.before is not None else None
+        previous = current if plan.build else plan.before.replaces if plan.before is not None else None
+        lines = toolkit_directory.lines_of(plan.before, plan.damage)
+        outcome = toolkit_directory.DirectoryOutcome(
+            changed=plan.something,
+            version=None if after is None else after.version,
+            path=None if after is None else self.store.path(after.name),
+            previous=None if previous is None else self.store.path(previous),
+            before=lines,
+            after=lines,
+            settings=plan.wanted.settings,
+            programs=tuple(plan.wanted.entries),
+            kept={self.store.path(name): users for name, users in plan.kept.items()},
+            removed=(*(self.store.path(name) for name in plan.stale), *plan.leftovers),
+            repaired=(*plan.damage.changed, *plan.damage.strangers) if plan.damage is not None else (),
+            device_nodes=tuple(node.path for node in plan.nodes),
+        )
+        if after is None or not plan.build:
+            return outcome
+        return self._shown(
+            outcome, directory_layout.directory(after.parts, self._design, self.store.path(after.name)), plan
+        )
+
+    def _shown(
+        self, outcome: toolkit_directory.DirectoryOutcome, new: directory_layout.Directory, plan: Plan
+    ) -> toolkit_directory.DirectoryOutcome:
+        """With what differs afterwards, for people."""
+        path = f"{self.store.dest}/{toolkit_constants.OWN_CONFIG_FILE}"
+        return outcome._replace(
+            after=tuple(
+                toolkit_directory.line(name, each.mode, each.sha256, each.target)
+                for name, each in sorted(new.entries.items())
+            ),
+            settings=new.settings,
+            config=core_plan.PlannedFile(path, plan.former_config, new.config.encode()),
+        )
+
+
+def wanted_differs(wanted: directory_layout.Directory, before: toolkit_manifest.Manifest) -> bool:
+    """Whether a version was made for other names, modes, or contents."""
+    recorded = {
+        name: (entry.mode, entry.known.sha256 if entry.known is not None else "", entry.target)
+        for name, entry in before.files.items()
+    }
+    return recorded != {name: (entry.mode, entry.sha256, entry.target) for name, entry in wanted.entries.items()}
+
+
+class VersionBuilder(t.NamedTuple):
+    """Builds one version of ``source`` in ``store``."""
+
+    store: directory_store.VersionStore
+    tools: toolkit_directory.Tools
+    source: toolkit_source.Source
+    design: directory_layout.DirectorySpec
+    components: tuple[str, ...] | None
+
+    def build(self, check_version: t.Callable[[str | None], None]) -> toolkit_manifest.Manifest:
+        """The manifest of the new version; if ``check_version`` or anything else raises, nothing is left of it."""
+        contents = self.source.fetch()
+        try:
+            self.store.begin()
+            entries = directory_layout.directory(self.source.parts, self.design, self.store.building_path)
+            for name, entry in entries.entries.items():
+                if entry.part:
+                    self.store.copy(name, entry, contents[entry.part])
+            version = self._try_programs(entries) if self.store.host.live else toolkit_source.version_of(self.source)
+            check_version(version)
+            return self._finish(version)
+        except errors.NvidiaError:
+            with contextlib.suppress(errors.NvidiaError):
+                self.store.sweep()
+                self.store.remove_folder()
+            raise
+
+    def _finish(self, version: str | None) -> toolkit_manifest.Manifest:
+        name = self.store.new_name(toolkit_source.name_of(self.source, self.design, version))
+        final = directory_layout.directory(self.source.parts, self.design, self.store.path(name))
+        for each, entry in final.entries.items():
+            if not entry.part:
+                self.store.put(each, entry)
+        manifest = toolkit_manifest.Manifest(
+            name, version, self.store.current(), self.components, self.source.parts, self.source.sources, {}
+        )
+        return self.store.finish(manifest, final.entries, self.tools.label)
+
+    def _try_programs(self, new: directory_layout.Directory) -> str | None:
+        """The version that the new programs say they are of.  Raises NvidiaError."""
+        folder, found = self.store.building_path, {}
+        for name, entry in new.entries.items():
+            if not entry.part or entry.part.startswith("lib"):
+                continue
+            argv = [f"{folder}/{name}"]
+            if entry.part == directory_layout.CLI:
+                # env(1) would take a path with "=" in it for a variable.
+                argv = ["/bin/sh", "-c", 'export LD_LIBRARY_PATH="$0"; exec "$@"', folder, *argv]
+            answer = toolkit_installed.ask(argv, self.store.host, self.tools.run)
+            if answer.version is None and answer.status:
+                raise errors.HostError(
+                    f"The new {entry.part} does not run on this host: {answer.words or answer.status}. Choose a toolkit"
+                    f" for this host; {self.store.dest} is as it was."
+                )
+            found[entry.part] = answer.version
+        versions = {version for version in found.values() if version is not None}
+        if len(versions) > 1:
+            each = ", ".join(f"{name} {version}" for name, version in found.items())
+            raise errors.NvidiaError(
+                f"The source holds parts of several versions: {each}. They only work together; nothing was changed."
+            )
+        return versions.pop() if versions else None

@@ -1,0 +1,330 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""What the directory of one toolkit version contains: programs, wrapper scripts, config.toml.
+
+Each wrapper uses the files of its own version, so a container start never mixes two versions.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import posixpath
+import re
+import shlex
+import typing as t
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import toml_parser
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import configure as toolkit_configure
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import constants as toolkit_constants
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import installed as toolkit_installed
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import manifest as toolkit_manifest
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import settings as toolkit_settings
+
+if t.TYPE_CHECKING:
+    KeyPath = t.Tuple[str, ...]
+
+
+HOOK = "nvidia-container-runtime-hook"
+CLI = "nvidia-container-cli"
+CTK = "nvidia-ctk"
+
+# From this version on a variable names config.toml; before, one named the folder above, and the hook had an option.
+_NAMES_ITS_FILE = (1, 18)
+_WRAPPER_HEAD = """\
+#!/bin/sh
+# Written by Ansible, gpufleet.nvidia.nvidia_toolkit_install. What is changed here by hand does not last.
+"""
+# As the wrappers of NVIDIA's installer: without the driver a node still starts its ordinary containers.  No program is
+# run to find that out, and more than one runtime is tried.  sysfs knows the same modules, by one look instead of many.
+_WITHOUT_DRIVER = """\
+loaded=
+if [ -d /sys/module/nvidia ]; then
+    loaded=yes
+else
+    while read -r module rest; do
+        if [ "$module" = nvidia ]; then
+            loaded=yes
+            break
+        fi
+    done 2>/dev/null </proc/modules
+fi
+if [ -z "$loaded" ]; then
+    echo {program}': the kernel module nvidia is not loaded, a low-level runtime takes over' >&2
+    for runtime in {runtimes}; do
+        case $runtime in
+            /*) [ -f "$runtime" ] && [ -x "$runtime" ] || continue ;;
+            *) command -v "$runtime" >/dev/null || continue ;;
+        esac
+        exec "$runtime" "$@"
+    done
+    echo {program}': no low-level runtime was found, looked for '{looked_for} >&2
+    exit 127
+fi
+"""
+# An empty entry would be the working directory, which is the container's.
+_VARIABLE = """\
+{name}={folder}"${{{name}:+:${name}}}"
+export {name}
+"""
+
+
+class WrapperContext(t.NamedTuple):
+    """What wrappers lead to: the directory of their version, the path by which everybody else knows the current one,
+    and the low-level runtimes that take over without a driver, the first that is there.
+
+    ``version`` is None where it is not known.
+    """
+
+    folder: str
+    dest: str
+    runtimes: t.Sequence[str]
+    version: str | None = None
+
+
+def wrapper(program: str, around: WrapperContext) -> str:
+    """The shell script that stands for ``program``."""
+    lines = [_WRAPPER_HEAD]
+    if program in toolkit_constants.RUNTIMES:
+        runtimes = " ".join(map(shlex.quote, around.runtimes))
+        looked_for = shlex.quote(", ".join(around.runtimes))
+        lines.append(_WITHOUT_DRIVER.format(program=program, runtimes=runtimes, looked_for=looked_for))
+    # What nvidia-ctk finds there it writes into CDI specifications, which outlive a version.
+    lines.append(_variable("PATH", around.dest if program == CTK else around.folder))
+    if program == CLI:
+        lines.append(_variable("LD_LIBRARY_PATH", around.folder))
+    older = around.version is not None and _numbers(around.version) < _NAMES_ITS_FILE
+    config = shlex.quote(f"{around.folder}/{toolkit_constants.OWN_CONFIG_FILE}")
+    if program in (*toolkit_constants.RUNTIMES, HOOK):
+        lines.append(f"NVIDIA_CTK_CONFIG_FILE_PATH={config}\nexport NVIDIA_CTK_CONFIG_FILE_PATH\n")
+        if older:
+            lines.append(f"XDG_CONFIG_HOME={shlex.quote(f'{around.folder}/.config')}\nexport XDG_CONFIG_HOME\n")
+    options = f" -config {config}" if older and program == HOOK else ""
+    lines.append(f'exec {shlex.quote(f"{around.folder}/{program}{toolkit_constants.REAL_SUFFIX}")}{options} "$@"\n')
+    return "".join(lines)
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in re.findall("[0-9]+", version)[:2])
+
+
+def _variable(name: str, folder: str) -> str:
+    return _VARIABLE.format(name=name, folder=shlex.quote(folder))
+
+
+RUNTIMES_KEY = "nvidia-container-runtime.runtimes"
+_CONFIG_HEAD = (
+    "# Written by Ansible, gpufleet.nvidia.nvidia_toolkit_install. What is changed here by hand does not last.\n"
+)
+
+
+class ConfigInputs(t.NamedTuple):
+    """What is asked of the file: ``settings`` win over ``profile`` and ``debug``, and these over NVIDIA's usual ones.
+
+    ``real_ldconfig``: whether the root of the driver has an ldconfig of that name.
+    """
+
+    driver_root: str
+    runtimes: t.Sequence[str]
+    settings: t.Mapping[str, t.Any]
+    profile: str | None = None
+    debug: bool | None = None
+    real_ldconfig: bool = False
+    allow_unknown: bool = False
+
+
+class OwnConfig(t.NamedTuple):
+    """The file, and what it amounts to by dotted keys."""
+
+    text: str
+    settings: dict[str, t.Any]
+    warnings: tuple[str, ...]
+
+
+def own_config(wanted: ConfigInputs, programs: t.Collection[str], folder: str) -> OwnConfig:
+    """The file for ``programs`` in ``folder``.  Raises NvidiaError for settings that cannot be."""
+    values = {tuple(key.split(".")): value for key, value in _usual(wanted, programs, folder).items()}
+    values.update(
+        toolkit_configure.SettingsRequest(
+            wanted.settings, wanted.profile, wanted.debug, allow_unknown=wanted.allow_unknown
+        ).asked()
+    )
+    # Null is as if nobody had set it.
+    data = _nested({path: value for path, value in values.items() if value is not None})
+    settings = toolkit_settings.effective(data, wanted.real_ldconfig)
+    return OwnConfig(_CONFIG_HEAD + "".join(_lines(data)), settings, tuple(toolkit_settings.unsafe(settings)))
+
+
+def _usual(wanted: ConfigInputs, programs: t.Collection[str], folder: str) -> dict[str, t.Any]:
+    """What NVIDIA's installer (1.20) writes at least; the programs are those of this version."""
+    ldconfig = posixpath.join(wanted.driver_root, "sbin/ldconfig.real" if wanted.real_ldconfig else "sbin/ldconfig")
+    paths = {CLI: "nvidia-container-cli.path", HOOK: "nvidia-container-runtime-hook.path", CTK: "nvidia-ctk.path"}
+    return {
+        "accept-nvidia-visible-devices-as-volume-mounts": False,
+        "accept-nvidia-visible-devices-envvar-when-unprivileged": True,
+        "nvidia-container-cli.root": wanted.driver_root,
+        "nvidia-container-cli.ldconfig": f"@{ldconfig}",
+        RUNTIMES_KEY: list(wanted.runtimes),
+        "nvidia-container-runtime-hook.skip-mode-detection": True,
+        **{key: f"{folder}/{name}" for name, key in paths.items() if name in programs},
+    }
+
+
+def _nested(values: t.Mapping[KeyPath, t.Any]) -> dict[str, t.Any]:
+    """Tables within tables, everything in the order of the packages' file."""
+    places = {setting.path: place for place, setting in enumerate(toolkit_settings.SETTINGS)}
+    data: dict[str, t.Any] = {}
+    for path in sorted(values, key=lambda path: (places.get(path, len(places)), path)):
+        table = data
+        for name in path[:-1]:
+            table = table.setdefault(name, {})
+        table[path[-1]] = values[path]
+    return data
+
+
+def _lines(data: t.Mapping[str, t.Any]) -> t.Iterator[str]:
+    """The text: values at the top first, then each table that has some."""
+    tables: dict[KeyPath, list[str]] = {(): []}
+    for path, value in toml_parser.iter_leaves(data):
+        tables.setdefault(path[:-1], []).append(f"{path[-1]} = {_spelled(value)}\n")
+    for path, lines in tables.items():
+        if path:
+            yield f"\n[{'.'.join(path)}]\n"
+        yield from lines
+
+
+def _spelled(value: bool | str | list[str]) -> str:
+    """As TOML writes it: strings are JSON's, but that DEL has to be escaped (TOML 1.0)."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+# The name that the hook had first, which engines' hook files may still call.
+_HOOK_LINK = "nvidia-container-toolkit"
+_UNUSABLE = ":;$"
+_CONFIG_MODE = 0o644
+
+
+class DirectorySpec(t.NamedTuple):
+    """What is asked of an installation beside its parts.
+
+    ``default_runtime`` takes over without a driver, None for the first low-level runtime of ``config``.
+    """
+
+    dest: str
+    config: ConfigInputs
+    default_runtime: str | None = None
+
+
+class Directory(t.NamedTuple):
+    """The directory of one version, and what its config.toml amounts to (``settings`` without secrets)."""
+
+    entries: dict[str, toolkit_manifest.Entry]
+    config: str
+    settings: dict[str, t.Any]
+    warnings: tuple[str, ...]
+
+
+def check_dest(dest: str) -> None:
+    """Raises NvidiaError for a path that the toolkit cannot be called by.
+
+    The shell would take any; PATH and LD_LIBRARY_PATH have no way to quote, and ld.so(8) expands ``$``.
+    """
+    _check_words("dest", dest)
+    found = [character for character in _UNUSABLE if character in dest]
+    if found:
+        raise errors.NvidiaError(
+            f"dest {dest!r} holds {' and '.join(found)}, which PATH and LD_LIBRARY_PATH cannot. Choose another path."
+        )
+    if dest == "/":
+        raise errors.NvidiaError("dest is the root of the file system. Choose a path such as /opt/nvidia/toolkit.")
+
+
+def check_runtime(parameter: str, runtime: str, dest: str) -> None:
+    """Raises NvidiaError for a low-level runtime that cannot be one."""
+    _check_words(parameter, runtime)
+    below = (runtime + "/").startswith(dest + "/")
+    if engines_base.is_nvidia_program(runtime) or below:
+        raise errors.NvidiaError(
+            f"{parameter} {runtime!r}, which is the toolkit itself and would call itself for ever. Name a low-level"
+            " runtime such as runc."
+        )
+    if not posixpath.isabs(runtime) and ("/" in runtime or runtime.startswith("-") or not runtime):
+        raise errors.NvidiaError(f"{parameter} {runtime!r} is neither an absolute path nor the name of a program.")
+
+
+def _check_words(parameter: str, text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise errors.NvidiaError(f"{parameter} {text!r} is not UTF-8, as configuration files have to be.") from None
+    if not text.isprintable():
+        raise errors.NvidiaError(f"{parameter} {text!r} holds characters that cannot be printed. Choose another path.")
+
+
+def content_digest(parts: t.Sequence[toolkit_manifest.PartDigest], design: DirectorySpec) -> str:
+    """One word for all that makes a version what it is, wherever it will lie."""
+    told = [[list(part) for part in parts], list(design)]
+    return hashlib.sha256(json.dumps(told, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def directory(parts: t.Sequence[toolkit_manifest.PartDigest], design: DirectorySpec, folder: str) -> Directory:
+    """The directory at ``folder``.  Raises NvidiaError for settings that cannot be."""
+    config = own_config(design.config, {part.name for part in parts}, folder)
+    _check_files(config.settings, design.dest)
+    runtimes = [*filter(None, [design.default_runtime]), *config.settings[RUNTIMES_KEY]]
+    for runtime in runtimes:
+        check_runtime(f"{RUNTIMES_KEY} has", runtime, design.dest)
+    around = WrapperContext(folder, design.dest, list(dict.fromkeys(runtimes)), version_in(parts))
+    entries: dict[str, toolkit_manifest.Entry] = {}
+    for part in parts:
+        entries.update(_entries_of(part, around))
+    if HOOK in entries:
+        entries[_HOOK_LINK] = toolkit_manifest.Entry(0o777, target=HOOK)
+    entries[toolkit_constants.OWN_CONFIG_FILE] = _text(config.text, _CONFIG_MODE)
+    return Directory(entries, config.text, toolkit_settings.shown(config.settings), config.warnings)
+
+
+def _check_files(settings: t.Mapping[str, t.Any], dest: str) -> None:
+    """Refuse logs and the like among what is installed: they would be damage to it."""
+    for key, value in settings.items():
+        written = key.rpartition(".")[2] in ("debug", "ldcache")
+        if (
+            written
+            and isinstance(value, str)
+            and (value + "/").startswith((f"{dest}/", f"{dest}{toolkit_constants.VERSIONS_SUFFIX}/"))
+        ):
+            raise errors.NvidiaError(
+                f"{key} is {value!r}, in the toolkit's own directory. Choose a place such as /var/log."
+            )
+
+
+def version_in(parts: t.Iterable[toolkit_manifest.PartDigest]) -> str | None:
+    """What the library's name tells of the version, without running anything."""
+    names = [part.name.partition(".so.")[2] for part in parts if part.name.startswith("libnvidia-container.so.")]
+    return toolkit_installed.upstream_version(names[0]) if names else None
+
+
+def _entries_of(
+    part: toolkit_manifest.PartDigest, around: WrapperContext
+) -> t.Iterator[tuple[str, toolkit_manifest.Entry]]:
+    if part.name.startswith("lib"):
+        yield part.name, toolkit_manifest.Entry((part.mode | 0o444) & 0o755, part.sha256, part.name)
+        if part.soname and part.soname != part.name:
+            yield part.soname, toolkit_manifest.Entry(0o777, target=part.name)
+        return
+    mode = (part.mode | 0o111) & 0o755
+    if part.name in toolkit_constants.UNWRAPPED:
+        yield part.name, toolkit_manifest.Entry(mode, part.sha256, part.name)
+        return
+    yield part.name + toolkit_constants.REAL_SUFFIX, toolkit_manifest.Entry(mode, part.sha256, part.name)
+    # Scripts have to be read too.
+    yield part.name, _text(wrapper(part.name, around), mode | 0o444)
+
+
+def _text(text: str, mode: int) -> toolkit_manifest.Entry:
+    content = text.encode()
+    return toolkit_manifest.Entry(mode, hashlib.sha256(content).hexdigest(), text=content)

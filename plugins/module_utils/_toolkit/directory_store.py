@@ -1,0 +1,325 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The versions of a toolkit directory on the disk: stage, exchange, keep and remove."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import json
+import os
+import posixpath
+import shutil
+import typing as t
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import atomic_write, errors, hostfs
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import directory_versions
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import manifest as toolkit_manifest
+
+if t.TYPE_CHECKING:
+    # Gives the first path, which is there, the SELinux label that the policy has for the second; both for this process.
+    Label = t.Callable[[str, str], None]
+
+
+# linux/fs.h and fcntl.h.
+_EXCHANGE = 2
+_HERE = -100
+# Of renameat2(2), for C libraries without a function for it (musl before 1.2.5).
+_NUMBERS = {"x86_64": 316, "aarch64": 276, "ppc64le": 357}
+
+
+def exchange(one: str, other: str) -> None:
+    """Let each name stand for what the other one did, without a moment in which one stands for nothing.
+
+    Links are exchanged themselves.  Raises OSError, with ENOSYS, EINVAL, or EXDEV where kernel or file system cannot
+    (renameat2(2), since Linux 3.15).
+    """
+    library = ctypes.CDLL(None, use_errno=True)
+    names = ctypes.c_char_p(os.fsencode(one)), ctypes.c_char_p(os.fsencode(other))
+    here, flags = ctypes.c_int(_HERE), ctypes.c_uint(_EXCHANGE)
+    if hasattr(library, "renameat2"):
+        failed = library.renameat2(here, names[0], here, names[1], flags)
+    else:
+        number = _NUMBERS.get(os.uname().machine)
+        if number is None:
+            raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS), one)
+        failed = library.syscall(ctypes.c_long(number), here, names[0], here, names[1], flags)
+    if failed:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), one)
+
+
+# Beside the content: texts, folders, and the rounding of both.
+_MARGIN = 1 << 20
+
+
+class VersionStore(directory_versions.VersionReader):
+    """The same, to be changed."""
+
+    # -- building ------------------------------------------------------------------------------------------------
+
+    def check_room(self, size: int) -> None:
+        """Raises HostError unless ``size`` bytes can be written, and run from there."""
+        place = self.host.resolve(self.folder)
+        while not self.host.exists(place):
+            place = posixpath.dirname(place)
+        state = os.statvfs(self.host.real_path(place))
+        if state.f_flag & os.ST_NOEXEC and self.host.live:
+            raise errors.HostError(
+                f"{place} is on a file system that is mounted noexec, from which no program runs. Choose another dest."
+            )
+        free = state.f_bavail * state.f_frsize
+        if free < size + _MARGIN:
+            raise errors.HostError(
+                f"{place} has {free >> 20} MiB left, but the toolkit needs {(size + _MARGIN) >> 20} MiB beside the"
+                " version that is there. Make room, or choose another dest; nothing was changed."
+            )
+
+    def begin(self) -> None:
+        """Make an empty place to build in."""
+        missing = atomic_write.missing_directories(self.host, self.folder)
+        if missing:
+            self._make_folders(missing)
+        with self._explained("given its mode"):
+            # Who could write into it could replace what root runs.
+            os.chown(self._outer(""), os.geteuid(), os.getegid())
+            toolkit_manifest.make_folder(self._outer(""))
+        self.sweep()
+        with self._explained("created"):
+            toolkit_manifest.make_folder(self.building)
+
+    def _make_folders(self, missing: t.Sequence[str]) -> None:
+        """Make the folder, and what is missing above it, in one step: so it is always known what was made."""
+        (staging,), outermost = self._staging(), self.host.real_path(missing[0])
+        with self._explained("created", missing[0]):
+            outer = self.host.real_path(staging, last=False)
+            if os.path.lexists(outer):
+                shutil.rmtree(outer)
+            folders = [outer + self.host.real_path(path)[len(outermost) :] for path in missing]
+            for folder in folders:
+                toolkit_manifest.make_folder(folder)
+            toolkit_manifest.create(
+                os.path.join(folders[-1], directory_versions.CREATED), 0o644, [json.dumps(list(missing)).encode()]
+            )
+            os.rename(outer, outermost)
+
+    @property
+    def building(self) -> str:
+        """Where a version is being built, for this process."""
+        return self._outer(directory_versions.NEW)
+
+    @property
+    def building_path(self) -> str:
+        """The same as the host sees it."""
+        return self.path(directory_versions.NEW)
+
+    def sweep(self) -> None:
+        """Remove what a run that was cut off has left, but for what it had just taken from ``dest``."""
+        link = self._outer(directory_versions.LINK)
+        with self._explained("cleaned up"):
+            if toolkit_manifest.is_folder(link):
+                os.rename(link, self._outer(directory_versions.FORMER))
+            toolkit_manifest.unlink(link)
+            if self._version_of(self._outer(directory_versions.FORMER)) is not None:
+                toolkit_manifest.unlink(self._outer(directory_versions.FORMER))
+            for name in filter(atomic_write.is_temporary, self.host.entries(self.folder)):
+                toolkit_manifest.unlink(self._outer(name))
+            for path in (self.building, *(self.host.real_path(path, last=False) for path in self._staging())):
+                if os.path.lexists(path):
+                    shutil.rmtree(path)
+
+    def copy(self, name: str, entry: toolkit_manifest.Entry, source: str) -> None:
+        """Copy ``source``, a path for this process, into what is being built.  Raises HostError."""
+        with self._explained("written"):
+            digest = toolkit_manifest.create(
+                os.path.join(self.building, name), entry.mode, toolkit_manifest.chunks_of(source)
+            )
+        if digest != entry.sha256:
+            raise errors.HostError(f"{source} has changed while it was read. Run this again; nothing was changed.")
+
+    def put(self, name: str, entry: toolkit_manifest.Entry) -> None:
+        """Write a text or a link into what is being built.  Raises HostError."""
+        path = os.path.join(self.building, name)
+        with self._explained("written"):
+            for folder in toolkit_manifest.folders_above(name):
+                toolkit_manifest.make_folder(os.path.join(self.building, folder))
+            if entry.target:
+                os.symlink(entry.target, path)
+            else:
+                toolkit_manifest.create(path, entry.mode, [entry.text])
+
+    def new_name(self, wanted: str) -> str:
+        """``wanted``, or where that is taken the same with the first number that is free."""
+        taken = set(self.host.entries(self.folder))
+        stem, end = (
+            (wanted[: -len(directory_versions.LEFT)], directory_versions.LEFT)
+            if wanted.endswith(directory_versions.LEFT)
+            else (wanted, "")
+        )
+        names = [wanted, *(f"{stem}-{number}{end}" for number in range(2, len(taken) + 3))]
+        return next(name for name in names if name not in taken)
+
+    def finish(
+        self, manifest: toolkit_manifest.Manifest, entries: t.Mapping[str, toolkit_manifest.Entry], label: Label
+    ) -> toolkit_manifest.Manifest:
+        """Write down what was built, and give it its name; the manifest with its files.  Raises HostError."""
+        new, final = self.building, self._outer(manifest.name)
+        folders = [name for name in toolkit_manifest.walk(new) if toolkit_manifest.is_folder(os.path.join(new, name))]
+        label(self._outer(""), self._outer(""))
+        for name in ("", *folders, *entries):
+            label(os.path.join(new, name).rstrip("/"), os.path.join(final, name).rstrip("/"))
+        with self._explained("written"):
+            files = {
+                name: toolkit_manifest.installed(os.path.join(new, name), entry) for name, entry in entries.items()
+            }
+            manifest = manifest._replace(files=files)
+            toolkit_manifest.create(os.path.join(new, toolkit_manifest.NAME), 0o644, [manifest.to_bytes()])
+            for name in (*reversed(folders), ""):
+                atomic_write.sync_folder(os.path.join(new, name))
+            os.rename(new, final)
+            atomic_write.sync_folder(self._outer(""))
+        return manifest
+
+    def refresh_manifest(self, manifest: toolkit_manifest.Manifest) -> None:
+        """Write a manifest with newer identities of the same files, if that is possible; it only saves time."""
+        with contextlib.suppress(errors.HostError):
+            atomic_write.replace_file(
+                self.host, f"{self.path(manifest.name)}/{toolkit_manifest.NAME}", manifest.to_bytes(), 0o644
+            )
+
+    # -- switching -----------------------------------------------------------------------------------------------
+
+    def check_switch(self) -> None:
+        """Raises HostError if what stands at ``dest`` cannot be replaced."""
+        entry_type = self.foreign_entry_type()
+        if entry_type == "file":
+            raise errors.HostError(f"{self.dest} is a file. Move it away, or choose another dest; nothing was changed.")
+        if entry_type == "directory":
+            foreign = self.foreign_names()
+            if foreign:
+                raise errors.HostError(
+                    f"{self.dest} is a directory with other things than a toolkit in it: {', '.join(foreign[:3])}."
+                    " Choose a dest of its own; nothing was changed."
+                )
+            if toolkit_manifest.is_mount_point(self._dest()):
+                raise errors.HostError(f"{self.dest} is a mount point, which cannot be replaced. Choose another dest.")
+        if self.host.lexists(self.folder):
+            above = os.stat(os.path.dirname(self._dest())).st_dev
+            if os.lstat(self._outer("")).st_dev != above:
+                raise errors.HostError(
+                    f"{self.folder} is on another file system than {self.dest}, so that versions cannot be switched in"
+                    " one step. Choose another dest."
+                )
+        if entry_type is not None and self.has_former() and not self._kept_already():
+            raise errors.HostError(
+                f"{self.path(directory_versions.FORMER)} is what stood at {self.dest} before the toolkit was installed"
+                f" there, and now"
+                f" another program has put a {entry_type} there again. Remove one of the two."
+            )
+
+    def switch(self, name: str) -> None:
+        """Let ``dest`` lead to a version, in one step whatever stood there; that is kept, to be given back one day.
+
+        Raises HostError.
+        """
+        self.check_switch()
+        entry_type, link = self.foreign_entry_type(), self._outer(directory_versions.LINK)
+        with self._explained("written"):
+            os.symlink(f"{posixpath.basename(self.folder)}/{name}", link)
+        if entry_type == "directory":
+            self._exchange(link)
+            with self._explained("moved"):
+                os.rename(link, self._outer(directory_versions.FORMER))
+        else:
+            with self._explained("replaced", self.dest):
+                if entry_type == "link" and not self.has_former():
+                    os.symlink(os.readlink(self._dest()), self._outer(directory_versions.FORMER))
+                os.replace(link, self._dest())
+        with self._explained("written"):
+            atomic_write.sync_folder(os.path.dirname(self._dest()))
+            atomic_write.sync_folder(self._outer(""))
+
+    def give_back(self) -> None:
+        """Let ``dest`` be what it was before us, unless somebody else has replaced it since.  Raises HostError."""
+        former = self._outer(directory_versions.FORMER)
+        if self.foreign_entry_type() is not None:
+            if self._kept_already():
+                toolkit_manifest.unlink(former)
+            return
+        if self.has_former() and toolkit_manifest.is_folder(former) and os.path.lexists(self._dest()):
+            self._exchange(former)
+            with self._explained("removed"):
+                toolkit_manifest.unlink(former)
+            return
+        with self._explained("restored", self.dest):
+            if self.has_former():
+                os.rename(former, self._dest())
+            else:
+                toolkit_manifest.unlink(self._dest())
+
+    def _kept_already(self) -> bool:
+        """Whether a run was cut off when it had kept the link at ``dest``, but not replaced it."""
+        former, dest = self._outer(directory_versions.FORMER), self._dest()
+        if not (os.path.islink(former) and os.path.islink(dest)):
+            return False
+        return hostfs.link_target(former, self.path(directory_versions.FORMER)) == hostfs.link_target(dest, self.dest)
+
+    def _exchange(self, own: str) -> None:
+        try:
+            exchange(own, self._dest())
+        except OSError as error:
+            if error.errno not in (errno.ENOSYS, errno.EINVAL, errno.EXDEV, errno.EOPNOTSUPP):
+                raise atomic_write.os_error(self.dest, "replaced", error) from error
+            raise errors.HostError(
+                f"{self.dest} is a directory, and this file system cannot exchange it in one step ({error.strerror})."
+                " Choose another dest, or move the directory away at a time when no container starts."
+            ) from error
+
+    # -- removing ------------------------------------------------------------------------------------------------
+
+    def remove(self, name: str) -> list[str]:
+        """Remove a version but for files that are nobody's, which stay in a directory of another name; their paths."""
+        manifest, outer = self.manifest(name), self._outer(name)
+        left = []
+        # The manifest goes last, so that what a run leaves that is cut off is known to the next one.
+        names = sorted(toolkit_manifest.walk(outer), key=lambda each: each == toolkit_manifest.NAME)
+        with self._explained("removed"):
+            for each in names:
+                path = os.path.join(outer, each)
+                if toolkit_manifest.is_folder(path):
+                    continue
+                ours = directory_versions.TOOLKIT_NAME.match(each) if manifest is None else each in manifest.files
+                if ours or each == toolkit_manifest.NAME or atomic_write.is_temporary(each):
+                    toolkit_manifest.unlink(path)
+                else:
+                    left.append(each)
+        for folder in (*reversed(names), ""):
+            with contextlib.suppress(OSError):
+                os.rmdir(os.path.join(outer, folder))
+        if not left:
+            return []
+        # Under this name they are nobody's for good.
+        kept = self.new_name(f"{name}{directory_versions.LEFT}")
+        with self._explained("moved"):
+            os.rename(outer, self._outer(kept))
+        return [f"{self.path(kept)}/{each}" for each in left]
+
+    def remove_folder(self) -> None:
+        """Remove the folder of all versions if nothing is in it, and the folders above that were made for it."""
+        self.sweep()
+        if not self.is_empty():
+            return
+        made = directory_versions.names_in(self.host.read(f"{self.folder}/{directory_versions.CREATED}"))
+        if not made or any(len(self.host.entries(path)) > 1 for path in made):
+            with self._explained("removed"):
+                toolkit_manifest.unlink(self._outer(directory_versions.CREATED))
+            atomic_write.remove_empty_directories(self.host, made or [self.folder])
+            return
+        # In one step, for the same reason as they came in one.
+        (staging,) = self._staging()
+        with self._explained("removed", made[0]):
+            os.rename(self.host.real_path(made[0]), self.host.real_path(staging, last=False))
+            shutil.rmtree(self.host.real_path(staging, last=False))

@@ -1,0 +1,196 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Which parts of the toolkit a host has, and whether their versions match."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+import typing as t
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import names as packages_names
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import constants as toolkit_constants
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
+
+
+FOLDER = "/usr/bin"
+
+# Debian writes 1.18.0~rc.1-1, the programs 1.18.0-rc.1, and RPM 1.18.0-0.1.rc.1.
+_VERSION = re.compile(r"(?<![\w.])v?([0-9]+(?:\.[0-9]+)+)(?:[~-](?:[0-9][0-9.]*)?(alpha|beta|rc)\.?([0-9]*))?")
+# The runtime adds what the low-level one says of itself, and without a driver a wrapper runs only that one.
+_LOW_LEVEL = re.compile(r"^(?:runc|crun|youki)\b", re.MULTILINE)
+
+
+class Program(t.NamedTuple):
+    """A program of the toolkit; ``version`` is None where it could not be asked or did not tell."""
+
+    path: str
+    version: str | None
+
+
+def programs(host: hostfs.HostFS, run: core_plan.Runner, folder: str = FOLDER) -> dict[str, Program]:
+    """The toolkit's programs by name: those in ``folder``, else where a service would find them.
+
+    Only the former are run.
+    """
+    found = {}
+    for name in (*toolkit_constants.PROGRAMS, *toolkit_constants.LATER_PROGRAMS):
+        path = host.find_executable([posixpath.join(folder, name), name])
+        if path is not None:
+            told = _told_by(path, host, run) if posixpath.dirname(path) == folder.rstrip("/") else None
+            found[name] = Program(path, told)
+    return found
+
+
+def _told_by(path: str, host: hostfs.HostFS, run: core_plan.Runner) -> str | None:
+    if not host.live:
+        return None
+    # Without the driver a wrapper runs the low-level runtime, which is of another version.
+    real = path + toolkit_constants.REAL_SUFFIX
+    return ask(
+        [real if posixpath.basename(path) in toolkit_constants.RUNTIMES and host.is_executable(real) else path],
+        host,
+        run,
+    ).version
+
+
+class Answer(t.NamedTuple):
+    """What a program says if it is asked for its version, None where that is not said; ``words`` for people."""
+
+    version: str | None
+    status: int
+    words: str
+
+
+def ask(argv: t.Sequence[str], host: hostfs.HostFS, run: core_plan.Runner) -> Answer:
+    """Run a program of the toolkit on a live host."""
+    # The runtime prints its version and then fails where it finds no low-level one: the status says nothing.
+    status, output, errors = run(host.argv([*argv, "--version"]))
+    version = next(filter(None, (upstream_version(_LOW_LEVEL.split(text)[0]) for text in (output, errors))), None)
+    return Answer(version, status, " ".join((errors or output).split()))
+
+
+def upstream_version(text: str) -> str | None:
+    """The first version in ``text`` as NVIDIA's tags have it, without a package's revision; None if it has none."""
+    found = _VERSION.search(text)
+    if found is None:
+        return None
+    number, kind, count = found.groups()
+    return number if kind is None else f"{number}-{kind}.{count}" if count else f"{number}-{kind}"
+
+
+def version_key(text: str) -> tuple[tuple[int, ...], tuple[str, int]]:
+    """What to sort versions by: 1.19.10 is newer than 1.19.9, and 1.20.0 than 1.20.0-rc.2.
+
+    A package's revision does not count.  A text without a version is older than all.
+    """
+    found = _VERSION.search(text)
+    if found is None:
+        return (), ("", 0)
+    number, kind, count = found.groups()
+    parts = [int(part) for part in number.split(".")]
+    while parts and not parts[-1]:
+        parts.pop()
+    # Behind every letter, so that the release is newer than what came before it.
+    return tuple(parts), (kind or "~", int(count or 0))
+
+
+def open_vulnerabilities(version: str) -> list[toolkit_constants.Vulnerability]:
+    """The known vulnerabilities of a toolkit of this version."""
+    return [entry for entry in toolkit_constants.VULNERABILITIES if version_key(version) < version_key(entry.floor)]
+
+
+def affecting_cves(
+    packages: t.Mapping[str, str], programs: t.Mapping[str, Program]
+) -> list[toolkit_constants.Vulnerability] | None:
+    """The known vulnerabilities of the oldest part of a toolkit; None where it is there but tells no version.
+
+    ``packages`` are the installed ones with their versions, others than the toolkit's own do not count.
+    """
+    versions = [*_versions_of(packages).values(), *_told(programs).values()]
+    known = [version for version in versions if upstream_version(version) is not None]
+    if not known:
+        return None if versions or programs else []
+    return open_vulnerabilities(min(known, key=version_key))
+
+
+def newest_floor() -> str:
+    """The oldest version without a known vulnerability."""
+    return max((entry.floor for entry in toolkit_constants.VULNERABILITIES), key=version_key)
+
+
+def one_version(packages: t.Mapping[str, str], programs: t.Mapping[str, Program]) -> str | None:
+    """The version of all that is there, without a package's revision; None if there is none or more than one."""
+    versions = {*_versions_of(packages).values(), *_told(programs).values()}
+    return versions.pop() if len(versions) == 1 else None
+
+
+def version_mismatches(
+    packages: t.Mapping[str, str], programs: t.Mapping[str, Program], folder: str = FOLDER
+) -> list[str]:
+    """What of the toolkit is missing or of another version than the rest, in sentences; empty if nothing is.
+
+    ``packages`` are the installed ones with their versions, others than the toolkit's own do not count; none at all is
+    no difference, since a toolkit need not come from packages.  ``folder`` is where the programs should be.
+    """
+    versions, told = _versions_of(packages), _told(programs)
+    return [
+        *_of_packages(versions),
+        *_of_places(programs, folder.rstrip("/")),
+        *_of_versions(set(versions.values()), programs, told),
+    ]
+
+
+def _versions_of(packages: t.Mapping[str, str]) -> dict[str, str]:
+    return {
+        name: upstream_version(packages[name]) or packages[name] for name in packages_names.PACKAGES if name in packages
+    }
+
+
+def _told(programs: t.Mapping[str, Program]) -> dict[str, str]:
+    return {name: program.version for name, program in programs.items() if program.version is not None}
+
+
+def _of_packages(versions: t.Mapping[str, str]) -> t.Iterator[str]:
+    missing = [name for name in packages_names.PACKAGES if name not in versions]
+    if versions and missing:
+        yield f"{_listed(missing, 'The package', 'The packages')} not installed, but others of the toolkit are."
+    if len(set(versions.values())) > 1:
+        each = ", ".join(f"{name} {version}" for name, version in versions.items())
+        yield f"The packages are of several versions: {each}."
+
+
+def _of_places(programs: t.Mapping[str, Program], folder: str) -> t.Iterator[str]:
+    missing = [name for name in toolkit_constants.PROGRAMS if name not in programs]
+    if missing:
+        yield f"{_listed(missing, 'The program', 'The programs')} not there."
+    for program in programs.values():
+        if posixpath.dirname(program.path) != folder:
+            yield f"{program.path} is there, but none in {folder}."
+
+
+def _of_versions(
+    of_packages: set[str], programs: t.Mapping[str, Program], told: t.Mapping[str, str]
+) -> t.Iterator[str]:
+    if len(of_packages) == 1:
+        (expected,) = of_packages
+        for name, version in told.items():
+            if version != expected:
+                yield f"{programs[name].path} is of version {version}, but the packages are of {expected}."
+    elif len(set(told.values())) > 1:
+        each = ", ".join(f"{programs[name].path} {version}" for name, version in told.items())
+        yield f"The programs are of several versions: {each}."
+    folders = {posixpath.dirname(programs[name].path) for name in told}
+    for name, program in programs.items():
+        # Where others of its folder could be asked, so could it.
+        if name not in told and posixpath.dirname(program.path) in folders:
+            yield f"{program.path} tells no version: run it with --version to see why."
+
+
+def _listed(names: t.Sequence[str], one: str, several: str) -> str:
+    return f"{one} {names[0]} is" if len(names) == 1 else f"{several} {', '.join(names)} are"

@@ -1,0 +1,287 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The manifest of a toolkit version: each file with size, mode, owner and time."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import stat
+import typing as t
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, json_data
+
+NAME = ".manifest.json"
+_SCHEMA = 1
+
+
+class Identity(t.NamedTuple):
+    """What of a file cannot stay the same when its content changes; ``ctime`` and ``mtime`` in nanoseconds."""
+
+    size: int
+    mtime: int
+    ctime: int
+    inode: int
+
+    @classmethod
+    def of(cls, status: os.stat_result) -> Identity:
+        return cls(status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
+
+
+class Known(t.NamedTuple):
+    """A file whose content was read once: its SHA-256, and what it was then."""
+
+    sha256: str
+    identity: Identity
+
+
+class Entry(t.NamedTuple):
+    """One name in the directory of a version: a copy of ``part``, a text of ours, or a link to ``target``."""
+
+    mode: int
+    sha256: str = ""
+    part: str = ""
+    text: bytes = b""
+    target: str = ""
+
+
+class Installed(t.NamedTuple):
+    """One name of an installation; a link has only a ``target``."""
+
+    mode: int
+    uid: int
+    gid: int
+    known: Known | None
+    target: str = ""
+
+
+class PartDigest(t.NamedTuple):
+    """One file of the toolkit as its source has it; ``soname`` is for a library known by another name too.
+
+    ``size`` in bytes, ``machine`` as in ELF headers.
+    """
+
+    name: str
+    sha256: str
+    mode: int
+    size: int
+    machine: int = 0
+    soname: str = ""
+
+
+class Manifest(t.NamedTuple):
+    """One version.
+
+    ``sources`` are the files that it came from, by their paths, ``components`` what of them was asked for (None: all).
+    ``replaces`` is the name of the version before it.  ``version`` is None where the programs could not be asked.
+    """
+
+    name: str
+    version: str | None
+    replaces: str | None
+    components: tuple[str, ...] | None
+    parts: tuple[PartDigest, ...]
+    sources: t.Mapping[str, Known]
+    files: t.Mapping[str, Installed]
+
+    def refreshed(self, identities: t.Mapping[str, Identity], sources: t.Mapping[str, Known]) -> Manifest:
+        """The same with what was found out anew: identities of files by name, and the sources."""
+        files = {
+            name: entry._replace(known=entry.known._replace(identity=identities[name]))
+            if entry.known is not None and name in identities
+            else entry
+            for name, entry in self.files.items()
+        }
+        return self._replace(files=files, sources=sources)
+
+    def to_bytes(self) -> bytes:
+        fields = {
+            "schema": _SCHEMA,
+            "name": self.name,
+            "version": self.version,
+            "replaces": self.replaces,
+            "components": self.components,
+            "parts": [part._asdict() for part in self.parts],
+            "sources": {path: _known_fields(known) for path, known in sorted(self.sources.items())},
+            "files": {
+                name: {
+                    **entry._asdict(),
+                    "known": None if entry.known is None else _known_fields(entry.known),
+                }
+                for name, entry in sorted(self.files.items())
+            },
+        }
+        return json.dumps(fields, indent=1).encode() + b"\n"
+
+    @classmethod
+    def from_bytes(cls, path: str, content: bytes) -> Manifest | None:
+        """None for what is no manifest; raises HostError for that of a newer collection."""
+        try:
+            fields = json_data.load(content)
+            if fields["schema"] > _SCHEMA:
+                raise errors.HostError(
+                    f"{path} was written by a newer version of this collection. Update it on the controller."
+                )
+            return cls(
+                _text(fields["name"]),
+                None if fields["version"] is None else _text(fields["version"]),
+                None if fields["replaces"] is None else _text(fields["replaces"]),
+                None if fields["components"] is None else tuple(map(_text, fields["components"])),
+                tuple(PartDigest(**part) for part in fields["parts"]),
+                {path: _known(known) for path, known in fields["sources"].items()},
+                {name: _installed(entry) for name, entry in fields["files"].items()},
+            )
+        except (AttributeError, KeyError, TypeError, ValueError):
+            return None
+
+
+def _text(value: t.Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(value)
+    return value
+
+
+def _known_fields(known: Known) -> dict[str, t.Any]:
+    return {"sha256": known.sha256, "identity": list(known.identity)}
+
+
+def _known(fields: t.Mapping[str, t.Any]) -> Known:
+    return Known(_text(fields["sha256"]), Identity(*(json_data.check(value, int) for value in fields["identity"])))
+
+
+def _installed(fields: t.Mapping[str, t.Any]) -> Installed:
+    known = fields["known"]
+    return Installed(
+        json_data.number(fields["mode"], 0o7777),
+        json_data.number(fields["uid"], json_data.MOST_ID),
+        json_data.number(fields["gid"], json_data.MOST_ID),
+        None if known is None else _known(known),
+        _text(fields["target"]),
+    )
+
+
+_CHUNK = 1 << 20
+_FOLDER_MODE = 0o755
+# How mountinfo writes blanks and the like.
+_ESCAPED = re.compile(rb"\\([0-7]{3})")
+
+
+def walk(folder: str) -> list[str]:
+    """Everything below ``folder`` by its relative name, sorted, folders before what is in them; no link is followed."""
+    found: list[str] = []
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        for entry in sorted(os.scandir(folder), key=lambda each: each.name):
+            found.append(entry.name)
+            if entry.is_dir(follow_symlinks=False):
+                found += [f"{entry.name}/{name}" for name in walk(entry.path)]
+    return found
+
+
+def folders_above(name: str) -> list[str]:
+    """The folders that the relative ``name`` lies in, outermost first."""
+    parts = name.split("/")
+    return ["/".join(parts[:depth]) for depth in range(1, len(parts))]
+
+
+def is_folder(path: str) -> bool:
+    """Whether ``path`` itself is one, not what a link leads to."""
+    return os.path.isdir(path) and not os.path.islink(path)
+
+
+def make_folder(path: str) -> None:
+    """Make one that all can enter, whatever the umask; one that is there will do."""
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(path)
+    os.chmod(path, _FOLDER_MODE)
+
+
+def is_mount_point(path: str) -> bool:
+    """Whether something is mounted at ``path``, be it a part of the same file system (mount --bind, proc(5))."""
+    real = os.path.realpath(path)
+    try:
+        with open("/proc/self/mountinfo", "rb") as stream:
+            points = [line.split(b" ")[4] for line in stream.read().splitlines()]
+    except OSError:
+        return os.path.ismount(path)
+    return os.fsencode(real) in [_ESCAPED.sub(lambda found: bytes([int(found.group(1), 8)]), point) for point in points]
+
+
+def is_open(path: str, owner: tuple[int, int] | None = None) -> bool:
+    """Whether ``path`` is a folder as make_folder() makes it, and belongs to ``owner`` (uid, gid) if that is said."""
+    try:
+        status = os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    if owner is not None and (status.st_uid, status.st_gid) != owner:
+        return False
+    return stat.S_ISDIR(status.st_mode) and stat.S_IMODE(status.st_mode) == _FOLDER_MODE
+
+
+def create(path: str, mode: int, chunks: t.Iterable[bytes]) -> str:
+    """Write a file that was not there; the SHA-256 of its content, which is on the disk by then."""
+    digest = hashlib.sha256()
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    with os.fdopen(handle, "wb") as stream:
+        for chunk in chunks:
+            digest.update(chunk)
+            stream.write(chunk)
+        stream.flush()
+        os.fchmod(handle, mode)
+        os.fsync(handle)
+    return digest.hexdigest()
+
+
+def chunks_of(path: str) -> t.Iterator[bytes]:
+    """The content of a file, piece by piece."""
+    with open(path, "rb") as stream:
+        yield from iter(lambda: stream.read(_CHUNK), b"")
+
+
+def digest_of(path: str) -> str:
+    """The SHA-256 of a file's content."""
+    digest = hashlib.sha256()
+    for chunk in chunks_of(path):
+        digest.update(chunk)
+    return digest.hexdigest()
+
+
+def known(path: str, before: Known | None, thorough: bool) -> Known:
+    """The content of a file, which is only read if ``thorough``, or if it may be another than ``before``."""
+    identity = Identity.of(os.stat(path))
+    if before is not None and before.identity == identity and not thorough:
+        return before
+    return Known(digest_of(path), identity)
+
+
+def installed(path: str, entry: Entry) -> Installed:
+    """What was written for ``entry``, as it stands."""
+    status = os.lstat(path)
+    content = None if entry.target else Known(entry.sha256, Identity.of(status))
+    return Installed(stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid, content, entry.target)
+
+
+def unharmed(path: str, entry: Installed, thorough: bool) -> Identity | None:
+    """The identity of what stands at ``path``, None if that is not ``entry``; the content is read as in known()."""
+    try:
+        status = os.lstat(path)
+        if entry.known is None:
+            same = stat.S_ISLNK(status.st_mode) and os.readlink(path) == entry.target
+            return Identity.of(status) if same else None
+        found = (stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid)
+        if not stat.S_ISREG(status.st_mode) or found != (entry.mode, entry.uid, entry.gid):
+            return None
+        content = known(path, entry.known, thorough)
+    except FileNotFoundError:
+        return None
+    return content.identity if content.sha256 == entry.known.sha256 else None
+
+
+def unlink(path: str) -> None:
+    """Remove a file or a link, if there is one."""
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)

@@ -1,0 +1,217 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Choose the package versions that belong together, and refuse unrelated changes."""
+
+from __future__ import annotations
+
+import typing as t
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import base as packages_base
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import names as packages_names
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import installed as toolkit_installed
+
+LATEST = "latest"
+# The architectures of packages that run everywhere, and dpkg's and rpm's names for those that mean the same.
+_EVERYWHERE = ("all", "noarch")
+
+
+class Target(t.NamedTuple):
+    """The full version that all four packages shall have, and where it comes from."""
+
+    version: str
+    origin: str | None = None
+
+
+class NotOfferedError(errors.HostError):
+    """No source has the wanted version of all four packages."""
+
+
+def is_version(full: str, wanted: str) -> bool:
+    """Whether a package's full version is the one that somebody means: 1.19.1 means 1.19.1-1, but not 1.19.10-1."""
+    return full == wanted or full.startswith(wanted + "-")
+
+
+def common_version(packages: t.Mapping[str, packages_base.Package]) -> str | None:
+    """The full version of all four packages, None if one is missing, half installed or of another version."""
+    versions = {packages[name].version for name in packages_names.PACKAGES if name in packages and packages[name].whole}
+    complete = all(name in packages and packages[name].whole for name in packages_names.PACKAGES)
+    return versions.pop() if complete and len(versions) == 1 else None
+
+
+def satisfies(packages: t.Mapping[str, packages_base.Package], wanted: str | None) -> bool:
+    """Whether what is installed will do without asking anybody what is on offer."""
+    found = common_version(packages)
+    return found is not None and (wanted in (None, LATEST) or is_version(found, str(wanted)))
+
+
+def choose(
+    offers: t.Mapping[str, t.Sequence[packages_base.Candidate]],
+    wanted: str | None,
+    installed: t.Mapping[str, packages_base.Package],
+) -> Target:
+    """The newest version on offer that is ``wanted`` and there is of all four packages.
+
+    Without one that is wanted, what the package manager itself prefers; but nothing goes back because a source is
+    behind.  Raises NotOfferedError.
+    """
+    common = [
+        entry
+        for entry in offers.get(packages_names.PACKAGES[0], ())
+        if all(entry.version in [other.version for other in offers.get(name, ())] for name in packages_names.PACKAGES)
+    ]
+    if wanted in (None, LATEST):
+        found = next((entry for entry in common if _preferred(offers, entry.version, all)), None)
+        # A repository that is just being written may have one of them earlier than another.
+        found = found or next((entry for entry in common if _preferred(offers, entry.version, any)), None)
+        standing = common_version(installed)
+        if standing and (
+            found is None or toolkit_installed.version_key(standing) > toolkit_installed.version_key(found.version)
+        ):
+            return Target(standing)
+    else:
+        found = next((entry for entry in common if is_version(entry.version, str(wanted))), None)
+    if found is None:
+        raise NotOfferedError(_not_offered(offers, wanted))
+    return Target(found.version, found.origin or None)
+
+
+def _preferred(
+    offers: t.Mapping[str, t.Sequence[packages_base.Candidate]],
+    version: str,
+    enough: t.Callable[[t.Iterable[bool]], bool],
+) -> bool:
+    entries = [entry for name in packages_names.PACKAGES for entry in offers[name] if entry.version == version]
+    return enough(entry.preferred for entry in entries)
+
+
+def _not_offered(offers: t.Mapping[str, t.Sequence[packages_base.Candidate]], wanted: str | None) -> str:
+    unnamed = wanted in (None, LATEST)
+    meant = f"{'a version' if unnamed else f'version {wanted}'} of all four packages of the toolkit"
+    taken = " that the package manager would take by itself" if unnamed else ""
+    listed = {name: _listed(offers.get(name, ())) for name in packages_names.PACKAGES}
+    # As a rule a repository has the same of all.
+    if len(set(listed.values())) == 1:
+        lines = [f"of each {listed[packages_names.PACKAGES[0]]}"]
+    else:
+        lines = [f"of {name} {entries}" for name, entries in listed.items()]
+    return (
+        f"No source offers {meant}{taken}. On offer are {'; '.join(lines)}."
+        f" {'Name a' if unnamed else 'Choose another'} version, or correct the package sources."
+    )
+
+
+def _listed(entries: t.Sequence[packages_base.Candidate]) -> str:
+    return ", ".join(f"{entry.version} ({entry.origin or 'origin unknown'})" for entry in entries) or "none"
+
+
+def version_of_files(files: t.Sequence[packages_base.PackageFile], architecture: str, wanted: str | None) -> str:
+    """The full version of the four packages in ``files``.  Raises NvidiaError unless it is them and nothing else."""
+    by_name: dict[str, packages_base.PackageFile] = {}
+    for file in files:
+        if file.name not in packages_names.PACKAGES:
+            raise errors.NvidiaError(
+                f"{file.path} is the package {file.name}, which is none of {', '.join(packages_names.PACKAGES)}."
+            )
+        if file.name in by_name:
+            raise errors.NvidiaError(
+                f"{by_name[file.name].path} and {file.path} are both {file.name}. Name one of them."
+            )
+        if file.architecture not in (architecture, *_EVERYWHERE):
+            raise errors.NvidiaError(
+                f"{file.path} is a package for {file.architecture}, but this host is {architecture}. Name another."
+            )
+        by_name[file.name] = file
+    missing = [name for name in packages_names.PACKAGES if name not in by_name]
+    if missing:
+        raise errors.NvidiaError(
+            f"files lacks {', '.join(missing)}: all four packages are installed at once. Add them."
+        )
+    versions = {file.version for file in files}
+    if len(versions) > 1:
+        each = ", ".join(f"{file.path} {file.version}" for file in files)
+        raise errors.NvidiaError(f"files are of several versions: {each}. All four packages must be of one.")
+    found = versions.pop()
+    if wanted not in (None, LATEST) and not is_version(found, str(wanted)):
+        raise errors.NvidiaError(f"files are of version {found}, but version asks for {wanted}. Change one of the two.")
+    return found
+
+
+def refuse_unrelated_changes(preview: packages_base.Preview, ours: t.Collection[str], going: t.Collection[str]) -> None:
+    """Raises HostError if a change would take along what nobody asked for; ``going`` may go."""
+    held = [name for name in preview.held if packages_base.plain_name(name) not in (*ours, *going)]
+    if held:
+        raise errors.HostError(
+            f"The change would also change or remove {', '.join(held)}, whose version somebody holds. Release it, or"
+            " choose a version of the toolkit that goes with it; nothing was changed."
+        )
+    removed = [name for name in preview.remove if packages_base.plain_name(name) not in going]
+    if removed:
+        raise errors.HostError(
+            f"The change would also remove {', '.join(removed)}. Remove or replace these first if they are not needed;"
+            " nothing was changed." + _about_conflicts(preview, removed)
+        )
+    older = [name for name in preview.downgrade if packages_base.plain_name(name) not in ours]
+    if older:
+        raise errors.HostError(
+            f"The change would also bring older versions of {', '.join(older)}. Choose a version of the toolkit that"
+            " fits them; nothing was changed."
+        )
+
+
+def _about_conflicts(preview: packages_base.Preview, removed: t.Sequence[str]) -> str:
+    known = [name for name in removed if packages_base.plain_name(name) in packages_names.FORMER_PACKAGES]
+    # A removal looks after no former packages.
+    if not known or not preview.install:
+        return ""
+    return " Former packages of the toolkit go with remove_conflicts: true."
+
+
+def refuse_held(held: t.Sequence[str]) -> None:
+    """Raises HostError for held packages that would have to change although nobody said whose the hold is."""
+    if held:
+        raise errors.HostError(
+            f"{', '.join(held)} would have to change, but somebody holds the version. Set hold: true to change the"
+            " packages and hold them again, or hold: false to release them; nothing was changed."
+        )
+
+
+def problem_of(
+    packages: t.Mapping[str, str], programs: t.Mapping[str, toolkit_installed.Program], asked: str | None, policy: str
+) -> str | None:
+    """Why what is there will not do, None if it will; ``packages`` are full versions by name.
+
+    ``asked`` is the version to have, ``policy`` what is done about one that is too old.
+    """
+    if not packages and not programs:
+        return "source is existing, but nothing of the NVIDIA Container Toolkit is on this host. Install it first."
+    missing = toolkit_installed.version_mismatches(packages, programs)
+    if missing:
+        return f"source is existing, but the toolkit that is there is not of one piece: {' '.join(missing)}"
+    version = toolkit_installed.one_version(packages, programs)
+    wanted = None if asked == LATEST else asked
+    if version is None or toolkit_installed.upstream_version(version) is None:
+        if wanted is None and policy != "fail":
+            return None
+        return (
+            "source is existing, and the version of the toolkit that is there cannot be told: its programs do not say"
+            " it, or cannot be asked in an offline tree. Leave version out and set minimum_version_policy: warn, or"
+            " look at the host while it runs."
+        )
+    if wanted is not None and not _is_asked(version, set(packages.values()), wanted):
+        there = (
+            version
+            if wanted == toolkit_installed.upstream_version(wanted)
+            else ", ".join(sorted(set(packages.values()))) or version
+        )
+        return f"source is existing, and the toolkit that is there is {there}, not {wanted}. Change one of the two."
+    return None
+
+
+def _is_asked(version: str, full: t.Collection[str], wanted: str) -> bool:
+    if version != toolkit_installed.upstream_version(wanted):
+        return False
+    # Only packages have a revision.
+    return wanted == version or all(is_version(each, wanted) for each in full)

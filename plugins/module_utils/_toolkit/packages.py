@@ -1,0 +1,381 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The task that all operations on the toolkit's packages share, and what it tracks on the host."""
+
+from __future__ import annotations
+
+import json
+import os
+import posixpath
+import re
+import typing as t
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import apply, atomic_write, errors, json_data
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants as core_constants
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import records as core_records
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import base as packages_base
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import names as packages_names
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import gpu_containers
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import constants as toolkit_constants
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import installed as toolkit_installed
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import policy as toolkit_policy
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import repository as toolkit_repository
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import undoing as toolkit_undoing
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
+
+
+_OUR_FOLDER = "gpufleet-nvidia"
+# The list of packages that runs of this collection installed.  No owner of records has a name that it begins with.
+INSTALLED = f"{core_records.STATE_DIR}/installed-packages.json"
+
+
+def remove_sources(host: hostfs.HostFS, paths: t.Iterable[str], backup_dir: str) -> list[dict[str, str | None]]:
+    """Remove source files, each after a backup; returns where their content is kept."""
+    backups: list[dict[str, str | None]] = []
+    for path in paths:
+        content = host.read(path)
+        if content is None:
+            continue
+        # Under the name of what is removed, be it reached by a link.
+        backup = apply.save(host, backup_dir, host.resolve(path), content)
+        backups.append({"path": path, "backup": backup, "checksum": core_records.digest(None)})
+        atomic_write.remove_file(host, path)
+    return backups
+
+
+# -- config.toml -----------------------------------------------------------------------------------------------------
+
+
+def track_config(host: hostfs.HostFS) -> core_records.OriginalFile | None:
+    """Record that config.toml is not there before package scripts make it; None if it is, or was noted before."""
+    path = host.resolve(toolkit_constants.CONFIG_FILE)
+    if host.lexists(toolkit_constants.CONFIG_FILE) or core_records.load_record(host, apply.PACKAGES, path) is not None:
+        return None
+    folders = (posixpath.dirname(path), core_records.STATE_DIR)
+    made = [folder for wanted in folders for folder in atomic_write.missing_directories(host, wanted)]
+    record = core_records.OriginalFile(
+        apply.PACKAGES,
+        path,
+        None,
+        os.geteuid(),
+        os.getegid(),
+        0o644,
+        created_directories=tuple(dict.fromkeys(made)),
+        written=(core_records.digest(None),),
+        created=True,
+        main=path,
+    )
+    atomic_write.make_directories(host, core_records.STATE_DIR, 0o700)
+    atomic_write.replace_file(host, core_records.record_path(apply.PACKAGES, path), record.to_bytes(), 0o600)
+    return record
+
+
+def untrack_config(host: hostfs.HostFS, record: core_records.OriginalFile | None) -> None:
+    """Take note_config() back where the packages did not come to make the file."""
+    if record is not None and not host.lexists(toolkit_constants.CONFIG_FILE):
+        _drop(host, record)
+
+
+def noted_config(host: hostfs.HostFS) -> core_records.OriginalFile | None:
+    """The record of a config.toml that the packages made, None if they did not or it is none of theirs any more."""
+    path = host.resolve(toolkit_constants.CONFIG_FILE)
+    return core_records.load_record(host, apply.PACKAGES, path)
+
+
+def settings_are_written(host: hostfs.HostFS) -> bool:
+    """Whether nvidia_toolkit_config has settings in config.toml, and will want to give back what it found."""
+    return core_records.load_record(host, apply.TOOLKIT, host.resolve(toolkit_constants.CONFIG_FILE)) is not None
+
+
+def remove_config(
+    host: hostfs.HostFS, record: core_records.OriginalFile, backup_dir: str
+) -> list[dict[str, str | None]]:
+    """Remove what the packages made, after a backup; the record goes last, so that a crash in between can be healed."""
+    backups: list[dict[str, str | None]] = []
+    content = host.read(record.path)
+    if content is not None:
+        backup = apply.save(host, backup_dir, record.path, content, record.to_bytes())
+        backups.append({"path": record.path, "backup": backup, "checksum": core_records.digest(None)})
+        atomic_write.remove_file(host, record.path)
+    _drop(host, record)
+    return backups
+
+
+def _drop(host: hostfs.HostFS, record: core_records.OriginalFile) -> None:
+    atomic_write.remove_file(host, core_records.record_path(record.engine, record.path))
+    ours = [posixpath.dirname(core_records.STATE_DIR), core_records.STATE_DIR]
+    atomic_write.remove_empty_directories(host, sorted({*record.created_directories, *ours}, key=len))
+
+
+# -- packages that this collection installed -------------------------------------------------------------------------
+
+
+def recorded_packages(host: hostfs.HostFS) -> tuple[str, ...]:
+    """The packages that runs of this collection installed.  Raises HostError for a damaged list.
+
+    Earlier releases kept no list: their packages are known by the records of the repository, unless a run was
+    interrupted before it used that, or of config.toml.
+    """
+    content = host.read(INSTALLED)
+    if content is not None:
+        try:
+            return json_data.strings(json_data.load(content), "packages")
+        except ValueError as error:
+            raise errors.HostError(
+                f"{INSTALLED} is damaged: {error}. Move it away, then set unrecorded: remove to remove the packages."
+            ) from error
+    known = noted_config(host) is not None or (
+        core_records.load_records(host, apply.REPOSITORY) and not toolkit_undoing.is_unproven(host)
+    )
+    return packages_names.PACKAGES if known else ()
+
+
+def record_packages(host: hostfs.HostFS, names: t.Collection[str]) -> bytes | None:
+    """Record ``names`` before a change installs them; returns the list as it was, for restore_packages()."""
+    before = host.read(INSTALLED)
+    restore_packages(host, (json.dumps({"packages": sorted(names)}) + "\n").encode("ascii"))
+    return before
+
+
+def restore_packages(host: hostfs.HostFS, content: bytes | None) -> None:
+    """Write the list, or remove it if ``content`` is None."""
+    if content is None:
+        atomic_write.remove_file(host, INSTALLED)
+        atomic_write.remove_empty_directories(host, [posixpath.dirname(core_records.STATE_DIR), core_records.STATE_DIR])
+    elif content != host.read(INSTALLED):
+        atomic_write.make_directories(host, core_records.STATE_DIR, 0o700)
+        atomic_write.replace_file(host, INSTALLED, content, 0o600)
+
+
+# -- packages that the controller sent -------------------------------------------------------------------------------
+
+
+def check_cache(host: hostfs.HostFS, path: str) -> str:
+    """``path`` normalised; raises NvidiaError if it could be somebody else's folder."""
+    normal = host.check_path("package_cache", path)
+    if normal != toolkit_constants.PACKAGE_CACHE and _OUR_FOLDER not in posixpath.dirname(normal).split("/"):
+        raise errors.NvidiaError(
+            f"package_cache {path!r} is emptied by this module, so it must be {toolkit_constants.PACKAGE_CACHE} or lie"
+            f" in a folder that"
+            f" is named {_OUR_FOLDER}."
+        )
+    return normal
+
+
+def stale_files(host: hostfs.HostFS, cache: str | None, keep: t.Collection[str]) -> list[str]:
+    """The files in the cache that are not to be kept."""
+    if cache is None:
+        return []
+    kept = {host.resolve(path, last=False) for path in keep}
+    paths = [f"{cache}/{name}" for name in host.entries(cache)]
+    files = [path for path in paths if not os.path.isdir(host.real_path(path, last=False))]
+    return [path for path in files if host.resolve(path, last=False) not in kept]
+
+
+def clean_cache(host: hostfs.HostFS, cache: str, files: t.Iterable[str]) -> None:
+    """Remove ``files`` of the cache, and what of its folders is empty then."""
+    for path in files:
+        atomic_write.remove_file(host, path)
+    atomic_write.remove_empty_directories(host, [posixpath.dirname(cache), cache])
+
+
+# Where any file would be taken for a source of packages.
+SOURCE_FOLDERS = ("/etc/apt/sources.list.d", "/etc/apt/preferences.d", "/etc/apt/apt.conf.d", "/etc/yum.repos.d")
+# How apt-get and dnf, 4 and 5, tell of a package that they could not fetch.
+_NOT_DOWNLOADED = re.compile(
+    r"Failed to fetch|Unable to fetch|Error downloading|Failed to download|Cannot download|Status code: 4|No more mirr"
+)
+
+
+class InstallOptions(t.NamedTuple):
+    """What the user asks, as documented in nvidia_toolkit_install."""
+
+    state: str = "present"
+    source: str = "repository"
+    version: str | None = None
+    files: tuple[str, ...] = ()
+    pending: bool = False
+    repository_files: tuple[toolkit_repository.RepositoryFile, ...] | None = None
+    proxy: str | None = None
+    hold: bool | None = None
+    remove_conflicts: bool = True
+    running_gpu_containers: str = "fail"
+    minimum_version: str | None = None
+    minimum_version_policy: str = "warn"
+    backup_dir: str = core_records.BACKUP_DIR
+    package_cache: str | None = None
+    keep_unrecorded: bool = False
+
+
+class State(t.NamedTuple):
+    """The installed packages: the four, and those that they replace."""
+
+    packages: dict[str, packages_base.Package]
+    former: dict[str, packages_base.Package]
+
+    @property
+    def half(self) -> tuple[str, ...]:
+        """Those that were left half installed."""
+        return tuple(name for name, package in {**self.packages, **self.former}.items() if not package.whole)
+
+    def lines(self) -> list[str]:
+        """One line for each, for people to compare."""
+        every = {**self.packages, **self.former}
+        return [
+            f"{name} {package.version}{' (held)' if package.held else ''}{'' if package.whole else ' (half installed)'}"
+            for name, package in sorted(every.items())
+        ]
+
+
+class Outcome(t.NamedTuple):
+    """What was done, or in check mode what would be; ``unrecorded`` packages were left by a removal."""
+
+    changed: bool
+    before: State
+    after: State
+    origin: str | None = None
+    removed_sources: tuple[str, ...] = ()
+    removed_files: tuple[str, ...] = ()
+    repository: toolkit_repository.RepositoryPlan = toolkit_repository.RepositoryPlan()
+    backups: tuple[t.Mapping[str, str | None], ...] = ()
+    foretold: bool = False
+    unrecorded: tuple[str, ...] = ()
+
+
+class PackageTask(toolkit_policy.Policies):
+    """The packages of one host, for one task."""
+
+    def __init__(
+        self,
+        options: InstallOptions,
+        host: hostfs.HostFS,
+        manager: packages_base.PackageManager | None,
+        run: core_plan.Runner,
+    ) -> None:
+        super().__init__(options.running_gpu_containers, options.minimum_version, options.minimum_version_policy)
+        self.options = options
+        self.host = host
+        self.run = run
+        self._manager = manager
+        self.backup_dir = host.check_path("backup_dir", options.backup_dir)
+        apply.check_backup_dir(host, self.backup_dir, (*core_constants.CONFIG_DIRS, *SOURCE_FOLDERS))
+        self.cache = None if options.package_cache is None else check_cache(host, options.package_cache)
+        self.files = tuple(host.check_path("files", path) for path in options.files)
+        files = options.repository_files
+        self.repository_files = None if files is None else toolkit_repository.check_files(files, options.proxy)
+        self.gpu_containers: list[str] = []
+        self._programs: dict[str, toolkit_installed.Program] | None = None
+        self._check_options()
+
+    @property
+    def manager(self) -> packages_base.PackageManager:
+        """Raises HostError where there is none to be asked."""
+        if self._manager is None:
+            raise errors.HostError(
+                "The package manager of this host is not known: /etc/os-release names no distribution with apt or dnf."
+                " Install the NVIDIA Container Toolkit by other means, and set source: existing."
+            )
+        return self._manager
+
+    def look(self) -> State:
+        """Read what is installed."""
+        if self._manager is None:
+            return State({}, {})
+        found = self._manager.installed((*packages_names.PACKAGES, *packages_names.FORMER_PACKAGES))
+        return State(
+            {name: found[name] for name in packages_names.PACKAGES if name in found},
+            {name: found[name] for name in packages_names.FORMER_PACKAGES if name in found},
+        )
+
+    def guard_containers(self) -> None:
+        """Tell of containers that lose their GPU when package scripts make systemd read its units again."""
+        self.gpu_containers = gpu_containers.legacy_gpu_containers(self.host)
+        self.guard(
+            self.gpu_containers,
+            "got their GPU from NVIDIA's legacy hook and lose it when package scripts let systemd read its units"
+            " again.",
+            "Stop them first, or let them use CDI",
+            "They have to be created again.",
+        )
+
+    def ask_programs(self) -> dict[str, toolkit_installed.Program]:
+        """The toolkit's programs as they are now, to be told of in the end."""
+        self._programs = toolkit_installed.programs(self.host, self.run)
+        return self._programs
+
+    def result(self, outcome: Outcome) -> dict[str, t.Any]:
+        """The module's result as documented."""
+        found = self.ask_programs() if self._programs is None else self._programs
+        versions = {name: package.version for name, package in outcome.after.packages.items()}
+        version = toolkit_installed.one_version(versions, {} if outcome.foretold else found)
+        open_cves = toolkit_installed.affecting_cves(versions, {} if outcome.foretold else found)
+        removed = [f"{path} (source)" for path in outcome.removed_sources]
+        removed += [f"{path} (file)" for path in outcome.removed_files]
+        packages_diff = {
+            "before_header": "packages",
+            "after_header": "packages",
+            "before": _text([*outcome.before.lines(), *removed]),
+            "after": _text(outcome.after.lines()),
+        }
+        return {
+            "changed": outcome.changed,
+            "diff": [packages_diff, *outcome.repository.diff()],
+            # What is not known yet is no version.
+            "version": version if version is not None and toolkit_installed.upstream_version(version) else None,
+            "packages": {
+                name: {"version": package.version, "held": package.held}
+                for name, package in {**outcome.after.packages, **outcome.after.former}.items()
+            },
+            "programs": {name: {"path": entry.path, "version": entry.version} for name, entry in found.items()},
+            "origin": outcome.origin,
+            "open_cves": None if open_cves is None else [entry._asdict() for entry in open_cves],
+            "gpu_containers": self.gpu_containers,
+            "reboot_required": packages_base.reboot_required(self.host, self._manager),
+            "removed_sources": list(outcome.removed_sources),
+            "written_files": [file.path for file in outcome.repository.files],
+            "restored_files": [file.path for file in outcome.repository.back],
+            "unrecorded": list(outcome.unrecorded),
+            "backup_files": [dict(backup) for backup in outcome.backups],
+            "warnings": [*self.warnings, *packages_base.notes_of(self._manager)],
+        }
+
+    def _check_options(self) -> None:
+        options = self.options
+        if options.files and options.source != "files":
+            raise errors.NvidiaError("files is for source: files only. Leave one of the two out.")
+        if options.source == "files" and options.state == "present" and not options.files:
+            raise errors.NvidiaError("source: files needs files, the paths of all four packages on the host.")
+        if self.repository_files and options.source != "repository":
+            raise errors.NvidiaError("repository_files is for source: repository only. Leave one of the two out.")
+        if options.source != "existing" and not self.host.live:
+            raise errors.HostError(
+                "Packages cannot be installed or removed in an offline tree: their scripts would have to run in it."
+                " Install them where the image is built (chroot) with host_root_live: true, or set source: existing."
+            )
+
+
+def explain_failure(error: packages_base.CommandError, before: State, after: State) -> errors.HostError:
+    """A failed transaction in words that say what became of the packages."""
+    if after == before:
+        state = "The packages are as they were."
+    else:
+        state = f"The packages are now: {', '.join(after.lines()) or 'none of them installed'}."
+        if any(not package.whole for package in after.packages.values()):
+            state += " The next run brings what is half installed to its end."
+    failure = errors.HostError(f"{error} {state}")
+    failure.details = {"changed": after != before}
+    return failure
+
+
+def not_downloaded(error: packages_base.CommandError) -> bool:
+    """Whether a transaction failed because a package could not be fetched, say since the lists are older than it."""
+    return any(_NOT_DOWNLOADED.search(line) for line in error.said)
+
+
+def _text(lines: t.Sequence[str]) -> str:
+    return "".join(f"{line}\n" for line in lines)

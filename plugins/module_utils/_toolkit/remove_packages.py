@@ -1,0 +1,178 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Remove the toolkit's packages and the files that came with them."""
+
+from __future__ import annotations
+
+import typing as t
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, lock
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import base as packages_base
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import names as packages_names
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import gpu_containers
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import package_versions
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import packages as toolkit_packages
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import repository as toolkit_repository
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import undoing as toolkit_undoing
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import records as core_records
+
+
+class RemovalPlan(t.NamedTuple):
+    """What is to go: packages, a config.toml that they made, files that the controller sent, and the repository's.
+
+    ``recorded`` is whether the list of packages that were installed goes too; the ``unrecorded`` packages stay.
+    """
+
+    packages: tuple[str, ...]
+    config: core_records.OriginalFile | None
+    cached: tuple[str, ...]
+    repository: toolkit_repository.RepositoryPlan
+    recorded: bool = False
+    unrecorded: tuple[str, ...] = ()
+
+    @property
+    def something(self) -> bool:
+        mine = self.repository.changes or self.repository.unproven or self.recorded
+        return bool(self.packages or self.cached) or self.config is not None or mine
+
+
+class Removal(toolkit_packages.PackageTask):
+    """None of the four packages on the host."""
+
+    def execute(self, check_mode: bool) -> toolkit_packages.Outcome:
+        """Remove what is there unless ``check_mode``.  Raises NvidiaError."""
+        seen = self.look()
+        removal = self._removal_plan(seen)
+        if not removal.something:
+            return _unchanged(seen, removal)
+        self._object(seen, removal)
+        if check_mode:
+            if removal.packages and not self.manager.interrupted():
+                self._preview(removal)
+            left = {name: package for name, package in seen.packages.items() if name not in removal.packages}
+            return self._outcome(seen, toolkit_packages.State(left, seen.former), removal, foretold=True)
+        with lock.host_lock(self.host):
+            # Another run may have worked since.
+            seen = self.look()
+            removal = self._removal_plan(seen)
+            if not removal.something:
+                return _unchanged(seen, removal)
+            self._object(seen, removal)
+            return self._work(seen, removal)
+
+    def _object(self, seen: toolkit_packages.State, removal: RemovalPlan) -> None:
+        """Raise what can be known before anything is touched."""
+        if removal.packages and self.manager.interrupted():
+            self.manager.refuse_interrupted(seen.half)
+        if not removal.packages or not seen.packages:
+            return
+        self.guard_containers()
+        self.guard(
+            gpu_containers.run_by_toolkit(self.host),
+            "run by a runtime of the toolkit, without which no engine can stop or enter them.",
+            "Remove them first",
+            "End their processes and remove them by hand.",
+        )
+
+    def _removal_plan(self, seen: toolkit_packages.State) -> RemovalPlan:
+        repository = toolkit_repository.plan_of_removal(self.host)
+        cached = tuple(toolkit_packages.stale_files(self.host, self.cache, ()))
+        # What exists is not ours to remove; and where packages cannot be managed, none came from us.
+        if self.options.source == "existing" or self._manager is None:
+            return RemovalPlan((), None, cached, repository)
+        config = toolkit_packages.noted_config(self.host)
+        if config is not None and toolkit_packages.settings_are_written(self.host):
+            self._warn_of_settings(config.path)
+            config = None
+        recorded = (
+            toolkit_packages.recorded_packages(self.host) if self.options.keep_unrecorded else packages_names.PACKAGES
+        )
+        packages = [
+            name for name in (*seen.packages, *self.manager.leftovers(packages_names.PACKAGES)) if name in recorded
+        ]
+        unrecorded = tuple(name for name in seen.packages if name not in recorded)
+        noted = self.host.lexists(toolkit_packages.INSTALLED)
+        return RemovalPlan(tuple(packages), config, cached, repository, noted, unrecorded)
+
+    def _warn_of_settings(self, path: str) -> None:
+        self.warn(
+            f"{path} stays, since nvidia_toolkit_config has settings in it. Run that with state: absent first, then"
+            " this again."
+        )
+
+    def _preview(self, removal: RemovalPlan) -> None:
+        preview = self.manager.preview(_purge(removal))
+        package_versions.refuse_unrelated_changes(preview, packages_names.PACKAGES, removal.packages)
+
+    def _work(self, before: toolkit_packages.State, removal: RemovalPlan) -> toolkit_packages.Outcome:
+        if removal.packages:
+            self._remove_packages(before, removal)
+        try:
+            backups = self._remove_files(removal)
+        except errors.NvidiaError as error:
+            error.details = {**error.details, "changed": True}
+            raise
+        return self._outcome(before, self.look(), removal)._replace(backups=tuple(backups))
+
+    def _remove_files(self, removal: RemovalPlan) -> list[dict[str, str | None]]:
+        backups: list[dict[str, str | None]] = []
+        if removal.config is not None:
+            backups = toolkit_packages.remove_config(self.host, removal.config, self.backup_dir)
+        if self.cache is not None and removal.cached:
+            toolkit_packages.clean_cache(self.host, self.cache, removal.cached)
+        backups += toolkit_repository.carry_out(self.host, removal.repository, self.backup_dir)
+        toolkit_repository.clean_staged(self.host, removal.repository)
+        if removal.repository.unproven:
+            toolkit_undoing.forget(self.host)
+        if removal.recorded:
+            toolkit_packages.restore_packages(self.host, None)
+        return backups
+
+    def _remove_packages(self, before: toolkit_packages.State, removal: RemovalPlan) -> None:
+        if before.half:
+            self.manager.complete(before.half)
+        self._preview(removal)
+        going = {name: package for name, package in before.packages.items() if name in removal.packages}
+        held = {name: package.version for name, package in going.items() if package.held}
+        if held:
+            # Or a lock would keep out what is installed one day.
+            self.manager.unhold(list(held))
+        try:
+            self.manager.carry_out(_purge(removal))
+        except packages_base.CommandError as error:
+            after = self.look()
+            if held and set(held) <= set(after.packages):
+                self.manager.hold(held)
+                after = self.look()
+            raise toolkit_packages.explain_failure(error, before, after) from error
+
+    def _outcome(
+        self,
+        before: toolkit_packages.State,
+        after: toolkit_packages.State,
+        removal: RemovalPlan,
+        foretold: bool = False,
+    ) -> toolkit_packages.Outcome:
+        config = [removal.config.path] if removal.config is not None else []
+        return toolkit_packages.Outcome(
+            changed=True,
+            before=before,
+            after=after,
+            removed_files=(*removal.cached, *config, *removal.repository.staged),
+            repository=removal.repository,
+            foretold=foretold,
+            unrecorded=removal.unrecorded,
+        )
+
+
+def _unchanged(seen: toolkit_packages.State, removal: RemovalPlan) -> toolkit_packages.Outcome:
+    return toolkit_packages.Outcome(changed=False, before=seen, after=seen, unrecorded=removal.unrecorded)
+
+
+def _purge(removal: RemovalPlan) -> packages_base.Change:
+    # One that is held is on its way to be released.
+    return packages_base.Change(remove=removal.packages, change_held=True)

@@ -1,0 +1,253 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Write the files of the package repository: key, source, pin, proxy."""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import posixpath
+import re
+import types
+import typing as t
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import apply, atomic_write, errors
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import records as core_records
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import masking
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import names as packages_names
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import sources as packages_sources
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import undoing as toolkit_undoing
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
+
+
+PROXY = "@PROXY@"
+_MODE = re.compile(r"0[0-7]{3}")
+# What would end the value that it is put into, in apt.conf(5) or in dnf.conf(5).
+_NOT_IN_A_PROXY = re.compile(r"[\s\"'\\;{}]")
+# What a key that is still to be fetched is shown as.
+_TO_COME = b"(not fetched yet)\n"
+
+
+class RepositoryFile(t.NamedTuple):
+    """A file as it is asked for, with its ``content`` or the ``source`` on the host that it is a copy of."""
+
+    path: str
+    content: str | None = None
+    source: str | None = None
+    mode: str = "0644"
+
+    @property
+    def staged(self) -> bool:
+        """Whether it comes from a key that was fetched for this, and can be fetched again."""
+        return self.source is not None and fnmatch.fnmatchcase(self.source, packages_names.STAGED_KEYS)
+
+
+class RepositoryPlan(t.NamedTuple):
+    """What is to be done: ``files`` are written, those of ``back`` go back to what they were before us.
+
+    ``modes`` are the present and the wanted one of those files that have another.  ``staged`` are fetched keys that
+    are of no use any more.  ``unproven`` says that an earlier run wrote, and was cut off before it could try.
+    """
+
+    files: tuple[core_plan.PlannedFile, ...] = ()
+    back: tuple[core_plan.PlannedFile, ...] = ()
+    modes: t.Mapping[str, tuple[int, int]] = types.MappingProxyType({})
+    staged: tuple[str, ...] = ()
+    unproven: bool = False
+
+    @property
+    def touched(self) -> tuple[core_plan.PlannedFile, ...]:
+        return (*self.files, *self.back)
+
+    @property
+    def to_prove(self) -> bool:
+        return bool(self.touched) or self.unproven
+
+    @property
+    def changes(self) -> bool:
+        return bool(self.touched or self.staged)
+
+    def diff(self) -> list[dict[str, str]]:
+        """One entry for each file, secrets hidden."""
+        return [
+            {
+                "before_header": self._heading(file.path, file.before, 0),
+                "after_header": self._heading(file.path, file.after, 1),
+                "before": _readable(file.before),
+                "after": _readable(file.after),
+            }
+            for file in self.touched
+        ]
+
+    def _heading(self, path: str, content: bytes | None, which: int) -> str:
+        if content is None:
+            return f"{path} (absent)"
+        return f"{path} (mode {self.modes[path][which]:04o})" if path in self.modes else path
+
+
+# -- what is asked ---------------------------------------------------------------------------------------------------
+
+
+def check_files(files: t.Iterable[RepositoryFile], proxy: str | None) -> tuple[RepositoryFile, ...]:
+    """``files`` with normal paths.  Raises NvidiaError for what cannot be meant."""
+    if proxy and _NOT_IN_A_PROXY.search(proxy):
+        # It may hold a password, so it is not quoted.
+        raise errors.NvidiaError(
+            "proxy has a blank, a quote or a bracket in it. Write such a character as %20 or the like."
+        )
+    found: dict[str, RepositoryFile] = {}
+    for file in files:
+        path = posixpath.normpath(file.path)
+        if not is_ours(path):
+            raise errors.NvidiaError(
+                f"repository_files: {path} is none of this collection's files. These are"
+                f" {', '.join(packages_names.REPOSITORY_FILES)}, and keys that have 16 digits of their fingerprints in"
+                f" their names."
+            )
+        if path in found:
+            raise errors.NvidiaError(f"repository_files: {path} is there twice. Take one of the two out.")
+        _check(file, path, proxy)
+        source = None if file.source is None else posixpath.normpath(file.source)
+        found[path] = file._replace(path=path, source=source)
+    return tuple(found.values())
+
+
+def _check(file: RepositoryFile, path: str, proxy: str | None) -> None:
+    if (file.content is None) is (file.source is None):
+        raise errors.NvidiaError(f"repository_files: {path} needs content or src, and not both.")
+    if file.source is not None and not posixpath.isabs(file.source):
+        raise errors.NvidiaError(
+            f"repository_files: src {file.source!r} of {path} is not an absolute path on the host."
+        )
+    if not _MODE.fullmatch(file.mode):
+        raise errors.NvidiaError(
+            f"repository_files: the mode {file.mode!r} of {path} is not one such as '0644', in quotes."
+        )
+    if file.content is not None and PROXY in file.content and not proxy:
+        raise errors.NvidiaError(f"repository_files: {path} has {PROXY} in it, but there is no proxy. Give one.")
+
+
+def is_ours(path: str) -> bool:
+    """Whether files of that name are written by this collection and nobody else."""
+    return path in packages_names.REPOSITORY_FILES or any(
+        fnmatch.fnmatchcase(path, pattern) for pattern in packages_names.KEY_PATTERNS
+    )
+
+
+# -- what is to be done ----------------------------------------------------------------------------------------------
+
+
+def plan_of(
+    host: hostfs.HostFS, files: t.Sequence[RepositoryFile] | None, proxy: str | None, *, foretold: bool
+) -> RepositoryPlan:
+    """What has to be done so that ``files``, and none else, are there; None leaves all as they are.
+
+    ``foretold`` is for check mode, in which a file that is to be copied may be still to come.  Raises HostError.
+    """
+    unproven = toolkit_undoing.is_unproven(host)
+    if files is None:
+        return RepositoryPlan(unproven=unproven)
+    planned: list[core_plan.PlannedFile] = []
+    modes: dict[str, tuple[int, int]] = {}
+    # A source that is read before its key is there would be refused.
+    for file in sorted(files, key=lambda file: file.path in (packages_names.APT_SOURCE, packages_names.DNF_SOURCE)):
+        path = host.resolve(file.path)
+        before, after = host.read(path), _content(host, file, proxy, foretold)
+        wanted, mode = int(file.mode, 8), _mode(host, path)
+        if mode is not None and mode != wanted:
+            modes[path] = (mode, wanted)
+        if before != after or path in modes:
+            planned.append(
+                core_plan.PlannedFile(path, before, after, {("content",): core_records.digest(after)}, mode=wanted)
+            )
+    kept = [host.resolve(file.path) for file in files]
+    staged = set(host.glob(packages_names.STAGED_KEYS)) - {file.source for file in files}
+    return RepositoryPlan(tuple(planned), _going_back(host, kept), modes, tuple(sorted(staged)), unproven)
+
+
+def plan_of_removal(host: hostfs.HostFS) -> RepositoryPlan:
+    """What has to be done so that nothing of ours is left.  Raises HostError."""
+    return plan_of(host, (), None, foretold=False)
+
+
+def address_of(host: hostfs.HostFS, files: t.Sequence[RepositoryFile] | None, family: str) -> str | None:
+    """The address of our repository, as asked for or as it stands; None if there is none.
+
+    ``family`` is ``apt`` or ``dnf``.
+    """
+    path, entries = (
+        (packages_names.APT_SOURCE, packages_sources.deb822)
+        if family == "apt"
+        else (packages_names.DNF_SOURCE, packages_sources.sections)
+    )
+    if files is None:
+        text = host.read_text(path)
+    else:
+        text = next((file.content or "" for file in files if file.path == path), "")
+    return next((entry.address for entry in entries(text)), None)
+
+
+def _going_back(host: hostfs.HostFS, kept: t.Collection[str]) -> tuple[core_plan.PlannedFile, ...]:
+    records = [record for record in core_records.load_records(host, apply.REPOSITORY) if record.path not in kept]
+    records.sort(
+        key=lambda record: (
+            posixpath.basename(record.path) not in map(posixpath.basename, packages_names.REPOSITORY_FILES)
+        )
+    )
+    return tuple(
+        core_plan.PlannedFile(record.path, host.read(record.path), record.original, mode=record.mode)
+        for record in records
+    )
+
+
+def _content(host: hostfs.HostFS, file: RepositoryFile, proxy: str | None, foretold: bool) -> bytes:
+    if file.source is None:
+        return (file.content or "").replace(PROXY, proxy or "").encode("utf-8")
+    content = host.read(file.source)
+    if content is None and not foretold:
+        raise errors.HostError(
+            f"{file.source}, of which {file.path} is to be a copy, is not there. Put it there first."
+        )
+    return _TO_COME if content is None else content
+
+
+def _mode(host: hostfs.HostFS, path: str) -> int | None:
+    return os.stat(host.real_path(path)).st_mode & 0o7777 if host.exists(path) else None
+
+
+def _readable(content: bytes | None) -> str:
+    return masking.mask_urls((content or b"").decode("utf-8", "replace"))
+
+
+# -- doing it --------------------------------------------------------------------------------------------------------
+
+
+def carry_out(host: hostfs.HostFS, plan: RepositoryPlan, backup_dir: str) -> list[dict[str, str | None]]:
+    """Write what is to be written; returns where the former content is kept.  The host's lock is held."""
+    backups: list[dict[str, str | None]] = []
+    for files, removal in ((plan.files, False), (plan.back, True)):
+        # None of them is the main one, so their folders are all kept free of other names.
+        writer = apply.ChangeWriter(host, apply.REPOSITORY, "", backup_dir, removal=removal, purge=False)
+        backups += writer.carry_out(files)
+        for file in files:
+            if file.after is not None and file.mode is not None:
+                atomic_write.set_access(host, file.path, file.mode)
+    return backups
+
+
+def clean_staged(host: hostfs.HostFS, plan: RepositoryPlan) -> None:
+    """Remove the fetched keys that are of no use any more; what was tried without success may be given up again."""
+    for path in plan.staged:
+        atomic_write.remove_file(host, path)
+
+
+def forget_staged(host: hostfs.HostFS, files: t.Iterable[RepositoryFile]) -> None:
+    """Remove the fetched keys that ``files`` are copies of, so that the next run fetches them again."""
+    for file in files:
+        if file.staged and file.source is not None:
+            atomic_write.remove_file(host, file.source)

@@ -1,0 +1,166 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Restore package sources after a failed transaction."""
+
+from __future__ import annotations
+
+import json
+import os
+import posixpath
+import typing as t
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import apply, atomic_write, errors, json_data
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import records as core_records
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
+
+
+# Is there from before the first change until the change has proved itself, or was undone.
+MARKER = f"{core_records.STATE_DIR}/unproven-repository"
+
+
+class Standing(t.NamedTuple):
+    """A file as it was: content and record are None where there was none.  ``ours``: nobody else writes there."""
+
+    path: str
+    ours: bool
+    content: bytes | None
+    mode: int
+    owner: tuple[int, int]
+    record: bytes | None
+
+
+def is_unproven(host: hostfs.HostFS) -> bool:
+    """Whether a run was cut off between changing the sources and trying them."""
+    return host.lexists(MARKER)
+
+
+def forget(host: hostfs.HostFS) -> None:
+    """Take the marker away: what stands there stays."""
+    atomic_write.remove_file(host, MARKER)
+    atomic_write.remove_empty_directories(host, [posixpath.dirname(core_records.STATE_DIR), core_records.STATE_DIR])
+
+
+class Undo:
+    """The way back from one run's changes.  The host's lock is held.
+
+    ``changed`` says that there is something to go back from.
+    """
+
+    def __init__(self, host: hostfs.HostFS, backup_dir: str) -> None:
+        self.host = host
+        self.backup_dir = backup_dir
+        self.changed = False
+        self.begun = False
+        self._standing: dict[str, Standing] = {}
+        self._directories: list[str] = []
+        self._backups: set[str] = set()
+
+    def begin(self, ours: t.Iterable[str], others: t.Iterable[str]) -> None:
+        """Note how the files stand that are about to change: ours and those of others.  Raises HostError."""
+        now = [self._look(path, ours=True) for path in ours]
+        now += [self._look(self.host.resolve(path), ours=False) for path in others]
+        earlier, made = self._noted()
+        self._standing = {standing.path: standing for standing in now}
+        for standing in earlier:
+            # What somebody has put in the place of theirs since is not ours to undo.
+            if standing.ours or self.host.read(standing.path) is None:
+                self._standing[standing.path] = standing
+        folders = [*(posixpath.dirname(path) for path in self._standing), self.backup_dir, core_records.STATE_DIR]
+        missing = [path for folder in folders for path in atomic_write.missing_directories(self.host, folder)]
+        self._directories = list(dict.fromkeys([*made, *missing]))
+        self._backups = set(self._all_backups())
+        atomic_write.make_directories(self.host, core_records.STATE_DIR, 0o700)
+        self.begun = True
+        atomic_write.replace_file(self.host, MARKER, self._to_bytes(), 0o600)
+        self.changed = bool(now)
+
+    def settle(self) -> None:
+        """What was changed stays."""
+        if self.begun:
+            forget(self.host)
+
+    def put_back(self) -> None:
+        """Undo what was changed, in this run or in one before it that was cut off.  Raises HostError."""
+        if not self.begun:
+            return
+        for standing in self._standing.values():
+            self._restore(standing)
+        for backup in set(self._all_backups()) - self._backups:
+            apply.remove(self.host, backup)
+        forget(self.host)
+        atomic_write.remove_empty_directories(self.host, sorted(self._directories, key=len))
+        self.changed = False
+
+    def _look(self, path: str, *, ours: bool) -> Standing:
+        record = self.host.read(core_records.record_path(apply.REPOSITORY, path))
+        content = self.host.read(path)
+        if content is None:
+            return Standing(path, ours, None, 0, (0, 0), record)
+        status = os.stat(self.host.real_path(path))
+        return Standing(path, ours, content, status.st_mode & 0o7777, (status.st_uid, status.st_gid), record)
+
+    def _restore(self, standing: Standing) -> None:
+        if standing.content is None:
+            atomic_write.remove_file(self.host, standing.path)
+        else:
+            self._write(standing, standing.content)
+        where = core_records.record_path(apply.REPOSITORY, standing.path)
+        if standing.record is None:
+            atomic_write.remove_file(self.host, where)
+        else:
+            atomic_write.replace_file(self.host, where, standing.record, 0o600)
+
+    def _write(self, standing: Standing, content: bytes) -> None:
+        folder = posixpath.dirname(standing.path)
+        atomic_write.make_directories(self.host, folder, 0o755)
+        # No moment in which others may read what they could not read before.
+        mode, owner = standing.mode, standing.owner
+        atomic_write.replace_file(self.host, standing.path, content, mode, owner, parsed=(folder,), ceiling=mode)
+        atomic_write.set_access(self.host, standing.path, mode, owner)
+
+    def _all_backups(self) -> list[str]:
+        return [backup for path in self._standing for backup in apply.backups_of(self.host, self.backup_dir, path)]
+
+    # -- on the disk ---------------------------------------------------------------------------------------------
+
+    def _to_bytes(self) -> bytes:
+        files = [
+            {
+                **standing._asdict(),
+                "content": json_data.content_field(standing.content),
+                "record": json_data.content_field(standing.record),
+            }
+            for standing in self._standing.values()
+        ]
+        return (json.dumps({"files": files, "directories": self._directories}, indent=2) + "\n").encode("utf-8")
+
+    def _noted(self) -> tuple[list[Standing], list[str]]:
+        content = self.host.read(MARKER)
+        if content is None:
+            return [], []
+        try:
+            fields = json_data.load(content)
+            return [_standing(entry) for entry in json_data.field(fields, "files", list)], [
+                *json_data.strings(fields, "directories")
+            ]
+        except ValueError as error:
+            raise errors.HostError(
+                f"{MARKER} is damaged: what the sources of packages were before a run that was cut off is not known"
+                " any more. Look at them, remove this file, then run this again."
+            ) from error
+
+
+def _standing(entry: t.Mapping[str, t.Any]) -> Standing:
+    uid, gid = json_data.field(entry, "owner", list)
+    return Standing(
+        json_data.field(entry, "path", str),
+        json_data.field(entry, "ours", bool),
+        json_data.content_of(entry, "content"),
+        json_data.number(json_data.field(entry, "mode", int), 0o7777),
+        (json_data.number(uid, json_data.MOST_ID), json_data.number(gid, json_data.MOST_ID)),
+        json_data.content_of(entry, "record"),
+    )

@@ -1,0 +1,398 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Unpack deb, rpm and tar archives with limits for size, ratio, number of entries and time.
+
+Programs that unpack follow links which an earlier package left, and give directories the mode of the archive. This
+code does neither.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import select
+import signal
+import stat
+import subprocess
+import tarfile
+import tempfile
+import time
+import typing as t
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import atomic_write
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors as core_errors
+
+# Bytes and entries of a package.  The largest of the toolkit's has less than 80 MiB, and about 20 entries.
+MAX_SIZE = 256 << 20
+MAX_ENTRIES = 10_000
+
+
+class Entry(t.NamedTuple):
+    """One name in an archive; ``mode`` with the kind of file; ``content`` of a link is its target."""
+
+    name: str
+    mode: int
+    content: bytes
+
+
+def damaged(label: str, problem: str) -> core_errors.NvidiaError:
+    """What to raise for an archive that cannot be read; ``label`` is what messages call it."""
+    return core_errors.NvidiaError(f"{label} cannot be unpacked: {problem}. Fetch the package again.")
+
+
+def check_number(entries: t.Sized, label: str) -> None:
+    """Raises NvidiaError for more than MAX_ENTRIES; to be called while they are read, since there may be millions."""
+    if len(entries) > MAX_ENTRIES:
+        raise damaged(label, f"it holds more than {MAX_ENTRIES} entries")
+
+
+def write_entries(entries: t.Sequence[Entry], folder: str, label: str) -> None:
+    """Write the regular files, directories and symbolic links of an archive below ``folder``, which exists.
+
+    ``folder`` itself stays as it is, owners are not taken over, and of modes no more than 0755.  ``label`` is what
+    messages call the archive.  Raises NvidiaError for one that would write outside ``folder``, before anything is
+    written as far as names tell; HostError if something cannot be written.
+    """
+    # A file with many names is written once for each of them.
+    if sum(len(entry.content) for entry in entries) > MAX_SIZE:
+        raise damaged(label, f"it holds more than {MAX_SIZE} bytes")
+    placed = [(_parts(entry.name, label), entry) for entry in entries]
+    for entry in entries:
+        if stat.S_ISLNK(entry.mode) and (not entry.content or b"\0" in entry.content):
+            raise damaged(label, f"its link {entry.name!r} has no target that a link can have")
+    for names, entry in placed:
+        if names:
+            _write(folder, names, entry, label)
+
+
+def _parts(name: str, label: str) -> list[str]:
+    """The components of an entry's name, none for the folder itself.  Raises NvidiaError for one that leads away."""
+    parts = [part for part in name.split("/") if part not in {"", "."}]
+    if name.startswith("/") or ".." in parts or "\0" in name:
+        raise core_errors.NvidiaError(
+            f"{label} holds {name!r}, which leads out of the directory that it is unpacked into; nothing of it was"
+            " unpacked. Fetch the package again, from NVIDIA's repository."
+        )
+    return parts
+
+
+def _write(folder: str, names: t.Sequence[str], entry: Entry, label: str) -> None:
+    """Write one entry; what is neither file, directory nor link (no package of the toolkit has such) is left out."""
+    try:
+        above = _make_folders(folder, names[:-1], label)
+        path = os.path.join(above, names[-1])
+        if stat.S_ISDIR(entry.mode):
+            _make_folders(above, names[-1:], label)
+        elif stat.S_ISLNK(entry.mode):
+            _make_way(path, label)
+            os.symlink(os.fsdecode(entry.content), path)
+        elif stat.S_ISREG(entry.mode):
+            _make_way(path, label)
+            _write_file(path, entry.content, entry.mode)
+    except OSError as error:
+        raise atomic_write.os_error("/".join([folder, *names]), "written", error) from error
+
+
+def _make_folders(folder: str, names: t.Sequence[str], label: str) -> str:
+    """``folder`` with ``names`` below it, each of them a real directory: never through a link."""
+    for name in names:
+        folder = os.path.join(folder, name)
+        if not os.path.lexists(folder):
+            # Whatever mode the archive wants: it must be possible to write into it, and to remove it.
+            os.mkdir(folder)
+        elif os.path.islink(folder) or not os.path.isdir(folder):
+            raise core_errors.NvidiaError(
+                f"{label} has files below {name!r}, which is a link or a file in what was unpacked before. Give"
+                " packages of one version of the toolkit, from NVIDIA's repository."
+            )
+    return folder
+
+
+def _make_way(path: str, label: str) -> None:
+    """Remove a file of that name: packages may share files."""
+    if os.path.isdir(path) and not os.path.islink(path):
+        raise core_errors.NvidiaError(
+            f"{label} has a file {os.path.basename(path)!r} where what was unpacked before has a directory. Give"
+            " packages of one version of the toolkit, from NVIDIA's repository."
+        )
+    if os.path.lexists(path):
+        os.unlink(path)
+
+
+def _write_file(path: str, content: bytes, mode: int) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    with open(descriptor, "wb") as stream:
+        stream.write(content)
+        os.fchmod(stream.fileno(), mode & 0o755)
+
+
+# cpio(5): six characters, then thirteen numbers of eight hexadecimal digits each: inode, mode, owner, group, links,
+# time, size, its device (two), the device that it is (two), size of the name with its null, sum of the content's bytes.
+_PLAIN, _SUMMED = b"070701", b"070702"
+_HEADER = 6 + 13 * 8
+# int() would take signs, too.
+_DIGITS = re.compile(rb"[0-9A-Fa-f]+\Z")
+_END = b"TRAILER!!!"
+
+
+def read_newc(archive: bytes, label: str) -> list[Entry]:
+    """The entries of an archive, each with its content.
+
+    ``label`` is what messages call the archive.  Raises NvidiaError where it is damaged.
+    """
+    entries: list[Entry] = []
+    # Of several names of one file, only the last has the content: what file each entry is, and what that holds.
+    files: list[tuple[int, int, int] | None] = []
+    contents: dict[tuple[int, int, int], bytes] = {}
+    place = 0
+    while True:
+        numbers = _numbers(archive[place : place + _HEADER], label)
+        (inode, mode), links, (size, major, minor), (name_size, total) = (
+            numbers[:2],
+            numbers[4],
+            numbers[6:9],
+            numbers[11:],
+        )
+        start = _padded(place + _HEADER + name_size)
+        end = start + size
+        if end > len(archive) or not name_size:
+            raise damaged(label, "it ends too early")
+        name = archive[place + _HEADER : place + _HEADER + name_size].rstrip(b"\0")
+        if name == _END:
+            return [
+                entry if file is None else entry._replace(content=contents.get(file, b""))
+                for entry, file in zip(entries, files)
+            ]
+        content = archive[start:end]
+        if archive[place : place + 6] == _SUMMED and content and sum(content) & 0xFFFFFFFF != total:
+            raise damaged(label, "a checksum is wrong")
+        file = (major, minor, inode) if links > 1 and stat.S_ISREG(mode) else None
+        if file is not None and content:
+            contents[file] = content
+        files.append(file)
+        entries.append(Entry(os.fsdecode(name), mode, content))
+        check_number(entries, label)
+        place = _padded(end)
+
+
+def _numbers(header: bytes, label: str) -> list[int]:
+    if len(header) < _HEADER:
+        raise damaged(label, "it ends too early")
+    if header[:6] not in {_PLAIN, _SUMMED}:
+        raise damaged(label, "its content is no cpio archive in the format newc")
+    if not _DIGITS.match(header, 6):
+        raise damaged(label, "its content has a header that cannot be read")
+    return [int(header[place : place + 8], 16) for place in range(6, _HEADER, 8)]
+
+
+def _padded(place: int) -> int:
+    """Everything begins at a multiple of four bytes."""
+    return place + -place % 4
+
+
+# deb(5): old tar, ustar, and of GNU's extensions long names; neither sparse files nor pax headers.
+_TAR_KINDS = {
+    tarfile.REGTYPE: stat.S_IFREG,
+    tarfile.AREGTYPE: stat.S_IFREG,
+    tarfile.CONTTYPE: stat.S_IFREG,
+    tarfile.DIRTYPE: stat.S_IFDIR,
+    tarfile.SYMTYPE: stat.S_IFLNK,
+    tarfile.FIFOTYPE: stat.S_IFIFO,
+    tarfile.CHRTYPE: stat.S_IFCHR,
+    tarfile.BLKTYPE: stat.S_IFBLK,
+}
+# What tarfile raises, beside its own errors, for numbers that nobody would write and for chains of headers.
+_TAR_ERRORS = (tarfile.TarError, ValueError, ArithmeticError, LookupError, EOFError, RecursionError)
+
+
+def read_tar(archive: bytes, label: str) -> list[Entry]:
+    """The entries of an archive that is not compressed, each with its content; no owner is read.
+
+    A hard link gets what the name has that it stands for.  ``label`` is what messages call the archive.  Raises
+    NvidiaError where it is damaged, or in a form that no Debian package may have.
+    """
+    entries: list[Entry] = []
+    # By name, without "./": what a hard link may stand for.
+    files: dict[str, Entry] = {}
+    for member in _members(archive, label):
+        entry = _linked(member, files, label) if member.islnk() else _entry(archive, member, label)
+        entries.append(entry)
+        check_number(entries, label)
+        if not stat.S_ISDIR(entry.mode):
+            files[os.path.normpath(entry.name)] = entry
+    return entries
+
+
+def _members(archive: bytes, label: str) -> t.Iterator[tarfile.TarInfo]:
+    try:
+        with tarfile.open(fileobj=io.BytesIO(archive), mode="r:") as tar:
+            for member in tar:
+                # Below zero, some versions of tarfile would read the same for ever.
+                size = member.size if member.isreg() and not member.issparse() else 0
+                if member.size < 0 or member.offset_data + size > len(archive):
+                    raise damaged(label, "it ends too early")
+                yield member
+            # Where tarfile stops; for it, a header that is cut or damaged ends the archive, too.
+            last = archive[tar.offset : tar.offset + tarfile.BLOCKSIZE]
+    except _TAR_ERRORS as error:
+        raise damaged(label, f"its content is no whole tar archive ({error})") from error
+    if len(last) < tarfile.BLOCKSIZE:
+        raise damaged(label, "it ends too early")
+    if last.strip(b"\0"):
+        raise damaged(label, "its content has a header that cannot be read")
+
+
+def _entry(archive: bytes, member: tarfile.TarInfo, label: str) -> Entry:
+    kind = _TAR_KINDS.get(member.type)
+    if kind is None or member.pax_headers:
+        raise damaged(label, f"it holds {member.name!r} in a form that dpkg does not install either")
+    content = b""
+    if kind == stat.S_IFREG:
+        content = archive[member.offset_data : member.offset_data + member.size]
+    elif kind == stat.S_IFLNK:
+        content = os.fsencode(member.linkname)
+    return Entry(member.name, kind | stat.S_IMODE(member.mode), content)
+
+
+def _linked(member: tarfile.TarInfo, files: t.Mapping[str, Entry], label: str) -> Entry:
+    """A hard link, as a file of its own."""
+    original = files.get(os.path.normpath(member.linkname))
+    if original is None:
+        raise damaged(label, f"it holds {member.name!r} as another name of {member.linkname!r}, which is not before it")
+    return original._replace(name=member.name)
+
+
+# A command, and how many bytes it may write; gives its status, its output, and its errors.
+LimitedRunner = t.Callable[[t.List[str], int], t.Tuple[int, bytes, str]]
+
+
+class _Kind(t.NamedTuple):
+    """A kind of package: what it begins with, the tool that opens it, and what reads the archive inside."""
+
+    magic: bytes
+    tool: str
+    options: tuple[str, ...]
+    read: t.Callable[[bytes, str], list[Entry]]
+
+
+# deb(5), and the lead of an RPM file.  dpkg-deb could write the files, too, but it would follow links, and give the
+# folder the mode and the owner that the package says.
+_ARCHIVE_KINDS = (
+    _Kind(b"!<arch>\n", "dpkg-deb", ("--fsys-tarfile",), read_tar),
+    _Kind(b"\xed\xab\xee\xdb", "rpm2cpio", (), read_newc),
+)
+# What a shell, timeout(1) and our runners say of a command that is not there.
+_NOT_FOUND = 127
+# A package may expand to this many times its size, at least to _SMALL bytes, and at most to MAX_SIZE.  NVIDIA's
+# packages expand to about 5 times their size.
+_RATIO, _SMALL = 100, 16 << 20
+# Seconds to unpack a package, and bytes of a tool's errors that are reported.
+_SECONDS, _UNPACK_ERRORS = 120, 4096
+_BLOCK = 1 << 16
+
+
+def unpack(
+    packages: t.Sequence[str], folder: str, on_controller: bool = False, run: LimitedRunner | None = None
+) -> None:
+    """Unpack ``packages`` (.deb and .rpm, told apart by their content), one after the other, into ``folder``.
+
+    All are paths as this process opens them; ``folder`` exists, is empty, and keeps its mode and owner.
+    ``on_controller`` only changes the advice.  Raises NvidiaError for a file that is no package, and for one that
+    would write elsewhere; HostError for what this machine cannot do.
+    """
+    kinds = [_kind_of(package) for package in packages]
+    for package, kind in zip(packages, kinds):
+        limit = min(MAX_SIZE, max(_SMALL, _RATIO * os.path.getsize(package)))
+        status, archive, errors = (run or run_limited)([kind.tool, *kind.options, package], limit)
+        _check(package, kind.tool, status, errors, on_controller)
+        write_entries(kind.read(archive, package), folder, package)
+
+
+def run_limited(argv: list[str], limit: int) -> tuple[int, bytes, str]:
+    """Run a command without input that may write ``limit`` bytes, and take _SECONDS.
+
+    Its messages are in English.  A command that is not there has the status that a shell gives it.  The last of
+    ``argv`` is what messages call its output.  Raises NvidiaError for a command beyond a limit; it is killed then.
+    """
+    environment = {**os.environ, "LC_ALL": "C.UTF-8", "LANGUAGE": "C"}
+    with tempfile.TemporaryFile() as errors:
+        try:
+            # run_command would hold the whole output, however large, before this could refuse it.
+            process = subprocess.Popen(  # pylint: disable=ansible-bad-function
+                argv,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                env=environment,
+                start_new_session=True,
+            )
+        except OSError as error:
+            return _NOT_FOUND, b"", f"{argv[0]} cannot be run: {error.strerror}"
+        deadline = time.monotonic() + _SECONDS
+        try:
+            output = _output_of(process, limit, deadline, argv[-1])
+            status = process.wait(max(0, deadline - time.monotonic()))
+        except BaseException as error:
+            # The tool may have started a program that unpacks.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            if isinstance(error, (TimeoutError, subprocess.TimeoutExpired)):
+                raise damaged(argv[-1], f"{argv[0]} did not end within {_SECONDS} seconds") from None
+            raise
+        errors.seek(0)
+        return status, output, errors.read(_UNPACK_ERRORS).decode("utf-8", "replace")
+
+
+def _output_of(process: subprocess.Popen[bytes], limit: int, deadline: float, label: str) -> bytes:
+    """What ``process`` writes.  Raises TimeoutError, and NvidiaError if that is more than ``limit`` bytes."""
+    output = bytearray()
+    with t.cast("t.IO[bytes]", process.stdout) as stream:
+        while select.select([stream], [], [], max(0, deadline - time.monotonic()))[0]:
+            block = os.read(stream.fileno(), _BLOCK)
+            output += block
+            if not block:
+                return bytes(output)
+            if len(output) > limit:
+                raise damaged(label, f"it has more than {limit} bytes when it is unpacked")
+    raise TimeoutError
+
+
+def _kind_of(package: str) -> _Kind:
+    """What a package is, by how it begins: its name may be anything."""
+    try:
+        if not stat.S_ISREG(os.stat(package).st_mode):
+            raise core_errors.NvidiaError(f"{package} is not a regular file. Give the files of the packages.")
+        with open(package, "rb") as stream:
+            start = stream.read(8)
+    except FileNotFoundError:
+        raise core_errors.NvidiaError(
+            f"{package} is not there. Correct files, or put the package there first."
+        ) from None
+    except OSError as error:
+        advice = "Run the task as root (become: true)." if isinstance(error, PermissionError) else "Correct files."
+        raise core_errors.HostError(f"{package} cannot be read: {error.strerror}. {advice}") from error
+    kind = next((kind for kind in _ARCHIVE_KINDS if start.startswith(kind.magic)), None)
+    if kind is None:
+        raise core_errors.NvidiaError(
+            f"{package} is neither a .deb nor an .rpm package{'' if start else ': it is empty'}. Fetch it again, or"
+            " unpack it yourself and give src."
+        )
+    return kind
+
+
+def _check(package: str, tool: str, status: int, said: str, on_controller: bool) -> None:
+    """Raises HostError if ``tool`` is not there, or failed."""
+    if status == _NOT_FOUND:
+        here, there = ("the controller", "true to unpack on the host") if on_controller else ("this host", "")
+        way = f"remote_src: {there or 'false to unpack on the controller'}"
+        raise core_errors.HostError(f"{tool} is not on {here}; set {way}, or unpack {package} yourself and give src.")
+    if status:
+        words = " ".join(said.split()) or f"it ends with status {status}"
+        raise core_errors.HostError(
+            f"{package} cannot be unpacked. {tool} says: {words}. Fetch the package again, and see that there is room."
+        )

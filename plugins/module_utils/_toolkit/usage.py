@@ -1,0 +1,322 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Find which engines and containers use a toolkit directory, and their low-level runtimes."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import re
+import typing as t
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants as core_constants
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import records as core_records
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import registry as engines_registry
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import gpu_containers, processes
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
+
+
+class PathPrefix:
+    """Whether a path is below one of ``folders``, be it by another spelling, or through a link that leads there."""
+
+    def __init__(self, host: hostfs.HostFS, folders: t.Iterable[str]) -> None:
+        self._host = host
+        self._folders = list(folders)
+        self._real = [host.resolve(folder) for folder in self._folders]
+
+    def __call__(self, path: str) -> bool:
+        if any(path.startswith(f"{folder}/") for folder in self._folders):
+            return True
+        try:
+            real = self._host.resolve(path) if path.startswith("/") else ""
+        except errors.NvidiaError:
+            return False
+        return any(real.startswith(f"{folder}/") for folder in self._real)
+
+
+def configured_programs(host: hostfs.HostFS, folders: t.Iterable[str]) -> dict[str, dict[str, str | None]]:
+    """By engine, the runtimes with programs below ``folders`` that its files or its unit's flags name.
+
+    Of a flag the name is the flag.  An engine whose files cannot be understood may name any: then a sentence stands for
+    the name, and None for the program.  Raises MissingPackageError where nothing can read such files.
+    """
+    below = PathPrefix(host, folders)
+    found = {}
+    for engine in engines_registry.engines_on(host):
+        installation = engine.inspect(host)
+        programs: dict[str, str | None] = {
+            runtime: path
+            for runtime, path in [*_in_files(engine, host, installation), *_in_flags(installation)]
+            if path is None or below(path)
+        }
+        if programs:
+            found[engine.key] = programs
+    return found
+
+
+def _in_files(
+    engine: engines_base.Engine, host: hostfs.HostFS, installation: engines_base.Installation
+) -> list[tuple[str, str | None]]:
+    try:
+        state = engine.configured(engines_base.HostFiles(host, engine.key).as_configured(installation, None))
+    except errors.MissingPackageError:
+        # The controller may have it.
+        raise
+    except errors.NvidiaError as error:
+        return [(f"not known: {error}", None)]
+    return [(runtime, path) for runtime, path in state.paths().items() if path]
+
+
+def _in_flags(installation: engines_base.Installation) -> t.Iterator[tuple[str, str | None]]:
+    arguments = installation.unit.arguments if installation.unit is not None else ()
+    for argument in arguments[1:]:
+        for word in (argument, argument.rpartition("=")[2], argument.rpartition(":")[2]):
+            if word.startswith("/"):
+                yield argument, word
+
+
+def unsettled_engines(host: hostfs.HostFS, folders: t.Iterable[str]) -> list[str]:
+    """Running engines that still use, or may use, programs below ``folders``, whatever their files say by now; a
+    sentence for each."""
+    below = PathPrefix(host, folders)
+    return [words for engine in engines_registry.engines_on(host) for words in _unsettled(engine, host, below)]
+
+
+def _unsettled(engine: engines_base.Engine, host: hostfs.HostFS, below: PathPrefix) -> t.Iterator[str]:
+    installation = engine.inspect(host)
+    if host.live and host.lexists(core_records.restart_note(engine.key, core_records.state_dir(host, engine.key))):
+        yield f"A restart of {installation.service} was cut off."
+        return
+    live = engine.live(host, installation) if installation.pid is not None else None
+    if live is None:
+        return
+    names = [name for name, path in live.runtimes.items() if path and below(path)]
+    if names:
+        yield f"{installation.service} runs with {', '.join(names)} still."
+    elif live.outdated:
+        yield f"{installation.service} is older than its configuration."
+
+
+def programs_among(found: t.Mapping[str, t.Mapping[str, str | None]], names: t.Collection[str]) -> list[str]:
+    """Those of configured_programs() whose programs have one of ``names``, in words."""
+    return [
+        f"{engine} ({runtime})"
+        for engine, programs in found.items()
+        for runtime, path in programs.items()
+        if path is not None and posixpath.basename(path) in names
+    ]
+
+
+# What NVIDIA's runtimes look up in their PATH when no configured program is there (NVIDIA Container Toolkit 1.20).
+NAMES = ("runc", "crun")
+# Where there is CRI-O alone, whose packages bring crun.
+_CRIO, _CRIO_NAMES = "crio", ("crun", "runc")
+
+# No program is run for its version here.  To the newest engines everything counts: before containerd 2.0 the settings
+# in a later file hide those in an earlier one.
+_NEWEST = (999,)
+
+# Programs that do what runc does, whatever their runtimes are called.
+_LIKE_RUNC = re.compile(r"(?:(?:runc|crun)(?:[-_.].*)?|youki)\Z")
+# Programs that start something else than an ordinary container, be it that one of them is crun under another name.
+_UNLIKE_RUNC = re.compile(r"runsc|gvisor|kata|containerd-shim|krun|crun-vm|.*wasm")
+# The kinds of containerd's runtimes and of CRI-O's ("oci" and "pod") that call a program like runc.
+_KINDS = ("io.containerd.runc.", "io.containerd.runtime.v1.", "oci", "pod")
+# What a toolkit that was installed into a directory has beside its runtimes, and no other directory has.
+_MARK = f"{core_constants.MAIN_PROGRAM}.real"
+
+
+class _Found(t.NamedTuple):
+    """What one engine contributes; ``paths`` are programs that exist, in order of preference."""
+
+    installed: bool
+    paths: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+
+def low_level_runtimes(host: hostfs.HostFS) -> tuple[list[str], list[str]]:
+    """The low-level runtimes in the order in which NVIDIA's are to try them, and warnings.
+
+    First the absolute paths of programs that the host's engines are configured with, each program once, then NAMES:
+    these always, for they are looked up when a container starts, with what the host has by then.  The answer is the
+    same whether this collection has registered NVIDIA's runtimes in an engine or not.  A configured program that is
+    not on the host is left out with a warning, and so are the runtimes of an engine whose files cannot be read.
+    Raises MissingPackageError where nothing can read them.
+    """
+    engines = engines_registry.engines_on(host)
+    found = [_of_engine(engine, host) for engine in engines]
+    paths: list[str] = []
+    for path in (path for one in found for path in one.paths):
+        if not any(host.same_program(path, known) for known in paths):
+            paths.append(path)
+    # Podman calls none of NVIDIA's runtimes.
+    installed = [engine.name for engine, one in zip(engines, found) if one.installed and engine.default_runtime]
+    names = _CRIO_NAMES if installed == [_CRIO] else NAMES
+    return [*paths, *names], [warning for one in found for warning in one.warnings]
+
+
+def _of_engine(engine: engines_base.Engine, host: hostfs.HostFS) -> _Found:
+    installation = engine.inspect(host)
+    installed = installation.binary is not None or installation.unit is not None
+    try:
+        state, doubt = _without_nvidia(engine, host, installation)
+    except errors.MissingPackageError:
+        # The controller may have it.
+        raise
+    except errors.NvidiaError as error:
+        return _Found(installed, (), (f"The runtimes of {engine.name} are not known: {error}",))
+    candidates = _Candidates(host, state)
+    paths: list[str] = []
+    warnings = list(doubt)
+    for name in candidates.names(engine.default_runtime):
+        path = _program(host, candidates.paths[name])
+        if path is None:
+            warnings.append(
+                f"{engine.name}: the program {candidates.paths[name]} of the runtime {name} is no executable file on"
+                " this host, so NVIDIA's runtimes will not try it. Install it, or correct the path."
+            )
+        else:
+            paths.append(path)
+    return _Found(installed, tuple(paths), tuple(warnings))
+
+
+def _without_nvidia(
+    engine: engines_base.Engine, host: hostfs.HostFS, installation: engines_base.Installation
+) -> tuple[engines_base.ConfiguredState, tuple[str, ...]]:
+    """What the engine would be configured with if our entries were taken out, and why that may be wrong.
+
+    That is the very plan of a removal, so that what the default was before us is told by the same rules.  Where there
+    can be none, what stands there now has to do.  Raises NvidiaError if that cannot be read either.
+    """
+    files = engines_base.HostFiles(host, engine.key)
+    doubt: tuple[str, ...] = ()
+    try:
+        path = host.resolve(installation.config_path)
+        records = (record for record in core_records.load_records(host, engine.key) if record.main == path)
+        recorded = tuple(record.path for record in records if record.path != path)
+        context = files.context(path, installation.unit, _NEWEST, recorded)
+        return engine.absent(context).state, ()
+    except (errors.ConfigurationError, errors.HostError) as error:
+        doubt = (f"The runtimes of {engine.name} may not all be known: {error}",)
+    except errors.NvidiaError:
+        # A unit or another file needs our runtimes; those that are not ours are all the same.
+        doubt = ()
+    context = files.as_configured(installation, None)._replace(version=_NEWEST)
+    return engine.configured(context), doubt
+
+
+class _Candidates:
+    """The runtimes of one engine that NVIDIA's can call."""
+
+    def __init__(self, host: hostfs.HostFS, state: engines_base.ConfiguredState) -> None:
+        self._host = host
+        self._default = state.default_runtime
+        self._all = {name: path for name, path in state.paths().items() if path}
+        self.paths = {
+            name: path
+            for name, path in self._all.items()
+            if not self._is_nvidia(name) and not self._is_unlike_runc(name, state.runtimes[name])
+        }
+
+    def names(self, builtin_default: str) -> list[str]:
+        """In the order in which they are to be tried: the default, the usual ones, others that do the same."""
+        default = self._default
+        if not isinstance(default, str) or self._is_nvidia(default):
+            # Nobody knows what somebody else's tool has put one of NVIDIA's over.
+            default = builtin_default
+        others = [name for name, path in self.paths.items() if _LIKE_RUNC.match(posixpath.basename(path))]
+        return [name for name in dict.fromkeys([default, *NAMES, *others]) if name in self.paths]
+
+    def _is_nvidia(self, name: str) -> bool:
+        """Whether a runtime is one of NVIDIA's, or otherwise of a toolkit: it would call itself, or go with that."""
+        return name.startswith(engines_base.MAIN_NAME) or any(
+            posixpath.basename(path).startswith(core_constants.MAIN_PROGRAM)
+            or self._host.lexists(posixpath.join(posixpath.dirname(path), _MARK))
+            for path in self._spellings(name)
+        )
+
+    def _is_unlike_runc(self, name: str, entry: t.Mapping[str, t.Any]) -> bool:
+        kind = entry.get("runtime_type")
+        if kind and not (isinstance(kind, str) and kind.startswith(_KINDS)):
+            return True
+        return any(_UNLIKE_RUNC.match(posixpath.basename(path)) for path in self._spellings(name))
+
+    def _spellings(self, name: str) -> list[str]:
+        """The path of a runtime as it is configured, and with all links resolved."""
+        path = self._all.get(name)
+        program = None if path is None else _program(self._host, path)
+        return [found for found in (path, program and self._host.resolve(program)) if found]
+
+
+def _program(host: hostfs.HostFS, path: str) -> str | None:
+    """The absolute path of a program, None where there is none; a bare name is looked up as an engine does."""
+    return None if "/" in path and not path.startswith("/") else host.find_executable([path])
+
+
+# Where engines look for what they do to containers; what nvidia-ctk wrote names the programs that it was run beside.
+SPECIFICATIONS_AND_HOOKS = (
+    *core_constants.SPECIFICATION_FOLDERS,
+    "/etc/containers/oci/hooks.d",
+    "/usr/share/containers/oci/hooks.d",
+)
+
+
+def users(host: hostfs.HostFS, folder: str) -> list[str]:
+    """Who needs something below ``folder``, in words: processes, containers, engines, and files of CDI and of hooks.
+
+    A process needs the program that it runs, the libraries that it has loaded, the script that its shell reads, and
+    what is mounted for it from there.  In an offline tree nothing runs.
+    """
+    # The kernel knows no links.
+    folders = tuple(dict.fromkeys((folder, host.resolve(folder))))
+    return [
+        *_processes(host, folders),
+        *(f"container {name}" for each in folders for name in gpu_containers.bundles_referencing(host, f"{each}/")),
+        *(f"engine {name}" for name in configured_programs(host, folders)),
+        *(f"file {path}" for path in mentioned_in(host, SPECIFICATIONS_AND_HOOKS, folders)),
+    ]
+
+
+def mentioned_in(host: hostfs.HostFS, places: t.Iterable[str], folders: t.Iterable[str]) -> list[str]:
+    """The files in ``places`` in which something below ``folders`` is named."""
+    return [
+        f"{place}/{name}"
+        for place in places
+        for name in host.readable_entries(place)
+        if name.endswith((".yaml", ".json"))
+        and any(f"{folder}/" in host.read_text(f"{place}/{name}") for folder in folders)
+    ]
+
+
+def _processes(host: hostfs.HostFS, folders: t.Sequence[str]) -> t.Iterator[str]:
+    for pid in host.readable_entries("/proc") if host.live else ():
+        if pid.isdigit() and int(pid) != os.getpid() and any(_needs(host, pid, folder) for folder in folders):
+            yield f"process {pid} ({host.read_text(f'/proc/{pid}/comm').strip()})"
+
+
+def _needs(host: hostfs.HostFS, pid: str, folder: str) -> bool:
+    process = host.real_path(f"/proc/{pid}")
+    links = [f"{process}/exe", *(f"{process}/fd/{name}" for name in host.readable_entries(f"/proc/{pid}/fd"))]
+    if any(f"{folder}/" in _target(link) for link in links):
+        return True
+    # A user can block who reads the memory map of a process of that user. What such a process has loaded stays loaded.
+    if processes.uid_of(host, pid) in (0, os.geteuid()) and f"{folder}/" in host.read_text(f"/proc/{pid}/maps"):
+        return True
+    # The root of a mount is told from the file system's own; two names are enough to know it by.
+    root = "/".join(["", *folder.split("/")[-2:]])
+    lines = host.read_text(f"/proc/{pid}/mountinfo").splitlines()
+    return any((line.split(" ")[3] + "/").find(f"{root}/") >= 0 for line in lines if line.count(" ") > 3)
+
+
+def _target(link: str) -> str:
+    try:
+        return os.readlink(link)
+    except OSError:
+        # It has ended meanwhile, or is one of the kernel's.
+        return ""

@@ -1,0 +1,172 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A CRI that keeps images and pods, behind a socket that speaks as much gRPC as it takes."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import socketserver
+import time
+import typing as t
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._rpc.grpc import field, fields, numbers
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.serving import serving, short_folder
+
+if t.TYPE_CHECKING:
+    from pathlib import Path
+
+SOCKET = "/run/cri.sock"
+PREFACE = 24
+DATA, HEADERS, SETTINGS = 0, 1, 4
+
+
+def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
+    return len(payload).to_bytes(3, "big") + bytes((kind, flags)) + stream.to_bytes(4, "big") + payload
+
+
+def literal(name: bytes, value: bytes) -> bytes:
+    """A header as it is, with a size that takes more than one byte where it must."""
+    size = bytes((len(value),)) if len(value) < 127 else b"\x7f" + _rest(len(value) - 127)
+    return b"\x40" + bytes((len(name),)) + name + size + value
+
+
+def _rest(number: int) -> bytes:
+    return bytes((number,)) if number < 128 else bytes((number & 127 | 128,)) + _rest(number >> 7)
+
+
+class _Server(socketserver.ThreadingUnixStreamServer):
+    daemon_threads = False
+    cri: FakeCri
+
+
+class _Handler(socketserver.StreamRequestHandler):
+    server: _Server
+
+    def handle(self) -> None:
+        # Whoever only tries whether somebody listens sends nothing.
+        with contextlib.suppress(OSError, IndexError):
+            self.rfile.read(PREFACE)
+            method, message = "", b""
+            while True:
+                head = self.rfile.read(9)
+                payload = self.rfile.read(int.from_bytes(head[:3], "big"))
+                if head[3] == HEADERS:
+                    method = payload[8 : 8 + payload[7]].decode().rsplit("/", 1)[1]
+                elif head[3] == DATA:
+                    message = payload[5:]
+                    break
+            self.wfile.write(frame(SETTINGS, 0, 0) + self.server.cri.answer(method, message))
+            self.rfile.read()
+
+
+class FakeCri:
+    """The CRI in a directory tree; its containers end at once, with ``status``, and say ``log``."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.host = HostFS(str(root), live=True)
+        self.config: dict[str, t.Any] = {"sandboxImage": "pause:1", "containerd": {"runtimes": {"nvidia": {}}}}
+        self.images = {"pause:1": "sha256:aa", "busybox:1": "sha256:bb"}
+        self.pods: dict[str, bytes] = {}
+        self.made: list[bytes] = []
+        self.containers: list[bytes] = []
+        self.calls: list[str] = []
+        self.errors: dict[str, str] = {}
+        self.silent = ""
+        self.status: int | None = 0
+        self.statuses: list[int] = []
+        self.log = "2026-01-01T00:00:00.0Z stdout F hello\n"
+        (root / "run").mkdir()
+
+    def answer(self, method: str, message: bytes) -> bytes:
+        self.calls.append(method)
+        if method == self.silent:
+            time.sleep(1)
+            return b""
+        if method in self.errors:
+            words = self.errors[method].encode()
+            trailers = b"\x88" + literal(b"grpc-status", b"2") + literal(b"grpc-message", words)
+            return frame(HEADERS, 5, 1, trailers)
+        content = getattr(self, "do" + re.sub("([A-Z])", r"_\1", method).lower())(message)
+        return frame(HEADERS, 4, 1, b"\x88") + frame(DATA, 0, 1, b"\0" + len(content).to_bytes(4, "big") + content)
+
+    def do_status(self, _message: bytes) -> bytes:
+        return field(1, b"") + field(2, field(1, "config") + field(2, json.dumps(self.config)))
+
+    def do_version(self, _message: bytes) -> bytes:
+        return field(3, "1.7.24")
+
+    def do_plugins(self, _message: bytes) -> bytes:
+        return field(1, field(1, "io.containerd.grpc.v1") + field(2, "cri"))
+
+    def do_image_status(self, message: bytes) -> bytes:
+        name = dict(fields(dict(fields(message))[1]))[1].decode()
+        return field(1, field(1, self.images[name])) if name in self.images else b""
+
+    def do_run_pod_sandbox(self, message: bytes) -> bytes:
+        name = f"pod{len(self.calls)}"
+        self.pods[name] = message
+        self.made.append(message)
+        return field(1, name)
+
+    def do_create_container(self, message: bytes) -> bytes:
+        self.containers.append(message)
+        return field(1, "container1")
+
+    def do_start_container(self, message: bytes) -> bytes:
+        assert dict(fields(message)) == {1: b"container1"}
+        pod, config = (dict(fields(dict(fields(self.containers[-1]))[number])) for number in (3, 2))
+        folder = self.root / pod[3].decode().lstrip("/")
+        (folder / config[11].decode()).write_text(self.log)
+        return b""
+
+    def do_container_status(self, _message: bytes) -> bytes:
+        status = self.statuses.pop(0) if self.statuses else self.status
+        told = b"" if status is None else field(3, 2) + (field(7, status) if status else b"")
+        return field(1, field(1, "container1") + told)
+
+    def do_list_pod_sandbox(self, message: bytes) -> bytes:
+        wanted = dict(fields(dict(fields(message))[1]))[3]
+        labelled = [name for name, pod in self.pods.items() if _label(pod) == wanted]
+        return b"".join(field(1, field(1, name) + field(3, 1)) for name in labelled)
+
+    def do_stop_pod_sandbox(self, message: bytes) -> bytes:
+        assert dict(fields(message))[1].decode() in self.pods
+        return b""
+
+    def do_remove_pod_sandbox(self, message: bytes) -> bytes:
+        del self.pods[dict(fields(message))[1].decode()]
+        return b""
+
+    @contextlib.contextmanager
+    def answers(self) -> t.Iterator[None]:
+        path = self.root / SOCKET.lstrip("/")
+        server = _Server(str(path), _Handler)
+        server.cri = self
+        with serving(server, path):
+            yield
+
+
+def _label(pod: bytes) -> bytes:
+    return dict(fields(dict(fields(pod))[1]))[6]
+
+
+def network_of(pod: bytes) -> int:
+    """The NamespaceMode of a pod's network."""
+    linux = dict(fields(dict(fields(dict(fields(pod))[1]))[8]))
+    return dict(numbers(dict(fields(linux[2]))[1]))[1]
+
+
+def parent_of(pod: bytes) -> str:
+    """The parent of a pod's control groups."""
+    return dict(fields(dict(fields(dict(fields(pod))[1]))[8])).get(1, b"").decode()
+
+
+@contextlib.contextmanager
+def cri_host() -> t.Iterator[FakeCri]:
+    with short_folder() as root:
+        yield FakeCri(root)

@@ -1,0 +1,219 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A host with packages: what is installed, what sources offer, and what becomes of a transaction."""
+
+from __future__ import annotations
+
+import typing as t
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import HostError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.base import (
+    Candidate,
+    Change,
+    CommandError,
+    Package,
+    PackageFile,
+    Preview,
+)
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.names import APT_SOURCE, PACKAGES
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.constants import CONFIG_FILE, PROGRAMS
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.install_packages import Installation
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.packages import InstallOptions
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.remove_packages import Removal
+
+if t.TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+ORIGIN = "https://packages.example/stable"
+
+
+def four(version: str, held: bool = False) -> dict[str, Package]:
+    return {name: Package(version, held) for name in PACKAGES}
+
+
+class World:
+    """A package manager, and the host that it changes; fulfils PackageManager."""
+
+    name = "apt"
+    readable = True
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.live = True
+        self.packages: dict[str, Package] = {}
+        self.configured_only: list[str] = []
+        # What the lists on the host have, what a refresh of ours brings, and what one of all.
+        self.listed: list[str] = []
+        self.published: list[str] = []
+        self.elsewhere: list[str] = []
+        self.files: dict[str, PackageFile] = {}
+        # By the name of a method: what it fails with.
+        self.failures: dict[str, str] = {}
+        # The same, but only the first time.
+        self.failures_once: dict[str, str] = {}
+        # What else a change would do.
+        self.along = Preview()
+        self.cut_off = False
+        self.can_hold = True
+        self.program_versions: dict[str, str] = {}
+        # What was asked of it, in order, reading aside.
+        self.calls: list[str] = []
+        self.changes: list[Change] = []
+
+    # -- the module's work ---------------------------------------------------------------------------------------
+
+    def run(self, argv: list[str]) -> tuple[int, str, str]:
+        name = argv[-2].rsplit("/", 1)[-1]
+        version = self.program_versions.get(name, self._any_version())
+        return 0, f"version {version.split('-')[0]}\n", ""
+
+    def _any_version(self) -> str:
+        return next(iter(self.packages.values())).version if self.packages else ""
+
+    def task(self, **options: t.Any) -> Installation | Removal:
+        host = HostFS(str(self.root), self.live)
+        work = Removal if options.get("state") == "absent" else Installation
+        return work(InstallOptions(**options), host, self, self.run)
+
+    def execute(self, check_mode: bool = False, **options: t.Any) -> dict[str, t.Any]:
+        task = self.task(**options)
+        return task.result(task.execute(check_mode))
+
+    # -- the host ------------------------------------------------------------------------------------------------
+
+    def path(self, inner: str) -> Path:
+        return self.root / inner.lstrip("/")
+
+    def write(self, inner: str, text: str = "") -> Path:
+        path = self.path(inner)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        return path
+
+    def have(self, packages: t.Mapping[str, Package]) -> None:
+        """Packages that were installed by somebody else."""
+        self.packages.update(packages)
+        self._programs()
+
+    def file(self, path: str, name: str, version: str, architecture: str = "amd64") -> str:
+        self.write(path)
+        self.files[path] = PackageFile(path, name, version, architecture)
+        return path
+
+    def four_files(self, version: str) -> list[str]:
+        return [self.file(f"/srv/{name}.deb", name, version) for name in PACKAGES]
+
+    def snapshot(self) -> dict[str, t.Any]:
+        found = {
+            str(path.relative_to(self.root)): path.read_text() if path.is_file() else None
+            for path in self.root.rglob("*")
+        }
+        return {**found, "packages": dict(self.packages)}
+
+    def _programs(self) -> None:
+        for name in PROGRAMS:
+            path = self.path(f"/usr/bin/{name}")
+            if any(package in self.packages for package in PACKAGES):
+                self.write(f"/usr/bin/{name}").chmod(0o755)
+            elif path.exists():
+                path.unlink()
+
+    # -- PackageManager ------------------------------------------------------------------------------------------
+
+    def installed(self, names: t.Iterable[str]) -> dict[str, Package]:
+        return {name: self.packages[name] for name in names if name in self.packages}
+
+    def leftovers(self, names: t.Iterable[str]) -> list[str]:
+        return [name for name in names if name in self.configured_only]
+
+    def interrupted(self) -> bool:
+        return self.cut_off
+
+    def refuse_interrupted(self, own: t.Collection[str]) -> None:
+        if not own:
+            raise HostError("Packages of others are pending.")
+
+    def complete(self, own: t.Sequence[str]) -> None:
+        self._do("complete")
+        assert own
+        self.cut_off = False
+        self.packages.update({name: self.packages[name]._replace(whole=True) for name in own})
+
+    def candidates(self, names: t.Sequence[str], offline: bool = False) -> dict[str, list[Candidate]]:
+        self._do("candidates offline" if offline else "candidates")
+        offers = [Candidate(version, ORIGIN, preferred=not place) for place, version in enumerate(self.listed)]
+        return {name: list(offers) for name in names}
+
+    def refresh(self, everything: bool = False) -> None:
+        self._do("refresh everything" if everything else "refresh")
+        source = self.path(APT_SOURCE)
+        if source.exists() and "wrong" in source.read_text():
+            raise CommandError("refresh", ["E: the source is wrong"], "")
+        self.listed = [*self.published, *(self.elsewhere if everything else [])]
+
+    def describe(self, files: t.Iterable[str]) -> list[PackageFile]:
+        return [self.files[path] for path in files]
+
+    def architecture(self) -> str:
+        return "amd64"
+
+    def preview(self, change: Change, offline: bool = False) -> Preview:
+        del offline
+        self._do("preview")
+        return self.along._replace(
+            install={**change.install, **self.along.install}, remove=(*change.remove, *self.along.remove)
+        )
+
+    def break_off(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """From now on a transaction installs, and then a script of one package fails."""
+        carry_out = self.carry_out
+
+        def breaking(change: Change) -> None:
+            carry_out(change)
+            self.packages[PACKAGES[1]] = self.packages[PACKAGES[1]]._replace(whole=False)
+            self._do("broken")
+
+        self.failures["broken"] = "dpkg: error processing package"
+        monkeypatch.setattr(self, "carry_out", breaking)
+
+    def carry_out(self, change: Change) -> None:
+        assert not [name for name in change.install if self._held(name) and not change.change_held]
+        self.changes.append(change)
+        self._do("carry out")
+        described = {self.files[path].name: self.files[path].version for path in change.files}
+        for name, version in {**change.install, **described}.items():
+            self.packages[name] = Package(version)
+        for name in change.remove:
+            self.packages.pop(name, None)
+            self.configured_only = [other for other in self.configured_only if other != name]
+        if (change.install or change.files) and not self.path(CONFIG_FILE).exists():
+            self.write(CONFIG_FILE, "disable-require = false\n")
+        self._programs()
+
+    def require_holds(self) -> None:
+        assert self.can_hold
+
+    def hold(self, packages: t.Mapping[str, str]) -> None:
+        self._do("hold")
+        self._set_held(packages, True)
+
+    def unhold(self, names: t.Sequence[str]) -> None:
+        self._do("unhold")
+        self._set_held(names, False)
+
+    def _set_held(self, names: t.Iterable[str], held: bool) -> None:
+        for name in names:
+            self.packages[name] = self.packages[name]._replace(held=held)
+
+    def _held(self, name: str) -> bool:
+        return name in self.packages and self.packages[name].held
+
+    def _do(self, call: str) -> None:
+        self.calls.append(call)
+        words = self.failures_once.pop(call, None) or self.failures.get(call)
+        if words:
+            raise CommandError(call, [words], "")

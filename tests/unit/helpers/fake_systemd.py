@@ -1,0 +1,146 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A systemd that runs the Docker of fake_docker.py: what systemctl and journalctl would say and do.
+
+Its daemon knows what daemon.json said when it was started or reloaded last.
+"""
+
+from __future__ import annotations
+
+import json
+import typing as t
+
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_docker import CONTROL_GROUP, PID
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_docker import FakeDocker
+
+FILE = "/etc/docker/daemon.json"
+BUILT_IN = {"runc": {"path": "runc"}}
+
+
+class FakeSystemd:
+    """``ends`` says how a start or a reload with a certain text of the file ends.
+
+    That is "active", "failed", "auto-restart", "hangs" (until it is killed: the start that follows is asked again), or
+    "deaf" (a reload without effect).
+    """
+
+    def __init__(self, docker: FakeDocker) -> None:
+        self.docker = docker
+        self.ends: t.Callable[[str], str] = lambda _text: "active"
+        self.validates: t.Callable[[str], str] = lambda _text: ""
+        self.journal: list[str] = []
+        self.commands: list[str] = []
+        self.refused = ""
+        self.needs_reload = False
+        self.loaded = True
+        self.active, self.detail, self.invocation, self.job = "active", "running", 1, False
+        # Looks at the unit until a request that was accepted shows.
+        self.hesitates = 0
+        # Looks at a unit that takes its time to stop, as long as it is not killed.
+        self.stubborn = 0
+        self.started: t.Callable[[], t.Any] = lambda: None
+        self.name, self.kill_mode, self.dependent_units = "docker.service", "process", ""
+        self.file, self.control_group, self.main_pid = FILE, CONTROL_GROUP, PID
+        # What stands before each command, and between systemctl and its verb, where it is a user's systemd.
+        self.prefix, self.option = "", ""
+        self.reloadable = True
+        self._pending: t.Callable[[], None] | None = None
+        docker.path("/run/systemd/system").mkdir(parents=True)
+        docker.runs()
+        docker.write("/usr/bin/nvidia-container-runtime", mode=0o755)
+
+    @property
+    def text(self) -> str:
+        path = self.docker.path(self.file)
+        return path.read_text(encoding="utf-8") if path.exists() else ""
+
+    def done(self, *words: str) -> list[str]:
+        """The commands that begin with ``words``."""
+        return [command for command in self.commands if command.startswith(" ".join(words))]
+
+    def run(self, argv: list[str]) -> tuple[int, str, str]:
+        assert argv[0] == "chroot"
+        words = argv[2:]
+        self.commands.append(" ".join(words))
+        prefix = self.prefix.split()
+        if prefix and words[0] == prefix[0]:
+            assert (words[: len(prefix)], words[len(prefix) + 1]) == (prefix, self.option)
+            words = [words[len(prefix)], *words[len(prefix) + 2 :]]
+        assert words[0] != "systemctl" or bool(prefix) == self.commands[-1].startswith("env")
+        if words[0] == "journalctl":
+            return 0, "\n".join(self.journal), ""
+        if words[0] == "systemctl":
+            return self._systemctl(words[1], words)
+        if "--validate" in words:
+            complaint = self.validates(self.text)
+            return int(bool(complaint)), "", complaint
+        return 0, "Docker version 26.1.5, build 411e817\n", ""
+
+    def _systemctl(self, verb: str, words: list[str]) -> tuple[int, str, str]:
+        if verb == "show" and "--value" in words:
+            return 0, self.kill_mode if "--property=KillMode" in words else self.dependent_units, ""
+        if verb == "show":
+            return 0, self._show(), ""
+        if verb == self.refused:
+            return 1, "", "Access denied"
+        if verb == "restart":
+            self._pending = self._start
+        elif verb == "reload":
+            self._take_over(self.ends(self.text) == "active")
+        elif verb == "daemon-reload":
+            self.needs_reload = False
+        elif verb == "kill":
+            self.stubborn = 0
+            self._start()
+        return 0, "", ""
+
+    def _show(self) -> str:
+        if self._pending is not None and self.hesitates:
+            self.hesitates -= 1
+        elif self._pending is not None and self.stubborn and self.active == "active":
+            self.stubborn -= 1
+            return self._told("deactivating", "stop-sigterm", job=True)
+        elif self._pending is not None:
+            work, self._pending = self._pending, None
+            work()
+        return self._told(self.active, self.detail, self.job)
+
+    def _told(self, active: str, detail: str, job: bool) -> str:
+        return (
+            f"Id={self.name}\nLoadState={'loaded' if self.loaded else 'not-found'}\n"
+            f"ActiveState={active}\nSubState={detail}\n"
+            f"MainPID={self.main_pid if self.active == 'active' else 0}\nInvocationID={self.invocation:032x}\n"
+            f"NeedDaemonReload={'yes' if self.needs_reload else 'no'}\nJob={7 if job else 0}\n"
+            f"CanReload={'yes' if self.reloadable else 'no'}\n"
+        )
+
+    def _start(self) -> None:
+        end = self.ends(self.text)
+        if self.job and not self.done("systemctl kill"):
+            # A start that hangs is merged with the next, and waits for the old process to end.
+            return
+        self.invocation += 1
+        self.job = end == "hangs"
+        self.active, self.detail = {
+            "active": ("active", "running"),
+            "failed": ("failed", "failed"),
+            "auto-restart": ("activating", "auto-restart"),
+            "hangs": ("activating", "start"),
+        }[end]
+        running = end == "active"
+        self.docker.write(self.control_group, f"{PID}\n" if running else "")
+        self._take_over(running, from_nothing=True)
+        if running:
+            self.started()
+
+    def _take_over(self, really: bool, from_nothing: bool = False) -> None:
+        if not really:
+            return
+        settings = json.loads(self.text or "{}")
+        if from_nothing or settings.get("runtimes"):
+            self.docker.info["Runtimes"] = {**BUILT_IN, **settings.get("runtimes", {})}
+        if from_nothing or settings.get("default-runtime"):
+            self.docker.info["DefaultRuntime"] = settings.get("default-runtime", "runc")

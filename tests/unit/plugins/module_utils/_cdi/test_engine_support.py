@@ -1,0 +1,229 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import copy
+import typing as t
+
+import pytest
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.engine_support import downgrade_spec, unreached
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.modes import generate_all
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.options import NO_GIDS, Request
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.validate import validate
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import NvidiaError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.cdi_support import CdiEngine
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import file_lookup
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.driver_trees import (
+    Tree,
+    TreeLookup,
+    gpus,
+    machine,
+)
+
+if t.TYPE_CHECKING:
+    from pathlib import Path
+
+Data = t.Dict[str, t.Any]
+BOTH = ("/etc/cdi", "/var/run/cdi")
+VIDEO = 44
+
+
+def engine(name: str, version: str | None, newest: str | None, reads: bool = True) -> CdiEngine:
+    return CdiEngine(name, version, f"/usr/bin/{name}", newest, reads, BOTH if reads else ())
+
+
+OLD_PODMAN = engine("podman", "4.9.3", "0.6.0")
+OLDER_PODMAN = engine("podman", "4.3.1", "0.5.0")
+OLDEST_PODMAN = engine("podman", "4.1.1", "0.3.0")
+OLD_CONTAINERD = engine("containerd", "1.7.2", "0.5.0")
+NEW_DOCKER = engine("docker", "28.5.2", "1.0.0")
+BLIND_DOCKER = engine("docker", "20.10.24", None, reads=False)
+UNKNOWN_PODMAN = engine("podman", None, None)
+
+
+def document(version: str, name: str = "gpu0", kind: str = "nvidia.com/gpu", **edits: t.Any) -> Data:
+    node = {"path": "/dev/nvidia0", "gid": VIDEO, **edits.pop("node", {})}
+    return {
+        "cdiVersion": version,
+        "kind": kind,
+        "devices": [{"name": name, "containerEdits": {"deviceNodes": [node], **edits}}],
+        "containerEdits": {"env": ["NVIDIA_VISIBLE_DEVICES=void"]},
+    }
+
+
+def with_groups(version: str = "0.7.0") -> Data:
+    made = document(version, "0", additionalGids=[VIDEO])
+    made["containerEdits"]["additionalGids"] = [VIDEO]
+    return made
+
+
+def with_annotations() -> Data:
+    made = document("0.6.0")
+    made["annotations"] = {"of": "all"}
+    made["devices"][0]["annotations"] = {"of": "one"}
+    return made
+
+
+# -- groups ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tree:
+    monkeypatch.setattr(file_lookup, "CachedFS", TreeLookup)
+    tree = Tree(tmp_path)
+    tree.driver()
+    return tree
+
+
+@pytest.mark.parametrize("parts", [0, 2])
+@pytest.mark.parametrize(("drm", "mode", "gid"), [(True, 0o666, 0), (True, 0o660, VIDEO), (False, 0o660, VIDEO)])
+def test_without_groups_it_is_what_the_feature_flag_makes(
+    tree: Tree, parts: int, drm: bool, mode: int, gid: int
+) -> None:
+    devices = gpus(3, parts)
+    tree.control_nodes(mode=mode, gid=gid)
+    for gpu in devices:
+        tree.gpu(gpu, drm=drm, mode=mode, gid=gid)
+    tree.mig_nodes(devices)
+    known, host = machine(*devices), tree.host()
+    full = generate_all("nvml", Request(), known, host)[""]
+    assert full["cdiVersion"] == "0.7.0" or (gid == 0 and parts)
+    made = downgrade_spec(full, [NEW_DOCKER, OLD_PODMAN])
+    assert made.document == generate_all("nvml", Request(feature_flags=(NO_GIDS,)), known, host)[""]
+    assert list(made.document) == list(full)
+    assert str(made.document).count(f"'gid': {VIDEO}") == str(full).count(f"'gid': {VIDEO}")
+    assert validate(made.document).errors == ()
+
+
+def test_groups_are_left_out_for_an_engine_that_does_not_know_them() -> None:
+    full = with_groups()
+    before = copy.deepcopy(full)
+    made = downgrade_spec(full, [NEW_DOCKER, OLD_PODMAN, BLIND_DOCKER])
+    assert made.document == document("0.5.0", "0")
+    assert full == before
+    (sentence,) = made.sentences
+    assert sentence.startswith("The specification has no additionalGids, for podman 4.9.3 reads CDI up to 0.6.0 only.")
+    assert "groups of device nodes" in sentence
+
+
+def test_every_engine_that_is_too_old_is_named() -> None:
+    (sentence,) = downgrade_spec(with_groups(), [OLD_PODMAN, NEW_DOCKER, OLD_CONTAINERD]).sentences
+    assert "podman 4.9.3 reads CDI up to 0.6.0 only and containerd 1.7.2 reads CDI up to 0.5.0 only" in sentence
+    assert "docker" not in sentence
+
+
+@pytest.mark.parametrize(
+    "engines",
+    [
+        [],
+        [NEW_DOCKER],
+        [engine("podman", "5.1.0", "0.7.0")],
+        [BLIND_DOCKER],
+        [UNKNOWN_PODMAN],
+        [BLIND_DOCKER, UNKNOWN_PODMAN, NEW_DOCKER],
+    ],
+)
+def test_who_reads_all_or_nothing_does_not_limit(engines: list[CdiEngine]) -> None:
+    full = with_groups()
+    made = downgrade_spec(full, engines)
+    assert made.document == with_groups()
+    assert made.sentences == ()
+
+
+def test_a_document_without_novelties_stays_as_it_is() -> None:
+    made = downgrade_spec(document("0.3.0"), [OLDEST_PODMAN])
+    assert made == (document("0.3.0"), ())
+
+
+def test_a_version_that_is_stated_higher_than_needed_comes_down() -> None:
+    made = downgrade_spec(document("1.1.0"), [OLD_PODMAN])
+    assert made == (document("0.3.0"), ())
+
+
+def test_a_version_that_is_stated_too_low_does_not_hide_what_is_used() -> None:
+    assert downgrade_spec(with_groups("0.3.0"), [OLD_PODMAN]).document == document("0.5.0", "0")
+
+
+# -- annotations -------------------------------------------------------------------------------------------------------
+
+
+def test_annotations_are_left_out_before_they_came() -> None:
+    made = downgrade_spec(with_annotations(), [OLDER_PODMAN])
+    assert made.document == document("0.3.0")
+    (sentence,) = made.sentences
+    assert sentence.startswith("The specification has no annotations, for podman 4.3.1 reads CDI up to 0.5.0 only.")
+
+
+def test_annotations_stay_where_they_are_known() -> None:
+    full = {**with_annotations(), "cdiVersion": "0.7.0", "containerEdits": {"additionalGids": [VIDEO]}}
+    made = downgrade_spec(full, [OLD_PODMAN]).document
+    assert (made["annotations"], made["devices"][0]["annotations"]) == ({"of": "all"}, {"of": "one"})
+    assert made["cdiVersion"] == "0.6.0"
+    assert made["containerEdits"] == {}
+
+
+def test_both_are_left_out_and_said() -> None:
+    full = {**with_groups(), "annotations": {"of": "all"}}
+    made = downgrade_spec(full, [OLD_PODMAN, OLD_CONTAINERD])
+    assert made.document == document("0.5.0", "0")
+    groups, annotations = made.sentences
+    assert "podman 4.9.3" in groups
+    assert "podman" not in annotations
+    assert "containerd 1.7.2" in annotations
+
+
+# -- what nobody can leave out -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("full", "weak", "what", "way_out"),
+    [
+        (document("0.5.0", "0"), OLDEST_PODMAN, "begins with a digit", "device_name_strategies: [type-index]"),
+        (document("0.6.0", kind="nvidia.com/gpu.all"), OLDER_PODMAN, "a dot in the class", "a class without a dot"),
+        (document("0.5.0", node={"hostPath": "/x/nvidia0"}), OLDEST_PODMAN, "another path of a device", "dev_root"),
+        (document("0.7.0", intelRdt={"closID": "one"}), OLD_PODMAN, "a class of Intel RDT", "Leave that out."),
+    ],
+)
+def test_what_is_still_too_new_is_refused(full: Data, weak: CdiEngine, what: str, way_out: str) -> None:
+    with pytest.raises(NvidiaError) as caught:
+        downgrade_spec(full, [NEW_DOCKER, weak])
+    said = str(caught.value)
+    assert said.startswith(f"podman {weak.version} reads CDI up to {weak.newest} only, but the specification needs ")
+    assert f"needs {full['cdiVersion']}" in said
+    assert what in said
+    assert way_out in said
+    assert "newer version of podman" in said
+    assert "for_engines" in said
+
+
+def test_what_is_left_out_is_not_what_an_error_complains_of() -> None:
+    with pytest.raises(NvidiaError, match=r"needs 0\.5\.0: it has the name .* \(devices\[0\]\.name\)") as caught:
+        downgrade_spec(with_groups(), [OLDEST_PODMAN])
+    assert "groups" not in str(caught.value)
+
+
+def test_only_the_weakest_are_named_in_an_error() -> None:
+    with pytest.raises(NvidiaError) as caught:
+        downgrade_spec(document("0.6.0", kind="nvidia.com/gpu.all"), [OLDER_PODMAN, OLD_CONTAINERD, OLD_PODMAN])
+    said = str(caught.value)
+    assert "podman 4.3.1" in said
+    assert "containerd 1.7.2" in said
+    assert "4.9.3" not in said
+
+
+# -- folders -----------------------------------------------------------------------------------------------------------
+
+
+def test_engines_that_read_another_folder_are_named() -> None:
+    podman = engine("podman", "5.5.2", "0.8.0")._replace(folders=("/etc/cdi",))
+    engines = [podman, NEW_DOCKER, BLIND_DOCKER, UNKNOWN_PODMAN]
+    assert unreached(engines, "/etc/cdi") == []
+    (sentence,) = unreached(engines, "/var/run/cdi")
+    assert sentence.startswith("podman 5.5.2 reads no specifications in /var/run/cdi, only in /etc/cdi")
+
+
+def test_nobody_reads_a_folder_of_another_name() -> None:
+    assert len(unreached([NEW_DOCKER, BLIND_DOCKER, OLD_PODMAN], "/srv/cdi")) == 2

@@ -1,0 +1,399 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+import typing as t
+
+import pytest
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.generate import find_program, generate_all_with
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.options import NO_GIDS, Request
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import HostError, NvidiaError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import run_pinned_in
+
+if t.TYPE_CHECKING:
+    from pathlib import Path
+
+PROGRAM = "/usr/bin/nvidia-ctk"
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+HOST = HostFS()
+OFFLINE = HostFS("/", False)
+DOCUMENT: dict[str, t.Any] = {
+    "cdiVersion": "0.5.0",
+    "kind": "nvidia.com/gpu",
+    "devices": [{"name": "0", "containerEdits": {"deviceNodes": [{"path": "/dev/nvidia0"}]}}],
+    "containerEdits": {"env": ["NVIDIA_VISIBLE_DEVICES=void"]},
+}
+# What is always said, with what stands in the request by default.
+PINNED = [
+    "--output=",
+    "--format=json",
+    "--mode=nvml",
+    "--vendor=nvidia.com",
+    "--class=gpu",
+    "--driver-root=/",
+    "--dev-root=/",
+    "--nvidia-cdi-hook-path=/usr/bin/nvidia-cdi-hook",
+    "--ldconfig-path=",
+]
+NAMES = ["--device-name-strategy=index", "--device-name-strategy=uuid"]
+
+
+class Generator:
+    """A runner that answers as nvidia-ctk does, and remembers what it was asked."""
+
+    def __init__(
+        self, output: str = json.dumps(DOCUMENT), errors: str = "", status: int = 0, version: str = "1.20.0"
+    ) -> None:
+        self.calls: list[tuple[list[str], t.Mapping[str, str]]] = []
+        self._version = f"NVIDIA Container Toolkit CLI version {version}\ncommit: 5505e2f1b2.3\n"
+        self._answer = (status, output, errors)
+
+    def __call__(self, argv: list[str], environment: t.Mapping[str, str]) -> tuple[int, str, str]:
+        self.calls.append((argv, environment))
+        return (0, self._version, "") if "--version" in argv else self._answer
+
+    @property
+    def flags(self) -> list[str]:
+        """Those of the last call, without the command."""
+        argv = self.calls[-1][0]
+        return argv[argv.index("generate") + 1 :]
+
+
+def made(request: Request | None = None, mode: str = "nvml", version: str = "1.20.0") -> list[str]:
+    run = Generator(version=version)
+    assert generate_all_with(PROGRAM, mode, request or Request(), run, HOST) == {"": DOCUMENT}
+    return run.flags
+
+
+def refusal(run: Generator, mode: str = "nvml", request: Request | None = None) -> str:
+    with pytest.raises(HostError) as caught:
+        generate_all_with(PROGRAM, mode, request or Request(), run, HOST)
+    return str(caught.value)
+
+
+# -- the call ----------------------------------------------------------------------------------------------------------
+
+
+def test_environment_and_arguments_are_pinned() -> None:
+    run = Generator()
+    generate_all_with(PROGRAM, "nvml", Request(), run, HOST)
+    (version, first), (argv, second) = run.calls
+    assert version == [PROGRAM, "--version"]
+    assert argv == [PROGRAM, "--quiet", "cdi", "generate", *PINNED, *NAMES]
+    assert first == second == {"PATH": PATH}
+
+
+@pytest.mark.parametrize("mode", ["nvml", "management", "gds", "mofed", "imex", "csv", "wsl"])
+def test_every_mode_is_named(mode: str) -> None:
+    assert made(mode=mode)[2] == f"--mode={mode}"
+
+
+@pytest.mark.parametrize(
+    ("request_", "flags"),
+    [
+        (Request(vendor="example.com"), ["--vendor=example.com"]),
+        (Request(class_="x"), ["--class=x"]),
+        (
+            Request(driver_root="/run/nvidia/driver"),
+            ["--driver-root=/run/nvidia/driver", "--dev-root=/run/nvidia/driver"],
+        ),
+        (Request(driver_root="/drv/", dev_root="/"), ["--driver-root=/drv", "--dev-root=/"]),
+        (Request(cdi_hook_path="/opt/t/nvidia-ctk"), ["--nvidia-cdi-hook-path=/opt/t/nvidia-ctk"]),
+        (Request(ldconfig_path="/sbin/ldconfig.real"), ["--ldconfig-path=/sbin/ldconfig.real"]),
+        (Request(device_name_strategies=("type-index",)), ["--device-name-strategy=type-index"]),
+        (Request(library_search_paths=("/a", "/b")), ["--library-search-path=/a", "--library-search-path=/b"]),
+        (Request(config_search_paths=("/c",)), ["--config-search-path=/c"]),
+        (Request(csv_files=("/a.csv", "/b.csv")), ["--csv.file=/a.csv", "--csv.file=/b.csv"]),
+        (Request(csv_ignore_patterns=("*.so", "/x")), ["--csv.ignore-pattern=*.so", "--csv.ignore-pattern=/x"]),
+        (Request(csv_compat_container_root="/opt/compat/"), ["--csv.compat-container-root=/opt/compat"]),
+        (Request(disabled_hooks=("chmod", "all")), ["--disable-hook=chmod", "--disable-hook=all"]),
+        (Request(enabled_hooks=("chmod",)), ["--enable-hook=chmod"]),
+        (Request(hooks="none", enabled_hooks=("chmod",), disabled_hooks=("chmod",)), ["--disable-hook=all"]),
+        (
+            Request(feature_flags=(NO_GIDS, "disable-nvsandboxutils")),
+            [f"--feature-flag={NO_GIDS}", "--feature-flag=disable-nvsandboxutils"],
+        ),
+        (Request(all_device=False), ["--no-all-device"]),
+        (Request(device_ids=("0", "1:0")), ["--device-id=0", "--device-id=1:0"]),
+        (Request(device_ids=("none",)), ["--device-id=none"]),
+        (Request(device_ids=("all",)), []),
+    ],
+)
+def test_every_option_is_a_flag(request_: Request, flags: list[str]) -> None:
+    changed = {flag.partition("=")[0] for flag in flags}
+    expected = [flag for flag in [*PINNED, *NAMES] if flag.partition("=")[0] not in changed]
+    assert sorted(made(request_)) == sorted([*expected, *flags])
+
+
+def test_the_order_of_what_is_given_several_times_stays() -> None:
+    flags = made(Request(device_name_strategies=("uuid", "index")))
+    assert [flag for flag in flags if "strategy" in flag] == NAMES[::-1]
+
+
+def test_a_running_system_that_is_mounted_is_entered(tmp_path: Path) -> None:
+    run = Generator()
+    generate_all_with(PROGRAM, "nvml", Request(), run, HostFS(str(tmp_path), True))
+    assert [argv[:3] for argv, _environment in run.calls] == [["chroot", str(tmp_path), PROGRAM]] * 2
+
+
+def test_nothing_of_an_offline_tree_is_run() -> None:
+    run = Generator()
+    with pytest.raises(HostError, match=r"offline host_root.*backend: native.*host_root_live: true"):
+        generate_all_with(PROGRAM, "nvml", Request(), run, OFFLINE)
+    assert run.calls == []
+
+
+@pytest.mark.parametrize(
+    ("request_", "words"),
+    [
+        (Request(device_name_strategies=()), "device_name_strategies is empty"),
+        (Request(driver_root="run"), "driver_root 'run' is not an absolute path"),
+        (Request(library_search_paths=("/a,b",)), "library_search_paths: .*'/a,b' for several"),
+        (Request(config_search_paths=("/a,b",)), "config_search_paths: "),
+        (Request(device_ids=("0,1",)), "device_ids: "),
+        (Request(csv_files=("/a,b",)), "csv_files: "),
+        (Request(csv_ignore_patterns=("a,b",)), "csv_ignore_patterns: "),
+    ],
+)
+def test_what_it_would_misread_is_refused(request_: Request, words: str) -> None:
+    run = Generator()
+    with pytest.raises(NvidiaError, match=words):
+        generate_all_with(PROGRAM, "nvml", request_, run, HOST)
+    assert all("generate" not in argv for argv, _environment in run.calls)
+
+
+# -- versions ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("request_", "since", "parameter", "flag"),
+    [
+        (Request(disabled_hooks=("update-ldcache",)), "1.18", "disabled_hooks", "disable-hook"),
+        (Request(enabled_hooks=("chmod",)), "1.18", "enabled_hooks", "enable-hook"),
+        (Request(hooks="none"), "1.18", "hooks: none", "disable-hook"),
+        (Request(feature_flags=("disable-ipc-discoverer",)), "1.18", "feature_flags", "feature-flag"),
+        (Request(all_device=False), "1.19", "all_device: false", "no-all-device"),
+        (Request(device_ids=("0",)), "1.19", "device_ids", "device-id"),
+        (
+            Request(csv_compat_container_root="/x"),
+            "1.19",
+            "csv_compat_container_root",
+            "csv.compat-container-root",
+        ),
+    ],
+)
+def test_flags_that_came_later_are_not_given_before(request_: Request, since: str, parameter: str, flag: str) -> None:
+    run = Generator(version="1.17.8")
+    with pytest.raises(NvidiaError) as caught:
+        generate_all_with(PROGRAM, "nvml", request_, run, HOST)
+    said = str(caught.value)
+    assert said.startswith(f"{parameter} needs nvidia-ctk {since} (its --{flag})")
+    assert "1.17.8" in said
+    assert len(run.calls) == 1
+    assert any(word.startswith(f"--{flag}") for word in made(request_, version=f"{since}.0"))
+
+
+@pytest.mark.parametrize("version", ["1.16.0", "1.17.8", "1.18.2"])
+def test_an_older_one_is_told_what_it_knows(version: str) -> None:
+    # Nobody got additional groups from these, nor was there a choice of devices.
+    assert made(Request(feature_flags=(NO_GIDS,), device_ids=("all",)), version=version) == [*PINNED, *NAMES]
+
+
+@pytest.mark.parametrize("version", ["1.15.0", "1.14.3", "1.12.0-rc.4"])
+def test_one_without_a_program_of_hooks_is_too_old(version: str) -> None:
+    said = refusal(Generator(version=version))
+    assert said.startswith(f"{PROGRAM} is of version {version.partition('-')[0]}, but the first")
+    assert "1.16" in said
+
+
+@pytest.mark.parametrize("version", ["v1.20.0", "1.20.0-rc.2", "1.20.1~dev", "2.0"])
+def test_versions_of_other_builds(version: str) -> None:
+    assert made(version=version) == [*PINNED, *NAMES]
+
+
+def test_one_that_tells_no_version_is_refused() -> None:
+    said = refusal(Generator(version="unknown", output=""))
+    # The commit is none.
+    assert said.startswith(f"{PROGRAM} --version prints no version.")
+
+
+def test_one_that_cannot_be_run_is_refused() -> None:
+    def run(argv: list[str], _environment: t.Mapping[str, str]) -> tuple[int, str, str]:
+        return 127, "", f"{argv[0]} cannot be run: Exec format error"
+
+    with pytest.raises(HostError, match=r"does not tell its version: .*Exec format error\. Reinstall"):
+        generate_all_with(PROGRAM, "nvml", Request(), run, HOST)
+
+
+# -- failures ----------------------------------------------------------------------------------------------------------
+
+LOG = """\
+time="2026-01-02T03:04:05Z" level=info msg="Auto-detected mode as \\"nvml\\""
+time="2026-01-02T03:04:05Z" level=warning msg="Could not locate libcuda.so"
+time="2026-01-02T03:04:05Z" level=error msg="failed to generate CDI spec: no \\"libnvidia-ml.so.1\\"\\n: not found"
+"""
+
+
+@pytest.mark.parametrize(
+    ("errors", "output", "words"),
+    [
+        (LOG, "", 'failed to generate CDI spec: no "libnvidia-ml.so.1" : not found'),
+        ('time="x" level=fatal msg=boom\n', "", "boom"),
+        ('time="x" level=error msg="odd \\x1b escape"\n', "", "odd \\x1b escape"),
+        (
+            "panic: runtime error: index out of range\n\ngoroutine 1 [running]:\nmain.main()\n",
+            "",
+            "panic: runtime error",
+        ),
+        ("first\nno driver\n\n", "", "no driver"),
+        (
+            "",
+            "Incorrect Usage: flag provided but not defined: -x\n",
+            "Incorrect Usage: flag provided but not defined: -x",
+        ),
+        ("", "", "it ends with status 1"),
+    ],
+)
+def test_its_own_words_are_in_the_error(errors: str, output: str, words: str) -> None:
+    said = refusal(Generator(output, errors, status=1))
+    assert said.startswith(f"{PROGRAM} made no specification for mode nvml: {words}")
+    assert "\n" not in said
+    assert "Auto-detected" not in said
+    assert "goroutine" not in said
+
+
+def test_a_generator_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the driver, where it cannot even be killed: it keeps its pipes open."""
+    basic = pytest.importorskip("ansible.module_utils.basic")
+    monkeypatch.setattr(basic, "_ANSIBLE_ARGS", b'{"ANSIBLE_MODULE_ARGS": {}}')
+    # ansible-core needs this from 2.19 on.
+    monkeypatch.setattr(basic, "_ANSIBLE_PROFILE", "legacy", raising=False)
+    program = tmp_path / "nvidia-ctk"
+    program.write_text("#!/bin/sh\n[ $1 = --version ] && echo version 1.20.0 && exit\nsetsid sleep 20\n")
+    program.chmod(0o755)
+    run = run_pinned_in(basic.AnsibleModule(argument_spec={}), limit=1)
+    begun = time.monotonic()
+    with pytest.raises(HostError, match="nvidia-ctk made no specification for mode nvml: it did not end within 1 sec"):
+        generate_all_with(str(program), "nvml", Request(), run, HOST)
+    assert time.monotonic() - begun < 10
+
+
+def test_long_words_are_cut_short() -> None:
+    said = refusal(Generator(errors=f'level=error msg="{"x" * 100000}"\n', status=1))
+    assert len(said) < 700
+    assert "x…" in said
+
+
+@pytest.mark.parametrize(("mode", "advice"), [("nvml", "backend: native"), ("csv", "what the mode is for")])
+def test_the_advice_fits_the_mode(mode: str, advice: str) -> None:
+    said = refusal(Generator(errors="no\n", status=1), mode)
+    assert advice in said
+    assert said.count("native") == (1 if mode == "nvml" else 0)
+
+
+@pytest.mark.parametrize("output", ["", " \n"])
+def test_an_empty_output_is_an_error(output: str) -> None:
+    assert "printed nothing" in refusal(Generator(output))
+
+
+@pytest.mark.parametrize(
+    "output",
+    [
+        "[]",
+        "{}",
+        "null",
+        '"x"',
+        "{",
+        '{"kind": "a/b"',
+        "Usage: nvidia-ctk",
+        "\x00",
+        "{" * 100000,
+        '{"a": ' * 100000,
+        '{"\udcff": }',
+    ],
+)
+def test_garbage_is_an_error(output: str) -> None:
+    said = refusal(Generator(output))
+    assert "printed something that is no specification" in said
+    assert len(said) < 300
+
+
+def test_of_several_specifications_the_first_is_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Together they are no JSON, but hosts without PyYAML must do.
+    monkeypatch.setitem(sys.modules, "yaml", None)
+    coherent = {**DOCUMENT, "kind": "nvidia.com/gpu.coherent"}
+    run = Generator(json.dumps(DOCUMENT) + json.dumps(coherent))
+    request = Request(feature_flags=("enable-coherent-annotations",))
+    found = generate_all_with(PROGRAM, "nvml", request, run, HOST)
+    assert found == {"": DOCUMENT, "coherent": coherent}
+
+
+def test_something_behind_the_specification_is_an_error() -> None:
+    assert "no specification" in refusal(Generator(json.dumps(DOCUMENT) + "panic: x"))
+
+
+def test_the_order_of_keys_stays() -> None:
+    run = Generator(json.dumps(DOCUMENT) + "\n")
+    assert list(generate_all_with(PROGRAM, "nvml", Request(), run, HOST)[""]) == list(DOCUMENT)
+
+
+# -- the program -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("programs", "hook", "found"),
+    [
+        ((), "/usr/bin/nvidia-cdi-hook", None),
+        (("usr/bin",), "/usr/bin/nvidia-cdi-hook", "/usr/bin/nvidia-ctk"),
+        (("usr/local/bin",), "/usr/bin/nvidia-cdi-hook", "/usr/local/bin/nvidia-ctk"),
+        (("usr/local/bin", "usr/bin"), "/usr/bin/nvidia-cdi-hook", "/usr/bin/nvidia-ctk"),
+        (("usr/bin", "opt/t"), "/opt/t/nvidia-cdi-hook", "/opt/t/nvidia-ctk"),
+        (("usr/bin", "opt/t"), "/opt/t/nvidia-ctk", "/opt/t/nvidia-ctk"),
+        (("usr/bin",), "/opt/t/nvidia-cdi-hook", "/usr/bin/nvidia-ctk"),
+        (("usr/local/bin", "usr/bin"), "/opt/t/nvidia-cdi-hook", "/usr/bin/nvidia-ctk"),
+    ],
+)
+def test_the_program_of_the_hooks_goes_first(
+    programs: tuple[str, ...], hook: str, found: str | None, tmp_path: Path
+) -> None:
+    for folder in programs:
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "nvidia-ctk").touch(0o755)
+    assert find_program(HostFS(str(tmp_path), False), hook) == found
+
+
+def test_a_real_process_sees_what_is_pinned_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NVIDIA_CTK_CDI_OUTPUT_FILE_PATH", str(tmp_path / "elsewhere"))
+    monkeypatch.setenv("XDG_DATA_DIRS", "/nowhere")
+    program, seen = tmp_path / "nvidia-ctk", tmp_path / "seen"
+    program.write_text(
+        "#!/bin/sh\n"
+        'if [ "$1" = --version ]; then echo "NVIDIA Container Toolkit CLI version 1.20.0"; exit; fi\n'
+        f"/usr/bin/env | /usr/bin/sort > {seen}\n"
+        f'printf "%s\\n" "$@" >> {seen}\n'
+        f"echo 'level=warning msg=\"a remark\"' >&2\n"
+        f"printf '%s' '{json.dumps(DOCUMENT)}'\n"
+    )
+    program.chmod(0o755)
+
+    def run(argv: list[str], environment: t.Mapping[str, str]) -> tuple[int, str, str]:
+        done = subprocess.run(argv, env=dict(environment), capture_output=True, text=True, check=False)
+        return done.returncode, done.stdout, done.stderr
+
+    assert generate_all_with(str(program), "wsl", Request(hooks="none"), run, HOST)[""] == DOCUMENT
+    lines = seen.read_text().splitlines()
+    # The shell adds some of its own.
+    variables = [
+        line for line in lines[: lines.index("--quiet")] if not line.startswith(("PWD=", "_=", "SHLVL=", "OLDPWD="))
+    ]
+    assert variables == [f"PATH={PATH}"]
+    assert lines[lines.index("--quiet") :][:4] == ["--quiet", "cdi", "generate", "--output="]
+    assert lines[-1] == "--disable-hook=all"

@@ -1,0 +1,319 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import typing as t
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.info import describe_cdi
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import bundled
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import yaml_document
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents.yaml_parser import MOST_BYTES
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_nodes import FakeNodes
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.gpu_hosts import write
+
+LIBRARY = "usr/lib/libcuda.so.580.95.05"
+SERVICE = "usr/lib/systemd/system/nvidia-cdi-refresh.service"
+SERVICE_TEXT = "[Service]\nExecStart=/usr/bin/nvidia-ctk cdi generate\n[Install]\nWantedBy=multi-user.target\n"
+
+
+def none(argv: list[str]) -> tuple[int, str, str]:
+    pytest.fail(f"{argv} was run")
+
+
+def text(*names: str, **changes: t.Any) -> str:
+    """A specification whose devices have the node /dev/nvidia0."""
+    mount = {"hostPath": f"/{LIBRARY}", "containerPath": f"/{LIBRARY}"}
+    return json.dumps(
+        {
+            "cdiVersion": "0.5.0",
+            "kind": "nvidia.com/gpu",
+            "devices": [
+                {"name": name, "containerEdits": {"deviceNodes": [{"path": "/dev/nvidia0"}]}} for name in names
+            ],
+            "containerEdits": {"mounts": [mount]},
+            **changes,
+        }
+    )
+
+
+@pytest.fixture
+def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HostFS:
+    FakeNodes(monkeypatch, tmp_path, {"/dev/nvidia0": (195, 0)})
+    write(tmp_path, {LIBRARY: "", "etc/cdi/nvidia.json": text("0", "all")})
+    (tmp_path / "run").mkdir()
+    (tmp_path / "var").mkdir()
+    (tmp_path / "var/run").symlink_to("../run")
+    return HostFS(str(tmp_path), live=False)
+
+
+def told(host: HostFS, gpus: t.Mapping[str, t.Any] | None = None) -> dict[str, t.Any]:
+    answer, needed = describe_cdi(host, none, gpus)
+    assert needed is None
+    return answer
+
+
+def test_more_than_can_be_read_is_a_problem(host: HostFS) -> None:
+    filler = {f"etc/cdi/{number}.yaml": f"# {'x' * (MOST_BYTES // 4)}\n" + text(str(number)) for number in range(5)}
+    write(Path(host.root), filler)
+    answer = told(host)
+    assert (answer["files"], answer["devices"]) == ([], {})
+    (problem,) = answer["problems"]
+    assert problem["message"].startswith("The CDI specifications in /etc/cdi have more than 4 MiB together")
+
+
+def put(host: HostFS, files: t.Mapping[str, str]) -> None:
+    write(Path(host.root), files)
+
+
+GOOD = {
+    "path": "/etc/cdi/nvidia.json",
+    "kind": "nvidia.com/gpu",
+    "cdi_version": "0.5.0",
+    "driver_version": "580.95.05",
+    "devices": ["0", "all"],
+    "valid": True,
+    "errors": (),
+    "warnings": [],
+    "stale": False,
+    "reasons": [],
+    "missing_paths": [],
+}
+
+
+def test_a_whole_answer(host: HostFS) -> None:
+    assert told(host) == {
+        "folders": ["/etc/cdi", "/var/run/cdi"],
+        "files": [GOOD],
+        "devices": {"nvidia.com/gpu=0": "/etc/cdi/nvidia.json", "nvidia.com/gpu=all": "/etc/cdi/nvidia.json"},
+        "conflicts": {"sentences": [], "shadowed": {}, "unresolvable": {}},
+        "ignored": [],
+        "refresh": None,
+        "problems": [],
+    }
+
+
+def test_a_host_without_any(tmp_path: Path) -> None:
+    answer = told(HostFS(str(tmp_path), live=True))
+    assert (answer["files"], answer["devices"], answer["problems"]) == ([], {}, [])
+
+
+def test_conflicts(host: HostFS) -> None:
+    put(host, {"etc/cdi/a.json": text("1"), "etc/cdi/b.json": text("1"), "run/cdi/nvidia.json": text("0")})
+    answer = told(host)
+    assert [file["path"] for file in answer["files"]] == [
+        "/etc/cdi/a.json",
+        "/etc/cdi/b.json",
+        "/etc/cdi/nvidia.json",
+        "/var/run/cdi/nvidia.json",
+    ]
+    assert answer["devices"]["nvidia.com/gpu=0"] == "/var/run/cdi/nvidia.json"
+    assert answer["conflicts"]["shadowed"] == {"nvidia.com/gpu=0": ["/etc/cdi/nvidia.json"]}
+    assert answer["conflicts"]["unresolvable"] == {"nvidia.com/gpu=1": ["/etc/cdi/a.json", "/etc/cdi/b.json"]}
+    collision, precedence = answer["conflicts"]["sentences"]
+    assert "engines find none of them" in collision
+    assert precedence == "/var/run/cdi/nvidia.json goes before /etc/cdi/nvidia.json for nvidia.com/gpu=0."
+
+
+def test_what_engines_skip_and_what_they_do_not_look_at(host: HostFS) -> None:
+    put(host, {"etc/cdi/broken.json": "[", "etc/cdi/odd.json": text("0", kind="nvidia.com"), "etc/cdi/x.old": ""})
+    (Path(host.root) / "etc/cdi/folder.json").mkdir()
+    answer = told(host)
+    broken, good, odd = answer["files"]
+    assert good == GOOD
+    assert (broken["valid"], broken["kind"], broken["stale"]) == (False, None, None)
+    assert "/etc/cdi/broken.json, line " in broken["errors"][0]
+    assert (odd["valid"], odd["stale"], odd["cdi_version"]) == (False, None, "0.5.0")
+    assert odd["errors"][0].startswith("kind has to be VENDOR/CLASS")
+    assert answer["ignored"] == ["/etc/cdi/x.old"]
+    assert answer["conflicts"]["sentences"] == []
+
+
+def test_a_stale_one(host: HostFS) -> None:
+    os.unlink(host.real_path(f"/{LIBRARY}"))
+    gpus = {"driver_version": "590.1", "source": "proc", "devices": []}
+    (file,) = told(host, gpus)["files"]
+    assert file["stale"]
+    assert file["missing_paths"] == [f"/{LIBRARY}"]
+    assert file["reasons"] == [
+        {"code": "path-missing", "message": f"Not there any more: /{LIBRARY}."},
+        {"code": "driver-differs", "message": "It is for the driver 580.95.05; now it is 590.1."},
+        {"code": "gpu-gone", "message": "It has 0, which the driver does not report."},
+    ]
+
+
+def test_files_that_share_the_gpus(host: HostFS) -> None:
+    """None of them is stale for what the others have."""
+    devices: list[dict[str, t.Any]] = [
+        {"index": number, "uuid": f"GPU-{number}", "minor": 0, "mig_enabled": False, "mig_devices": []}
+        for number in (0, 1)
+    ]
+    gpus = {"driver_version": None, "source": "nvml", "devices": devices}
+    put(host, {"etc/cdi/nvidia.json": text("0")})
+    assert told(host, gpus)["files"][0]["stale"]
+    put(host, {"etc/cdi/second.json": text("1")})
+    assert [file["stale"] for file in told(host, gpus)["files"]] == [False, False]
+
+
+# -- YAML --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def without_yaml(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bundled, "_import", lambda _name: None)
+    monkeypatch.setattr(bundled, "_offered", {})
+
+
+@pytest.mark.usefixtures("without_yaml")
+def test_json_needs_no_package(host: HostFS) -> None:
+    assert told(host)["files"] == [GOOD]
+
+
+@pytest.mark.usefixtures("without_yaml")
+def test_without_yaml_the_rest_is_told(host: HostFS) -> None:
+    put(host, {"etc/cdi/a.yaml": "kind: nvidia.com/gpu\n", "etc/cdi/broken.json": "{]"})
+    answer, needed = describe_cdi(host, none)
+    assert needed == "yaml"
+    assert answer["files"][-1] == GOOD
+    unread = answer["files"][0]
+    assert (unread["path"], unread["valid"], unread["stale"], unread["errors"]) == ("/etc/cdi/a.yaml", None, None, ())
+    assert answer["devices"]["nvidia.com/gpu=0"] == "/etc/cdi/nvidia.json"
+    assert answer["ignored"] == []
+    (problem,) = answer["problems"]
+    assert problem["code"] == "package-missing"
+    assert "PyYAML" in problem["message"]
+
+
+def test_yaml(host: HostFS) -> None:
+    pytest.importorskip("yaml")
+    document = json.loads(text("0"))
+    put(host, {"etc/cdi/nvidia.json": "", "etc/cdi/a.yaml": yaml_document.render(document, "yaml").decode()})
+    answer = told(host)
+    assert answer["files"][0] == {**GOOD, "path": "/etc/cdi/a.yaml", "devices": ["0"]}
+
+
+# -- what keeps them fresh ---------------------------------------------------------------------------------------------
+
+
+def test_the_toolkits_service(host: HostFS) -> None:
+    put(host, {SERVICE: SERVICE_TEXT})
+    expected = {"owner": "toolkit", "service": "nvidia-cdi-refresh.service", "enabled": False, "failed": None}
+    assert told(host)["refresh"] == {**expected, "output": "/var/run/cdi/nvidia.yaml"}
+    put(host, {"etc/systemd/system/multi-user.target.wants/nvidia-cdi-refresh.service": ""})
+    assert told(host)["refresh"]["enabled"]
+
+
+def test_our_unit_may_do_the_toolkits_work(host: HostFS) -> None:
+    """Where the toolkit's own comes too late for engines: no second owner, and no options of ours."""
+    put(host, {SERVICE: SERVICE_TEXT, "etc/systemd/system/gpufleet-nvidia-cdi.service": SERVICE_TEXT})
+    for name in ("nvidia-cdi-refresh.service", "gpufleet-nvidia-cdi.service"):
+        put(host, {f"etc/systemd/system/multi-user.target.wants/{name}": ""})
+    answer = told(host)
+    assert answer["problems"] == []
+    assert answer["refresh"]["owner"] == "toolkit"
+
+
+FLAGS = "--vendor=nvidia.com --class=gpu"
+
+
+def own_service(
+    host: HostFS, command: str = f"/opt/t/nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml {FLAGS}"
+) -> None:
+    name = "gpufleet-nvidia-cdi.service"
+    put(host, {f"etc/systemd/system/{name}": f"[Service]\nExecStart={command}\n"})
+    put(host, {f"etc/systemd/system/multi-user.target.wants/{name}": ""})
+
+
+def test_our_service(host: HostFS) -> None:
+    own_service(host)
+    expected = {"owner": "gpufleet", "service": "gpufleet-nvidia-cdi.service", "enabled": True, "failed": None}
+    assert told(host)["refresh"] == {**expected, "output": "/etc/cdi/nvidia.yaml"}
+    # The toolkit's is there, but not enabled.
+    put(host, {SERVICE: SERVICE_TEXT})
+    assert told(host)["refresh"]["owner"] == "gpufleet"
+    put(host, {"etc/systemd/system/multi-user.target.wants/nvidia-cdi-refresh.service": ""})
+    answer = told(host)
+    assert answer["refresh"]["owner"] == "toolkit"
+    assert answer["problems"][0]["code"] == "cdi-refresh-twice"
+
+
+def test_a_service_of_an_earlier_version(host: HostFS) -> None:
+    """It ran a program of ours, whose specification is not known here."""
+    own_service(host, "/usr/bin/python3 -I /usr/local/lib/gpufleet-nvidia/cdi-refresh /etc/gpufleet-nvidia/cdi.json")
+    expected = {"owner": "gpufleet", "service": "gpufleet-nvidia-cdi.service", "enabled": True, "failed": None}
+    assert told(host)["refresh"] == {**expected, "output": None}
+
+
+@pytest.mark.parametrize(("state", "failed"), [("failed", True), ("inactive", False)])
+def test_a_service_that_failed(host: HostFS, state: str, failed: bool) -> None:
+    put(host, {SERVICE: SERVICE_TEXT, "run/systemd/system/x": ""})
+    said = f"Id=nvidia-cdi-refresh.service\nLoadState=loaded\nActiveState={state}\nSubState=dead\n"
+    answer, _needed = describe_cdi(host._replace(live=True), lambda _argv: (0, said, ""))
+    assert answer["refresh"]["failed"] is failed
+    assert [problem["code"] for problem in answer["problems"]] == ["cdi-refresh-failed"] * failed
+
+
+def test_a_systemd_that_does_not_answer(host: HostFS) -> None:
+    put(host, {SERVICE: SERVICE_TEXT, "run/systemd/system/x": ""})
+    answer, _needed = describe_cdi(host._replace(live=True), lambda _argv: (1, "", "no bus"))
+    assert answer["refresh"]["failed"] is None
+    assert "no bus" in answer["problems"][0]["message"]
+
+
+# -- hostile hosts -----------------------------------------------------------------------------------------------------
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)
+NODE = st.dictionaries(st.sampled_from(["path", "hostPath", "major", "minor", "type", "uid"]), JSON, max_size=4)
+ITEM = st.dictionaries(st.sampled_from(["hostPath", "containerPath", "path", "hookName", "args"]), JSON, max_size=4)
+EDITS = st.fixed_dictionaries(
+    {}, optional={"deviceNodes": st.lists(NODE, max_size=2), "mounts": st.lists(ITEM, max_size=2), "hooks": JSON}
+)
+DOCUMENTS = st.fixed_dictionaries(
+    {"cdiVersion": st.sampled_from(["0.5.0", "1.0.0", 1]), "kind": st.sampled_from(["nvidia.com/gpu", "x", 0])},
+    optional={
+        "devices": st.lists(st.fixed_dictionaries({"name": JSON, "containerEdits": EDITS | JSON}), max_size=2) | JSON,
+        "containerEdits": EDITS | JSON,
+    },
+)
+PLACES = st.sampled_from(["etc/cdi/a.json", "etc/cdi/b.json", "etc/cdi/.json", "var/run/cdi/a.json", "etc/cdi/c"])
+
+
+@given(st.dictionaries(PLACES, DOCUMENTS.map(json.dumps) | st.text(max_size=20), max_size=3))
+def test_no_content_raises(files: dict[str, str]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        for path, content in files.items():
+            place = Path(folder, path)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_bytes(content.encode("utf-8", "replace"))
+        gpus = {"driver_version": "1", "source": "proc", "devices": []}
+        answer, _needed = describe_cdi(HostFS(folder, live=False), none, gpus)
+        json.dumps(answer)
+
+
+def test_links_and_folders_in_odd_places(tmp_path: Path) -> None:
+    (tmp_path / "etc/cdi").mkdir(parents=True)
+    (tmp_path / "etc/cdi/a.json").symlink_to("a.json")
+    (tmp_path / "etc/cdi/b").symlink_to("b")
+    os.mkfifo(tmp_path / "etc/cdi/c.json")
+    answer = told(HostFS(str(tmp_path), live=False))
+    assert [file["valid"] for file in answer["files"]] == [False, False]
+    assert answer["ignored"] == ["/etc/cdi/b"]
+    (tmp_path / "var").symlink_to("var")
+    (tmp_path / "etc/systemd").symlink_to("systemd")
+    answer = told(HostFS(str(tmp_path), live=False))
+    assert answer["files"] == []
+    assert any("too many symbolic links" in problem["message"] for problem in answer["problems"])

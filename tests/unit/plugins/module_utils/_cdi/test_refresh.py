@@ -1,0 +1,608 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import typing as t
+
+import pytest
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.options import Request
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.refresh_units import ENGINES
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import HostError, NvidiaError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd.units import load_unit
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.refresh_hosts import (
+    DROP_IN,
+    ENVIRONMENT,
+    GENERATOR,
+    LOCAL,
+    OUTPUT,
+    OWN_ENVIRONMENT,
+    OWN_PATH,
+    OWN_SERVICE,
+    PACKAGED,
+    PATH,
+    SERVICE,
+    VENDOR,
+    WANTS,
+    RefreshTree,
+)
+
+if t.TYPE_CHECKING:
+    from pathlib import Path
+
+LATE = "After=multi-user.target"
+DISABLED_HOOK = "enable-cuda-compat"
+DISABLED = Request(disabled_hooks=(DISABLED_HOOK,))
+
+
+def environment_of(tree: RefreshTree) -> t.Mapping[str, str]:
+    """What systemd gives the toolkit's service."""
+    unit = load_unit(tree.host(), SERVICE)
+    assert unit is not None
+    return unit.environment
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> RefreshTree:
+    return RefreshTree(tmp_path)
+
+
+# -- the toolkit's units -----------------------------------------------------------------------------------------------
+
+
+def test_toolkit_enabled_and_put_before_the_engines(tree: RefreshTree) -> None:
+    tree.toolkit()
+    result = tree.refresh()
+    assert result["changed"]
+    assert (result["owner"], result["service"], result["path_unit"]) == ("toolkit", SERVICE, PATH)
+    assert result["links_made"] == [f"{WANTS}/{SERVICE}", f"{WANTS}/{PATH}"]
+    assert tree.contents()[f"{WANTS}/{SERVICE}".lstrip("/")][1] == f"{VENDOR}/{SERVICE}".encode()
+    assert all(engine in tree.text(DROP_IN) for engine in ENGINES)
+    assert tree.text(ENVIRONMENT) == PACKAGED
+    assert result["specification"] == OUTPUT
+    assert result["toolkit_enabled"]
+    assert result["enabled"]
+
+
+def test_a_second_run_changes_nothing(tree: RefreshTree) -> None:
+    tree.toolkit()
+    tree.refresh(request=DISABLED)
+    before = tree.contents()
+    result = tree.refresh(request=DISABLED)
+    assert not result["changed"]
+    assert result["files"] == []
+    assert result["enabled"]
+    assert tree.contents() == before
+
+
+def test_check_mode_tells_and_does_nothing(tree: RefreshTree) -> None:
+    tree.toolkit()
+    before = tree.contents()
+    told = tree.refresh(check_mode=True, request=DISABLED)
+    assert tree.contents() == before
+    done = tree.refresh(request=DISABLED)
+    for name in ("changed", "changed_files", "links_made", "enabled", "variables", "specification"):
+        assert told[name] == done[name]
+
+
+@pytest.mark.parametrize("order", ["", LATE], ids=["1.19.1", "1.19.0"])
+@pytest.mark.parametrize("owner", ["toolkit", "collection"])
+def test_all_of_it_is_taken_back(tree: RefreshTree, order: str, owner: str) -> None:
+    tree.toolkit(order)
+    before = tree.contents()
+    tree.refresh(owner=owner, request=DISABLED, cdi={"path": "/etc/cdi/nvidia.yaml"})
+    assert tree.contents() != before
+    result = tree.refresh(state="absent", cdi={"purge_backups": True})
+    assert result["changed"]
+    assert tree.contents() == before
+    assert not tree.refresh(state="absent")["changed"]
+
+
+def test_links_of_others_stay(tree: RefreshTree) -> None:
+    tree.toolkit()
+    tree.link(f"{WANTS}/{SERVICE}", f"{VENDOR}/{SERVICE}")
+    result = tree.refresh()
+    assert result["links_made"] == [f"{WANTS}/{PATH}"]
+    tree.refresh(state="absent")
+    assert tree.has(f"{WANTS}/{SERVICE}")
+    assert not tree.has(f"{WANTS}/{PATH}")
+
+
+def test_options_become_variables(tree: RefreshTree) -> None:
+    tree.toolkit()
+    result = tree.refresh(request=DISABLED, cdi={"path": "/etc/cdi/nvidia.yaml"})
+    assert result["variables"] == {
+        "NVIDIA_CTK_CDI_OUTPUT_FILE_PATH": "/etc/cdi/nvidia.yaml",
+        "NVIDIA_CTK_CDI_GENERATE_DISABLED_HOOKS": "enable-cuda-compat",
+    }
+    assert result["specification"] == "/etc/cdi/nvidia.yaml"
+    lines = [f"{name}={value}" for name, value in result["variables"].items()]
+    assert tree.text(OWN_ENVIRONMENT).splitlines()[1:] == lines
+    assert f"EnvironmentFile=-{OWN_ENVIRONMENT}\n" in tree.text(DROP_IN)
+    assert tree.text(ENVIRONMENT) == PACKAGED
+    # What is asked for no more goes.
+    result = tree.refresh(request=DISABLED)
+    assert result["specification"] == OUTPUT
+    assert "OUTPUT_FILE_PATH" not in tree.text(OWN_ENVIRONMENT)
+    tree.refresh()
+    assert not tree.has(OWN_ENVIRONMENT)
+    assert OWN_ENVIRONMENT not in tree.text(DROP_IN)
+
+
+@pytest.mark.parametrize("theirs", ["A=1 \\", "A=1 \\\n", "A='open\n", "\xff", ""])
+def test_no_file_of_the_user_changes_what_ours_sets(tree: RefreshTree, theirs: str) -> None:
+    """A last line that goes on, an open quote: systemd reads our variables from a file of their own."""
+    tree.toolkit()
+    (tree.path / ENVIRONMENT.lstrip("/")).write_bytes(theirs.encode("latin-1"))
+    before = tree.content(ENVIRONMENT)
+    tree.refresh(request=DISABLED)
+    assert tree.content(ENVIRONMENT) == before
+    assert environment_of(tree)["NVIDIA_CTK_CDI_GENERATE_DISABLED_HOOKS"] == DISABLED_HOOK
+
+
+def test_a_variable_that_the_user_sets_otherwise_is_a_warning(tree: RefreshTree) -> None:
+    tree.toolkit()
+    name = "NVIDIA_CTK_CDI_GENERATE_DISABLED_HOOKS"
+    tree.write(ENVIRONMENT, f"{name}=all\nNVIDIA_CTK_CDI_GENERATE_MODE=nvml\n")
+    for _attempt in range(2):
+        (warning,) = tree.refresh(request=DISABLED)["warnings"]
+        assert warning.startswith(f"{SERVICE} gets {name} from {ENVIRONMENT}")
+    assert environment_of(tree)[name] == DISABLED_HOOK
+    # The same value is none.
+    tree.write(ENVIRONMENT, f"{name}={DISABLED_HOOK}\n")
+    assert tree.refresh(request=DISABLED)["warnings"] == []
+
+
+def test_the_users_output_counts_where_no_path_is_given(tree: RefreshTree) -> None:
+    tree.toolkit()
+    tree.write(ENVIRONMENT, "NVIDIA_CTK_CDI_OUTPUT_FILE_PATH=/etc/cdi/theirs.yaml\n")
+    assert tree.refresh(request=DISABLED)["specification"] == "/etc/cdi/theirs.yaml"
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"all_device": False}, "all_device: false needs nvidia-ctk 1.19"),
+        ({"device_ids": ("0",)}, "device_ids needs"),
+        ({"csv_compat_container_root": "/compat"}, "csv_compat_container_root needs"),
+    ],
+)
+@pytest.mark.parametrize("owner", ["toolkit", "collection"])
+def test_options_that_nvidia_ctk_lacks_are_refused_by_name(
+    tree: RefreshTree, owner: str, options: dict[str, t.Any], words: str
+) -> None:
+    tree.toolkit()
+    tree.live, tree.version = True, "1.18.2"
+    before = tree.contents()
+    with pytest.raises(NvidiaError, match=words):
+        tree.refresh(owner=owner, request=Request(**options))
+    assert tree.contents() == before
+    tree.version = "1.19.0"
+    assert tree.refresh(owner=owner, request=Request(**options))["changed"]
+
+
+@pytest.mark.parametrize(
+    ("engine", "flagged"), [("podman:4.9.3", True), ("podman:5.4", False), ("docker:20.10", False)]
+)
+def test_an_engine_that_is_too_old_for_groups(tree: RefreshTree, engine: str, flagged: bool) -> None:
+    tree.toolkit()
+    result = tree.refresh(cdi={"for_engines": (engine,)})
+    flags = result["variables"].get("NVIDIA_CTK_CDI_GENERATE_FEATURE_FLAGS")
+    assert flags == ("no-additional-gids-for-device-nodes" if flagged else None)
+
+
+def test_a_unit_that_comes_after_the_engines_gets_an_early_one(tree: RefreshTree) -> None:
+    tree.toolkit(LATE)
+    result = tree.refresh()
+    assert not tree.has(DROP_IN)
+    text = tree.text(f"{LOCAL}/{OWN_SERVICE}")
+    assert "ExecStart=/usr/bin/nvidia-ctk cdi generate\n" in text
+    assert f"EnvironmentFile=-{ENVIRONMENT}\nEnvironmentFile=-{OWN_ENVIRONMENT}\n" in text
+    assert "multi-user.target" not in text.partition("[Service]")[0]
+    assert f"{WANTS}/{OWN_SERVICE}" in result["links_made"]
+    assert result["service"] == SERVICE
+    # The next toolkit is in time by itself.
+    tree.toolkit(f"Before={' '.join(ENGINES)}")
+    result = tree.refresh()
+    assert result["links_removed"] == [f"{WANTS}/{OWN_SERVICE}"]
+    assert not tree.has(f"{LOCAL}/{OWN_SERVICE}")
+    assert not tree.has(DROP_IN)
+    # One that knows only some engines is not.
+    tree.toolkit("Before=docker.service containerd.service crio.service")
+    tree.refresh()
+    assert "k0sworker.service" in tree.text(DROP_IN)
+
+
+def test_engines_need_not_wait(tree: RefreshTree) -> None:
+    tree.toolkit()
+    tree.refresh()
+    assert tree.has(DROP_IN)
+    tree.refresh(before_engines=False)
+    assert not tree.has(DROP_IN)
+    assert not tree.has(f"{DROP_IN.rpartition('/')[0]}")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"cdi": {"backend": "native"}}, "backend is native"),
+        ({"cdi": {"path": "/etc/cdi/nvidia.yml"}}, "engines read only .json and .yaml"),
+        ({"cdi": {"path": "nvidia.yaml"}}, "is not an absolute path"),
+        ({"request": Request(disabled_hooks=("nothing",))}, "disabled_hooks: 'nothing' is not known"),
+    ],
+)
+def test_refusals(tree: RefreshTree, options: dict[str, t.Any], words: str) -> None:
+    tree.toolkit()
+    before = tree.contents()
+    with pytest.raises(NvidiaError, match=words):
+        tree.refresh(owner="toolkit", **options)
+    assert tree.contents() == before
+
+
+def test_a_masked_unit_is_a_clear_answer(tree: RefreshTree) -> None:
+    tree.toolkit()
+    tree.link(f"{LOCAL}/{SERVICE}", "/dev/null")
+    with pytest.raises(HostError, match=f"systemctl unmask {SERVICE}"):
+        tree.refresh(owner="toolkit")
+    assert tree.refresh()["owner"] == "collection"
+
+
+def test_units_that_are_not_there_are_a_clear_answer(tree: RefreshTree) -> None:
+    with pytest.raises(HostError, match=r"has it since 1\.18"):
+        tree.refresh(owner="toolkit")
+    tree.generator()
+    assert tree.refresh()["owner"] == "collection"
+
+
+def test_a_host_without_the_toolkit_has_no_unit(tree: RefreshTree) -> None:
+    before = tree.contents()
+    with pytest.raises(HostError, match="There is no nvidia-ctk on this host"):
+        tree.refresh(owner="collection")
+    for check_mode in (True, False):
+        result = tree.refresh(check_mode)
+        (warning,) = result["warnings"]
+        assert "run nvidia_cdi_spec again after each boot" in warning
+        assert (result["changed"], result["owner"], result["specification"]) == (False, None, None)
+    assert tree.contents() == before
+    # One that loses the toolkit loses the units that cannot run any more.
+    tree.generator()
+    tree.refresh()
+    (tree.path / GENERATOR.lstrip("/")).unlink()
+    result = tree.refresh()
+    assert result["links_removed"] == [f"{WANTS}/{OWN_SERVICE}", f"{WANTS}/{OWN_PATH}"]
+    assert not tree.has(f"{LOCAL}/{OWN_SERVICE}")
+
+
+def test_a_damaged_note_is_a_clear_answer(tree: RefreshTree) -> None:
+    tree.toolkit()
+    tree.refresh()
+    tree.write("/var/lib/gpufleet-nvidia/state/cdi.refresh.links", "{")
+    with pytest.raises(HostError, match="is damaged"):
+        tree.refresh(state="absent")
+
+
+@pytest.mark.parametrize("name", [OWN_SERVICE, OWN_PATH])
+def test_a_masked_unit_of_ours_is_left_masked(tree: RefreshTree, name: str) -> None:
+    tree.generator()
+    tree.link(f"{LOCAL}/{name}", "/dev/null")
+    before = tree.contents()
+    for check_mode in (True, False):
+        with pytest.raises(HostError, match=f"{name} is masked by .*systemctl unmask {name}"):
+            tree.refresh(check_mode, owner="collection")
+    assert tree.contents() == before
+
+
+@pytest.mark.parametrize("target", ["/dev/null", "/srv/x"])
+@pytest.mark.parametrize("path", [DROP_IN, OWN_ENVIRONMENT])
+def test_a_link_in_place_of_a_file_of_ours_is_not_followed(tree: RefreshTree, path: str, target: str) -> None:
+    tree.toolkit()
+    tree.write("/srv/x", "theirs\n")
+    tree.link(path, target)
+    before = tree.contents()
+    with pytest.raises(HostError, match=f"{path} is a link to {target}"):
+        tree.refresh(request=DISABLED)
+    assert tree.contents() == before
+
+
+def test_a_link_that_came_later_keeps_what_it_leads_to(tree: RefreshTree) -> None:
+    tree.toolkit()
+    tree.write("/srv/x", "theirs\n")
+    tree.refresh(request=DISABLED)
+    (tree.path / OWN_ENVIRONMENT.lstrip("/")).unlink()
+    tree.link(OWN_ENVIRONMENT, "/srv/x")
+    before = tree.contents()
+    with pytest.raises(HostError, match="is a link to /srv/x"):
+        tree.refresh(state="absent")
+    assert tree.contents() == before
+
+
+@pytest.mark.parametrize(
+    "runs",
+    [
+        [{"owner": "collection"}, {"owner": "collection", "before_engines": False}],
+        [{}, {"owner": "collection", "request": DISABLED}],
+        [{"owner": "collection", "request": DISABLED}, {}],
+    ],
+)
+def test_folders_that_were_made_go_again(tree: RefreshTree, runs: list[dict[str, t.Any]]) -> None:
+    tree.toolkit()
+    before = tree.contents()
+    for run in runs:
+        tree.refresh(**run)
+    tree.refresh(state="absent", cdi={"purge_backups": True})
+    assert tree.contents() == before
+
+
+def test_what_units_say(tree: RefreshTree) -> None:
+    tree.toolkit()
+    tree.refresh()
+    drop_in = tree.text(DROP_IN)
+    assert "After=nvidia-persistenced.service nvidia-fabricmanager.service\n" in drop_in
+    assert "RemainAfterExit=no\n" in drop_in
+    tree.refresh(owner="collection")
+    own = tree.text(f"{LOCAL}/{OWN_SERVICE}")
+    # A path unit fails for good with a service that was started too often.
+    assert "StartLimitIntervalSec=0\n" in own.partition("[Service]")[0]
+    tree.toolkit(LATE)
+    tree.refresh(owner="toolkit")
+    early = tree.text(f"{LOCAL}/{OWN_SERVICE}")
+    for text in (drop_in, own, early):
+        # It starts kubelet and waits for that, which waits for us.
+        assert "nvidia-mig-manager" not in text
+        assert "TimeoutStartSec=120\nTimeoutStopSec=5\n" in text
+
+
+# -- a running host ----------------------------------------------------------------------------------------------------
+
+
+class Systemd:
+    """What systemctl and journalctl say of the units in a tree, which it "runs"."""
+
+    def __init__(self, tree: RefreshTree) -> None:
+        self.tree = tree
+        self.active = {SERVICE: "inactive", PATH: "inactive", OWN_SERVICE: "inactive", OWN_PATH: "inactive"}
+        self.stale: set[str] = set()
+        self.unloaded: set[str] = set()
+        self.fails = False
+        self.writes: str | None = None
+        self.output = OUTPUT
+        tree.live = True
+        tree.answers = self.answer
+        (tree.path / "run/systemd/system").mkdir(parents=True)
+        tree.write("/sys/module/nvidia/version", "550.163.01\n")
+
+    def answer(self, argv: list[str]) -> tuple[int, str, str]:
+        if argv[0] == "journalctl":
+            return 0, "the driver is not there\n", ""
+        if argv[0] != "systemctl":
+            return 127, "", "no such program"
+        verb, unit = argv[1], argv[-1]
+        if verb == "show":
+            loaded = "not-found" if unit in self.unloaded else "loaded"
+            reload = "yes" if unit in self.stale else "no"
+            state = f"ActiveState={self.active[unit]}\nLoadState={loaded}\nNeedDaemonReload={reload}\n"
+            return 0, f"Id={unit}\nSubState=dead\nMainPID=0\nJob=0\n{state}", ""
+        if verb == "daemon-reload":
+            self.stale, self.unloaded = set(), set()
+        elif verb == "restart" and self.fails:
+            self.active[unit] = "failed"
+            return 1, "", "Job failed"
+        elif verb == "restart":
+            self.active[unit] = "inactive"
+            if self.writes is not None:
+                self.tree.write(self.output, self.writes)
+        elif verb in ("start", "stop"):
+            self.active[unit] = "active" if verb == "start" else "inactive"
+        return 0, "", ""
+
+    def done(self) -> list[str]:
+        """What was changed, and forget it."""
+        told = [" ".join(argv[1:]) for argv in self.tree.ran if argv[0] == "systemctl" and argv[1] != "show"]
+        self.tree.ran.clear()
+        return told
+
+
+GOOD = (
+    '{"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": [{"name": "0", "containerEdits": {"env": ["A=1"]}}]}'
+)
+TOOLKIT: dict[str, t.Any] = {"owner": "toolkit", "cdi": {"require_devices": False}}
+
+
+def running(tree: RefreshTree) -> Systemd:
+    tree.toolkit()
+    systemd = Systemd(tree)
+    systemd.writes = GOOD
+    return systemd
+
+
+def test_the_service_is_started_and_its_file_looked_at(tree: RefreshTree) -> None:
+    systemd = running(tree)
+    systemd.stale = {SERVICE}
+    result = tree.refresh(**TOOLKIT)
+    assert result["started"]
+    assert result["present"]
+    restarted = [f"reset-failed -- {SERVICE}", f"restart -- {SERVICE}"]
+    assert systemd.done() == ["daemon-reload", f"start -- {PATH}", *restarted]
+    assert not tree.refresh(**TOOLKIT)["changed"]
+    assert systemd.done() == []
+
+
+def test_units_are_not_read_again_without_need(tree: RefreshTree) -> None:
+    systemd = running(tree)
+    tree.refresh(**TOOLKIT)
+    assert "daemon-reload" not in systemd.done()
+
+
+def test_units_are_not_read_again_where_that_takes_gpus(tree: RefreshTree, monkeypatch: pytest.MonkeyPatch) -> None:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import (  # noqa: PLC0415
+        gpu_containers,
+    )
+
+    monkeypatch.setattr(gpu_containers, "legacy_gpu_containers", lambda _host: ["docker/abc"])
+    systemd = running(tree)
+    systemd.stale = {SERVICE}
+    (warning,) = tree.refresh(**TOOLKIT)["warnings"]
+    assert "docker/abc would lose their GPUs" in warning
+    assert "daemon-reload" not in systemd.done()
+    # That counts as not done.
+    assert len(tree.refresh(**TOOLKIT)["warnings"]) == 1
+    tree.refresh(state="absent")
+    assert "daemon-reload" not in systemd.done()
+
+
+@pytest.mark.parametrize("unknown", [SERVICE, PATH])
+def test_a_unit_that_systemd_does_not_know_waits_for_it(
+    tree: RefreshTree, monkeypatch: pytest.MonkeyPatch, unknown: str
+) -> None:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import (  # noqa: PLC0415
+        gpu_containers,
+    )
+
+    hurt = ["docker/abc"]
+    monkeypatch.setattr(gpu_containers, "legacy_gpu_containers", lambda _host: hurt)
+    systemd = running(tree)
+    systemd.unloaded = {unknown}
+    for _attempt in range(2):
+        result = tree.refresh(**TOOLKIT)
+        (warning,) = result["warnings"]
+        assert f"does not know {unknown} yet" in warning
+        assert "from the next boot on" in warning
+        assert result["reasons"]
+        assert not result["started"]
+        assert systemd.done() == []
+    hurt.clear()
+    assert tree.refresh(**TOOLKIT)["started"]
+    assert systemd.done()[0] == "daemon-reload"
+
+
+@pytest.mark.parametrize("reason", ["failed", "missing"])
+def test_a_host_is_healed(tree: RefreshTree, reason: str) -> None:
+    systemd = running(tree)
+    tree.refresh(**TOOLKIT)
+    systemd.done()
+    if reason == "failed":
+        systemd.active[SERVICE] = "failed"
+    else:
+        (tree.path / OUTPUT.lstrip("/")).unlink()
+    told = tree.refresh(check_mode=True, **TOOLKIT)
+    assert told["changed"]
+    assert not told["started"]
+    assert systemd.done() == []
+    healed = tree.refresh(**TOOLKIT)
+    assert healed["changed"]
+    assert healed["started"]
+    assert healed["reasons"] == told["reasons"]
+    assert not tree.refresh(**TOOLKIT)["changed"]
+
+
+def test_no_driver_no_start(tree: RefreshTree) -> None:
+    systemd = running(tree)
+    (tree.path / "sys/module/nvidia/version").unlink()
+    systemd.writes = None
+    tree.refresh(**TOOLKIT)
+    systemd.done()
+    assert not tree.refresh(**TOOLKIT)["changed"]
+    assert systemd.done() == []
+
+
+def test_a_failure_is_told_in_the_services_words(tree: RefreshTree) -> None:
+    systemd = running(tree)
+    systemd.fails = True
+    with pytest.raises(HostError, match=r"failed: the driver is not there\. Its files are in place") as failed:
+        tree.refresh(**TOOLKIT)
+    assert failed.value.details == {"changed": True}
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ('{"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": []}', "is of no use"),
+        ("{", "is of no use"),
+        (GOOD.replace('"env": ["A=1"]', '"deviceNodes": [{"path": "/dev/nvidia0"}]'), "/dev/nvidia0"),
+        (None, "is not there, though the driver is loaded"),
+    ],
+)
+def test_a_specification_of_no_use_is_an_error(tree: RefreshTree, content: str | None, words: str) -> None:
+    running(tree).writes = content
+    for _attempt in range(2):
+        with pytest.raises(HostError, match=words):
+            tree.refresh(**TOOLKIT)
+
+
+def test_one_that_was_of_use_once_does_not_excuse_one_that_is_not(tree: RefreshTree) -> None:
+    systemd = running(tree)
+    tree.refresh(**TOOLKIT)
+    systemd.active[SERVICE], systemd.writes = "failed", "{"
+    for _attempt in range(2):
+        with pytest.raises(HostError, match="is of no use"):
+            tree.refresh(**TOOLKIT)
+    systemd.writes = GOOD
+    assert tree.refresh(**TOOLKIT)["changed"]
+    assert not tree.refresh(**TOOLKIT)["changed"]
+
+
+def test_what_was_not_started_then_is_started_later(tree: RefreshTree) -> None:
+    systemd = running(tree)
+    tree.refresh(**TOOLKIT)
+    tree.refresh(start=False, request=DISABLED, **TOOLKIT)
+    # Once is enough.
+    assert tree.refresh(start=False, request=DISABLED, **TOOLKIT)["warnings"] == []
+    systemd.done()
+    result = tree.refresh(request=DISABLED, **TOOLKIT)
+    assert result["reasons"] == ["What the service does has changed."]
+    assert systemd.done() == [f"reset-failed -- {SERVICE}", f"restart -- {SERVICE}"]
+    assert tree.refresh(request=DISABLED, **TOOLKIT)["reasons"] == []
+
+
+def test_a_run_that_was_killed_before_the_start_is_made_up_for(
+    tree: RefreshTree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import (  # noqa: PLC0415
+        refresh_systemd,
+    )
+
+    systemd = running(tree)
+    tree.refresh(**TOOLKIT)
+    with monkeypatch.context() as killed:
+        killed.setattr(refresh_systemd.RefreshService, "settle", lambda *_arguments: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            tree.refresh(request=DISABLED, **TOOLKIT)
+    systemd.stale = {SERVICE}
+    systemd.done()
+    assert tree.refresh(request=DISABLED, **TOOLKIT)["started"]
+    assert systemd.done()[0] == "daemon-reload"
+
+
+def test_the_note_of_the_last_run_goes_with_the_rest(tree: RefreshTree) -> None:
+    systemd = running(tree)
+    tree.link(f"{WANTS}/{SERVICE}", f"{VENDOR}/{SERVICE}")
+    before = tree.contents()
+    tree.refresh(**TOOLKIT)
+    tree.refresh(state="absent", cdi={"purge_backups": True})
+    assert systemd.done()[-1] == "daemon-reload"
+    (tree.path / OUTPUT.lstrip("/")).unlink()
+    (tree.path / "var/run/cdi").rmdir()
+    (tree.path / "var/run").rmdir()
+    left = set(tree.contents()) - set(before)
+    assert left <= {"var", "var/lib"}
+
+
+def test_start_false_only_tells(tree: RefreshTree) -> None:
+    systemd = running(tree)
+    result = tree.refresh(start=False, **TOOLKIT)
+    assert not result["started"]
+    assert f"systemctl restart {SERVICE}" in result["warnings"][0]
+    assert systemd.done() == [f"start -- {PATH}"]
+
+
+def test_the_path_unit_stops_when_it_goes(tree: RefreshTree) -> None:
+    systemd = running(tree)
+    tree.refresh(**TOOLKIT)
+    systemd.done()
+    tree.refresh(state="absent")
+    assert systemd.done() == [f"stop -- {PATH}", "daemon-reload"]
+    systemd.output = "/etc/cdi/nvidia.yaml"
+    tree.refresh(owner="collection", cdi={"require_devices": False})
+    assert systemd.active[OWN_PATH] == "active"

@@ -1,0 +1,345 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import json
+import typing as t
+
+import pytest
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.options import CdiOptions, Request
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.spec import SpecWriter
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import HostError, NvidiaError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.records import OriginalFile, digest, record_path
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd.units import load_unit
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.refresh_hosts import (
+    DROP_IN,
+    ENVIRONMENT,
+    GENERATOR,
+    LOCAL,
+    OWN_ENVIRONMENT,
+    OWN_PATH,
+    OWN_SERVICE,
+    PACKAGED,
+    PATH,
+    SERVICE,
+    VENDOR,
+    WANTS,
+    RefreshTree,
+)
+
+if t.TYPE_CHECKING:
+    from pathlib import Path
+
+ENGINES = ("docker.service", "containerd.service", "crio.service")
+DISABLED_HOOK = "enable-cuda-compat"
+DISABLED = Request(disabled_hooks=(DISABLED_HOOK,))
+MANAGEMENT: dict[str, t.Any] = {"cdi": {"mode": "management"}, "request": Request(vendor="management.nvidia.com")}
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> RefreshTree:
+    return RefreshTree(tmp_path)
+
+
+def test_another_kind_is_no_work_for_the_toolkits_service(tree: RefreshTree) -> None:
+    """It would write that over the specification of the GPUs."""
+    tree.toolkit()
+    done = tree.refresh(**MANAGEMENT)
+    assert (done["owner"], done["specification"]) == ("collection", "/etc/cdi/management.nvidia.com-gpu.yaml")
+    with pytest.raises(NvidiaError, match="over the specification of the GPUs"):
+        tree.refresh(owner="toolkit", **MANAGEMENT)
+    elsewhere = {**MANAGEMENT, "cdi": {**MANAGEMENT["cdi"], "path": "/etc/cdi/management.yaml"}}
+    assert tree.refresh(owner="toolkit", **elsewhere)["specification"] == "/etc/cdi/management.yaml"
+
+
+def test_our_service_makes_one_kind(tree: RefreshTree) -> None:
+    tree.generator()
+    tree.refresh()
+    before = tree.contents()
+    with pytest.raises(NvidiaError, match="can make only one"):
+        tree.refresh(**MANAGEMENT)
+    assert tree.contents() == before
+    tree.refresh(state="absent")
+    assert tree.refresh(**MANAGEMENT)["changed"]
+
+
+def test_the_path_is_told_as_it_is_compared(tree: RefreshTree) -> None:
+    tree.toolkit()
+    done = tree.refresh(owner="toolkit", cdi={"path": "/var/run/cdi/../../../etc/cdi/x.yaml"})
+    assert done["specification"] == "/etc/cdi/x.yaml"
+
+
+@pytest.mark.parametrize("cdi", [{"format": "json"}, {"format": "json", "path": "/etc/cdi/x.yaml"}])
+def test_formats_that_fit_no_path(tree: RefreshTree, cdi: dict[str, str]) -> None:
+    tree.toolkit()
+    with pytest.raises(NvidiaError, match="format"):
+        tree.refresh(owner="toolkit", cdi=cdi)
+
+
+# -- units of our own --------------------------------------------------------------------------------------------------
+
+
+def command_of(tree: RefreshTree) -> list[str]:
+    unit = load_unit(tree.host(), OWN_SERVICE)
+    assert unit is not None
+    return list(unit.arguments)
+
+
+def test_own_units(tree: RefreshTree) -> None:
+    tree.generator()
+    result = tree.refresh(request=DISABLED)
+    assert result["changed"]
+    assert (result["owner"], result["service"], result["path_unit"]) == ("collection", OWN_SERVICE, OWN_PATH)
+    assert result["links_made"] == [f"{WANTS}/{OWN_SERVICE}", f"{WANTS}/{OWN_PATH}"]
+    assert command_of(tree) == [
+        *(GENERATOR, "--quiet", "cdi", "generate", "--output=/etc/cdi/nvidia.yaml", "--format=yaml", "--mode=auto"),
+        *("--vendor=nvidia.com", "--class=gpu", "--driver-root=/", "--dev-root=/"),
+        *("--nvidia-cdi-hook-path=/usr/bin/nvidia-cdi-hook", "--ldconfig-path="),
+        *("--device-name-strategy=index", "--device-name-strategy=uuid", f"--disable-hook={DISABLED_HOOK}"),
+    ]
+    unit = tree.text(f"{LOCAL}/{OWN_SERVICE}")
+    assert all(engine in unit for engine in ENGINES)
+    assert "RemainAfterExit" not in unit
+    assert "Environment=PATH=/usr/local/sbin:" in unit
+    assert f"ConditionPathExists={GENERATOR}\nConditionPathExists=/usr/bin/nvidia-smi\n" in unit
+    assert "ExecCondition=/usr/bin/nvidia-smi -L\n" in unit
+    assert f"ExecStartPre=-{GENERATOR} system create-device-nodes --control-devices" in unit
+    assert result["specification"] == "/etc/cdi/nvidia.yaml"
+    assert not tree.refresh(request=DISABLED)["changed"]
+
+
+def test_own_units_for_a_toolkit_in_a_directory(tree: RefreshTree) -> None:
+    folder = "/opt/nvidia 100% $toolkit"
+    tree.generator(f"{folder}/nvidia-ctk")
+    tree.refresh(request=Request(cdi_hook_path=f"{folder}/nvidia-cdi-hook"), before_engines=False)
+    command = command_of(tree)
+    assert command[0] == f"{folder}/nvidia-ctk"
+    assert f"--nvidia-cdi-hook-path={folder}/nvidia-cdi-hook" in command
+    unit = tree.text(f"{LOCAL}/{OWN_SERVICE}")
+    assert "ConditionPathExists=/opt/nvidia 100%% $toolkit/nvidia-ctk\n" in unit
+    assert "Before=" not in unit
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"cdi": {"mode": "mofed"}, "request": Request(class_="mofed")}, (False, False, False)),
+        ({"request": Request(driver_root="/run/nvidia/driver")}, (False, True, False)),
+        ({}, (True, False, True)),
+    ],
+)
+def test_which_driver_own_units_need(
+    tree: RefreshTree, options: dict[str, t.Any], expected: tuple[bool, bool, bool]
+) -> None:
+    tree.generator()
+    tree.refresh(**options)
+    unit = tree.text(f"{LOCAL}/{OWN_SERVICE}")
+    words = (
+        "ExecCondition=/usr/bin/nvidia-smi",
+        "ConditionPathExists=/proc/driver/nvidia/version",
+        "create-device-nod",
+    )
+    assert tuple(word in unit for word in words) == expected
+
+
+def test_a_driver_without_nvidia_smi(tree: RefreshTree) -> None:
+    """As that of Tegra, or one of which only libraries are installed: the unit must not wait for that program."""
+    tree.generator()
+    tree.live = True
+    tree.refresh()
+    assert "nvidia-smi" in tree.text(f"{LOCAL}/{OWN_SERVICE}")
+    tree.write("/proc/driver/nvidia/version", "550.163.01\n")
+    tree.refresh()
+    assert "nvidia-smi" not in tree.text(f"{LOCAL}/{OWN_SERVICE}")
+
+
+def test_own_units_for_an_older_nvidia_ctk(tree: RefreshTree) -> None:
+    tree.generator()
+    tree.live, tree.version = True, "1.17.8"
+    with pytest.raises(NvidiaError, match=r"disabled_hooks needs nvidia-ctk 1\.18 .* without a refresh unit"):
+        tree.refresh(request=DISABLED)
+    # Groups, which that engine does not read, came later.
+    tree.refresh(cdi={"for_engines": ("podman:4.9.3",)})
+    assert "--feature-flag" not in " ".join(command_of(tree))
+    tree.version = "1.20.0"
+    tree.refresh(cdi={"for_engines": ("podman:4.9.3",)})
+    assert command_of(tree)[-1] == "--feature-flag=no-additional-gids-for-device-nodes"
+    tree.version = "1.15.0"
+    with pytest.raises(HostError, match="Install a newer NVIDIA Container Toolkit"):
+        tree.refresh()
+
+
+def test_own_units_instead_of_the_toolkits(tree: RefreshTree) -> None:
+    tree.toolkit()
+    tree.refresh(request=DISABLED)
+    result = tree.refresh(owner="collection", request=DISABLED)
+    assert result["links_removed"] == [f"{WANTS}/{SERVICE}", f"{WANTS}/{PATH}"]
+    assert tree.text(ENVIRONMENT) == PACKAGED
+    assert not tree.has(DROP_IN)
+    back = tree.refresh(owner="toolkit", request=DISABLED)
+    assert back["links_removed"] == [f"{WANTS}/{OWN_SERVICE}", f"{WANTS}/{OWN_PATH}"]
+    assert not tree.has(f"{LOCAL}/{OWN_SERVICE}")
+
+
+def test_a_purge_takes_all_copies_along(tree: RefreshTree) -> None:
+    tree.toolkit()
+    (tree.path / "var/lib").mkdir(parents=True)
+    before = tree.contents()
+    tree.refresh(request=DISABLED)
+    tree.refresh(owner="collection")
+    tree.refresh(owner="collection", request=DISABLED)
+    tree.refresh(state="absent")
+    assert tree.has("/var/lib/gpufleet-nvidia/backups")
+    purged: dict[str, t.Any] = {"state": "absent", "cdi": {"purge_backups": True}}
+    assert tree.refresh(check_mode=True, **purged)["changed"]
+    assert tree.refresh(**purged)["changed"]
+    assert tree.contents() == before
+    assert not tree.refresh(**purged)["changed"]
+
+
+def test_two_that_write_are_warned_of(tree: RefreshTree) -> None:
+    tree.toolkit()
+    tree.link(f"{WANTS}/{SERVICE}", f"{VENDOR}/{SERVICE}")
+    (warning,) = tree.refresh(owner="collection")["warnings"]
+    assert "whoever comes last wins" in warning
+    (warning,) = tree.refresh(owner="collection", cdi={"path": "/etc/cdi/nvidia.yaml"})["warnings"]
+    assert f"systemctl disable {SERVICE}" in warning
+
+
+def test_a_unit_of_ours_that_was_edited_is_written_again(tree: RefreshTree) -> None:
+    tree.generator()
+    tree.refresh()
+    before = tree.contents()
+    tree.write(f"{LOCAL}/{OWN_SERVICE}", "[Unit]\n")
+    result = tree.refresh()
+    assert result["changed_files"] == [f"{LOCAL}/{OWN_SERVICE}"]
+    assert tree.text(f"{LOCAL}/{OWN_SERVICE}").encode() == before[f"{LOCAL}/{OWN_SERVICE}".lstrip("/")][1]
+
+
+def test_a_file_of_that_name_from_before_us_comes_back(tree: RefreshTree) -> None:
+    tree.toolkit()
+    tree.write(OWN_ENVIRONMENT, "mine\n")
+    tree.refresh(request=DISABLED)
+    assert tree.text(OWN_ENVIRONMENT) != "mine\n"
+    tree.refresh(state="absent")
+    assert tree.text(OWN_ENVIRONMENT) == "mine\n"
+
+
+# -- the specification of a unit of ours -------------------------------------------------------------------------------
+
+SPECIFICATION = "/etc/cdi/nvidia.yaml"
+WRITTEN = (
+    '{"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": [{"name": "0", "containerEdits": {"env": ["A=1"]}}]}'
+)
+
+
+def remove_specification(tree: RefreshTree) -> dict[str, t.Any]:
+    return SpecWriter(CdiOptions(state="absent"), tree.host(), tree.run, tree.run_pinned).execute(check_mode=False)
+
+
+@pytest.mark.parametrize("original", [None, "mine\n"])
+def test_it_goes_with_the_removal_although_no_task_wrote_it(tree: RefreshTree, original: str | None) -> None:
+    tree.generator()
+    if original is not None:
+        tree.write(SPECIFICATION, original)
+    tree.refresh()
+    tree.write(SPECIFICATION, WRITTEN)
+    assert not tree.refresh()["changed"]
+    # The record survives a change of the unit, and is made again where it is lost.
+    tree.refresh(before_engines=False)
+    tree.refresh(state="absent")
+    assert tree.text(SPECIFICATION) == WRITTEN
+    assert remove_specification(tree)["changed"]
+    assert (tree.text(SPECIFICATION) if tree.has(SPECIFICATION) else None) == original
+
+
+def test_the_files_of_coherent_gpus_go_with_it(tree: RefreshTree) -> None:
+    flag = Request(feature_flags=("enable-coherent-annotations",))
+    coherent = SPECIFICATION.replace(".yaml", ".coherent.yaml")
+    tree.generator()
+    tree.refresh()
+    tree.write(coherent, "mine\n")
+    tree.refresh(request=flag)
+    tree.write(SPECIFICATION, WRITTEN)
+    tree.write(coherent, WRITTEN.replace("gpu", "gpu.coherent"))
+    assert not tree.refresh(request=flag)["changed"]
+    tree.refresh(state="absent")
+    remove_specification(tree)
+    assert (tree.has(SPECIFICATION), tree.text(coherent)) == (False, "mine\n")
+
+
+def test_a_lost_record_is_made_again(tree: RefreshTree) -> None:
+    tree.generator()
+    tree.refresh()
+    tree.write(SPECIFICATION, WRITTEN)
+    (tree.path / record_path("cdi", SPECIFICATION).lstrip("/")).unlink()
+    assert not tree.refresh()["changed"]
+    tree.refresh(state="absent")
+    remove_specification(tree)
+    assert not tree.has(SPECIFICATION)
+
+
+# -- hosts that earlier versions have changed --------------------------------------------------------------------------
+
+PROGRAM, OPTIONS = "/usr/local/lib/gpufleet-nvidia/cdi-refresh", "/etc/gpufleet-nvidia/cdi.json"
+NAME = "NVIDIA_CTK_CDI_GENERATE_DISABLED_HOOKS"
+
+
+def earlier(tree: RefreshTree, path: str, before: str | None, after: str, keys: dict[str, t.Any]) -> None:
+    """A file as an earlier version wrote it, with its record."""
+    text = None if before is None else before.encode()
+    record = OriginalFile("cdi.refresh", path, text, 0, 0, 0o644, main=path)
+    record = record.after_write(text, after.encode(), {(name,): value for name, value in keys.items()})
+    tree.write(path, after)
+    tree.write(record_path("cdi.refresh", path), record.to_bytes().decode())
+
+
+@pytest.mark.parametrize("state", ["present", "absent"])
+@pytest.mark.parametrize("last", ["A=1 \\", "A=1\n", ""])
+def test_lines_in_the_users_file_go(tree: RefreshTree, state: str, last: str) -> None:
+    tree.toolkit()
+    ours = f"{NAME}=enable-cuda-compat\n"
+    output = "NVIDIA_CTK_CDI_OUTPUT_FILE_PATH"
+    keys = {NAME: "enable-cuda-compat", output: "/etc/cdi/x.yaml"}
+    earlier(tree, ENVIRONMENT, PACKAGED + last, f"{PACKAGED}{last}\n{ours}{output}=/etc/cdi/x.yaml\n", keys)
+    earlier(tree, DROP_IN, None, "[Unit]\n", {"content": digest(b"[Unit]\n")})
+    told = tree.refresh(check_mode=True, state=state, request=DISABLED)
+    done = tree.refresh(state=state, request=DISABLED)
+    assert done["changed_files"] == told["changed_files"]
+    assert ENVIRONMENT in done["changed_files"]
+    assert tree.text(ENVIRONMENT) == PACKAGED + last
+    assert done["warnings"] == []
+    assert done["specification"] == ("/var/run/cdi/nvidia.yaml" if state == "present" else None)
+    assert tree.has(OWN_ENVIRONMENT) is (state == "present")
+    assert not tree.refresh(state=state, request=DISABLED)["changed"]
+
+
+@pytest.mark.parametrize("now", ["toolkit", "collection", "absent", "nothing"])
+def test_the_program_of_earlier_versions_goes(tree: RefreshTree, now: str) -> None:
+    unit = f"[Service]\nExecStart=/usr/bin/python3 -I {PROGRAM} {OPTIONS}\n[Install]\nWantedBy=multi-user.target\n"
+    for path, text in (
+        (PROGRAM, "#!\n"),
+        (OPTIONS, "{}\n"),
+        (f"{LOCAL}/{OWN_SERVICE}", unit),
+        (f"{LOCAL}/{OWN_PATH}", "[Path]\n"),
+    ):
+        earlier(tree, path, None, text, {"content": digest(text.encode())})
+    links = [[f"{WANTS}/{name}", f"{LOCAL}/{name}"] for name in (OWN_SERVICE, OWN_PATH)]
+    for path, target in links:
+        tree.link(path, target)
+    tree.write("/var/lib/gpufleet-nvidia/state/cdi.refresh.links", json.dumps(links))
+    if now == "toolkit":
+        tree.toolkit()
+    elif now == "collection":
+        tree.generator()
+    result = tree.refresh(state="absent" if now == "absent" else "present")
+    assert result["owner"] == (now if now in ("toolkit", "collection") else None)
+    assert not tree.has(PROGRAM)
+    assert not tree.has(OPTIONS)
+    own = now == "collection"
+    assert [tree.has(path) for path, _target in links] == [own, own]
+    assert not own or "nvidia-ctk --quiet cdi generate" in tree.text(f"{LOCAL}/{OWN_SERVICE}")
+    assert not tree.refresh(state="absent" if now == "absent" else "present")["changed"]

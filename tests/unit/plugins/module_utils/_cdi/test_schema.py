@@ -1,0 +1,139 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.schema import (
+    MOUNT_OPTIONS,
+    annotation_doubts,
+    device_name_doubts,
+    device_name_problem,
+    kind_doubts,
+    kind_problem,
+    split_kind,
+)
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import NvidiaError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.text import few, quoted
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents.yaml_parser import unique
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *(
+            "nvidia.com/gpu",
+            "management.nvidia.com/gpu",
+            "NVIDIA.com/GPU",
+            "a_b/c-d",
+            "ab/c9",
+            "nvidia.com/gpu.coherent",
+        ),
+        *("nvidia.com/gpu.coherent", "v" * 300 + "/gpu", "vv/" + "c" * 80),
+    ],
+)
+def test_kinds_that_engines_take(kind: str) -> None:
+    assert kind_problem(kind) == ""
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("", 'has to be VENDOR/CLASS, as in nvidia.com/gpu, but is ""'),
+        ("gpu", "has to be VENDOR/CLASS"),
+        ("/gpu", "has to be VENDOR/CLASS"),
+        ("nvidia.com/", "has to be VENDOR/CLASS"),
+        ("1a.com/gpu", 'the vendor "1a.com"'),
+        ("nvidia-/gpu", 'the vendor "nvidia-"'),
+        ("nvi dia/gpu", 'the vendor "nvi dia"'),
+        ("nvidia.com/gpu/x", 'the class "gpu/x"'),
+        ("nvidia.com/gpu\n", r'the class "gpu\n"'),
+        ("nvidia.com/gpü", "the class"),
+        ("v/gpu", "crash"),
+        ("nvidia.com/g", "crash"),
+    ],
+)
+def test_kinds_that_engines_refuse(kind: str, said: str) -> None:
+    assert said in kind_problem(kind)
+
+
+@pytest.mark.parametrize("name", ["0", "0:1", "gpu0", "all", "GPU-0a1b", "MIG-x_y.z", "9"])
+def test_names_of_devices_that_engines_take(name: str) -> None:
+    assert device_name_problem(name) == ""
+
+
+@pytest.mark.parametrize("name", ["", "_a", "a_", "a+b", "MIG-GPU-x/1/0", "0 1", "a\n", "ü"])
+def test_names_of_devices_that_engines_refuse(name: str) -> None:
+    assert device_name_problem(name)
+
+
+@pytest.mark.parametrize(
+    ("kind", "doubts"),
+    [
+        ("nvidia.com/gpu", []),
+        ("Nvidia.com/gpu", ['has the vendor "Nvidia.com", which is no domain name in lower case']),
+        ("nvi_dia.com/gpu", ['has the vendor "nvi_dia.com", which is no domain name in lower case']),
+        ("vendor.com/" + "c" * 63, []),
+        ("vendor.com/" + "c" * 64, ["has a class of 64 characters; 63 are allowed"]),
+        ("v" * 254 + "/gpu", ["has a vendor of 254 characters; 253 are allowed"]),
+    ],
+)
+def test_what_the_specification_of_cdi_does_not_allow_of_kinds(kind: str, doubts: list[str]) -> None:
+    assert kind_doubts(kind) == doubts
+
+
+def test_long_names_of_devices_are_doubted() -> None:
+    assert device_name_doubts("d" * 63) == []
+    (doubt,) = device_name_doubts("d" * 64)
+    assert "64 characters" in doubt
+
+
+@pytest.mark.parametrize("key", ["a", "nvidia.com/driver", "a.b_c-d", "x9/y"])
+def test_keys_of_annotations(key: str) -> None:
+    assert annotation_doubts({key: "anything"}) == []
+
+
+@pytest.mark.parametrize("key", ["", "a b", "Example.com/x", "a/", "/a", "a/b/c", "n" * 64, "p" * 254 + "/n"])
+def test_keys_that_kubernetes_would_not_take(key: str) -> None:
+    (doubt,) = annotation_doubts({key: "anything"})
+    assert "no qualified name" in doubt
+
+
+def test_large_annotations_are_doubted() -> None:
+    assert annotation_doubts({"a": "x" * (256 * 1024 - 1)}) == []
+    assert annotation_doubts({"a": "x" * (256 * 1024)}) == ["holds 262145 bytes; 262144 are allowed"]
+
+
+@pytest.mark.parametrize(
+    "option", ["ro", "rro", "nosuid", "nodev", "rbind", "rprivate", "noexec", "norelatime", "runbindable", "ridmap"]
+)
+def test_options_of_mounts(option: str) -> None:
+    assert option in MOUNT_OPTIONS
+
+
+def test_kinds_are_split_at_their_first_slash() -> None:
+    assert split_kind("nvidia.com/gpu/x") == ("nvidia.com", "gpu/x")
+    assert split_kind("gpu") == ("", "gpu")
+
+
+def test_what_messages_show_is_short_and_in_one_line() -> None:
+    assert quoted("a\nb\x1b\udc80") == r'"a\nb\u001b\udc80"'
+    assert len(quoted("x" * 1000)) < 70
+    assert few(["a", "b", "c", "d"]) == "a, b, c, d"
+    assert few(list("abcdefg")) == "a, b, c, d, e and 2 more"
+
+
+def test_a_key_that_stands_twice_is_refused() -> None:
+    assert json.loads('{"a": {"b": 1}, "c": 2}', object_pairs_hook=unique) == {"a": {"b": 1}, "c": 2}
+    with pytest.raises(NvidiaError, match='key "b" stands twice'):
+        json.loads('{"a": {"b": 1, "b": 2}}', object_pairs_hook=unique)
+
+
+@pytest.mark.parametrize("key", [[1], {"a": 1}])
+def test_a_key_that_is_none_is_refused(key: object) -> None:
+    with pytest.raises(NvidiaError, match="a mapping or a list"):
+        unique([(key, 1)])

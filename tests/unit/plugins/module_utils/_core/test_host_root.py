@@ -1,0 +1,485 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import errno
+import os
+import tempfile
+import typing as t
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import HostError, NvidiaError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import SERVICE_PATH, HostFS
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.guards import chrooted, within
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.racing_links import (
+    CHANGES,
+    MESSAGE,
+    change_links_before_reading,
+)
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A small tree beside a file that lies outside of it."""
+    (tmp_path / "secret").write_text("outside")
+    tree = tmp_path / "tree"
+    (tree / "etc/docker").mkdir(parents=True)
+    (tree / "etc/docker/daemon.json").write_text("{}")
+    return tree
+
+
+@pytest.fixture
+def host(root: Path) -> HostFS:
+    return HostFS.of(str(root), live=False)
+
+
+# -- of, check_path ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("root", ["", ".", "etc", "/no/such/directory", "/dev/null"])
+def test_of_refuses_what_is_no_absolute_directory(root: str) -> None:
+    with pytest.raises(HostError, match=f"host_root '{root}' is not a"):
+        HostFS.of(root, live=True)
+
+
+@pytest.mark.parametrize(("spelling", "live"), [("/", True), ("//", True), ("/usr/..", True)])
+def test_the_running_system_is_always_live(spelling: str, live: bool) -> None:
+    assert HostFS.of(spelling, live=False) == HostFS("/", live)
+
+
+def test_another_directory_is_live_only_if_the_user_says_so(tmp_path: Path) -> None:
+    assert not HostFS.of(str(tmp_path), live=False).live
+    assert HostFS.of(str(tmp_path), live=True).live
+
+
+def test_root_that_is_a_link_is_resolved_once(tmp_path: Path, root: Path) -> None:
+    (tmp_path / "link").symlink_to(root)
+    assert HostFS.of(str(tmp_path / "link"), live=False).root == str(root)
+
+
+@pytest.mark.parametrize(
+    ("path", "normal"),
+    [
+        ("/etc/docker/daemon.json", "/etc/docker/daemon.json"),
+        ("//etc///docker/./daemon.json/", "/etc/docker/daemon.json"),
+        ("/etc/../../etc/x", "/etc/x"),
+        ("/", "/"),
+        ("//", "/"),
+    ],
+)
+def test_check_path_normalises(host: HostFS, path: str, normal: str) -> None:
+    assert host.check_path("config_path", path) == normal
+    assert HostFS().check_path("config_path", path) == normal
+
+
+@pytest.mark.parametrize("path", ["", "daemon.json", "./etc", "~/daemon.json"])
+def test_check_path_refuses_relative_paths(host: HostFS, path: str) -> None:
+    with pytest.raises(NvidiaError, match=r"config_path .* is not an absolute path"):
+        host.check_path("config_path", path)
+
+
+@pytest.mark.parametrize("below", ["", "/", "/etc/docker/daemon.json", "/../tree/etc"])
+def test_check_path_refuses_the_root_in_front(host: HostFS, below: str) -> None:
+    with pytest.raises(NvidiaError, match=r"backup_dir .* begins with host_root"):
+        host.check_path("backup_dir", host.root + below)
+
+
+def test_check_path_takes_a_name_that_merely_begins_like_the_root(host: HostFS) -> None:
+    assert host.check_path("backup_dir", host.root + "-backups") == host.root + "-backups"
+
+
+# -- resolve -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("links", "path", "resolved"),
+    [
+        ({}, "/", "/"),
+        ({}, "/etc/docker/daemon.json", "/etc/docker/daemon.json"),
+        ({}, "//etc/./docker//", "/etc/docker"),
+        ({}, "/../../secret", "/secret"),
+        ({}, "/etc/../../../secret", "/secret"),
+        ({}, "/missing/file", "/missing/file"),
+        ({"run": "/etc"}, "/run/docker", "/etc/docker"),
+        ({"etc/a": "/secret"}, "/etc/a", "/secret"),
+        ({"etc/a": "../../secret"}, "/etc/a", "/secret"),
+        ({"etc/a": "../../../../../secret"}, "/etc/a", "/secret"),
+        ({"etc/a": "/.."}, "/etc/a/secret", "/secret"),
+        ({"etc/a": "docker/"}, "/etc/a/daemon.json", "/etc/docker/daemon.json"),
+        # ".." of a link is the parent of its target, as for the kernel.
+        ({"a": "/etc/docker"}, "/a/../x", "/etc/x"),
+        ({"a": "/b", "b": "c", "c": "etc"}, "/a/docker", "/etc/docker"),
+        ({"etc/dangling": "/nowhere/else"}, "/etc/dangling", "/nowhere/else"),
+        ({"etc/dangling": "nowhere"}, "/etc/dangling/below", "/etc/nowhere/below"),
+    ],
+)
+def test_resolve_stays_inside(root: Path, host: HostFS, links: dict[str, str], path: str, resolved: str) -> None:
+    for link, target in links.items():
+        (root / link).symlink_to(target)
+    assert host.resolve(path) == resolved
+    assert host.real_path(path).rstrip("/") == (host.root + resolved).rstrip("/")
+
+
+def test_resolve_may_leave_the_last_link(root: Path, host: HostFS) -> None:
+    (root / "a").symlink_to("/etc")
+    (root / "etc/b").symlink_to("docker")
+    assert host.resolve("/a/b", last=False) == "/etc/b"
+    assert host.real_path("/a/b", last=False) == host.root + "/etc/b"
+
+
+@pytest.mark.parametrize("links", [{"a": "a"}, {"a": "/a"}, {"a": "b", "b": "/a"}, {"a": "a/b"}])
+def test_loop_of_links(root: Path, host: HostFS, links: dict[str, str]) -> None:
+    for link, target in links.items():
+        (root / link).symlink_to(target)
+    for read in (host.resolve, host.read, host.entries):
+        with pytest.raises(HostError, match="/a/x: too many symbolic links"):
+            read("/a/x")
+    assert host.read_text("/a/x") == ""
+    assert not host.exists("/a/x")
+    assert host.readable_entries("/a/x") == []
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("call", ["resolve", "real_path", "read", "entries"])
+def test_a_link_that_changes_while_it_is_resolved(
+    root: Path, host: HostFS, monkeypatch: pytest.MonkeyPatch, change: str, call: str
+) -> None:
+    (root / "a").symlink_to("etc")
+    change_links_before_reading(monkeypatch, change)
+    with pytest.raises(HostError, match=MESSAGE.format("/a")):
+        getattr(host, call)("/a/x")
+    assert host.read_text("/a/x") == ""
+
+
+def test_a_link_that_may_not_be_read(root: Path, host: HostFS, monkeypatch: pytest.MonkeyPatch) -> None:
+    def readlink(path: str) -> t.NoReturn:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+
+    (root / "a").symlink_to("etc")
+    monkeypatch.setattr(os, "readlink", readlink)
+    with pytest.raises(HostError, match=r"^The link /a cannot be read: Permission denied\. Run the task as root"):
+        host.resolve("/a/x")
+
+
+@pytest.mark.parametrize(("length", "fine"), [(40, True), (41, False)])
+def test_longest_chain_of_links_is_the_kernels(tmp_path: Path, length: int, fine: bool) -> None:
+    (tmp_path / "0").write_text("end")
+    for number in range(length):
+        (tmp_path / str(number + 1)).symlink_to(str(number))
+    last = str(tmp_path / str(length))
+    if fine:
+        assert Path(last).read_text() == "end"
+        assert HostFS().resolve(last) == str(tmp_path / "0")
+    else:
+        with pytest.raises(OSError, match=os.strerror(errno.ELOOP)):
+            Path(last).read_text()
+        with pytest.raises(HostError):
+            HostFS().resolve(last)
+
+
+_NAMES = st.sampled_from(["a", "b", "c", "..", "."])
+_PATHS = st.builds(lambda head, parts: head + "/".join(parts), st.sampled_from(["", "/"]), st.lists(_NAMES, min_size=1))
+_LINKS = st.dictionaries(st.sampled_from(["c", "a/a", "a/b", "b/a", "b/b", "b/c"]), _PATHS)
+
+
+@given(_LINKS, _PATHS)
+def test_resolve_does_what_the_kernel_does(links: dict[str, str], path: str) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder, "tree")
+        for made in (root, root / "a", root / "b"):
+            made.mkdir()
+        (root / "a/c").write_text("file")
+        for link, target in links.items():
+            (root / link).symlink_to(target)
+        host = HostFS(str(root), live=False)
+        kernel = _kernel_in(root, path) if os.geteuid() == 0 else ""
+        try:
+            outer = host.real_path(path)
+        except HostError:
+            assert not kernel.isdigit()
+            return
+        assert (outer + "/").startswith(host.root + "/")
+        assert os.path.realpath(outer) == outer.rstrip("/")
+        assert kernel != "ELOOP"
+        assert not kernel.isdigit() or str(os.stat(outer).st_ino) == kernel
+
+
+def _kernel_in(root: Path, path: str) -> str:
+    """What ``path`` is under ``root``: its inode or the name of the error."""
+
+    def ask() -> str:
+        try:
+            return str(os.stat("/" + path).st_ino)
+        except OSError as error:
+            return errno.errorcode[error.errno or 0]
+
+    return chrooted(root, ask)
+
+
+# -- the running system --------------------------------------------------------------------------------------------
+
+
+def test_the_running_system_resolves_as_the_kernel_does(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("text")
+    (tmp_path / "link").symlink_to(tmp_path / "file")
+    host = HostFS()
+    link = str(tmp_path / "link")
+    assert host.real_path(link) == host.resolve(link) == os.path.realpath(link)
+    assert host.real_path("/") == "/"
+    assert host.read(link) == b"text"
+
+
+def test_argv() -> None:
+    assert HostFS().argv(("dockerd", "--version")) == ["dockerd", "--version"]
+    assert HostFS("/mnt").argv(("dockerd", "--version")) == ["chroot", "/mnt", "dockerd", "--version"]
+
+
+# -- reading -------------------------------------------------------------------------------------------------------
+
+
+def test_read_never_leaves_the_tree(root: Path, host: HostFS) -> None:
+    (root / "etc/out").symlink_to("../../secret")
+    (root / "etc/absolute").symlink_to(root.parent / "secret")
+    for path in ("/etc/out", "/etc/absolute", "/../secret"):
+        assert host.read(path) is None
+        assert not host.exists(path)
+    assert host.entries("/../..") == ["etc"]
+
+
+def test_read(root: Path, host: HostFS) -> None:
+    (root / "etc/docker/latin").write_bytes(b"caf\xe9")
+    assert host.read("/etc/docker/latin") == b"caf\xe9"
+    assert host.read_text("/etc/docker/latin") == "caf\ufffd"
+    assert host.read("/etc/docker/none") is None
+    assert host.read("/etc/none/none") is None
+    assert host.read_text("/etc/docker/none") == ""
+    assert host.entries("/etc/docker") == ["daemon.json", "latin"]
+    assert host.entries("/etc/none") == host.entries("/etc/docker/latin") == []
+
+
+def test_is_there(root: Path, host: HostFS) -> None:
+    (root / "a").symlink_to("/none")
+    (root / "b").symlink_to("b")
+    assert [host.lexists(path) for path in ("/etc", "/a", "/b", "/a/x", "/b/x", "/c")] == [True] * 3 + [False] * 3
+    assert [host.exists(path) for path in ("/etc", "/a", "/b")] == [True, False, False]
+
+
+def test_read_refuses_what_is_no_regular_file(root: Path, host: HostFS) -> None:
+    # A pipe without a writer would block for ever.
+    os.mkfifo(root / "etc/pipe")
+    for path in ("/etc", "/etc/pipe"):
+        with pytest.raises(HostError, match=f"{path} is not a regular file"):
+            host.read(path)
+        assert host.read_text(path) == ""
+
+
+def test_read_below_a_file(host: HostFS) -> None:
+    with pytest.raises(HostError, match=r"daemon.json/x cannot be read: Not a directory"):
+        host.read("/etc/docker/daemon.json/x")
+
+
+@needs_root
+def test_read_without_permission(root: Path) -> None:
+    (root / "etc/docker/daemon.json").chmod(0o600)
+    path = "/etc/docker/daemon.json"
+    said = chrooted(root, lambda: str(HostFS().read(path)), uid=65534)
+    assert said == f"{path} cannot be read: Permission denied. Run the task as root (become: true)."
+    assert chrooted(root, lambda: HostFS().read_text(path) + "-", uid=65534) == "-"
+    assert chrooted(root, lambda: str(HostFS().read(path))) == "b'{}'"
+
+
+# -- programs ------------------------------------------------------------------------------------------------------
+
+
+def _program(root: Path, path: str, mode: int = 0o755) -> None:
+    (root / path[1:]).parent.mkdir(parents=True, exist_ok=True)
+    (root / path[1:]).write_text("")
+    (root / path[1:]).chmod(mode)
+
+
+@pytest.mark.parametrize(("mode", "executable"), [(0o644, False), (0o100, True), (0o010, True), (0o001, True)])
+def test_is_executable(root: Path, host: HostFS, mode: int, executable: bool) -> None:
+    _program(root, "/usr/bin/tool", mode)
+    assert host.is_executable("/usr/bin/tool") is executable
+
+
+def test_neither_folders_nor_dangling_links_are_programs(root: Path, host: HostFS) -> None:
+    _program(root, "/usr/bin/real")
+    (root / "usr/bin/dangling").symlink_to("/usr/bin/none")
+    (root / "usr/bin/absolute").symlink_to("/usr/bin/real")
+    assert not host.is_executable("/usr/bin")
+    assert not host.is_executable("/usr/bin/dangling")
+    assert host.is_executable("/usr/bin/absolute")
+
+
+def test_find_executable_goes_by_name_then_by_folder(root: Path, host: HostFS) -> None:
+    for folder in reversed(SERVICE_PATH):
+        _program(root, f"{folder}/dockerd")
+        assert host.find_executable(["none", "dockerd"]) == f"{folder}/dockerd"
+    _program(root, "/opt/dockerd")
+    _program(root, "/opt/plain", 0o644)
+    assert host.find_executable(["/opt/plain", "/opt/dockerd", "dockerd"]) == "/opt/dockerd"
+    assert host.find_executable(["dockerd", "/opt/dockerd"]) == f"{SERVICE_PATH[0]}/dockerd"
+    assert host.find_executable(["/opt/none", "none"]) is None
+    assert host.find_executable([]) is None
+
+
+def test_same_program(root: Path, host: HostFS) -> None:
+    _program(root, "/usr/bin/runc")
+    _program(root, "/usr/local/nvidia/runc")
+    (root / "usr/sbin").symlink_to("bin")
+    (root / "alternative").symlink_to("/usr/bin/runc")
+    for spelling in ("runc", "/usr/bin/runc", "/usr/sbin/runc", "/alternative", "/usr/local/../bin/runc"):
+        assert host.same_program(spelling, "/usr/bin/runc")
+        assert host.same_program("/usr/bin/runc", spelling)
+    for other in ("/usr/local/nvidia/runc", "none", "/usr/bin/none", ""):
+        assert not host.same_program(other, "/usr/bin/runc")
+
+
+def test_same_program_of_absent_files(root: Path, host: HostFS) -> None:
+    (root / "bin").symlink_to("usr/bin")
+    assert host.same_program("none", "none")
+    assert host.same_program("/bin/none", "/usr/bin/none")
+    assert not host.same_program("none", "/usr/bin/none")
+
+
+def test_same_program_with_a_loop_of_links(root: Path, host: HostFS) -> None:
+    (root / "a").symlink_to("a")
+    assert not host.same_program("/a", "/usr/bin/runc")
+
+
+@pytest.mark.parametrize("error", [PermissionError(13, "Permission denied"), OSError(5, "Input/output error")])
+def test_a_directory_that_cannot_be_read_is_not_an_empty_one(
+    monkeypatch: pytest.MonkeyPatch, host: HostFS, error: OSError
+) -> None:
+    def listdir(_path: str) -> list[str]:
+        raise error
+
+    monkeypatch.setattr(os, "listdir", listdir)
+    with pytest.raises(HostError, match=f"/etc/docker cannot be read: {error.strerror}"):
+        host.entries("/etc/docker")
+    assert host.readable_entries("/etc/docker") == host.glob("/etc/docker/*") == []
+
+
+@pytest.mark.parametrize("path", ["/a" * 100_000, "/" + "a" * 4095])
+def test_a_path_that_is_too_long_is_refused_at_once(tmp_path: Path, path: str) -> None:
+    host = HostFS(str(tmp_path), live=False)
+    with pytest.raises(HostError, match="is no path") as caught:
+        host.read(path)
+    assert len(str(caught.value)) < 300
+    assert host.glob(path + "/*") == []
+
+
+@pytest.mark.parametrize("path", ["/etc/a\0b", "/a\ud800b", "\0"])
+def test_what_is_no_path_is_said_and_nothing_is_there(tmp_path: Path, path: str) -> None:
+    host = HostFS(str(tmp_path), live=False)
+    with pytest.raises(HostError, match="is no path"):
+        host.read(path)
+    assert host.read_text(path) == ""
+    assert not host.exists(path)
+    assert not host.lexists(path)
+    assert not host.is_executable(path)
+    assert host.readable_entries(path) == []
+    assert host.modified(path) == 0
+
+
+@pytest.mark.parametrize("most", [hostfs.UNIT_BYTES, hostfs.FILE_BYTES])
+def test_a_file_above_its_limit_is_not_read(tmp_path: Path, most: int) -> None:
+    host = HostFS(str(tmp_path), live=False)
+    with (tmp_path / "sparse").open("wb") as stream:
+        stream.truncate(most)
+    assert len(host.read("/sparse", most) or b"") == len(host.read_text("/sparse", most)) == most
+    with (tmp_path / "sparse").open("wb") as stream:
+        stream.truncate(most + 1)
+    with pytest.raises(HostError, match=rf"^/sparse is larger than {most >> 10} KiB"):
+        host.read("/sparse", most)
+    assert host.read_text("/sparse", most) == ""
+
+
+def test_the_limit_of_a_file_is_the_usual_one(tmp_path: Path) -> None:
+    with (tmp_path / "sparse").open("wb") as stream:
+        stream.truncate(hostfs.FILE_BYTES + 1)
+    with pytest.raises(HostError, match=r"^/sparse is larger than 16384 KiB"):
+        HostFS(str(tmp_path), live=False).read("/sparse")
+
+
+@pytest.mark.parametrize("target", ["/proc/kmsg", "/sys/kernel/tracing/trace_pipe", "/../proc/kmsg"])
+def test_a_link_to_a_file_of_the_kernel_is_not_read(root: Path, host: HostFS, target: str) -> None:
+    """Such a file is a regular one, and a read of it may wait for ever."""
+    kernel = root / target.replace("..", "").lstrip("/")
+    kernel.parent.mkdir(parents=True, exist_ok=True)
+    kernel.write_text("<6>message")
+    (root / "etc/docker/link.json").symlink_to(target)
+    with pytest.raises(HostError, match=r"^/etc/docker/link\.json leads to /(proc|sys)/\S+, a file of the kernel"):
+        host.read("/etc/docker/link.json")
+    assert host.read_text("/etc/docker/link.json") == ""
+    with pytest.raises(HostError, match=r"a file of the kernel"):
+        host.read("/proc/../" + target)
+    # Only what the code itself names is meant.
+    assert host.read_text(target.replace("/..", "")) == "<6>message"
+
+
+@needs_root
+def test_the_log_of_the_kernel_does_not_block(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("/proc/kmsg")
+    with within(5), pytest.raises(HostError, match="leads to /proc/kmsg, a file of the kernel"):
+        HostFS().read(str(tmp_path / "link"))
+    with within(5):
+        HostFS().read_text("/proc/kmsg", 10)
+
+
+@pytest.mark.parametrize("read", [HostFS.read, HostFS.read_text])
+def test_a_pipe_that_takes_the_place_of_a_file(
+    root: Path, host: HostFS, monkeypatch: pytest.MonkeyPatch, read: t.Callable[[HostFS, str], t.Any]
+) -> None:
+    """The file is replaced between stat(2) and open(2)."""
+    path = root / "etc/docker/daemon.json"
+    stat = os.stat
+
+    def replaced(name: t.Any, **options: t.Any) -> os.stat_result:
+        found = stat(name, **options)
+        if str(name) == str(path):
+            path.unlink()
+            os.mkfifo(path)
+        return found
+
+    monkeypatch.setattr(os, "stat", replaced)
+    with within(5):
+        if read is HostFS.read_text:
+            assert host.read_text("/etc/docker/daemon.json") == ""
+        else:
+            with pytest.raises(HostError, match=r"daemon\.json is not a regular file"):
+                host.read("/etc/docker/daemon.json")
+
+
+def test_no_handle_stays_open(root: Path, host: HostFS) -> None:
+    os.mkfifo(root / "etc/pipe")
+    before = len(os.listdir("/proc/self/fd"))
+    for path in ("/etc/pipe", "/etc", "/etc/docker/daemon.json", "/none"):
+        host.read_text(path)
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_walk_refuses_endless_directories(root: Path, host: HostFS) -> None:
+    for number in range(hostfs.DROP_INS - 2):
+        (root / f"etc/docker/{number}").write_text("")
+    # With daemon.json and their directory.
+    assert len(host.walk("/etc")) == hostfs.DROP_INS - 1
+    (root / "etc/one").write_text("")
+    with pytest.raises(HostError, match=r"^/etc holds more than 100 files"):
+        host.walk("/etc")
+
+
+def test_walk_refuses_what_is_nested_deeply(root: Path, host: HostFS) -> None:
+    (root / ("etc/" + "d/" * 110)).mkdir(parents=True)
+    with pytest.raises(HostError, match=r"^/etc holds more than 100 files"):
+        host.walk("/etc")

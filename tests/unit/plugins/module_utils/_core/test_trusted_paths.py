@@ -1,0 +1,208 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import grp
+import os
+import pwd
+import typing as t
+
+import pytest
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import trusted_paths
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import HostError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.trusted_paths import (
+    require_trusted_folder,
+    require_trusted_root,
+)
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import host_from_params
+
+if t.TYPE_CHECKING:
+    from pathlib import Path
+
+USER, OTHER = 12345, 12346
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to others")
+
+
+@pytest.fixture(autouse=True)
+def no_sudo(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SUDO_UID", raising=False)
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """The root directory of a tree in a user's home."""
+    (tmp_path / "home/tree").mkdir(parents=True)
+    return tmp_path / "home/tree"
+
+
+def refusal(tree: Path, live: bool) -> str:
+    with pytest.raises(HostError) as caught:
+        require_trusted_root(HostFS(str(tree), live))
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("live", [True, False])
+def test_a_tree_of_the_acting_user(tree: Path, live: bool) -> None:
+    require_trusted_root(HostFS(str(tree), live))
+    # As in /tmp: others can add names, but not move what is there.
+    tree.parent.chmod(0o1777)
+    require_trusted_root(HostFS(str(tree), live))
+    require_trusted_root(HostFS("/", live=True))
+
+
+@needs_root
+@pytest.mark.parametrize("live", [True, False])
+@pytest.mark.parametrize("owned", ["home", "home/tree"])
+def test_root_writes_into_no_tree_of_a_user(tmp_path: Path, tree: Path, owned: str, live: bool) -> None:
+    folder = tmp_path / owned
+    os.chown(str(folder), USER, USER)
+    said = refusal(tree, live)
+    assert said.startswith(
+        f"host_root {str(tree)!r}: nothing is written or run, because {folder} belongs to user {USER} and "
+    )
+    assert f"`chown 0 {folder}`" in said
+    assert ("sudo" in said) is not live
+
+
+@needs_root
+@pytest.mark.parametrize(("sudo", "live", "accepted"), [
+    (USER, False, True), (USER, True, False), (OTHER, False, False), ("", False, False),
+])  # fmt: skip
+def test_a_tree_of_the_user_of_sudo(
+    monkeypatch: pytest.MonkeyPatch, tree: Path, sudo: object, live: bool, accepted: bool
+) -> None:
+    monkeypatch.setenv("SUDO_UID", str(sudo))
+    for folder in (tree.parent, tree):
+        os.chown(str(folder), USER, USER)
+    if accepted:
+        require_trusted_root(HostFS(str(tree), live))
+    else:
+        refusal(tree, live)
+
+
+@needs_root
+def test_a_user_writes_into_an_own_tree_but_not_into_another_s(monkeypatch: pytest.MonkeyPatch, tree: Path) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: USER)
+    for folder in (tree.parent, tree):
+        os.chown(str(folder), USER, USER)
+    require_trusted_root(HostFS(str(tree), live=False))
+    os.chown(str(tree), OTHER, OTHER)
+    # The user of sudo is trusted by root alone.
+    monkeypatch.setenv("SUDO_UID", str(OTHER))
+    assert f"belongs to user {OTHER}" in refusal(tree, live=False)
+
+
+@pytest.mark.parametrize("live", [True, False])
+@pytest.mark.parametrize(
+    ("name", "mode"), [("home", 0o777), ("home", 0o757), ("home/tree", 0o777), ("home/tree", 0o1777)]
+)
+def test_a_tree_that_others_can_replace(tmp_path: Path, tree: Path, name: str, mode: int, live: bool) -> None:
+    folder = tmp_path / name
+    folder.chmod(mode)
+    said = refusal(tree, live)
+    assert f"{folder} can be written to by other users" in said
+    assert f"`chmod go-w {folder}`" in said
+
+
+def test_groups(monkeypatch: pytest.MonkeyPatch, tree: Path) -> None:
+    tree.chmod(0o775)
+    host = HostFS(str(tree), live=True)
+    own = os.stat(str(tree))
+    if own.st_gid == own.st_uid:
+        # Of a private group, the owner is the only member.
+        require_trusted_root(host)
+        monkeypatch.setattr(trusted_paths, "_attributes", lambda _path: ["system.posix_acl_access"])
+    refusal(tree, live=True)
+
+
+@needs_root
+@pytest.mark.parametrize(("group", "gid", "private"), [
+    (("alice", []), OTHER, True), (("alice", ["alice"]), OTHER, True), (("alice", ["alice", "bob"]), OTHER, False),
+    (("staff", []), OTHER, False), (("alice", []), USER, False),
+])  # fmt: skip
+def test_a_private_group_with_a_number_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, tree: Path, group: tuple[str, list[str]], gid: int, private: bool
+) -> None:
+    """The next free numbers of a user and of the user's group often differ."""
+    monkeypatch.setenv("SUDO_UID", str(USER))
+    monkeypatch.setattr(pwd, "getpwuid", lambda uid: pwd.struct_passwd(("alice", "x", uid, gid, "", "/home", "")))
+    monkeypatch.setattr(grp, "getgrgid", lambda number: grp.struct_group((group[0], "x", number, group[1])))
+    os.chown(str(tree), USER, OTHER)
+    tree.chmod(0o775)
+    if private:
+        require_trusted_root(HostFS(str(tree), live=False))
+    else:
+        assert "chmod go-w" in refusal(tree, live=False)
+
+
+@needs_root
+def test_a_shared_group(tree: Path) -> None:
+    tree.chmod(0o775)
+    os.chown(str(tree), 0, USER)
+    assert "chmod go-w" in refusal(tree, live=True)
+
+
+@needs_root
+def test_a_folder_that_is_a_link(tree: Path) -> None:
+    """The directory that is meant counts, with all that are above it."""
+    (tree / "srv").mkdir()
+    (tree / "srv/backups").mkdir()
+    (tree / "link").symlink_to("/srv/backups")
+    host = HostFS(str(tree), live=True)
+    require_trusted_folder(host, "backup_dir", "/link")
+    os.chown(str(tree / "srv"), USER, USER)
+    with pytest.raises(HostError, match=f"^backup_dir '/link': nothing is written, because {tree}/srv belongs to user"):
+        require_trusted_folder(host, "backup_dir", "/link")
+
+
+@needs_root
+@pytest.mark.parametrize(("mode", "owner", "advice"), [
+    (0o777, 0, "chmod go-w {0}/shared"), (0o1777, USER, "chown -h 0 {0}/shared/link"), (0o1777, 0, None),
+])  # fmt: skip
+def test_a_link_that_others_can_replace(tree: Path, mode: int, owner: int, advice: str | None) -> None:
+    (tree / "backups").mkdir()
+    (tree / "shared").mkdir()
+    (tree / "shared").chmod(mode)
+    (tree / "shared/link").symlink_to("/backups")
+    os.chown(str(tree / "shared/link"), owner, owner, follow_symlinks=False)
+    host = HostFS(str(tree), live=True)
+    if advice is None:
+        require_trusted_folder(host, "backup_dir", "/shared/link/new")
+        return
+    with pytest.raises(HostError) as caught:
+        require_trusted_folder(host, "backup_dir", "/shared/link/new")
+    assert f"`{advice.format(tree)}`" in str(caught.value)
+
+
+@pytest.mark.parametrize(("folder", "command"), [
+    ("/tmp/backups", "mkdir -m 700 {0}/tmp/backups"), ("/tmp/a/b", "mkdir -m 700 {0}/tmp/a"),
+])  # fmt: skip
+def test_a_missing_folder_in_a_folder_of_all(tree: Path, folder: str, command: str) -> None:
+    """Another user could make it first. The advice must not be to take /tmp from all users."""
+    (tree / "tmp").mkdir()
+    (tree / "tmp").chmod(0o1777)
+    host = HostFS(str(tree), live=True)
+    with pytest.raises(HostError) as caught:
+        require_trusted_folder(host, "backup_dir", folder)
+    assert f"or run `{command.format(tree)}`" in str(caught.value)
+    (tree / "tmp/a").mkdir(mode=0o700)
+    require_trusted_folder(host, "backup_dir", "/tmp/a/b")
+
+
+class Module(t.NamedTuple):
+    params: dict[str, t.Any]
+
+
+@pytest.mark.parametrize(("writes", "live"), [(True, True), (True, False), (False, True), (False, False)])
+def test_only_modules_that_write_or_run_programs_refuse_the_tree(tree: Path, writes: bool, live: bool) -> None:
+    tree.chmod(0o777)
+    params = {"host_root": str(tree), "host_root_live": live, **({"backup_dir": "/b"} if writes else {})}
+    if writes or live:
+        with pytest.raises(HostError, match="chmod go-w"):
+            host_from_params(t.cast("t.Any", Module(params)))
+    else:
+        assert host_from_params(t.cast("t.Any", Module(params))).root == str(tree)

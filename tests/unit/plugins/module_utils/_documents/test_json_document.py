@@ -1,0 +1,212 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import json
+import typing as t
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import ConfigurationError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import JSON_BYTES
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents.json_document import JsonDocument
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.guards import within
+
+RUNTIME = ("runtimes", "nvidia", "path")
+PATH = "/usr/bin/nvidia-container-runtime"
+
+
+def document(text: str | bytes) -> JsonDocument:
+    return JsonDocument.from_bytes("/etc/docker/daemon.json", text if isinstance(text, bytes) else text.encode())
+
+
+# Each layout that is met in the wild, and what a person would have written into it.
+LAYOUTS = {
+    "empty": ("", '{\n    "runtimes": {\n        "nvidia": {\n            "path": "P"\n        }\n    }\n}\n'),
+    "blank": (" \n\n", '{\n    "runtimes": {\n        "nvidia": {\n            "path": "P"\n        }\n    }\n}\n'),
+    "braces": ("{}", '{\n    "runtimes": {\n        "nvidia": {\n            "path": "P"\n        }\n    }\n}'),
+    "two spaces, no final newline": (
+        '{\n  "debug": true\n}',
+        '{\n  "debug": true,\n  "runtimes": {\n    "nvidia": {\n      "path": "P"\n    }\n  }\n}',
+    ),
+    "tabs": (
+        '{\n\t"debug": true\n}\n',
+        '{\n\t"debug": true,\n\t"runtimes": {\n\t\t"nvidia": {\n\t\t\t"path": "P"\n\t\t}\n\t}\n}\n',
+    ),
+    "one line": ('{"debug": true}\n', '{"debug": true, "runtimes": {"nvidia": {"path": "P"}}}\n'),
+    "compact": ('{"a":1,"b":2}', '{"a":1,"b":2,"runtimes":{"nvidia":{"path":"P"}}}'),
+    "windows line ends": (
+        '{\r\n  "debug": true\r\n}\r\n',
+        '{\r\n  "debug": true,\r\n  "runtimes": {\r\n    "nvidia": {\r\n      "path": "P"\r\n    }\r\n  }\r\n}\r\n',
+    ),
+    "a sibling on one line": (
+        '{\n  "runtimes": {\n    "kata": {"path": "/k"}\n  }\n}\n',
+        '{\n  "runtimes": {\n    "kata": {"path": "/k"},\n    "nvidia": {"path": "P"}\n  }\n}\n',
+    ),
+    "no indentation at all": (
+        '{\n"debug": true\n}\n',
+        '{\n"debug": true,\n"runtimes": {\n    "nvidia": {\n        "path": "P"\n    }\n}\n}\n',
+    ),
+    "null": ('{"runtimes": null}', '{"runtimes": {"nvidia": {"path": "P"}}}'),
+    "an empty object of its own": (
+        '{\n  "runtimes": {},\n  "debug": true\n}\n',
+        '{\n  "runtimes": {\n    "nvidia": {\n      "path": "P"\n    }\n  },\n  "debug": true\n}\n',
+    ),
+    "another path": (
+        '{\n  "runtimes": {"nvidia": {"runtimeArgs": [],   "path": "/old"}}}',
+        '{\n  "runtimes": {"nvidia": {"runtimeArgs": [],   "path": "P"}}}',
+    ),
+    "spaced colons": (
+        '{\n  "debug" : true\n}',
+        '{\n  "debug" : true,\n  "runtimes" : {\n    "nvidia" : {\n      "path" : "P"\n    }\n  }\n}',
+    ),
+}
+
+
+@pytest.mark.parametrize(("before", "after"), LAYOUTS.values(), ids=LAYOUTS)
+def test_writes_in_the_manner_of_the_file(before: str, after: str) -> None:
+    assert document(before).set(RUNTIME, "P").text == after
+
+
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"], ids=["plain", "byte order mark"])
+def test_keeps_the_byte_order_mark(mark: bytes) -> None:
+    edited = document(mark + b'{"a": 1}').set(("b",), value=True)
+    assert edited.to_bytes() == mark + b'{"a": 1, "b": true}'
+
+
+@pytest.mark.parametrize(
+    ("before", "path", "after"),
+    [
+        ('{"a": 1, "b": 2, "c": 3}', "b", '{"a": 1, "c": 3}'),
+        ('{"a": 1, "b": 2}', "a", '{"b": 2}'),
+        ('{\n  "a": 1,\n  "b": 2\n}\n', "b", '{\n  "a": 1\n}\n'),
+        ('{\n  "a": 1,\n  "b": 2\n}\n', "a", '{\n  "b": 2\n}\n'),
+        ('{ "a": 1 }', "a", "{}"),
+        ('{"a": 1}', "x", '{"a": 1}'),
+    ],
+)
+def test_deletes_an_entry_with_its_comma(before: str, path: str, after: str) -> None:
+    assert document(before).delete((path,)).text == after
+
+
+def test_setting_the_same_value_changes_nothing() -> None:
+    text = '{"features" : { "cdi" :true }}'
+    assert document(text).set(("features", "cdi"), value=True).text == text
+    assert document('{"a": 1}').set(("a",), value=True).text == '{"a": true}'
+
+
+@pytest.mark.parametrize(
+    ("original", "now", "restored"),
+    [
+        ("{}", '{"runtimes": {"nvidia": {"path": "P"}}}', "{}"),
+        ('{"runtimes": {}}', '{"runtimes": {"nvidia": {"path": "P"}}}', '{"runtimes": {}}'),
+        ('{"runtimes": null}', '{"runtimes": {"nvidia": {"path": "P"}}}', '{"runtimes": null}'),
+        ("{}", '{"runtimes": {"nvidia": {"path": "P"}, "k": {}}}', '{"runtimes": {"k": {}}}'),
+        (
+            '{"runtimes": {"nvidia": {"path": "/o"}}}',
+            '{"runtimes": {"nvidia": {"path": "P"}}}',
+            '{"runtimes": {"nvidia": {"path": "/o"}}}',
+        ),
+    ],
+)
+def test_restores_an_entry_and_what_stood_around_it(original: str, now: str, restored: str) -> None:
+    assert document(now).restore(RUNTIME, document(original)).text == restored
+
+
+# A lone surrogate has no UTF-8.  In the others, the same text has more than one spelling.
+SPELLINGS = [r"\ud83d", r"\uD83D", r"a\udc00b", r"\/x", r"\u00e9", "é", r"\ud83d\ude00"]
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS)
+def test_restores_the_spelling_of_a_text(spelling: str) -> None:
+    original = document(f'{{"default-runtime": "{spelling}", "debug": true}}\n')
+    drifted = document('{"default-runtime": "nvidia", "debug": false}\n')
+    expected = f'{{"default-runtime": "{spelling}", "debug": false}}\n'
+    assert drifted.restore(("default-runtime",), original).to_bytes() == expected.encode()
+
+
+@pytest.mark.parametrize("value", ["\ud83d", {"\ud83d": ["\udc00", {"x": "\ud83d"}]}])
+def test_writes_a_lone_surrogate_as_an_escape_sequence(value: t.Any) -> None:
+    written = document('{"a": 1}').set(("\udfff", "x"), value)
+    assert json.loads(written.to_bytes()) == {"a": 1, "\udfff": {"x": value}}
+    assert json.loads(written.set(("a",), value).to_bytes())["a"] == value
+
+
+@pytest.mark.parametrize(
+    ("content", "place", "words"),
+    [
+        (b'{\n  "a": 1,\n}', (3, 1), "comma after the last entry"),
+        (b'{"a": "\xc3\xa9\xff"}', (1, 9), "not UTF-8"),
+        (b"[]", (1, 1), "an array where an object is expected"),
+        (b'\n "x"', (2, 2), "a string where an object is expected"),
+        (b"null", (1, 1), "null where an object is expected"),
+        (b"\xff\xfe{\x00}\x00", (None, None), "UTF-16"),
+    ],
+)
+def test_refuses_what_is_no_object_in_utf_8(content: bytes, place: tuple[int, int], words: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        document(content)
+    assert (caught.value.line, caught.value.column) == place
+    assert words in str(caught.value)
+    assert "/etc/docker/daemon.json" in str(caught.value)
+
+
+def test_refuses_a_name_that_stands_twice_where_it_matters() -> None:
+    twice = document('{"runtimes": {},\n "runtimes": {}}')
+    with pytest.raises(ConfigurationError, match=r"line 2, column 2.*stands twice"):
+        twice.node("runtimes")
+    assert twice.node("debug") is None
+
+
+# -- properties ------------------------------------------------------------------------------------------------------
+
+NAMES = st.sampled_from(["a", "b", "runtimes", "nvidia", "path", "käse", '"', "\\"]) | st.text(max_size=5)
+FOREIGN = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=3),
+    max_leaves=12,
+)
+STYLES = st.sampled_from([{}, {"indent": 1}, {"indent": 2}, {"indent": "\t"}, {"separators": (",", ":")}])
+DOCUMENTS = st.dictionaries(NAMES, FOREIGN, max_size=5)
+
+
+@given(DOCUMENTS, STYLES, st.lists(NAMES, min_size=1, max_size=3), FOREIGN)
+def test_sets_one_value_and_keeps_every_other(
+    value: dict[str, t.Any], style: dict[str, t.Any], path: list[str], new: t.Any
+) -> None:
+    edited = document(json.dumps(value, **style)).set(tuple(path), new)
+    expected = json.loads(json.dumps(value))
+    here = expected
+    for name in path[:-1]:
+        if not isinstance(here.get(name), dict):
+            here[name] = {}
+        here = here[name]
+    here[path[-1]] = new
+    assert json.loads(edited.text) == expected
+    assert list(json.loads(edited.text)) == list(expected)
+    assert edited.set(tuple(path), new).text == edited.text
+
+
+@given(DOCUMENTS.filter(bool), STYLES, FOREIGN)
+def test_an_entry_that_comes_and_goes_leaves_no_trace(
+    value: dict[str, t.Any], style: dict[str, t.Any], new: t.Any
+) -> None:
+    value.pop("guest", None)
+    if not value:
+        return
+    text = json.dumps(value, **style)
+    assert document(text).set(("guest",), new).delete(("guest",)).text == text
+
+
+@pytest.mark.parametrize("unit", ["x", "\\\\", "[],", '"a":[],'])
+def test_the_largest_file_is_parsed_and_a_larger_one_refused(unit: str) -> None:
+    left, right = {"[],": ('{"a": [', "0]}"), '"a":[],': ("{", '"a":0}')}.get(unit, ('{"a": "', '"}'))
+    text = left + unit * ((JSON_BYTES - 20) // len(unit)) + right
+    with within(60):
+        assert JsonDocument.from_bytes("/x", text.encode()).text == text
+    with pytest.raises(ConfigurationError, match=r"^/x: the file is larger than 1 MiB, the limit for JSON"):
+        JsonDocument.from_bytes("/x", text.encode() + b" " * 20)

@@ -1,0 +1,250 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import json
+import time
+import typing as t
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents.masking import (
+    MASK,
+    mask_json,
+    mask_urls,
+    secrets_of,
+)
+
+SECRET = "hunter2"
+
+SECRET_NAMES = [
+    "auth",
+    "auths",
+    "Auth",
+    "x-registry-auth",
+    "password",
+    "PASSWORD",
+    "passwd",
+    "db_password",
+    "passphrase",
+    "splunk-token",
+    "logentries-token",
+    "identitytoken",
+    "tokens",
+    "secret",
+    "clientSecret",
+    "credential",
+    "credentials",
+    "apiKey",
+    "api_key",
+    "api-key",
+    "awsAccessKey",
+    "access-key-id",
+    "private_key",
+    "privateKeyPath",
+    "pass",
+    "PASS",
+    "db_pass",
+    "pwd",
+    "Authorization",
+    "proxy-authorization",
+]
+PLAIN_NAMES = [
+    "authorization-plugins",
+    "author",
+    "bypass",
+    "passive",
+    "credsStore",
+    "data-root",
+    "default-runtime",
+    "insecure-registries",
+    "keyring",
+    "path",
+    "runtimes",
+    "tlscacert",
+    "",
+]
+
+# -- URLs ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "masked"),
+    [
+        ("http://user:hunter2@proxy:3128", f"http://{MASK}@proxy:3128"),
+        ("http://hunter2@proxy", f"http://{MASK}@proxy"),
+        ("http://:hunter2@proxy", f"http://{MASK}@proxy"),
+        ("https://user:hun@ter2@proxy/path", f"https://{MASK}@proxy/path"),
+        ("https://us%40er:hunter2%2F@[::1]:80/x@y", f"https://{MASK}@[::1]:80/x@y"),
+        ("socks5h://u:hunter2,!$&*+;=()~@proxy?x", f"socks5h://{MASK}@proxy?x"),
+        # An apostrophe needs no escape in user information (RFC 3986, sub-delims).
+        ("http://user:hunter2's@proxy", f"http://{MASK}@proxy"),
+        ("a http://u:hunter2@x, b 'http://u:hunter2@y'", f"a http://{MASK}@x, b 'http://{MASK}@y'"),
+        ('Get "http://u:hunter2@x/v2/": EOF', f'Get "http://{MASK}@x/v2/": EOF'),
+        # Not proper, but what people write, and what Go's parser quotes in its complaint.
+        ("http://u:hun/ter2@proxy", f"http://{MASK}@proxy"),
+        ("http://u:hun/t@er2@proxy:3128", f"http://{MASK}@proxy:3128"),
+        ("http://u:hun?te#r2@proxy", f"http://{MASK}@proxy"),
+        ("u:hunter2@proxy:3128", f"{MASK}@proxy:3128"),
+        ("u:hun@ter2@proxy", f"{MASK}@proxy"),
+        ("HTTP_PROXY=u:hunter2@proxy", f"HTTP_PROXY={MASK}@proxy"),
+        ("password=hunter2 and more", f"password={MASK} and more"),
+        ("x;db-password='hunter2 hunter2'", f"x;db-password={MASK}"),
+        ("https://x/?a=b&token=hunter2&c=d", f"https://x/?a=b&token={MASK}&c=d"),
+        ("--log-opt splunk-token=hunter2,tag=x", f"--log-opt splunk-token={MASK},tag=x"),
+    ],
+)
+def test_user_information_is_hidden(text: str, masked: str) -> None:
+    assert mask_urls(text) == masked
+    assert SECRET not in masked
+    assert mask_urls(masked) == masked
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "root@example.org",
+        "http://proxy:3128/a@b",
+        "http://proxy?mail=a@b",
+        "http://proxy#a@b",
+        "unix:///run/docker.sock",
+        "http://proxy and root@example.org",
+        '"http://proxy" "root@example.org"',
+        "sha256:abc@def",
+        "busybox:1.36@sha256:0123",
+        "http://[::1]:80/x@y",
+        "mailto:root@example.org",
+        "keyring=x&path=y",
+        "author=me",
+        "at 12:30 root@example.org",
+    ],
+)
+def test_other_texts_stay(text: str) -> None:
+    assert mask_urls(text) == text
+    for document in (text, json.dumps([text])):
+        assert mask_json(document) == document
+
+
+# -- JSON ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", SECRET_NAMES)
+@pytest.mark.parametrize("value", ['"hunter2"', "[1, {}]", '{"a": "hunter2"}', "null", "12"])
+def test_value_of_a_secret_name_is_hidden_as_a_whole(name: str, value: str) -> None:
+    for text in ('{"%s": %s}', '{"a": {"%s": %s, "b": 1}}', '[0, [{"%s":%s}]]', '\n{\n\t"%s"  :\r\n %s\n}\n'):
+        assert mask_json(text % (name, value)) == text % (name, f'"{MASK}"')
+
+
+@pytest.mark.parametrize("name", PLAIN_NAMES)
+def test_value_of_another_name_stays(name: str) -> None:
+    text = json.dumps({name: {"x": [SECRET, 1.50, None]}}, indent=3)
+    assert mask_json(text) == text
+
+
+def test_daemon_json() -> None:
+    text = """{
+    "proxies": {"http-proxy": "http://user:hun@ter2@proxy:3128", "no-proxy": "localhost"},
+    "log-opts": {"splunk-token": "hunter2", "splunk-url": "https://u:hunter2@splunk:8088", "tag": "a@b"},
+    "auths": {"https://registry": {"auth": "aHVudGVyMg=="}},
+    "registry-mirrors": ["https://u:hunter2@mirrör", "https://other"],
+    "exec-opts": ["password=hunter2"],
+    "password": "a", "password": "hunter2"
+}"""
+    masked = """{
+    "proxies": {"http-proxy": "http://********@proxy:3128", "no-proxy": "localhost"},
+    "log-opts": {"splunk-token": "********", "splunk-url": "https://********@splunk:8088", "tag": "a@b"},
+    "auths": "********",
+    "registry-mirrors": ["https://********@mirrör", "https://other"],
+    "exec-opts": ["password=********"],
+    "password": "********", "password": "********"
+}"""
+    assert mask_json(text) == masked
+    assert mask_json(masked) == masked
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        r'{"passw\u006frd": "hunter2"}',
+        r'{"password": "\"hunter2"}',
+        r'{"a": "http:\/\/user:hunter2@proxy"}',
+        r'{"a": "http://user:hunter2\u0040proxy"}',
+        r'{"a": "http://user:\"hunter2@proxy"}',
+        '{"http://user:hunter2@registry": {}}',
+    ],
+    ids=["name", "quote in a secret", "slashes", "at sign", "quote in a URL", "URL as a name"],
+)
+def test_spelling_by_escapes_hides_nothing_from_us(text: str) -> None:
+    masked = mask_json(text)
+    assert SECRET not in masked
+    assert isinstance(json.loads(masked), dict)
+
+
+def test_a_masked_text_keeps_a_lone_surrogate_as_an_escape_sequence() -> None:
+    assert mask_json(r'{"a": "http://u:p@h/\ud83d"}') == r'{"a": "http://********@h/\ud83d"}'
+
+
+def test_byte_order_mark() -> None:
+    """A file with one is accepted, so what is shown of it must be masked as well."""
+    assert mask_json('\ufeff{"password": "hunter2"}') == f'\ufeff{{"password": "{MASK}"}}'
+
+
+@pytest.mark.parametrize(
+    ("text", "masked"),
+    [
+        ("", ""),
+        (" \n", " \n"),
+        ("proxy = 'http://u:hunter2@x'\n[a]\n", f"proxy = 'http://{MASK}@x'\n[a]\n"),
+        ('{"a": "http://u:hunter2@x",}', f'{{"a": "http://{MASK}@x",}}'),
+        ("[" * 500 + "http://u:hunter2@x", "[" * 500 + f"http://{MASK}@x"),
+        ('"http://u:hunter2@x"', f'"http://{MASK}@x"'),
+    ],
+)
+def test_texts_that_are_not_json_objects(text: str, masked: str) -> None:
+    assert mask_json(text) == masked
+
+
+_NAMES = st.sampled_from([*SECRET_NAMES[:6], *PLAIN_NAMES])
+_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(alphabet='aé"\\/: \n\U0001f600', max_size=6),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(_NAMES, inner, max_size=4),
+    max_leaves=15,
+)
+
+
+def _expected(value: t.Any) -> t.Any:
+    if isinstance(value, dict):
+        return {name: MASK if name in SECRET_NAMES else _expected(inner) for name, inner in value.items()}
+    return [_expected(inner) for inner in value] if isinstance(value, list) else value
+
+
+@given(_VALUES, st.sampled_from([None, 0, 2]), st.booleans())
+def test_hides_exactly_the_secret_values(value: t.Any, indent: int | None, ascii_only: bool) -> None:
+    masked = mask_json(json.dumps(value, indent=indent, ensure_ascii=ascii_only))
+    assert masked == json.dumps(_expected(value), indent=indent, ensure_ascii=ascii_only)
+
+
+@given(st.text())
+def test_any_text_is_taken(text: str) -> None:
+    assert mask_urls(mask_json(text)) == mask_json(text)
+
+
+@pytest.mark.parametrize("text", ["a" * 100_000, "a=" * 50_000, "a:" * 50_000, "a@" * 50_000, "://a" * 50_000])
+def test_the_secrets_of_a_long_parameter_are_found_in_time(text: str) -> None:
+    start = time.monotonic()
+    list(secrets_of({"settings": [text]}))
+    assert time.monotonic() - start < 2
+
+
+@pytest.mark.parametrize("part", ["a", "://a:", ";a:", "(", 'a="', ";a:@", "://a:@ ", "://1:@", "a@"])
+def test_a_long_text_takes_little_time(part: str) -> None:
+    text = part * 30_000
+    start = time.process_time()
+    mask_urls(text)
+    mask_json(json.dumps([text]))
+    assert time.process_time() - start < 3

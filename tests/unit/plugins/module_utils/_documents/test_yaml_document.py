@@ -1,0 +1,470 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+# What yaml.v2 2.4.0, which the CDI library reads with, makes of documents; the tables come from it.
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import sys
+import typing as t
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.validate import validate
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import bundled
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import (
+    ConfigurationError,
+    MissingPackageError,
+    NvidiaError,
+)
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import yaml_parser
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents.yaml_document import parse, render
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents.yaml_parser import MOST_BYTES, MOST_LEVELS
+
+VERDICTS = json.loads((Path(__file__).parents[3] / "files/cdi_verdicts.json").read_text("utf-8"))
+SCANNERS = ["compiled", "python"] if yaml.__with_libyaml__ else ["python"]
+
+
+@pytest.fixture(params=SCANNERS)
+def _scanner(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyYAML with its compiled part, and without it."""
+    monkeypatch.setattr(yaml, "__with_libyaml__", request.param == "compiled")
+
+
+both_scanners = pytest.mark.usefixtures("_scanner")
+
+
+def read(text: str) -> t.Any:
+    return parse("/etc/cdi/x.yaml", text.encode())
+
+
+def refusal(content: str | bytes) -> ConfigurationError:
+    with pytest.raises(ConfigurationError) as caught:
+        parse("/etc/cdi/x.yaml", content if isinstance(content, bytes) else content.encode())
+    return caught.value
+
+
+def same(one: t.Any, other: t.Any) -> bool:
+    """Not ==, for which 1, 1.0 and true are one; and the order counts."""
+    return repr(one) == repr(other)
+
+
+@both_scanners
+@pytest.mark.parametrize("name", VERDICTS)
+def test_the_librarys_verdicts(name: str) -> None:
+    wanted = VERDICTS[name]
+    try:
+        judgement = validate(read(wanted["text"]))
+    except ConfigurationError:
+        assert not wanted["accepted"]
+        return
+    assert (not judgement.errors) == wanted["accepted"]
+    if wanted["accepted"]:
+        assert judgement.minimum_version == wanted["minimum_version"]
+
+
+@both_scanners
+class TestYaml:
+    @pytest.mark.parametrize(
+        ("text", "data"),
+        [
+            ("", None),
+            ("\n \r\n", None),
+            ("# nothing\n", None),
+            ("---\n---\na: 1\n", None),
+            ("a", "a"),
+            ("a: 1\n---\nb: 2\n", {"a": 1}),
+            ("a: 1\n...\n}{", {"a": 1}),
+            ("%YAML 1.1\n---\na: 1\n", {"a": 1}),
+            ("\ufeffa: 1\n", {"a": 1}),
+            ("b: 1\na: 2\n", {"b": 1, "a": 2}),
+            ("names: [0:1, 0, 'on', on, 2001-01-01]", {"names": ["0:1", 0, "on", True, "2001-01-01"]}),
+            ("a:\n- b\n- c: 1\n  d:\n", {"a": ["b", {"c": 1, "d": None}]}),
+            ('a: "\\x41\\u00e9\\n"\nb: \'it\'\'s\'\nc: |\n  x\n  y\nd: >-\n  x\n  y\n',
+             {"a": "Aé\n", "b": "it's", "c": "x\ny\n", "d": "x y"}),
+            ("a: x\n  y\n\n  z", {"a": "x y\nz"}),
+            ("a: {b: 1, ? c : [d, e: f]}", {"a": {"b": 1, "c": ["d", {"e": "f"}]}}),
+            ('{"a": 1, b: c,}  # no JSON', {"a": 1, "b": "c"}),
+            ('{"a": NaN}', {"a": "NaN"}),
+            ("1: a\n1.5: b\non: c\n", {1: "a", 1.5: "b", "true": "c"}),
+            ("!!python/object/apply:os.system ['false']", ["false"]),
+            ("a: !!python/name:os.system x", {"a": "x"}),
+            ("a: !x {b: !!str 1}", {"a": {"b": "1"}}),
+            ("a: <<", {"a": "<<"}),
+            ("'<<': 1", {"<<": 1}),
+        ],
+    )  # fmt: skip
+    def test_documents(self, text: str, data: t.Any) -> None:
+        assert same(read(text), data)
+
+    @pytest.mark.parametrize(
+        ("text", "data"),
+        [
+            ("a:\t1", {"a": 1}),
+            ("- a\tb", ["a\tb"]),
+            ("{\ta: 1,\n\tb: 2\n}", {"a": 1, "b": 2}),
+            ("a: x\ty", {"a": "x\ty"}),
+            ("a: x\t# why", {"a": "x"}),
+            ("a: x \n  \ty", {"a": "x y"}),
+            ("a: x\t\n\n  y", {"a": "x\ny"}),
+            ("a: x\u2028  y", {"a": "x\u2028y"}),
+            ("x\n---\ty", "x"),
+            ("[a,\n\tb]", ["a", "b"]),
+        ],
+    )
+    def test_tabs_and_breaks(self, text: str, data: t.Any) -> None:
+        assert same(read(text), data)
+
+    @pytest.mark.parametrize(
+        ("text", "data"),
+        [
+            ("a: &x {b: 1}\nc: *x", {"a": {"b": 1}, "c": {"b": 1}}),
+            ("a: &x 1\nb: &x 2\nc: *x", {"a": 1, "b": 2, "c": 2}),
+            ("a: &x {b: &x 1}\nc: *x", {"a": {"b": 1}, "c": 1}),
+            ("&x a: *x", {"a": "a"}),
+            ("a: &x {b: 1}\nc: {<<: *x, d: 2}", {"a": {"b": 1}, "c": {"b": 1, "d": 2}}),
+            ("<<: [{a: 1}, {b: 2}]\n<<: {c: 3}", {"a": 1, "b": 2, "c": 3}),
+            ("!!merge <<: {a: 1}", {"a": 1}),
+            ("<<: []", {}),
+        ],
+    )
+    def test_aliases_and_merges(self, text: str, data: t.Any) -> None:
+        assert same(read(text), data)
+
+    @pytest.mark.parametrize(
+        ("text", "place", "said"),
+        [
+            ("a: 1\nb: 2\n a: 3\n", (3, 3), "the file is not YAML: "),
+            ("a: 1\nb:\n  c: 1\n  d: 2\n  c: 3\n", (5, 6), 'the key "c" stands twice in one mapping'),
+            ("a: 1\n'a': 2\n", (2, 6), 'the key "a" stands twice'),
+            ("[a]: 1", (1, 1), "a mapping has a key that is a mapping or a list"),
+            ("? {a: 1}\n: 2", (1, 3), "a mapping has a key that is a mapping or a list"),
+            ("a: &x [1]\n*x : 2", (2, 1), "a mapping has a key that is a mapping or a list"),
+            ("~: 1", (1, 1), "a mapping has a key that is null"),
+            ("a: *x", (1, 4), "an alias of an anchor that does not stand before it"),
+            ("a: &x [*x]", (1, 8), "an alias of what it is itself a part of"),
+            ("a: &x {b: 1}\nc: {<<: *x, b: 2}", (2, 16), 'the key "b" stands twice'),
+            ("<<: [{a: 1}, {a: 2}]", (1, 5), 'the key "a" stands twice'),
+            ("a: 1\n<<: 5", (2, 5), "a merge key (<<) has something else than mappings"),
+            ("<<: [5]", (1, 6), "a merge key (<<) has a list with something else than mappings in it"),
+            ("a: !!int x", (1, 4), "the tag !!int in front of what is none"),
+            ("%YAML 1.2\n---\na: 1", (1, 1), "engines read YAML 1.1 only"),
+            ('a: "x\\/y"', (1, 6), "the escape \\/, which engines refuse"),
+            ('a: &x "\\ud83d\\ude00"', None, ""),
+            ('a: "\\UFFFFFFFF"', None, "the file is not YAML: "),
+            ("a: @b", (1, 4), "the file is not YAML: "),
+            ("\ta: 1", (1, 1), "the file is not YAML: "),
+            ("a:\n\tb: 1", None, "the file is not YAML: "),
+            ("a: x\n\ty", None, "the file is not YAML: "),
+            ("-\ta", (1, 2), "the file is not YAML: "),
+            ("[a?b]", None, ""),
+            ("[a:]", None, ""),
+            ("a: 'b", None, "the file is not YAML: "),
+        ],
+    )  # fmt: skip
+    def test_refused(self, text: str, place: tuple[int, int] | None, said: str) -> None:
+        error = refusal(text)
+        assert said in error.problem
+        if place is not None:
+            assert (error.line, error.column) == place
+        assert str(error).startswith("/etc/cdi/x.yaml")
+        assert str(error).endswith(". Correct the file, or remove it if nobody needs it.")
+
+    def test_neither_hangs_nor_grows_by_aliases(self) -> None:
+        lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
+        lines += [f"a{level}: &a{level} [{', '.join([f'*a{level - 1}'] * 9)}]" for level in range(1, 30)]
+        assert "nearly all of the file comes from aliases" in refusal("\n".join(lines)).problem
+
+    def test_the_library_leaves_small_documents_alone(self) -> None:
+        # It decodes the document, the mapping, two keys, a list and its text, a list, and for each alias three values.
+        assert len(read("a: &x [y]\nb: [" + "*x, " * 331 + "]")["b"]) == 331
+
+    @pytest.mark.parametrize("text", ["- a\n" * 1000, "a: &x [" + "b, " * 30 + "]\nc: [" + "*x, " * 40 + "]"])
+    def test_too_many_values(self, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(yaml_parser, "MOST_VALUES", 1000)
+        assert refusal(text).problem.startswith("the file holds more than 1000 values")
+        assert read(text[: len(text) // 2].rstrip("*x, ") + "]" * ("[" in text)) is not None
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "[" * 100_000,
+            "- " * 100_000,
+            "{a: " * 100_000,
+            "\n".join(" " * level + "a:" for level in range(1000)),
+            "\n".join(["a0: &a0 [x]", *(f"a{level}: &a{level} [*a{level - 1}]" for level in range(1, 1000))]),
+        ],
+    )
+    def test_too_deep(self, text: str) -> None:
+        assert refusal(text).problem.endswith(f"more than {MOST_LEVELS} levels deep")
+
+    @pytest.mark.parametrize("levels", [MOST_LEVELS - 1, MOST_LEVELS])
+    def test_deep_enough(self, levels: int) -> None:
+        assert read("- " * levels + "a") is not None
+        assert read("[" * levels + "]" * levels) is not None
+
+    @given(st.text(alphabet="ab01:-?,[]{}#&*!|>'\"%@` \t\n\\~<.=/", max_size=40))
+    def test_any_text_is_read_or_refused(self, text: str) -> None:
+        with contextlib.suppress(ConfigurationError):
+            read(text)
+
+
+PIECES = [
+    *("a", "b: ", "- ", "? ", ": ", "\n", "\n  ", "\n    ", "\t", " ", "{a: 1}", "[b, c]", ", ", "'x'", '"y"', "# c\n"),
+    *("&a ", "*a", "!!str ", "<<: ", "0:1", "~", "k: v\n", "- x\n", "key:\n", "---\n", "é", "\r\n", "x:y", "\u2028"),
+    "|\n  t\n",
+]
+
+
+@pytest.mark.skipif(len(SCANNERS) == 1, reason="PyYAML without its compiled part")
+@given(st.lists(st.sampled_from(PIECES), max_size=14).map("".join))
+def test_both_scanners_say_the_same(text: str) -> None:
+    found = []
+    with pytest.MonkeyPatch.context() as patch:
+        for compiled in (True, False):
+            patch.setattr(yaml, "__with_libyaml__", compiled)
+            try:
+                found.append(repr(read(text)))
+            except ConfigurationError:
+                found.append("refused")
+    assert found[0] == found[1]
+
+
+class TestText:
+    def test_too_large(self) -> None:
+        assert refusal(b"#" * (MOST_BYTES + 1)).problem.startswith("the file is larger than 4 MiB")
+        assert parse("/etc/cdi/x.yaml", b" " * MOST_BYTES) is None
+
+    @pytest.mark.parametrize(
+        ("content", "place", "said"),
+        [
+            (b"a: 1\nb: \xff\n", (2, 4), "a byte that is not UTF-8"),
+            ("é: ".encode() + b"\xc3", (1, 4), "a byte that is not UTF-8"),
+            (b"a: \xed\xa0\x80", (1, 4), "a byte that is not UTF-8"),
+            (b"a: 1\n\x00", (2, 1), "the character U+0000"),
+            (b'{"a": "\x7f"}', (1, 8), "the character U+007F"),
+            ("é\n\x1b".encode(), (2, 1), "the character U+001B"),
+            ("a: \ufffe".encode(), (1, 4), "the character U+FFFE"),
+            ("a\ufeff".encode(), (1, 2), "the character U+FEFF"),
+            ("\ufeffa: \x01".encode("utf-16-le"), (1, 4), "the character U+0001"),
+            ("\ufeffa: ".encode("utf-16-be") + b"\xd8\x00", (1, 4), "a byte that is not UTF-16"),
+        ],
+    )
+    def test_bytes_that_are_no_text(self, content: bytes, place: tuple[int, int], said: str) -> None:
+        error = refusal(content)
+        assert error.problem.startswith(said)
+        assert (error.line, error.column) == place
+
+    @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
+    @pytest.mark.parametrize("text", ["a: é\n", '{"a": "é"}'])
+    def test_byte_order_marks(self, text: str, encoding: str) -> None:
+        assert parse("x", text.encode(encoding)) == {"a": "é"}
+
+
+class Absent:
+    """Makes a host without PyYAML."""
+
+    def find_spec(self, name: str, *_context: object) -> None:
+        if name.partition(".")[0] == "yaml":
+            raise ModuleNotFoundError(name)
+
+
+@pytest.fixture
+def _no_yaml(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bundled, "_offered", {})
+    monkeypatch.setattr(sys, "meta_path", [Absent(), *sys.meta_path])
+    for name in [name for name in sys.modules if name.partition(".")[0] == "yaml"]:
+        monkeypatch.delitem(sys.modules, name)
+
+
+@pytest.mark.usefixtures("_no_yaml")
+class TestWithoutPyYaml:
+    @pytest.mark.parametrize("text", ["a: 1", '{"a": 1,}', '{"a"\n: 1}', '{"a": "\u2028"}', "\t{}"])
+    def test_what_needs_it(self, text: str) -> None:
+        with pytest.raises(MissingPackageError) as caught:
+            read(text)
+        assert caught.value.details == {"needed": "yaml"}
+        assert "python3 -m pip install PyYAML" in str(caught.value)
+
+    @pytest.mark.parametrize(
+        ("text", "data"),
+        [
+            ("", None),
+            (" \n", None),
+            ('{"b": 1, "a": [true, null, "x"]}', {"b": 1, "a": [True, None, "x"]}),
+            (" \n[1, 1.0, 1e3, -0, 18446744073709551615, 99999999999999999999, 1e999]",
+             [1, 1.0, 1000.0, 0, 2**64 - 1, 1e20, "1e999"]),
+            ('{"a": "\\u00e9\\n\\t\\"\\\\/"}', {"a": 'é\n\t"\\/'}),
+            ("[" * MOST_LEVELS + "]" * MOST_LEVELS, None),
+        ],
+    )  # fmt: skip
+    def test_json(self, text: str, data: t.Any) -> None:
+        assert same(read(text), data) or data is None
+
+    @pytest.mark.parametrize(
+        ("text", "place", "said"),
+        [
+            ('{"a": {"b": 1, "b": 2}}', (None, None), 'the key "b" stands twice in one mapping'),
+            ('{"a":\n "x\\\\\\/"}', (2, 6), "the escape \\/, which engines refuse"),
+            ('{"a": "\\ud83d\\ude00"}', (1, 8), "the escape of half a character, which engines refuse"),
+            ("[" * (MOST_LEVELS + 1) + "]" * (MOST_LEVELS + 1), (None, None), "lists and mappings"),
+            ("[" * 100_000 + "]" * 100_000, (None, None), "lists and mappings"),
+        ],
+    )
+    def test_json_that_is_refused(self, text: str, place: tuple[int, int], said: str) -> None:
+        error = refusal(text)
+        assert error.problem.startswith(said)
+        assert (error.line, error.column) == place
+
+    def test_writing(self) -> None:
+        assert render({"a": "x"}, "yaml") == b"---\na: x\n"
+
+
+DOCUMENT = {
+    "cdiVersion": "0.5.0",
+    "kind": "nvidia.com/gpu",
+    "devices": [
+        {"name": "0:1", "containerEdits": {"deviceNodes": [{"path": "/dev/nvidia0", "major": 195, "gid": 0}]}},
+        {"name": "all", "containerEdits": {"env": ["A=b c", "NVIDIA_VISIBLE_DEVICES=void"], "mounts": []}},
+    ],
+    "containerEdits": {
+        "hooks": [
+            {
+                "hookName": "createContainer",
+                "args": ["nvidia-cdi-hook", "--link", "../card1::/dev/dri/by-path/pci-0000:07:00.0-card", "755", "-"],
+                "timeout": None,
+            }
+        ],
+        "intelRdt": {},
+        "switch": True,
+    },
+}
+AS_YAML = """\
+---
+cdiVersion: "0.5.0"
+kind: nvidia.com/gpu
+devices:
+  - name: "0:1"
+    containerEdits:
+      deviceNodes:
+        - path: /dev/nvidia0
+          major: 195
+          gid: 0
+  - name: "all"
+    containerEdits:
+      env:
+        - "A=b c"
+        - NVIDIA_VISIBLE_DEVICES=void
+      mounts: []
+containerEdits:
+  hooks:
+    - hookName: createContainer
+      args:
+        - nvidia-cdi-hook
+        - --link
+        - ../card1::/dev/dri/by-path/pci-0000:07:00.0-card
+        - "755"
+        - "-"
+      timeout: null
+  intelRdt: {}
+  switch: true
+"""
+
+TEXTS = st.one_of(
+    st.text(),
+    st.text(alphabet="ab01yno~.:-+#?/'\"\\ \t\n\x85\u2028\ufeff\x00,[]{}&*!|>%@`=<_"),
+    st.sampled_from(
+        ["on", "No", "y", "~", "null", "0:1", "1_0", "---", "...", "2001-01-01", "<<", "=", ".inf", "0x1", ""]
+    ),
+)
+DATA = st.recursive(
+    st.one_of(
+        TEXTS,
+        st.none(),
+        st.booleans(),
+        st.integers(-(2**63), 2**64 - 1),
+        st.floats(allow_nan=False, allow_infinity=False),
+    ),
+    lambda inner: st.one_of(st.lists(inner, max_size=4), st.dictionaries(TEXTS, inner, max_size=4)),
+    max_leaves=20,
+)  # fmt: skip
+
+
+class TestRender:
+    def test_as_a_person_would(self) -> None:
+        assert render(DOCUMENT, "yaml").decode() == AS_YAML
+
+    def test_json(self) -> None:
+        assert render({"b": "é", "a": [1]}, "json").decode() == '{\n  "b": "é",\n  "a": [\n    1\n  ]\n}\n'
+
+    @pytest.mark.parametrize(
+        ("text", "written"),
+        [
+            ("rbind", "rbind"),
+            ("/a b", '"/a b"'),
+            ("a: b", '"a: b"'),
+            ("a:b", "a:b"),
+            ("a:", '"a:"'),
+            ("::", '"::"'),
+            ("a#b", '"a#b"'),
+            ("-a", "-a"),
+            ("--a", "--a"),
+            ("---", '"---"'),
+            ("-1", '"-1"'),
+            (".a", '".a"'),
+            ("./a", "./a"),
+            ("off", '"off"'),
+            ("yES", '"yES"'),
+            ("0:1", '"0:1"'),
+            ("é", '"é"'),
+            ("\U0001f600", '"\U0001f600"'),
+            ('"\\\n\t\r\x00\x7f\x85\u2028\ufeff', r'"\"\\\n\t\r\x00\x7F\x85\u2028\uFEFF"'),
+        ],
+    )
+    def test_texts(self, text: str, written: str) -> None:
+        assert render({"a": text}, "yaml").decode() == f"---\na: {written}\n"
+
+    @pytest.mark.parametrize(
+        ("value", "written"),
+        [(1.5, "1.5"), (1e16, "1.0e+16"), (1e-7, "1.0e-07"), (-math.inf, "-.inf"), (math.nan, ".nan")],
+    )
+    def test_floats(self, value: float, written: str) -> None:
+        assert render({"a": value}, "yaml").decode() == f"---\na: {written}\n"
+
+    def test_long_keys(self) -> None:
+        key = "k" * 2000
+        document = {key: {"a": [1]}, "b": {key + "2": 5}}
+        assert read(render(document, "yaml").decode()) == document
+
+    @pytest.mark.parametrize("form", ["yaml", "json"])
+    def test_what_is_no_utf_8(self, form: str) -> None:
+        with pytest.raises(NvidiaError, match="a name in it is not in UTF-8"):
+            render({"a": "/usr/lib/\udcff"}, form)
+
+    @pytest.mark.parametrize("number", [math.inf, -math.inf, math.nan])
+    def test_what_json_cannot_express(self, number: float) -> None:
+        """Written as Infinity, it would be read as a text."""
+        with pytest.raises(NvidiaError, match="cannot hold an infinite number"):
+            render({"a": number}, "json")
+
+    @both_scanners
+    @given(st.dictionaries(TEXTS, DATA, max_size=5))
+    def test_what_is_written_is_read_again(self, document: dict[str, t.Any]) -> None:
+        assert same(read(render(document, "yaml").decode()), document)
+
+    @given(st.dictionaries(TEXTS, DATA, max_size=5))
+    def test_json_is_read_again(self, document: dict[str, t.Any]) -> None:
+        assert same(read(render(document, "json").decode()), document)
+
+    @given(st.dictionaries(TEXTS, DATA, max_size=5))
+    def test_other_readers_see_the_same_texts(self, document: dict[str, t.Any]) -> None:
+        # PyYAML goes by YAML 1.1 in other respects, but no text may become anything else.
+        assert same(yaml.safe_load(render(document, "yaml")), document)

@@ -1,0 +1,375 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import typing as t
+
+import pytest
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import (
+    ConfigurationError,
+    HostError,
+    NvidiaError,
+)
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import DROP_INS
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd.config import (
+    ContainerdFiles,
+    check_order,
+    check_readable,
+    program_of,
+)
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.containerd_configs import MAIN
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_containerd import (
+    CRI_2,
+    LinkedFiles,
+    default,
+    document,
+    runtime,
+)
+
+V17, V20, V21, V23, V24 = (1, 7, 24), (2, 0, 0), (2, 1, 9), (2, 3, 4), (2, 4, 0)
+V2, V3, V4 = "version = 2\n", "version = 3\n", "version = 4\n"
+CRI_3 = '[plugins."io.containerd.cri.v1.runtime"]\n'
+HERE = "/etc/containerd/"
+
+
+def read(
+    files: str | t.Mapping[str, str],
+    version: tuple[int, ...] | None = None,
+    links: t.Mapping[str, str] | None = None,
+    overlay: t.Mapping[str, str | None] | None = None,
+) -> ContainerdFiles:
+    """What containerd reads of ``files``; relative paths are below /etc/containerd, as "main" is config.toml."""
+    given = {"main": files} if isinstance(files, str) else files
+    full = {path(name): text for name, text in given.items()}
+    fake = LinkedFiles(full, "containerd")
+    fake.links = links or {}
+    documents = {path(name): None if text is None else document(text) for name, text in (overlay or {}).items()}
+    return ContainerdFiles(fake, MAIN, version, documents)
+
+
+def path(name: str) -> str:
+    return MAIN if name == "main" else name if name.startswith("/") else HERE + name
+
+
+def imports(*patterns: str) -> str:
+    return f"imports = {list(patterns)}\n"
+
+
+# -- which files -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("files", "order", "missing"),
+    [
+        ({"main": ""}, ["main"], []),
+        ({"main": imports("b", "a"), "a": "", "b": ""}, ["main", "b", "a"], []),
+        ({"main": imports("/x/*.toml"), "/x/b.toml": "", "/x/a.toml": "", "/x/c.conf": ""}, None, []),
+        # The imports of an import come behind all of its own kind.
+        ({"main": imports("a", "b"), "a": imports("c"), "b": "", "c": ""}, ["main", "a", "b", "c"], []),
+        ({"main": imports("a", "b", "a"), "a": "", "b": ""}, ["main", "a", "b"], []),
+        ({"main": imports("a"), "a": imports("config.toml", "b"), "b": imports("a")}, ["main", "a", "b"], []),
+        ({"main": imports("*.toml"), "a.toml": "", "z.toml": ""}, ["main", "a.toml", "z.toml"], []),
+        ({"main": imports("./sub/../a"), "a": ""}, ["main", "a"], []),
+        ({"main": imports("/x/a"), "/x/a": imports("b"), "/x/b": "", "b": ""}, ["main", "/x/a", "/x/b"], []),
+        # Without a * it is a name, whatever else is in it.
+        ({"main": imports("a?", "a[x]"), "a?": "", "ab": "", "ax": ""}, ["main", "a?"], [HERE + "a[x]"]),
+        ({"main": imports("gone", "/none/*")}, ["main"], [HERE + "gone"]),
+        # No part of a pattern reaches beyond one name.
+        ({"main": imports("/x/*"), "/x/a/b": "", "/x/c": ""}, ["main", "/x/c"], []),
+        ({"main": imports("/x/*/a"), "/x/1/a": "", "/x/2/a": "", "/x/a": ""}, ["main", "/x/1/a", "/x/2/a"], []),
+        ({"a": ""}, ["main"], []),
+    ],
+)
+def test_reading_order(files: dict[str, str], order: list[str] | None, missing: list[str]) -> None:
+    found = read(files)
+    expected = ["main", "/x/a.toml", "/x/b.toml"] if order is None else order
+    assert [file.path for file in found.files] == [path(name) for name in expected]
+    assert found.missing == missing
+
+
+def test_too_many_imports() -> None:
+    files = {f"/data/{number}.toml": "" for number in range(DROP_INS)}
+    assert len(read({"main": imports("/data/*.toml"), **files}).files) == DROP_INS + 1
+    with pytest.raises(HostError, match=rf"^{MAIN} imports more than 100 files"):
+        read({"main": imports("/data/*.toml", "/more.toml"), **files, "/more.toml": ""})
+
+
+def test_documents_stand_for_files_that_will_be() -> None:
+    files = {"main": imports("d/*.toml", "a.toml"), "a.toml": V2, "d/b.toml": V2}
+    found = read(files, overlay={"a.toml": "root = '/new'\n", "d/b.toml": None, "d/c.toml": V3, "e/f.toml": V3})
+    assert [file.path for file in found.files] == [MAIN, HERE + "d/c.toml", HERE + "a.toml"]
+    assert found.files[2].document.value("root") == "/new"
+    assert read(files, overlay={"a.toml": None}).missing == [HERE + "a.toml"]
+
+
+def test_links_lead_to_one_file_by_two_names() -> None:
+    files = {"main": imports("d/*.toml", "/data/a.toml"), "/data/a.toml": "", "/data/b.toml": ""}
+    found = read(files, links={HERE + "d": "/data"})
+    assert [file.path for file in found.files] == [MAIN, "/data/a.toml", "/data/b.toml"]
+    assert found.covers("/data/new.toml")
+    gone = ContainerdFiles(found._files, MAIN, None, {"/data/a.toml": None, "/data/c.toml": document("")})
+    assert [file.path for file in gone.files] == [MAIN, "/data/b.toml", "/data/c.toml"]
+
+
+@pytest.mark.parametrize(
+    ("patterns", "covered"),
+    [
+        (["/etc/containerd/conf.d/*.toml"], True),
+        (["conf.d/*"], True),
+        (["conf.d/99-nvidia.toml"], True),
+        (["conf.*/9*"], True),
+        (["conf.d/[^a]*"], True),
+        (["conf.d/[^9]*"], False),
+        (["conf.d/*.conf", "conf.d/99-nvidia.tom"], False),
+        (["conf.d/99-nvidia.tom?"], False),
+        (["*"], False),
+        ([], False),
+    ],
+)
+def test_covers(patterns: list[str], covered: bool) -> None:
+    assert read(imports(*patterns)).covers(HERE + "conf.d/99-nvidia.toml") is covered
+
+
+# -- versions --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("files", "engine", "version"),
+    [
+        ("", None, 2),
+        ("", V17, 2),
+        ("", V20, 3),
+        ("", V21, 3),
+        ("root = '/x'\n", V21, 3),
+        ("disabled_plugins = []\n[plugins]\n", V21, 3),
+        ("disabled_plugins = []\n", V21, 3),
+        ("disabled_plugins = ['cri']\n", V21, 1),
+        ("required_plugins = ['x']\n", None, 1),
+        ("[plugins.cri]\n", None, 1),
+        ("[plugins]\nx.y = 1\n", None, 1),
+        *((f"version = {number}\n", None, number) for number in (1, 2, 3, 4)),
+        ({"main": imports("a"), "a": V2}, V21, 2),
+        ({"main": imports("a"), "a": V3}, None, 3),
+        ({"main": imports("a", "b"), "a": V2, "b": ""}, V21, 2),
+        ({"main": imports("a", "b"), "a": V2, "b": V3}, V21, 1),
+        ({"main": imports("a"), "a": "[plugins.cri]\n"}, V21, 1),
+        ({"main": imports("a", "b"), "a": V2, "b": "[plugins.cri]\n"}, V21, 1),
+        ({"main": imports("a"), "a": "version = 9\n"}, V17, 2),
+        ({"main": V2 + imports("a"), "a": V3}, V21, 2),
+    ],
+)
+def test_version_of_the_main_file(files: t.Any, engine: tuple[int, ...] | None, version: int) -> None:
+    assert read(files, engine).version == version
+
+
+@pytest.mark.parametrize(
+    ("text", "engine", "words"),
+    [
+        (V3, V17, "line 1, column 1: containerd 1.7.24 does not read version = 3. It needs containerd 2.0"),
+        ("\nversion = 4\n", V21, "line 2, column 1: containerd 2.1.9 does not read version = 4. It needs"),
+        ("version = 1\n", V20, "the file is in version 1 of the format, of which containerd 2.0.0 ignores"),
+        (V3, V20, None),
+        ("version = 1\n", V23, None),
+        (V3, None, None),
+        ("version = 4\n", (2, 3), None),
+        ("version = 1\n", V17, None),
+        ("version = 1\n", None, None),
+    ],
+)
+def test_readable(text: str, engine: tuple[int, ...] | None, words: str | None) -> None:
+    files = read(text, engine)
+    if words is None:
+        check_readable(files)
+    else:
+        with pytest.raises(NvidiaError) as caught:
+            check_readable(files)
+        assert MAIN in str(caught.value)
+        assert words in str(caught.value)
+
+
+# -- the settings of the CRI -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("engine", "selinux", "runtimes", "source"),
+    [
+        (None, None, ["b"], "b"),
+        (V17, None, ["b"], "b"),
+        (V20, True, ["a", "b"], "main"),
+        (V21, True, ["a", "b"], "main"),
+    ],
+)
+def test_a_later_table_replaces_or_merges(
+    engine: tuple[int, ...] | None, selinux: bool | None, runtimes: list[str], source: str
+) -> None:
+    main = V2 + imports("b", "c") + CRI_2 + "enable_selinux = true\nlist = [1]\n" + runtime("a") + default("a")
+    later = V2 + CRI_2 + "list = [2]\n" + runtime("b") + default("b")
+    files = read({"main": main, "b": later, "c": V2 + "[debug]\nlevel = 'info'\n"}, engine)
+    assert files.cri().get("enable_selinux") is selinux
+    assert files.cri()["list"] == [2]
+    assert list(files.runtimes()) == runtimes
+    assert files.default_runtime() == "b"
+    assert files.source() == path(source)
+    assert files.holder(("containerd", "default_runtime_name")) == path("b")
+    assert files.holder(("enable_cdi",)) == path(source)
+
+
+@pytest.mark.parametrize(
+    ("main", "later", "cri", "strangers"),
+    [
+        (V2, V2 + CRI_2 + "x = 1\n", {"x": 1}, False),
+        (V2, CRI_2 + "x = 1\n", {"x": 1}, False),
+        (V3, CRI_3 + "x = 1\n", {"x": 1}, False),
+        (V2, V3 + CRI_3 + "x = 1\n", {}, True),
+        (V3, V2 + CRI_2 + "x = 1\n", {}, True),
+        (V2, V3 + CRI_2 + "x = 1\n", {}, True),
+        (V2, V3 + "[debug]\nlevel = 'info'\n", {}, False),
+        (V2, CRI_3 + "x = 1\n", {}, False),
+        (V3, CRI_2 + "x = 1\n", {}, False),
+        ("[plugins.cri]\nx = 1\n", CRI_2 + "x = 2\n", {"x": 1}, False),
+        (V2, V2 + "[plugins.cri]\nx = 1\n", {}, False),
+    ],
+)
+def test_only_tables_of_the_main_files_version_count(
+    main: str, later: str, cri: dict[str, int], strangers: bool
+) -> None:
+    files = read({"main": imports("a") + main, "a": later})
+    assert files.cri() == cri
+    assert files.strangers() == ([path("a")] if strangers else [])
+
+
+@pytest.mark.parametrize("engine", [V23, V24])
+@pytest.mark.parametrize(
+    ("main", "later", "cri"),
+    [
+        # Printed by containerd 2.3.4 for the same files (config dump).
+        (V3, V2 + CRI_2 + "x = 1\n", {"x": 1}),
+        (V4, V2 + CRI_2 + "x = 1\n", {"x": 1}),
+        (V4, V3 + CRI_3 + "x = 1\n", {"x": 1}),
+        (V4, "[plugins.cri]\nx = 1\n", {"x": 1}),
+        (V4, CRI_2 + "x = 1\n", {"x": 1}),
+        (V4, V4 + CRI_2 + "x = 1\n", {}),
+        (V3, V3 + CRI_2 + "x = 1\n", {"x": 1}),
+        (V3, V2 + "[plugins.cri]\nx = 1\n", {}),
+        ("[plugins.cri]\nx = 1\n", "y = 1\n" + CRI_2 + "x = 2\n", {"x": 2}),
+        (V3 + CRI_3 + "x = 1\ny = 1\n", V2 + CRI_2 + "x = 2\n", {"x": 2, "y": 1}),
+        # In one file the newer name takes precedence, and runtimes of two names are not merged.
+        (V2 + CRI_2 + "x = 1\ny = 1\n" + CRI_3 + "x = 2\n", "", {"x": 2, "y": 1}),
+        (
+            V2 + runtime("a") + default("a") + CRI_3.replace("]", ".containerd.runtimes.b]") + "x = 1\n",
+            "",
+            {"containerd": {"runtimes": {"b": {"x": 1}}, "default_runtime_name": "a"}},
+        ),
+    ],
+)
+def test_from_2_3_on_each_file_counts(main: str, later: str, cri: dict[str, t.Any], engine: tuple[int, ...]) -> None:
+    files = read({"main": imports("a") + main, "a": later}, engine)
+    assert files.cri() == cri
+    assert files.strangers() == []
+
+
+@pytest.mark.parametrize(
+    ("files", "refused_by"),
+    [
+        ({"main": V2 + imports("a"), "a": V3}, "version = 3 is higher than version = 2 in /etc/containerd/config.toml"),
+        ({"main": imports("a", "b"), "a": V2, "b": V3}, "version = 3 is higher than version = 2 in /etc/containerd/a"),
+        ({"main": imports("a", "b"), "a": V3, "b": V2}, None),
+        ({"main": V4 + imports("a", "b"), "a": V3, "b": ""}, None),
+    ],
+)
+def test_only_2_3_refuses_an_imported_file_of_a_higher_version(files: t.Any, refused_by: str | None) -> None:
+    for engine in (None, V17, V21, V24):
+        check_order(read(files, engine))
+    if refused_by is None:
+        check_order(read(files, V23))
+    else:
+        with pytest.raises(ConfigurationError, match=refused_by):
+            check_order(read(files, V23))
+
+
+def test_what_is_no_table_is_no_runtime() -> None:
+    files = read(V2 + CRI_2 + "containerd.runtimes = 1\ncontainerd.default_runtime_name = 2\n")
+    assert files.runtimes() == {}
+    assert files.default_runtime() is None
+
+
+@pytest.mark.parametrize(
+    ("entry", "program"),
+    [
+        ({"options": {"BinaryName": "/x"}}, "/x"),
+        ({"options": {"binaryName": "/x"}}, "/x"),
+        ({"options": {"binaryname": "/y", "BinaryName": "/x"}}, "/x"),
+        ({"options": {"Runtime": "/x"}}, None),
+        ({"options": "x"}, None),
+        ({}, None),
+        (5, None),
+    ],
+)
+def test_program_of(entry: t.Any, program: str | None) -> None:
+    assert program_of(entry) == program
+
+
+# -- the CRI switched off --------------------------------------------------------------------------------------------
+
+GRPC, RUNTIME = "io.containerd.grpc.v1.cri", "io.containerd.cri.v1.runtime"
+
+
+@pytest.mark.parametrize(
+    ("version", "engine", "off"),
+    [
+        (1, V17, ["cri"]),
+        (2, V17, ["cri", GRPC]),
+        (1, V20, ["cri", GRPC, RUNTIME]),
+        (2, V21, ["cri", GRPC, RUNTIME]),
+        (3, V21, ["cri", GRPC, RUNTIME]),
+        # Whatever might switch it off does.
+        (1, None, ["cri", GRPC, RUNTIME]),
+        (2, None, ["cri", GRPC, RUNTIME]),
+    ],
+)
+def test_disabled_plugins(version: int, engine: tuple[int, ...] | None, off: list[str]) -> None:
+    main = f"version = {version}\n" + imports("a")
+    for name in ("cri", GRPC, RUNTIME, "io.containerd.snapshotter.v1.btrfs"):
+        entry = f'disabled_plugins = ["aufs", "{name}"]\n'
+        expected = name in off
+        assert read({"main": main + entry, "a": ""}, engine).cri_disabled_in() == (MAIN if expected else None)
+        assert read({"main": main, "a": entry}, engine).cri_disabled_in() == (path("a") if expected else None)
+
+
+# -- refusals --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("files", "words"),
+    [
+        ("a = 1\na = = 2\n", f"{MAIN}, line 2"),
+        ("imports = 'x'\n", f"{MAIN}, line 1, column 1: imports is not an array"),
+        ("root = ''\nimports = ['x', 1]\n", f"{MAIN}, line 2, column 1: imports holds what is no string"),
+        ("version = '2'\n", f"{MAIN}, line 1, column 1: version is not a number"),
+        ("version = [2]\n", f"{MAIN}, line 1, column 1: version is not a number"),
+        ("version = 7\n", f"{MAIN}, line 1, column 1: version = 7 is none that"),
+        ("version = true\n", f"{MAIN}, line 1, column 1: version is not"),
+        ({"main": imports("a"), "a": "\n[x\n"}, f"{path('a')}, line 2"),
+        ({"main": imports("a"), "a": "imports = 1\n"}, f"{path('a')}, line 1, column 1: imports is not"),
+        ({"main": imports("a"), "a": "version = [2]\n"}, f"{path('a')}, line 1, column 1: version is not"),
+        ({"main": V2 + imports("a"), "a": "x = 1\nplugins = 5\n"}, f"{path('a')}, line 2, column 1: plugins is no"),
+        (V2 + CRI_2[:-2] + ".x]\n[plugins.y]\n[plugins.z.w]\nb = 1\n[disabled_plugins]\n", "disabled_plugins is not"),
+        (V2 + "disabled_plugins = [{ cri = 1 }]\n", None),
+    ],
+)
+def test_refusals_name_the_place(files: t.Any, words: str | None) -> None:
+    if words is None:
+        assert read(files).cri_disabled_in() is None
+        return
+    with pytest.raises(ConfigurationError) as caught:
+        look(files)
+    assert words in str(caught.value)
+
+
+def look(files: t.Any) -> None:
+    found = read(files)
+    found.cri()
+    found.cri_disabled_in()

@@ -1,0 +1,381 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import os
+import typing as t
+
+import pytest
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.records import OriginalFile, digest, record_path
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.base import (
+    Action,
+    ConfiguredState,
+    HostFiles,
+    Installation,
+    LiveState,
+    RuntimeRequest,
+    Trial,
+)
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd.engine import (
+    CONTAINERD,
+    ContainerdOfUnit,
+)
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._rpc import cri
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_containerd import NVIDIA, default, runtime
+
+if t.TYPE_CHECKING:
+    from pathlib import Path
+
+MAIN = "/etc/containerd/config.toml"
+SOCKET = "/run/containerd/containerd.sock"
+
+
+def tree(root: Path, command: str | None = "/usr/bin/containerd", files: t.Mapping[str, str] | None = None) -> HostFS:
+    """A host with containerd as process 7; ``command`` is what its unit starts."""
+    given = {"proc/7/comm": "containerd\n", "usr/bin/containerd": "", "usr/local/bin/containerd": ""}
+    given["sys/fs/cgroup/system.slice/containerd.service/cgroup.procs"] = "7\n"
+    if command is not None:
+        given["lib/systemd/system/containerd.service"] = f"[Service]\nExecStart={command}\n"
+    for name, text in {**given, **(files or {})}.items():
+        path = root / name.lstrip("/")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        if name.endswith("bin/containerd"):
+            path.chmod(0o755)
+    return HostFS(str(root))
+
+
+# -- how it is installed ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("command", "binary", "config_path", "socket"),
+    [
+        ("/usr/bin/containerd", "/usr/bin/containerd", MAIN, SOCKET),
+        ("/usr/local/bin/containerd", "/usr/local/bin/containerd", MAIN, SOCKET),
+        ("-/opt/none/containerd", "/usr/local/bin/containerd", MAIN, SOCKET),
+        ("/usr/bin/containerd --config /x.toml", "/usr/bin/containerd", "/x.toml", SOCKET),
+        ("/usr/bin/containerd --config=/x.toml --log-level debug", "/usr/bin/containerd", "/x.toml", SOCKET),
+        ("/usr/bin/containerd -c /x.toml -a /s.sock", "/usr/bin/containerd", "/x.toml", "/s.sock"),
+        ("/usr/bin/containerd -c=/x.toml --address=/s.sock", "/usr/bin/containerd", "/x.toml", "/s.sock"),
+        ("/usr/bin/containerd --config /a.toml --address /b --config /c.toml", "/usr/bin/containerd", "/c.toml", "/b"),
+        (None, "/usr/local/bin/containerd", MAIN, SOCKET),
+    ],
+)
+def test_inspect(tmp_path: Path, command: str | None, binary: str, config_path: str, socket: str) -> None:
+    found = CONTAINERD.inspect(tree(tmp_path, command))
+    assert (found.binary, found.config_path, found.socket) == (binary, config_path, socket)
+    assert found.service == "containerd.service"
+    assert (found.unit is None) is (command is None)
+    assert found.pid == (7 if command else None)
+
+
+@pytest.mark.parametrize(
+    ("text", "flags", "socket"),
+    [
+        ('version = 2\n[grpc]\n  address = "/run/gpu.sock"\n', "", "/run/gpu.sock"),
+        ('version = 2\ngrpc.address = "/run/gpu.sock"\n', "", "/run/gpu.sock"),
+        ("version = 2\ngrpc = {address = '/run/gpu.sock'}\n", "", "/run/gpu.sock"),
+        # The flag has precedence.
+        ('version = 2\n[grpc]\n  address = "/run/gpu.sock"\n', "--address /run/flag.sock", "/run/flag.sock"),
+        ('version = 2\nimports = ["/etc/more.toml"]\n[grpc]\n  address = "/run/gpu.sock"\n', "", "/run/more.sock"),
+        # Version 4 has another place for it; the old one counts no more (config dump of 2.3.4).
+        ("version = 4\n[plugins.'io.containerd.server.v1.grpc']\naddress = '/run/4.sock'\n", "", "/run/4.sock"),
+        ("version = 4\n[grpc]\n  address = '/run/gpu.sock'\n", "", SOCKET),
+        (
+            "version = 3\ngrpc.address = '/run/3'\nplugins.'io.containerd.server.v1.grpc'.address = '/run/4.sock'\n",
+            "",
+            "/run/4.sock",
+        ),
+        ("version = 4\nimports = ['/etc/more.toml']\n", "", "/run/more.sock"),
+        ("version = 2\n[grpc]\n  uid = 0\n", "", SOCKET),
+        ("version = 2\n[grpc]\n  address = 7\n", "", SOCKET),
+        ('version = 2\n[grpc]\n  address = "relative"\n', "", SOCKET),
+        # It starts with neither.
+        ("version = 2\n[grpc]\n  address = \n", "", SOCKET),
+        ('version = 2\n[plugins."io.containerd.grpc.v1.cri"]\n  address = "/run/none.sock"\n', "", SOCKET),
+    ],
+)
+def test_the_files_name_the_socket(tmp_path: Path, text: str, flags: str, socket: str) -> None:
+    more = 'version = 2\n[grpc]\n  address = "/run/more.sock"\n'
+    made = tree(tmp_path, f"/usr/bin/containerd {flags}", {MAIN[1:]: text, "etc/more.toml": more})
+    assert CONTAINERD.inspect(made).socket == socket
+
+
+def test_inspect_an_empty_host(tmp_path: Path) -> None:
+    assert CONTAINERD.inspect(HostFS(str(tmp_path), live=False)) == Installation(
+        None, None, "containerd.service", SOCKET, MAIN, None
+    )
+
+
+@pytest.mark.parametrize(
+    ("command_line", "config_path", "socket", "wrapper"),
+    [
+        ("/opt/bin/containerd\0--config\0/x.toml\0--address\0/s.sock\0", "/x.toml", "/s.sock", ""),
+        ("containerd\0", MAIN, SOCKET, ""),
+        # It has just ended.
+        ("", MAIN, SOCKET, "/bin/sh"),
+    ],
+)
+def test_what_a_wrapper_keeps_to_itself_its_process_tells(
+    tmp_path: Path, command_line: str, config_path: str, socket: str, wrapper: str
+) -> None:
+    made = tree(tmp_path, "/bin/sh -c 'exec containerd $FLAGS'", {"proc/7/cmdline": command_line})
+    found = CONTAINERD.inspect(made)
+    assert (found.config_path, found.socket, found.pid) == (config_path, socket, 7)
+    assert found.unit is not None
+    assert found.unit.wrapper == wrapper
+    (tmp_path / "sys/fs/cgroup/system.slice/containerd.service/cgroup.procs").write_text("")
+    stopped = CONTAINERD.inspect(made)
+    assert stopped.config_path == MAIN
+    assert stopped.doubts()
+
+
+@pytest.mark.parametrize(
+    ("asked", "drop_in"),
+    [(None, "/etc/gpu/containerd-gpu.d/99-nvidia.toml"), ("/etc/gpu/own.toml", "/etc/gpu/own.toml")],
+)
+def test_a_second_containerd_has_a_drop_in_of_its_own(tmp_path: Path, asked: str | None, drop_in: str) -> None:
+    files = {
+        "etc/systemd/system/containerd-gpu.service": "[Service]\nExecStart=/usr/bin/containerd -c /etc/gpu/c.toml\n",
+        "etc/gpu/c.toml": "version = 3\n",
+    }
+    host = tree(tmp_path, files=files)
+    engine = ContainerdOfUnit("containerd-gpu.service")
+    context = HostFiles(host, engine.key).as_configured(engine.inspect(host), "2.1.9")
+    plan = engine.present(RuntimeRequest(drop_in_path=asked), context)
+    assert [file.path for file in plan.files if file.changed] == [drop_in, "/etc/gpu/c.toml"]
+    assert plan.drop_in_path == drop_in
+
+
+# -- what it says of itself ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def say(monkeypatch: pytest.MonkeyPatch) -> t.Callable[[t.Any], list[str]]:
+    """Has the CRI answer with a configuration, or not at all (None); returns the sockets that are asked."""
+
+    def prepare(config: t.Any) -> list[str]:
+        asked: list[str] = []
+
+        def status(path: str) -> t.Any:
+            asked.append(path)
+            return config
+
+        monkeypatch.setattr(cri, "status", status)
+        monkeypatch.setattr(cri, "version", lambda _path: "1.7.24")
+        return asked
+
+    return prepare
+
+
+@pytest.mark.parametrize(
+    ("config", "live"),
+    [
+        (
+            {
+                "containerd": {
+                    "defaultRuntimeName": "nvidia",
+                    "runtimes": {
+                        "runc": {"options": None},
+                        "crun": {"options": {}},
+                        "nvidia": {"options": {"BinaryName": NVIDIA}},
+                        "kubespray": {"options": {"binaryName": "/usr/local/bin/runc"}},
+                        "odd": 5,
+                    },
+                },
+                "enableCDI": False,
+            },
+            LiveState(
+                "",
+                {"runc": "", "crun": "", "nvidia": NVIDIA, "kubespray": "/usr/local/bin/runc", "odd": ""},
+                "nvidia",
+                cdi=False,
+            ),
+        ),
+        ({"containerd": {"defaultRuntimeName": "runc"}}, LiveState("", {}, "runc")),
+        ({"containerd": {"runtimes": None}, "enableCDI": True}, LiveState("", {}, "", cdi=True)),
+        ({}, LiveState("", {}, "")),
+    ],
+)
+def test_live(tmp_path: Path, say: t.Any, config: t.Any, live: LiveState) -> None:
+    host = tree(tmp_path)
+    asked = say(config)
+    found = CONTAINERD.live(host, CONTAINERD.inspect(host))
+    assert found is not None
+    assert found._replace(entries={}) == live._replace(entries={}, version="1.7.24")
+    assert asked == [str(tmp_path) + SOCKET]
+
+
+def test_nobody_is_asked_without_a_process(tmp_path: Path, say: t.Any) -> None:
+    asked = say({})
+    assert CONTAINERD.live(HostFS(str(tmp_path)), CONTAINERD.inspect(HostFS(str(tmp_path)))) is None
+    assert asked == []
+
+
+@pytest.mark.parametrize(
+    ("young", "late"), [(None, False), (MAIN, True), ("/x/imported.toml", True), ("/x/other.toml", False)]
+)
+def test_of_a_silent_daemon_only_its_age_counts(tmp_path: Path, say: t.Any, young: str | None, late: bool) -> None:
+    main = 'version = 2\nimports = ["/x/i*.toml"]\n'
+    files = {MAIN: main, "/x/imported.toml": "version = 2\n", "/x/other.toml": ""}
+    host = tree(tmp_path, files={**files, "proc/7/stat": f"7 (containerd) S {' '.join(['0'] * 18)} 100 0\n"})
+    say(None)
+    for name in files:
+        age = 2**31 if name == young else 0
+        os.utime(str(tmp_path) + name, (age, age))
+    live = CONTAINERD.live(host, CONTAINERD.inspect(host))
+    assert live == LiveState("", {}, "", silent=True, outdated=late)
+
+
+@pytest.mark.parametrize(("ours", "edited", "late"), [(True, "", True), (False, "", False), (True, "# edited", False)])
+def test_of_a_daemon_that_answers_the_age_counts_beside_what_we_wrote(
+    tmp_path: Path, say: t.Any, ours: bool, edited: str, late: bool
+) -> None:
+    drop_in = "/etc/containerd/conf.d/99-nvidia.toml"
+    record = OriginalFile("containerd", drop_in, None, 0, 0, 0o644, created=ours, main=MAIN, written=(digest(b""),))
+    stat = f"7 (containerd) S {' '.join(['0'] * 18)} 100 0\n"
+    files = {drop_in: edited, record_path("containerd", drop_in): record.to_bytes().decode(), "proc/7/stat": stat}
+    host = tree(tmp_path, files=files)
+    os.utime(str(tmp_path) + drop_in, (2**31, 2**31))
+    say({"containerd": {"defaultRuntimeName": "runc"}})
+    live = CONTAINERD.live(host, CONTAINERD.inspect(host))
+    assert live is not None
+    assert live.outdated is late
+    assert CONTAINERD.required_action(live, state()) is (Action.RESTART if late else Action.NONE)
+
+
+def test_a_broken_file_of_a_silent_daemon(tmp_path: Path, say: t.Any) -> None:
+    host = tree(tmp_path, files={MAIN: "= broken", "proc/7/stat": f"7 (x) S {' '.join(['0'] * 18)} 100 0\n"})
+    say(None)
+    os.utime(str(tmp_path) + MAIN, (2**31, 2**31))
+    live = CONTAINERD.live(host, CONTAINERD.inspect(host))
+    assert live is not None
+    assert live.outdated
+
+
+# -- what it needs ---------------------------------------------------------------------------------------------------
+
+
+def state(
+    runtimes: t.Mapping[str, str | None] | None = None, default_name: str | None = None, **more: t.Any
+) -> ConfiguredState:
+    entries = {
+        name: {"path": path, **({} if path is None else {"options": {"BinaryName": path}})}
+        for name, path in (runtimes or {}).items()
+    }
+    return ConfiguredState(entries, default_name, **more)
+
+
+@pytest.mark.parametrize(
+    ("live", "wanted", "action"),
+    [
+        ({"runc": ""}, state(), Action.NONE),
+        ({"runc": ""}, state({"runc": None}), Action.NONE),
+        ({"runc": "", "nvidia": NVIDIA}, state({"runc": None, "nvidia": NVIDIA}), Action.NONE),
+        ({"runc": ""}, state({"nvidia": NVIDIA}), Action.RESTART),
+        ({"nvidia": "/old"}, state({"nvidia": NVIDIA}), Action.RESTART),
+        ({"nvidia": ""}, state({"nvidia": NVIDIA}), Action.RESTART),
+        # One of ours that is no longer wanted; others may be built in.
+        ({"nvidia": NVIDIA}, state(), Action.RESTART),
+        ({"nvidia-x": ""}, state(), Action.RESTART),
+        ({"gpu": NVIDIA}, state(), Action.RESTART),
+        ({"kata": ""}, state(), Action.NONE),
+        ({"kata": "/k"}, state({"kata": "/k"}), Action.NONE),
+    ],
+)
+def test_catch_up_with_runtimes(live: dict[str, str], wanted: ConfiguredState, action: Action) -> None:
+    entries = {name: {"options": {"BinaryName": path}} for name, path in live.items()}
+    assert CONTAINERD.required_action(LiveState("", live, "runc", entries=entries), wanted) is action
+
+
+@pytest.mark.parametrize(
+    ("told", "written", "action"),
+    [
+        ({"runtimeType": "v2", "PodAnnotations": None}, {"runtime_type": "v2"}, Action.NONE),
+        ({"options": {"SystemdCgroup": False}}, {}, Action.NONE),
+        ({"options": {"SystemdCgroup": True}}, {"options": {"SystemdCgroup": True}}, Action.NONE),
+        ({"options": {"SystemdCgroup": True}}, {}, Action.RESTART),
+        ({}, {"options": {"SystemdCgroup": True}}, Action.RESTART),
+        ({"runtimeType": "v1"}, {"runtime_type": "v2"}, Action.RESTART),
+        ({"ContainerAnnotations": ["a/*"]}, {"container_annotations": ["a/*"]}, Action.NONE),
+        ({"ContainerAnnotations": ["a/*"]}, {"container_annotations": ["a/*", "b/*"]}, Action.RESTART),
+        ({"PodAnnotations": ["a/*"]}, {}, Action.RESTART),
+        ({"privileged_without_host_devices": True}, {}, Action.RESTART),
+        # What it does not tell cannot be compared.
+        ({"snapshotter": "x"}, {"base_runtime_spec": "/etc/x.json"}, Action.NONE),
+    ],
+)
+def test_catch_up_with_what_a_runtime_is_told(
+    tmp_path: Path, say: t.Any, told: dict[str, t.Any], written: dict[str, t.Any], action: Action
+) -> None:
+    host = tree(tmp_path)
+    program = {"BinaryName": NVIDIA}
+    entry = {**told, "options": {**program, **told.get("options", {})}}
+    say({"containerd": {"defaultRuntimeName": "runc", "runtimes": {"nvidia": entry}}})
+    live = CONTAINERD.live(host, CONTAINERD.inspect(host))
+    assert live is not None
+    options = {**program, **written.get("options", {})}
+    wanted = ConfiguredState({"nvidia": {"path": NVIDIA, **written, "options": options}})
+    assert CONTAINERD.required_action(live, wanted) is action
+
+
+@pytest.mark.parametrize(
+    ("live", "wanted", "action"),
+    [
+        (LiveState("", {}, "runc"), state(default_name="runc"), Action.NONE),
+        (LiveState("", {}, "nvidia"), state(), Action.RESTART),
+        (LiveState("", {}, "runc"), state(default_name="nvidia"), Action.RESTART),
+        # The name that 1.x gives the old table's.
+        (LiveState("", {}, "default"), state(), Action.NONE),
+        (LiveState("", {}, "runc", cdi=False), state(cdi=True), Action.RESTART),
+        (LiveState("", {}, "runc", cdi=True), state(cdi=True), Action.NONE),
+        (LiveState("", {}, "runc", cdi=True), state(cdi=None), Action.NONE),
+        (LiveState("", {}, "runc"), state(cdi=True), Action.NONE),
+        # Where the files switch the CRI off nothing of it matters.
+        (LiveState("", {}, "nvidia"), state(lists_runtimes=False), Action.NONE),
+        (LiveState("", {}, "", silent=True, outdated=True), state(lists_runtimes=False), Action.NONE),
+        (LiveState("", {}, "", silent=True, outdated=True), state(), Action.RESTART),
+        (LiveState("", {}, "", silent=True), state({"nvidia": NVIDIA}, "nvidia"), Action.NONE),
+    ],
+)
+def test_catch_up(live: LiveState, wanted: ConfiguredState, action: Action) -> None:
+    assert CONTAINERD.required_action(live, wanted) is action
+
+
+# -- the rest --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("version", "cdi"), [(None, None), ((1, 6), None), ((1, 7), False), ((2, 0), True), ((2, 4), True)]
+)
+def test_configured(tmp_path: Path, version: tuple[int, ...] | None, cdi: bool | None) -> None:
+    text = "version = 2\n" + runtime("nvidia", NVIDIA) + runtime("low", binaryName='"/x"') + default("nvidia")
+    host = tree(tmp_path, files={MAIN: text})
+    context = HostFiles(host, "containerd").context(MAIN, None, version)
+    found = CONTAINERD.configured(context)
+    assert (found.paths(), found.default_runtime, found.cdi) == ({"nvidia": NVIDIA, "low": "/x"}, "nvidia", cdi)
+    assert found.lists_runtimes
+
+
+def test_plans_on_a_host(tmp_path: Path) -> None:
+    host = tree(tmp_path, files={MAIN: "disabled_plugins = ['cri']\n"})
+    context = HostFiles(host, "containerd").context(MAIN, None, None)
+    assert not CONTAINERD.configured(context).lists_runtimes
+    assert CONTAINERD.present(RuntimeRequest(), context).files == ()
+    assert not any(file.changed for file in CONTAINERD.absent(context).files)
+
+
+def test_its_commands(tmp_path: Path) -> None:
+    host = tree(tmp_path, files={MAIN: "version = 2\n"})
+    context = HostFiles(host, "containerd").context(MAIN, None, None)
+    assert CONTAINERD.version_argv("/c") == ["/c", "--version"]
+    found = CONTAINERD.trial("/c", "/t", CONTAINERD.present(RuntimeRequest(), context).files, context)
+    assert isinstance(found, Trial)
+    assert found.argv[:2] == ["/c", "--config"]
+    assert not CONTAINERD.validator_missing("unknown command")
+    assert (CONTAINERD.name, CONTAINERD.syntax, CONTAINERD.validates_all_files) == ("containerd", "toml", True)

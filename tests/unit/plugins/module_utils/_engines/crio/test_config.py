@@ -1,0 +1,196 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import typing as t
+
+import pytest
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import ConfigurationError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents.toml_document import TomlDocument
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.base import HostFiles
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.crio.config import (
+    CDI_DIRS,
+    DEFAULT,
+    CrioFiles,
+    builtin_runtimes,
+    config_dir,
+)
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd.units import Unit
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_files import FakeFiles
+
+if t.TYPE_CHECKING:
+    from pathlib import Path
+
+MAIN = "/etc/crio/crio.conf"
+FOLDER = "/etc/crio/crio.conf.d"
+
+
+def unit(*flags: str) -> Unit:
+    return Unit("crio.service", "/lib/crio.service", arguments=("/usr/bin/crio", *flags))
+
+
+def loaded(content: t.Mapping[str, str], **overlay: str | None) -> CrioFiles:
+    """``overlay``: name in the drop-in directory to new text, None for a file that goes."""
+    documents = {
+        f"{FOLDER}/{name}": None if text is None else TomlDocument.from_bytes(name, text.encode())
+        for name, text in overlay.items()
+    }
+    return CrioFiles(FakeFiles(content, "crio"), MAIN, FOLDER, documents)
+
+
+def runtime(name: str, **entries: str) -> str:
+    lines = [f"[crio.runtime.runtimes.{name}]", *(f'{key} = "{value}"' for key, value in entries.items())]
+    return "\n".join(lines) + "\n"
+
+
+def default(name: str) -> str:
+    return f'[crio.runtime]\ndefault_runtime = "{name}"\n'
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ((), FOLDER),
+        (("--config-dir", "/opt/crio.d"), "/opt/crio.d"),
+        (("--config-dir=/opt/crio.d/",), "/opt/crio.d"),
+        (("-d", "/opt/crio.d"), "/opt/crio.d"),
+        (("-d", "/a", "--config-dir=/b"), "/b"),
+        (("--default-runtime", "runc", "-c", "/x"), FOLDER),
+        (("--config-dir=",), ""),
+        (("-d", ""), ""),
+    ],
+)
+def test_the_directory_of_drop_ins(flags: tuple[str, ...], expected: str) -> None:
+    assert config_dir(unit(*flags)) == expected
+
+
+def test_without_a_unit_the_directory_is_crio_s_own() -> None:
+    assert config_dir(None) == FOLDER
+
+
+def test_every_file_counts_whatever_it_is_called_in_the_order_of_a_walk() -> None:
+    names = ["10-crio.conf", "10-crio.conf.rpmsave", "20/a/z.bak", "20/b", "20.conf", ".hidden", "99-x.toml~", "README"]
+    files = loaded({f"{FOLDER}/{name}": default(name) for name in names})
+    # Capitals come before small letters, a folder where its name stands, not where those of its files would.
+    order = ".hidden 10-crio.conf 10-crio.conf.rpmsave 20/a/z.bak 20/b 20.conf 99-x.toml~ README"
+    assert [file.name[len(FOLDER) + 1 :] for file in files.files[1:]] == order.split()
+    assert files.default_runtime() == "README"
+
+
+def test_the_order_is_that_of_the_host_s_walk(tmp_path: Path) -> None:
+    """Also for files that are only planned, and through links to files but not into linked folders."""
+    folder = tmp_path / FOLDER[1:]
+    (folder / "20").mkdir(parents=True)
+    (tmp_path / "elsewhere").mkdir()
+    for name in ("10-a", "20/z", "20.conf", "../crio.conf", "../../../elsewhere/linked"):
+        (folder / name).write_text("# nothing\n")
+    (folder / "15-link").symlink_to("/elsewhere/linked")
+    (folder / "30-nowhere").symlink_to("/elsewhere/none")
+    host = HostFiles(HostFS(str(tmp_path), live=False), "crio")
+    overlay = {f"{FOLDER}/{name}": TomlDocument.from_bytes(name, b"") for name in ("20/a", "05-new", "10-a")}
+    files = CrioFiles(host, MAIN, FOLDER, {**overlay, f"{FOLDER}/20.conf": None})
+    expected = ["05-new", "10-a", "15-link", "20/a", "20/z"]
+    assert [file.name for file in files.files] == [MAIN, *(f"{FOLDER}/{name}" for name in expected)]
+    assert files.files[3].path == "/elsewhere/linked"
+    assert files.missing == [f"{FOLDER}/30-nowhere"]
+
+
+def test_a_later_key_wins() -> None:
+    files = loaded({MAIN: default("main"), f"{FOLDER}/10": default("ten"), f"{FOLDER}/20": "[crio.runtime]\n"})
+    assert files.default_runtime() == "ten"
+    found = files.definer(DEFAULT)
+    assert found is not None
+    assert found.path == f"{FOLDER}/10"
+
+
+@pytest.mark.parametrize("text", ["", default("")])
+def test_no_default_means_crio_s_own(text: str) -> None:
+    assert loaded({MAIN: default("runc"), f"{FOLDER}/10": text}).default_runtime() == (None if text else "runc")
+
+
+def test_different_runtimes_add_up_and_the_same_is_replaced_whole() -> None:
+    files = loaded(
+        {
+            MAIN: runtime("runc", runtime_path="/runc", monitor_path="/conmon") + runtime("crun", runtime_path="/crun"),
+            f"{FOLDER}/10": runtime("runc", runtime_root="/run/runc"),
+            f"{FOLDER}/20": runtime("kata", runtime_path="/kata"),
+        }
+    )
+    assert files.runtimes() == {
+        "runc": {"runtime_root": "/run/runc"},
+        "crun": {"runtime_path": "/crun"},
+        "kata": {"runtime_path": "/kata"},
+    }
+
+
+def test_what_a_table_replaces() -> None:
+    texts = {
+        MAIN: runtime("x", runtime_path="/main"),
+        f"{FOLDER}/10": runtime("x", runtime_path="/10"),
+        f"{FOLDER}/50": runtime("x", runtime_path="/50"),
+        f"{FOLDER}/90": runtime("x", runtime_path="/90"),
+    }
+    files = loaded(texts)
+    assert files.beneath(f"{FOLDER}/50", "x") == {"runtime_path": "/10"}
+    assert files.beneath(f"{FOLDER}/10", "x") == {"runtime_path": "/main"}
+    assert files.beneath(MAIN, "x") == files.beneath(f"{FOLDER}/50", "y") == {}
+
+
+def test_a_file_that_goes_and_one_that_comes() -> None:
+    files = loaded({f"{FOLDER}/10": default("ten")}, **{"10": None, "05": default("five")})
+    assert files.default_runtime() == "five"
+    assert files.missing == []
+
+
+def test_flags_take_precedence() -> None:
+    fake = FakeFiles({MAIN: default("runc")}, "crio")
+    flags = unit("--default-runtime", "kata", "--runtimes", "kata:/kata:/run:vm,other:/o", "--runtimes=third:/t")
+    files = CrioFiles.of(fake.context(MAIN)._replace(unit=flags))
+    assert files.default_runtime() == "kata"
+    assert files.flagged_runtimes == ("kata", "other", "third")
+    assert files.defines("third", None)
+
+
+@pytest.mark.parametrize(
+    ("version", "expected"),
+    [(None, ("crun", "runc")), ((1, 30, 9), ("runc",)), ((1, 31), ("crun",)), ((1, 37, 0), ("crun",))],
+)
+def test_what_is_built_in(version: tuple[int, ...] | None, expected: tuple[str, ...]) -> None:
+    assert builtin_runtimes(version) == expected
+    assert [name for name in ("crun", "runc") if loaded({}).defines(name, version)] == sorted(expected)
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "column", "words"),
+    [
+        ("crio = 1\n", 1, 1, "crio is no table"),
+        ("[crio]\nruntime = 1\n", 2, 1, "crio.runtime is not a table"),
+        ("[crio.runtime]\n\n  default_runtime = true\n", 3, 3, "not a string"),
+        ("[crio.runtime]\nruntimes = []\n", 2, 1, "not a table"),
+        ("[crio.runtime.runtimes]\nx = 1\n", 2, 1, "crio.runtime.runtimes.x is not a table"),
+        ("[crio.runtime.runtimes.x]\nruntime_path = 1\n", 2, 1, "not a string"),
+        ("[crio.runtime.runtimes.x]\nruntime_type = 1\n", 2, 1, "not a string"),
+        ("[crio.runtime.runtimes.x]\nallowed_annotations = 'a'\n", 2, 1, "not an array"),
+        ("[crio.runtime.runtimes.x]\nallowed_annotations = [['a']]\n", 2, 1, "no string"),
+        ("[crio.runtime.runtimes.x]\ninherit_default_runtime = 'a'\n", 2, 1, "not true or false"),
+    ],
+)
+@pytest.mark.parametrize("path", [MAIN, f"{FOLDER}/10-crio.conf"])
+def test_types(path: str, text: str, line: int, column: int, words: str) -> None:
+    files = CrioFiles(FakeFiles({path: text}, "crio"), MAIN, FOLDER)
+    with pytest.raises(ConfigurationError, match=words) as caught:
+        files.check()
+    assert (caught.value.path, caught.value.line, caught.value.column) == (path, line, column)
+    # Who only looks, or takes ours out, is not stopped by it.
+    assert (files.runtimes().get("y"), files.value(CDI_DIRS)) == (None, None)
+    assert files.default_runtime() is None
+
+
+def test_broken_toml_names_its_place() -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        loaded({f"{FOLDER}/10": "[crio]\na = \n"})
+    assert (caught.value.path, caught.value.line) == (f"{FOLDER}/10", 2)

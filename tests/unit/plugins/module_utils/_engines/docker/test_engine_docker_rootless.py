@@ -1,0 +1,400 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import json
+import stat
+import subprocess
+import typing as t
+
+import pytest
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import NvidiaError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.records import STATE_DIR
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.base import RuntimeRequest
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.configure import ConfigureEngine, Options
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.docker.engine import RootlessDocker
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.info import describe_engines
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.registry import resolve_target
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._restart import methods as restart_methods
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._restart import restart as restart_restart
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._restart.health import Expectation
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._restart.restart import RestartError, RestartOptions
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._restart.rollback import Change
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import processes
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd.rootless import migration, recorded_users
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_docker import PID
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.rootless_hosts import (
+    EXEC_START,
+    FILE,
+    GID,
+    HOME,
+    ROOTLESSKIT_PID,
+    RUNTIME,
+    SOCKET,
+    UID,
+    UNIT,
+    Rootless,
+    alices_host,
+    alices_systemd,
+)
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.configure import ConfigureResult
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._restart.restart import Restarted
+    from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_systemd import FakeSystemd
+
+NVIDIA = "/usr/bin/nvidia-container-runtime"
+DATA = f"{HOME}/.local/state/gpufleet-nvidia"
+OLD = '{\n  "debug": true\n}\n'
+
+
+@pytest.fixture
+def docker() -> t.Iterator[Rootless]:
+    with alices_host() as host:
+        yield host
+
+
+def configure(docker: Rootless, check_mode: bool = False, remove: bool = False, **asked: t.Any) -> ConfigureResult:
+    request = None if remove else RuntimeRequest(**asked)
+    options = Options("docker", request, flavor="rootless")
+    return ConfigureEngine(options, docker.host, docker.run).execute(check_mode)
+
+
+def owner(docker: Rootless, path: str) -> tuple[int, int, int]:
+    status = docker.path(path).lstat()
+    return status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode)
+
+
+# -- where it is -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("flags", "lines", "settings", "expected"),
+    [
+        ("", [], {}, {"socket": SOCKET, "config_path": FILE}),
+        ("--config-file /srv/a.json", [], {}, {"config_path": "/srv/a.json"}),
+        ("--config-file=a.json", [], {}, {"config_path": f"{HOME}/a.json"}),
+        ("", ["Environment=XDG_CONFIG_HOME=%h/cfg"], {}, {"config_path": f"{HOME}/cfg/docker/daemon.json"}),
+        ("", ["Environment=XDG_RUNTIME_DIR=%h/run"], {}, {"socket": f"{HOME}/run/docker.sock"}),
+        ("", [], {"hosts": ["tcp://0.0.0.0:1", "unix:///tmp/a.sock"]}, {"socket": "/tmp/a.sock"}),
+        ("-H unix:///tmp/f.sock", [], {"hosts": ["unix:///tmp/a.sock"]}, {"socket": "/tmp/f.sock"}),
+        ("-H unix://", [], {}, {"socket": SOCKET}),
+        ("-H fd://", [], {}, {"socket": SOCKET}),
+    ],
+)
+def test_socket_and_file(
+    docker: Rootless, flags: str, lines: list[str], settings: t.Any, expected: dict[str, str]
+) -> None:
+    docker.unit(EXEC_START + flags, *lines)
+    docker.write(FILE, json.dumps(settings))
+    installation = RootlessDocker("alice").inspect(docker.host)
+    assert installation.doubts() == []
+    assert {name: getattr(installation, name) for name in expected} == expected
+
+
+def test_another_wrapper_keeps_its_flags_to_itself(docker: Rootless) -> None:
+    docker.unit('/bin/sh -c "exec dockerd-rootless.sh" --config-file=/x')
+    installation = RootlessDocker("alice").inspect(docker.host)
+    assert installation.config_path == FILE
+    assert "/bin/sh" in installation.doubts()[0]
+
+
+@pytest.mark.parametrize("user", ["bob", "root"])
+def test_another_user_is_refused(docker: Rootless, user: str) -> None:
+    with pytest.raises(NvidiaError, match=f"become: true and become_user: {user} for the task"):
+        RootlessDocker(user).inspect(docker.host)
+    options = Options("docker", RuntimeRequest(), user=user)
+    with pytest.raises(NvidiaError, match=f"become_user: {user}"):
+        ConfigureEngine(options, docker.host, docker.run)
+
+
+@pytest.mark.parametrize("words", [{"user": "alice"}, {"flavor": "rootless"}, {"flavor": "rootless", "user": "alice"}])
+def test_how_a_task_of_the_user_names_it(docker: Rootless, words: dict[str, str]) -> None:
+    assert str(resolve_target(docker.host, "docker", **words)) == "docker/rootless/alice"
+    # Without any of them, the system's Docker is meant where there is one.
+    assert str(resolve_target(docker.host, "docker")) == "docker"
+
+
+def described(docker: Rootless) -> dict[str, t.Any]:
+    found, _needed = describe_engines(docker.host, docker.run)
+    return next(engine for engine in found if engine["target"] == "docker/rootless/alice")
+
+
+@pytest.mark.parametrize(
+    ("unit", "program"),
+    [
+        (["/usr/bin/dockerd-rootless.sh", "Environment=PATH=%h/bin:/usr/bin"], f"{HOME}/bin/dockerd"),
+        (["/usr/bin/dockerd-rootless.sh", "Environment=DOCKERD=/opt/dockerd"], "/opt/dockerd"),
+        (["/usr/bin/dockerd-rootless.sh", "Environment=PATH=/opt"], "/opt/dockerd"),
+        # As https://get.docker.com/rootless sets it up.
+        (["%h/bin/dockerd-rootless.sh", "Environment=PATH=%h/bin:/sbin:/usr/sbin:/usr/bin"], f"{HOME}/bin/dockerd"),
+        (["%h/bin/dockerd-rootless.sh"], f"{HOME}/bin/dockerd"),
+        (["/usr/bin/dockerd-rootless.sh"], "/usr/bin/dockerd"),
+    ],
+)
+def test_the_users_own_program_is_asked(docker: Rootless, unit: list[str], program: str) -> None:
+    for path in (f"{HOME}/bin/dockerd", f"{HOME}/bin/dockerd-rootless.sh", "/opt/dockerd"):
+        docker.write(path, mode=0o755)
+    docker.unit(*unit)
+    installation = RootlessDocker("alice").inspect(docker.host)
+    assert (installation.binary, installation.installed) == (program, True)
+    told = described(docker)
+    assert (told["installed"], told["binary"], told["version"], told["inspected"]) == (True, program, "26.1.5", True)
+    docker.commands.clear()
+    assert configure(docker, check_mode=True).changed
+    assert {argv[2] for argv in docker.commands} == {program}
+
+
+def test_a_user_may_not_read_the_records_of_root(docker: Rootless) -> None:
+    """Another user has a Docker that runs."""
+    docker.path("/var/lib/gpufleet-nvidia/state").mkdir(parents=True, mode=0)
+    with docker.path("/etc/passwd").open("a", encoding="utf-8") as stream:
+        stream.write("bob:x:54321:54321::/home/bob:/bin/sh\n")
+    docker.write("/proc/99/comm", "dockerd\n")
+    docker.write("/proc/99/status", "Uid:\t54321\t54321\t54321\t54321\n")
+    found, _needed = describe_engines(docker.host, docker.run)
+    inspected = {engine["target"]: engine["inspected"] for engine in found}
+    assert inspected == {"docker": True, "docker/rootless/alice": True, "docker/rootless/bob": False}
+    docker.path("/var/lib/gpufleet-nvidia/state").chmod(0o700)
+
+
+def test_what_is_there(docker: Rootless) -> None:
+    engine = RootlessDocker("alice")
+    assert engine.inspect(docker.host).installed
+    docker.path("/usr/bin/dockerd").unlink()
+    assert not engine.inspect(docker.host).installed
+    docker.runs()
+    assert engine.inspect(docker.host).installed
+
+
+def test_the_systems_program_alone_is_no_docker_of_a_user(docker: Rootless) -> None:
+    docker.path(UNIT).unlink()
+    installation = RootlessDocker("alice").inspect(docker.host)
+    assert (installation.binary, installation.installed) == ("/usr/bin/dockerd", False)
+
+
+def test_a_file_is_given_back_when_the_unit_is_gone(docker: Rootless) -> None:
+    docker.write(FILE, OLD)
+    configure(docker)
+    docker.path(UNIT).unlink()
+    told = described(docker)
+    assert (told["installed"], told["recorded_files"]) == (False, [FILE])
+    assert str(resolve_target(docker.host, "docker", "rootless")) == "docker/rootless/alice"
+    configure(docker, remove=True)
+    assert docker.path(FILE).read_text() == OLD
+
+
+# -- what it says ----------------------------------------------------------------------------------------------------
+
+
+def test_what_a_running_daemon_says(docker: Rootless) -> None:
+    docker.runs()
+    with docker.answers(SOCKET):
+        engine = RootlessDocker("alice")
+        installation = engine.inspect(docker.host)
+        live = engine.live(docker.host, installation)
+        assert installation.pid == PID
+        assert live is not None
+        assert (live.version, live.default_runtime) == ("26.1.5", "runc")
+
+
+def test_live_restore_keeps_nothing(docker: Rootless) -> None:
+    docker.runs()
+    docker.write(FILE, '{"live-restore": true}')
+    docker.containers.append({"Names": ["/web"]})
+    with docker.answers(SOCKET):
+        engine = RootlessDocker("alice")
+        assert engine.containers_stopped_by_restart(docker.host, engine.inspect(docker.host)) == ["web"]
+
+
+# -- its file --------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_made_is_the_users(docker: Rootless) -> None:
+    outcome = configure(docker, set_as_default=True)
+    assert (outcome.changed, outcome.target) == (True, "docker/rootless/alice")
+    assert json.loads(docker.path(FILE).read_text()) == {
+        "runtimes": {"nvidia": {"path": NVIDIA}},
+        "default-runtime": "nvidia",
+    }
+    assert owner(docker, FILE) == (UID, GID, 0o644)
+    assert owner(docker, f"{HOME}/.config/docker") == (UID, GID, 0o700)
+    assert not configure(docker, set_as_default=True).changed
+    assert configure(docker, remove=True).changed
+    assert not docker.path(f"{HOME}/.config/docker").exists()
+    assert docker.path(f"{HOME}/.config").exists()
+    assert not docker.path(f"{DATA}/state").exists()
+    assert not docker.path("/var/lib/gpufleet-nvidia").exists()
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o644])
+def test_what_is_there_stays_as_it_is(docker: Rootless, mode: int) -> None:
+    docker.write(FILE, OLD, mode)
+    docker.path(f"{HOME}/.config/docker").chmod(0o755)
+    assert configure(docker, check_mode=True).changed
+    assert docker.path(FILE).read_text() == OLD
+    outcome = configure(docker)
+    assert owner(docker, FILE) == (UID, GID, mode)
+    assert owner(docker, f"{HOME}/.config/docker")[2] == 0o755
+    (backup,) = outcome.backup_files
+    assert str(backup["backup"]).startswith(f"{DATA}/backups/")
+    assert owner(docker, str(backup["backup"])) == (UID, GID, 0o600)
+    (record,) = docker.path(f"{DATA}/state").glob("rootless-alice-*")
+    assert owner(docker, f"{DATA}/state/{record.name}") == (UID, GID, 0o600)
+    assert owner(docker, f"{DATA}/state")[2] == owner(docker, f"{DATA}/backups")[2] == 0o700
+    assert configure(docker, remove=True).changed
+    assert docker.path(FILE).read_text() == OLD
+    assert owner(docker, FILE) == (UID, GID, mode)
+
+
+def test_a_link_among_the_users_own_folders(docker: Rootless) -> None:
+    docker.write(f"{HOME}/dotfiles/daemon.json", OLD)
+    docker.link(FILE, "../../dotfiles/daemon.json")
+    configure(docker)
+    assert docker.path(FILE).is_symlink()
+    assert "nvidia" in docker.path(f"{HOME}/dotfiles/daemon.json").read_text()
+    assert owner(docker, f"{HOME}/dotfiles/daemon.json") == (UID, GID, 0o644)
+
+
+# -- CDI -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("version", "settings", "flags", "warned"),
+    [
+        ("20.10.24", {}, "", False),
+        ("25.0.3", {}, "", True),
+        ("26.1.5", {}, "", True),
+        ("27.3.1", {}, "", True),
+        ("27.4", {}, "", False),
+        ("27.4.0", {}, "", False),
+        ("29.2.0", {}, "", False),
+        ("26.1.5", {"cdi-spec-dirs": ["/home/alice/cdi"]}, "", False),
+        ("26.1.5", {}, "--cdi-spec-dir /home/alice/cdi", False),
+    ],
+)
+def test_specifications_that_it_does_not_see(
+    docker: Rootless, version: str, settings: t.Any, flags: str, warned: bool
+) -> None:
+    docker.unit(EXEC_START + flags)
+    docker.write(FILE, json.dumps(settings))
+    options = Options("docker", RuntimeRequest(enable_cdi=True), flavor="rootless", engine_version=version)
+    outcome = ConfigureEngine(options, docker.host, docker.run).execute(check_mode=False)
+    assert json.loads(docker.path(FILE).read_text())["features"] == {"cdi": True}
+    assert any("does not see the specifications" in words for words in outcome.warnings) is warned
+
+
+@pytest.mark.parametrize("enable_cdi", [None, False])
+def test_who_wants_no_cdi_is_not_warned(docker: Rootless, enable_cdi: bool | None) -> None:
+    assert not any("specifications" in words for words in configure(docker, enable_cdi=enable_cdi).warnings)
+
+
+# -- taking over -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def systemd(docker: Rootless, monkeypatch: pytest.MonkeyPatch) -> t.Iterator[FakeSystemd]:
+    """Her Docker runs with OLD."""
+    monkeypatch.setattr(restart_restart, "_PAUSE", 0.01)
+    monkeypatch.setattr(restart_restart, "_STEADY", 0.0)
+    monkeypatch.setattr(restart_methods, "_HESITATION", 0.2)
+    docker.write(FILE, OLD)
+    found = alices_systemd(docker)
+    with docker.answers(SOCKET):
+        yield found
+
+
+def changed(systemd: FakeSystemd, **request: t.Any) -> tuple[Change, ...]:
+    options = Options("docker", RuntimeRequest(**request), flavor="rootless")
+    outcome = ConfigureEngine(options, systemd.docker.host, systemd.run).execute(check_mode=False)
+    return tuple(Change(str(file["path"]), file["backup"], file["checksum"]) for file in outcome.backup_files)
+
+
+def restart(systemd: FakeSystemd, **options: t.Any) -> Restarted:
+    given = {"engine": "docker", "flavor": "rootless", "timeout": 0.5, **options}
+    return restart_restart.restart(RestartOptions(**given), systemd.docker.host, systemd.run, False)
+
+
+@pytest.mark.parametrize("action", ["restart", "reload"])
+def test_her_own_systemd_is_told(systemd: FakeSystemd, action: str) -> None:
+    changes = changed(systemd, set_as_default=True)
+    done = restart(systemd, action=action, rollback=changes, expect=Expectation(("nvidia",), "nvidia"))
+    assert (done.state, done.mode, done.pid) == ("new", "systemd", PID)
+    assert systemd.done(f"{systemd.prefix} systemctl --user {action} --no-block -- docker.service")
+    assert not systemd.done("systemctl")
+
+
+def test_a_restart_that_fails_is_taken_back(systemd: FakeSystemd) -> None:
+    changes = changed(systemd)
+    systemd.ends = lambda text: "failed" if "nvidia" in text else "active"
+    systemd.journal = ["dockerd: no"]
+    with pytest.raises(RestartError) as caught:
+        restart(systemd, rollback=changes)
+    assert caught.value.outcome.state == "old"
+    assert systemd.docker.path(FILE).read_text() == OLD
+    assert owner(t.cast("Rootless", systemd.docker), FILE) == (UID, GID, 0o644)
+    (journal,) = {command for command in systemd.commands if command.startswith("journalctl")}
+    assert journal.endswith(" --user-unit=docker.service")
+
+
+def test_containers_are_asked_for_and_no_units_of_the_host(systemd: FakeSystemd) -> None:
+    systemd.kill_mode, systemd.dependent_units = "mixed", "containerd.service"
+    systemd.docker.containers.append({"Names": ["/web"]})
+    with pytest.raises(RestartError, match="stop running containers: web"):
+        restart(systemd)
+    systemd.docker.containers.clear()
+    assert restart(systemd).state == "new"
+    assert not [command for command in systemd.commands if "KillMode" in command or "RequiredBy" in command]
+
+
+@pytest.mark.parametrize("running", [True, False])
+def test_a_systemd_that_does_not_run(systemd: FakeSystemd, running: bool) -> None:
+    systemd.docker.path(f"{RUNTIME}/systemd/private").unlink()
+    if not running:
+        systemd.docker.write(systemd.control_group, "")
+    with pytest.raises(NvidiaError, match="loginctl enable-linger alice"):
+        restart(systemd)
+    assert not systemd.done("env")
+
+
+def test_a_signal_goes_to_dockerd_itself(systemd: FakeSystemd, monkeypatch: pytest.MonkeyPatch) -> None:
+    got: list[int] = []
+    monkeypatch.setattr(processes, "is_program", lambda _host, pid, _program: pid == PID)
+    monkeypatch.setattr(processes, "peer_pid", lambda *_words: pytest.fail("its process is known by its unit"))
+
+    def hang_up(_host: t.Any, pid: int, _program: str) -> None:
+        got.append(pid)
+        systemd.run(["chroot", "", *systemd.prefix.split(), "systemctl", "--user", "reload"])
+
+    monkeypatch.setattr(processes, "send_sighup", hang_up)
+    changed(systemd)
+    assert restart(systemd, action="reload", mode="signal").state == "new"
+    assert got == [PID]
+    assert ROOTLESSKIT_PID not in got
+
+
+# -- records that root kept ------------------------------------------------------------------------------------------
+
+
+def test_records_that_root_kept_are_moved_by_the_command_that_root_is_given(docker: Rootless) -> None:
+    """The record of an earlier version, which ran as root, restores the file once the command has run."""
+    docker.write(FILE, OLD)
+    configure(docker)
+    kept = docker.path("/var/lib/gpufleet-nvidia/state")
+    kept.parent.mkdir(parents=True)
+    docker.path(f"{DATA}/state").rename(kept)
+    assert recorded_users(docker.host) == ["alice"]
+    sentence = migration(docker.host, "alice")
+    assert FILE in sentence
+    assert migration(docker.host, "alic") == migration(docker.host, "bob") == ""
+    command = sentence.partition("as root: ")[2]
+    for path in (STATE_DIR, HOME):
+        command = command.replace(path, str(docker.path(path)))
+    subprocess.run(["sh", "-c", command.replace("runuser -u alice -- ", "")], check=True)
+    assert list(kept.iterdir()) == []
+    assert migration(docker.host, "alice") == ""
+    assert configure(docker, remove=True).changed
+    assert docker.path(FILE).read_text() == OLD

@@ -1,0 +1,696 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import json
+import typing as t
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import ConfigurationError, NvidiaError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.records import OriginalFile
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents.json_document import JsonDocument
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.base import (
+    Action,
+    ConfiguredState,
+    Context,
+    EnginePlan,
+    LiveState,
+    RuntimeRequest,
+)
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.docker.plan import (
+    DockerPlanner,
+    configured_state,
+    required_action,
+)
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd.units import Unit
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_files import FakeFiles
+
+DAEMON_JSON = "/etc/docker/daemon.json"
+NVIDIA = "/usr/bin/nvidia-container-runtime"
+
+
+class File:
+    """A daemon.json with its record, as plans change it; no disk involved."""
+
+    def __init__(
+        self, content: str | bytes | None, flags: t.Sequence[str] = (), version: tuple[int, ...] | None = None
+    ) -> None:
+        self.version = version
+        self.content = content.encode() if isinstance(content, str) else content
+        self.record: OriginalFile | None = None
+        self.unit = Unit("docker.service", "/lib/docker.service", arguments=("/usr/bin/dockerd", *flags))
+
+    def context(self) -> Context:
+        return (
+            FakeFiles()
+            .context(DAEMON_JSON, self.version)
+            ._replace(content=self.content, record=self.record, unit=self.unit)
+        )
+
+    def present(self, **asked: t.Any) -> EnginePlan:
+        plan = DockerPlanner(self.context()).present(RuntimeRequest(**asked))
+        (file,) = plan.files
+        if file.changed:
+            record = self.record or OriginalFile("docker", DAEMON_JSON, file.before, 0, 0, 0o644)
+            record = record.after_write(file.before, file.after, file.keys)
+            self.record = OriginalFile.from_bytes("record", record.to_bytes())
+        self.content = file.after
+        return plan
+
+    def absent(self) -> EnginePlan:
+        plan = DockerPlanner(self.context()).absent()
+        self.content, self.record = plan.files[0].after, None
+        return plan
+
+    @property
+    def data(self) -> t.Any:
+        return json.loads((self.content or b"").strip() or b"{}")
+
+    def edit(self, **entries: t.Any) -> None:
+        """Somebody else rewrites the file with jq or the like; None removes an entry."""
+        data = {**self.data, **entries}
+        self.content = json.dumps({name: value for name, value in data.items() if value is not None}).encode()
+
+
+def runtime(path: str = NVIDIA, **more: t.Any) -> dict[str, t.Any]:
+    return {"path": path, **more}
+
+
+# Files as distributions, cloud images, Kubernetes guides and NVIDIA's own tools leave them.
+REAL_FILES = {
+    "no file": None,
+    "empty": "",
+    "only a line end": "\n",
+    "kubeadm guide": (
+        '{\n  "exec-opts": ["native.cgroupdriver=systemd"],\n  "log-driver": "json-file",\n'
+        '  "log-opts": {\n    "max-size": "100m"\n  },\n  "storage-driver": "overlay2"\n}\n'
+    ),
+    "nvidia-ctk": (
+        '{\n    "default-runtime": "runc",\n    "runtimes": {\n        "nvidia": {\n            "args": [],\n'
+        '            "path": "nvidia-container-runtime"\n        }\n    }\n}'
+    ),
+    "nvidia-docker2": (
+        '{\n    "runtimes": {\n        "nvidia": {\n            "path": "nvidia-container-runtime",\n'
+        '            "runtimeArgs": []\n        }\n    }\n}\n'
+    ),
+    "ECS GPU image": '{"default-runtime":"nvidia","runtimes":{"nvidia":{"path":"/etc/docker-runtimes.d/nvidia"}}}',
+    "DGX": (
+        '{\n\t"bip": "192.168.99.1/24",\n\t"default-shm-size": "1G",\n\t"default-ulimits": {\n\t\t"memlock": '
+        '{ "name":"memlock", "soft": -1, "hard": -1 }\n\t}\n}\n'
+    ),
+    "buildkit, mirrors, kata": (
+        '{ "features": { "buildkit": true, "containerd-snapshotter": true },\n'
+        '  "registry-mirrors": [ "https://mirror.example/" ],\n'
+        '  "runtimes": { "kata": { "runtimeType": "io.containerd.kata.v2" } } }\n'
+    ),
+    "Windows editor": '\ufeff{\r\n  "debug": true,\r\n  "hosts": ["unix:///var/run/docker.sock"]\r\n}\r\n',
+    "nulls": '{"runtimes": null, "features": null, "default-runtime": null}',
+}
+REQUESTS: dict[str, dict[str, t.Any]] = {
+    "plain": {},
+    "default": {"set_as_default": True},
+    "not the default": {"set_as_default": False},
+    "all": {"set_as_default": True, "enable_cdi": True, "extra_modes": ("cdi", "legacy"), "runtime_dir": "/opt/nv"},
+    "no CDI": {"enable_cdi": False},
+    "a mode as the main name": {"runtime_name": "nvidia-cdi", "set_as_default": True},
+}
+
+
+@pytest.mark.parametrize("content", REAL_FILES.values(), ids=REAL_FILES)
+@pytest.mark.parametrize("asked", REQUESTS.values(), ids=REQUESTS)
+def test_a_real_file_gets_what_was_asked_keeps_the_rest_and_comes_back(
+    content: str | None, asked: dict[str, t.Any]
+) -> None:
+    file = File(content)
+    original = file.content
+    before = json.loads((content or "").lstrip("\ufeff").strip() or "{}")
+    plan = file.present(**asked)
+    once = file.content
+    after = json.loads((once or b"").decode("utf-8-sig"))
+    request = RuntimeRequest(**asked)
+    for name, path in request.runtimes().items():
+        assert after["runtimes"][name]["path"] == path
+        assert plan.state.paths()[name] == path
+    if asked.get("set_as_default"):
+        assert after["default-runtime"] == request.runtime_name
+    else:
+        assert after.get("default-runtime") == before.get("default-runtime")
+    if "enable_cdi" in asked:
+        assert after["features"]["cdi"] is asked["enable_cdi"]
+    assert foreign(after, request) == foreign(before, request)
+    assert [name for name in after if name in before] == list(before)
+    assert file.present(**asked).action is Action.NONE
+    assert file.content == once
+    if plan.files[0].changed:
+        file.present(extra_modes=("legacy",), set_as_default=True)
+        file.absent()
+        assert file.content == original
+
+
+def foreign(data: t.Any, request: RuntimeRequest) -> t.Any:
+    """``data`` without what a request may touch."""
+    data = json.loads(json.dumps(data))
+    data.pop("default-runtime", None)
+    for name, keys in (("features", ["cdi"]), ("runtimes", [])):
+        table = data.get(name) or {}
+        for key in keys:
+            table.pop(key, None)
+        data[name] = table
+    for name in request.runtimes():
+        data["runtimes"].setdefault(name, {}).pop("path", None)
+    return data
+
+
+# -- CDI by the version of Docker ------------------------------------------------------------------------------------
+
+OFF, ON = '{"features": {"cdi": false}}', '{"features": {"cdi": true}}'
+
+
+@pytest.mark.parametrize(
+    ("version", "content", "flags", "written", "state"),
+    [
+        ((24, 0, 9), "{}", [], None, None),
+        ((25, 0, 0), "{}", [], True, True),
+        ((26, 1, 5), "{}", [], True, True),
+        ((27, 5, 1), '{"features": {"buildkit": true}}', [], True, True),
+        ((28, 1, 1), None, [], True, True),
+        # From here on it is on by default.
+        ((28, 2, 0), "{}", [], None, True),
+        ((29, 7, 0), None, [], None, True),
+        (None, "{}", [], None, None),
+        # What others decided stays.
+        ((26, 1, 5), OFF, [], False, False),
+        ((29, 7, 0), OFF, [], False, False),
+        ((26, 1, 5), ON, [], True, True),
+        ((26, 1, 5), "{}", ["--feature", "cdi=true"], None, True),
+        ((26, 1, 5), "{}", ["--feature", "buildkit=true"], None, False),
+    ],
+)
+def test_auto_switches_cdi_on_where_it_is_off_by_default(
+    version: tuple[int, ...] | None, content: str | None, flags: list[str], written: bool | None, state: bool | None
+) -> None:
+    file = File(content, flags, version)
+    plan = file.present(enable_cdi="auto")
+    assert (file.data.get("features") or {}).get("cdi") is written
+    assert (plan.state.cdi, plan.warnings) == (state, ())
+    assert not file.present(enable_cdi="auto").files[0].changed
+    # Left out, it is left alone.
+    assert not file.present().files[0].changed
+    file.absent()
+    assert file.content == (content.encode() if content is not None else None)
+
+
+def test_auto_follows_an_upgrade_and_replaces_an_earlier_decision_of_ours() -> None:
+    file = File('{"features": {"buildkit": true}}', version=(26, 1, 5))
+    for version, asked, written in [
+        ((26, 1, 5), False, False), ((26, 1, 5), "auto", True), (None, "auto", True), ((28, 5, 2), "auto", None),
+        ((28, 5, 2), False, False), ((28, 5, 2), "auto", None),
+    ]:  # fmt: skip
+        file.version = version
+        file.present(enable_cdi=asked)
+        assert file.data["features"].get("cdi") is written
+
+
+# -- what others did since ------------------------------------------------------------------------------------------
+
+
+def test_absent_keeps_what_others_added_since() -> None:
+    file = File('{"debug": true}')
+    file.present(set_as_default=True, enable_cdi=True)
+    file.edit(labels=["a=b"])
+    file.absent()
+    assert file.data == {"debug": True, "labels": ["a=b"]}
+
+
+def test_absent_keeps_an_edit_that_a_later_run_wrote_over() -> None:
+    file = File('{"debug": true}')
+    file.present()
+    file.edit(labels=["a=b"])
+    file.present(set_as_default=True)
+    file.absent()
+    assert file.data == {"debug": True, "labels": ["a=b"]}
+
+
+def test_absent_gives_the_previous_default_back_in_a_file_that_others_changed() -> None:
+    file = File('{"default-runtime": "kata", "runtimes": {"kata": {"path": "/k"}}}')
+    file.present(set_as_default=True)
+    file.edit(debug=True)
+    file.absent()
+    assert file.data == {"default-runtime": "kata", "runtimes": {"kata": runtime("/k")}, "debug": True}
+
+
+def test_absent_restores_a_default_with_a_lone_surrogate_in_a_file_that_others_changed() -> None:
+    file = File(r'{"default-runtime": "\uD83d", "runtimes": {"\ud83d": {"path": "/k"}}}')
+    file.present(set_as_default=True)
+    file.content = (file.content or b"").replace(b"{", b'{"debug": true, ', 1)
+    file.absent()
+    assert file.content == rb'{"debug": true, "default-runtime": "\uD83d", "runtimes": {"\ud83d": {"path": "/k"}}}'
+
+
+def test_absent_never_leaves_a_default_that_is_not_defined() -> None:
+    file = File('{"default-runtime": "kata", "runtimes": {"kata": {"path": "/k"}}}')
+    file.present(set_as_default=True)
+    file.edit(runtimes={"nvidia": runtime()})
+    plan = file.absent()
+    assert "default-runtime" not in file.data
+    assert "no longer defined" in plan.warnings[0]
+
+
+def test_absent_leaves_what_others_changed_in_our_entries() -> None:
+    file = File('{"features": {"buildkit": true}}')
+    file.present(enable_cdi=True)
+    file.edit(features={"buildkit": True, "cdi": False}, runtimes={"nvidia": runtime("/other")})
+    file.absent()
+    assert file.data == {"features": {"buildkit": True, "cdi": False}, "runtimes": {"nvidia": runtime("/other")}}
+
+
+def test_absent_takes_our_runtime_with_what_others_put_into_it() -> None:
+    file = File("{}")
+    file.present()
+    file.edit(runtimes={"nvidia": runtime(runtimeArgs=["-x"])})
+    file.absent()
+    assert file.data == {}
+
+
+def test_absent_gives_a_runtime_back_that_was_there_before() -> None:
+    file = File('{"runtimes": {"nvidia": {"path": "/old/nvidia-container-runtime", "runtimeArgs": []}}}')
+    file.present()
+    file.edit(debug=True)
+    file.absent()
+    assert file.data["runtimes"] == {"nvidia": runtime("/old/nvidia-container-runtime", runtimeArgs=[])}
+
+
+def test_absent_removes_a_file_that_was_ours_alone() -> None:
+    file = File(None)
+    file.present()
+    file.edit(debug=True)
+    file.edit(debug=None)
+    file.absent()
+    assert file.content is None
+
+
+def test_absent_keeps_a_file_that_others_filled() -> None:
+    file = File(None)
+    file.present()
+    file.edit(debug=True)
+    file.absent()
+    assert file.data == {"debug": True}
+
+
+def test_absent_does_not_bring_back_a_file_that_somebody_removed() -> None:
+    file = File('{"debug": true}')
+    file.present()
+    file.content = None
+    file.absent()
+    assert file.content is None
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (
+            {
+                "default-runtime": "nvidia",
+                "runtimes": {"nvidia": runtime("nvidia-container-runtime"), "k": runtime("/k")},
+            },
+            {"runtimes": {"k": runtime("/k")}},
+        ),
+        ({"runtimes": {"gpu": runtime("/opt/x/nvidia-container-runtime.cdi")}, "debug": True}, {"debug": True}),
+        ({"runtimes": {"l": runtime("/x/nvidia-container-runtime.legacy")}}, {}),
+        ({"runtimes": {"nvidia": runtime("/x/nvidia-container-runtime-hook")}}, None),
+        ({"runtimes": {"nvidia": runtime("/etc/docker-runtimes.d/nvidia")}, "default-runtime": "nvidia"}, None),
+        ({"features": {"cdi": True}, "runtimes": {}}, None),
+    ],
+)
+def test_absent_without_a_record_takes_only_nvidia_s_programs(before: t.Any, after: t.Any) -> None:
+    file = File(json.dumps(before))
+    original = file.content
+    file.absent()
+    assert file.data == (before if after is None else after)
+    assert (file.content == original) is (after is None)
+
+
+# -- declarations ----------------------------------------------------------------------------------------------------
+
+
+def test_runtimes_no_longer_named_go() -> None:
+    file = File('{"runtimes": {"kata": {"path": "/k"}}}')
+    file.present(extra_modes=("cdi", "legacy"))
+    plan = file.present(extra_modes=("cdi",))
+    assert sorted(file.data["runtimes"]) == ["kata", "nvidia", "nvidia-cdi"]
+    assert plan.action is Action.RELOAD
+    file.present(runtime_name="gpu")
+    assert sorted(file.data["runtimes"]) == ["gpu", "kata"]
+
+
+def test_a_default_goes_with_its_runtime() -> None:
+    file = File('{"default-runtime": "kata", "runtimes": {"kata": {"path": "/k"}}}')
+    file.present(set_as_default=True)
+    plan = file.present(runtime_name="gpu")
+    assert file.data["default-runtime"] == "kata"
+    assert "the default is now kata" in plan.warnings[0]
+
+
+@pytest.mark.parametrize("previous", [None, "kata"])
+def test_set_as_default_false_restores_what_was_recorded(previous: str | None) -> None:
+    before: dict[str, t.Any] = {"runtimes": {"kata": {"path": "/k"}}}
+    if previous:
+        before["default-runtime"] = previous
+    file = File(json.dumps(before))
+    file.present(set_as_default=True)
+    file.present()
+    assert file.data["default-runtime"] == "nvidia"
+    file.present(set_as_default=False)
+    assert file.data.get("default-runtime") == previous
+
+
+def test_set_as_default_false_leaves_a_default_of_others() -> None:
+    file = File('{"default-runtime": "nvidia", "runtimes": {"nvidia": {"path": "/x"}}}')
+    file.present(set_as_default=False)
+    assert file.data["default-runtime"] == "nvidia"
+
+
+def test_a_path_to_the_same_program_is_left_as_it_is_spelled() -> None:
+    content = b'{"runtimes": {"nvidia": {"path": "nvidia-container-runtime"}}}'
+    context = FakeFiles({DAEMON_JSON: content}).context(DAEMON_JSON)._replace(same_program=lambda _one, _other: True)
+    assert not DockerPlanner(context).present(RuntimeRequest()).files[0].changed
+
+
+# -- what a change needs ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("version", "before", "asked", "action"),
+    [
+        (None, {}, {}, Action.RELOAD),
+        (None, {}, {"set_as_default": True}, Action.RELOAD),
+        (None, {"runtimes": {"nvidia": runtime()}}, {"set_as_default": True}, Action.RELOAD),
+        (None, {"runtimes": {"nvidia": runtime()}}, {}, Action.NONE),
+        (None, {"runtimes": {"nvidia": runtime("/old")}}, {}, Action.RELOAD),
+        (None, {"runtimes": {"nvidia": runtime()}, "default-runtime": "kata"}, {"set_as_default": True}, Action.RELOAD),
+        # A version that is not known might have CDI on or off.
+        (None, {}, {"enable_cdi": True}, Action.RESTART),
+        (None, {}, {"enable_cdi": False}, Action.RESTART),
+        ((26, 1, 5), {}, {"enable_cdi": True}, Action.RESTART),
+        ((26, 1, 5), {}, {"enable_cdi": False}, Action.RELOAD),
+        ((28, 5, 2), {}, {"enable_cdi": True}, Action.RELOAD),
+        ((28, 5, 2), {}, {"enable_cdi": False}, Action.RESTART),
+        ((28, 5, 2), {"cdi-spec-dirs": [], "features": {"cdi": False}}, {"enable_cdi": True}, Action.RELOAD),
+        ((20, 10, 24), {}, {"enable_cdi": True}, Action.RELOAD),
+        (None, {"features": {"cdi": True}}, {"enable_cdi": True}, Action.RELOAD),
+        (None, {"features": {"cdi": True}}, {"enable_cdi": False}, Action.RESTART),
+    ],
+)
+def test_the_least_that_makes_a_change_effective(
+    version: tuple[int, ...] | None, before: t.Any, asked: dict[str, t.Any], action: Action
+) -> None:
+    assert File(json.dumps(before), version=version).present(**asked).action is action
+
+
+def test_an_old_docker_says_that_it_knows_no_cdi() -> None:
+    (warning,) = File(None, version=(20, 10, 24)).present(enable_cdi=True).warnings
+    assert "20.10.24 knows no CDI" in warning
+
+
+@pytest.mark.parametrize(
+    ("original", "asked", "action"),
+    [
+        (None, {}, Action.RESTART),
+        ("{}", {}, Action.RESTART),
+        ('{"runtimes": null}', {}, Action.RESTART),
+        ('{"runtimes": {}}', {}, Action.RELOAD),
+        ('{"runtimes": {"kata": {"path": "/k"}}}', {}, Action.RELOAD),
+        ('{"runtimes": {"kata": {"path": "/k"}}}', {"set_as_default": True}, Action.RESTART),
+        ('{"runtimes": {}, "default-runtime": "runc"}', {"set_as_default": True}, Action.RELOAD),
+        ('{"runtimes": {}, "default-runtime": "runc"}', {"enable_cdi": True}, Action.RESTART),
+    ],
+)
+def test_the_least_that_makes_a_removal_effective(
+    original: str | None, asked: dict[str, t.Any], action: Action
+) -> None:
+    file = File(original)
+    file.present(**asked)
+    assert file.absent().action is action
+
+
+def test_another_default_is_reloaded_but_none_needs_a_restart() -> None:
+    registered = {"runtimes": {"kata": runtime("/k"), "nvidia": runtime()}}
+    named = File(json.dumps({**registered, "default-runtime": "kata"}))
+    named.present(set_as_default=True)
+    assert named.present(set_as_default=False).action is Action.RELOAD
+    unnamed = File(json.dumps(registered))
+    unnamed.present(set_as_default=True)
+    assert unnamed.present(set_as_default=False).action is Action.RESTART
+
+
+@pytest.mark.parametrize(
+    ("live", "state", "action"),
+    [
+        ({}, ConfiguredState(), Action.NONE),
+        ({}, ConfiguredState({"nvidia": runtime()}), Action.RELOAD),
+        ({"runtimes": {"nvidia": NVIDIA}}, ConfiguredState({"nvidia": runtime()}), Action.NONE),
+        ({"runtimes": {"nvidia": NVIDIA}}, ConfiguredState({"nvidia": runtime(runtimeArgs=[])}), Action.NONE),
+        ({"runtimes": {"nvidia": "/old"}}, ConfiguredState({"nvidia": runtime()}), Action.RELOAD),
+        ({"runtimes": {"nvidia": NVIDIA}}, ConfiguredState(), Action.RELOAD),
+        ({"runtimes": {"nvidia": NVIDIA}}, ConfiguredState(lists_runtimes=False), Action.RESTART),
+        ({"runtimes": {"nvidia": NVIDIA}}, ConfiguredState(flagged_runtimes=("nvidia",)), Action.NONE),
+        ({"runtimes": {"io.containerd.runc.v2": "runc"}}, ConfiguredState(), Action.NONE),
+        ({"runtimes": {"kata": ""}}, ConfiguredState({"kata": {"runtimeType": "io.containerd.kata.v2"}}), Action.NONE),
+        ({"default_runtime": "nvidia"}, ConfiguredState(), Action.RESTART),
+        ({"default_runtime": "nvidia"}, ConfiguredState(default_runtime="runc"), Action.RELOAD),
+        # dockerd 20.10 dies of a reload without the default that it runs with.
+        ({"default_runtime": "nvidia", "runtimes": {"nvidia": NVIDIA}}, ConfiguredState(), Action.RESTART),
+        ({}, ConfiguredState(default_runtime="nvidia"), Action.RELOAD),
+        ({}, ConfiguredState(default_runtime="runc"), Action.NONE),
+        ({"cdi": False}, ConfiguredState(cdi=True), Action.RESTART),
+        ({"cdi": True}, ConfiguredState(cdi=False), Action.RESTART),
+        ({"cdi": True}, ConfiguredState(), Action.NONE),
+        ({"cdi": None}, ConfiguredState(cdi=True), Action.NONE),
+        # Names that are built in, or stand in the unit too, are compared where the file has them: there it wins.
+        (
+            {"runtimes": {"io.containerd.kata.v2": "/k"}},
+            ConfiguredState({"io.containerd.kata.v2": runtime("/k")}),
+            Action.NONE,
+        ),
+        (
+            {"runtimes": {"io.containerd.kata.v2": "/old"}},
+            ConfiguredState({"io.containerd.kata.v2": runtime("/k")}),
+            Action.RELOAD,
+        ),
+        (
+            {"runtimes": {"nvidia": "/old"}},
+            ConfiguredState({"nvidia": runtime()}, flagged_runtimes=("nvidia",)),
+            Action.RELOAD,
+        ),
+        (
+            {"runtimes": {"nvidia": NVIDIA}},
+            ConfiguredState({"nvidia": runtime()}, flagged_runtimes=("nvidia",)),
+            Action.NONE,
+        ),
+    ],
+)
+def test_what_a_running_daemon_needs(live: dict[str, t.Any], state: ConfiguredState, action: Action) -> None:
+    known: dict[str, t.Any] = {"runtimes": {}, "default_runtime": "runc", "cdi": False, **live}
+    known["runtimes"] = {"runc": "runc", **known["runtimes"]}
+    said = LiveState(version="26.1.5", live_restore=False, running_containers=0, **known)
+    assert required_action(said, state) is action
+
+
+@pytest.mark.parametrize(
+    ("content", "flags", "version", "cdi"),
+    [
+        # Measured on dockerd 28.5.2, which answers with no CDISpecDirs for all that is False here.
+        ({}, [], (28, 5, 2), True),
+        ({"cdi-spec-dirs": []}, [], (28, 5, 2), False),
+        ({"cdi-spec-dirs": [""]}, [], (28, 5, 2), False),
+        ({"cdi-spec-dirs": [""], "features": {"cdi": True}}, [], (28, 5, 2), False),
+        ({"cdi-spec-dirs": [], "features": {"cdi": True}}, [], (28, 5, 2), False),
+        ({"cdi-spec-dirs": ["/etc/cdi"]}, [], (28, 5, 2), True),
+        ({"cdi-spec-dirs": None}, [], (28, 5, 2), True),
+        ({}, ["--feature", "cdi=false"], (28, 5, 2), False),
+        ({}, ["--feature=cdi=true"], (26, 1, 5), True),
+        ({}, ["--feature=cdi"], (26, 1, 5), True),
+        ({}, ["--feature=buildkit=false"], (28, 5, 2), True),
+        ({}, ["--feature=cdi=false"], None, False),
+        ({}, ["--cdi-spec-dir="], (28, 5, 2), False),
+        ({}, ["--cdi-spec-dir=/etc/cdi"], (28, 5, 2), True),
+        ({}, ["--cdi-spec-dir=", "--cdi-spec-dir=/etc/cdi"], (28, 5, 2), True),
+        ({"cdi-spec-dirs": []}, [], None, False),
+        ({"cdi-spec-dirs": []}, [], (20, 10, 24), None),
+        ({}, [], (26, 1, 5), False),
+        ({}, [], None, None),
+    ],
+)
+def test_whether_cdi_is_on(content: t.Any, flags: list[str], version: tuple[int, ...] | None, cdi: bool | None) -> None:
+    document = JsonDocument.from_bytes(DAEMON_JSON, json.dumps(content).encode())
+    unit = Unit("docker.service", "/lib/docker.service", arguments=("/usr/bin/dockerd", *flags))
+    state = configured_state(document, unit, version)
+    assert state.cdi is cdi
+    live = LiveState("28.5.2", {"runc": "runc"}, "runc", cdi=cdi)
+    assert required_action(live, state) is Action.NONE
+
+
+# -- refusals --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ('{"runtimes": []}', "line 1, column 14: runtimes holds array where object is expected"),
+        ('{\n"runtimes": {"nvidia": "x"}}', "line 2, column 24: runtimes.nvidia holds string"),
+        ('{"runtimes": {"nvidia": {"path": 1}}}', "runtimes.nvidia.path holds number"),
+        ('{"default-runtime": {}}', "default-runtime holds object where string is expected"),
+        ('{"features": true}', "features holds boolean where object is expected"),
+        ('{"features": {"cdi": "true"}}', "features.cdi holds string where boolean is expected"),
+        ('{"runtimes": {"nvidia": {"runtimeType": "io.containerd.x.v1"}}}', "has a runtimeType"),
+        ('{"runtimes": {}, "runtimes": {}}', "stands twice"),
+        ("[]", "an array where an object is expected"),
+        ('{"a": 1,}', "comma after the last entry"),
+    ],
+)
+def test_refuses_what_dockerd_would_choke_on(content: str, words: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        File(content).present(enable_cdi=True)
+    assert words in str(caught.value)
+    assert DAEMON_JSON in str(caught.value)
+
+
+def test_refuses_a_default_that_the_unit_also_passes() -> None:
+    with pytest.raises(NvidiaError, match=r"--default-runtime kata.*Remove the flag"):
+        File("{}", ["--default-runtime=kata"]).present(set_as_default=True)
+    with pytest.raises(NvidiaError, match="--default-runtime nvidia"):
+        File('{"default-runtime": "runc"}', ["--default-runtime", "nvidia"]).present(set_as_default=True)
+
+
+def test_a_default_that_the_unit_already_passes_is_enough() -> None:
+    file = File("{}", ["--default-runtime=nvidia", "--add-runtime=nvidia=/usr/bin/x"])
+    plan = file.present(set_as_default=True)
+    assert "default-runtime" not in file.data
+    assert plan.state.default_runtime == "nvidia"
+    assert "is the default already" in plan.warnings[0]
+
+
+def test_refuses_to_remove_the_runtime_that_the_unit_names() -> None:
+    file = File("{}", ["--default-runtime=nvidia"])
+    file.present()
+    with pytest.raises(NvidiaError, match="cannot be removed while the unit"):
+        file.absent()
+
+
+def test_refuses_features_that_the_unit_also_passes() -> None:
+    with pytest.raises(NvidiaError, match="--feature buildkit=true"):
+        File("{}", ["--feature", "buildkit=true"]).present(enable_cdi=True)
+
+
+@pytest.mark.parametrize(
+    ("asked", "flag", "key"),
+    [({"set_as_default": True}, "--default-runtime=kata", "default-runtime"),
+     ({"enable_cdi": True}, "--feature=buildkit=true", "features")],
+)  # fmt: skip
+def test_a_flag_that_came_after_our_change_is_told(asked: dict[str, t.Any], flag: str, key: str) -> None:
+    file = File("{}")
+    assert file.present(**asked).warnings == ()
+    file.unit = file.unit._replace(arguments=("/usr/bin/dockerd", flag))
+    plan = file.present(**asked)
+    assert not plan.files[0].changed
+    (warning,) = plan.warnings
+    assert flag.replace("=", " ", 1) in warning
+    assert "will not start any more" in warning
+    assert f"Remove the flag from the unit, or {key} from the file" in warning
+
+
+def test_a_flag_that_is_not_written_does_not_matter() -> None:
+    file = File("{}", ["--default-runtime=kata", "--add-runtime=nvidia=/x"])
+    file.present()
+    assert "nvidia" in file.data["runtimes"]
+
+
+# -- properties ------------------------------------------------------------------------------------------------------
+
+PATHS = st.sampled_from([NVIDIA, "nvidia-container-runtime", "/opt/kata", "/x/nvidia-container-runtime.cdi"])
+ENTRIES = st.fixed_dictionaries({"path": PATHS}, optional={"runtimeArgs": st.just(["-v"])})
+RUNTIMES = st.dictionaries(st.sampled_from(["nvidia", "nvidia-cdi", "kata", "gpu"]), ENTRIES, max_size=3)
+FILES = st.fixed_dictionaries(
+    {},
+    optional={
+        "runtimes": RUNTIMES | st.none(),
+        "default-runtime": st.sampled_from(["runc", "nvidia", "kata", "gpu"]),
+        "features": st.dictionaries(st.sampled_from(["cdi", "buildkit"]), st.booleans(), max_size=2) | st.none(),
+        "debug": st.booleans(),
+        "log-opts": st.dictionaries(st.text(max_size=4), st.text(max_size=4), max_size=2),
+    },
+)
+STYLES = st.sampled_from([{}, {"indent": 2}, {"indent": "\t"}, {"indent": 4}, {"separators": (",", ":")}])
+TEXTS = st.builds(lambda data, style: json.dumps(data, **style), FILES, STYLES) | st.sampled_from([None, "", "\n"])
+ASKED = st.fixed_dictionaries(
+    {},
+    optional={
+        "runtime_name": st.sampled_from(["nvidia", "gpu", "nvidia-cdi", "nvidia-legacy"]),
+        "runtime_dir": st.sampled_from(["/usr/bin", "/usr/local/nvidia/toolkit"]),
+        "extra_modes": st.sets(st.sampled_from(["cdi", "legacy"])).map(tuple),
+        "set_as_default": st.booleans(),
+        "enable_cdi": st.sampled_from([True, False, "auto"]),
+    },
+)
+
+
+@given(TEXTS, ASKED)
+def test_property_twice_is_once(text: str | None, asked: dict[str, t.Any]) -> None:
+    file = File(text)
+    file.present(**asked)
+    once = file.content
+    assert not file.present(**asked).files[0].changed
+    assert file.content == once
+
+
+@given(TEXTS, st.lists(ASKED, min_size=1, max_size=4))
+def test_property_absent_gives_the_original_back(text: str | None, calls: list[dict[str, t.Any]]) -> None:
+    file = File(text)
+    original = file.content
+    for asked in calls:
+        file.present(**asked)
+    if file.record is not None:
+        file.absent()
+    assert file.content == original
+
+
+@given(FILES, STYLES, st.lists(ASKED, min_size=1, max_size=3), st.integers(0, 2))
+def test_property_foreign_content_survives(
+    data: dict[str, t.Any], style: dict[str, t.Any], calls: list[dict[str, t.Any]], moment: int
+) -> None:
+    file = File(json.dumps(data, **style))
+    for number, asked in enumerate(calls):
+        if number == moment:
+            file.edit(labels=["theirs"])
+        file.present(**asked)
+        after = file.data
+        assert after.get("debug") == data.get("debug")
+        assert after.get("log-opts") == data.get("log-opts")
+        assert (after.get("features") or {}).get("buildkit") == (data.get("features") or {}).get("buildkit")
+        for name, entry in (data.get("runtimes") or {}).items():
+            assert after["runtimes"][name].get("runtimeArgs") == entry.get("runtimeArgs")
+    if file.record is not None:
+        file.absent()
+        assert (file.data.get("labels") == ["theirs"]) is (moment < len(calls))
+        assert {**file.data, "labels": None} == {**data, "labels": None} or moment < len(calls)
+
+
+@given(TEXTS, ASKED)
+def test_property_the_default_is_always_defined_if_it_was(text: str | None, asked: dict[str, t.Any]) -> None:
+    file = File(text)
+
+    def dangling() -> bool:
+        default = file.data.get("default-runtime", "runc")
+        return default != "runc" and default not in (file.data.get("runtimes") or {})
+
+    assume(not dangling())
+    file.present(**asked)
+    assert not dangling()
+    file.edit(labels=["theirs"])
+    file.absent()
+    assert not dangling()

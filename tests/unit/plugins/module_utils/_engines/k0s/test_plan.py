@@ -1,0 +1,343 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+# What k0s' containerd is given in drop-ins; how it stands on a host is in test__engine_k0s.py.
+
+from __future__ import annotations
+
+import typing as t
+
+import pytest
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import ConfigurationError, NvidiaError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents.toml_document import TomlDocument
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.base import Action, HostFiles
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.k0s.engine import K0S
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.k0s_hosts import (
+    GENERATED_2,
+    GENERATED_3,
+    MAIN_2,
+    MAIN_3,
+    MAIN_NATIVE,
+    NVIDIA,
+    Tree,
+    k0s_tree,
+)
+
+if t.TYPE_CHECKING:
+    from pathlib import Path
+
+MAIN = "/etc/k0s/containerd.toml"
+DROP_IN = "/etc/k0s/containerd.d/99-nvidia.toml"
+CRI_2, CRI_3 = 'plugins."io.containerd.grpc.v1.cri"', "plugins.'io.containerd.cri.v1.runtime'"
+RUNC_TYPE = "io.containerd.runc.v2"
+OTHER = "etc/k0s/containerd.d/{0}.toml"
+V130 = {"engine_version": "1.30.4+k0s.0"}
+
+
+def document(tree: Tree, path: str = DROP_IN) -> dict[str, t.Any]:
+    return TomlDocument.from_bytes(path, tree.text(path).encode()).data
+
+
+def runtimes_2(tree: Tree) -> t.Any:
+    return document(tree)["plugins"]["io.containerd.grpc.v1.cri"]["containerd"]["runtimes"]
+
+
+def runtime_2(name: str, program: str, **options: str) -> str:
+    lines = "".join(f"{key} = {value}\n" for key, value in options.items())
+    table = f"{CRI_2}.containerd.runtimes.{name}"
+    return f'[{table}]\nruntime_type = "{RUNC_TYPE}"\n[{table}.options]\nBinaryName = "{program}"\n{lines}'
+
+
+# -- there and back --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("main", [MAIN_2, MAIN_3, MAIN_NATIVE, None])
+def test_there_and_back(tmp_path: Path, main: str | None) -> None:
+    tree = k0s_tree(tmp_path, files={"etc/k0s/containerd.toml": main})
+    before = tree.files()
+    foretold = tree.present(check_mode=True, set_as_default=True, extra_modes=("cdi",))
+    assert tree.files() == before
+    done = tree.present(set_as_default=True, extra_modes=("cdi",))
+    assert [(file.path, file.after) for file in foretold.files] == [(file.path, file.after) for file in done.files]
+    assert [file.path for file in done.files] == [DROP_IN]
+    assert done.drop_in_path == DROP_IN
+    assert (done.default_runtime, done.restart_action) == ("nvidia", Action.RESTART)
+    assert done.runtimes == {"nvidia": NVIDIA, "nvidia-cdi": NVIDIA + ".cdi"}
+    assert tree.files()[DROP_IN[1:]][0] == 0o644
+    assert set(tree.files()) - set(before) == {DROP_IN[1:]}
+    assert not tree.present(set_as_default=True, extra_modes=("cdi",)).changed
+    # The first start writes what is not there yet, which changes nothing of ours.
+    tree.write("run/k0s/containerd-cri.toml", GENERATED_3 if main in (MAIN_3, MAIN_NATIVE) else GENERATED_2)
+    assert not tree.present(extra_modes=("cdi",)).changed
+    assert tree.absent().changed
+    assert tree.files() == {**before, "run/k0s/containerd-cri.toml": tree.files()["run/k0s/containerd-cri.toml"]}
+    assert not tree.absent().changed
+
+
+def test_the_drop_in_says_only_what_is_ours(tmp_path: Path) -> None:
+    tree = k0s_tree(tmp_path)
+    tree.present(set_as_default=True)
+    assert document(tree) == {
+        "version": 2,
+        "plugins": {
+            "io.containerd.grpc.v1.cri": {
+                "containerd": {
+                    "default_runtime_name": "nvidia",
+                    "runtimes": {"nvidia": {"runtime_type": RUNC_TYPE, "options": {"BinaryName": NVIDIA}}},
+                }
+            }
+        },
+    }
+    tree.present(set_as_default=False, enable_cdi=True)
+    cri = document(tree)["plugins"]["io.containerd.grpc.v1.cri"]
+    assert (cri["enable_cdi"], list(cri["containerd"])) == (True, ["runtimes"])
+
+
+def test_inherits_what_k0s_sets_for_runc(tmp_path: Path) -> None:
+    generated = GENERATED_2.replace("SystemdCgroup = false", "SystemdCgroup = true").replace(
+        'BinaryName = ""', 'BinaryName = "/x/runc"'
+    )
+    tree = k0s_tree(tmp_path, files={"run/k0s/containerd-cri.toml": generated})
+    tree.present()
+    assert runtimes_2(tree)["nvidia"]["options"] == {"SystemdCgroup": True, "BinaryName": NVIDIA}
+
+
+def test_inherits_what_other_drop_ins_set_for_runc(tmp_path: Path) -> None:
+    text = f"[{CRI_2}.containerd.runtimes.runc]\nbase_runtime_spec = '/b.json'\n"
+    text += f"[{CRI_2}.containerd.runtimes.runc.options]\nSystemdCgroup = true\n"
+    tree = k0s_tree(tmp_path, files={OTHER.format("cgroup"): text})
+    tree.present()
+    entry = runtimes_2(tree)["nvidia"]
+    assert entry == {
+        "runtime_type": RUNC_TYPE,
+        "base_runtime_spec": "/b.json",
+        "options": {"SystemdCgroup": True, "BinaryName": NVIDIA},
+    }
+
+
+@pytest.mark.parametrize("generated", ["not toml", "plugins = 5\n", GENERATED_3, ""])
+def test_a_strange_generated_file_is_k0s_business(tmp_path: Path, generated: str) -> None:
+    tree = k0s_tree(tmp_path, files={"run/k0s/containerd-cri.toml": generated})
+    tree.present()
+    assert runtimes_2(tree)["nvidia"]["options"] == {"BinaryName": NVIDIA}
+
+
+def test_a_new_release_has_the_drop_in_brought_to_its_format(tmp_path: Path) -> None:
+    tree = k0s_tree(tmp_path)
+    tree.present(set_as_default=True, options=V130)
+    done = tree.present(options={"engine_version": "1.36.1"})
+    assert (done.changed, done.default_runtime) == (True, "nvidia")
+    assert document(tree)["version"] == 3
+    assert list(document(tree)["plugins"]) == ["io.containerd.cri.v1.runtime"]
+    tree.absent()
+    assert not (tmp_path / DROP_IN[1:]).exists()
+
+
+def test_another_place(tmp_path: Path) -> None:
+    tree = k0s_tree(tmp_path)
+    before = tree.files()
+    tree.present()
+    done = tree.present(drop_in_path="/etc/k0s/containerd.d/nvidia.toml")
+    assert sorted(file.path for file in done.files) == [DROP_IN, "/etc/k0s/containerd.d/nvidia.toml"]
+    assert not (tmp_path / DROP_IN[1:]).exists()
+    tree.absent()
+    assert tree.files() == before
+
+
+def test_nothing_is_written_that_an_earlier_drop_in_says(tmp_path: Path) -> None:
+    tree = k0s_tree(tmp_path, files={OTHER.format("10-nvidia"): "version = 2\n" + runtime_2("nvidia", NVIDIA)})
+    before = tree.files()
+    assert not tree.present().changed
+    assert tree.files() == before
+
+
+def test_an_entry_of_an_earlier_drop_in_is_overruled(tmp_path: Path) -> None:
+    earlier = runtime_2("nvidia", "/old/nvidia-container-runtime", Root='"/r"')
+    tree = k0s_tree(tmp_path, files={OTHER.format("10-nvidia"): earlier})
+    done = tree.present()
+    assert done.runtimes["nvidia"] == NVIDIA
+    assert runtimes_2(tree)["nvidia"] == {"options": {"BinaryName": NVIDIA}}
+
+
+# -- refused ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ({"config_mode": "in_place"}, r"k0s has no config_mode: in_place.*auto, drop_in"),
+        ({"config_mode": "hook"}, r"k0s has no config_mode: hook"),
+        ({"drop_in_path": "/etc/containerd/conf.d/x.toml"}, r"is not read by k0s.*/etc/k0s/containerd.d"),
+        ({"drop_in_path": "/etc/k0s/containerd.d/x.conf"}, r"ends in .toml"),
+        ({"drop_in_path": "/etc/k0s/containerd.d/a/x.toml"}, r"is not read by k0s"),
+        ({"use_legacy_config": True}, r"use_legacy_config is for a containerd of the system"),
+        ({"runtime_options": {"runtime_type": "x"}}, r"Use the parameter runtime_type"),
+    ],
+)
+def test_refuses_what_k0s_has_no_place_for(tmp_path: Path, asked: dict[str, t.Any], words: str) -> None:
+    tree = k0s_tree(tmp_path)
+    before = tree.files()
+    with pytest.raises(NvidiaError, match=words):
+        tree.present(**asked)
+    assert tree.files() == before
+
+
+@pytest.mark.parametrize(
+    ("version", "asked", "words"),
+    [
+        ("1.26.9+k0s.0", {}, r"k0s 1.26.9 reads no /etc/k0s/containerd.d, which begins with k0s 1.27.1"),
+        ("1.6.28", {}, r"A k0s with containerd 1.6.28 reads no"),
+        ("1.27.4", {"set_as_default": True}, r"k0s 1.27.4 lays drop-ins behind .* Upgrade k0s to 1.27.5"),
+        ("1.27.1", {"enable_cdi": True}, r"k0s 1.27.1 lays drop-ins"),
+    ],
+)
+def test_refuses_an_old_k0s(tmp_path: Path, version: str, asked: dict[str, t.Any], words: str) -> None:
+    tree = k0s_tree(tmp_path)
+    with pytest.raises(NvidiaError, match=words):
+        tree.present(options={"engine_version": version}, **asked)
+    assert not (tmp_path / DROP_IN[1:]).exists()
+
+
+@pytest.mark.parametrize(
+    ("version", "asked"),
+    [("1.27.1", {}), ("1.27.1", {"enable_cdi": "auto"}), ("1.27.5", {"set_as_default": True}), ("1.7.0", {})],
+)
+def test_takes_a_k0s_that_is_new_enough(tmp_path: Path, version: str, asked: dict[str, t.Any]) -> None:
+    assert k0s_tree(tmp_path).present(options={"engine_version": version}, **asked).changed
+
+
+def test_a_default_of_ours_is_not_written_again_for_a_k0s_that_does_not_merge(tmp_path: Path) -> None:
+    tree = k0s_tree(tmp_path)
+    tree.present(set_as_default=True, options=V130)
+    with pytest.raises(NvidiaError, match="lays drop-ins"):
+        tree.present(options={"engine_version": "1.27.2"})
+    assert tree.present(set_as_default=False, options={"engine_version": "1.27.2"}).changed
+
+
+def test_a_main_file_of_the_user_is_left_to_him(tmp_path: Path) -> None:
+    mine = "version = 2\n" + runtime_2("nvidia", NVIDIA)
+    tree = k0s_tree(tmp_path, files={"etc/k0s/containerd.toml": mine})
+    with pytest.raises(NvidiaError, match=r"containerd.toml is not k0s' own any more.*Move the file away and restart"):
+        tree.present()
+    assert not tree.absent().changed
+    assert tree.text(MAIN) == mine
+    # What it says counts.
+    files = HostFiles(tree.host, "k0s")
+    state = K0S.configured(files.as_configured(K0S.inspect(tree.host), "1.30.4"))
+    assert state.paths() == {"nvidia": NVIDIA}
+
+
+@pytest.mark.parametrize(
+    ("text", "version", "managed"),
+    [
+        ("", "1.30.4", False),
+        ("", "1.36.1", False),
+        ("\n" + MAIN_2, "1.30.4", True),
+        ("\n" + MAIN_3, "1.36.1", False),
+        (MAIN_3, "1.36.1", True),
+    ],
+)
+def test_whose_main_file_it_is(tmp_path: Path, text: str, version: str, managed: bool) -> None:
+    tree = k0s_tree(tmp_path, files={"etc/k0s/containerd.toml": text})
+    if managed:
+        assert tree.present(options={"engine_version": version}).changed
+    else:
+        with pytest.raises(NvidiaError, match=r"containerd.toml is not k0s' own any more"):
+            tree.present(options={"engine_version": version})
+
+
+def test_what_was_written_before_the_user_took_over_can_be_removed(tmp_path: Path) -> None:
+    tree = k0s_tree(tmp_path)
+    tree.present(set_as_default=True)
+    tree.write("etc/k0s/containerd.toml", "version = 2\n")
+    tree.absent()
+    assert not (tmp_path / DROP_IN[1:]).exists()
+    assert tree.text(MAIN) == "version = 2\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        (
+            "nvidia",
+            runtime_2("nvidia", "/op/nvidia-container-runtime"),
+            r"containerd.d/nvidia.toml: .*hide the runtime",
+        ),
+        ("zz", f'[{CRI_2}.containerd]\ndefault_runtime_name = "runc"\n', r"zz.toml: .*makes runc the default"),
+        (
+            "aa",
+            f'[{CRI_3}.containerd.runtimes.x]\nruntime_type = "y"\n',
+            r"aa.toml: plugins.io.containerd.cri.v1.runtime",
+        ),
+        ("aa", "version = 3\n", r"aa.toml: version = 3 beside version = 2, which is what k0s takes"),
+    ],
+)
+def test_refuses_what_other_drop_ins_would_undo(tmp_path: Path, name: str, text: str, words: str) -> None:
+    tree = k0s_tree(tmp_path, files={OTHER.format(name): text})
+    before = tree.files()
+    with pytest.raises(NvidiaError, match=words):
+        tree.present(set_as_default=True)
+    assert tree.files() == before
+
+
+@pytest.mark.parametrize("version", [None, "1.36.1", "2.3.3"])
+def test_a_drop_in_for_an_older_k0s_is_refused_beside_a_newer_one(tmp_path: Path, version: str | None) -> None:
+    tree = k0s_tree(tmp_path, files={"etc/k0s/containerd.toml": MAIN_3, OTHER.format("x"): "version = 2\n"})
+    with pytest.raises(NvidiaError, match=r"x.toml: version = 2 beside version = 3"):
+        tree.present(options={"engine_version": version})
+
+
+@pytest.mark.parametrize("text", ["[plugins\n", "plugins = 5\n", f"[{CRI_2}]\ncontainerd = 'x'\n"])
+def test_broken_drop_ins_of_others_are_named(tmp_path: Path, text: str) -> None:
+    tree = k0s_tree(tmp_path, files={OTHER.format("broken"): text})
+    with pytest.raises(ConfigurationError, match=r"containerd.d/broken.toml, line [12], column"):
+        tree.present()
+
+
+def test_a_file_of_others_at_our_place_keeps_what_it_says(tmp_path: Path) -> None:
+    text = f"# mine\nversion = 2\n[{CRI_2}]\nmax_container_log_line_size = 5\n"
+    tree = k0s_tree(tmp_path, files={DROP_IN[1:]: text})
+    tree.present()
+    assert tree.text(DROP_IN).startswith(text)
+    tree.absent()
+    assert tree.text(DROP_IN) == text
+
+
+def test_without_a_record_only_nvidias_runtimes_go(tmp_path: Path) -> None:
+    text = "version = 2\n" + runtime_2("nvidia", NVIDIA) + runtime_2("kata", "/k")
+    tree = k0s_tree(tmp_path, files={DROP_IN[1:]: text})
+    tree.absent()
+    assert list(runtimes_2(tree)) == ["kata"]
+
+
+# -- where no containerd of k0s runs ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        (("worker",), ""),
+        (("worker", "--token-file=/t"), ""),
+        (("controller", "--single"), ""),
+        (("controller", "--single=true"), ""),
+        (("controller", "--enable-worker"), ""),
+        (("controller",), "k0scontroller.service runs a controller without a worker"),
+        (("controller", "--enable-worker=false"), "k0scontroller.service runs a controller without a worker"),
+        (("worker", "--cri-socket=remote:unix:///x.sock"), "uses a container runtime that is not k0s' own"),
+        (("worker", "--cri-socket", "remote:unix:///x.sock"), "uses a container runtime that is not k0s' own"),
+    ],
+)
+def test_warns_where_no_containerd_of_k0s_runs(tmp_path: Path, command: tuple[str, ...], words: str) -> None:
+    warnings = k0s_tree(tmp_path, *command).present().warnings
+    found = [warning for warning in warnings if "has no effect there" in warning]
+    assert [words in warning for warning in found] == ([True] if words else [])
+
+
+def test_an_image_without_k0s_can_be_prepared(tmp_path: Path) -> None:
+    tree = Tree(tmp_path, "k0s")
+    assert tree.present(options={"engine_version": "1.36.0"}).changed
+    assert document(tree)["version"] == 3
+    tree.absent()
+    assert tree.files() == {}

@@ -1,0 +1,226 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import sys
+import typing as t
+
+import pytest
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import bundled
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import (
+    ConfigurationError,
+    MissingPackageError,
+    NvidiaError,
+)
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.k3s.config import (
+    Place,
+    Settings,
+    config_file,
+    data_dir,
+    flags,
+)
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd.units import Unit
+
+if t.TYPE_CHECKING:
+    from pathlib import Path
+
+K3S = Place("k3s")
+MAIN = "/etc/rancher/k3s/config.yaml"
+
+
+def host_with(root: Path, **files: str | bytes) -> HostFS:
+    """A host whose settings are ``main``, and by their names with _ for . those in the folder beside it."""
+    for name, text in files.items():
+        path = root / MAIN[1:] if name == "main" else root / f"{MAIN[1:]}.d" / name.replace("_", ".")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(text.encode() if isinstance(text, str) else text)
+    return HostFS(str(root), live=False)
+
+
+def unit_with(*arguments: str, **environment: str) -> Unit:
+    return Unit("k3s.service", "/u", arguments=("/usr/local/bin/k3s", *arguments), environment=environment)
+
+
+def default_of(root: Path, **files: str | bytes) -> str:
+    return Settings(K3S, host_with(root, **files), None).value("default-runtime")
+
+
+@pytest.mark.parametrize(
+    ("files", "value"),
+    [
+        ({}, ""),
+        ({"main": "default-runtime: nvidia\n"}, "nvidia"),
+        ({"main": '"default-runtime" : "nvidia"\n'}, "nvidia"),
+        ({"main": "{default-runtime: nvidia, token: x}"}, "nvidia"),
+        ({"main": "? default-runtime\n: nvidia\n"}, "nvidia"),
+        ({"main": "default-runtime:\n"}, ""),
+        ({"main": "default-runtime: [crun, nvidia]\n"}, "nvidia"),
+        ({"main": "default-runtime: []\n"}, ""),
+        ({"main": "default-runtime: 5\n"}, "5"),
+        ({"main": "# default-runtime: nvidia\n"}, ""),
+        ({"main": "node-label: ['default-runtime: nvidia']\n"}, ""),
+        # The last file counts, whatever the main one says.
+        ({"main": "default-runtime: a", "a_yaml": "default-runtime: b", "z_yml": "default-runtime: c"}, "c"),
+        ({"main": "default-runtime: a", "b_yaml": "default-runtime: b", "a_yml": "default-runtime: c"}, "b"),
+        ({"a_YAML": "default-runtime: b"}, "b"),
+        ({"a_yaml.bak": "default-runtime: b", "b_txt": "default-runtime: c"}, ""),
+        # A plus adds, and the last word counts.
+        ({"main": "default-runtime: a", "a_yaml": "default-runtime+: b"}, "b"),
+        ({"main": "default-runtime: a", "a_yaml": "default-runtime+: []"}, "a"),
+        ({"a_yaml": "default-runtime+: b"}, "b"),
+        ({"main": "default-runtime: a", "a_yaml": "default-runtime: []"}, ""),
+    ],
+)
+def test_the_value_that_counts(tmp_path: Path, files: dict[str, str], value: str) -> None:
+    assert default_of(tmp_path, **files) == value
+
+
+@pytest.mark.parametrize(
+    ("arguments", "value"),
+    [
+        (("server",), "yaml"),
+        (("server", "--default-runtime", "crun"), "crun"),
+        (("server", "--default-runtime=crun"), "crun"),
+        (("server", "-default-runtime=crun"), "crun"),
+        (("server", "--default-runtime=crun", "--default-runtime=nvidia"), "nvidia"),
+        (("server", "--default-runtime="), ""),
+        (("server", "--default-runtime"), ""),
+        (("server", "--node-label", "default-runtime=crun"), "yaml"),
+    ],
+)
+def test_flags_count_more(tmp_path: Path, arguments: tuple[str, ...], value: str) -> None:
+    settings = Settings(K3S, host_with(tmp_path, main="default-runtime: yaml"), unit_with(*arguments))
+    assert settings.value("default-runtime") == value
+    assert settings.source("default-runtime") == (MAIN if value == "yaml" else "the unit k3s.service")
+
+
+def test_switches_take_no_word() -> None:
+    found = flags(unit_with("server", "--docker", "--default-runtime", "nvidia", "--container-runtime-endpoint=x"))
+    assert {name: setting.value for name, setting in found.items()} == {
+        "docker": "true",
+        "default-runtime": "nvidia",
+        "container-runtime-endpoint": "x",
+    }
+    assert flags(unit_with("--docker=false"))["docker"].value == "false"
+    assert flags(None) == {}
+
+
+def test_an_overlay_stands_for_files(tmp_path: Path) -> None:
+    host = host_with(tmp_path, a_yaml="default-runtime: a", b_yaml="default-runtime: b")
+
+    def value(overlay: dict[str, bytes | None]) -> str:
+        return Settings(K3S, host, None, overlay).value("default-runtime")
+
+    assert value({f"{MAIN}.d/b.yaml": None}) == "a"
+    assert value({f"{MAIN}.d/c.yaml": b"default-runtime: c"}) == "c"
+    assert value({f"{MAIN}.d/0.yaml": b"default-runtime: c"}) == "b"
+    assert value({"/elsewhere/z.yaml": b"default-runtime: c"}) == "b"
+    assert Settings(K3S, host, None, {f"{MAIN}.d/c.yaml": b""}).files() == [
+        f"{MAIN}.d/{name}" for name in ("a.yaml", "b.yaml", "c.yaml")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "said"),
+    [
+        ("default-runtime: [\n", (2, 1), "not YAML"),
+        ("a: b\n\tdefault-runtime: x\n", (2, 1), "not YAML"),
+        ("- default-runtime: nvidia\n", (None, None), "no settings"),
+        (b"default-runtime: \xff\n", (1, 18), "not UTF-8"),
+        ("default-runtime: a\nother: {}\ndefault-runtime: b\n", (3, 18), "twice"),
+    ],
+)
+def test_what_cannot_be_read(tmp_path: Path, text: str | bytes, place: tuple[t.Any, t.Any], said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said) as caught:
+        default_of(tmp_path, a_yaml=text)
+    assert (caught.value.line, caught.value.column) == place
+    assert caught.value.path == f"{MAIN}.d/a.yaml"
+    assert "read at every start" in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["token: [\n", b"\xff", "a: docker.io/x\n", "server: default-runtime\n"])
+def test_what_is_of_no_concern_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str | bytes) -> None:
+    monkeypatch.setitem(sys.modules, "yaml", None)
+    assert default_of(tmp_path, main=text) == ""
+
+
+def test_a_folder_is_no_file_of_settings(tmp_path: Path) -> None:
+    host = host_with(tmp_path, b_yaml="default-runtime: b")
+    (tmp_path / f"{MAIN[1:]}.d/a.yaml").mkdir()
+    (tmp_path / f"{MAIN[1:]}.d/c.yaml").symlink_to("nowhere")
+    assert Settings(K3S, host, None).value("default-runtime") == "b"
+
+
+def test_the_package_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "yaml", None)
+    monkeypatch.setattr(bundled, "_offered", {})
+    host = host_with(tmp_path, main="data-dir: /data\n")
+    with pytest.raises(MissingPackageError) as caught:
+        Settings(K3S, host, None)
+    assert caught.value.details == {"needed": "yaml"}
+    # What only wants to know where files are is not stopped by that.
+    assert data_dir(K3S, host, unit_with("server")) == "/var/lib/rancher/k3s"
+    assert data_dir(K3S, host, unit_with("server", "-d", "/given/")) == "/given"
+
+
+@pytest.mark.parametrize(
+    ("unit", "files", "folder"),
+    [
+        (None, {}, "/var/lib/rancher/k3s"),
+        (None, {"main": "data-dir: /yaml/"}, "/yaml"),
+        (None, {"main": "d: /yaml"}, "/yaml"),
+        (None, {"main": "data-dir: relative"}, "/var/lib/rancher/k3s"),
+        (None, {"main": "data-dir: ["}, "/var/lib/rancher/k3s"),
+        (unit_with("server", "--data-dir", "/flag"), {"main": "data-dir: /yaml"}, "/flag"),
+        (unit_with("server", "-d", "/flag"), {"main": "data-dir: ["}, "/flag"),
+        (unit_with("server", K3S_DATA_DIR="/env"), {"main": "data-dir: /yaml"}, "/yaml"),
+        (unit_with("server", K3S_DATA_DIR="/env"), {}, "/env"),
+        (unit_with("server", "--docker", K3S_DATA_DIR="/env"), {}, "/env"),
+    ],
+)
+def test_where_all_is_that_it_makes(tmp_path: Path, unit: Unit | None, files: dict[str, str], folder: str) -> None:
+    assert data_dir(K3S, host_with(tmp_path, **files), unit) == folder
+
+
+@pytest.mark.parametrize(
+    ("unit", "path"),
+    [
+        (None, MAIN),
+        (unit_with("server"), MAIN),
+        (unit_with("server", "--config", "/c.yaml"), "/c.yaml"),
+        (unit_with("server", "-c=/c.yaml", "--config=/d.yaml"), "/c.yaml"),
+        (unit_with("server", "-c", "/c.yaml", K3S_CONFIG_FILE="/env.yaml"), "/env.yaml"),
+        (unit_with("server", K3S_CONFIG_FILE=""), MAIN),
+        (unit_with("server", RKE2_CONFIG_FILE="/env.yaml"), MAIN),
+    ],
+)
+def test_which_file_is_read(unit: Unit | None, path: str) -> None:
+    assert config_file(K3S, unit) == path
+
+
+def test_another_file_has_another_folder(tmp_path: Path) -> None:
+    host = host_with(tmp_path, main="default-runtime: usual", a_yaml="default-runtime: usual")
+    (tmp_path / "srv/k3s.yml.d").mkdir(parents=True)
+    (tmp_path / "srv/k3s.yml.d/a.yaml").write_text("default-runtime: other")
+    unit = unit_with("server", K3S_CONFIG_FILE="/srv/k3s.yml")
+    assert Settings(K3S, host, unit).value("default-runtime") == "other"
+    # A name on the network, and one in a folder that nobody knows.
+    for name in ("https://host/k3s.yaml", "srv/k3s.yml"):
+        assert Settings(K3S, host, unit_with("server", "-c", name)).files() == []
+
+
+def test_an_unreadable_file_is_told(tmp_path: Path) -> None:
+    host = host_with(tmp_path)
+    (tmp_path / MAIN[1:]).mkdir(parents=True)
+    with pytest.raises(NvidiaError, match="not a regular file"):
+        Settings(K3S, host, None)
+    (tmp_path / MAIN[1:]).rmdir()
+    link = tmp_path / f"{MAIN[1:]}.d/loop.yaml"
+    link.parent.mkdir()
+    link.symlink_to("loop.yaml")
+    with pytest.raises(NvidiaError, match="loop"):
+        Settings(K3S, host, None)

@@ -1,0 +1,446 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import sys
+import typing as t
+
+import pytest
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import bundled
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import MissingPackageError, NvidiaError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.base import Action, ConfiguredState, LiveState
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.configure import ask_version
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.k3s.engine import K3S, RKE2
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.registry import Target
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._rpc import cri as rpc_cri
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_cri import SOCKET, cri_host
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.rancher_hosts import (
+    ENGINES,
+    NVIDIA,
+    OPERATOR,
+    RancherHost,
+    generated,
+)
+
+if t.TYPE_CHECKING:
+    from pathlib import Path
+
+BOTH = pytest.mark.parametrize("program", ["k3s", "rke2"])
+
+
+def test_they_are_what_the_table_lists() -> None:
+    assert Target("containerd", "k3s").load() is K3S
+    assert Target("containerd", "rke2").load() is RKE2
+    assert (K3S.name, K3S.flavor, K3S.key) == ("containerd", "k3s", "k3s")
+    assert K3S.drop_in_path == "/etc/rancher/k3s/config.yaml.d/99-gpufleet-nvidia.yaml"
+    assert RKE2.config_path == "/var/lib/rancher/rke2/agent/etc/containerd/config.toml"
+
+
+# -- how it is installed ---------------------------------------------------------------------------------------------
+
+
+@BOTH
+@pytest.mark.parametrize("role", ["server", "agent"])
+def test_one_unit(tmp_path: Path, program: str, role: str) -> None:
+    node = RancherHost(tmp_path, program)
+    name = node.unit(role)
+    node.runs(name, f"{program}-{role}", "containerd", "containerd-shim-runc-v2")
+    found = node.inspect()
+    assert found.service == name
+    assert found.unit is not None
+    assert found.unit.name == name
+    assert found.binary == ENGINES[program][1]
+    assert found.pid == 101
+    assert found.socket == "/run/k3s/containerd/containerd.sock"
+    assert found.config_path == f"/var/lib/rancher/{program}/agent/etc/containerd/config.toml"
+    assert found.doubts() == []
+
+
+def test_of_both_units_of_a_tarball_the_one_that_runs(tmp_path: Path) -> None:
+    node = RancherHost(tmp_path, "rke2")
+    assert node.inspect().service == "rke2-server.service"
+    node.unit("agent")
+    assert node.inspect().service == "rke2-agent.service"
+    node.unit("server")
+    assert node.inspect().service == "rke2-server.service"
+    agent = node.unit("agent", enabled=True)
+    assert node.inspect().service == agent
+    # The shims of containers outlive their engine, in its control group.
+    node.runs("rke2-server.service", "containerd-shim-runc-v2")
+    assert node.inspect().service == agent
+    node.runs("rke2-server.service", "rke2")
+    assert node.inspect().service == "rke2-server.service"
+    node.runs("rke2-server.service", "containerd-shim", "containerd")
+    assert node.inspect().service == "rke2-server.service"
+    assert node.inspect("rke2-agent").service == agent
+
+
+def test_an_empty_host(tmp_path: Path) -> None:
+    found = RKE2.inspect(RancherHost(tmp_path, "k3s").host)
+    assert (found.binary, found.unit, found.pid) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("flags", "files", "folder"),
+    [
+        (["--data-dir", "/data/k3s"], {}, "/data/k3s"),
+        (["--data-dir=/data/k3s"], {}, "/data/k3s"),
+        ([], {"/etc/rancher/k3s/config.yaml": "token: x\ndata-dir: /data/k3s\n"}, "/data/k3s"),
+        ([], {"/etc/default/k3s": "K3S_DATA_DIR='/data/k3s'\n"}, "/data/k3s"),
+        ([], {"/etc/systemd/system/k3s.service.env": "K3S_DATA_DIR=/data/k3s\n"}, "/data/k3s"),
+        # That of the installer comes last.
+        (
+            [],
+            {"/etc/default/k3s": "K3S_DATA_DIR=/a\n", "/etc/systemd/system/k3s.service.env": "K3S_DATA_DIR=/b\n"},
+            "/b",
+        ),
+        ([], {"/etc/default/k3s": "# K3S_DATA_DIR=/a\nK3S_DATA_DIR=/data'\n"}, "/data'"),
+    ],
+)
+def test_what_it_makes_may_lie_elsewhere(tmp_path: Path, flags: list[str], files: dict[str, str], folder: str) -> None:
+    node = RancherHost(tmp_path)
+    node.unit("server", *flags)
+    for path, text in files.items():
+        node.write(path, text)
+    node.runs("k3s.service", "containerd")
+    assert node.inspect().config_path == f"{folder}/agent/etc/containerd/config.toml"
+    node.generate("nvidia", folder=folder)
+    assert set(node.state().runtimes) == {"runc", "nvidia"}
+
+
+@pytest.mark.parametrize(
+    ("program", "said", "version"),
+    [
+        ("k3s", "k3s version v1.30.4+k3s1 (98262b5d)\ngo version go1.22.5\n", "1.30.4+k3s1"),
+        ("rke2", "rke2 version v1.32.5+rke2r1 (3a4ad1d2a4)\ngo version go1.23.8 X:boringcrypto\n", "1.32.5+rke2r1"),
+    ],
+)
+def test_its_version(tmp_path: Path, program: str, said: str, version: str) -> None:
+    node = RancherHost(tmp_path, program)
+    node.unit()
+    assert ask_version(node.engine, node.inspect(), node.host, lambda _argv: (0, said, "")) == version
+
+
+# -- what it would know ----------------------------------------------------------------------------------------------
+
+
+@BOTH
+def test_before_the_first_start(tmp_path: Path, program: str) -> None:
+    node = RancherHost(tmp_path, program)
+    node.unit()
+    assert node.state().paths() == {"nvidia": NVIDIA}
+    assert node.state().default_runtime is None
+    assert node.state().cdi is None
+    assert RancherHost(tmp_path / "none", toolkit=False).state().runtimes == {}
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_after_the_next_start(tmp_path: Path, version: int) -> None:
+    node = RancherHost(tmp_path)
+    node.unit()
+    node.generate(version=version)
+    assert node.state().paths() == {"nvidia": NVIDIA}
+    assert set(node.state().runtimes) == {"runc", "nvidia"}
+    node.generate("nvidia", "nvidia-cdi", version=version, default="nvidia")
+    # The setting is gone, and so is a program.
+    assert node.state().default_runtime is None
+    assert set(node.state().runtimes) == {"runc", "nvidia"}
+    node.settings("default-runtime: nvidia\n", "a.yaml")
+    assert node.state().default_runtime == "nvidia"
+    node.write(OPERATOR, mode=0o755)
+    assert node.state().paths() == {"nvidia": OPERATOR}
+    node.path(OPERATOR).unlink()
+    node.path(NVIDIA).unlink()
+    assert node.state().paths() == {}
+    assert set(node.state().runtimes) == {"runc"}
+
+
+def test_a_version_1_of_old_releases(tmp_path: Path) -> None:
+    node = RancherHost(tmp_path, release="1.25.3")
+    node.unit()
+    text = '[plugins.cri.containerd.runtimes.runc]\n  runtime_type = "io.containerd.runc.v2"\n'
+    node.write(f"{node.data}/agent/etc/containerd/config.toml", text)
+    assert set(node.state().runtimes) == {"runc", "nvidia"}
+
+
+@pytest.mark.parametrize(
+    ("version", "cdi", "known"), [(2, "", None), (2, "true", True), (2, "false", False), (3, "", True)]
+)
+def test_cdi(tmp_path: Path, version: int, cdi: str, known: bool | None) -> None:
+    node = RancherHost(tmp_path)
+    node.unit()
+    node.generate(version=version, cdi=cdi)
+    assert node.state().cdi is known
+
+
+@pytest.mark.parametrize(
+    ("content", "runtimes", "default"),
+    [
+        # Another runtime beside the generated file changes nothing of what is found and set.
+        ("{runtimes}.kata]\nruntime_type = 'k'\n", {"nvidia": NVIDIA, "kata": None}, "nvidia"),
+        ("{runtimes}.nvidia.options]\nSystemdCgroup = true\n", {"nvidia": NVIDIA}, "nvidia"),
+        # A default or a program there takes precedence over both.
+        ("{table}]\ndefault_runtime_name = 'kata'\n", {"nvidia": OPERATOR}, "kata"),
+        ("{runtimes}.nvidia.options]\nBinaryName = '/x'\n", {"nvidia": "/x"}, None),
+    ],
+)
+def test_an_import_of_the_generated_file(
+    tmp_path: Path, content: str, runtimes: dict[str, str | None], default: str | None
+) -> None:
+    node = RancherHost(tmp_path)
+    node.unit()
+    folder = f"{node.data}/agent/etc/containerd"
+    text = generated({"nvidia": OPERATOR}, version=3, imports=f"{folder}/config-v3.toml.d/*.toml")
+    node.write(f"{folder}/config.toml", text)
+    table = "[plugins.'io.containerd.cri.v1.runtime'.containerd"
+    node.write(
+        f"{folder}/config-v3.toml.d/a.toml", "version = 3\n" + content.format(table=table, runtimes=f"{table}.runtimes")
+    )
+    node.settings("default-runtime: nvidia\n")
+    state = node.state()
+    assert {name: entry["path"] for name, entry in state.runtimes.items() if name != "runc"} == runtimes
+    assert state.default_runtime == default
+    if default == "nvidia":
+        assert node.plan(set_as_default=True).warnings == ()
+        return
+    assert node.plan().warnings[0].startswith(f"{folder}/config-v3.toml.d/a.toml takes precedence")
+    with pytest.raises(NvidiaError, match=r"config-v3\.toml\.d/a\.toml: it takes precedence"):
+        node.plan(set_as_default=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "extends"),
+    [
+        ('{{ template "base" . }}\n', True),
+        ("{{- template `base` . -}}\n", True),
+        ("{{range $k, $v := .ExtraRuntimes}}{{end}}{{ .NodeConfig.DefaultRuntime }}\n", False),
+        (generated(), False),
+        (b"\xff", False),
+    ],
+)
+@pytest.mark.parametrize("last", [(), ("nvidia",)])
+def test_with_a_template_of_others_the_last_start_counts(
+    tmp_path: Path, text: str | bytes, extends: bool, last: tuple[str, ...]
+) -> None:
+    node = RancherHost(tmp_path)
+    node.unit()
+    node.generate(*last, default="crun")
+    node.settings("default-runtime: nvidia\n")
+    node.write(f"{node.data}/agent/etc/containerd/config.toml.tmpl", text)
+    assert set(node.state().runtimes) == {"runc", "nvidia"} if extends else {"runc", *last}
+    assert node.state().default_runtime == ("nvidia" if extends else "crun")
+    # The newer name counts, where both are there.
+    node.write(f"{node.data}/agent/etc/containerd/config-v3.toml.tmpl", '{{template "base" .}}')
+    assert (set(node.state().runtimes), node.state().default_runtime) == ({"runc", "nvidia"}, "nvidia")
+
+
+def test_a_default_of_a_template(tmp_path: Path) -> None:
+    node = RancherHost(tmp_path)
+    node.unit()
+    node.write(f"{node.data}/agent/etc/containerd/config.toml.tmpl", generated())
+    node.generate("nvidia", default="nvidia")
+    assert node.plan(set_as_default=True).state.default_runtime == "nvidia"
+    node.generate("nvidia", default="runc")
+    assert node.state().default_runtime is None
+    with pytest.raises(NvidiaError, match=r"config\.toml\.tmpl: it takes precedence"):
+        node.plan(set_as_default=True)
+
+
+@pytest.mark.parametrize(
+    ("runtime", "default", "known"),
+    [
+        ("runc", None, True),
+        ("runc", "nvidia", True),
+        # Only what it has found may be named there.
+        ("runc", "runc", False),
+        ("nvidia", "nvidia", True),
+        ("nvidia-cdi", "nvidia-cdi", False),
+        ("crun", None, False),
+    ],
+)
+def test_what_it_knows(runtime: str, default: str | None, known: bool) -> None:
+    state = ConfiguredState({"nvidia": {"path": NVIDIA}}, default)
+    assert K3S.defines_runtime(runtime, state, (1, 30, 4)) is known
+
+
+# -- what it says of itself ------------------------------------------------------------------------------------------
+
+
+def running(root: Path, **given: t.Any) -> RancherHost:
+    node = RancherHost(root, **given)
+    node.runs(node.unit(), "k3s-server", "containerd")
+    return node
+
+
+def say(monkeypatch: pytest.MonkeyPatch, config: t.Any) -> None:
+    monkeypatch.setattr(rpc_cri, "status", lambda _path: config)
+    monkeypatch.setattr(rpc_cri, "version", lambda _path: "v1.7.21-k3s2")
+
+
+def told(default: str = "runc", **programs: str) -> dict[str, t.Any]:
+    runtimes = {name.replace("_", "-"): {"options": {"BinaryName": path}} for name, path in programs.items()}
+    return {"containerd": {"defaultRuntimeName": default, "runtimes": {"runc": {"options": {}}, **runtimes}}}
+
+
+def test_what_a_real_cri_tells() -> None:
+    with cri_host() as cri:
+        node = running(cri.root)
+        cri.config = told("nvidia", nvidia=NVIDIA)
+        installation = node.inspect()._replace(socket=SOCKET)
+        with cri.answers():
+            live = K3S.live(node.host, installation)
+    assert live is not None
+    assert live.runtimes == {"runc": "", "nvidia": NVIDIA}
+    assert (live.default_runtime, live.silent) == ("nvidia", False)
+    # A version of containerd would be taken for one of K3s.
+    assert live.version == ""
+
+
+def test_no_process_says_nothing(tmp_path: Path) -> None:
+    node = RancherHost(tmp_path)
+    node.runs(node.unit(), "k3s-server")
+    assert node.engine.live(node.host, node.inspect()) is None
+
+
+def test_one_that_is_silent_runs_with_the_generated_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    node = running(tmp_path)
+    say(monkeypatch, None)
+    node.generate("nvidia", version=3, default="nvidia")
+    live = node.engine.live(node.host, node.inspect())
+    assert live == LiveState("", {"nvidia": NVIDIA}, "nvidia", cdi=True, silent=True)
+    node.generate()
+    live = node.engine.live(node.host, node.inspect())
+    assert live is not None
+    assert (live.runtimes, live.default_runtime) == ({}, "runc")
+    node.write(f"{node.data}/agent/etc/containerd/config.toml", "broken = [")
+    live = node.engine.live(node.host, node.inspect())
+    assert live is not None
+    assert (live.silent, live.outdated, live.runtimes) == (True, False, {})
+
+
+@pytest.mark.parametrize(
+    ("config", "settings", "action"),
+    [
+        (told(nvidia=NVIDIA), "", Action.NONE),
+        (told("default", nvidia=NVIDIA), "", Action.NONE),
+        (told("", nvidia=NVIDIA), "", Action.NONE),
+        # Found since its start, lost since, moved since.
+        (told(), "", Action.RESTART),
+        (told(nvidia=NVIDIA, nvidia_cdi=NVIDIA + ".cdi"), "", Action.RESTART),
+        (told(nvidia=NVIDIA, mine="/gone/nvidia-container-runtime"), "", Action.RESTART),
+        (told(nvidia=OPERATOR), "", Action.RESTART),
+        (told(nvidia=NVIDIA), "default-runtime: nvidia\n", Action.RESTART),
+        (told("nvidia", nvidia=NVIDIA), "default-runtime: nvidia\n", Action.NONE),
+        (told("nvidia", nvidia=NVIDIA), "", Action.RESTART),
+        # What is others' does not matter.
+        (told(nvidia=NVIDIA, crun="/usr/bin/crun"), "", Action.NONE),
+    ],
+)
+def test_when_a_restart_is_needed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config: t.Any, settings: str, action: Action
+) -> None:
+    node = running(tmp_path)
+    say(monkeypatch, config)
+    node.settings(settings)
+    live = node.engine.live(node.host, node.inspect())
+    assert live is not None
+    assert node.engine.required_action(live, node.state()) is action
+    assert node.engine.ailment(node.host, node.inspect(), live, node.state()) is None
+
+
+@pytest.mark.parametrize("release", ["1.30.4", "1.30.6"])
+@pytest.mark.parametrize("folder", ["/usr/bin", "/usr/sbin", "/bin"])
+def test_another_name_of_the_same_program_needs_no_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, release: str, folder: str
+) -> None:
+    node = running(tmp_path, release=release)
+    node.path("/usr/sbin").symlink_to("bin")
+    node.path("/bin").symlink_to("usr/bin")
+    program = f"{folder}/nvidia-container-runtime"
+    say(monkeypatch, told(nvidia=program))
+    node.write(f"{node.data}/agent/etc/containerd/config.toml", generated({"nvidia": program}))
+    again = node.present()
+    assert (again.changed, again.pending_action, again.runtimes) == (False, Action.NONE, {"nvidia": program})
+
+
+def test_before_the_first_start_it_is_told_where_systemd_looks(tmp_path: Path) -> None:
+    node = running(tmp_path)
+    node.path("/usr/sbin").symlink_to("bin")
+    assert node.state().paths() == {"nvidia": NVIDIA}
+
+
+def test_a_name_that_leads_nowhere_needs_a_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    node = running(tmp_path)
+    say(monkeypatch, told(nvidia=OPERATOR))
+    node.write(f"{node.data}/agent/etc/containerd/config.toml", generated({"nvidia": OPERATOR}))
+    assert node.present().pending_action is Action.RESTART
+
+
+def test_one_with_its_cri_off_is_left_alone() -> None:
+    assert (
+        K3S.required_action(LiveState("", {}, "runc"), ConfiguredState({"nvidia": {}}, lists_runtimes=False))
+        is Action.NONE
+    )
+
+
+def test_a_runtime_without_a_program_is_no_difference() -> None:
+    state = ConfiguredState({"nvidia-odd": {"path": None}})
+    assert K3S.required_action(LiveState("", {"nvidia-odd": ""}, "runc"), state) is Action.NONE
+
+
+@pytest.mark.parametrize(("runtimes", "action"), [(("nvidia",), Action.NONE), ((), Action.RESTART)])
+def test_by_the_generated_file_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runtimes: tuple[str, ...], action: Action
+) -> None:
+    node = running(tmp_path)
+    say(monkeypatch, None)
+    node.generate(*runtimes)
+    live = node.engine.live(node.host, node.inspect())
+    assert live is not None
+    assert node.engine.required_action(live, node.state()) is action
+
+
+# -- the rest --------------------------------------------------------------------------------------------------------
+
+
+def test_what_it_is_made_of(tmp_path: Path) -> None:
+    node = RancherHost(tmp_path)
+    node.unit()
+    folder = f"{node.data}/agent/etc/containerd"
+    assert node.engine.sources(node.host, node.inspect()) == [f"{folder}/config.toml"]
+    node.generate(version=3, imports=f"{folder}/config-v3.toml.d/*.toml")
+    node.write(f"{folder}/config-v3.toml.d/a.toml", "version = 3\n")
+    node.write(f"{folder}/config-v3.toml.tmpl", "x")
+    node.settings("token: x\n")
+    node.settings("", "b.yaml")
+    assert node.engine.sources(node.host, node.inspect()) == [
+        f"{folder}/config.toml",
+        f"{folder}/config-v3.toml.d/a.toml",
+        f"{folder}/config-v3.toml.tmpl",
+        "/etc/rancher/k3s/config.yaml",
+        "/etc/rancher/k3s/config.yaml.d/b.yaml",
+    ]
+
+
+def test_its_containers_outlive_it(tmp_path: Path) -> None:
+    node = RancherHost(tmp_path)
+    assert node.engine.containers_stopped_by_restart(node.host, node.inspect()) == []
+    assert node.engine.companions == ()
+    assert "K3s" in K3S.no_reload
+    assert "RKE2" in RKE2.no_reload
+
+
+def test_the_package_for_its_settings_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "yaml", None)
+    monkeypatch.setattr(bundled, "_offered", {})
+    node = RancherHost(tmp_path)
+    node.unit()
+    node.settings("default-runtime: crun\n")
+    node.inspect()
+    with pytest.raises(MissingPackageError):
+        node.state()
+    with pytest.raises(MissingPackageError):
+        node.plan()

@@ -1,0 +1,230 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import stat
+import sys
+import typing as t
+
+import pytest
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import bundled
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import NvidiaError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.base import Action
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.toml_plan import OPENING
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._rpc import cri
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.rancher_hosts import (
+    NVIDIA,
+    RancherHost,
+    node_with,
+)
+
+if t.TYPE_CHECKING:
+    from pathlib import Path
+
+BOTH = pytest.mark.parametrize("program", ["k3s", "rke2"])
+OURS = OPENING + b"default-runtime: nvidia\n"
+
+
+# -- there and back --------------------------------------------------------------------------------------------------
+
+
+@BOTH
+@pytest.mark.parametrize("role", ["server", "agent"])
+@pytest.mark.parametrize("settings", [None, b"token: x\n", b"\xff not [ ours"], ids=["no file", "a token", "strange"])
+def test_there_and_back(tmp_path: Path, program: str, role: str, settings: bytes | None) -> None:
+    node = node_with(tmp_path, program, role)
+    if settings is not None:
+        node.write(f"/etc/rancher/{program}/config.yaml", settings, 0o600)
+    before = node.bytes_and_modes()
+
+    foretold = node.present(check_mode=True, set_as_default=True)
+    assert node.bytes_and_modes() == before
+    done = node.present(set_as_default=True)
+    assert foretold.changed is done.changed is True
+    assert foretold.files == done.files
+    assert node.ours.read_bytes() == OURS
+    assert stat.S_IMODE(node.ours.stat().st_mode) == 0o644
+    assert stat.S_IMODE(node.ours.parent.stat().st_mode) == 0o755
+    assert done.default_runtime == "nvidia"
+    assert done.runtimes == {"nvidia": NVIDIA}
+    assert done.restart_action is foretold.restart_action is Action.RESTART
+    assert done.warnings == []
+    assert done.drop_in_path == f"/etc/rancher/{program}/config.yaml.d/99-gpufleet-nvidia.yaml"
+    assert done.config_path == f"/var/lib/rancher/{program}/agent/etc/containerd/config.toml"
+    assert (done.target, done.engine_version) == (f"containerd/{program}", f"1.30.6+{program}1")
+
+    once = node.bytes_and_modes()
+    for again in (node.present(set_as_default=True), node.present(), node.present(runtime_name="nvidia-experimental")):
+        assert (again.changed, again.files, again.restart_action) == (False, [], Action.NONE)
+        assert again.default_runtime == "nvidia"
+    assert node.bytes_and_modes() == once
+
+    gone = node.absent(purge_backups=True)
+    assert (gone.changed, gone.restart_action, gone.default_runtime) == (True, Action.RESTART, "runc")
+    assert node.bytes_and_modes() == before
+    assert not node.absent(purge_backups=True).changed
+
+
+def test_nothing_is_written_for_nothing(tmp_path: Path) -> None:
+    node = node_with(tmp_path)
+    before = node.bytes_and_modes()
+    for asked in ({}, {"set_as_default": False}, {"extra_modes": ("cdi",)}, {"enable_cdi": True}):
+        outcome = node.present(**asked)
+        assert (outcome.changed, outcome.files, outcome.drop_in_path) == (False, [], None)
+        assert outcome.restart_action is Action.NONE
+    assert node.bytes_and_modes() == before
+    assert not node.absent().changed
+
+
+def test_the_default_is_given_up(tmp_path: Path) -> None:
+    node = node_with(tmp_path)
+    before = node.bytes_and_modes()
+    node.present(set_as_default=True)
+    outcome = node.present(set_as_default=False)
+    assert (outcome.changed, outcome.restart_action, outcome.default_runtime) == (True, Action.RESTART, "runc")
+    assert not node.ours.parent.exists()
+    node.absent(purge_backups=True)
+    assert node.bytes_and_modes() == before
+
+
+def test_another_default_of_ours(tmp_path: Path) -> None:
+    node = node_with(tmp_path)
+    node.write(NVIDIA + ".cdi", mode=0o755)
+    node.present(set_as_default=True)
+    outcome = node.present(set_as_default=True, runtime_name="nvidia-cdi")
+    assert node.ours.read_bytes() == OPENING + b"default-runtime: nvidia-cdi\n"
+    assert outcome.runtimes == {"nvidia": NVIDIA, "nvidia-cdi": NVIDIA + ".cdi"}
+    assert node.present().default_runtime == "nvidia-cdi"
+
+
+def test_our_file_needs_no_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "yaml", None)
+    monkeypatch.setattr(bundled, "_offered", {})
+    node = node_with(tmp_path)
+    assert node.present(set_as_default=True).default_runtime == "nvidia"
+    assert not node.present().changed
+    assert node.absent().default_runtime == "runc"
+
+
+def test_the_folder_was_there(tmp_path: Path) -> None:
+    node = node_with(tmp_path)
+    node.settings("token: x\n", "a.yaml")
+    node.present(set_as_default=True)
+    node.absent(purge_backups=True)
+    assert [path.name for path in node.ours.parent.iterdir()] == ["a.yaml"]
+
+
+def test_a_file_of_ours_whose_record_is_lost(tmp_path: Path) -> None:
+    node = node_with(tmp_path)
+    node.write("/etc/rancher/k3s/config.yaml.d/99-gpufleet-nvidia.yaml", OURS)
+    assert not node.present(set_as_default=True).changed
+    assert not node.present().changed
+    assert node.absent().changed
+    assert not node.ours.exists()
+
+
+def test_one_whose_record_was_lost_goes_at_once_however_often_it_was_written_since(tmp_path: Path) -> None:
+    node = node_with(tmp_path)
+    node.write("/etc/rancher/k3s/config.yaml.d/99-gpufleet-nvidia.yaml", OURS)
+    node.write(NVIDIA + "-experimental", mode=0o755)
+    assert node.present(set_as_default=True, runtime_name="nvidia-experimental").changed
+    assert node.absent().changed
+    assert not node.ours.exists()
+    assert not node.absent().changed
+
+
+@pytest.mark.parametrize("program", ["k3s", "rke2"])
+def test_the_file_lies_beside_the_one_that_is_read(tmp_path: Path, program: str) -> None:
+    node = RancherHost(tmp_path, program)
+    node.unit("server", "--config", "/srv/node.yaml", "--data-dir=/srv/data")
+    node.generate(folder="/srv/data")
+    outcome = node.present(set_as_default=True)
+    assert outcome.drop_in_path == "/srv/node.yaml.d/99-gpufleet-nvidia.yaml"
+    assert outcome.config_path == "/srv/data/agent/etc/containerd/config.toml"
+    assert node.path("/srv/node.yaml.d/99-gpufleet-nvidia.yaml").read_bytes() == OURS
+    # Another file is read by now.
+    node.unit("server", "--data-dir=/srv/data")
+    node.present(set_as_default=True)
+    assert node.ours.read_bytes() == OURS
+    assert not node.path("/srv/node.yaml.d").exists()
+    node.unit("server", "--config", "/srv/node.yaml")
+    node.absent()
+    assert not node.ours.exists()
+
+
+# -- others' hands ---------------------------------------------------------------------------------------------------
+
+
+def test_others_words_in_our_file_stay(tmp_path: Path) -> None:
+    node = node_with(tmp_path)
+    node.present(set_as_default=True)
+    node.ours.write_bytes(OURS + b"node-label: [gpu=yes]\n")
+    assert not node.present(set_as_default=True).changed
+    assert not node.present().changed
+    node.absent()
+    assert node.ours.read_bytes() == b"node-label: [gpu=yes]\n"
+
+
+def test_what_is_not_ours_is_not_replaced(tmp_path: Path) -> None:
+    node = node_with(tmp_path)
+    node.write("/etc/rancher/k3s/config.yaml.d/99-gpufleet-nvidia.yaml", "default-runtime: crun\n")
+    with pytest.raises(NvidiaError, match="did not write"):
+        node.present(set_as_default=True)
+    assert not node.present().changed
+    assert not node.absent().changed
+    assert node.ours.read_text() == "default-runtime: crun\n"
+
+
+def test_a_changed_default_in_our_file_is_others(tmp_path: Path) -> None:
+    node = node_with(tmp_path)
+    node.present(set_as_default=True)
+    node.ours.write_bytes(OPENING + b"default-runtime: crun # mine\n")
+    assert not node.present().changed
+    with pytest.raises(NvidiaError, match="did not write"):
+        node.present(set_as_default=True)
+    node.absent()
+    assert node.ours.read_bytes() == b"default-runtime: crun # mine\n"
+
+
+def test_a_file_that_somebody_removed(tmp_path: Path) -> None:
+    node = node_with(tmp_path)
+    node.present(set_as_default=True)
+    node.ours.unlink()
+    assert not node.present().changed
+    assert node.present(set_as_default=True).changed
+    node.ours.unlink()
+    node.absent(purge_backups=True)
+    assert not node.path("/var/lib/gpufleet-nvidia").exists()
+
+
+# -- around it -------------------------------------------------------------------------------------------------------
+
+
+def test_there_is_no_validator(tmp_path: Path) -> None:
+    node = node_with(tmp_path)
+    with pytest.raises(NvidiaError, match=r"validate is true, but .* Use validate: auto"):
+        node.present(options={"validate": "true"}, set_as_default=True)
+    assert not node.ours.exists()
+    assert node.present(options={"validate": "auto"}, set_as_default=True).changed
+    # Nothing of it is run but the question for its version, and a command that only fails.
+    assert {tuple(argv[2:]) for argv in node.commands} == {("/usr/local/bin/k3s", "--version"), ("false",)}
+
+
+@pytest.mark.parametrize(("default", "pending"), [("runc", Action.RESTART), ("nvidia", Action.NONE)])
+def test_what_the_running_one_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, default: str, pending: Action
+) -> None:
+    runtimes = {"nvidia": {"options": {"BinaryName": NVIDIA}}}
+    config = {"containerd": {"defaultRuntimeName": default, "runtimes": runtimes}}
+    monkeypatch.setattr(cri, "status", lambda _path: config)
+    monkeypatch.setattr(cri, "version", lambda _path: "2.0.5-k3s2")
+    node = node_with(tmp_path)
+    node.runs("k3s.service", "k3s-server", "containerd")
+    outcome = node.present(set_as_default=True)
+    assert (outcome.pending_action, outcome.service) == (pending, "k3s.service")
+    # The release is asked for: the CRI tells only that of its containerd.
+    assert outcome.engine_version == "1.30.6+k3s1"
+    assert node.present(set_as_default=True).pending_action is pending

@@ -1,0 +1,332 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import typing as t
+
+import pytest
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import NvidiaError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.records import load_records, stable_snap_path
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents.toml_document import TomlDocument
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.base import Action, HostFiles
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.microk8s.engine import MICROK8S
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._rpc import cri as rpc_cri
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.k0s_hosts import (
+    ARGUMENTS,
+    NVIDIA,
+    TEMPLATE,
+    TEMPLATE_TEXT,
+    Tree,
+    microk8s_tree,
+    refresh,
+)
+
+if t.TYPE_CHECKING:
+    from pathlib import Path
+
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.base import ConfiguredState
+
+CRI = 'plugins."io.containerd.grpc.v1.cri"'
+RUNC_TYPE = "io.containerd.runc.v2"
+SHIPPED = "nvidia-container-runtime"
+
+
+def cri(tree: Tree) -> dict[str, t.Any]:
+    data = TomlDocument.from_bytes(TEMPLATE, tree.text(TEMPLATE).encode()).data
+    found: dict[str, t.Any] = data["plugins"]["io.containerd.grpc.v1.cri"]
+    return found
+
+
+def state_of(tree: Tree) -> ConfiguredState:
+    return MICROK8S.configured(HostFiles(tree.host, "microk8s").as_configured(MICROK8S.inspect(tree.host), "1.7.20"))
+
+
+def generate(tree: Tree, runtime: str = "runc", kind: str = RUNC_TYPE) -> None:
+    """What the start script makes of the template."""
+    text = tree.text(TEMPLATE)
+    for name, value in {"RUNTIME": runtime, "RUNTIME_TYPE": kind, "SNAPSHOTTER": "overlayfs"}.items():
+        text = text.replace(f"${{{name}}}", value)
+    tree.write(f"{tree.host.resolve(ARGUMENTS)}/containerd.toml", text)
+
+
+# -- how it is installed ---------------------------------------------------------------------------------------------
+
+
+def test_inspect(tmp_path: Path) -> None:
+    tree = microk8s_tree(tmp_path)
+    tree.live = True
+    found = MICROK8S.inspect(tree.host)
+    assert (found.binary, found.pid) == ("/snap/microk8s/current/bin/containerd", 9)
+    assert found.service == "snap.microk8s.daemon-containerd.service"
+    assert (found.socket, found.config_path) == ("/var/snap/microk8s/common/run/containerd.sock", TEMPLATE)
+    # What `snap run` starts is known.
+    assert found.doubts() == []
+    assert MICROK8S.sources(tree.host, found) == ["/var/snap/microk8s/5000/args/containerd-template.toml"]
+    generate(tree)
+    assert MICROK8S.sources(tree.host, found)[1:] == ["/var/snap/microk8s/5000/args/containerd.toml"]
+
+
+def test_the_command_that_tells_the_version(tmp_path: Path) -> None:
+    tree = microk8s_tree(tmp_path)
+    tree.live = True
+    tree.write("sys/fs/cgroup/system.slice/snap.microk8s.daemon-containerd.service/cgroup.procs", "")
+    tree.answers = {"--version": (0, "containerd github.com/containerd/containerd v1.7.20 abc\n", "")}
+    assert tree.present(check_mode=True).engine_version == "1.7.20"
+
+
+# -- the template ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("engine_version", [None, "1.6.28", "1.7.20", "2.1.3"])
+def test_there_and_back(tmp_path: Path, engine_version: str | None) -> None:
+    tree = microk8s_tree(tmp_path)
+    before = tree.files()
+    options: dict[str, t.Any] = {"engine_version": engine_version}
+    foretold = tree.present(check_mode=True, options=options, set_as_default=True, extra_modes=("cdi",))
+    assert tree.files() == before
+    done = tree.present(options=options, set_as_default=True, extra_modes=("cdi",))
+    assert [(file.path, file.after) for file in foretold.files] == [(file.path, file.after) for file in done.files]
+    assert [file.path for file in done.files] == ["/var/snap/microk8s/5000/args/containerd-template.toml"]
+    assert (done.drop_in_path, done.default_runtime, done.restart_action) == (None, "nvidia", Action.RESTART)
+    containerd = cri(tree)["containerd"]
+    assert containerd["default_runtime_name"] == "nvidia"
+    assert containerd["runtimes"]["nvidia"] == {"runtime_type": "${RUNTIME_TYPE}", "options": {"BinaryName": NVIDIA}}
+    assert containerd["snapshotter"] == "${SNAPSHOTTER}"
+    # All that was there still is, line by line.
+    lines = iter(tree.text(TEMPLATE).splitlines())
+    kept = [line for line in TEMPLATE_TEXT.splitlines() if "${RUNTIME}" not in line]
+    assert all(line in lines for line in kept)
+    assert not tree.present(options=options, set_as_default=True, extra_modes=("cdi",)).changed
+    assert tree.absent(**options).changed
+    assert tree.files() == before
+
+
+def test_the_default_is_given_back_as_a_placeholder(tmp_path: Path) -> None:
+    tree = microk8s_tree(tmp_path)
+    tree.present(set_as_default=True)
+    generate(tree)
+    tree.write(TEMPLATE, tree.text(TEMPLATE) + "# mine\n")
+    done = tree.present(set_as_default=False)
+    assert cri(tree)["containerd"]["default_runtime_name"] == "${RUNTIME}"
+    # That is not what was generated while ours was the default.
+    assert done.default_runtime == "runc"
+    tree.absent()
+    assert tree.text(TEMPLATE) == TEMPLATE_TEXT + "# mine\n"
+
+
+def test_without_a_default_the_placeholder_stays(tmp_path: Path) -> None:
+    tree = microk8s_tree(tmp_path)
+    done = tree.present()
+    assert (done.default_runtime, done.warnings[:-1]) == ("runc", [])
+    assert cri(tree)["containerd"]["default_runtime_name"] == "${RUNTIME}"
+
+
+@pytest.mark.parametrize(
+    ("generated", "lock", "default", "kind"),
+    [
+        (None, False, "runc", RUNC_TYPE),
+        (None, True, SHIPPED, RUNC_TYPE),
+        (("runc", "io.containerd.runc.v1"), True, "runc", "io.containerd.runc.v1"),
+        ((SHIPPED, RUNC_TYPE), False, SHIPPED, RUNC_TYPE),
+        # Of somebody's edit of what is generated.
+        (("kata", "${RUNTIME_TYPE}"), False, "runc", RUNC_TYPE),
+    ],
+)
+def test_placeholders_are_read_as_the_start_script_fills_them(
+    tmp_path: Path, generated: tuple[str, str] | None, lock: bool, default: str, kind: str
+) -> None:
+    tree = microk8s_tree(tmp_path)
+    if generated:
+        generate(tree, *generated)
+    if lock:
+        tree.write("/var/snap/microk8s/5000/var/lock/gpu", "")
+    state = state_of(tree)
+    assert state.default_runtime == default
+    assert state.runtimes["runc"] == {"path": None, "runtime_type": kind}
+
+
+@pytest.mark.parametrize("text", ["not toml", "plugins = 5\n", f"[{CRI}]\ncontainerd = 5\n"])
+def test_a_broken_generated_file_is_no_matter(tmp_path: Path, text: str) -> None:
+    tree = microk8s_tree(tmp_path)
+    tree.write("/var/snap/microk8s/5000/args/containerd.toml", text)
+    assert state_of(tree).default_runtime == "runc"
+
+
+def test_paths_below_the_snap_are_filled_in(tmp_path: Path) -> None:
+    text = TEMPLATE_TEXT.replace('BinaryName = "nvidia', 'BinaryName = "${SNAP}/x/${SNAP_DATA}/${OTHER}/nvidia')
+    path = "/snap/microk8s/5000/x//var/snap/microk8s/5000/${OTHER}/nvidia-container-runtime"
+    assert state_of(microk8s_tree(tmp_path, text)).paths()[SHIPPED] == path
+
+
+def test_inherits_the_options_of_runc(tmp_path: Path) -> None:
+    options = f"    [{CRI}.containerd.runtimes.runc.options]\n      SystemdCgroup = true\n"
+    tree = microk8s_tree(tmp_path, TEMPLATE_TEXT.replace("  [" + CRI + ".cni]", options + "  [" + CRI + ".cni]"))
+    generate(tree, SHIPPED)
+    tree.present()
+    assert cri(tree)["containerd"]["runtimes"]["nvidia"]["options"] == {"SystemdCgroup": True, "BinaryName": NVIDIA}
+
+
+def test_a_type_that_is_no_placeholder_is_inherited_too(tmp_path: Path) -> None:
+    tree = microk8s_tree(tmp_path, TEMPLATE_TEXT.replace('"${RUNTIME_TYPE}"', '"io.containerd.runc.v1"', 1))
+    tree.present()
+    assert cri(tree)["containerd"]["runtimes"]["nvidia"]["runtime_type"] == "io.containerd.runc.v1"
+
+
+def test_the_shipped_entry_can_be_taken_over_and_is_given_back(tmp_path: Path) -> None:
+    tree = microk8s_tree(tmp_path)
+    tree.present(runtime_name=SHIPPED, set_as_default=True)
+    assert cri(tree)["containerd"]["runtimes"][SHIPPED]["options"]["BinaryName"] == NVIDIA
+    tree.absent()
+    assert tree.text(TEMPLATE) == TEMPLATE_TEXT
+
+
+def test_without_a_record_all_goes_but_what_is_shipped(tmp_path: Path) -> None:
+    theirs = (
+        f'[{CRI}.containerd.runtimes.nvidia]\n[{CRI}.containerd.runtimes.nvidia.options]\nBinaryName = "{NVIDIA}"\n'
+    )
+    tree = microk8s_tree(tmp_path, TEMPLATE_TEXT.replace("${RUNTIME}", "nvidia") + theirs)
+    tree.absent()
+    assert tree.text(TEMPLATE) == TEMPLATE_TEXT
+    assert not tree.absent().changed
+
+
+# -- refused ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ({"config_mode": "drop_in"}, r"MicroK8s has no config_mode: drop_in.*auto, in_place"),
+        ({"config_mode": "hook"}, r"MicroK8s has no config_mode: hook"),
+        ({"drop_in_path": "/x.toml"}, r"MicroK8s has no drop_in_path"),
+        ({"use_legacy_config": True}, r"use_legacy_config is for a containerd of the system"),
+    ],
+)
+def test_refuses_what_microk8s_has_no_place_for(tmp_path: Path, asked: dict[str, t.Any], words: str) -> None:
+    tree = microk8s_tree(tmp_path)
+    with pytest.raises(NvidiaError, match=words):
+        tree.present(**asked)
+    assert tree.text(TEMPLATE) == TEMPLATE_TEXT
+
+
+def test_nothing_is_made_where_there_is_no_template(tmp_path: Path) -> None:
+    tree = Tree(tmp_path, "microk8s")
+    with pytest.raises(NvidiaError, match=r"containerd-template.toml is not there. Install MicroK8s first"):
+        tree.present()
+    assert not tree.absent().changed
+    assert tree.files() == {}
+
+
+@pytest.mark.parametrize(("confinement", "warned"), [("classic", False), ("strict", True)])
+def test_warns_of_strict_confinement(tmp_path: Path, confinement: str, warned: bool) -> None:
+    tree = microk8s_tree(tmp_path)
+    tree.write("snap/microk8s/5000/meta/snap.yaml", f"name: microk8s\nconfinement: {confinement}\n")
+    assert any("strictly confined" in warning for warning in tree.present().warnings) is warned
+
+
+# -- a refresh of the snap -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("/var/snap/microk8s/5000/args/x", "/var/snap/microk8s/current/args/x"),
+        ("/var/snap/microk8s/x1/args/x", "/var/snap/microk8s/current/args/x"),
+        ("/var/snap/docker/2932/config/daemon.json", "/var/snap/docker/current/config/daemon.json"),
+        ("/var/snap/microk8s/current/args/x", "/var/snap/microk8s/current/args/x"),
+        ("/var/snap/microk8s/common/5000/x", "/var/snap/microk8s/common/5000/x"),
+        ("/etc/var/snap/microk8s/5000/x", "/etc/var/snap/microk8s/5000/x"),
+        ("/var/snap/microk8s/5000", "/var/snap/microk8s/5000"),
+    ],
+)
+def test_names_that_last(path: str, expected: str) -> None:
+    assert stable_snap_path(path) == expected
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_a_refresh_of_the_snap_changes_nothing(tmp_path: Path, gone: bool) -> None:
+    tree = microk8s_tree(tmp_path)
+    tree.present(set_as_default=True)
+    former = tree.text("/var/snap/microk8s/5000/args/containerd-template.toml")
+    refresh(tree, "5000", "5100")
+    if gone:
+        (tmp_path / "var/snap/microk8s/5000/args/containerd-template.toml").unlink()
+    assert not tree.present().changed
+    (record,) = load_records(tree.host, "microk8s")
+    assert record.path == record.main == "/var/snap/microk8s/5100/args/containerd-template.toml"
+    # A later change is recorded in the same place.
+    assert tree.present(extra_modes=("cdi",)).changed
+    assert len(load_records(tree.host, "microk8s")) == 1
+    tree.absent()
+    assert tree.text(TEMPLATE) == TEMPLATE_TEXT
+    assert not load_records(tree.host, "microk8s")
+    # The data of the former revision is what `snap revert` goes back to.
+    if not gone:
+        assert tree.text("/var/snap/microk8s/5000/args/containerd-template.toml") == former
+
+
+def test_a_refresh_that_changes_the_template(tmp_path: Path) -> None:
+    tree = microk8s_tree(tmp_path)
+    tree.present(set_as_default=True)
+    refresh(tree, "5000", "5100")
+    tree.write(TEMPLATE, tree.text(TEMPLATE).replace("pause:3.10", "pause:3.11"))
+    assert not tree.present().changed
+    tree.absent()
+    assert tree.text(TEMPLATE) == TEMPLATE_TEXT.replace("pause:3.10", "pause:3.11")
+
+
+# -- the running one -------------------------------------------------------------------------------------------------
+
+
+def _told(default: str, nvidia: str, kind: str = RUNC_TYPE) -> dict[str, t.Any]:
+    programs = {"runc": "", SHIPPED: SHIPPED, "nvidia": nvidia}
+    runtimes = {name: {"runtimeType": kind, "options": {"BinaryName": path}} for name, path in programs.items()}
+    return {"containerd": {"defaultRuntimeName": default, "runtimes": runtimes}}
+
+
+@pytest.mark.parametrize(
+    ("config", "action"),
+    [
+        (_told("nvidia", NVIDIA), Action.NONE),
+        (_told("runc", NVIDIA), Action.RESTART),
+        (_told("nvidia", "/old/nvidia-container-runtime"), Action.RESTART),
+        (_told("nvidia", NVIDIA, "io.containerd.runc.v1"), Action.RESTART),
+    ],
+)
+def test_catches_up_with_the_live_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config: t.Any, action: Action
+) -> None:
+    tree = microk8s_tree(tmp_path)
+    tree.present(set_as_default=True)
+    generate(tree)
+    monkeypatch.setattr(rpc_cri, "status", lambda _path: config)
+    monkeypatch.setattr(rpc_cri, "version", lambda _path: "1.7.20")
+    tree.live = True
+    assert tree.present().pending_action is action
+
+
+def test_the_program_of_the_snap_judges_the_template(tmp_path: Path) -> None:
+    tree = microk8s_tree(tmp_path)
+    tree.live = True
+    assert tree.present(check_mode=True).changed
+    assert [argv[2] for argv in tree.commands if "dump" in argv] == ["/snap/microk8s/current/bin/containerd"] * 2
+    tree.answers = {"/after0-": (1, "", "no")}
+    with pytest.raises(NvidiaError, match="containerd refuses what would be written"):
+        tree.present()
+    assert tree.text(TEMPLATE) == TEMPLATE_TEXT
+
+
+@pytest.mark.parametrize(
+    "said",
+    ["/snap/x: error while loading shared libraries: libx.so", "/snap/x cannot be run: Permission denied"],
+)
+def test_a_program_that_only_runs_inside_the_snap_is_no_judge(tmp_path: Path, said: str) -> None:
+    tree = microk8s_tree(tmp_path)
+    tree.live = True
+    tree.answers = {"bin/containerd": (127, "", said)}
+    assert tree.present(check_mode=True).changed
+    with pytest.raises(NvidiaError, match="validate is true, but this containerd cannot judge"):
+        tree.present(options={"validate": "true"})

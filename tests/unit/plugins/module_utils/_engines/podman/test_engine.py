@@ -1,0 +1,516 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import os
+import typing as t
+
+import pytest
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.constants import CONFIG_DIRS
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import (
+    ConfigurationError,
+    HostError,
+    NvidiaError,
+)
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents.toml_document import TomlDocument
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.base import Action, RuntimeRequest
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.podman.config import DROP_IN, MAIN
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.podman.engine import PODMAN
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.registry import Target
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.toml_plan import OPENING
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_files import FakeFiles
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.hook_hosts import (
+    FIRST,
+    FOREIGN,
+    GENERATED,
+    HOOK,
+    OVERRIDE,
+    OVERRIDING,
+    PACKAGED,
+    STRANGE,
+    USUAL,
+    HookHost,
+)
+
+if t.TYPE_CHECKING:
+    from pathlib import Path
+
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.base import EnginePlan
+
+PACKAGED_MAIN = "/usr/share/containers/containers.conf"
+FOLDER = "/etc/containers/containers.conf.d"
+PACKAGED_FOLDER = "/usr/share/containers/containers.conf.d"
+ROOTFUL = "/etc/containers/containers.rootful.conf.d"
+SPECIFICATION = "/etc/cdi/nvidia.yaml"
+CRIO = "usr/bin/crio"
+BOTH = ["/etc/cdi", "/var/run/cdi"]
+AROUND_A, AROUND_B = ["/etc/cdi", "/a", "/var/run/cdi"], ["/etc/cdi", "/b", "/var/run/cdi"]
+
+# As distributions bring it: everything is commented out.
+STOCK = """\
+# The containers configuration file specifies all of the available configuration
+[containers]
+#annotations = []
+
+log_driver = "journald"
+[engine]
+#cdi_spec_dirs = [
+#  "/etc/cdi",
+#]
+runtime = "crun"
+[engine.runtimes]
+"""
+
+
+def dirs(*folders: str, append: bool | None = None) -> str:
+    entries = [f'"{folder}"' for folder in folders]
+    entries += [] if append is None else [f"{{append={str(append).lower()}}}"]
+    return f"[engine]\ncdi_spec_dirs = [{', '.join(entries)}]\n"
+
+
+class Host:
+    """Podman's files in memory."""
+
+    def __init__(self, content: t.Mapping[str, str | bytes | None], version: tuple[int, ...] | None = (5, 8)) -> None:
+        self.files = FakeFiles({SPECIFICATION: "", **content}, "podman")
+        self.version = version
+
+    def present(self, **asked: t.Any) -> EnginePlan:
+        plan = PODMAN.present(RuntimeRequest(**asked), self.files.context(MAIN, self.version))
+        assert plan.action is Action.NONE
+        return self.files.carry_out(plan, MAIN)
+
+    def absent(self) -> EnginePlan:
+        plan = PODMAN.absent(self.files.context(MAIN, self.version))
+        assert plan.action is Action.NONE
+        return self.files.carry_out(plan, MAIN, removal=True)
+
+    def written(self) -> t.Any:
+        content = self.files.content.get(DROP_IN)
+        return None if content is None else TomlDocument.from_bytes(DROP_IN, content).value("engine", "cdi_spec_dirs")
+
+
+# -- the engine ------------------------------------------------------------------------------------------------------
+
+
+def test_it_is_in_the_table() -> None:
+    assert Target("podman").load() is PODMAN
+    assert os.path.dirname(DROP_IN) in CONFIG_DIRS
+
+
+def test_there_is_no_daemon(tmp_path: Path) -> None:
+    host = HookHost(tmp_path).host
+    found = PODMAN.inspect(host, "any.service")
+    assert found[:6] == ("/usr/bin/podman", None, "", "", MAIN, None)
+    assert found.doubts() == []
+    assert PODMAN.live(host, found) is None
+    assert PODMAN.containers_stopped_by_restart(host, found) == []
+    assert PODMAN.inspect(host._replace(root=str(tmp_path / "tmp"))).binary is None
+
+
+@pytest.mark.parametrize(("version", "cdi"), [(None, None), ((3, 4), False), ((4, 0, 9), False), ((4, 1), True)])
+def test_what_it_knows(version: tuple[int, ...] | None, cdi: bool | None) -> None:
+    state = PODMAN.configured(FakeFiles().context(MAIN, version))
+    assert (state.paths(), state.default_runtime, state.cdi) == ({}, None, cdi)
+    assert not PODMAN.defines_runtime("nvidia", state, version)
+
+
+# -- where it looks for specifications -------------------------------------------------------------------------------
+
+# Version, files, and what our drop-in says (None: there is none).
+READ: list[tuple[tuple[int, ...], dict[str, str], list[str] | None]] = [
+    # What is built in.
+    ((4, 1), {}, None),
+    ((5, 4, 2), {MAIN: STOCK}, None),
+    ((5, 5), {}, BOTH),
+    ((5, 5, 2), {PACKAGED_MAIN: STOCK}, BOTH),
+    ((5, 6), {}, None),
+    ((6, 0), {PACKAGED_MAIN: STOCK}, None),
+    # Before it was honoured, the setting is of no effect, and nothing that can be wrong with it either.
+    ((5, 4, 9), {MAIN: dirs("/etc/cdi")}, None),
+    ((5, 4, 9), {MAIN: "[engine"}, None),
+    # Limited by somebody.
+    ((5, 8), {MAIN: dirs("/etc/cdi")}, BOTH),
+    ((5, 8), {PACKAGED_MAIN: dirs("/etc/cdi")}, BOTH),
+    ((5, 8), {MAIN: dirs("/var/run/cdi")}, BOTH),
+    ((5, 8), {MAIN: dirs("/opt/cdi")}, ["/etc/cdi", "/opt/cdi", "/var/run/cdi"]),
+    ((5, 8), {MAIN: dirs("/b", "/var/run/cdi", "/a")}, ["/etc/cdi", "/b", "/var/run/cdi", "/a"]),
+    ((5, 8), {MAIN: dirs()}, BOTH),
+    ((5, 5), {MAIN: dirs("/a")}, AROUND_A),
+    # Not limited.
+    ((5, 8), {MAIN: dirs("/var/run/cdi", "/etc/cdi")}, None),
+    ((5, 5), {MAIN: dirs("/a", *BOTH)}, None),
+    ((5, 8), {MAIN: dirs("/a", append=True)}, None),
+    # A later one replaces the earlier ones.
+    ((5, 8), {PACKAGED_MAIN: dirs("/a"), MAIN: dirs("/b")}, AROUND_B),
+    ((5, 8), {PACKAGED_MAIN: dirs("/a"), MAIN: dirs(*BOTH)}, None),
+    ((5, 8), {MAIN: dirs(*BOTH), f"{FOLDER}/10.conf": dirs("/a")}, AROUND_A),
+    ((5, 8), {f"{FOLDER}/20.conf": dirs("/b"), f"{FOLDER}/10.conf": dirs("/a")}, AROUND_B),
+    ((5, 8), {MAIN: dirs("/a"), f"{FOLDER}/10.conf": dirs(*BOTH)}, None),
+    ((5, 8), {MAIN: dirs("/a"), f"{FOLDER}/zz.conf": dirs(*BOTH)}, None),
+    # Or adds to them, and so do those that come after it.
+    ((5, 8), {PACKAGED_MAIN: dirs("/a"), MAIN: dirs("/b", append=True)}, BOTH),
+    ((5, 8), {MAIN: dirs("/etc/cdi", append=True), f"{FOLDER}/10.conf": dirs("/b")}, None),
+    ((5, 5), {MAIN: dirs("/etc/cdi", append=True), f"{FOLDER}/10.conf": dirs("/b")}, ["/var/run/cdi"]),
+    ((5, 5), {MAIN: dirs("/a", append=True)}, ["/var/run/cdi"]),
+    ((5, 8), {MAIN: dirs("/a", append=True), f"{FOLDER}/10.conf": dirs("/b", append=False)}, AROUND_B),
+    ((5, 5), {f"{FOLDER}/zz.conf": dirs("/z", append=True)}, BOTH),
+    # Files that are none of it.
+    ((5, 8), {f"{FOLDER}/10.toml": dirs("/a"), f"{FOLDER}/sub/10.conf": dirs("/a")}, None),
+    ((5, 8), {f"{PACKAGED_FOLDER}/10.conf": dirs("/a"), f"{ROOTFUL}/10.conf": dirs("/a")}, None),
+    ((5, 8), {"/etc/containers/containers.rootless.conf.d/10.conf": dirs("/a")}, None),
+    # Podman 6: one main file, and all drop-ins by name.
+    ((6,), {PACKAGED_MAIN: dirs("/a"), MAIN: STOCK}, None),
+    ((6,), {PACKAGED_MAIN: dirs("/a")}, AROUND_A),
+    ((6,), {f"{PACKAGED_FOLDER}/10.conf": dirs("/a")}, AROUND_A),
+    ((6,), {f"{PACKAGED_FOLDER}/20.conf": dirs("/a"), f"{FOLDER}/10.conf": dirs(*BOTH)}, AROUND_A),
+    ((6,), {f"{PACKAGED_FOLDER}/10.conf": dirs("/a"), f"{FOLDER}/10.conf": STOCK}, None),
+    ((6,), {f"{FOLDER}/10.conf": dirs(*BOTH), f"{ROOTFUL}/10.conf": dirs("/a")}, AROUND_A),
+    ((6,), {f"{PACKAGED_FOLDER}/{os.path.basename(DROP_IN)}": dirs("/a")}, None),
+    ((6,), {"/etc/containers/containers.rootless.conf.d/10.conf": dirs("/a")}, None),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("version", "content", "written"), READ)
+def test_where_it_looks(version: tuple[int, ...], content: dict[str, str], written: list[str] | None) -> None:
+    host = Host(content, version)
+    before = dict(host.files.content)
+    plan = host.present()
+    assert host.written() == written
+    assert plan.drop_in_path == (None if written is None else DROP_IN)
+    assert plan.warnings == ()
+    after = dict(host.files.content)
+    assert after == {**before, **({} if written is None else {DROP_IN: after[DROP_IN]})}
+    again = host.present(enable_cdi=True, set_as_default=False)
+    assert not any(file.changed for file in again.files)
+    assert again.drop_in_path == plan.drop_in_path
+    host.absent()
+    assert host.files.content == before
+    assert host.files.records == {}
+
+
+def test_the_file() -> None:
+    host = Host({}, (5, 5, 1))
+    (file,) = host.present().files
+    assert file.after == OPENING + b'\n[engine]\ncdi_spec_dirs = ["/etc/cdi", "/var/run/cdi"]\n'
+    # It is as readable as rootless users need it.
+    assert (file.like, file.mode) == ((), None)
+
+
+def test_others_change_and_ours_follows() -> None:
+    host = Host({MAIN: dirs("/a")})
+    host.present()
+    host.files.put(MAIN, dirs("/b", "/c"))
+    host.present()
+    assert host.written() == ["/etc/cdi", "/b", "/c", "/var/run/cdi"]
+    host.files.put(MAIN, dirs(*BOTH))
+    host.present()
+    assert host.written() is None
+    assert host.files.records == {}
+
+
+@pytest.mark.parametrize("version", [(5, 4), (5, 6)])
+def test_another_podman_and_it_goes(version: tuple[int, ...]) -> None:
+    host = Host({}, (5, 5))
+    host.present()
+    assert host.written() == BOTH
+    host.version = version
+    host.present()
+    assert host.written() is None
+    assert host.files.records == {}
+
+
+def test_what_others_put_into_our_file_stays() -> None:
+    host = Host({MAIN: dirs("/a")})
+    host.present()
+    host.files.put(DROP_IN, (host.files.content[DROP_IN].decode() + 'runtime = "crun"\n'))
+    host.absent()
+    assert TomlDocument.from_bytes(DROP_IN, host.files.content[DROP_IN]).data == {"engine": {"runtime": "crun"}}
+
+
+def test_a_file_of_others_under_our_name() -> None:
+    theirs = '# mine\n[engine]\ncdi_spec_dirs = ["/a"] # here\n'
+    host = Host({DROP_IN: theirs})
+    host.present()
+    assert host.written() == ["/etc/cdi", "/var/run/cdi"]
+    host.absent()
+    assert host.files.content[DROP_IN].decode() == theirs
+
+
+@pytest.mark.parametrize(
+    ("version", "content", "problem"),
+    [
+        ((5, 8), {f"{FOLDER}/zz.conf": dirs("/a")}, r"zz\.conf, line 2.*after .*in /etc/cdi and /var/run/cdi.*Add"),
+        ((5, 5), {f"{FOLDER}/zz.conf": dirs("/etc/cdi")}, r"zz\.conf, line 2.*in /var/run/cdi\. Add /var/run/cdi"),
+        ((5, 8), {MAIN: dirs("/a"), f"{FOLDER}/zz.conf": dirs("/etc/cdi")}, r"zz\.conf, line 2"),
+        ((6,), {f"{PACKAGED_FOLDER}/zz.conf": dirs("/a")}, r"containers\.conf\.d/zz\.conf, line 2"),
+        ((6,), {PACKAGED_MAIN: dirs("/a"), ROOTFUL + DROP_IN[len(FOLDER):]: STOCK}, "hides .*Rename it"),
+        ((5, 8), {MAIN: '[engine]\ncdi_spec_dirs = "/etc/cdi"\n'}, "containers.conf, line 2.*is not an array"),
+        ((5, 8), {MAIN: "[engine]\ncdi_spec_dirs = [1]\n"}, "containers.conf, line 2.*holds what is no folder"),
+        ((5, 8), {MAIN: '[engine]\ncdi_spec_dirs = ["/a", {append=1}]\n'}, "holds what is no folder"),
+        ((5, 8), {MAIN: '[engine]\ncdi_spec_dirs = ["/a", {append=true, prepend=true}]\n'}, "holds what is no folder"),
+        ((5, 8), {MAIN: "engine = 1\n"}, "engine is no table"),
+        ((5, 8), {f"{FOLDER}/10.conf": "[engine\n"}, "10.conf, line 1"),
+        ((5, 8), {f"{FOLDER}/10.conf": b"\xff"}, "10.conf.*UTF-8"),
+    ],
+)  # fmt: skip
+def test_what_stands_in_the_way(version: tuple[int, ...], content: dict[str, str | bytes | None], problem: str) -> None:
+    host = Host(content, version)
+    before = dict(host.files.content)
+    with pytest.raises(NvidiaError, match=problem):
+        host.present()
+    assert host.files.content == before
+
+
+@pytest.mark.parametrize(
+    ("version", "told"),
+    [(None, "The version of this Podman is not known"), ((4, 0), "Podman 4.0 reads no CDI specifications")],
+)
+def test_nothing_is_changed_where_that_may_do_harm(version: tuple[int, ...] | None, told: str) -> None:
+    # Without CDI the hook is the only way to a GPU.
+    host = Host({MAIN: "[engine", HOOK: PACKAGED}, version)
+    before = dict(host.files.content)
+    (warning,) = host.present().warnings
+    assert warning.startswith(told)
+    assert host.files.content == before
+
+
+# -- what makes no sense ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("asked", "problem"),
+    [
+        ({"set_as_default": True}, "so set_as_default would have no effect"),
+        ({"extra_modes": ("cdi",), "config_mode": "in_place"}, "config_mode and extra_modes would have no effect"),
+        ({"config_mode": "hook"}, "config_mode"),
+        ({"config_mode": "drop_in"}, "podman has no config_mode"),
+        ({"drop_in_path": "/a"}, "podman has no drop_in_path"),
+        ({"runtime_type": "oci"}, "podman has no runtime_type"),
+        ({"runtime_options": {"a": 1}}, "podman has no runtime_options"),
+        ({"container_annotations": ("a",)}, "podman has no container_annotations"),
+        ({"enable_cdi": False}, "Leave out enable_cdi"),
+    ],
+)
+def test_requests(asked: dict[str, t.Any], problem: str) -> None:
+    host = Host({HOOK: PACKAGED})
+    with pytest.raises(NvidiaError, match=problem):
+        host.present(**asked)
+    assert HOOK in host.files.content
+
+
+def test_another_file() -> None:
+    context = FakeFiles().context("/opt/containers.conf", (5, 8))
+    with pytest.raises(NvidiaError, match="Leave out config_path"):
+        PODMAN.present(RuntimeRequest(), context)
+
+
+# -- the hook --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", [PACKAGED, FIRST, GENERATED])
+@pytest.mark.parametrize("paths", [(HOOK,), (OVERRIDING,), (HOOK, OVERRIDING)])
+@pytest.mark.parametrize("version", [(4, 1), (5, 5)])
+def test_the_hook_goes_and_comes_back(paths: tuple[str, ...], text: str, version: tuple[int, ...]) -> None:
+    host = Host(dict.fromkeys(paths, text), version)
+    before = dict(host.files.content)
+    plan = host.present()
+    assert plan.warnings == ()
+    assert not set(paths) & set(host.files.content)
+    assert set(paths) <= set(host.files.records)
+    assert not any(file.changed for file in host.present().files)
+    host.absent()
+    assert host.files.content == before
+    assert host.files.records == {}
+
+
+@pytest.mark.parametrize("content", STRANGE.values(), ids=STRANGE)
+def test_what_is_not_nvidias_stays(content: bytes) -> None:
+    host = Host({HOOK: content})
+    (warning,) = host.present().warnings
+    assert warning.startswith(f"{HOOK} does not run NVIDIA's hook, so it stays")
+    assert host.files.content[HOOK] == content
+    host.absent()
+    assert host.files.content[HOOK] == content
+
+
+def test_a_hook_under_another_name_is_told_of() -> None:
+    theirs = f"{USUAL}/99-gpu.json"
+    host = Host({theirs: PACKAGED, f"{OVERRIDE}/x.json": FOREIGN, HOOK: PACKAGED})
+    (warning,) = host.present().warnings
+    assert warning.startswith(theirs)
+    assert theirs in host.files.content
+
+
+def test_without_a_specification_there_is_no_gpu_left() -> None:
+    (warning,) = Host({SPECIFICATION: None, HOOK: PACKAGED}).present().warnings
+    assert "nvidia_cdi_spec" in warning
+    assert Host({SPECIFICATION: None, "/var/run/cdi/a.json": "", HOOK: PACKAGED}).present().warnings == ()
+    assert Host({SPECIFICATION: None}).present().warnings == ()
+
+
+@pytest.mark.parametrize("now", [GENERATED, FOREIGN])
+def test_a_hook_that_is_there_again(now: str) -> None:
+    host = Host({HOOK: PACKAGED})
+    host.present()
+    host.files.put(HOOK, now)
+    plan = host.absent()
+    assert host.files.content[HOOK].decode() == now
+    assert any(words.startswith(HOOK) and "there again" in words for words in plan.warnings)
+    assert host.files.records == {}
+
+
+def test_a_package_that_brings_it_back_again_and_again() -> None:
+    host = Host({HOOK: PACKAGED})
+    for _round in range(3):
+        host.present()
+        assert HOOK not in host.files.content
+        host.files.put(HOOK, PACKAGED)
+    host.present()
+    host.absent()
+    assert host.files.content[HOOK].decode() == PACKAGED
+
+
+RUNTIME = '[crio.runtime.runtimes.nvidia]\nruntime_path = "/usr/bin/nvidia-container-runtime"\n'
+
+
+@pytest.mark.parametrize(
+    ("content", "stays"),
+    [
+        ({f"/{CRIO}": ""}, True),
+        ({"/usr/local/bin/crio": ""}, True),
+        ({"/etc/crio/crio.conf": ""}, True),
+        ({"/etc/crio/crio.conf.d/10-crio.conf": '[crio.runtime.runtimes.crun]\nruntime_path = "/bin/crun"\n'}, True),
+        ({"/etc/crio/crio.conf": f'# nvidia-container-runtime\nhooks_dir = ["{USUAL}"]\n'}, True),
+        ({"/etc/crio/crio.conf": "= =", "/etc/crio/crio.conf.d/99-nvidia.toml": RUNTIME}, True),
+        ({f"/{CRIO}": "", "/etc/crio/crio.conf": RUNTIME}, False),
+        ({"/etc/crio/crio.conf": "", "/etc/crio/crio.conf.d/99-nvidia.toml": RUNTIME}, False),
+        ({"/etc/crio/conf.d/99-nvidia.toml": RUNTIME}, False),
+    ],
+)
+def test_a_hook_that_may_be_crios_only_way_stays(content: dict[str, str], stays: bool) -> None:
+    host = Host({HOOK: GENERATED, **content})
+    plan = host.present()
+    assert (HOOK in host.files.content) is stays
+    assert [words.startswith(f"{HOOK} stays, for CRI-O is on this host too") for words in plan.warnings] == (
+        [True] if stays else []
+    )
+    assert not any(file.changed for file in host.present().files)
+
+
+# -- on a host -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> HookHost:
+    host = HookHost(tmp_path, "5.5.2")
+    host.write(PACKAGED_MAIN, STOCK)
+    host.write(SPECIFICATION)
+    (tmp_path / CRIO).unlink()
+    return host
+
+
+def test_every_byte_and_mode_comes_back(tree: HookHost) -> None:
+    tree.write(HOOK, PACKAGED, 0o640)
+    tree.write(MAIN, dirs("/a"), 0o600)
+    before = tree.snapshot()
+    foretold = tree.present("podman", check_mode=True)
+    assert tree.snapshot() == before
+    done = tree.present("podman")
+    assert done.files == foretold.files
+    assert [file.path for file in done.files] == [DROP_IN, HOOK]
+    assert [backup["path"] for backup in done.backup_files] == [DROP_IN, HOOK]
+    assert (done.restart_action, done.pending_action) == (Action.NONE, None)
+    assert (done.engine_version, done.service, done.socket) == ("5.5.2", "", "")
+    assert tree.text(HOOK) is None
+    written = tree.root / DROP_IN.lstrip("/")
+    assert written.stat().st_mode & 0o777 == 0o644
+    assert os.listdir(written.parent) == [written.name]
+    assert not tree.present("podman").changed
+    assert tree.absent("podman").changed
+    assert tree.snapshot() == before
+    assert not tree.absent("podman").changed
+
+
+def test_backups_can_be_purged(tree: HookHost) -> None:
+    tree.write(HOOK, PACKAGED)
+    before = tree.snapshot()
+    tree.present("podman")
+    tree.absent("podman", purge_backups=True)
+    assert tree.snapshot() == before
+    assert not (tree.root / "var/lib/gpufleet-nvidia").exists()
+
+
+def test_there_is_no_validator(tree: HookHost) -> None:
+    tree.present("podman", options={"validate": "auto"})
+    tree.absent("podman")
+    with pytest.raises(HostError, match="this podman cannot judge"):
+        tree.present("podman", options={"validate": "true"})
+    assert tree.text(DROP_IN) is None
+
+
+def test_links(tree: HookHost) -> None:
+    # A name for the same folder, a link in Podman 6 that does not count, and one in Podman 5 that does.
+    (tree.root / "run/cdi").mkdir(parents=True)
+    (tree.root / "var").mkdir()
+    os.symlink("/run", tree.root / "var/run")
+    tree.write(MAIN, dirs("/etc/cdi", "/run/cdi"))
+    assert not tree.present("podman").changed
+    tree.write("/opt/a.conf", dirs("/a"))
+    (tree.root / FOLDER.lstrip("/")).mkdir()
+    os.symlink("/opt/a.conf", tree.root / f"{FOLDER}/10.conf".lstrip("/"))
+    os.symlink("/nowhere", tree.root / f"{FOLDER}/20.conf".lstrip("/"))
+    assert tree.present("podman", check_mode=True).changed
+    tree.version = "6.0.0"
+    assert not tree.present("podman").changed
+
+
+@pytest.mark.parametrize("name", ["10.conf", "link.conf"])
+def test_folders_among_the_files(tree: HookHost, name: str) -> None:
+    (tree.root / FOLDER.lstrip("/") / "10.conf").mkdir(parents=True)
+    if name != "10.conf":
+        os.symlink("10.conf", tree.root / FOLDER.lstrip("/") / name)
+        # Nor does Podman get along with that.
+        with pytest.raises(HostError, match=r"link\.conf is not a regular file"):
+            tree.present("podman")
+    else:
+        assert tree.present("podman").changed
+
+
+def test_a_hook_that_crio_needs(tree: HookHost) -> None:
+    tree.write(HOOK, PACKAGED)
+    before = tree.snapshot()
+    tree.present("podman")
+    assert tree.text(HOOK) is None
+    tree.write(CRIO, mode=0o755)
+    tree.present("crio", config_mode="hook")
+    (tree.root / CRIO).unlink()
+    assert tree.text(HOOK) == GENERATED
+    done = tree.present("podman")
+    assert not done.changed
+    (told,) = [words for words in done.warnings if HOOK in words]
+    assert "CRI-O is configured with config_mode: hook" in told
+    tree.absent("crio")
+    tree.absent("podman")
+    assert tree.snapshot() == before
+
+
+def test_a_damaged_record_of_crio_is_crios_affair(tree: HookHost) -> None:
+    tree.write(HOOK, PACKAGED)
+    tree.present("crio", config_mode="hook")
+    (record,) = (tree.root / "var/lib/gpufleet-nvidia/state").glob("crio-*")
+    record.write_text("{}")
+    tree.present("podman")
+    assert tree.text(HOOK) is None
+
+
+def test_what_is_no_toml_is_no_reason_to_keep_ours(tree: HookHost) -> None:
+    tree.present("podman")
+    tree.write(MAIN, "[engine")
+    with pytest.raises(ConfigurationError, match=r"containers\.conf, line 1"):
+        tree.present("podman")
+    tree.absent("podman")
+    assert tree.text(DROP_IN) is None

@@ -1,0 +1,224 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import os
+import typing as t
+
+import pytest
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.validate import VERSIONS
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import NvidiaError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.cdi_support import (
+    ENGINES,
+    CdiEngine,
+    engines_for,
+)
+
+if t.TYPE_CHECKING:
+    from pathlib import Path
+
+BOTH = ("/etc/cdi", "/var/run/cdi")
+# What each program prints (Debian's builds, and the one of Kubernetes' CRI-O packages).
+PRINTED = {
+    "dockerd": "Docker version 28.5.2+dfsg4, build 3ef3c07c883be49a2e8097bcf6d2952fce1d70eb\n",
+    "containerd": "containerd github.com/containerd/containerd/v2 2.1.9+unknown \n",
+    "crio": "crio version 1.30.2\n   GitCommit:      7c0f1a8\n   GoVersion:      go1.22.5\n",
+    "podman": "podman version 5.4.2\n",
+}
+
+
+class Programs:
+    """A runner that answers for the programs of a host, and records what was asked."""
+
+    def __init__(self, printed: t.Mapping[str, str], status: int = 0) -> None:
+        self.calls: list[list[str]] = []
+        self._printed = printed
+        self._status = status
+
+    def __call__(self, argv: list[str]) -> tuple[int, str, str]:
+        self.calls.append(argv)
+        binary = next(word for word in argv if os.path.basename(word) in PRINTED)
+        return self._status, self._printed.get(os.path.basename(binary), ""), ""
+
+
+def nothing(argv: list[str]) -> tuple[int, str, str]:
+    raise AssertionError(f"{argv} was run")
+
+
+def install(root: Path, *names: str) -> None:
+    (root / "usr/bin").mkdir(parents=True, exist_ok=True)
+    for name in names:
+        program = root / "usr/bin" / name
+        program.write_text(f"#!{name}\n")
+        program.chmod(0o755)
+
+
+def live(root: Path) -> HostFS:
+    return HostFS(str(root), True)
+
+
+def named(word: str, root: Path) -> CdiEngine:
+    return engines_for([word], HostFS(str(root), False), nothing)[0]
+
+
+# -- the table ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("word", "newest"),
+    [
+        ("docker:20.10.24", None),
+        ("docker:24.0.9", None),
+        ("docker:25", "0.6.0"),
+        ("docker:25.0.0", "0.6.0"),
+        ("docker:26.0.2", "0.6.0"),
+        ("docker:26.1.5", "0.7.0"),
+        ("docker:28.5.2+dfsg4", "1.0.0"),
+        ("docker:29", "1.0.0"),
+        ("containerd:1.6.20~ds1", None),
+        ("containerd:1.7.0", "0.5.0"),
+        ("containerd:1.7.12", "0.5.0"),
+        ("containerd:1.7.13", "0.6.0"),
+        ("containerd:1.7.15", "0.6.0"),
+        ("containerd:1.7.16", "0.7.0"),
+        ("containerd:v1.7.23-k3s2", "0.7.0"),
+        ("containerd:2.0.5", "0.7.0"),
+        ("containerd:2.1.9", "1.0.0"),
+        ("containerd:2.2.0", "1.0.0"),
+        ("containerd:2.2.1", "1.1.0"),
+        ("crio:1.22.5", None),
+        ("crio:1.26.1", "0.5.0"),
+        ("crio:1.29.13", "0.6.0"),
+        ("crio:1.30", "0.7.0"),
+        ("crio:1.37.0", "1.0.0"),
+        ("podman:3.4.4", None),
+        ("podman:4.0.3", None),
+        ("podman:4.1.1", "0.3.0"),
+        ("podman:4.3.1", "0.5.0"),
+        ("podman:4.6.2", "0.5.0"),
+        ("podman:4.9.3", "0.6.0"),
+        ("podman:4.9.4-rhel", "0.6.0"),
+        ("podman:5.0.3", "0.6.0"),
+        ("podman:5.1.0", "0.7.0"),
+        ("podman:5.4.2", "0.8.0"),
+        ("podman:5.8.6", "1.0.0"),
+        ("podman:6", "1.0.0"),
+    ],
+)
+def test_newest_version_of_cdi(word: str, newest: str | None, tmp_path: Path) -> None:
+    engine = named(word, tmp_path)
+    assert engine.newest == newest
+    assert engine.reads is (newest is not None)
+    assert engine.folders == (() if newest is None else BOTH)
+    assert engine.doubt == ""
+
+
+@pytest.mark.parametrize(
+    ("version", "folders"),
+    [
+        ("5.4.2", BOTH),
+        ("5.5.0", ("/etc/cdi",)),
+        ("5.5.2", ("/etc/cdi",)),
+        ("5.6.0", BOTH),
+        ("5.8.6", BOTH),
+    ],
+)
+def test_folders_of_podman(version: str, folders: tuple[str, ...], tmp_path: Path) -> None:
+    assert named(f"podman:{version}", tmp_path).folders == folders
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_every_engine_reads_a_released_version_in_the_end(name: str, tmp_path: Path) -> None:
+    assert named(f"{name}:999", tmp_path).newest in VERSIONS
+
+
+# -- the host ----------------------------------------------------------------------------------------------------------
+
+
+def test_auto_finds_and_asks_what_is_there(tmp_path: Path) -> None:
+    install(tmp_path, *PRINTED)
+    run = Programs(PRINTED)
+    engines = engines_for(["auto"], live(tmp_path), run)
+    assert [(engine.name, engine.version, engine.newest) for engine in engines] == [
+        ("docker", "28.5.2", "1.0.0"),
+        ("containerd", "2.1.9", "1.0.0"),
+        ("crio", "1.30.2", "0.7.0"),
+        ("podman", "5.4.2", "0.8.0"),
+    ]
+    assert [engine.binary for engine in engines] == [f"/usr/bin/{name}" for name in PRINTED]
+    assert run.calls == [["chroot", str(tmp_path), f"/usr/bin/{name}", "--version"] for name in PRINTED]
+
+
+def test_auto_on_a_host_without_engines_finds_none(tmp_path: Path) -> None:
+    assert engines_for(["auto"], live(tmp_path), nothing) == []
+
+
+def test_nobody_wanted_means_nobody(tmp_path: Path) -> None:
+    install(tmp_path, *PRINTED)
+    assert engines_for([], live(tmp_path), nothing) == []
+
+
+def test_a_name_is_asked_alone(tmp_path: Path) -> None:
+    install(tmp_path, *PRINTED)
+    run = Programs(PRINTED)
+    engines = engines_for(["podman", "podman"], live(tmp_path), run)
+    assert [str(engine) for engine in engines] == ["podman 5.4.2"]
+    assert len(run.calls) == 1
+
+
+def test_a_named_version_takes_the_place_of_what_auto_finds(tmp_path: Path) -> None:
+    install(tmp_path, "podman", "crio")
+    run = Programs(PRINTED)
+    engines = engines_for(["auto", "podman:4.9.3", "docker:27.5"], live(tmp_path), run)
+    assert [str(engine) for engine in engines] == ["podman 4.9.3", "docker 27.5", "crio 1.30.2"]
+    assert [argv[2] for argv in run.calls] == ["/usr/bin/crio"]
+
+
+def test_two_versions_of_one_engine_both_count(tmp_path: Path) -> None:
+    engines = engines_for(["podman:4.9.3", "podman:5.8.6"], live(tmp_path), nothing)
+    assert [engine.newest for engine in engines] == ["0.6.0", "1.0.0"]
+
+
+@pytest.mark.parametrize("printed", ["", "podman\n", "podman version unknown, build 4af1234\n"])
+def test_a_version_that_cannot_be_told_is_a_doubt(printed: str, tmp_path: Path) -> None:
+    install(tmp_path, "podman")
+    engines = engines_for(["auto"], live(tmp_path), Programs({"podman": printed}))
+    assert (engines[0].version, engines[0].newest, engines[0].reads) == (None, None, True)
+    assert engines[0].folders == BOTH
+    assert engines[0].doubt.startswith("/usr/bin/podman printed no version")
+    assert "podman:5.8.0" in engines[0].doubt
+
+
+def test_a_program_that_fails_has_no_version(tmp_path: Path) -> None:
+    install(tmp_path, "podman")
+    engines = engines_for(["podman"], live(tmp_path), Programs(PRINTED, status=1))
+    assert engines[0].version is None
+
+
+def test_nothing_of_an_offline_tree_is_run(tmp_path: Path) -> None:
+    install(tmp_path, "podman")
+    host = HostFS(str(tmp_path), False)
+    engines = engines_for(["auto", "docker"], host, nothing)
+    assert [engine.name for engine in engines] == ["docker", "podman"]
+    assert [engine.newest for engine in engines] == [None, None]
+    assert engines[0].doubt.startswith("There is no docker on this host")
+    assert engines[1].doubt.startswith("/usr/bin/podman must not be run in an offline tree")
+
+
+# -- words -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("word", ["", "Podman", "lxc", "lxc:1.2", "auto:1.2", ":1.2", "podman 4.9.3"])
+def test_words_that_name_no_engine_are_refused(word: str, tmp_path: Path) -> None:
+    with pytest.raises(NvidiaError, match=r"for_engines: .* names no engine .* docker, containerd, crio, podman"):
+        engines_for([word], live(tmp_path), nothing)
+
+
+@pytest.mark.parametrize("version", ["", "latest", "4..9", "4.9.", "-4", "4.9x", "9999999999", "4.9.3 "])
+def test_versions_that_are_none_are_refused(version: str, tmp_path: Path) -> None:
+    with pytest.raises(NvidiaError, match=r"no version behind the colon. Write it as in podman:5\.8\.0\."):
+        engines_for([f"podman:{version}"], live(tmp_path), nothing)

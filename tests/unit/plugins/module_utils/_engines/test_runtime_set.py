@@ -1,0 +1,159 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import typing as t
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.constants import MAIN_PROGRAM, MODE_PROGRAMS
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import NvidiaError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.base import (
+    MODE_NAMES,
+    RuntimeRequest,
+    is_nvidia_program,
+    is_nvidia_runtime,
+)
+
+_MAIN = "/usr/bin/nvidia-container-runtime"
+
+
+@pytest.mark.parametrize(
+    ("name", "modes", "expected"),
+    [
+        ("nvidia", (), {"nvidia": _MAIN}),
+        ("gpu", (), {"gpu": _MAIN}),
+        ("nvidia", ("cdi",), {"nvidia": _MAIN, "nvidia-cdi": f"{_MAIN}.cdi"}),
+        ("gpu", ("legacy",), {"gpu": _MAIN, "nvidia-legacy": f"{_MAIN}.legacy"}),
+        # The order is that of the table, however it was asked for.
+        (
+            "nvidia",
+            ("legacy", "cdi", "legacy"),
+            {"nvidia": _MAIN, "nvidia-cdi": f"{_MAIN}.cdi", "nvidia-legacy": f"{_MAIN}.legacy"},
+        ),
+        # The name of a mode registers that mode, and the main runtime under its usual name.
+        ("nvidia-cdi", (), {"nvidia": _MAIN, "nvidia-cdi": f"{_MAIN}.cdi"}),
+        ("nvidia-legacy", ("legacy",), {"nvidia": _MAIN, "nvidia-legacy": f"{_MAIN}.legacy"}),
+        (
+            "nvidia-legacy",
+            ("cdi",),
+            {"nvidia": _MAIN, "nvidia-cdi": f"{_MAIN}.cdi", "nvidia-legacy": f"{_MAIN}.legacy"},
+        ),
+        ("nvidia", ("unheard-of",), {"nvidia": _MAIN}),
+    ],
+)
+def test_runtimes(name: str, modes: tuple[str, ...], expected: dict[str, str]) -> None:
+    runtimes = RuntimeRequest(runtime_name=name, extra_modes=modes).runtimes()
+    assert list(runtimes.items()) == list(expected.items())
+
+
+def test_defaults_ask_for_nothing_but_the_main_runtime() -> None:
+    request = RuntimeRequest()
+    request.check()
+    assert request.runtimes() == {"nvidia": _MAIN}
+    assert request.set_as_default is None
+    assert request.enable_cdi is None
+
+
+@pytest.mark.parametrize("directory", ["/usr/local/nvidia/toolkit", "/usr/local/nvidia/toolkit/"])
+def test_directory(directory: str) -> None:
+    runtimes = RuntimeRequest(runtime_dir=directory, extra_modes=("cdi",)).runtimes()
+    assert list(runtimes.values()) == [
+        "/usr/local/nvidia/toolkit/nvidia-container-runtime",
+        "/usr/local/nvidia/toolkit/nvidia-container-runtime.cdi",
+    ]
+
+
+@pytest.mark.parametrize("name", ["nvidia", "n", "0", "NVIDIA_gpu-1.2", "nvidia-cdi", "runc2", "x.io.containerd.y"])
+def test_usable_names(name: str) -> None:
+    RuntimeRequest(runtime_name=name).check()
+    assert name in RuntimeRequest(runtime_name=name).runtimes()
+
+
+@pytest.mark.parametrize(
+    "name", ["", " ", "-nvidia", ".nvidia", "_x", "a b", "nvidia\n", "a/b", "a=b", 'a"b', "n\u00e4me", "nvidia\0"]
+)
+def test_unusable_names(name: str) -> None:
+    with pytest.raises(NvidiaError, match="is not usable"):
+        RuntimeRequest(runtime_name=name).check()
+
+
+@pytest.mark.parametrize("name", ["runc", "crun", "io.containerd.runc.v2", "io.containerd."])
+def test_names_of_low_level_runtimes(name: str) -> None:
+    with pytest.raises(NvidiaError, match=f"'{name}' belongs to a low-level runtime"):
+        RuntimeRequest(runtime_name=name).check()
+
+
+@given(
+    st.from_regex(r"\A[A-Za-z0-9][A-Za-z0-9_.-]{0,15}\Z") | st.sampled_from(["nvidia", *MODE_NAMES.values()]),
+    st.lists(st.sampled_from(sorted(MODE_PROGRAMS))).map(tuple),
+)
+def test_name_asked_for_is_registered_and_the_main_runtime_is_first(name: str, modes: tuple[str, ...]) -> None:
+    runtimes = RuntimeRequest(runtime_name=name, extra_modes=modes).runtimes()
+    assert name in runtimes
+    assert next(iter(runtimes.values())) == f"/usr/bin/{MAIN_PROGRAM}"
+    assert len(set(runtimes.values())) == len(runtimes)
+    assert all(is_nvidia_program(path) for path in runtimes.values())
+    assert all(runtimes[MODE_NAMES[mode]] == f"/usr/bin/{MODE_PROGRAMS[mode]}" for mode in modes)
+
+
+@pytest.mark.parametrize(
+    ("path", "nvidia"),
+    [
+        ("/usr/bin/nvidia-container-runtime", True),
+        ("/usr/local/nvidia/toolkit/nvidia-container-runtime.cdi", True),
+        ("nvidia-container-runtime.legacy", True),
+        ("nvidia-container-runtime", True),
+        ("/usr/bin/nvidia-container-runtime.experimental", True),
+        ("/usr/bin/nvidia-container-runtime-experimental", True),
+        ("/usr/bin/nvidia-container-runtime.real", False),
+        ("/usr/bin/nvidia-container-runtime-hook", False),
+        ("/usr/bin/my-nvidia-container-runtime", False),
+        ("/opt/nvidia-container-runtime/runc", False),
+        ("/opt/nvidia-container-runtime/", False),
+        ("/usr/bin/runc", False),
+        ("", False),
+        (None, False),
+        (1, False),
+        (["/usr/bin/nvidia-container-runtime"], False),
+        ({"path": "/usr/bin/nvidia-container-runtime"}, False),
+    ],
+)
+def test_is_nvidia_program(path: t.Any, nvidia: bool) -> None:
+    assert is_nvidia_program(path) is nvidia
+
+
+@pytest.mark.parametrize(
+    ("name", "program", "nvidia"),
+    [
+        ("nvidia", "/x", True),
+        ("nvidia-experimental", None, True),
+        ("gpu", "/opt/nvidia-container-runtime", True),
+        ("gpu", "nvidia-container-runtime.legacy", True),
+        ("gpu", "/opt/nvidia-container-runtime-hook", False),
+        ("runc", "/usr/bin/runc", False),
+        ("x", 5, False),
+    ],
+)
+def test_is_nvidia_runtime(name: str, program: t.Any, nvidia: bool) -> None:
+    assert is_nvidia_runtime(name, program) is nvidia
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"config_mode": "drop_in"},
+        {"drop_in_path": "/etc/docker/nvidia.json"},
+        {"runtime_type": "oci"},
+        {"runtime_options": {"privileged": True}},
+        {"container_annotations": ("cdi.k8s.io/*",)},
+    ],
+)
+def test_what_only_toml_has_is_refused_elsewhere(asked: dict[str, t.Any]) -> None:
+    with pytest.raises(NvidiaError, match=f"^docker has no {next(iter(asked))}. Leave it out"):
+        RuntimeRequest(**asked).check_plain("docker")
+    RuntimeRequest(config_mode="in_place").check_plain("docker")

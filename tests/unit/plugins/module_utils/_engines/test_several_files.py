@@ -1,0 +1,187 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The way from parameters to the disk for an engine with several files, containerd."""
+
+from __future__ import annotations
+
+import typing as t
+
+import pytest
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import NvidiaError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.base import Action, RuntimeRequest
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.configure import (
+    ConfigureEngine,
+    Options,
+    ask_version,
+)
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd.engine import CONTAINERD
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd.plan import ContainerdPlanner
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._rpc import cri
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import processes
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_containerd import Host
+
+if t.TYPE_CHECKING:
+    from pathlib import Path
+
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.configure import ConfigureResult
+
+MAIN = "etc/containerd/config.toml"
+DROP_IN = "etc/containerd/conf.d/99-nvidia.toml"
+CONFIG = 'version = 2\n[plugins."io.containerd.grpc.v1.cri"]\nsandbox_image = "pause"\n'
+BACKUPS = "var/lib/gpufleet-nvidia/backups"
+
+
+class Tree:
+    def __init__(self, root: Path, mode: int = 0o644) -> None:
+        self.root = root
+        self.live = False
+        (root / "etc/containerd").mkdir(parents=True)
+        (root / MAIN).write_text(CONFIG)
+        (root / MAIN).chmod(mode)
+
+    def run(self, request: RuntimeRequest | None, check_mode: bool = False, **options: t.Any) -> ConfigureResult:
+        given: dict[str, t.Any] = {"engine_version": "1.7.24", "validate": "false", **options}
+        host = HostFS.of(str(self.root), self.live)
+        configuration = ConfigureEngine(Options("containerd", request, **given), host, lambda _argv: (0, "", ""))
+        return configuration.execute(check_mode)
+
+    def present(self, check_mode: bool = False, **asked: t.Any) -> ConfigureResult:
+        return self.run(RuntimeRequest(**asked), check_mode)
+
+    def files(self) -> dict[str, tuple[int, bytes]]:
+        paths = [path for path in self.root.rglob("*") if path.is_file()]
+        return {str(path.relative_to(self.root)): (path.stat().st_mode & 0o777, path.read_bytes()) for path in paths}
+
+
+@pytest.mark.parametrize(("mode", "expected"), [(0o644, 0o644), (0o600, 0o600), (0o640, 0o640), (0o666, 0o666)])
+def test_a_drop_in_is_never_more_readable_than_the_main_file(tmp_path: Path, mode: int, expected: int) -> None:
+    tree = Tree(tmp_path, mode)
+    before = tree.files()
+    tree.present(config_mode="drop_in")
+    assert tree.files()[DROP_IN][0] == expected
+    (tmp_path / MAIN).chmod(0o600)
+    (tmp_path / MAIN).write_text(tree.files()[MAIN][1].decode().replace('"pause"', '"other"'))
+    tree.present(config_mode="drop_in")
+    assert tree.files()[DROP_IN][0] == 0o600
+    (tmp_path / MAIN).chmod(mode)
+    (tmp_path / MAIN).write_text(tree.files()[MAIN][1].decode().replace('"other"', '"pause"'))
+    tree.run(None, purge_backups=True)
+    assert tree.files() == before
+
+
+def test_purge_takes_backups_of_a_drop_in_that_an_earlier_mode_used(tmp_path: Path) -> None:
+    tree = Tree(tmp_path)
+    before = tree.files()
+    tree.present(config_mode="drop_in")
+    tree.present(config_mode="drop_in", extra_modes=("cdi",))
+    tree.present()
+    assert [name for name in tree.files() if name.startswith(BACKUPS) and "99-nvidia" in name]
+    assert DROP_IN not in tree.files()
+    tree.run(None, purge_backups=True)
+    assert tree.files() == before
+
+
+def test_what_an_answering_daemon_does_not_tell_needs_a_restart_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree = Tree(tmp_path)
+    tree.present(config_mode="drop_in")
+    runtimes = {
+        name: {"runtimeType": "io.containerd.runc.v2", "options": {"BinaryName": program}}
+        for name, program in (("runc", ""), ("nvidia", "/usr/bin/nvidia-container-runtime"))
+    }
+    told = {"containerd": {"defaultRuntimeName": "runc", "runtimes": runtimes}, "enableCDI": False}
+    monkeypatch.setattr(processes, "process_of", lambda *_arguments: 7)
+    monkeypatch.setattr(cri, "status", lambda _path: told)
+    monkeypatch.setattr(cri, "version", lambda _path: "1.7.24")
+    monkeypatch.setattr(processes, "outdated", lambda *_arguments: False)
+    tree.live = True
+    unchanged = tree.present(config_mode="drop_in")
+    assert (unchanged.changed, unchanged.pending_action) == (False, Action.NONE)
+    (tmp_path / MAIN).write_text(tree.files()[MAIN][1].decode().replace('"pause"', '"other"'))
+    for check_mode in (True, False):
+        refreshed = tree.present(check_mode, config_mode="drop_in")
+        assert refreshed.changed
+        assert refreshed.restart_action is refreshed.pending_action is Action.RESTART
+
+
+def test_a_drop_in_is_not_more_readable_than_what_it_was_copied_from(tmp_path: Path) -> None:
+    tree = Tree(tmp_path)
+    (tmp_path / MAIN).write_text('version = 2\nimports = ["/etc/containerd/site.toml"]\n')
+    site = tmp_path / "etc/containerd/site.toml"
+    site.write_text(CONFIG + '[plugins."io.containerd.grpc.v1.cri".registry.configs.r.auth]\npassword = "hunter2"\n')
+    site.chmod(0o600)
+    tree.present(config_mode="drop_in")
+    mode, content = tree.files()[DROP_IN]
+    assert b"hunter2" in content
+    assert mode == 0o600
+
+
+@pytest.mark.parametrize(
+    ("said", "version"),
+    [
+        ("containerd github.com/containerd/containerd v1.7.24 88bf19b2105c8b17560993bee28a01ddc2f97182", "1.7.24"),
+        ("containerd github.com/containerd/containerd/v2 v2.1.4 75cb2b7193e4e490e9fbdc236c0e811ccaba3376", "2.1.4"),
+        ("containerd github.com/containerd/containerd v1.7.2 0cae528dd6cb557f7201036e9f43420650207b58", "1.7.2"),
+        ("containerd github.com/containerd/containerd 1.6.20~ds1 1.6.20~ds1-1+deb12u3", "1.6.20~ds1"),
+        ("containerd github.com/containerd/containerd/v2 2.1.9+unknown ", "2.1.9+unknown"),
+        ("containerd containerd.io 1.6.33 d2d58213f83a351ca8f528a95fbd145f5654e957", "1.6.33"),
+        ("Docker version 20.10.24+dfsg1, build 5d6db84", "20.10.24+dfsg1"),
+        ("crio version 1.31.0\nVersion:        1.31.0", "1.31.0"),
+        ("nothing of the kind", None),
+    ],
+)
+def test_the_version_is_told_from_the_commit(tmp_path: Path, said: str, version: str | None) -> None:
+    (tmp_path / "usr/bin").mkdir(parents=True)
+    program = tmp_path / "usr/bin/containerd"
+    program.write_text("")
+    program.chmod(0o755)
+    host = HostFS(str(tmp_path))
+    installation = CONTAINERD.inspect(host)
+    assert ask_version(CONTAINERD, installation, host, lambda _argv: (0, said, "")) == version
+
+
+# -- what is not ours ------------------------------------------------------------------------------------------------
+
+CRI = '[plugins."io.containerd.grpc.v1.cri"]\n'
+RUNTIMES = 'plugins."io.containerd.grpc.v1.cri".containerd.runtimes'
+
+
+def test_a_copy_of_all_settings_never_replaces_those_of_a_foreign_drop_in() -> None:
+    foreign = f'version = 2\n{CRI}sandbox_image = "B"\n'
+    main = f'version = 2\nimports = ["/etc/containerd/conf.d/*.toml"]\n{CRI}sandbox_image = "A"\n'
+    host = Host({"/" + MAIN: main, "/" + DROP_IN: foreign}, (1, 7, 24))
+    with pytest.raises(NvidiaError, match=r"^/etc/containerd/conf\.d/99-nvidia\.toml holds settings .* not ours"):
+        host.present(config_mode="drop_in")
+    host.present(config_mode="drop_in", drop_in_path="/etc/containerd/conf.d/zz-ours.toml")
+    assert host.text("/" + DROP_IN) == foreign
+    assert 'sandbox_image = "B"' in host.text("/etc/containerd/conf.d/zz-ours.toml")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        f"[{RUNTIMES}]\nrunc = 'x'\n",
+        f"[{RUNTIMES}.runc]\noptions = 'x'\n",
+        f"[{RUNTIMES}.runc.options]\nBinaryName = 3\n",
+    ],
+)
+def test_what_is_copied_is_checked_where_it_stands(wrong: str) -> None:
+    host = Host("version = 2\n" + wrong)
+    with pytest.raises(NvidiaError, match=r"^/etc/containerd/config\.toml, line "):
+        host.present(config_mode="drop_in", set_as_default=True)
+
+
+def test_a_removal_leaves_the_drop_in_of_another_configuration() -> None:
+    host = Host({"/" + MAIN: "version = 3\n"}, (2, 1, 9))
+    host.present()
+    other = "/etc/other/config.toml"
+    host.files.put(other, "version = 3\n")
+    context = host.files.context(other, (2, 1, 9))._replace(recorded=())
+    assert not any(file.changed for file in ContainerdPlanner(context).absent().files)
+    # Nor one of nobody's that it does not read.
+    host.files.records.clear()
+    assert not any(file.changed for file in ContainerdPlanner(context).absent().files)

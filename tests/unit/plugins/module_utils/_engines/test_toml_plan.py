@@ -1,0 +1,256 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import typing as t
+
+import pytest
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import ConfigurationError, NvidiaError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.records import OriginalFile
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents.toml_document import TomlDocument
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents.toml_parser import iter_leaves
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.toml_plan import (
+    TomlFiles,
+    check_options,
+    lookup,
+    merged,
+    plain_copy,
+    require,
+    revert_own_entries,
+    write_table,
+)
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_files import FakeFiles
+
+MAIN, OTHER, THIRD = "/etc/main.toml", "/etc/other.toml", "/etc/third.toml"
+LONG, SHORT = b"# ours\n# at length\n", b"# ours\n"
+
+
+class Run:
+    """One run on files in memory."""
+
+    def __init__(self, files: FakeFiles) -> None:
+        self.host = files
+        self.files = TomlFiles(files.context(MAIN), (LONG, SHORT))
+
+    def carry_out(self) -> list[str]:
+        planned = [file for file in self.files.planned() if file.changed]
+        for file in planned:
+            record = self.host.records.get(file.path) or OriginalFile("x", file.path, file.before, 0, 0, 0o644)
+            self.host.records[file.path] = record.after_write(file.before, file.after, file.keys)
+            self.host.put(file.path, file.after)
+        return [file.path for file in planned]
+
+
+def fake(**files: str) -> FakeFiles:
+    return FakeFiles({f"/etc/{name}.toml": text for name, text in files.items()}, "containerd")
+
+
+# -- several files ---------------------------------------------------------------------------------------------------
+
+
+def test_drop_ins_come_before_the_main_file_and_go_after_it() -> None:
+    host = fake(main="a = 1\n")
+    run = Run(host)
+    for path in (MAIN, OTHER, THIRD):
+        run.files.edit(path).write(("b",), 2)
+    assert run.carry_out() == [OTHER, THIRD, MAIN]
+    run = Run(host)
+    for path in (MAIN, OTHER, THIRD):
+        revert_own_entries(run.files.edit(path))
+    run.files.edit(THIRD).write(("c",), 3)
+    assert run.carry_out() == [THIRD, MAIN, OTHER]
+    assert host.content == {MAIN: b"a = 1\n", THIRD: b"c = 3\n"}
+
+
+def test_a_main_file_that_goes_goes_before_what_it_reads() -> None:
+    host = fake()
+    run = Run(host)
+    for path in (MAIN, OTHER):
+        run.files.edit(path).write(("b",), 2)
+    assert run.carry_out() == [OTHER, MAIN]
+    run = Run(host)
+    for path in (MAIN, OTHER):
+        revert_own_entries(run.files.edit(path))
+    assert run.carry_out() == [MAIN, OTHER]
+    assert host.content == {}
+
+
+def test_what_is_read_is_read_once_and_seen_as_it_will_be() -> None:
+    run = Run(fake(main="a = 1\n", other="b = 1\n"))
+    other = run.files.edit(OTHER)
+    assert run.files.edit(OTHER) is other
+    assert run.files.overlay() == {OTHER: other.document}
+    other.write(("c",), 1)
+    run.files.edit(THIRD)
+    assert {path: doc.data for path, doc in run.files.overlay().items()} == {OTHER: {"b": 1, "c": 1}}
+    assert run.files.outcome() == run.files.overlay()
+    # The main file is planned in any case, others only if they are or will be there.
+    run.files.edit(MAIN)
+    assert [(file.path, file.changed) for file in run.files.planned()] == [(OTHER, True), (MAIN, False)]
+
+
+def test_the_outcome_knows_which_files_go() -> None:
+    host = fake(main="a = 1\n")
+    run = Run(host)
+    run.files.edit(OTHER).write(("b",), 2)
+    run.carry_out()
+    run = Run(host)
+    revert_own_entries(run.files.edit(OTHER))
+    assert run.files.outcome() == {OTHER: None}
+
+
+def test_only_files_of_ours_take_after_the_main_file() -> None:
+    host = fake(main="", other="")
+    run = Run(host)
+    for path in (MAIN, OTHER, THIRD):
+        run.files.edit(path).write(("b",), 2)
+    assert {file.path: file.like for file in run.files.planned()} == {MAIN: (), OTHER: (), THIRD: (MAIN,)}
+
+
+@pytest.mark.parametrize(("text", "fresh"), [(LONG, LONG), (SHORT + b"a = 1\n", SHORT), (b"a = 1\n", b""), (b"", b"")])
+def test_our_opening_words_are_known_again(text: bytes, fresh: bytes) -> None:
+    assert TomlFiles(FakeFiles({MAIN: text}).context(MAIN), (LONG, SHORT)).edit(MAIN).fresh == fresh
+
+
+# -- giving back -----------------------------------------------------------------------------------------------------
+
+
+def changed(original: str) -> FakeFiles:
+    host = fake(main=original)
+    run = Run(host)
+    for name in ("b", "c"):
+        run.files.edit(MAIN).write((name,), 2)
+    run.carry_out()
+    return host
+
+
+def test_bytes_come_back_while_nobody_else_has_written() -> None:
+    original = "a = 1\n\n\nb   =   1 # x\n"
+    edit = Run(changed(original)).files.edit(MAIN)
+    revert_own_entries(edit)
+    assert edit.document.to_bytes() == original.encode()
+
+
+@pytest.mark.parametrize("original", ["", "a = 1\n"])
+def test_an_empty_original_is_no_missing_one(original: str) -> None:
+    host = changed(original)
+    edit = TomlFiles(host.context(MAIN), (b"b",)).edit(MAIN)
+    revert_own_entries(edit)
+    assert edit.document.to_bytes() == original.encode()
+
+
+def test_entry_by_entry_where_others_have_written() -> None:
+    host = changed("b = 1 # x\n")
+    host.content[MAIN] += b"d = 4\n"
+    edit = Run(host).files.edit(MAIN)
+    revert_own_entries(edit)
+    assert edit.document.to_bytes() == b"b = 1 # x\nd = 4\n"
+
+
+def test_what_is_wanted_or_kept_stays() -> None:
+    edit = Run(changed("a = 1\n")).files.edit(MAIN)
+    revert_own_entries(edit, lambda path: path == ("b",))
+    assert edit.document.data == {"a": 1, "b": 2}
+    edit = Run(changed("a = 1\n")).files.edit(MAIN)
+    edit.write(("c",), 2)
+    revert_own_entries(edit)
+    assert edit.document.data == {"a": 1, "c": 2}
+
+
+def test_without_a_record_nothing_is_given_back() -> None:
+    edit = Run(fake(main="b = 2\n")).files.edit(MAIN)
+    revert_own_entries(edit)
+    assert edit.document is edit.before
+
+
+# -- tables ----------------------------------------------------------------------------------------------------------
+
+
+def test_write_table_stands_beside_what_is_there() -> None:
+    edit = Run(fake(main="[t]\nx = 1\n[t.u]\ny = 1\n")).files.edit(MAIN)
+    write_table(edit, ("t",), {"x": 1, "u": {"z": [1]}, "v": {}, "w": {"s": "s"}})
+    assert edit.document.data == {"t": {"x": 1, "u": {"y": 1, "z": [1]}, "w": {"s": "s"}}}
+    assert edit.wanted == {("t", "x"): 1, ("t", "u", "z"): [1], ("t", "w", "s"): "s"}
+
+
+def test_write_table_tells_true_from_one() -> None:
+    edit = Run(fake(main="[t]\nx = 1\n")).files.edit(MAIN)
+    write_table(edit, ("t",), {"x": True})
+    assert edit.document.value("t", "x") is True
+
+
+def test_write_table_of_nothing() -> None:
+    edit = Run(fake(main="")).files.edit(MAIN)
+    write_table(edit, ("t",), {})
+    assert edit.document is edit.before
+
+
+def test_small_tools() -> None:
+    table = {"a": {"b": 1, "c": {}}, "d": [{}]}
+    assert list(iter_leaves(table, ("x",))) == [(("x", "a", "b"), 1), (("x", "d"), [{}])]
+    assert plain_copy(table) == {"a": {"b": 1}, "d": [{}]}
+    assert plain_copy(table)["d"] is not table["d"]
+    assert merged({"a": {"b": 1, "c": 1}, "d": 1}, {"a": {"b": 2}, "d": {"e": 1}}) == {
+        "a": {"b": 2, "c": 1},
+        "d": {"e": 1},
+    }
+    assert [lookup(table, path) for path in ((), ("a", "b"), ("a", "x"), ("d", "x"), ("a", "b", "c"))] == [
+        *(table, 1),
+        *(None, None, None),
+    ]
+
+
+# -- refusals --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "kind", "words"),
+    [
+        ("a = 1\n", "a", int, None),
+        ("", "a.b", str, None),
+        ("a = true\n", "a", bool, None),
+        ("a = true\n", "a", int, "line 1, column 1: a is not a number. Do"),
+        ("a = 1\n", "a", bool, "line 1, column 1: a is not true or false. Do"),
+        ("a = 1\n", "a", dict, "a is not a table"),
+        ("a = 1\n", "a", str, "a is not a string"),
+        ("a = 1\n", "a", list, "a is not an array"),
+        ("\n[a]\nb = 1\n", "a.b.c", str, "line 3, column 1: a.b is no table. Make it a table"),
+    ],
+)
+def test_require(text: str, path: str, kind: type, words: str | None) -> None:
+    document = TomlDocument.from_bytes(MAIN, text.encode())
+    keys = tuple(path.split("."))
+    if words is None:
+        assert require(document, keys, kind, "Do.") == document.value(*keys)
+    else:
+        with pytest.raises(ConfigurationError) as caught:
+            require(document, keys, kind, "Do this.")
+        assert words in str(caught.value)
+
+
+RESERVED = {("type",): "runtime_type", ("options", "BinaryName"): "runtime_dir"}
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({}, None),
+        ({"a": 1, "b": 1.5, "c": True, "d": ["x", 1], "e": {"f": "g"}, "h": [], "typed": 1}, None),
+        ({"options": {"Root": "/r"}}, None),
+        ({"type": "x"}, r"must not hold type\. Use the parameter runtime_type"),
+        ({"Type": {"x": 1}}, r"must not hold Type\.x\. Use the parameter runtime_type"),
+        ({"OPTIONS": {"binaryname": "/x"}}, r"must not hold OPTIONS\.binaryname\. Use the parameter runtime_dir"),
+        ({"a": None}, r"runtime_options\.a is not usable"),
+        ({"a": {"b": b"x"}}, r"runtime_options\.a\.b is not usable"),
+        ({"a": [1, {"b": 1}]}, r"runtime_options\.a is not usable"),
+    ],
+)
+def test_check_options(options: dict[str, t.Any], words: str | None) -> None:
+    if words is None:
+        check_options(options, RESERVED)
+    else:
+        with pytest.raises(NvidiaError, match=words):
+            check_options(options, RESERVED)

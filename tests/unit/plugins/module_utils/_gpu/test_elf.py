@@ -1,0 +1,235 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import io
+import os
+import platform
+import struct
+import subprocess
+import sys
+import typing as t
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu.elf import (
+    AARCH64,
+    HEAD,
+    X86_64,
+    Elf,
+    machine_name,
+    read_elf,
+    read_soname,
+    stored_size,
+)
+from ansible_collections.gpufleet.nvidia.tests.hosts.fixtures.elf_programs import library, program, tree
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.driver_trees import elf
+
+if t.TYPE_CHECKING:
+    from pathlib import Path
+
+# Here the programs that are made can run.
+runs = pytest.mark.skipif(
+    platform.machine() not in {"x86_64", "aarch64"} or sys.platform != "linux",
+    reason="made for another machine",
+)
+HERE = AARCH64 if platform.machine() == "aarch64" else X86_64
+
+
+# -- the header ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("head", "found"),
+    [
+        (program("true"), Elf(64, X86_64, 2)),
+        (program("true", AARCH64), Elf(64, AARCH64, 2)),
+        (program("true", 243), Elf(64, 243, 2)),
+        (library("1.20.0"), Elf(64, X86_64, 3)),
+        (program("true")[:20], Elf(64, X86_64, 2)),
+        (b"\x7fELF\x01\x01\x01" + bytes(9) + b"\x02\x00\x03\x00", Elf(32, 3, 2)),
+        # Big-endian: S/390.
+        (b"\x7fELF\x02\x02\x01" + bytes(9) + b"\x00\x03\x00\x16", Elf(64, 22, 3)),
+        (program("true")[:19], None),
+        (b"", None),
+        (b"\x7fELF", None),
+        (b"#!/bin/sh\nexec nvidia-ctk.real\n", None),
+        (b"\x7fELF\x03\x01\x01" + bytes(9) + b"\x02\x00\x3e\x00", None),
+        (b"\x7fELF\x02\x00\x01" + bytes(9) + b"\x02\x00\x3e\x00", None),
+        (b"\x7fELG\x02\x01\x01" + bytes(9) + b"\x02\x00\x3e\x00", None),
+    ],
+)
+def test_the_header(head: bytes, found: Elf | None) -> None:
+    assert read_elf(head) == found
+
+
+def test_this_python() -> None:
+    with open(os.path.realpath(sys.executable), "rb") as stream:
+        head = stream.read(HEAD)
+    elf = read_elf(head)
+    assert elf is not None
+    assert (elf.bits, elf.kind in {2, 3}) == (64 if sys.maxsize > 2**32 else 32, True)
+    # Programs as linkers make them end with their sections.
+    assert 1000 < stored_size(head) <= os.path.getsize(os.path.realpath(sys.executable))
+
+
+@pytest.mark.parametrize(
+    ("machine", "name"),
+    [(X86_64, "x86-64"), (AARCH64, "AArch64"), (3, "80386"), (243, "machine 243"), (0, "machine 0")],
+)
+def test_machines_in_words(machine: int, name: str) -> None:
+    assert machine_name(machine) == name
+
+
+# -- how long a file is ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("length", [1, 100, 5000])
+def test_a_program_has_what_is_loaded(length: int) -> None:
+    whole = program("x" * length)
+    assert stored_size(whole[:HEAD]) == len(whole)
+    # What is behind it does not count.
+    assert stored_size(whole + bytes(100)) == len(whole)
+
+
+def test_sections_may_be_last() -> None:
+    head = bytearray(program("true"))
+    struct.pack_into("<Q", head, 40, 70000)
+    struct.pack_into("<HH", head, 58, 64, 10)
+    assert stored_size(bytes(head)) == 70640
+
+
+@pytest.mark.parametrize(
+    "head",
+    [b"", b"#!/bin/sh\n" + bytes(100), program("true")[:63], b"\x7fELF\x01\x01\x01" + b"\xff" * 100],
+    ids=["empty", "script", "short", "32 bits"],
+)
+def test_no_size_is_told(head: bytes) -> None:
+    assert stored_size(head) == 0
+
+
+def test_a_table_of_segments_that_is_cut() -> None:
+    assert stored_size(program("true")[:100]) == 64 + 2 * 56
+
+
+# -- the name of a library ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("content", "name"),
+    [
+        (elf("libcuda.so.1"), "libcuda.so.1"),
+        (elf("libcuda.so.1", AARCH64), "libcuda.so.1"),
+        (elf("libcuda.so.1", 22, order=">"), "libcuda.so.1"),
+        # A file that was stripped of the table of its sections, as the loader allows, and one of them alone.
+        (elf("libcuda.so.1", sections=False), "libcuda.so.1"),
+        (elf("libcuda.so.1", segments=False), "libcuda.so.1"),
+        (elf("libcuda.so.1", segments=False, order=">"), "libcuda.so.1"),
+        (elf("libcuda.so.1", segments=False, sections=False), None),
+        (elf(), None),
+        (elf("x" * 5000), None),
+        (program("true"), None),
+        (library("1.20.0"), None),
+        (b"", None),
+        (b"INPUT(libcuda.so.1)", None),
+        (b"\x7fELF\x01\x01\x01" + bytes(100), None),
+    ],
+)
+def test_sonames(content: bytes, name: str | None) -> None:
+    assert read_soname(io.BytesIO(content)) == name
+
+
+@pytest.mark.parametrize("length", range(0, 460, 7))
+def test_a_library_that_is_cut(length: int) -> None:
+    assert read_soname(io.BytesIO(elf("libcuda.so.1")[:length])) in {None, "libcuda.so.1"}
+
+
+@given(st.binary(max_size=64), st.integers(0, 400), st.booleans())
+def test_garbled_libraries(noise: bytes, place: int, segments: bool) -> None:
+    content = elf("libcuda.so.1", segments=segments)
+    read_soname(io.BytesIO(content[:place] + noise + content[place + len(noise) :]))
+    read_soname(io.BytesIO(b"\x7fELF\x02\x01" + noise + bytes(64)))
+
+
+@pytest.mark.parametrize("place", [1 << 45, 1 << 61, (1 << 64) - 1])
+def test_places_behind_every_file(tmp_path: Path, place: int) -> None:
+    # Not every file system can look there; what cannot be read there is not there.
+    content = bytearray(elf("libcuda.so.1", sections=False))
+    struct.pack_into("<Q", content, 32, place)
+    (tmp_path / "lib").write_bytes(content)
+    with open(tmp_path / "lib", "rb") as stream:
+        assert read_soname(stream) is None
+
+
+def test_only_what_is_needed_is_read() -> None:
+    class Counting(io.BytesIO):
+        read_bytes = 0
+
+        def read(self, size: int | None = -1, /) -> bytes:
+            content = super().read(size)
+            Counting.read_bytes += len(content)
+            return content
+
+    assert read_soname(Counting(elf("libcuda.so.1") + bytes(10_000_000))) == "libcuda.so.1"
+    assert Counting.read_bytes < 10_000
+
+
+# -- the programs that tests make ------------------------------------------------------------------------------------
+
+
+@runs
+@pytest.mark.parametrize("size", [0, 300000])
+def test_a_program_runs_its_script(tmp_path: Path, size: int) -> None:
+    file = tmp_path / "a program"
+    file.write_bytes(program('printf "%s|" "$0" "$#" "$@" "$WORD"; exit 3', HERE, size))
+    file.chmod(0o755)
+    assert file.stat().st_size >= size
+    done = subprocess.run(
+        [file, "", "b c", "$d"], stdout=subprocess.PIPE, env={"WORD": "from outside"}, check=False, timeout=60
+    )
+    assert (done.returncode, done.stdout.decode()) == (3, f"{file}|3||b c|$d|from outside|")
+
+
+@runs
+def test_the_programs_of_a_tree(tmp_path: Path) -> None:
+    tree(tmp_path, "1.19.1", machine=HERE)
+    said = {
+        file.name: subprocess.run([file, "--version"], stdout=subprocess.PIPE, check=False, timeout=60).stdout.decode()
+        for file in (tmp_path / "usr/bin").iterdir()
+    }
+    assert {name: text.splitlines()[0] for name, text in said.items()} == {
+        "nvidia-container-runtime": "NVIDIA Container Runtime version 1.19.1",
+        "nvidia-container-runtime.cdi": "NVIDIA Container Runtime version 1.19.1",
+        "nvidia-container-runtime.legacy": "NVIDIA Container Runtime version 1.19.1",
+        "nvidia-container-runtime-hook": "NVIDIA Container Runtime Hook version 1.19.1",
+        "nvidia-container-cli": "cli-version: 1.19.1",
+        "nvidia-ctk": "NVIDIA Container Toolkit CLI version 1.19.1",
+        "nvidia-cdi-hook": "NVIDIA CDI Hook CLI version 1.19.1",
+    }
+
+
+@runs
+def test_a_runtime_notes_how_it_was_called(tmp_path: Path) -> None:
+    tree(tmp_path, "1.19.1", machine=HERE)
+    (tmp_path / "runc").write_text('#!/bin/sh\necho "runc $*"\n')
+    (tmp_path / "runc").chmod(0o755)
+    calls = tmp_path / "calls"
+    environment = {"PATH": f"{tmp_path}:/bin", "GPUFLEET_CALLS": str(calls), "NVIDIA_CTK_CONFIG_FILE_PATH": "/etc/x"}
+    runtime = tmp_path / "usr/bin/nvidia-container-runtime.cdi"
+    done = subprocess.run([runtime, "create", "c1"], stdout=subprocess.PIPE, env=environment, check=True, timeout=60)
+    assert done.stdout == b"runc create c1\n"
+    assert calls.read_text() == (
+        f"1.19.1 {runtime} create c1 NVIDIA_CTK_CONFIG_FILE_PATH=/etc/x PATH={environment['PATH']}\n"
+    )
+
+
+def test_a_tree_may_be_written_twice(tmp_path: Path) -> None:
+    tree(tmp_path, "1.19.1", size=5000, machine=AARCH64)
+    tree(tmp_path, "1.20.0", size=5000, machine=AARCH64)
+    libraries = tmp_path / "usr/lib/aarch64-linux-gnu"
+    assert os.readlink(str(libraries / "libnvidia-container.so.1")) == "libnvidia-container.so.1.20.0"
+    assert {file.stat().st_size for file in (tmp_path / "usr/bin").iterdir()} == {5000}

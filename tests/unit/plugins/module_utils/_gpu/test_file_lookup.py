@@ -1,0 +1,200 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import errno
+import os
+import typing as t
+
+import pytest
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import HostError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu.file_lookup import CachedFS, under, without
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.driver_trees import Tree
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.racing_links import (
+    CHANGES,
+    MESSAGE,
+    change_links_before_reading,
+)
+
+if t.TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Tree:
+    made = Tree(tmp_path)
+    made.file("/usr/lib/libb.so.2")
+    made.file("/usr/lib/liba.so.1")
+    made.program("/usr/lib/tool")
+    made.folder("/usr/lib/libfolder.so.3")
+    made.link("/usr/lib/libz.so", "/etc/alternatives/z")
+    made.link("/etc/alternatives/z", "../../usr/lib/libb.so.2")
+    made.link("/usr/lib/lost.so", "nothing")
+    made.link("/usr/one", "two")
+    made.link("/usr/two", "./one")
+    made.link("/usr/up", "../../../../usr/lib")
+    return made
+
+
+@pytest.mark.parametrize(
+    ("path", "real"),
+    [
+        ("/lib/liba.so.1", "/usr/lib/liba.so.1"),
+        ("/lib/libz.so", "/usr/lib/libb.so.2"),
+        ("/lib/lost.so", "/usr/lib/nothing"),
+        # As chroot does it: nothing leads out of the tree.
+        ("/usr/up/liba.so.1", "/usr/lib/liba.so.1"),
+        ("/../../lib/./liba.so.1", "/usr/lib/liba.so.1"),
+        ("/nowhere/at/all", "/nowhere/at/all"),
+        ("/", "/"),
+        ("/usr/one", None),
+        ("/usr/one/more", None),
+        ("/a" * 300, None),
+        (f"/usr/{'a' * 300}", f"/usr/{'a' * 300}"),
+    ],
+)
+def test_links_are_resolved(tree: Tree, path: str, real: str | None) -> None:
+    assert CachedFS(tree.host()).real(path) == real
+
+
+def test_kinds(tree: Tree) -> None:
+    lookup = CachedFS(tree.host())
+    names = ["liba.so.1", "libz.so", "lost.so", "libfolder.so.3", "tool", "none", "liba.so.1/x"]
+    paths = [f"/lib/{name}" for name in names]
+    assert [name for name, path in zip(names, paths) if lookup.is_file(path)] == ["liba.so.1", "libz.so", "tool"]
+    assert [name for name, path in zip(names, paths) if lookup.is_directory(path)] == ["libfolder.so.3"]
+    assert [name for name, path in zip(names, paths) if lookup.is_program(path)] == ["tool"]
+    assert [lookup.link(path) for path in paths[:4]] == [None, "/etc/alternatives/z", "nothing", None]
+    assert not lookup.is_file("/usr/one")
+    assert lookup.own_status("/usr/one") is not None
+    assert lookup.own_status("/usr/one/more") is None
+    assert lookup.link("/usr/one/more") is None
+
+
+@pytest.mark.parametrize(
+    ("folder", "pattern", "found"),
+    [
+        ("/lib", "lib*.so.*", ["/lib/liba.so.1", "/lib/libb.so.2"]),
+        ("/lib", "*.so", ["/lib/libz.so"]),
+        ("/lib", "libb.so.2", ["/lib/libb.so.2"]),
+        ("/usr", "l*/lib[ab].so.?", ["/usr/lib/liba.so.1", "/usr/lib/libb.so.2"]),
+        ("/usr/one", "*", []),
+        ("/usr/lib/tool", "*", []),
+        ("/missing", "*", []),
+        ("/lib", "LIB*", []),
+    ],
+)
+def test_patterns(tree: Tree, folder: str, pattern: str, found: list[str]) -> None:
+    assert CachedFS(tree.host()).glob(folder, pattern) == found
+
+
+def test_a_folder_is_no_pattern(tmp_path: Path) -> None:
+    tree = Tree(tmp_path)
+    tree.file("/opt/[a]*/lib.so")
+    assert CachedFS(tree.host()).glob("/opt/[a]*", "*.so") == ["/opt/[a]*/lib.so"]
+
+
+def test_nothing_is_looked_at_twice(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[str] = []
+    listed: list[str] = []
+
+    def lstat(path: str) -> os.stat_result:
+        looked.append(path)
+        return os.stat(path, follow_symlinks=False)
+
+    def listdir(path: str) -> list[str]:
+        listed.append(path)
+        return [entry.name for entry in os.scandir(path)]
+
+    monkeypatch.setattr(os, "lstat", lstat)
+    monkeypatch.setattr(os, "listdir", listdir)
+    lookup = CachedFS(tree.host())
+    for turn in range(2):
+        assert lookup.glob("/lib", "lib*"), turn
+        assert lookup.glob("/usr/lib", "*.so*"), turn
+        assert lookup.status("/lib/libz.so") != lookup.own_status("/lib/libz.so"), turn
+    assert len(looked) == len(set(looked))
+    assert listed == [str(tree.path / "usr/lib")]
+
+
+def test_what_may_not_be_looked_at_is_not_missing(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: str) -> t.NoReturn:
+        raise PermissionError(13, "Permission denied", path)
+
+    monkeypatch.setattr(os, "listdir", refuse)
+    lookup = CachedFS(tree.host())
+    with pytest.raises(HostError, match=r"^/usr/lib cannot be read: Permission denied\. Run the task as root"):
+        lookup.glob("/usr/lib", "*")
+    monkeypatch.setattr(os, "lstat", refuse)
+    with pytest.raises(HostError, match=r"^/usr cannot be looked at: Permission denied"):
+        CachedFS(tree.host()).is_file("/usr/lib/liba.so.1")
+
+
+def test_what_is_no_path() -> None:
+    with pytest.raises(HostError, match="is not a path"):
+        CachedFS(HostFS()).is_file("/a\0b")
+
+
+def test_a_file_is_opened_where_it_is(tree: Tree) -> None:
+    tree.file("/usr/lib/libb.so.2", b"content")
+    lookup = CachedFS(tree.host())
+    with lookup.open("/lib/libz.so") as stream:
+        assert stream.read() == b"content"
+    with pytest.raises(HostError, match=r"^/lib/lost\.so cannot be read: No such file"), lookup.open("/lib/lost.so"):
+        pass
+
+
+def test_a_file_that_fails_later(tree: Tree) -> None:
+    lookup = CachedFS(tree.host())
+    with pytest.raises(HostError, match=r"^/lib/liba\.so\.1 cannot be read: Input/output error"), lookup.open(
+        "/lib/liba.so.1"
+    ):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+def test_a_pipe_is_not_waited_for(tree: Tree) -> None:
+    os.mkfifo(str(tree.path / "usr/lib/libp.so"))
+    lookup = CachedFS(tree.host())
+    with pytest.raises(HostError, match=r"^/lib/libp\.so is not a regular file"), lookup.open("/lib/libp.so"):
+        pass
+
+
+def test_links_below_links(tree: Tree) -> None:
+    # Each is resolved while many names behind it are not yet.
+    for number in range(30):
+        tree.link(f"/links/{number}", f"/links/{number + 1}/{'x/' * 90}y")
+    assert CachedFS(tree.host()).real("/links/0") is None
+
+
+@pytest.mark.parametrize(
+    ("root", "path", "inside"),
+    [
+        ("/", "/usr/lib", "/usr/lib"),
+        ("/run/nvidia", "/run/nvidia/usr/lib", "/usr/lib"),
+        ("/run/nvidia/", "/run/nvidia/usr/lib", "/usr/lib"),
+    ],
+)
+def test_below_a_root(root: str, path: str, inside: str) -> None:
+    assert under(root, inside) == path
+    assert without(root, path) == inside
+
+
+def test_not_below_a_root() -> None:
+    assert without("/run/nvidia", "/run/nvidia-other/lib") == "/run/nvidia-other/lib"
+    assert without("/run/nvidia", "/usr/lib") == "/usr/lib"
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("call", ["real", "link", "status", "is_file"])
+def test_a_link_that_changes_while_it_is_read(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch, change: str, call: str
+) -> None:
+    lookup = CachedFS(tree.host())
+    assert lookup.is_directory("/lib")
+    change_links_before_reading(monkeypatch, change)
+    with pytest.raises(HostError, match=MESSAGE.format("/usr/lib/lost.so")):
+        getattr(lookup, call)("/usr/lib/lost.so")

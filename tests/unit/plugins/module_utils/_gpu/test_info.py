@@ -1,0 +1,438 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import os
+import tempfile
+import typing as t
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import Problem
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import device_nodes, inventory, read_only_devices
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import nvml as gpu_nvml
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu.info import describe_gpus
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu.procfs import read_minors
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_nodes import FakeNodes
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.gpu_hosts import (
+    EXCLUDED,
+    FAR,
+    FIRST,
+    NAME,
+    SCREEN,
+    SECOND,
+    THREE_GFX,
+    UNKNOWN_UUID,
+    VERSION,
+    FakeGpu,
+    FakeMig,
+    compiled,
+    gpu_host,
+    mig_minors,
+    mig_uuid,
+    nvml_files,
+    write,
+)
+
+DIVIDED = SECOND._replace(mig=1, migs=(FakeMig(1, 7, 0), FakeMig(4, 2, 1, THREE_GFX)))
+CONTROL = {
+    "/dev/nvidiactl": (195, 255),
+    "/dev/nvidia-uvm": (510, 0),
+}
+# What /sys/bus/pci/devices has of a GPU: NVIDIA's number, and the class of a controller without a screen.
+NVIDIA, DISPLAY = "0x10de\n", "0x030200\n"
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return compiled(tmp_path_factory.mktemp("nvml"))
+
+
+def nodes_of(*gpus: FakeGpu) -> dict[str, tuple[int, int]]:
+    minors = read_minors(mig_minors())
+    nodes = dict(CONTROL)
+    for gpu in gpus:
+        nodes[f"/dev/nvidia{gpu.minor}"] = (195, gpu.minor)
+        for mig in gpu.migs:
+            for name in (f"gi{mig.gi}/access", f"gi{mig.gi}/ci{mig.ci}/access"):
+                minor = minors[f"gpu{gpu.minor}/{name}"]
+                nodes[f"/dev/nvidia-caps/nvidia-cap{minor}"] = (511, minor)
+    return nodes
+
+
+def whole(gpu: FakeGpu, index: int | None, **changes: t.Any) -> dict[str, t.Any]:
+    return {
+        "index": index,
+        "uuid": gpu.identity(),
+        "minor": gpu.minor,
+        "bus_id": gpu.bus,
+        "model": NAME,
+        "mig_enabled": False,
+        "mig_devices": [],
+        "healthy": True,
+        "reasons": [],
+        **changes,
+    }
+
+
+def part(mig: FakeMig, uuid: str | None, profile: str | None, **changes: t.Any) -> dict[str, t.Any]:
+    return {
+        "index": mig.slot if uuid else None,
+        "uuid": uuid,
+        "gpu_instance": mig.gi,
+        "compute_instance": mig.ci,
+        "profile": profile,
+        "healthy": True,
+        "reasons": [],
+        **changes,
+    }
+
+
+def unusable(message: str) -> dict[str, str]:
+    return {"code": "node-unusable", "message": message}
+
+
+class Fleet(t.NamedTuple):
+    host: HostFS
+    root: Path
+    nodes: FakeNodes
+
+    def told(self) -> dict[str, t.Any]:
+        return describe_gpus(self.host)
+
+
+@pytest.fixture
+def fleet(tmp_path: Path, library: Path, monkeypatch: pytest.MonkeyPatch) -> t.Callable[..., Fleet]:
+    """Makes a host with these GPUs, whose nodes are all there."""
+
+    def make(gpus: t.Sequence[FakeGpu], *rules: str, live: bool = True, nvml: bool = True) -> Fleet:
+        host = gpu_host(tmp_path, gpus, live)
+        if nvml:
+            nvml_files(tmp_path, library, gpus, *rules)
+        return Fleet(host, tmp_path, FakeNodes(monkeypatch, tmp_path, nodes_of(*gpus)))
+
+    return make
+
+
+def test_a_whole_answer(fleet: t.Callable[..., Fleet]) -> None:
+    gpus = [EXCLUDED, FIRST._replace(mig=0), SCREEN, DIVIDED, FAR._replace(mig=1)]
+    found = fleet(gpus)
+    modules = {"nvidia": "42", "nvidia_uvm": "2", "gdrdrv": "0"}
+    write(found.root, {f"sys/module/{name}/refcnt": f"{users}\n" for name, users in modules.items()})
+    write(found.root, {f"sys/module/{name}/version": f"{VERSION}\n" for name in ("nvidia", "nvidia_uvm")})
+    write(found.root, {"sys/module/nvidia_drm/parameters/modeset": "Y\n"})
+    first, second = DIVIDED.migs
+    uuids = [mig_uuid(DIVIDED, mig) for mig in DIVIDED.migs]
+    assert found.told() == {
+        "driver_version": VERSION,
+        "source": "nvml",
+        "modules": {
+            "nvidia": {"version": VERSION, "refcount": 42},
+            "nvidia_uvm": {"version": VERSION, "refcount": 2},
+            "gdrdrv": {"version": None, "refcount": 0},
+        },
+        "devices": [
+            whole(FIRST, 0),
+            whole(
+                DIVIDED,
+                2,
+                mig_enabled=True,
+                mig_devices=[part(first, uuids[0], "1g"), part(second, uuids[1], "18g")],
+            ),
+            # Without MIG devices nobody can have anything of it.
+            whole(FAR, 3, bus_id="00010000:01:00.0", mig_enabled=True),
+        ],
+        "advertised": [FIRST.identity(), *uuids],
+        "missing_nodes": [],
+        "problems": [],
+    }
+
+
+@pytest.mark.parametrize("live", [True, False])
+def test_without_gpus(tmp_path: Path, live: bool) -> None:
+    told = describe_gpus(HostFS(str(tmp_path), live))
+    assert told == {
+        "driver_version": None,
+        "source": None,
+        "modules": {},
+        "devices": [],
+        "advertised": [],
+        "missing_nodes": [],
+        "problems": [],
+    }
+
+
+def test_an_offline_tree(fleet: t.Callable[..., Fleet], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_nvml, "ask", lambda *_arguments: pytest.fail("NVML was asked"))
+    told = fleet([FIRST, FAR], live=False).told()
+    assert told["source"] == "proc"
+    assert told["devices"] == [whole(FIRST, 0), whole(FAR, 1, bus_id="00010000:01:00.0")]
+    assert told["problems"] == []
+
+
+def test_without_nvml(fleet: t.Callable[..., Fleet]) -> None:
+    found = fleet([FIRST._replace(mig=0), DIVIDED], nvml=False)
+    told = found.told()
+    parts = [part(mig, None, None) for mig in sorted(DIVIDED.migs, key=lambda mig: mig.gi)]
+    assert told["devices"] == [
+        whole(FIRST, 0, mig_enabled=None),
+        whole(DIVIDED, 1, mig_enabled=True, mig_devices=parts),
+    ]
+    assert told["advertised"] == [FIRST.identity()]
+    (problem,) = told["problems"]
+    assert "It tells neither MIG mode without MIG devices nor the UUIDs of these." in problem["message"]
+    assert "There is no libnvidia-ml.so.1 below /." in problem["message"]
+
+
+def test_the_driver_of_a_container(fleet: t.Callable[..., Fleet], library: Path) -> None:
+    found = fleet([FIRST], nvml=False)
+    nvml_files(found.root / "run/nvidia/driver", library, [FIRST])
+    assert found.told()["source"] == "nvml"
+
+
+# -- what is wrong -----------------------------------------------------------------------------------------------------
+
+
+def test_a_gpu_that_nvml_has_trouble_with(fleet: t.Callable[..., Fleet]) -> None:
+    told = fleet([FIRST, SECOND], "fail nvmlDeviceGetUUID 1 15").told()
+    first, second = told["devices"]
+    assert first["healthy"]
+    assert (second["index"], second["uuid"], second["minor"]) == (1, None, None)
+    assert (second["healthy"], second["mig_enabled"]) == (False, None)
+    (reason,) = second["reasons"]
+    assert reason["code"] == "gpu-failed"
+    assert "nvmlDeviceGetUUID returned 15: the GPU is lost" in reason["message"]
+    assert told["advertised"] == [FIRST.identity()]
+    assert told["problems"] == []
+
+
+def test_parts_of_a_gpu_in_trouble(fleet: t.Callable[..., Fleet]) -> None:
+    found = fleet([DIVIDED])
+    del found.nodes.nodes["/dev/nvidia0"]
+    told = found.told()
+    (gpu,) = told["devices"]
+    assert [one["reasons"] for one in [gpu, *gpu["mig_devices"]]] == [[unusable("/dev/nvidia0 is not there.")]] * 3
+    assert told["advertised"] == []
+    assert told["missing_nodes"] == [{"path": "/dev/nvidia0", "advice": "Run nvidia-smi as root, which makes it."}]
+
+
+def test_a_part_in_trouble(fleet: t.Callable[..., Fleet]) -> None:
+    found = fleet([DIVIDED])
+    path = "/dev/nvidia-caps/nvidia-cap67"
+    del found.nodes.nodes[path]
+    told = found.told()
+    (gpu,) = told["devices"]
+    assert gpu["healthy"]
+    assert [mig["reasons"] for mig in gpu["mig_devices"]] == [
+        [{"code": "mig-node-unusable", "message": f"{path} is not there."}],
+        [],
+    ]
+    assert told["advertised"] == [mig_uuid(DIVIDED, DIVIDED.migs[1])]
+    assert told["missing_nodes"][0]["path"] == path
+
+
+def test_a_missing_control_node_is_everybodys(fleet: t.Callable[..., Fleet]) -> None:
+    found = fleet([FIRST, SECOND])
+    del found.nodes.nodes["/dev/nvidia-uvm"]
+    told = found.told()
+    assert [gpu["reasons"] for gpu in told["devices"]] == [[unusable("/dev/nvidia-uvm is not there.")]] * 2
+    assert told["missing_nodes"] == [
+        {"path": "/dev/nvidia-uvm", "advice": "Make it with nvidia-modprobe -u -c 0."},
+    ]
+
+
+def test_nodes_of_loaded_modules(fleet: t.Callable[..., Fleet]) -> None:
+    found = fleet([FIRST])
+    write(found.root, {"proc/devices": "Character devices:\n195 nvidia\n510 nvidia-uvm\n"})
+    write(found.root, {"proc/modules": "nvidia_modeset 1 0 - Live 0x0\n"})
+    told = found.told()
+    assert [node["path"] for node in told["missing_nodes"]] == ["/dev/nvidia-modeset", "/dev/nvidia-uvm-tools"]
+    # Not everybody needs these.
+    assert told["devices"][0]["healthy"]
+
+
+def test_wrong_numbers(fleet: t.Callable[..., Fleet]) -> None:
+    found = fleet([FIRST])
+    found.nodes.nodes["/dev/nvidia3"] = (195, 4)
+    told = found.told()
+    assert told["devices"][0]["reasons"] == [unusable("/dev/nvidia3 has the minor number 4, not 3.")]
+    assert told["missing_nodes"] == []
+
+
+def test_an_nvml_that_returns_an_error(fleet: t.Callable[..., Fleet]) -> None:
+    told = fleet([FIRST, SECOND], "fail nvmlInit_v2 -1 18").told()
+    (problem,) = told["problems"]
+    assert problem["code"] == "driver-library-differs"
+    assert "are of different versions" in problem["message"]
+    assert told["source"] == "proc"
+    assert [gpu["uuid"] for gpu in told["devices"]] == [FIRST.identity(), SECOND.identity()]
+    assert [gpu["reasons"] for gpu in told["devices"]] == [[problem]] * 2
+
+
+def test_a_gpu_that_nvml_does_not_list(fleet: t.Callable[..., Fleet], library: Path) -> None:
+    found = fleet([FIRST, SECOND], nvml=False)
+    nvml_files(found.root, library, [SECOND])
+    message = "NVML does not list it. Look at the kernel's log for NVRM and Xid."
+    reason = {"code": "gpu-not-listed", "message": message}
+    assert found.told()["devices"] == [whole(SECOND, 0), whole(FIRST, None, healthy=False, reasons=[reason])]
+
+
+def test_a_gpu_that_does_not_answer_the_driver(fleet: t.Callable[..., Fleet]) -> None:
+    found = fleet([FIRST, SECOND], nvml=False)
+    write(found.root, {f"proc/driver/nvidia/gpus/{FIRST.bus}/information": ""})
+    first, second = found.told()["devices"]
+    assert (first["index"], first["bus_id"], first["minor"], first["healthy"]) == (0, FIRST.bus, None, False)
+    assert "the file is empty: the GPU does not answer the driver" in first["reasons"][0]["message"]
+    assert second == whole(SECOND, 1)
+
+
+def test_a_uuid_that_is_not_known_yet(fleet: t.Callable[..., Fleet]) -> None:
+    told = fleet([FIRST._replace(uuid=UNKNOWN_UUID)], nvml=False).told()
+    assert told["devices"][0]["uuid"] is None
+    assert told["advertised"] == []
+    assert "The driver does not know the UUID of GPU 0 yet" in told["problems"][1]["message"]
+
+
+def test_modules_of_different_versions(tmp_path: Path) -> None:
+    versions = {"nvidia": "1.2", "nvidia_uvm": "1.3", "nvidia_fs": "2.7"}
+    write(tmp_path, {f"sys/module/{name}/version": version for name, version in versions.items()})
+    write(tmp_path, {f"sys/module/{name}/refcnt": "-" for name in versions})
+    told = describe_gpus(HostFS(str(tmp_path), live=True))
+    assert told["modules"]["nvidia_fs"] == {"version": "2.7", "refcount": None}
+    (different,) = told["problems"]
+    assert different["code"] == "driver-modules-differ"
+    assert different["message"].endswith("of different versions: nvidia 1.2, nvidia_uvm 1.3. Restart the host.")
+
+
+@pytest.mark.parametrize(
+    ("driver", "code", "words"),
+    [
+        ("", "gpu-without-driver", "0000:47:00.0 (without a driver)"),
+        ("nouveau", "gpu-driven-by-nouveau", "0000:47:00.0 (which nouveau drives)"),
+        ("vfio-pci", "", ""),
+    ],
+)
+@pytest.mark.parametrize("loaded", [True, False])
+def test_a_gpu_that_the_driver_does_not_have(
+    fleet: t.Callable[..., Fleet], driver: str, code: str, words: str, loaded: bool
+) -> None:
+    found = fleet([EXCLUDED, FIRST])
+    for gpu in (EXCLUDED, FIRST, SECOND):
+        folder = f"sys/bus/pci/devices/{gpu.bus}"
+        write(found.root, {f"{folder}/vendor": NVIDIA, f"{folder}/class": DISPLAY})
+    if driver:
+        os.symlink(f"../drivers/{driver}", found.root / f"sys/bus/pci/devices/{SECOND.bus}/driver")
+    if not loaded:
+        (found.root / "proc/driver/nvidia/version").unlink()
+        for gpu in (EXCLUDED, FIRST):
+            os.symlink("../drivers/pci-stub", found.root / f"sys/bus/pci/devices/{gpu.bus}/driver")
+    problems = found.told()["problems"]
+    assert [one["code"] for one in problems] == ([code] if code else [])
+    assert all(words in one["message"] for one in problems)
+
+
+# -- nothing is changed ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("params", "missing", "expected"),
+    [
+        ("", [], []),
+        ("", ["/dev/nvidia3", "/dev/nvidiactl"], ["/dev/nvidiactl", "/dev/nvidia3"]),
+        ("", ["/dev/nvidia-uvm"], []),
+        ("", ["/dev/nvidia-caps/nvidia-cap66"], ["/dev/nvidia-caps/nvidia-cap66"]),
+        ("ModifyDeviceFiles: 0\n", ["/dev/nvidia3"], []),
+    ],
+)
+def test_what_nvml_would_make(
+    fleet: t.Callable[..., Fleet],
+    monkeypatch: pytest.MonkeyPatch,
+    params: str,
+    missing: list[str],
+    expected: list[str],
+) -> None:
+    found = fleet([FIRST, DIVIDED])
+    write(found.root, {"proc/driver/nvidia/params": params})
+    for path in missing:
+        del found.nodes.nodes[path]
+    seen = []
+
+    def answer(*_arguments: object, absent: t.Sequence[str]) -> tuple[None, Problem]:
+        seen.append(list(absent))
+        return None, Problem("nvml-unusable", "Not now.")
+
+    monkeypatch.setattr(inventory, "nvml_answer", answer)
+    found.told()
+    assert seen == [expected]
+
+
+def test_an_nvml_that_would_make_nodes_is_not_asked(
+    fleet: t.Callable[..., Fleet], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = fleet([FIRST])
+    monkeypatch.setattr(read_only_devices, "hold_devices", lambda: "nobody can stop it")
+    assert found.told()["source"] == "nvml"
+    del found.nodes.nodes["/dev/nvidia3"]
+    told = found.told()
+    assert told["source"] == "proc"
+    assert "it would make /dev/nvidia3, and nobody can stop it" in told["problems"][0]["message"]
+
+
+# -- hostile hosts -----------------------------------------------------------------------------------------------------
+
+TEXTS = st.one_of(
+    st.text(max_size=60),
+    st.sampled_from(["", "9" * 5000, "Bus Location: 0000:01:00.0\nDevice Minor: 0\n", "gpu0/gi0/access x", "\0", "-1"]),
+)
+FILES = [
+    "proc/driver/nvidia/version",
+    "proc/driver/nvidia/params",
+    "proc/driver/nvidia/gpus/0000:01:00.0/information",
+    "proc/driver/nvidia/gpus/\\x/information",
+    "proc/driver/nvidia/capabilities/gpu0/mig/gi0/ci0/access",
+    "proc/driver/nvidia-caps/mig-minors",
+    "proc/devices",
+    "proc/modules",
+    "sys/module/nvidia/refcnt",
+    "sys/module/nvidia/version",
+    "sys/bus/pci/devices/x/vendor",
+    "usr/lib64/libnvidia-ml.so.1",
+    "dev/nvidia0",
+]
+
+
+@given(st.dictionaries(st.sampled_from(FILES), TEXTS, max_size=8), st.booleans())
+def test_no_content_raises(files: dict[str, str], live: bool) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        write(Path(folder), {"proc/driver/nvidia/version": "NVRM version: x  1000.1 \n"})
+        for path, text in files.items():
+            place = Path(folder, path)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_bytes(text.encode("utf-8", "replace"))
+        told = describe_gpus(HostFS(folder, live))
+    assert all(set(problem) == {"code", "message"} for problem in told["problems"])
+
+
+def test_folders_in_the_places_of_files(tmp_path: Path) -> None:
+    for path in FILES:
+        (tmp_path / path).mkdir(parents=True)
+    told = describe_gpus(HostFS(str(tmp_path), live=True))
+    assert [gpu["healthy"] for gpu in told["devices"]] == [False, False]
+
+
+def test_a_number_that_python_refuses_is_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_arguments: object) -> t.NoReturn:
+        raise ValueError("too many digits")
+
+    host = gpu_host(tmp_path, [FIRST], live=False)
+    monkeypatch.setattr(device_nodes, "control_nodes", refuse)
+    told = describe_gpus(host)
+    message = "Not all of the GPUs could be looked at: too many digits"
+    assert told["problems"] == [{"code": "gpus-unreadable", "message": message}]
+    assert told["driver_version"] == VERSION

@@ -1,0 +1,305 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import time
+import typing as t
+
+import pytest
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import HostError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import nvml, read_only_devices
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu.nvml import (
+    NvmlAnswer,
+    NvmlGpu,
+    NvmlMig,
+    UnusableNvmlError,
+    ask,
+)
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.gpu_hosts import (
+    FOUR_GFX,
+    ONE_GFX,
+    ONE_SLICE,
+    THREE_GFX,
+    TWO_GFX,
+    TWO_SLICES,
+    VERSION,
+    FakeGpu,
+    FakeMig,
+    compiled,
+    mig_uuid,
+    nvml_files,
+)
+
+if t.TYPE_CHECKING:
+    from pathlib import Path
+
+PLAIN = FakeGpu("0000:07:00.0", 2)
+CAPABLE = FakeGpu("0000:0f:00.0", 3, mig=0)
+DIVIDED = FakeGpu("10000:47:00.0", 0, mig=1, migs=(FakeMig(0, 7, 0), FakeMig(2, 8, 0), FakeMig(6, 8, 1)))
+SCREEN = FakeGpu("0000:c1:00.0", 4, name="DGX Display")
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return compiled(tmp_path_factory.mktemp("nvml"))
+
+
+def asked(root: Path, library: Path, gpus: t.Sequence[FakeGpu], *rules: str) -> NvmlAnswer:
+    return ask(str(nvml_files(root, library, gpus, *rules)), (SCREEN.name,))
+
+
+def test_gpus_and_mig_devices(tmp_path: Path, library: Path) -> None:
+    found = asked(tmp_path, library, [PLAIN, CAPABLE, DIVIDED])
+    assert found.version == VERSION
+    name = "NVIDIA A100-SXM4-40GB"
+    migs = tuple(
+        NvmlMig(mig.slot, mig_uuid(DIVIDED, mig), mig.gi, mig.ci, gfx=False, profile="1g") for mig in DIVIDED.migs
+    )
+    assert found.gpus == (
+        NvmlGpu(0, name, PLAIN.identity(), 2, "00000000:07:00.0"),
+        NvmlGpu(1, name, CAPABLE.identity(), 3, "00000000:0F:00.0"),
+        NvmlGpu(2, name, DIVIDED.identity(), 0, "00010000:47:00.0", mig=True, migs=migs),
+    )
+    assert [type(gpu.migs) for gpu in found.gpus] == [tuple] * 3
+
+
+def test_no_gpu_and_mig_mode_without_devices(tmp_path: Path, library: Path) -> None:
+    assert asked(tmp_path / "none", library, []).gpus == ()
+    (gpu,) = asked(tmp_path / "empty", library, [CAPABLE._replace(mig=1)]).gpus
+    assert gpu.mig is True
+    assert gpu.migs == ()
+
+
+@pytest.mark.parametrize("profile", [ONE_GFX, TWO_GFX, FOUR_GFX, THREE_GFX])
+def test_graphics(tmp_path: Path, library: Path, profile: int) -> None:
+    # The numbers that the GPU itself gives to these two plain profiles are those that nvml.h gives to graphics.
+    migs = (FakeMig(0, 3, 0, profile), FakeMig(1, 5, 0, ONE_SLICE), FakeMig(2, 6, 0, TWO_SLICES))
+    (gpu,) = asked(tmp_path, library, [DIVIDED._replace(migs=migs)]).gpus
+    assert [mig.gfx for mig in gpu.migs] == [True, False, False]
+
+
+def test_skipped_names(tmp_path: Path, library: Path) -> None:
+    rule = "fail nvmlDeviceGetMinorNumber 1 999"
+    found = asked(tmp_path, library, [PLAIN, SCREEN, CAPABLE], rule)
+    assert found.gpus[1] == NvmlGpu(1, "DGX Display")
+    assert [gpu.failure for gpu in found.gpus] == ["", "", ""]
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        "nvmlDeviceGetHandleByIndex_v2",
+        "nvmlDeviceGetName",
+        "nvmlDeviceGetPciInfo_v3",
+        "nvmlDeviceGetUUID",
+        "nvmlDeviceGetMinorNumber",
+        "nvmlDeviceGetMigMode",
+        "nvmlDeviceGetMaxMigDeviceCount",
+        "nvmlDeviceGetMigDeviceHandleByIndex",
+        "nvmlDeviceGetGpuInstanceId",
+        "nvmlDeviceGetComputeInstanceId",
+        "nvmlDeviceGetGpuInstanceById",
+        "nvmlGpuInstanceGetInfo",
+        "nvmlDeviceGetGpuInstanceProfileInfo",
+    ],
+)
+def test_the_failure_of_one_gpu(tmp_path: Path, library: Path, function: str) -> None:
+    rule = f"fail {function} {-1 if function == 'nvmlDeviceGetMigDeviceHandleByIndex' else 1} 15"
+    gpus = [PLAIN, DIVIDED, PLAIN._replace(minor=5)]
+    found = asked(tmp_path, library, gpus, rule)
+    assert [gpu.failure[:60] for gpu in (found.gpus[0], found.gpus[2])] == ["", ""]
+    failure = found.gpus[1].failure
+    assert failure.startswith(f"{function} returned 15: the GPU is lost")
+    assert "restart" in failure
+
+
+@pytest.mark.parametrize(
+    ("function", "code", "words"),
+    [
+        (
+            "nvmlInit_v2",
+            18,
+            "nvmlInit_v2 returned 18: the driver's library and its loaded kernel module",
+        ),
+        ("nvmlInit_v2", 9, "the driver is not loaded. Load it with modprobe nvidia"),
+        ("nvmlSystemGetDriverVersion", 4, "Run the task as root"),
+        ("nvmlDeviceGetCount_v2", 999, "an unknown error"),
+        ("nvmlShutdown", 1234, "nvmlShutdown returned 1234: an error that this collection does not know"),
+    ],
+)
+def test_errors_of_the_whole(tmp_path: Path, library: Path, function: str, code: int, words: str) -> None:
+    with pytest.raises(HostError) as caught:
+        asked(tmp_path, library, [PLAIN], f"fail {function} -1 {code}")
+    assert words in str(caught.value)
+    assert str(tmp_path) in str(caught.value)
+
+
+@pytest.mark.parametrize("count", [1025, 4294967294])
+def test_more_gpus_than_there_can_be(tmp_path: Path, library: Path, count: int) -> None:
+    with pytest.raises(HostError, match=f"tells of {count} GPUs"):
+        asked(tmp_path, library, [PLAIN], f"count {count}")
+
+
+def test_a_library_that_cannot_be_loaded(tmp_path: Path) -> None:
+    broken = tmp_path / "libnvidia-ml.so.1"
+    for content in (b"", b"INPUT(-lc)", b"\x7fELF\x02\x01\x01" + bytes(57)):
+        broken.write_bytes(content)
+        with pytest.raises(UnusableNvmlError) as caught:
+            ask(str(broken))
+        assert str(broken) in str(caught.value)
+        assert "\n" not in str(caught.value)
+    with pytest.raises(UnusableNvmlError, match="cannot be used"):
+        ask(str(tmp_path / "none"))
+
+
+def test_a_library_without_a_function(tmp_path: Path) -> None:
+    library = compiled(tmp_path, "-DWITHOUT_PROFILES")
+    with pytest.raises(UnusableNvmlError, match="nvmlDeviceGetGpuInstanceProfileInfo"):
+        asked(tmp_path, library, [PLAIN])
+
+
+@pytest.mark.parametrize(
+    ("rules", "coherent"),
+    [
+        ([], [False, False]),
+        (["addressing 0 2", "addressing 1 1"], [True, False]),
+        (["addressing 0 0", "addressing 1 2"], [False, True]),
+        (["addressing 0 2", "fail nvmlDeviceGetAddressingMode 0 999"], [None, False]),
+    ],
+)
+def test_coherence(tmp_path: Path, library: Path, rules: list[str], coherent: list[bool | None]) -> None:
+    found = asked(tmp_path, library, [PLAIN, DIVIDED], *rules)
+    assert [gpu.coherent for gpu in found.gpus] == coherent
+    assert not any(gpu.failure for gpu in found.gpus)
+
+
+# -- a process of its own --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("deed", "words"), [("crash", f"by signal {int(signal.SIGABRT)} before it had"), ("exit", "by exit before it had")]
+)
+def test_a_library_that_ends_the_process(tmp_path: Path, library: Path, deed: str, words: str) -> None:
+    with pytest.raises(HostError, match=words):
+        asked(tmp_path, library, [PLAIN], f"do nvmlDeviceGetName {deed}")
+    assert_no_children()
+
+
+def test_a_library_that_hangs(tmp_path: Path, library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nvml, "PATIENCE", 0.05)
+    with pytest.raises(HostError, match="did not answer within 0 seconds"):
+        asked(tmp_path, library, [PLAIN], "do nvmlDeviceGetName hang")
+    assert_no_children()
+
+
+def test_a_library_that_prints(tmp_path: Path, library: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert len(asked(tmp_path, library, [PLAIN], "do nvmlDeviceGetName print").gpus) == 1
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_library_that_writes_to_every_descriptor(tmp_path: Path, library: Path) -> None:
+    expected = asked(tmp_path / "quiet", library, [PLAIN, DIVIDED])
+    assert asked(tmp_path / "loud", library, [PLAIN, DIVIDED], "do nvmlDeviceGetName write") == expected
+    assert_no_children()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [b"", b"{", b"\xff", b"[]", b"1", b"null", b"{}", b'{"version": "1"}', b'{"version": "1", "gpus": 1}',
+     b'{"version": "1", "gpus": [1]}', b'{"version": "1", "gpus": [[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10]]}',
+     b'{"version": "1", "gpus": [[0, "", "", 1, "", true, [[1]]]]}', b"[" * 100_000],
+)  # fmt: skip
+def test_an_answer_that_makes_no_sense(monkeypatch: pytest.MonkeyPatch, answer: bytes) -> None:
+    monkeypatch.setattr(nvml, "_in_process", lambda _work, _library: answer)
+    with pytest.raises(HostError, match=r"NVML \(x\) gave an answer that makes no sense"):
+        ask("x")
+
+
+def test_a_process_that_cannot_even_be_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(writing)
+        os.read(reading, 1)
+        os._exit(0)
+    monkeypatch.setattr(os, "kill", lambda _process, _signal: None)
+    monkeypatch.setattr(time, "sleep", lambda _seconds: None)
+    assert nvml._end(child) is None
+    os.close(writing)
+    os.close(reading)
+    assert os.waitpid(child, 0) == (child, 0)
+
+
+def test_what_the_process_has_open() -> None:
+    reading, writing = os.pipe()
+    try:
+        text = nvml._in_process(lambda: {"open": [int(name) for name in os.listdir("/proc/self/fd")]}, "x")
+    finally:
+        os.close(reading)
+        os.close(writing)
+    # Standard streams, and what lists them.
+    assert len(json.loads(text)["open"]) <= 4
+    assert_no_children()
+
+
+def test_work_that_fails_and_work_that_tells_too_much() -> None:
+    def fails() -> dict[str, t.Any]:
+        raise ValueError
+
+    with pytest.raises(HostError, match="by exit before"):
+        nvml._in_process(fails, "x")
+    with pytest.raises(HostError, match="answers endlessly"):
+        nvml._in_process(lambda: {"x": "x" * (nvml._MOST_BYTES + 1)}, "x")
+    assert_no_children()
+
+
+def test_no_process_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses() -> int:
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    monkeypatch.setattr(os, "fork", refuses)
+    before = os.listdir("/proc/self/fd")
+    with pytest.raises(HostError, match=r"no process can be started \(Resource temporarily unavailable\)"):
+        ask("x")
+    assert os.listdir("/proc/self/fd") == before
+
+
+MADE = f"/dev/gpufleet-mock-nvml-{os.getpid()}"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_device_nodes_are_made_only_where_that_is_wanted(tmp_path: Path, library: Path) -> None:
+    place = str(nvml_files(tmp_path, library, [PLAIN], "do nvmlInit_v2 make"))
+    try:
+        try:
+            assert len(ask(place, absent=["/dev/nvidia2"]).gpus) == 1
+        except UnusableNvmlError as error:
+            pytest.skip(str(error))
+        assert not os.path.exists(MADE)
+        ask(place)
+        assert os.path.exists(MADE)
+    finally:
+        if os.path.exists(MADE):
+            os.unlink(MADE)
+
+
+def test_a_library_that_cannot_be_kept_from_making_nodes(
+    tmp_path: Path, library: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = str(nvml_files(tmp_path, library, [PLAIN]))
+    monkeypatch.setattr(read_only_devices, "hold_devices", lambda: "nobody can stop it")
+    with pytest.raises(UnusableNvmlError, match="cannot be used: it would make /dev/nvidia2, and nobody can"):
+        ask(place, absent=["/dev/nvidia2"])
+    assert len(ask(place, absent=[]).gpus) == 1
+
+
+def assert_no_children() -> None:
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)

@@ -1,0 +1,86 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import typing as t
+
+import pytest
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import HostError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.detect import (
+    FAMILIES,
+    detect_package_manager,
+    distribution_of,
+)
+
+if t.TYPE_CHECKING:
+    from pathlib import Path
+
+
+def run(_argv: list[str]) -> tuple[int, str, str]:
+    raise AssertionError("nothing is run to find the package manager")
+
+
+def tree(root: Path, os_release: str, programs: t.Iterable[str] = (), path: str = "etc/os-release") -> HostFS:
+    (root / path).parent.mkdir(parents=True, exist_ok=True)
+    (root / path).write_text(os_release)
+    (root / "usr/bin").mkdir(parents=True, exist_ok=True)
+    for name in programs:
+        (root / "usr/bin" / name).write_text("")
+        (root / "usr/bin" / name).chmod(0o755)
+    return HostFS(str(root), live=True)
+
+
+EVERY_PROGRAM = [program for family in FAMILIES for program in family.programs]
+
+
+@pytest.mark.parametrize(
+    ("os_release", "name"),
+    [
+        ('PRETTY_NAME="Debian GNU/Linux 12"\nID=debian\n', "apt"),
+        ("ID=ubuntu\nID_LIKE=debian\n", "apt"),
+        ('ID=pop\nID_LIKE="ubuntu debian"\n', "apt"),
+        ("ID=linuxmint\nID_LIKE=ubuntu\n", "apt"),
+        ('ID="rocky"\nID_LIKE="rhel centos fedora"\n', "dnf"),
+        ("ID='fedora'\n", "dnf"),
+        ('ID="amzn"\nID_LIKE="fedora"\n', "dnf"),
+        ("ID=RHEL\n", "dnf"),
+        ("ID=arch\n", None),
+        ("", None),
+        ("# ID=debian\nnothing\n", None),
+    ],
+)
+def test_the_package_manager_of_a_distribution(tmp_path: Path, os_release: str, name: str | None) -> None:
+    found = detect_package_manager(tree(tmp_path, os_release, EVERY_PROGRAM), run)
+    assert (found and found.name) == name
+
+
+def test_the_other_place_of_os_release(tmp_path: Path) -> None:
+    found = detect_package_manager(tree(tmp_path, "ID=debian\n", EVERY_PROGRAM, "usr/lib/os-release"), run)
+    assert found is not None
+    assert distribution_of(HostFS(str(tmp_path), live=True)) == ["debian"]
+
+
+@pytest.mark.parametrize(
+    "os_release",
+    ["ID=sles\nID_LIKE=suse\n", 'ID="opensuse-leap"\nID_LIKE="suse opensuse"\n', "ID=sled\nID_LIKE=suse\n"],
+)
+def test_suse_is_refused_with_a_way_out(tmp_path: Path, os_release: str) -> None:
+    with pytest.raises(HostError, match=r"not supported yet.*source: existing"):
+        detect_package_manager(tree(tmp_path, os_release), run)
+
+
+def test_a_program_that_is_missing_is_named(tmp_path: Path) -> None:
+    host = tree(tmp_path, "ID=debian\n", [name for name in EVERY_PROGRAM if name not in ("apt-mark", "dpkg")])
+    with pytest.raises(HostError, match="This host is debian, but has no apt-mark, dpkg"):
+        detect_package_manager(host, run)
+    # In a tree nothing is run, so nothing is missed.
+    assert detect_package_manager(host._replace(live=False), run) is not None
+
+
+def test_how_long_others_are_waited_for(tmp_path: Path) -> None:
+    found: t.Any = detect_package_manager(tree(tmp_path, "ID=debian\n", EVERY_PROGRAM), run, 7)
+    assert found.lock_timeout == 7

@@ -1,0 +1,424 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import contextlib
+import pathlib
+import typing as t
+
+import pytest
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import HostError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import base as packages_base
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.base import (
+    Change,
+    CommandError,
+    Commands,
+    Package,
+    PackageFile,
+    notes_of,
+)
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.dnf import Dnf, preview_of
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.dnf_versionlock import PLUGIN_CONFIG
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.names import DNF_REPOSITORY, DNF_SOURCE
+from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils._packages.test_apt import Programs, write
+from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils._packages.test_dnf_output import (
+    ABORTED,
+    OFFERS,
+    UPGRADE,
+)
+
+if t.TYPE_CHECKING:
+    from pathlib import Path
+
+# As rpm -q tells of it.
+DOCKER2 = "nvidia-docker2\t0\t2.13.0-1\tnoarch\n"
+LOCK_FILE = "/etc/dnf/plugins/versionlock.list"
+
+
+@pytest.fixture
+def programs() -> Programs:
+    return Programs()
+
+
+@pytest.fixture
+def dnf(programs: Programs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Dnf:
+    monkeypatch.setattr(packages_base, "_PAUSE", 0.0)
+    monkeypatch.setattr(HostFS, "argv", lambda _host, argv: list(argv))
+    return Dnf(HostFS(str(tmp_path), live=True), Commands.of(programs), 5)
+
+
+def absent(*names: str) -> str:
+    return "".join(f"package {name} is not installed\n" for name in names)
+
+
+# -- what is installed -----------------------------------------------------------------------------------------------
+
+
+def test_installed(dnf: Dnf, programs: Programs) -> None:
+    programs.answers["rpm"] = [
+        (1, "libnvidia-container1\t0\t1.19.1-1\tx86_64\nold\t2\t1.0-1\tnoarch\npackage x is not installed\n", "")
+    ]
+    assert dnf.installed(["libnvidia-container1", "old", "x"]) == {
+        "libnvidia-container1": Package("1.19.1-1"),
+        "old": Package("2:1.0-1"),
+    }
+    # Without a list of locks nobody is asked for one.
+    assert [argv[0] for argv in programs.ran] == ["rpm"]
+    assert not dnf.interrupted()
+    assert dnf.leftovers(["x"]) == []
+
+
+def lock(dnf: Dnf, *locks: str) -> Path:
+    """Locks of dnf 4's plugin; returns the list."""
+    write(dnf.host.root, PLUGIN_CONFIG, f"[main]\nenabled = 1\nlocklist = {LOCK_FILE}\n")
+    write(dnf.host.root, LOCK_FILE, "".join(f"{lock}\n" for lock in locks))
+    return pathlib.Path(dnf.host.root + LOCK_FILE)
+
+
+def test_what_is_locked_is_held(dnf: Dnf, programs: Programs) -> None:
+    lock(dnf, "a-base-0:1-1.*")
+    programs.answers["rpm"] = [(0, "a\t0\t1-1\tx86_64\na-base\t0\t1-1\tx86_64\n", "")]
+    assert dnf.installed(["a", "a-base"]) == {"a": Package("1-1"), "a-base": Package("1-1", held=True)}
+    # The list is read, not asked for.
+    assert [argv[0] for argv in programs.ran] == ["rpm"]
+
+
+@pytest.mark.parametrize(
+    ("output", "errors"),
+    [
+        # As rpm 4.20 says with a database that is none.
+        ("package a is not installed\n", "error: cannot open Packages database in /var/lib/rpm\n"),
+        ("a\t0\t1-1\tx86_64\n", "Unable to open sqlite database /var/lib/rpm/rpmdb.sqlite: x\n"),
+        ("", ""),
+        ("package b is not installed\n", ""),
+    ],
+)
+def test_a_database_that_cannot_be_read_is_not_empty(dnf: Dnf, programs: Programs, output: str, errors: str) -> None:
+    programs.answers["rpm"] = [(1, output, errors)]
+    with pytest.raises(CommandError, match=r"^Asking rpm what is installed failed\..*rpm --rebuilddb"):
+        dnf.installed(["a"])
+
+
+def test_a_warning_of_rpm_is_no_error(dnf: Dnf, programs: Programs) -> None:
+    said = "warning: Found bdb_ro Packages database while attempting sqlite backend: using bdb_ro backend.\n"
+    programs.answers["rpm"] = [(1, "package a is not installed\n", said)]
+    assert dnf.installed(["a"]) == {}
+
+
+def test_two_versions_of_one_package_were_cut_off(dnf: Dnf, programs: Programs) -> None:
+    programs.answers["rpm"] = [(0, "a\t0\t1.19.10-1\tx86_64\na\t0\t1.19.9-1\tx86_64\n", "")]
+    assert dnf.installed(["a"]) == {"a": Package("1.19.10-1", whole=False)}
+    assert dnf.interrupted()
+    with pytest.raises(HostError, match=r"Two versions of a are registered.*dnf remove --duplicates"):
+        dnf.complete(["a"])
+
+
+def test_the_database_of_a_tree_is_closed(programs: Programs, tmp_path: Path) -> None:
+    offline = Dnf(HostFS(str(tmp_path), live=False), Commands.of(programs))
+    assert not offline.readable
+    assert offline.installed(["a"]) == {}
+    assert programs.ran == []
+
+
+# -- what is on offer ------------------------------------------------------------------------------------------------
+
+
+def test_priorities_count_before_versions(dnf: Dnf, programs: Programs) -> None:
+    """Which of two repositories dnf would take, it tells by itself."""
+    name = "libnvidia-container1"
+    behind = UPGRADE.replace("1.19.1-1", "1.19.9-1").replace("nvidia-container-toolkit 5.5 k", "cuda 5.5 k")
+    programs.answers = {
+        "repoquery": [(0, OFFERS, "")],
+        "install": [(1, behind, ABORTED)],
+        "rpm": [(1, absent(name), "")],
+    }
+
+    def preferred() -> list[str]:
+        return [offer.version for offer in dnf.candidates([name], offline=True)[name] if offer.preferred]
+
+    assert preferred() == ["1.19.9-1"]
+    asked = programs.ran[1]
+    assert {"-C", "--assumeno"} <= set(asked)
+    assert asked[-2:] == ["install", name]
+    # What is there is the best.
+    programs.answers["install"] = [(0, "Nothing to do.\n", "")]
+    programs.answers["rpm"] = [(0, f"{name}\t0\t1.9.0-1\tx86_64\n", "")]
+    assert preferred() == ["1.9.0-1"]
+    programs.answers["install"] = [(1, "", "Error: \n Problem: x\n")]
+    assert preferred() == []
+
+
+def test_one_repository_has_no_priority(dnf: Dnf, programs: Programs) -> None:
+    programs.answers["repoquery"] = [(0, OFFERS.replace("cuda", "nvidia-container-toolkit"), "")]
+    assert dnf.candidates(["libnvidia-container1"])["libnvidia-container1"][0].preferred
+    assert len(programs.ran) == 1
+
+
+def test_check_mode_asks_only_the_lists_that_are_there(dnf: Dnf, programs: Programs) -> None:
+    programs.answers["repoquery"] = [(0, OFFERS.replace("cuda", "nvidia-container-toolkit"), "")]
+    assert set(dnf.candidates(["libnvidia-container1"], offline=True)) == {"libnvidia-container1", "nvidia-docker2"}
+    programs.answers["install"] = [(1, UPGRADE, ABORTED)]
+    dnf.preview(Change({"a": "1-1"}), offline=True)
+    dnf.candidates(["libnvidia-container1"])
+    dnf.preview(Change({"a": "1-1"}))
+    assert ["-C" in argv for argv in programs.ran] == [True, True, False, False]
+
+
+# -- lists -----------------------------------------------------------------------------------------------------------
+
+
+def test_only_our_lists_are_fetched(dnf: Dnf, programs: Programs) -> None:
+    write(dnf.host.root, DNF_SOURCE, f"[{DNF_REPOSITORY}]\nbaseurl=https://x\n\n[others]\nenabled=0\n")
+    dnf.refresh()
+    dnf.refresh(everything=True)
+    pathlib.Path(dnf.host.root + DNF_SOURCE).unlink()
+    dnf.refresh()
+    limited, everything, neither = programs.ran
+    # What somebody else put into the file is none of ours.
+    must = f"--setopt={DNF_REPOSITORY}.skip_if_unavailable=0"
+    only = ["--disablerepo=*", f"--enablerepo={DNF_REPOSITORY}"]
+    assert limited == ["dnf", "-q", "-y", must, *only, "makecache", "--refresh"]
+    assert everything == neither == ["dnf", "-q", "-y", "makecache", "--refresh"]
+
+
+def test_lists_that_cannot_be_fetched(dnf: Dnf, programs: Programs) -> None:
+    said = "Error: Failed to download metadata for repo 'x': repomd.xml GPG signature verification error: Bad\n"
+    programs.answers["makecache"] = [(1, "", "Unable to detect release version (x)\n" + said)]
+    with pytest.raises(CommandError) as caught:
+        dnf.refresh()
+    assert caught.value.said == (said.strip(),)
+
+
+# -- files of packages -----------------------------------------------------------------------------------------------
+
+
+def test_describe(dnf: Dnf, programs: Programs) -> None:
+    programs.answers["/x.rpm"] = [(0, "libnvidia-container1\t0\t1.20.0-1\tx86_64\n", "")]
+    programs.answers["/etc/passwd"] = [(1, "", "error: /etc/passwd: not an rpm package\n")]
+    assert dnf.describe(["/x.rpm"]) == [PackageFile("/x.rpm", "libnvidia-container1", "1.20.0-1", "x86_64")]
+    with pytest.raises(CommandError, match="not an rpm package"):
+        dnf.describe(["/etc/passwd"])
+    programs.answers["/odd.rpm"] = [(0, "\n", "")]
+    with pytest.raises(HostError, match=r"^/odd\.rpm is not a package"):
+        dnf.describe(["/odd.rpm"])
+    # Or any text is taken for a list of files.
+    assert all("--nomanifest" in argv for argv in programs.ran)
+
+
+# -- transactions ----------------------------------------------------------------------------------------------------
+
+
+def test_what_is_replaced_goes_after_what_comes(dnf: Dnf, programs: Programs) -> None:
+    programs.answers["rpm"] = [(0, f"{DOCKER2}{absent('nvidia-docker')}", "")]
+    dnf.carry_out(Change({"a": "1-1", "b": "1:2-1"}, remove=("nvidia-docker2", "nvidia-docker")))
+    owned, install, _asked, remove = programs.ran
+    assert owned == ["rpm", "-qc", "nvidia-docker2", "nvidia-docker"]
+    assert install[install.index("install") :] == ["install", "a-1-1", "b-1:2-1"]
+    assert "--allowerasing" in install
+    # Of what is left, and not by a name that the new packages provide.
+    assert remove[remove.index("remove") :] == ["remove", "nvidia-docker2-2.13.0-1"]
+    assert "--setopt=clean_requirements_on_remove=0" in remove
+    assert not any("--disableplugin=versionlock" in argv for argv in programs.ran)
+
+
+def test_what_the_new_packages_obsolete_is_not_removed_again(dnf: Dnf, programs: Programs) -> None:
+    programs.answers["rpm"] = [(1, absent("nvidia-container-runtime"), "")]
+    dnf.carry_out(Change({"a": "1-1"}, remove=("nvidia-container-runtime",)))
+    assert not any("remove" in argv for argv in programs.ran)
+
+
+def test_files_need_no_source(dnf: Dnf, programs: Programs) -> None:
+    dnf.carry_out(Change(files=("/a.rpm",), change_held=True))
+    (argv,) = programs.ran
+    assert argv[argv.index("install") :] == ["install", "/a.rpm"]
+    assert "--disablerepo=*" in argv
+    assert "--allowerasing" not in argv
+
+
+def test_a_preview_is_refused_by_dnf_itself_only(dnf: Dnf, programs: Programs) -> None:
+    programs.answers["install"] = [(1, UPGRADE, ABORTED)]
+    programs.answers["remove"] = [(0, "Nothing to do.\n", "")]
+    found = dnf.preview(Change({"a": "1-1"}, remove=("b",)))
+    assert found.downgrade == ("libseccomp",)
+    assert all("--assumeno" in argv and "-y" not in argv for argv in programs.ran)
+    programs.answers["install"] = [(1, "", "Error: \n Problem: package x requires y, but none can be installed\n")]
+    with pytest.raises(CommandError, match=r"Problem: package x requires y"):
+        dnf.preview(Change({"a": "1-1"}))
+
+
+def test_a_transaction_that_fails(dnf: Dnf, programs: Programs) -> None:
+    said = "Error: GPG check FAILED\nTry to add\n"
+    programs.answers["install"] = [(1, "Downloading Packages:\nError: once\n", said)]
+    with pytest.raises(CommandError, match=r"dnf install failed\. It says: Error: GPG check FAILED \| Try to add\.$"):
+        dnf.carry_out(Change({"a": "1-1"}, remove=("b",)))
+    assert [argv[0] for argv in programs.ran] == ["rpm", "dnf"]
+
+
+def test_others_are_waited_for(dnf: Dnf, programs: Programs) -> None:
+    busy = "RPMDB already locked by 2156\n  The application with PID 2156 is: python3\n"
+    programs.answers["install"] = [(200, "", busy), (0, "", "")]
+    dnf.carry_out(Change({"a": "1-1"}))
+    assert len(programs.ran) == 2
+    # Or dnf 4 itself waits for ever.
+    assert "--setopt=exit_on_lock=1" in programs.ran[0]
+
+
+def test_a_transaction_releases_what_it_may_change(dnf: Dnf, programs: Programs) -> None:
+    programs.answers["/b.rpm"] = [(0, "b\t0\t1-1\tx86_64\n", "")]
+    programs.answers["rpm"] = [(3, absent("a", "b", "c"), "")]
+    dnf.carry_out(Change({"a": "1-1"}, remove=("c",), change_held=True))
+    # Nothing can be locked where there is no list of locks.
+    assert not any("versionlock" in argv for argv in programs.ran)
+    lock(dnf, "a-0:1-1.*", "a-base-0:1-1.*", "!b-0:3-1.*", "b-0:2-1.*", "c-0:1-1.*")
+    dnf.carry_out(Change({"a": "1-1"}, remove=("c",), change_held=True))
+    dnf.carry_out(Change(files=("/b.rpm",), change_held=True))
+    dnf.carry_out(Change({"a": "1-1"}))
+    words = [argv[argv.index("versionlock") + 1 :] for argv in programs.ran if "versionlock" in argv]
+    # Not by the name, for that would take what excludes a version, too.
+    assert words == [["delete", "a-0:1-1.*", "c-0:1-1.*"], ["delete", "b-0:2-1.*"]]
+    # The locks of others stay in force.
+    assert not any("--disableplugin=versionlock" in argv for argv in programs.ran)
+
+
+def test_locks_come_back_after_a_failure(dnf: Dnf) -> None:
+    file = lock(dnf, "# mine", "a-0:1-1.*")
+    before = file.read_text()
+    seen = "a\t0\t1-1\tx86_64\n"
+
+    def run(argv: list[str]) -> tuple[int, str, str]:
+        if "delete" in argv:
+            file.write_text("")
+        return (0, seen, "") if argv[0] == "rpm" else (1 if "install" in argv else 0, "", "Error: x\n")
+
+    dnf = Dnf(dnf.host, Commands.of(run), 0)
+    with pytest.raises(CommandError, match="Error: x"):
+        dnf.carry_out(Change({"a": "2-1"}, change_held=True))
+    assert file.read_text() == before
+
+    def run_halfway(argv: list[str]) -> tuple[int, str, str]:
+        nonlocal seen
+        seen = "a\t0\t2-1\tx86_64\n" if "install" in argv else seen
+        return run(argv)
+
+    with pytest.raises(CommandError, match="Error: x"):
+        Dnf(dnf.host, Commands.of(run_halfway), 0).carry_out(Change({"a": "2-1"}, change_held=True))
+    # A lock at the former version would be in the way of the next run.
+    assert file.read_text() == ""
+
+
+def test_a_lock_of_many_packages_is_not_ours_to_remove(dnf: Dnf, programs: Programs) -> None:
+    lock(dnf, "a*-0:1-1.*")
+    programs.answers["rpm"] = [(0, "a\t0\t1-1\tx86_64\n", "")]
+    with pytest.raises(HostError, match=r"^a are still locked"):
+        dnf.carry_out(Change({"a": "2-1"}, change_held=True))
+    assert not any("install" in argv for argv in programs.ran)
+
+
+@pytest.mark.parametrize(
+    ("locks", "held"),
+    [
+        ((), ()),
+        # Ours, with which the rules deal.
+        (("libnvidia-container1-0:1.18.2-1.*",), ("libnvidia-container1",)),
+        (("gpufleet-bystander-0:1.0-1.*",), ("gpufleet-bystander",)),
+        (("gpufleet-*-0:1.0-1.*",), ("gpufleet-bystander",)),
+        (("libseccomp-0:2.5.3-2.*",), ("libseccomp",)),
+        (("libseccomp-0:2.5.2-2.*", "libseccomp-devel-0:1-1.*", "others-0:1-1.*"), ()),
+        (("!libseccomp-0:2.5.2-2.*",), ()),
+    ],
+)
+def test_locks_that_a_change_would_break(
+    dnf: Dnf, programs: Programs, locks: tuple[str, ...], held: tuple[str, ...]
+) -> None:
+    lock(dnf, *locks)
+    names = [*preview_of(UPGRADE).install, *preview_of(UPGRADE).remove]
+    others = absent(*(name for name in names if name not in ("gpufleet-bystander", "libseccomp")))
+    seen = "gpufleet-bystander\t0\t1.0-1\tx86_64\nlibseccomp\t0\t2.5.3-2\tx86_64\n"
+    programs.answers = {"install": [(1, UPGRADE, ABORTED)], "rpm": [(6, seen + others, "")]}
+    assert dnf.preview(Change({"libnvidia-container1": "1.19.1-1"}, change_held=True)).held == held
+    # Only a preview goes without the plugin, and only if locks of ours are in the way.
+    assert ("--disableplugin=versionlock" in programs.ran[0]) is ("libnvidia-container1" in held)
+
+
+# -- configuration files of what is replaced -------------------------------------------------------------------------
+
+DAEMON = "/etc/docker/daemon.json"
+
+
+def replacing(dnf: Dnf, saved: str | None, status: int = 0) -> Dnf:
+    """A dnf that takes the configuration file along with the package, as rpm does."""
+    file = pathlib.Path(dnf.host.root + DAEMON)
+
+    def run(argv: list[str]) -> tuple[int, str, str]:
+        if "-qc" in argv:
+            return 0, f"{DAEMON}\n/etc/gone\n(contains no files)\n", ""
+        if argv[0] == "rpm":
+            return 0, DOCKER2, ""
+        if "remove" in argv:
+            file.unlink()
+            if saved is not None:
+                file.with_name("daemon.json.rpmsave").write_text(saved)
+            return status, "", ""
+        return 0, "", ""
+
+    return Dnf(dnf.host, Commands.of(run), 0)
+
+
+@pytest.mark.parametrize(("saved", "left"), [(None, False), ("{}", False), ("others", True)])
+@pytest.mark.parametrize("status", [0, 1])
+def test_configuration_files_outlive_what_is_replaced(dnf: Dnf, saved: str | None, left: bool, status: int) -> None:
+    write(dnf.host.root, DAEMON, "{}")
+    file = pathlib.Path(dnf.host.root + DAEMON)
+    file.chmod(0o640)
+    dnf = replacing(dnf, saved, status)
+    with contextlib.suppress(CommandError):
+        dnf.carry_out(Change({"a": "1-1"}, remove=("nvidia-docker2",)))
+    assert file.read_text() == "{}"
+    assert file.stat().st_mode & 0o7777 == 0o640
+    assert file.with_name("daemon.json.rpmsave").exists() is left
+    assert notes_of(dnf) == [f"{DAEMON} was taken away along with nvidia-docker2, and put back as it was before."]
+
+
+def test_what_is_removed_alone_loses_its_files(dnf: Dnf) -> None:
+    write(dnf.host.root, DAEMON, "{}")
+    dnf = replacing(dnf, None)
+    dnf.carry_out(Change(remove=("nvidia-docker2",)))
+    assert not pathlib.Path(dnf.host.root + DAEMON).exists()
+    assert notes_of(dnf) == notes_of(None) == []
+
+
+def test_files_that_stay_are_left_alone(dnf: Dnf, programs: Programs) -> None:
+    write(dnf.host.root, DAEMON, "{}")
+    programs.answers["-qc"] = [(0, f"{DAEMON}\n", "")]
+    programs.answers["rpm"] = [(0, DOCKER2, "")]
+    dnf.carry_out(Change({"a": "1-1"}, remove=("nvidia-docker2",)))
+    assert notes_of(dnf) == []
+
+
+# -- holds -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_dnf_that_cannot_lock_versions(dnf: Dnf, programs: Programs) -> None:
+    dnf.require_holds()
+    programs.answers["versionlock"] = [(1, "", "No such command: versionlock. Please use /usr/bin/dnf --help\n")]
+    with pytest.raises(HostError, match=r"No such command: versionlock.*python3-dnf-plugin-versionlock"):
+        dnf.require_holds()
+
+
+def test_a_lock_takes_the_place_of_others(dnf: Dnf, programs: Programs) -> None:
+    lock(dnf, "a-0:0-1.*")
+    programs.answers["rpm"] = [(0, "a\t0\t1-1\tx86_64\nb\t2\t1-1\tx86_64\n", "")]
+    dnf.hold({"a": "1-1", "b": "2:1-1"})
+    words = [argv[argv.index("versionlock") + 1 :] for argv in programs.ran if "versionlock" in argv]
+    assert words == [["delete", "a-0:0-1.*"], ["add", "a-1-1", "b-2:1-1"]]
+
+
+def test_a_lock_that_stays_is_an_error(dnf: Dnf, programs: Programs) -> None:
+    lock(dnf, "a-0:1-1.*", "c-0:1-1.*")
+    programs.answers["rpm"] = [(0, "a\t0\t1-1\tx86_64\nb\t0\t1-1\tx86_64\n", "")]
+    with pytest.raises(HostError, match=r"^a are still locked"):
+        dnf.unhold(["a", "b"])

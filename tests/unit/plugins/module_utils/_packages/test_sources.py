@@ -1,0 +1,282 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import typing as t
+
+import pytest
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.names import (
+    APT_SOURCE,
+    DNF_SOURCE,
+    KEY_PATTERNS,
+    REPOSITORY_FILES,
+    STAGED_KEYS,
+)
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.sources import (
+    Conflicts,
+    Entry,
+    MixedSourceFile,
+    conflicts,
+    deb822,
+    is_former,
+    one_line,
+    sections,
+    written,
+)
+
+if t.TYPE_CHECKING:
+    from pathlib import Path
+
+OURS = "https://nvidia.github.io/libnvidia-container/stable/deb/$(ARCH)"
+SHORT = "[0-9A-Fa-f]" * 16
+DEBIAN = "http://debian.example.com/debian"
+# What NVIDIA's instructions make.
+LIST = f"""deb [signed-by=/usr/share/keyrings/nvidia-container-toolkit-keyring.gpg] {OURS} /
+#deb [signed-by=/usr/share/keyrings/nvidia-container-toolkit-keyring.gpg] {OURS.replace("stable", "experimental")} /
+"""
+REPO = """[libnvidia-container]
+name=libnvidia-container
+baseurl=https://nvidia.github.io/libnvidia-container/centos8/$basearch
+repo_gpgcheck=1
+gpgcheck=0
+enabled=1
+gpgkey=https://nvidia.github.io/libnvidia-container/gpgkey
+
+[libnvidia-container-experimental]
+baseurl=https://nvidia.github.io/libnvidia-container/experimental/centos8/$basearch
+enabled=0
+"""
+
+
+def host(root: Path, files: dict[str, str]) -> HostFS:
+    for path, text in files.items():
+        (root / path.lstrip("/")).parent.mkdir(parents=True, exist_ok=True)
+        (root / path.lstrip("/")).write_text(text)
+    return HostFS(str(root), live=False)
+
+
+# -- addresses -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        OURS,
+        "http://nvidia.github.io/libnvidia-container/stable/ubuntu18.04/$(ARCH)",
+        "https://nvidia.github.io/nvidia-docker",
+        "https://nvidia.github.io/nvidia-docker/",
+        "https://nvidia.github.io/nvidia-container-runtime/debian10/$(ARCH)",
+        "mirror+https://nvidia.github.io/libnvidia-container/stable",
+        "tor+http://nvidia.github.io/libnvidia-container",
+        "HTTPS://NVIDIA.GitHub.io/libnvidia-container",
+        "https://nvidia.github.io:443//libnvidia-container//stable",
+        "https://user:secret@nvidia.github.io/libnvidia-container",
+        "nvidia.github.io/libnvidia-container",
+    ],
+)
+def test_addresses_of_nvidia(address: str) -> None:
+    assert is_former(address)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        DEBIAN,
+        "https://nvidia.github.io/libnvidia-containers",
+        "https://nvidia.github.io/",
+        "https://developer.download.nvidia.com/compute/cuda/repos/debian12/x86_64/",
+        "https://mirror.example.com/nvidia.github.io/libnvidia-container",
+        "https://nvidia.github.io.example.com/libnvidia-container",
+        "https://nvidia.github.io@example.com/libnvidia-container",
+        "file:/srv/nvidia-docker",
+        "cdrom:[Debian",
+        "",
+    ],
+)
+def test_addresses_of_others(address: str) -> None:
+    assert not is_former(address)
+
+
+# -- what files say --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (LIST, [(1, OURS)]),
+        (f"deb {DEBIAN} bookworm main\ndeb-src {DEBIAN} bookworm main # why", [(1, DEBIAN, False), (2, DEBIAN, False)]),
+        (f"  deb\t[ arch=amd64,arm64  signed-by=/k#1.gpg ]   {OURS} /", [(1, OURS)]),
+        (f"deb [trusted=yes]{OURS} /", [(1, OURS)]),
+        (f"# deb {OURS} /\n\n \nrpm {OURS} /\ndebian {OURS}\ndeb\ndeb []\n", []),
+        (f"deb # {OURS} /", []),
+        ("deb cdrom:[Debian 12 # 1]/ bookworm main", [(1, "cdrom:[Debian", False)]),
+        (f"deb {DEBIAN} x y\r\ndeb {OURS} /\r\n", [(1, DEBIAN, False), (2, OURS)]),
+        ("", []),
+    ],
+)
+def test_one_line(text: str, found: list[tuple[t.Any, ...]]) -> None:
+    assert list(one_line(text)) == [Entry(*entry) for entry in found]
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (f"Types: deb\nURIs: {OURS}\nSuites: /\n", [(2, OURS)]),
+        (f"Types: deb\nURIs: {DEBIAN}\n {OURS}\n\t{DEBIAN}/x {DEBIAN}/y", [(2, DEBIAN), (3, OURS), (4, f"{DEBIAN}/x")]),
+        (f"uris:\n# between\n {OURS}\nEnabled: yes", [(3, OURS)]),
+        (f"Enabled: no\nURIs: {OURS}\n\nURIs: {DEBIAN}\n", [(4, DEBIAN)]),
+        (f"URIs: {OURS}\nEnabled: False\n", []),
+        (f"URIs: {OURS}\nenabled:off\n", []),
+        (f"URIs: {OURS}\nEnabled:\n no\n", []),
+        (f"#Enabled: no\nURIs: {OURS}\n", [(2, OURS)]),
+        (f"#URIs: {OURS}\nURIs: {DEBIAN}\n", [(2, DEBIAN)]),
+        (
+            f"Signed-By:\n -----BEGIN PGP-----\n .\n {OURS}\n -----END-----\nURIs: {DEBIAN}",
+            [(6, DEBIAN)],
+        ),
+        (" stray\nTypes deb\n\n\n", []),
+        (f"URIs: {OURS}\r\nEnabled: no\r\n\r\nURIs: {DEBIAN}\r\n", [(4, DEBIAN)]),
+        ("", []),
+    ],
+)
+def test_deb822(text: str, found: list[tuple[int, str]]) -> None:
+    assert list(deb822(text))[:3] == [Entry(*entry) for entry in found]
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (REPO, [(3, "https://nvidia.github.io/libnvidia-container/centos8/$basearch")]),
+        (
+            "[a]\nbaseurl = http://a/ http://b/,http://c\n\thttp://d\n",
+            [(2, "http://a/"), (2, "http://b/"), (2, "http://c")],
+        ),
+        ("[a]\n# baseurl=http://a\n;baseurl=http://b\nmirrorlist=http://c\n", [(4, "http://c")]),
+        ("[a]\nenabled = False\nbaseurl=http://a\n[b]\nbaseurl=http://b\n", [(5, "http://b")]),
+        ("[a]\nbaseurl=http://a\nenabled=0\nenabled=1\n", [(2, "http://a")]),
+        ("[a]\nBaseURL=http://a\ngpgkey=http://k\n http://l\n", [(2, "http://a")]),
+        ("[a]\nbaseurl=http://a\n ;http://b\n #http://c\n", [(2, "http://a")]),
+        ("baseurl", []),
+        ("", []),
+    ],
+)
+def test_sections(text: str, found: list[tuple[int, str]]) -> None:
+    assert list(sections(text))[:3] == [Entry(*entry) for entry in found]
+
+
+# -- which files contend ---------------------------------------------------------------------------------------------
+
+D = "/etc/apt/sources.list.d"
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        (f"{D}/nvidia-container-toolkit.list", LIST),
+        (f"{D}/nvidia-docker.list", f"deb {OURS} /\ndeb {OURS} /x\n"),
+        (f"{D}/anything.sources", f"URIs: {OURS}\n\nEnabled: no\nURIs: {DEBIAN}\n"),
+        # A mirror of it, by the name.
+        (f"{D}/libnvidia-container.list", "deb https://mirror.example.com/a/libnvidia-container/stable /\n"),
+        (f"{D}/nvidia-container-toolkit.sources", "URIs: https://mirror.example.com/nvidia-container-toolkit\n"),
+        (f"{D}/nvidia-container-runtime.sources", "URIs: http://m/nvidia-docker http://m/x/nvidia-container-runtime\n"),
+        ("/etc/apt/sources.list", f"deb {OURS} /"),
+    ],
+)
+def test_sources_of_apt_that_may_go(tmp_path: Path, path: str, text: str) -> None:
+    other = {"/etc/apt/sources.list.d/debian.sources": f"URIs: {DEBIAN}\n"}
+    assert conflicts(host(tmp_path, {path: text, **other}), "apt") == Conflicts([path], [])
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "line", "address"),
+    [
+        ("/etc/apt/sources.list", f"deb {DEBIAN} x main\n\ndeb {OURS} /\n", 3, OURS[8:]),
+        (f"{D}/nvidia-docker.list", f"deb https://u:secret@{OURS[8:]} /\ndeb {DEBIAN} x y", 1, OURS[8:]),
+        (f"{D}/all.sources", f"URIs: {DEBIAN}\n {OURS}\nSuites: /\n", 2, OURS[8:]),
+    ],
+)
+def test_sources_of_apt_that_have_others_too(tmp_path: Path, path: str, text: str, line: int, address: str) -> None:
+    assert conflicts(host(tmp_path, {path: text}), "apt") == Conflicts([], [MixedSourceFile(path, line, address)])
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        (APT_SOURCE, f"URIs: {OURS}\n"),
+        # What a mirror has below such an address, nobody knows.
+        (f"{D}/nvidia-docker.list", "deb https://nvidia-docker.example.com/debian bookworm main\n"),
+        (f"{D}/nvidia-docker.list", "deb http://m/nvidia-docker /\ndeb http://m/debian bookworm main\n"),
+        (f"{D}/nvidia-docker.list", f"# deb {OURS} /\n"),
+        (f"{D}/nvidia-docker.sources", f"Enabled: no\nURIs: {OURS}\n"),
+        (f"{D}/nvidia-docker.list.save", LIST),
+        (f"{D}/nvidia docker.list", LIST),
+        (f"{D}/cuda.list", "deb https://developer.download.nvidia.com/compute/cuda/repos/debian12/x86_64/ /\n"),
+        ("/etc/apt/nvidia-docker.list", LIST),
+        ("/etc/yum.repos.d/nvidia-docker.repo", REPO),
+        ("/etc/apt/sources.list", f"deb {DEBIAN} x main"),
+        (f"{D}/nvidia-docker.list/x", LIST),
+    ],
+)
+def test_no_conflicts_of_apt(tmp_path: Path, path: str, text: str) -> None:
+    assert conflicts(host(tmp_path, {path: text}), "apt") == Conflicts([], [])
+
+
+def test_sources_of_dnf(tmp_path: Path) -> None:
+    mixed = REPO.replace("enabled=0", "enabled=1").replace("https://nvidia.github.io/libnvidia-container/e", "http://e")
+    found = conflicts(
+        host(
+            tmp_path,
+            {
+                "/etc/yum.repos.d/company.repo": "[a]\nbaseurl=http://a\n\n" + REPO,
+                "/etc/yum.repos.d/libnvidia-container.repo": REPO,
+                "/etc/yum.repos.d/nvidia-container-runtime.repo": "[a]\nbaseurl=http://m/nvidia-docker\n",
+                DNF_SOURCE: REPO,
+                "/etc/yum.repos.d/nvidia-docker.repo": mixed,
+                "/etc/yum.repos.d/off.repo": REPO.replace("enabled=1", "enabled=0"),
+                "/etc/yum.repos.d/other.txt": REPO,
+                f"{D}/nvidia-docker.list": LIST,
+            },
+        ),
+        "dnf",
+    )
+    folder, address = "/etc/yum.repos.d", "nvidia.github.io/libnvidia-container/centos8/$basearch"
+    assert found == Conflicts(
+        [f"{folder}/libnvidia-container.repo", f"{folder}/nvidia-container-runtime.repo"],
+        [
+            MixedSourceFile(f"{folder}/company.repo", 6, address),
+            MixedSourceFile(f"{folder}/nvidia-docker.repo", 3, address),
+        ],
+    )
+
+
+MIRROR = "https://mirror.example.com/nvidia/stable/deb/$(ARCH)"
+
+
+@pytest.mark.parametrize("address", [MIRROR, "http://Mirror.example.com:80//nvidia/stable/deb/amd64/"])
+def test_an_address_that_is_ours(tmp_path: Path, address: str) -> None:
+    # apt lets an address have one Signed-By only, whoever names it.
+    files = {f"{D}/a.list": f"deb {address} /\n", f"{D}/b.list": f"deb {DEBIAN} x y\ndeb {address} /\n"}
+    tree = host(tmp_path, {**files, APT_SOURCE: f"URIs: {MIRROR}\n"})
+    mixed = MixedSourceFile(f"{D}/b.list", 2, address.lower().split("//", 1)[1].replace(":80//", "/").rstrip("/"))
+    if address == MIRROR:
+        mixed = mixed._replace(address=MIRROR[8:])
+    assert conflicts(tree, "apt", MIRROR) == Conflicts([f"{D}/a.list"], [mixed])
+    for other in (None, "", DEBIAN + "/x", MIRROR.replace("stable", "experimental")):
+        assert conflicts(tree, "apt", other) == Conflicts([], [])
+
+
+def test_what_is_ours(tmp_path: Path) -> None:
+    digits = "DDCAE044F796ECB0"
+    paths = [
+        *REPOSITORY_FILES[:2],
+        *(pattern.replace(SHORT, digits) for pattern in sorted((*KEY_PATTERNS, STAGED_KEYS))),
+    ]
+    others = [path.replace(digits, digits[:-1]) for path in paths if digits in path]
+    others += [path.replace("gpufleet-", "") for path in paths]
+    found = host(tmp_path, dict.fromkeys((*paths, *others), ""))
+    assert sorted(written(found)) == sorted(paths)
+    assert written(host(tmp_path / "bare", {"/etc/x": ""})) == []

@@ -1,0 +1,168 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import typing as t
+
+import pytest
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.base import (
+    ConfiguredState,
+    Installation,
+    LiveState,
+)
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd.engine import CONTAINERD
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.crio.engine import CRIO
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.docker.engine import DOCKER
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._restart.health import Expectation
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._rpc import grpc
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._rpc.cri import Plugin, list_plugins
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._rpc.grpc import field, fields
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.base import Engine
+
+GRPC, CRI = "io.containerd.grpc.v1", "io.containerd.cri.v1"
+INSTALLATION = Installation(None, None, "containerd.service", "/run/x.sock", "/etc/containerd/config.toml", 7)
+SILENT = LiveState("", {}, "", silent=True)
+REASON = 'invalid plugin config: no corresponding runtime configured for default_runtime_name = "nope"'
+
+
+def _message(kind: str, identifier: str, error: str | None = None) -> bytes:
+    content = field(1, kind) + field(2, identifier) + field(4, field(1, "linux") + field(2, "amd64"))
+    if error is not None:
+        content += field(7, field(1, 2) + field(2, error))
+    return field(1, content)
+
+
+def _answer(monkeypatch: pytest.MonkeyPatch, answer: bytes | Exception) -> list[str]:
+    asked: list[str] = []
+
+    def call(_path: str, method: str, _message: bytes) -> bytes:
+        asked.append(method)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(grpc, "call", call)
+    return asked
+
+
+def test_plugins_and_why_they_were_not_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = _answer(monkeypatch, _message(GRPC, "cri", REASON) + _message("io.containerd.service.v1", "x"))
+    assert list_plugins("/run/x.sock") == [Plugin(GRPC, "cri", REASON), Plugin("io.containerd.service.v1", "x", "")]
+    assert asked == ["/containerd.services.introspection.v1.Introspection/Plugins"]
+
+
+def test_an_error_without_words_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    _answer(monkeypatch, field(1, field(1, GRPC) + field(2, "cri") + field(7, b"")))
+    (plugin,) = list_plugins("/run/x.sock") or []
+    assert plugin.error
+
+
+@pytest.mark.parametrize("problem", [OSError("gone"), ValueError("no HTTP/2")])
+def test_nobody_answers(monkeypatch: pytest.MonkeyPatch, problem: Exception) -> None:
+    _answer(monkeypatch, problem)
+    assert list_plugins("/run/x.sock") is None
+
+
+@pytest.mark.parametrize(
+    ("answer", "lists_runtimes", "ailment"),
+    [
+        # It does not tell of its runtimes, and this is why.  1.6, 1.7; 2.1; switched off, as in Docker's packages.
+        (_message(GRPC, "cri"), True, "its CRI does not answer on /run/x.sock"),
+        (_message(GRPC, "cri", REASON), True, f"its CRI is not loaded (io.containerd.grpc.v1.cri: {REASON})"),
+        (_message(CRI, "images") + _message(CRI, "runtime"), True, "its CRI does not answer on /run/x.sock"),
+        (
+            _message(CRI, "images") + _message(CRI, "runtime", REASON) + _message(GRPC, "cri"),
+            True,
+            f"its CRI is not loaded (io.containerd.cri.v1.runtime: {REASON})",
+        ),
+        (_message("io.containerd.snapshotter.v1", "zfs", "skip"), True, "its CRI is switched off"),
+        (_message("io.containerd.snapshotter.v1", "zfs", "skip"), False, None),
+        (OSError("gone"), True, "it does not answer on /run/x.sock"),
+        (OSError("gone"), False, "it does not answer on /run/x.sock"),
+    ],
+)
+def test_a_containerd_that_is_active_may_be_of_no_use(
+    monkeypatch: pytest.MonkeyPatch, answer: bytes | Exception, lists_runtimes: bool, ailment: str | None
+) -> None:
+    _answer(monkeypatch, answer)
+    state = ConfiguredState(lists_runtimes=lists_runtimes)
+    found = CONTAINERD.ailment(HostFS(), INSTALLATION, SILENT, state)
+    assert (found.words if found is not None else None) == ailment
+    # Waiting helps one that is about to answer.
+    assert found is None or found.lasting is ("answer" not in found.words)
+
+
+def test_a_containerd_that_tells_of_its_runtimes_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    _answer(monkeypatch, OSError("is not even asked"))
+    assert CONTAINERD.ailment(HostFS(), INSTALLATION, SILENT._replace(silent=False), ConfiguredState()) is None
+
+
+@pytest.mark.parametrize(
+    ("expectation", "state", "unmet"),
+    [
+        (Expectation(), ConfiguredState(), []),
+        # One that tells nothing is believed to know what its files say.
+        (Expectation(("nvidia",), "nvidia"), ConfiguredState({"nvidia": {}}, "nvidia"), []),
+        (Expectation(("nope",)), ConfiguredState({"nvidia": {}}), ["it does not know the runtime nope"]),
+        (Expectation((), "nvidia"), ConfiguredState({"nvidia": {}}), ["its default runtime is runc, not nvidia"]),
+        (Expectation(cdi=True), ConfiguredState(cdi=False), ["CDI is off"]),
+        (Expectation(cdi=True), ConfiguredState(), []),
+        (
+            Expectation(("nvidia",)),
+            ConfiguredState(lists_runtimes=False),
+            ["its CRI is switched off, so it has no runtimes"],
+        ),
+        (Expectation((), "runc"), ConfiguredState(lists_runtimes=False), []),
+    ],
+)
+def test_silence_is_no_proof(expectation: Expectation, state: ConfiguredState, unmet: list[str]) -> None:
+    assert expectation.unmet(CONTAINERD, SILENT, state) == unmet
+
+
+def test_the_old_name_of_a_default_is_as_good_as_any() -> None:
+    live = LiveState("1.7.24", {"runc": "runc"}, "default")
+    assert Expectation((), "runc").unmet(CONTAINERD, live, ConfiguredState()) == []
+    assert Expectation((), "runc").unmet(DOCKER, live, ConfiguredState()) != []
+
+
+RUNC, NVIDIA = {"runc": {"path": "runc"}}, {"nvidia": {"path": "/usr/bin/nvidia-container-runtime"}}
+
+
+@pytest.mark.parametrize(
+    ("engine", "name", "state", "version", "known"),
+    [
+        (DOCKER, "runc", ConfiguredState(NVIDIA), None, True),
+        (DOCKER, "io.containerd.runc.v2", ConfiguredState(), None, True),
+        (DOCKER, "nvidia", ConfiguredState(NVIDIA), None, True),
+        (DOCKER, "nope", ConfiguredState(NVIDIA), None, False),
+        (DOCKER, "nope", ConfiguredState(flagged_runtimes=("nope",)), None, True),
+        (CONTAINERD, "runc", ConfiguredState(), (1, 7), True),
+        # The trap of 1.x: whoever defines nvidia alone has lost runc.
+        (CONTAINERD, "runc", ConfiguredState(NVIDIA), (1, 6, 20), False),
+        (CONTAINERD, "runc", ConfiguredState(NVIDIA), (1, 7, 24), False),
+        (CONTAINERD, "runc", ConfiguredState(NVIDIA), (2, 1, 9), True),
+        (CONTAINERD, "runc", ConfiguredState(NVIDIA), None, True),
+        (CONTAINERD, "runc", ConfiguredState({**RUNC, **NVIDIA}), (1, 7), True),
+        (CONTAINERD, "nope", ConfiguredState({**RUNC, **NVIDIA}), (2, 1), False),
+        (CONTAINERD, "nope", ConfiguredState(lists_runtimes=False), (1, 7), True),
+        (CRIO, "crun", ConfiguredState(), (1, 31), True),
+        (CRIO, "nvidia", ConfiguredState(NVIDIA), (1, 31), True),
+        (CRIO, "nope", ConfiguredState(NVIDIA), (1, 31), False),
+    ],
+)
+def test_whether_a_default_runtime_would_be_defined(
+    engine: Engine, name: str, state: ConfiguredState, version: tuple[int, ...] | None, known: bool
+) -> None:
+    assert engine.defines_runtime(name, state, version) is known
+
+
+@pytest.mark.parametrize("number", [0, 1, 127, 128, 300, 1 << 20])
+def test_fields_are_written_as_they_are_read(number: int) -> None:
+    message = field(1, "x" * number) + field(2, number) + field(3, b"end")
+    assert list(fields(message)) == [(1, b"x" * number), (3, b"end")]

@@ -1,0 +1,220 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import json
+import typing as t
+
+import pytest
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd.gpu_containers import (
+    legacy_gpu_containers,
+    run_by_toolkit,
+)
+
+if t.TYPE_CHECKING:
+    from pathlib import Path
+
+ID = "926edfbc4433bd79dcfbc76c16f1ff7ab04d28ebc597bacb2bc8bde1fe467533"
+OTHER = "b9b1e13ddc57f6315ba1ec348410cfb2cccf6ec21c1445e2f072970c319542e3"
+TASKS = "io.containerd.runtime.v2.task"
+MOBY = f"run/containerd/{TASKS}/moby/{ID}"
+HOOK = "/usr/bin/nvidia-container-runtime-hook"
+ALL = ("NVIDIA_VISIBLE_DEVICES=all",)
+
+
+def bundle(
+    hook: str = HOOK, environment: t.Sequence[str] = ALL, mounts: t.Sequence[str] = (), stage: str = "prestart"
+) -> str:
+    """A bundle's config.json, as containerd and the runtime write it."""
+    return json.dumps(
+        {
+            "ociVersion": "1.1.0",
+            "process": {"args": ["sleep"], "env": ["PATH=/bin", *environment]},
+            "mounts": [{"destination": path, "type": "bind"} for path in ("/proc", *mounts)],
+            "hooks": {
+                "poststop": None,
+                stage: [{"path": "/proc/191/exe", "args": ["libnetwork-setkey"]}, {"path": hook, "args": ["x"]}],
+            },
+        }
+    )
+
+
+class Host:
+    """A tree with the processes 1 and 379."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        for pid in (1, 379):
+            (root / f"proc/{pid}").mkdir(parents=True)
+
+    def put(self, path: str, text: str) -> None:
+        (self.root / path).parent.mkdir(parents=True, exist_ok=True)
+        (self.root / path).write_text(text)
+
+    def running(self, live: bool = True) -> list[str]:
+        return legacy_gpu_containers(HostFS(str(self.root), live))
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    return Host(tmp_path)
+
+
+# -- where bundles are -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("folder", "pid_file", "name"),
+    [
+        (MOBY, f"{MOBY}/init.pid", "docker/926edfbc4433"),
+        (f"run/docker/containerd/daemon/{TASKS}/moby/{ID}", "", "docker/926edfbc4433"),
+        (f"run/containerd/{TASKS}/k8s.io/{ID}", "", "containerd/k8s.io/926edfbc4433"),
+        (f"run/containerd/{TASKS}/default/train-1", "", "containerd/default/train-1"),
+        (f"run/k3s/containerd/{TASKS}/k8s.io/{ID}", "", "k3s/k8s.io/926edfbc4433"),
+        (f"run/k0s/containerd/{TASKS}/k8s.io/{ID}", "", "k0s/k8s.io/926edfbc4433"),
+        (
+            f"var/snap/microk8s/common/run/containerd/{TASKS}/k8s.io/{ID}",
+            "",
+            "microk8s/k8s.io/926edfbc4433",
+        ),
+        (
+            f"run/containers/storage/overlay-containers/{ID}/userdata",
+            f"run/containers/storage/overlay-containers/{ID}/userdata/pidfile",
+            "crio/926edfbc4433",
+        ),
+        (
+            f"var/lib/containers/storage/vfs-containers/{ID}/userdata",
+            f"run/containers/storage/vfs-containers/{ID}/userdata/pidfile",
+            "podman/926edfbc4433",
+        ),
+    ],
+)
+def test_every_engine(host: Host, folder: str, pid_file: str, name: str) -> None:
+    host.put(f"{folder}/config.json", bundle())
+    host.put(pid_file or f"{folder}/init.pid", "379")
+    assert host.running() == [name]
+    assert host.running(live=False) == []
+    # Its process ends.
+    host.put(pid_file or f"{folder}/init.pid", "380\n")
+    assert host.running() == []
+
+
+def test_a_container_with_two_bundles_is_one(host: Host) -> None:
+    for folder in ("run", "var/lib"):
+        host.put(f"{folder}/containers/storage/overlay-containers/{ID}/userdata/config.json", bundle())
+    host.put(f"run/containers/storage/overlay-containers/{ID}/userdata/pidfile", "379")
+    host.put(f"{MOBY}/config.json", bundle())
+    host.put(f"run/containerd/{TASKS}/moby/{OTHER}/config.json", bundle())
+    assert host.running() == ["docker/926edfbc4433", "docker/b9b1e13ddc57", "crio/926edfbc4433"]
+
+
+def test_elsewhere_nothing_is_looked_for(host: Host) -> None:
+    host.put(f"run/containerd/{TASKS}/{ID}/config.json", bundle())
+    host.put("run/containers/storage/overlay/userdata/config.json", bundle())
+    assert host.running() == []
+
+
+# -- whether it runs -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("pid", [None, "", "x", "-1"])
+def test_a_container_of_an_unknown_process_runs(host: Host, pid: str | None) -> None:
+    host.put(f"{MOBY}/config.json", bundle())
+    if pid is not None:
+        host.put(f"{MOBY}/init.pid", pid)
+    assert host.running() == ["docker/926edfbc4433"]
+
+
+def test_but_not_where_bundles_outlive_it(host: Host) -> None:
+    host.put(f"var/lib/containers/storage/overlay-containers/{ID}/userdata/config.json", bundle())
+    assert host.running() == []
+
+
+def test_a_tree_that_shows_no_processes_hides_none_that_runs(host: Host) -> None:
+    host.put(f"{MOBY}/config.json", bundle())
+    host.put(f"{MOBY}/init.pid", "380")
+    assert host.running() == []
+    (host.root / "proc/1").rmdir()
+    assert host.running() == ["docker/926edfbc4433"]
+
+
+# -- whether it has a GPU from the hook ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "specification",
+    [
+        bundle(),
+        bundle(hook="/usr/bin/nvidia-container-toolkit"),
+        bundle(hook="/usr/local/nvidia/toolkit/nvidia-container-runtime-hook"),
+        bundle(stage="createRuntime"),
+        bundle(environment=["NVIDIA_VISIBLE_DEVICES=none"]),
+        bundle(environment=["NVIDIA_VISIBLE_DEVICES=GPU-1,GPU-2"]),
+        # An old image of CUDA.
+        bundle(environment=["CUDA_VERSION=8.0.61"]),
+        bundle(environment=["DOCKER_RESOURCE_GPU=GPU-1"]),
+        bundle(environment=["NVIDIA_VISIBLE_DEVICES=void"], mounts=["/var/run/nvidia-container-devices/all"]),
+    ],
+)
+def test_a_gpu_from_the_hook(host: Host, specification: str) -> None:
+    host.put(f"{MOBY}/config.json", specification)
+    assert host.running() == ["docker/926edfbc4433"]
+
+
+@pytest.mark.parametrize(
+    "specification",
+    [
+        # All containers have the hook if the default runtime is NVIDIA's.
+        bundle(environment=[]),
+        bundle(environment=["NVIDIA_VISIBLE_DEVICES=void", "CUDA_VERSION=12.4.0"]),
+        bundle(environment=["NVIDIA_VISIBLE_DEVICES="]),
+        bundle(hook="/usr/bin/nvidia-cdi-hook"),
+        bundle(hook="/usr/bin/nvidia-ctk"),
+        bundle(hook="/usr/bin/true", environment=["NVIDIA_VISIBLE_DEVICES=all", f"X={HOOK}"]),
+        "",
+        HOOK,
+        f'{{"hooks": "{HOOK}"',
+        f'["{HOOK}"]',
+        f'{{"hooks": ["{HOOK}"]}}',
+        f'{{"hooks": {{"prestart": ["{HOOK}"]}}}}',
+        f'{{"hooks": {{"prestart": [{{"args": ["{HOOK}"]}}]}}}}',
+        f'{{"hooks": {{"prestart": [{{"path": "{HOOK}"}}]}}}}',
+        "[" * 100000 + HOOK,
+    ],
+)
+def test_none_from_it(host: Host, specification: str) -> None:
+    host.put(f"{MOBY}/config.json", specification)
+    assert host.running() == []
+
+
+def test_a_bundle_without_a_file(host: Host) -> None:
+    (host.root / f"{MOBY}/config.json").mkdir(parents=True)
+    assert host.running() == []
+
+
+# -- whose runtime goes ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("runtime", "concerned"),
+    [
+        ("/usr/bin/nvidia-container-runtime", True),
+        ("/usr/local/nvidia/toolkit/nvidia-container-runtime.cdi", True),
+        ("nvidia-container-runtime.legacy\n", True),
+        ("runc", False),
+        ("/usr/bin/crun", False),
+        ("/usr/bin/nvidia-container-runtime-hook", False),
+    ],
+)
+def test_containers_whose_runtime_is_the_toolkit_s(host: Host, runtime: str, concerned: bool) -> None:
+    host.put(f"{MOBY}/config.json", bundle(environment=()))
+    host.put(f"{MOBY}/runtime", runtime)
+    host.put(f"{MOBY}/init.pid", "379")
+    assert run_by_toolkit(HostFS(str(host.root), True)) == (["docker/926edfbc4433"] if concerned else [])
+    # One that has ended needs nobody to stop it.
+    host.put(f"{MOBY}/init.pid", "380")
+    assert run_by_toolkit(HostFS(str(host.root), True)) == []

@@ -1,0 +1,253 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import os
+import typing as t
+
+import pytest
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.accounts import (
+    Account,
+    account_of,
+    own_account,
+    require_own,
+)
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import NvidiaError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.records import OriginalFile, record_path, state_dir
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd.rootless import (
+    migration,
+    own_users,
+    recorded_users,
+    running_engines,
+    user_process,
+    user_unit,
+)
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_docker import PID
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.rootless_hosts import (
+    EXEC_START,
+    GID,
+    GROUP,
+    HOME,
+    RUNTIME,
+    UID,
+    UNIT,
+    Rootless,
+    alices_host,
+)
+
+ALICE = Account("alice", UID, HOME)
+
+
+@pytest.fixture
+def docker() -> t.Iterator[Rootless]:
+    with alices_host() as host:
+        yield host
+
+
+# -- accounts --------------------------------------------------------------------------------------------------------
+
+
+def test_the_account_comes_from_the_host(docker: Rootless) -> None:
+    assert own_account(docker.host) == require_own(docker.host, "alice") == require_own(docker.host, None) == ALICE
+
+
+def test_root_and_a_number_without_an_account_have_none(docker: Rootless, monkeypatch: pytest.MonkeyPatch) -> None:
+    docker.write("/etc/passwd", "root:x:0:0::/root:/bin/sh\n")
+    for uid in (0, UID):
+        monkeypatch.setattr(os, "geteuid", lambda uid=uid: uid)
+        assert (own_account(docker.host), own_users(docker.host)) == (None, [])
+        with pytest.raises(NvidiaError, match="become_user: NAME"):
+            require_own(docker.host, None)
+
+
+@pytest.mark.parametrize(
+    "line", ["", "x", "bob:x:²:1:::", "bob:x:1:-1:::", "bob:x:99999999999:1:::/bin/sh", ":::::", "#"]
+)
+def test_lines_that_are_no_accounts(docker: Rootless, line: str) -> None:
+    docker.write("/etc/passwd", f"{line}\nalice:x:{UID}:{GID}:Alice:{HOME}:/bin/sh\n")
+    assert own_account(docker.host) == ALICE
+
+
+@pytest.mark.parametrize("fields", [f"../x:x:{UID}:1::{HOME}:", f"al/ice:x:{UID}:1::{HOME}:", f"alice:x:{UID}:1:::"])
+def test_names_and_homes_that_make_no_paths(docker: Rootless, fields: str) -> None:
+    docker.write("/etc/passwd", fields + "\n")
+    assert own_account(docker.host) is None
+
+
+def test_a_file_that_is_no_text(docker: Rootless) -> None:
+    docker.path("/etc/passwd").write_bytes(b"\xff\xfe\0\n")
+    assert own_account(docker.host) is None
+
+
+def test_the_systems_own_lookup_is_only_for_the_machine_itself(
+    monkeypatch: pytest.MonkeyPatch, docker: Rootless
+) -> None:
+    monkeypatch.setattr(HostFS, "read_text", lambda *_words: "")
+    assert account_of(docker.host, 1) is None
+    assert account_of(HostFS("/", live=False), 1) is None
+    found = account_of(HostFS("/", live=True), 1)
+    assert found is not None
+    assert found.name == "daemon"
+
+
+# -- whose engine ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("made", "found"),
+    [
+        ([UNIT], ["alice"]),
+        ([f"{RUNTIME}/docker.pid"], ["alice"]),
+        ([f"{RUNTIME}/docker.sock"], ["alice"]),
+        ([f"{HOME}/.local/state/gpufleet-nvidia/state/rootless-alice-daemon.json-0.json"], ["alice"]),
+        ([f"{HOME}/.local/state/gpufleet-nvidia/state/rootless-bob-daemon.json-0.json"], []),
+        ([f"{RUNTIME}/systemd/private"], []),
+        ([], []),
+    ],
+)
+def test_who_has_one(docker: Rootless, made: list[str], found: list[str]) -> None:
+    docker.path(UNIT).unlink()
+    for path in made:
+        docker.write(path)
+    assert own_users(docker.host) == found
+
+
+def test_a_link_to_nowhere_is_a_unit(docker: Rootless) -> None:
+    docker.path(UNIT).unlink()
+    docker.link(UNIT, "/nix/store/x/docker.service")
+    assert own_users(docker.host) == ["alice"]
+
+
+def _process_of(docker: Rootless, pid: int, name: str, uid: int) -> None:
+    docker.write(f"/proc/{pid}/comm", f"{name}\n")
+    docker.write(f"/proc/{pid}/status", f"Name:\t{name}\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\n")
+
+
+def test_which_ones_run(docker: Rootless) -> None:
+    docker.write("/proc/version")
+    docker.write("/etc/passwd", f"alice:x:{UID}:1::{HOME}:/bin/sh\nbob:x:54321:1::/home/bob:/bin/sh\n")
+    for pid, name, uid in ((10, "rootlesskit", UID), (11, "dockerd", UID), (12, "rootlesskit", 54321)):
+        _process_of(docker, pid, name, uid)
+    # Of the system, of a container's user, which has no account, and other programs.
+    for pid, name, uid in ((20, "dockerd", 0), (21, "dockerd", 165536), (22, "sh", UID)):
+        _process_of(docker, pid, name, uid)
+    docker.write("/proc/23/comm", "dockerd\n")
+    assert running_engines(docker.host) == {"alice": 11, "bob": 12}
+    assert running_engines(docker.host._replace(live=False)) == {}
+
+
+# -- records ---------------------------------------------------------------------------------------------------------
+
+
+def _record(docker: Rootless, engine: str, user: str = "alice") -> str:
+    path = f"/home/{user}/.config/docker/daemon.json"
+    record = OriginalFile(engine, path, None, UID, GID, 0o644)
+    docker.write(record_path(engine, path), record.to_bytes().decode())
+    return os.path.basename(record_path(engine, path))
+
+
+def test_records_that_root_kept(docker: Rootless) -> None:
+    _record(docker, "docker")
+    assert recorded_users(docker.host) == []
+    name = _record(docker, "rootless-alice")
+    others = _record(docker, "rootless-alice-b", "alice-b")
+    docker.write("/var/lib/gpufleet-nvidia/state/rootless-damaged.json", "{")
+    docker.write("/var/lib/gpufleet-nvidia/state/restart-rootless-alice.json", "[]")
+    assert recorded_users(docker.host) == ["alice", "alice-b"]
+    command = migration(docker.host, "alice").partition("as root: ")[2]
+    assert f"tar -cf - {name} restart-rootless-alice.json | runuser -u alice -- " in command
+    assert f" {HOME}/.local/state/gpufleet-nvidia/state && rm {name} " in command
+    assert others not in command
+    assert "~alice-b/.local/state" in migration(docker.host, "alice-b")
+    assert migration(docker.host, "bob") == ""
+
+
+@pytest.mark.parametrize(
+    ("key", "folder"),
+    [
+        ("rootless-alice", f"{HOME}/.local/state/gpufleet-nvidia/state"),
+        ("docker", "/var/lib/gpufleet-nvidia/state"),
+        ("unit-rootless-x", "/var/lib/gpufleet-nvidia/state"),
+    ],
+)
+def test_where_records_are_kept(docker: Rootless, key: str, folder: str) -> None:
+    assert state_dir(docker.host, key) == folder
+
+
+def test_the_records_of_a_user_are_never_read_by_root(docker: Rootless, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    assert state_dir(docker.host, "rootless-alice") == "/var/lib/gpufleet-nvidia/state"
+
+
+# -- units and processes ---------------------------------------------------------------------------------------------
+
+
+def test_specifiers_of_a_users_unit(docker: Rootless) -> None:
+    docker.unit(
+        "%h/bin/dockerd-rootless.sh --config-file %E/d/%u.json -H unix://%t/d.sock", "Environment=PATH=%h/bin:/sbin"
+    )
+    unit = user_unit(docker.host, ALICE, "docker.service")
+    assert unit is not None
+    assert unit.arguments[0] == f"{HOME}/bin/dockerd-rootless.sh"
+    assert unit.flag_values("--config-file") == [f"{HOME}/.config/d/alice.json"]
+    assert unit.flag_values("-H") == [f"unix://{RUNTIME}/d.sock"]
+    assert unit.environment["PATH"] == f"{HOME}/bin:/sbin"
+
+
+def test_two_percent_signs_are_one(docker: Rootless) -> None:
+    docker.unit(EXEC_START, "Environment=A=%%h/%h", "Environment=B=%%%h%%%%t")
+    unit = user_unit(docker.host, ALICE, "docker.service")
+    assert unit is not None
+    assert dict(unit.environment) == {"A": f"%h/{HOME}", "B": f"%{HOME}%%t"}
+
+
+@pytest.mark.parametrize(
+    "place", ["/etc/systemd/user", "/usr/lib/systemd/user", f"{HOME}/.local/share/systemd/user", "/run/systemd/user"]
+)
+def test_where_a_users_unit_may_stand(docker: Rootless, place: str) -> None:
+    docker.path(UNIT).unlink()
+    assert user_unit(docker.host, ALICE, "docker.service") is None
+    docker.write(f"{place}/docker.service", "[Service]\nExecStart=/usr/bin/dockerd-rootless.sh --debug\n")
+    docker.write(f"{HOME}/.config/systemd/user/docker.service.d/o.conf", "[Service]\nEnvironment=A=b\n")
+    unit = user_unit(docker.host, ALICE, "docker.service")
+    assert unit is not None
+    assert (unit.path, unit.arguments[1:], dict(unit.environment)) == (
+        f"{place}/docker.service",
+        ("--debug",),
+        {"A": "b"},
+    )
+
+
+def test_the_systems_unit_is_not_the_users(docker: Rootless) -> None:
+    docker.path(UNIT).unlink()
+    docker.write("/etc/systemd/system/docker.service", "[Service]\nExecStart=/usr/bin/dockerd-rootless.sh\n")
+    assert user_unit(docker.host, ALICE, "docker.service") is None
+
+
+def _process(docker: Rootless, unit: bool = True) -> int | None:
+    found = user_unit(docker.host, ALICE, "docker.service") if unit else None
+    return user_process(docker.host, ALICE, found, "dockerd", [f"{RUNTIME}/docker.pid"])
+
+
+@pytest.mark.parametrize("place", [GROUP, GROUP.replace("app.slice/", ""), f"{RUNTIME}/docker.pid"])
+def test_the_process_of_a_user(docker: Rootless, place: str) -> None:
+    assert _process(docker) is None
+    docker.runs(place)
+    assert _process(docker) == PID
+    assert _process(docker, unit=False) == (PID if place.endswith(".pid") else None)
+    assert user_process(docker.host._replace(live=False), ALICE, None, "dockerd", [f"{RUNTIME}/docker.pid"]) is None
+
+
+@pytest.mark.parametrize("text", ["", "x", "²", "-1", "9" * 5000, "1\n2"])
+def test_a_pid_file_that_is_none(docker: Rootless, text: str) -> None:
+    docker.write(f"{RUNTIME}/docker.pid", text)
+    assert _process(docker) is None
+
+
+def test_a_pid_file_that_names_the_systems_daemon(docker: Rootless) -> None:
+    docker.runs(f"{RUNTIME}/docker.pid", uid=0)
+    assert _process(docker) is None

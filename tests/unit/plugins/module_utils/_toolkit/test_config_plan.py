@@ -1,0 +1,411 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import difflib
+import typing as t
+
+import pytest
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import ConfigurationError, NvidiaError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.records import OriginalFile
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.configure import SettingsRequest
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.toolkit_configs import (
+    BY_HAND,
+    DEFAULT,
+    DOTTED,
+    OLD,
+    PATH,
+    Config,
+    written,
+)
+
+CLI, RUNTIME = "nvidia-container-cli", "nvidia-container-runtime"
+FEATURE = "features.disable-cuda-compat-lib-hook"
+
+
+def difference(before: str, after: str) -> str:
+    lines = difflib.unified_diff(before.splitlines(), after.splitlines(), n=0, lineterm="")
+    return "\n".join(line for line in list(lines)[2:] if not line.startswith("@@"))
+
+
+# The file, what is asked, and the lines that change.
+CHANGES: dict[str, tuple[str, dict[str, t.Any], str]] = {
+    "a default in a comment": (DEFAULT, {f"{CLI}.no-cgroups": True}, "+no-cgroups = true"),
+    "the same value as in the comment": (
+        DEFAULT,
+        {f"{CLI}.no-cgroups": False},
+        "+no-cgroups = false",
+    ),
+    "a value": (DEFAULT, {f"{RUNTIME}.mode": "cdi"}, '-mode = "auto"\n+mode = "cdi"'),
+    "what is there": (DEFAULT, {f"{RUNTIME}.mode": "auto", f"{CLI}.debug": None}, ""),
+    "two of one name": (
+        DEFAULT,
+        {f"{CLI}.debug": "/a", f"{RUNTIME}.debug": "/b"},
+        '+debug = "/a"\n+debug = "/b"',
+    ),
+    "a new table": (DEFAULT, {FEATURE: True}, "+\n+[features]\n+disable-cuda-compat-lib-hook = true"),
+    "an array over lines": (OLD, {f"{RUNTIME}.runtimes": ["docker-runc", "crun"]}, '-    "runc",\n+    "crun",'),
+    "tables that are missing": (
+        OLD,
+        {f"{RUNTIME}.modes.cdi.spec-dirs": ["/etc/cdi"]},
+        '+\n+    [nvidia-container-runtime.modes.cdi]\n+    spec-dirs = ["/etc/cdi"]',
+    ),
+    "a header in a comment": (
+        BY_HAND,
+        {FEATURE: True},
+        "+\n+  [features]\n+    disable-cuda-compat-lib-hook = true",
+    ),
+    "below a comment with a remark": (BY_HAND, {f"{CLI}.debug": "/a"}, '+    debug = "/a"'),
+    "dotted": (DOTTED, {f"{CLI}.debug": "/a"}, f'+{CLI}.debug = "/a"'),
+    "in one line": (
+        DOTTED,
+        {f"{RUNTIME}.mode": "cdi"},
+        (
+            "-nvidia-container-runtime = { mode = 'legacy', log-level = 'warning' }\n"
+            "+nvidia-container-runtime = { mode = \"cdi\", log-level = 'warning' }"
+        ),
+    ),
+    "null": (
+        written({f"{CLI}.no-cgroups": True, f"{RUNTIME}.mode": "cdi"}),
+        {f"{CLI}.no-cgroups": None, f"{RUNTIME}.mode": None},
+        '-no-cgroups = true\n-mode = "cdi"\n+mode = "auto"',
+    ),
+    "null of what says its default": (
+        written({f"{CLI}.no-cgroups": False}),
+        {f"{CLI}.no-cgroups": None},
+        "-no-cgroups = false",
+    ),
+    "null of what has no default": (
+        written({FEATURE: True}),
+        {FEATURE: None},
+        "-disable-cuda-compat-lib-hook = true",
+    ),
+}
+
+
+@pytest.mark.parametrize(("before", "asked", "expected"), list(CHANGES.values()), ids=list(CHANGES))
+def test_changes_and_back(before: str, asked: dict[str, t.Any], expected: str) -> None:
+    config = Config(before)
+    config.present(asked)
+    # Which quotes a new string gets is for the file to say.
+    assert difference(before, config.text).replace("'", '"') == expected.replace("'", '"')
+    config.absent()
+    assert config.text == before
+
+
+def test_new_lines_stand_in_the_order_of_the_packages_file() -> None:
+    asked = {"nvidia-ctk.path": "/x", FEATURE: True, f"{CLI}.path": "/y", "disable-require": True}
+    config, other = Config(""), Config("")
+    config.present(asked)
+    other.present(dict(reversed(list(asked.items()))))
+    assert config.text == other.text
+    assert config.text.index("[features]") < config.text.index(f"[{CLI}]") < config.text.index("[nvidia-ctk]")
+
+
+def test_ldconfig_goes_back_to_the_one_of_the_host() -> None:
+    config = Config(written({f"{CLI}.ldconfig": "/opt/ldconfig"}), real_ldconfig=True)
+    plan = config.present({f"{CLI}.ldconfig": None})
+    assert 'ldconfig = "@/sbin/ldconfig.real"' in config.text
+    assert plan.settings[f"{CLI}.ldconfig"] == "@/sbin/ldconfig.real"
+
+
+def test_tells_which_settings_change_and_what_is_in_effect() -> None:
+    plan = Config().present({f"{RUNTIME}.mode": "cdi", f"{CLI}.debug": "/a", f"{RUNTIME}.log-level": "info"})
+    assert plan.changed_keys == (f"{CLI}.debug", f"{RUNTIME}.mode")
+    assert plan.settings[f"{RUNTIME}.mode"] == "cdi"
+    assert plan.settings["nvidia-ctk.path"] == "nvidia-ctk"
+    assert plan.warnings == ()
+
+
+def test_debug_and_back() -> None:
+    config = Config(OLD)
+    plan = config.present(debug=True)
+    assert plan.changed_keys == (f"{CLI}.debug", f"{RUNTIME}.debug", f"{RUNTIME}.log-level")
+    assert difference(OLD, config.text) == (
+        '+debug = "/var/log/nvidia-container-toolkit.log"\n-log-level = "info"\n'
+        '+debug = "/var/log/nvidia-container-runtime.log"\n+log-level = "debug"'
+    )
+    assert not config.present({}).file.changed
+    config.present(debug=False)
+    assert (config.text, config.record) == (OLD, None)
+
+
+LOGS = {
+    f"{CLI}.debug": "/var/log/nvidia-container-toolkit.log",
+    f"{RUNTIME}.debug": "/var/log/nvidia-container-runtime.log",
+}
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({f"{RUNTIME}.log-level": "warning", f"{RUNTIME}.debug": "/data/runtime.log"}, None),
+        ({f"{RUNTIME}.log-level": "debug"}, {}),
+        ({f"{RUNTIME}.log-level": "trace", f"{CLI}.debug": "/data/cli.log"}, {f"{CLI}.debug": "/data/cli.log"}),
+        (LOGS, {}),
+    ],
+)
+def test_no_debug_takes_nothing_else_from_a_person(before: dict[str, t.Any], after: dict[str, t.Any] | None) -> None:
+    config, wanted = Config(written(before)), Config(written(before if after is None else after)).settings
+    for debug in (False, True, False, False):
+        config.present(debug=debug)
+        assert debug or config.settings == wanted
+    assert (config.record is None) == (after is None)
+    assert not config.file.present(SettingsRequest({}, debug=False, exclusive=True)).file.changed
+    config.absent()
+    assert config.text == written(before)
+
+
+def test_no_debug_gives_back_what_is_ours() -> None:
+    before = written({f"{RUNTIME}.log-level": "error"})
+    config = Config(before)
+    config.present({f"{RUNTIME}.log-level": "trace", f"{CLI}.debug": "/a"})
+    config.present(debug=False)
+    assert (config.text, config.record) == (before, None)
+
+
+# -- one owner among several -----------------------------------------------------------------------------------------
+
+
+def test_what_is_not_named_stays_unless_there_is_one_owner() -> None:
+    config = Config()
+    config.present({f"{CLI}.no-cgroups": True, FEATURE: True})
+    config.present({f"{RUNTIME}.mode": "cdi"})
+    assert config.settings[f"{CLI}.no-cgroups"] is True
+    config.present({f"{RUNTIME}.mode": "cdi"}, exclusive=True)
+    assert config.text == written({f"{RUNTIME}.mode": "cdi"})
+    config.present({}, exclusive=True)
+    assert (config.text, config.record) == (DEFAULT, None)
+
+
+def test_one_owner_leaves_what_is_not_its_own() -> None:
+    before = written({f"{CLI}.user": "x:y"})
+    config = Config(before)
+    config.present({f"{CLI}.root": "/x", f"{CLI}.debug": "/a"})
+    # Somebody changes one of ours, which is theirs from then on.
+    config.content = (config.content or b"").replace(b'"/a"', b'"/b"')
+    config.present({}, exclusive=True)
+    assert config.text == before.replace('toolkit.log"\n', 'toolkit.log"\ndebug = "/b"\n', 1)
+
+
+def test_what_somebody_else_has_set_does_not_become_ours() -> None:
+    config = Config()
+    config.present({"disable-require": True})
+    config.content = (config.content or b"").replace(b'mode = "auto"', b'mode = "cdi"')
+    config.present({"disable-require": True, f"{RUNTIME}.mode": "cdi", f"{RUNTIME}.log-level": "debug"})
+    config.absent()
+    assert config.text == DEFAULT.replace('mode = "auto"', 'mode = "cdi"')
+
+
+def test_a_remark_that_went_comes_back_with_the_last_of_ours() -> None:
+    before = (
+        "[features]\n# a\ndisable-cuda-compat-lib-hook = true # CVE, ask Ann\nignore-imex-channel-requests = false\n"
+    )
+    config = Config(before)
+    config.present({FEATURE: None}, exclusive=True)
+    plan = config.present({"features.ignore-imex-channel-requests": False}, exclusive=True)
+    assert plan.changed_keys == (FEATURE,)
+    assert (config.text, config.record) == (before, None)
+    assert not config.absent().file.changed
+
+
+def test_what_is_null_is_one_of_ours_too() -> None:
+    before = written({f"{CLI}.user": "x:y", f"{RUNTIME}.mode": "legacy"})
+    config = Config(before)
+    config.present({f"{CLI}.user": None, f"{RUNTIME}.mode": None})
+    assert config.text == DEFAULT.replace('#user = "root:video"\n', "")
+    config.content = b"# theirs\n" + (config.content or b"")
+    config.present({f"{RUNTIME}.mode": None}, exclusive=True)
+    assert config.settings == Config(written({f"{CLI}.user": "x:y"})).settings
+    config.absent()
+    assert config.settings == Config(before).settings
+    assert config.text.startswith("# theirs\n")
+
+
+# Earlier releases of the collection removed the # of a setting instead of writing it below its comment.
+UNCOMMENTED = OLD.replace("#no-cgroups = false", "no-cgroups = true")
+
+
+@pytest.mark.parametrize(
+    "asked", [{f"{CLI}.no-cgroups": True}, {f"{CLI}.no-cgroups": False}, {f"{RUNTIME}.mode": "cdi"}]
+)
+def test_an_uncommented_setting_of_an_earlier_release_is_taken_back(asked: dict[str, t.Any]) -> None:
+    config = Config(UNCOMMENTED)
+    record = OriginalFile("toolkit", PATH, OLD.encode(), 0, 0, 0o644, main=PATH)
+    config.record = record.after_write(OLD.encode(), config.content, {(CLI, "no-cgroups"): True})
+    assert config.present(asked).file.changed == (asked != {f"{CLI}.no-cgroups": True})
+    config.absent()
+    assert config.text == OLD
+
+
+def test_one_that_others_have_edited_since_loses_only_the_setting() -> None:
+    config = Config("# theirs\n" + UNCOMMENTED)
+    record = OriginalFile("toolkit", PATH, OLD.encode(), 0, 0, 0o644, main=PATH)
+    config.record = record.after_write(OLD.encode(), UNCOMMENTED.encode(), {(CLI, "no-cgroups"): True})
+    config.absent()
+    assert config.text == "# theirs\n" + OLD.replace("#no-cgroups = false\n", "")
+
+
+# -- taking back -----------------------------------------------------------------------------------------------------
+
+
+def test_after_a_package_script_settings_go_back_one_by_one() -> None:
+    config = Config(BY_HAND)
+    config.present({f"{CLI}.no-cgroups": True, f"{RUNTIME}.mode": "cdi", "disable-require": True, FEATURE: True})
+    config.rewrite()
+    config.absent()
+    assert config.record is None
+    assert config.settings[f"{CLI}.no-cgroups"] is False
+    assert "disable-require = false" in config.text
+    assert FEATURE.partition(".")[2] not in config.text
+
+
+NEWER = {"nvidia-ctk.path": "/opt/ctk", f"{RUNTIME}.modes.legacy.cuda-compat-mode": "mount", f"{CLI}.user": "1000:44"}
+
+
+@pytest.mark.parametrize("exclusive", [True, False])
+def test_what_newer_packages_brought_stays_when_it_is_taken_back(exclusive: bool) -> None:
+    config = Config(OLD.replace('#user = "root:video"\n', ""))
+    config.present({f"{RUNTIME}.log-level": "debug"})
+    config.rewrite()
+    config.content = upgraded = config.text.replace(f"[{RUNTIME}.modes]\n", f"[{RUNTIME}.modes] # Ann's\n").encode()
+    config.present({f"{RUNTIME}.log-level": "debug", **NEWER})
+    config.present(
+        {f"{RUNTIME}.log-level": "debug", **({} if exclusive else dict.fromkeys(NEWER))}, exclusive=exclusive
+    )
+    assert config.text == upgraded.decode()
+    config.present(NEWER)
+    config.absent()
+    assert config.text == upgraded.decode().replace('log-level = "debug"', 'log-level = "info"')
+
+
+@pytest.mark.parametrize(
+    ("before", "key", "value"),
+    [
+        ("features = {}\n", FEATURE, True),
+        ("features.ignore-imex-channel-requests = true\n", FEATURE, True),
+        (f"{CLI} = {{ debug = '/x' }}\n", f"{CLI}.no-cgroups", True),
+    ],
+)
+def test_settings_go_back_after_another_layout_was_written(before: str, key: str, value: t.Any) -> None:
+    config = Config(before)
+    config.present({key: value})
+    outer, name = key.split(".")
+    config.content = f"[{outer}]\n{name} = true\n".encode()
+    config.absent()
+    assert config.text == f"[{outer}]\n"
+    assert config.record is None
+
+
+def test_values_of_others_stay() -> None:
+    config = Config()
+    config.present({f"{RUNTIME}.mode": "cdi", f"{CLI}.debug": "/a"})
+    config.content = (config.content or b"").replace(b'mode = "cdi"', b'mode = "csv"')
+    config.absent()
+    assert config.text == DEFAULT.replace('mode = "auto"', 'mode = "csv"')
+
+
+def test_a_file_of_ours_comes_and_goes() -> None:
+    config = Config(None)
+    plan = config.present({f"{CLI}.no-cgroups": True, "disable-require": False})
+    assert config.text == "disable-require = false\n\n[nvidia-container-cli]\nno-cgroups = true\n"
+    assert plan.file.before is None
+    config.present({f"{CLI}.no-cgroups": None, "disable-require": None})
+    assert (config.content, config.record) == (None, None)
+
+
+def test_a_file_that_was_removed_does_not_come_back_by_taking_back() -> None:
+    config = Config(written({f"{CLI}.user": "x:y"}))
+    config.present({f"{CLI}.user": None})
+    config.content = None
+    assert not config.file.present(SettingsRequest({}, exclusive=True)).file.changed
+    plan = config.absent()
+    assert (config.content, config.record, plan.file.changed) == (None, None, False)
+
+
+def test_nothing_is_taken_back_where_nothing_was_written() -> None:
+    config = Config(BY_HAND)
+    plan = config.absent()
+    assert (plan.file.changed, plan.changed_keys) == (False, ())
+
+
+# -- what is refused, and what is told -------------------------------------------------------------------------------
+
+
+def test_a_missing_file_may_be_an_error() -> None:
+    config = Config(None)
+    with pytest.raises(NvidiaError, match=f"{PATH} is not there, and create is false"):
+        config.present({"disable-require": True}, create=False)
+    for wish in ({}, {"disable-require": None}):
+        assert not config.present(wish, create=False).file.changed
+    assert not Config().present({"disable-require": False}, create=False).file.changed
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[a]\nb = \n", "line 2, column"),
+        ("a = 1\na = 2\n", "line 2, column"),
+        (
+            "nvidia-container-cli = 5\n",
+            "line 1, column 1: nvidia-container-cli holds a number where a table is expected",
+        ),
+        (
+            "[nvidia-container-cli.debug]\nx = 1\n",
+            "line 1, column 1: nvidia-container-cli.debug is a table, but should be",
+        ),
+    ],
+)
+def test_what_cannot_be_changed_is_refused_with_its_place(text: str, words: str) -> None:
+    config = Config(text)
+    with pytest.raises(ConfigurationError) as raised:
+        config.present({f"{CLI}.debug": "/a"})
+    assert words in str(raised.value)
+    assert config.text == text
+
+
+def test_comments_inside_a_value_are_not_lost() -> None:
+    text = f'[{CLI}]\nenvironment = [\n  # the proxy\n  "A=1", # one\n]\n'
+    config = Config(text)
+    with pytest.raises(
+        ConfigurationError, match=r"line 2, column 1: .*environment cannot be changed here without losing a"
+    ):
+        config.present({f"{CLI}.environment": ["B=1"]})
+    config.present({f"{CLI}.environment": ["A=1", "B=1"]})
+    assert config.text == text.replace('"A=1", # one\n', '"A=1", # one\n  "B=1",\n')
+
+
+def test_what_the_toolkit_cannot_read_is_told_with_its_place() -> None:
+    config = Config(
+        f'swarm-resource = 5\n[{CLI}]\nno-cgroups = "yes"\n[{RUNTIME}]\nmodes = 1\nruntimes = ["runc", 1]\n'
+    )
+    warnings = config.present({}).warnings
+    assert [warning.partition(". The toolkit cannot use that.")[0] for warning in warnings] == [
+        f"{PATH}, line 5, column 1: {RUNTIME}.modes is 1, but should be a table",
+        f"{PATH}, line 1, column 1: swarm-resource is 5, but should be a string",
+        f"{PATH}, line 3, column 1: {CLI}.no-cgroups is 'yes', but should be true or false",
+        f"{PATH}, line 6, column 1: {RUNTIME}.runtimes is [runc, 1], but should be a list of strings",
+    ]
+    assert len(config.present({f"{CLI}.no-cgroups": False, "swarm-resource": None}).warnings) == 2
+
+
+def test_what_is_unsafe_afterwards_is_told() -> None:
+    config = Config(written({"features.allow-ldconfig-from-container": True}))
+    (warning,) = config.present(profile="rootless", settings={"features.allow-ldconfig-from-container": None}).warnings
+    assert warning.startswith(f"{CLI}.no-cgroups is true")
+    (warning,) = config.absent().warnings
+    assert warning.startswith("features.allow-ldconfig-from-container is true")
+
+
+def test_unknown_settings_are_written_and_taken_back() -> None:
+    config = Config()
+    asked = {"nvidia-container-runtime": {"new": {"key": [1, "x"], "empty": {}}}, "late": 1.5}
+    plan = config.present(asked, allow_unknown=True)
+    assert plan.settings["nvidia-container-runtime.new.key"] == [1, "x"]
+    assert plan.settings["late"] == 1.5
+    assert not config.present(asked, allow_unknown=True).file.changed
+    config.present({"late": None}, allow_unknown=True, exclusive=True)
+    assert config.text == DEFAULT

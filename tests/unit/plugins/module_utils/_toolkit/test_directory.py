@@ -1,0 +1,126 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import typing as t
+
+import pytest
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import directory as toolkit_directory
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.toolkit_directories import (
+    DEST,
+    OLD,
+    VERSIONS,
+    Host,
+    refusal,
+    tree_of,
+)
+
+if t.TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    host = Host(tmp_path, live=True)
+    host.install(OLD)
+    return host
+
+
+def docker(host: Host, folder: str = DEST) -> None:
+    path = host.root / "etc/docker/daemon.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(f'{{"runtimes": {{"nvidia": {{"path": "{folder}/nvidia-container-runtime"}}}}}}')
+
+
+def container(host: Host) -> None:
+    bundle = host.root / "run/containerd/io.containerd.runtime.v2.task/k8s.io/web"
+    bundle.mkdir(parents=True)
+    (bundle / "config.json").write_text(f'{{"hooks": "{VERSIONS}/x/nvidia-cdi-hook"}}')
+
+
+def test_nothing_is_there(tmp_path: Path) -> None:
+    host = Host(tmp_path)
+    before = tree_of(tmp_path)
+    assert not host.remove().changed
+    assert not host.remove(check=True).changed
+    assert tree_of(tmp_path) == before
+
+
+def test_twice(host: Host) -> None:
+    outcome = host.remove()
+    assert outcome.changed
+    assert len(outcome.before) == 19
+    assert len(outcome.removed) == 1
+    before = tree_of(host.root)
+    assert not host.remove().changed
+    assert tree_of(host.root) == before
+
+
+def specification(host: Host) -> None:
+    (host.root / "etc/cdi").mkdir(parents=True)
+    (host.root / "etc/cdi/nvidia.yaml").write_text(f"path: {DEST}/nvidia-cdi-hook")
+
+
+@pytest.mark.parametrize(
+    ("user", "words"),
+    [(docker, "docker (nvidia)"), (container, "The containers containerd/k8s.io/web run by what is in")],
+)
+def test_what_needs_it(user: t.Callable[[Host], None], words: str, host: Host) -> None:
+    user(host)
+    before = tree_of(host.root)
+    assert words in refusal(host.remove)
+    assert tree_of(host.root) == before
+    assert host.remove(running_gpu_containers="warn").changed
+    assert any(words in warning for warning in host.warnings)
+
+
+def test_in_check_mode_engines_are_still_to_let_go(host: Host) -> None:
+    docker(host)
+    before = tree_of(host.root)
+    assert host.remove(check=True).changed
+    assert any("docker (nvidia)" in warning for warning in host.warnings)
+    container(host)
+    assert "The containers" in refusal(lambda: host.remove(check=True))
+    (host.root / "run/containerd/io.containerd.runtime.v2.task/k8s.io/web/config.json").write_text("{}")
+    host.remove(check=True, running_gpu_containers="ignore")
+    assert not host.warnings
+    assert tree_of(host.root / "opt") == {n[4:]: e for n, e in before.items() if n.startswith("opt/")}
+
+
+def test_a_specification_that_names_it(host: Host) -> None:
+    specification(host)
+    assert host.remove().changed
+    assert any("/etc/cdi/nvidia.yaml names programs in" in warning for warning in host.warnings)
+
+
+def test_another_directory_is_no_matter(host: Host) -> None:
+    docker(host, "/usr/bin")
+    assert host.remove().changed
+    assert not host.warnings
+
+
+def test_somebody_elses_link_stays(host: Host) -> None:
+    host.dest.unlink()
+    host.dest.symlink_to("/usr")
+    assert host.remove().changed
+    assert host.dest.is_symlink()
+    assert not host.versions.exists()
+    assert not host.remove().changed
+
+
+def test_a_version_that_nothing_leads_to(host: Host) -> None:
+    host.dest.unlink()
+    assert host.remove().changed
+    assert not host.versions.exists()
+
+
+def test_it_goes_by_itself_meanwhile(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another run was faster, while this one waited for the lock."""
+    answers = [True, False]
+    monkeypatch.setattr(toolkit_directory.DirectoryRemoval, "_something", lambda _self: answers.pop(0))
+    before = tree_of(host.root)
+    assert not host.remove().changed
+    assert tree_of(host.root) == before

@@ -1,0 +1,517 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import typing as t
+
+import pytest
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import lock
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import directory_store
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import manifest as toolkit_manifest
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import usage as toolkit_usage
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.directory import (
+    DirectoryOptions,
+    DirectoryRemoval,
+    Tools,
+)
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.directory_install import DirectoryInstallation
+from ansible_collections.gpufleet.nvidia.tests.hosts.fixtures.elf_programs import tree
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.toolkit_directories import (
+    CONFIG,
+    DEST,
+    MACHINE,
+    NEW,
+    OLD,
+    VERSIONS,
+    Host,
+    refusal,
+    stamps_of,
+    tree_of,
+)
+
+if t.TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    return Host(tmp_path)
+
+
+def same_but(host: Host, before: dict[str, t.Any]) -> None:
+    """Nothing is left but the sources."""
+    found = {name: entry for name, entry in tree_of(host.root).items() if not name.startswith("srv")}
+    assert found == {name: entry for name, entry in before.items() if not name.startswith("srv")}
+
+
+# -- versions come and go ------------------------------------------------------------------------------------------
+
+
+def test_the_first_one(host: Host) -> None:
+    host.source(OLD)
+    before = tree_of(host.root)
+    outcome = host.install(OLD)
+    assert outcome.changed
+    assert (outcome.version, outcome.previous, outcome.removed) == (OLD, None, ())
+    assert outcome.path == f"{VERSIONS}/{host.current().name}"
+    assert host.names() == [host.current().name]
+    assert host.current().name.startswith(f"{OLD}-")
+    found = tree_of(host.current())
+    for name in ("nvidia-ctk", "nvidia-container-runtime.cdi", "nvidia-container-cli", "nvidia-container-runtime-hook"):
+        assert found[f"{name}.real"] == before[f"srv/{OLD}/usr/bin/{name}"]
+        assert found[name][:2] == ("file", 0o755)
+        assert str(host.current().name).encode() in found[name][2]
+    assert found["nvidia-cdi-hook"] == before[f"srv/{OLD}/usr/bin/nvidia-cdi-hook"]
+    assert found["nvidia-container-toolkit"] == ("link", "nvidia-container-runtime-hook")
+    assert found["libnvidia-container.so.1"] == ("link", f"libnvidia-container.so.{OLD}")
+    assert found[CONFIG][:2] == ("file", 0o644)
+    host.remove()
+    same_but(host, before)
+
+
+def test_the_next_one(host: Host) -> None:
+    host.install("1.18.0")
+    oldest = host.current().name
+    host.install(OLD)
+    old = host.current().name
+    kept = stamps_of(host.current())
+    outcome = host.install(NEW)
+    new = host.current().name
+    assert sorted([old, new]) == host.names()
+    assert outcome.previous == f"{VERSIONS}/{old}"
+    assert outcome.removed == (f"{VERSIONS}/{oldest}",)
+    assert stamps_of(host.versions / old) == kept
+    assert host.install(NEW).previous == f"{VERSIONS}/{old}"
+    host.install(OLD)
+    assert host.names() == sorted([f"{old}-2", new])
+
+
+@pytest.mark.parametrize("live", [False, True])
+@pytest.mark.parametrize("thorough", [False, True])
+def test_nothing_is_touched_twice(live: bool, thorough: bool, tmp_path: Path) -> None:
+    host = Host(tmp_path, live)
+    host.install(OLD)
+    host.install(NEW)
+    before, ran = stamps_of(host.root), list(host.ran)
+    outcome = host.install(NEW, thorough=thorough)
+    assert not outcome.changed
+    assert outcome.version == NEW
+    assert outcome.before == outcome.after
+    assert stamps_of(host.root) == before
+    assert host.ran == ran
+
+
+def other_link(path: Path) -> None:
+    path.unlink()
+    path.symlink_to("nvidia-ctk")
+
+
+def folder_for_file(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def file_for_folder(path: Path) -> None:
+    (path / "nvidia-container-runtime/config.toml").unlink()
+    (path / "nvidia-container-runtime").rmdir()
+    path.rmdir()
+    path.write_text("")
+
+
+DAMAGES: dict[str, tuple[str, t.Callable[[Path], object]]] = {
+    "content": ("nvidia-ctk.real", lambda path: path.write_bytes(b"x")),
+    "mode": ("nvidia-ctk.real", lambda path: path.chmod(0o700)),
+    "missing": ("nvidia-cdi-hook", lambda path: path.unlink()),
+    "missing link": ("nvidia-container-toolkit", lambda path: path.unlink()),
+    "link": ("nvidia-container-toolkit", other_link),
+    "folder": ("nvidia-ctk", folder_for_file),
+    "config": (CONFIG, lambda path: path.write_text("disable-require = true\n")),
+    "extra": ("nvidia-more", lambda path: path.write_text("x")),
+    "extra folder": ("more", lambda path: path.mkdir()),
+    "closed folder": (".config", lambda path: path.chmod(0o700)),
+    "file for a folder": (".config", file_for_folder),
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGES)
+def test_damage_is_made_good(kind: str, host: Host) -> None:
+    name, damage = DAMAGES[kind]
+    host.install(OLD)
+    first = host.current().name
+    whole = set(tree_of(host.current()))
+    damage(host.current() / name)
+    outcome = host.install(OLD)
+    assert outcome.changed
+    assert any(each == name or each.startswith(f"{name}/") for each in outcome.repaired)
+    assert host.current().name == f"{first}-2"
+    assert set(tree_of(host.current())) == whole
+    assert not host.install(OLD).changed
+    assert host.names() == [first, f"{first}-2"]
+
+
+def test_the_same_content_is_no_damage(host: Host) -> None:
+    host.install(OLD)
+    path = host.current() / "nvidia-ctk.real"
+    os.utime(str(path), ns=(1, 1))
+    before, manifest = host.current(), (host.current() / ".manifest.json").read_bytes()
+    assert not host.install(OLD).changed
+    assert host.current() == before
+    assert (host.current() / ".manifest.json").read_bytes() != manifest
+    after = stamps_of(host.root)
+    assert not host.install(OLD).changed
+    assert stamps_of(host.root) == after
+
+
+@pytest.mark.parametrize("thorough", [False, True])
+def test_only_a_thorough_run_reads_everything(thorough: bool, host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    host.install(OLD)
+    seen: list[str] = []
+    really = toolkit_manifest.digest_of
+
+    def counted(path: str) -> str:
+        seen.append(path)
+        return really(path)
+
+    monkeypatch.setattr(toolkit_manifest, "digest_of", counted)
+    host.install(OLD, thorough=thorough)
+    own = [path for path in seen if path.startswith(str(host.versions))]
+    assert len(own) == (16 if thorough else 0)
+
+
+def test_an_edited_config_is_kept(host: Host) -> None:
+    host.install(OLD)
+    (host.dest / CONFIG).write_text("by = 'hand'\n")
+    outcome = host.install(OLD)
+    assert len(outcome.backups) == 1
+    backup = outcome.backups[0]["backup"]
+    assert backup is not None
+    assert (host.root / backup[1:]).read_text() == "by = 'hand'\n"
+    assert any("edited by hand" in warning for warning in host.warnings)
+
+
+@pytest.mark.parametrize("content", [b"", b"garbage", b"{}"])
+def test_a_garbage_manifest(content: bytes, host: Host) -> None:
+    before = tree_of(host.root)
+    host.install(OLD)
+    (host.current() / ".manifest.json").write_bytes(content)
+    # Nobody knows any more whether config.toml is what was written.
+    (kept,) = host.install(OLD).backups
+    assert str(kept["backup"]).startswith("/var/lib/gpufleet-nvidia/backups/")
+    assert not host.install(OLD).changed
+    (host.current() / ".manifest.json").write_bytes(content)
+    host.remove()
+    shutil.rmtree(str(host.root / "var/lib/gpufleet-nvidia"))
+    same_but(host, before)
+
+
+def test_the_manifest_of_a_newer_collection(host: Host) -> None:
+    host.install(OLD)
+    path = host.current() / ".manifest.json"
+    path.write_bytes(path.read_bytes().replace(b'"schema": 1', b'"schema": 2'))
+    before = tree_of(host.root)
+    assert "newer version of this collection" in refusal(lambda: host.install(OLD))
+    assert "newer version of this collection" in refusal(host.remove)
+    assert tree_of(host.root) == before
+
+
+def test_versions_in_use_stay_until_they_are_not(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    host.install("1.18.0")
+    oldest = f"{VERSIONS}/{host.current().name}"
+    host.install(OLD)
+    using = [oldest]
+    monkeypatch.setattr(toolkit_usage, "users", lambda _host, path: ["process 7 (x)"] if path in using else [])
+    outcome = host.install(NEW)
+    assert outcome.kept == {oldest: ["process 7 (x)"]}
+    assert len(host.names()) == 3
+    again = host.install(NEW)
+    assert not again.changed
+    assert again.kept == outcome.kept
+    using.clear()
+    assert host.install(NEW).removed == (oldest,)
+    assert len(host.names()) == 2
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "nvidia-notes", ".config/notes", CONFIG + ".bak", "folder/x"])
+def test_what_is_nobodys_stays(name: str, host: Host) -> None:
+    host.install("1.18.0")
+    oldest = host.current()
+    path = oldest / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("mine")
+    host.install(OLD)
+    host.install(NEW)
+    # Under another name, so that it is nobody's for good.
+    left = oldest.with_name(oldest.name + ".left")
+    path = left / name
+    assert not oldest.exists()
+    assert [each for each in left.rglob("*") if not each.is_dir()] == [path]
+    assert any(f"{left.name}/{name}" in warning and "stays" in warning for warning in host.warnings)
+    before = stamps_of(host.versions)
+    assert not host.install(NEW).changed
+    assert stamps_of(host.versions) == before
+    host.remove()
+    assert path.read_text() == "mine"
+    assert not host.remove().changed
+
+
+# -- what stood at dest --------------------------------------------------------------------------------------------
+
+
+def installers(host: Host) -> None:
+    (host.dest / ".config/nvidia-container-runtime").mkdir(parents=True)
+    (host.dest / "nvidia-ctk").write_text("x")
+    (host.dest / "libnvidia-container.so.1").symlink_to("libnvidia-container.so.1.0.0")
+    host.dest.chmod(0o710)
+
+
+def link(host: Host) -> None:
+    (host.root / "usr/other").mkdir(parents=True)
+    host.dest.symlink_to("/usr/other")
+
+
+@pytest.mark.parametrize(
+    "stranger", [installers, link, lambda host: host.dest.mkdir(), lambda host: host.dest.parent.rmdir()]
+)
+def test_what_stood_there_comes_back(stranger: t.Callable[[Host], None], host: Host) -> None:
+    stranger(host)
+    before = tree_of(host.root)
+    for version in (OLD, NEW, OLD):
+        host.install(version)
+        assert host.current().name.startswith(version)
+        assert not host.install(version).changed
+    host.remove()
+    same_but(host, before)
+    assert not host.remove().changed
+
+
+def foreign(host: Host) -> None:
+    host.dest.mkdir()
+    (host.dest / "etc").mkdir()
+
+
+@pytest.mark.parametrize(
+    ("stranger", "words"),
+    [(foreign, "with other things than a toolkit in it: etc"), (lambda host: host.dest.write_text("x"), "is a file")],
+)
+@pytest.mark.parametrize("check", [True, False])
+def test_what_is_not_replaced(stranger: t.Callable[[Host], None], words: str, check: bool, host: Host) -> None:
+    stranger(host)
+    before = tree_of(host.root)
+    assert words in refusal(lambda: host.install(OLD, check))
+    same_but(host, before)
+
+
+def test_a_mount_is_not_replaced(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    installers(host)
+    monkeypatch.setattr(toolkit_manifest, "is_mount_point", lambda path: path == str(host.dest))
+    assert "is a mount point" in refusal(lambda: host.install(OLD))
+
+
+def test_a_file_system_that_cannot_exchange(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(_one: str, _other: str) -> None:
+        raise OSError(22, "Invalid argument")
+
+    installers(host)
+    before = tree_of(host.dest)
+    monkeypatch.setattr(directory_store, "exchange", refused)
+    assert "cannot exchange it in one step (Invalid argument)" in refusal(lambda: host.install(OLD))
+    assert tree_of(host.dest) == before
+    assert not host.versions.exists()
+
+
+def test_somebody_replaces_it_again(host: Host) -> None:
+    installers(host)
+    host.install(OLD)
+    host.dest.unlink()
+    host.dest.mkdir()
+    assert "Remove one of the two" in refusal(lambda: host.install(NEW))
+    host.remove()
+    assert not list(host.dest.iterdir())
+
+
+# -- check mode ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("live", [False, True])
+@pytest.mark.parametrize("start", ["nothing", "old", "damaged", "directory"])
+def test_check_mode_tells_what_a_run_does(start: str, live: bool, tmp_path: Path) -> None:
+    host = Host(tmp_path, live)
+    host.source(NEW)
+    if start == "directory":
+        installers(host)
+    elif start != "nothing":
+        host.install("1.18.0")
+        host.install(OLD)
+    if start == "damaged":
+        (host.dest / "nvidia-ctk").chmod(0o700)
+    before = stamps_of(host.root)
+    foretold = host.install(NEW, check=True)
+    assert stamps_of(host.root) == before
+    assert foretold == host.install(NEW)
+    before = stamps_of(host.root)
+    foretold = host.remove(check=True)
+    assert stamps_of(host.root) == before
+    assert foretold == host.remove()
+
+
+# -- a live host ---------------------------------------------------------------------------------------------------
+
+
+def test_the_programs_really_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here the root is this machine's, so that wrappers lead to what is there."""
+    monkeypatch.setattr(lock, "LOCK_FILE", str(tmp_path / "gpufleet-nvidia/lock"))
+    # The same for an ordinary user.
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    tree(tmp_path / "source", NEW, machine=MACHINE)
+    dest = tmp_path / "it's a dest/toolkit"
+
+    def run(argv: list[str]) -> tuple[int, str, str]:
+        done = subprocess.run(argv, capture_output=True, text=True, check=False)
+        return done.returncode, done.stdout, done.stderr
+
+    options = DirectoryOptions(
+        dest=str(dest), src=str(tmp_path / "source"), backup_dir=str(tmp_path / "backups"), low_level_runtimes=("true",)
+    )
+    tools = Tools(run, lambda _files, _folder: None, lambda _path, _final: None)
+    assert DirectoryInstallation(options, HostFS(), tools).execute(check_mode=False).version == NEW
+    assert run([str(dest / "nvidia-ctk"), "--version"])[1].splitlines()[0].endswith(f"version {NEW}")
+    assert run([str(dest / "nvidia-container-cli"), "--version"])[1].splitlines()[0] == f"cli-version: {NEW}"
+    assert not DirectoryInstallation(options, HostFS(), tools).execute(check_mode=False).changed
+    assert DirectoryRemoval(options, HostFS(), tools).execute(check_mode=False).changed
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["source"]
+
+
+def test_labels_are_those_of_the_final_paths_before_the_switch(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    switched: list[int] = []
+    switch = directory_store.VersionStore.switch
+
+    def counted(store: t.Any, name: str) -> None:
+        switched.append(len(host.labelled))
+        switch(store, name)
+
+    monkeypatch.setattr(directory_store.VersionStore, "switch", counted)
+    host.install(OLD)
+    assert switched == [len(host.labelled)]
+    final, new = str(host.current()), str(host.versions / ".new")
+    pairs = dict(host.labelled)
+    assert pairs[f"{new}/nvidia-ctk.real"] == f"{final}/nvidia-ctk.real"
+    assert pairs[new] == final
+    assert set(tree_of(host.current())) - {".manifest.json"} <= {path[len(new) + 1 :] for path in pairs}
+
+
+def test_a_version_is_what_its_sources_are(host: Host) -> None:
+    """Another content of the same version is another version."""
+    host.install(OLD)
+    name = host.current().name
+    ctk = host.root / f"srv/{OLD}/usr/bin/nvidia-ctk"
+    ctk.write_bytes(ctk.read_bytes() + b"\0")
+    assert host.install(OLD).changed
+    assert host.current().name[: len(OLD) + 13] != name
+    assert (
+        hashlib.sha256((host.dest / "nvidia-ctk.real").read_bytes()).digest()
+        == hashlib.sha256(ctk.read_bytes()).digest()
+    )
+    assert host.dest.is_symlink()
+    assert f"{DEST}.versions" == VERSIONS
+
+
+# -- what engines, and others, need of it ------------------------------------------------------------------------------
+
+
+def engine(host: Host, program: str) -> None:
+    (host.root / "etc/docker").mkdir(parents=True, exist_ok=True)
+    (host.root / "etc/docker/daemon.json").write_text(f'{{"runtimes": {{"gpu": {{"path": "{program}"}}}}}}')
+
+
+def test_programs_of_engines_are_not_taken_away(host: Host) -> None:
+    host.install(OLD)
+    engine(host, f"{DEST}/nvidia-container-runtime.legacy")
+    before = tree_of(host.root)
+    assert "docker (gpu). Their containers would not start" in refusal(lambda: host.install(OLD, components=("ctk",)))
+    assert tree_of(host.root) == before
+    assert host.install(NEW).changed
+    engine(host, f"{DEST}/nvidia-container-runtime")
+    assert "docker (gpu)" in refusal(lambda: host.install(NEW, components=("ctk",)))
+    assert host.install(NEW, components=("ctk",), running_gpu_containers="warn").changed
+    assert any("docker (gpu)" in warning for warning in host.warnings)
+
+
+def test_a_version_that_an_engine_names_stays(host: Host) -> None:
+    host.install("1.18.0")
+    oldest = f"{VERSIONS}/{host.current().name}"
+    engine(host, f"{oldest}/nvidia-container-runtime")
+    host.install(OLD)
+    assert host.install(NEW).kept == {oldest: ["engine docker"]}
+    engine(host, "/usr/bin/runc")
+    assert host.install(NEW).removed == (oldest,)
+
+
+def test_what_others_put_among_the_versions_stays(host: Host) -> None:
+    host.install(OLD)
+    shutil.copytree(str(host.current()), str(host.versions / "mybackup"), symlinks=True)
+    (host.versions / "notes").mkdir()
+    host.install(NEW)
+    host.install(OLD)
+    assert {"mybackup", "notes"} <= set(os.listdir(host.versions))
+    assert not host.install(OLD).changed
+
+
+@pytest.mark.parametrize("where", ["", "..", ".config"])
+def test_folders_that_others_may_write_to(where: str, host: Host) -> None:
+    host.install(OLD)
+    folder = host.current() / where
+    folder.chmod(0o777)
+    assert host.install(OLD).changed
+    assert not host.install(OLD).changed
+    assert (host.current() / where).stat().st_mode & 0o777 == 0o755
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can change the owner of a folder")
+@pytest.mark.parametrize("where", ["", "..", ".config"])
+def test_folders_of_another_owner(where: str, host: Host) -> None:
+    host.install(OLD)
+    os.chown(str(host.current() / where), 1, 1)
+    assert host.install(OLD).changed
+    assert (host.current() / where).stat().st_uid == os.geteuid()
+
+
+@pytest.mark.parametrize("options", [{"version": NEW}, {"minimum_version": NEW, "minimum_version_policy": "fail"}])
+def test_a_version_that_is_not_known_is_not_enough(options: dict[str, t.Any], host: Host) -> None:
+    components = ("runtime", "ctk", "cdi_hook")
+    before = tree_of(host.root)
+    assert "cannot be told" in refusal(lambda: host.install(OLD, components=components, **options))
+    same_but(host, before)
+    host.install(OLD, check=True, components=components, **options)
+    assert any("their version is not known" in warning for warning in host.warnings)
+
+
+def test_a_library_under_another_name(host: Host) -> None:
+    folder = next((host.root / host.source(OLD)[1:]).glob("usr/lib/*/libnvidia-container.so.1")).parent
+    (folder / f"libnvidia-container.so.{OLD}").rename(folder / "blob-77")
+    (folder / "libnvidia-container.so.1").unlink()
+    (folder / "libnvidia-container.so.1").symlink_to("blob-77")
+    host.install(OLD)
+    names = os.listdir(host.current())
+    assert "libnvidia-container.so.1" in names
+    assert not [name for name in names if "blob" in name]
+
+
+@pytest.mark.parametrize("folder", [DEST, VERSIONS])
+def test_logs_have_no_place_among_what_is_installed(folder: str, host: Host) -> None:
+    log = {"nvidia-container-runtime.debug": f"{folder}/runtime.log"}
+    assert "in the toolkit's own directory" in refusal(lambda: host.install(OLD, settings=log))
+
+
+def test_a_low_level_runtime_that_leads_back(host: Host) -> None:
+    host.install(OLD)
+    (host.root / "bin").mkdir(exist_ok=True)
+    (host.root / "bin/myrunc").symlink_to(f"{DEST}/nvidia-container-runtime")
+    assert "call itself for ever" in refusal(lambda: host.install(NEW, low_level_runtimes=("/bin/myrunc",)))

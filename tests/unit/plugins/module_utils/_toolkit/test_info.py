@@ -1,0 +1,462 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import json
+import typing as t
+from hashlib import sha256
+
+import pytest
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import HostError, NvidiaError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.records import OriginalFile, record_path
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import detect as packages_detect
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.names import PACKAGES, REPOSITORY_FILES
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.constants import (
+    CONFIG_FILE,
+    DIRECTORY,
+    OWN_CONFIG_FILE,
+    PROGRAMS,
+)
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.directory_store import VersionStore
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.info import describe_toolkit
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.manifest import (
+    NAME,
+    Entry,
+    Identity,
+    Known,
+    Manifest,
+)
+
+if t.TYPE_CHECKING:
+    from pathlib import Path
+
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.base import Package
+
+LIST = "/etc/apt/sources.list.d/nvidia-docker.list"
+MAIN_LIST = "/etc/apt/sources.list"
+ADDRESS = "nvidia.github.io/libnvidia-container/stable"
+BUNDLE = "/run/containerd/io.containerd.runtime.v2.task/moby/train"
+EVERYTHING = {
+    "gpu",
+    "package_manager",
+    "gpg",
+    "packages",
+    "programs",
+    "version",
+    "differences",
+    "open_cves",
+    "directory",
+    "config_path",
+    "config_exists",
+    "settings",
+    "unsafe_settings",
+    "conflicting_sources",
+    "recorded_files",
+    "repository_files",
+    "gpu_containers",
+    "reboot_required",
+    "problems",
+}
+
+
+class Tree:
+    """A host of Debian; its programs tell ``version``."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.version = "1.19.0"
+        self.ran: list[str] = []
+        self.put("/etc/os-release", "ID=debian\n")
+        for name in ("apt-get", "apt-cache", "apt-mark", "dpkg", "dpkg-deb"):
+            self.put(f"/usr/bin/{name}", "", 0o755)
+
+    def put(self, path: str, text: str, mode: int = 0o644) -> None:
+        file = self.root / path.lstrip("/")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+        file.chmod(mode)
+
+    def install(
+        self, version: str = "1.19.0-1", status: str = "install ok installed", folder: str = "/usr/bin"
+    ) -> None:
+        stanzas = [f"Package: {name}\nStatus: {status}\nVersion: {version}\n" for name in PACKAGES]
+        self.put("/var/lib/dpkg/status", "\n".join(stanzas))
+        for name in PROGRAMS:
+            self.put(f"{folder}/{name}", "", 0o755)
+
+    def install_into_directory(
+        self, version: str | None = "1.20.0", names: t.Sequence[str] = PROGRAMS, folder: str = DIRECTORY
+    ) -> str:
+        """What nvidia_toolkit_install does with source: directory, in short; the name of the version."""
+        store = VersionStore(HostFS(str(self.root), live=False), folder)
+        store.begin()
+        entries = {name: Entry(0o755, text=f"{version}".encode()) for name in names}
+        entries[OWN_CONFIG_FILE] = Entry(0o644, text=b"disable-require = true\n")
+        entries = {name: entry._replace(sha256=sha256(entry.text).hexdigest()) for name, entry in entries.items()}
+        for name, entry in entries.items():
+            store.put(name, entry)
+        sources = {"/srv/toolkit.deb": Known("", Identity(0, 0, 0, 0))}
+        components = None if names == PROGRAMS else ("ctk",)
+        name = store.new_name(version or "unknown")
+        manifest = Manifest(name, version, store.current(), components, (), sources, {})
+        store.finish(manifest, entries, lambda _path, _final: None)
+        store.switch(name)
+        return name
+
+    def run(self, argv: list[str]) -> tuple[int, str, str]:
+        assert argv[:2] == ["chroot", str(self.root)]
+        self.ran.append(argv[2])
+        return 0, f"version {self.version}\n", ""
+
+    def describe(self, live: bool = True, directory: str = DIRECTORY) -> dict[str, t.Any]:
+        found = describe_toolkit(HostFS(str(self.root), live), self.run, directory)
+        assert set(found) == EVERYTHING
+        json.dumps(found)
+        return found
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Tree:
+    return Tree(tmp_path)
+
+
+def test_a_host_without_any(tree: Tree) -> None:
+    tree.put("/sys/bus/pci/devices/0000:00:01.0/vendor", "0x8086\n")
+    found = tree.describe()
+    assert found.pop("gpu")["present"] is False
+    assert found == {
+        "package_manager": "apt",
+        "gpg": None,
+        "packages": {},
+        "programs": {},
+        "version": None,
+        "differences": [],
+        "open_cves": [],
+        "directory": None,
+        "config_path": CONFIG_FILE,
+        "config_exists": False,
+        "settings": {},
+        "unsafe_settings": [],
+        "conflicting_sources": [],
+        "recorded_files": [],
+        "repository_files": [],
+        "gpu_containers": [],
+        "reboot_required": False,
+        "problems": [],
+    }
+    assert tree.ran == []
+
+
+def test_its_forerunners_are_none_of_it(tree: Tree) -> None:
+    tree.put("/var/lib/dpkg/status", "Package: nvidia-docker2\nStatus: install ok installed\nVersion: 2.13.0-1\n")
+    found = tree.describe()
+    assert found["packages"] == {"nvidia-docker2": {"version": "2.13.0-1", "held": False}}
+    assert (found["version"], found["differences"], found["settings"]) == (None, [], {})
+
+
+def test_a_host_with_everything(tree: Tree) -> None:
+    tree.install(status="hold ok installed")
+    tree.put("/proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX Open Kernel Module  580.95.05  Release\n")
+    tree.put(
+        CONFIG_FILE, '[features]\nallow-ldconfig-from-container = true\n[nvidia-container-runtime]\nmode = "cdi"\n'
+    )
+    tree.put(LIST, f"deb https://{ADDRESS} /\n")
+    tree.put(MAIN_LIST, f"deb http://debian.example.com/debian x main\ndeb https://{ADDRESS} /\n")
+    tree.put(REPOSITORY_FILES[1], "")
+    tree.put("/run/reboot-required", "")
+    tree.put("/usr/bin/gpg", "", 0o755)
+    hook = {"hooks": {"prestart": [{"path": "/usr/bin/nvidia-container-runtime-hook"}]}}
+    tree.put(f"{BUNDLE}/config.json", json.dumps({**hook, "process": {"env": ["NVIDIA_VISIBLE_DEVICES=0"]}}))
+    found = tree.describe()
+    assert found["gpu"] == {
+        "present": True,
+        "kind": "driver",
+        "evidence": "The driver is loaded: /proc/driver/nvidia/version is there.",
+        "driver_version": "580.95.05",
+    }
+    assert found["packages"] == {name: {"version": "1.19.0-1", "held": True} for name in PACKAGES}
+    assert found["programs"] == {name: {"path": f"/usr/bin/{name}", "version": "1.19.0"} for name in PROGRAMS}
+    assert (found["version"], found["differences"], found["gpg"]) == ("1.19.0", [], "/usr/bin/gpg")
+    (vulnerability,) = found["open_cves"]
+    assert vulnerability["name"] == "CVE-2026-24260"
+    assert set(vulnerability) == {"floor", "name", "about"}
+    assert found["config_exists"]
+    assert found["settings"]["nvidia-container-runtime.mode"] == "cdi"
+    assert found["settings"]["nvidia-container-runtime.log-level"] == "info"
+    (words,) = found["unsafe_settings"]
+    assert words.startswith("features.allow-ldconfig-from-container is true: ")
+    assert found["conflicting_sources"] == [
+        {"path": LIST, "line": None, "address": None},
+        {"path": MAIN_LIST, "line": 2, "address": ADDRESS},
+    ]
+    assert found["repository_files"] == [REPOSITORY_FILES[1]]
+    assert found["gpu_containers"] == ["docker/train"]
+    assert found["reboot_required"] is True
+    assert found["problems"] == []
+
+
+def test_parts_of_several_versions(tree: Tree) -> None:
+    tree.install("1.18.2-1")
+    (tree.root / "usr/bin/nvidia-ctk").unlink()
+    found = tree.describe()
+    assert found["version"] is None
+    # The oldest part counts: the packages.
+    assert [entry["name"] for entry in found["open_cves"]] == ["CVE-2026-24260"]
+    assert found["differences"][0] == "The program nvidia-ctk is not there."
+    assert len(found["differences"]) == len(PROGRAMS)
+
+
+def test_vulnerabilities_of_what_tells_no_version_are_not_known(tree: Tree) -> None:
+    tree.install()
+    tree.put("/var/lib/dpkg/status", "")
+    assert tree.describe(live=False)["open_cves"] is None
+    tree.version = "none"
+    assert tree.describe()["open_cves"] is None
+    tree.version = "1.17.7"
+    assert len(tree.describe()["open_cves"]) == 3
+
+
+def test_secrets_are_hidden(tree: Tree) -> None:
+    tree.install()
+    tree.put(
+        CONFIG_FILE,
+        'own-token = "hunter2"\n[nvidia-container-cli]\n'
+        'environment = ["API_TOKEN=my hunter2", "HTTPS_PROXY=http://bob:hunter2@proxy", "A=1"]\n',
+    )
+    found = tree.describe()
+    assert "hunter2" not in json.dumps(found)
+    assert found["settings"]["nvidia-container-cli.environment"] == [
+        "API_TOKEN=********",
+        "HTTPS_PROXY=http://********@proxy",
+        "A=1",
+    ]
+
+
+def test_what_the_toolkit_cannot_use_is_a_problem(tree: Tree) -> None:
+    tree.install()
+    tree.put(CONFIG_FILE, 'nvidia-container-cli = ""\n[nvidia-container-runtime]\nmode = "cdii"\n')
+    found = tree.describe()
+    assert {problem["code"] for problem in found["problems"]} == {"setting-invalid"}
+    assert [problem["message"].partition(", but")[0] for problem in found["problems"]] == [
+        f"{CONFIG_FILE}, line 1, column 1: nvidia-container-cli is ''",
+        f"{CONFIG_FILE}, line 3, column 1: nvidia-container-runtime.mode is 'cdii'",
+    ]
+    assert found["settings"]["nvidia-container-runtime.mode"] == "cdii"
+
+
+def test_what_can_be_taken_back_is_told(tree: Tree) -> None:
+    for owner in ("toolkit", "toolkit-2", "docker"):
+        record = OriginalFile(owner, f"/etc/{owner}", b"", 0, 0, 0o644, keys={})
+        tree.put(record_path(owner, record.path), record.to_bytes().decode())
+    assert tree.describe()["recorded_files"] == ["/etc/toolkit"]
+    tree.put(record_path("toolkit", "/etc/toolkit"), "damaged")
+    found = tree.describe()
+    assert found["recorded_files"] == []
+    assert "is damaged" in found["problems"][0]["message"]
+
+
+def test_an_offline_tree(tree: Tree) -> None:
+    tree.install()
+    tree.put("/run/reboot-required", "")
+    found = tree.describe(live=False)
+    assert tree.ran == []
+    assert found["gpu"]["present"] is None
+    assert found["version"] == "1.19.0"
+    assert found["programs"]["nvidia-ctk"] == {"path": "/usr/bin/nvidia-ctk", "version": None}
+    assert found["differences"] == []
+    assert found["reboot_required"] is None
+
+
+def test_no_file_is_what_the_toolkit_says_by_itself(tree: Tree) -> None:
+    tree.install()
+    (tree.root / "sbin").mkdir()
+    tree.put("/sbin/ldconfig.real", "")
+    found = tree.describe()
+    assert not found["config_exists"]
+    assert found["settings"]["nvidia-container-runtime.mode"] == "auto"
+    assert found["settings"]["nvidia-container-cli.ldconfig"] == "@/sbin/ldconfig.real"
+    assert found["unsafe_settings"] == []
+
+
+def test_programs_in_another_folder_have_their_own_file(tree: Tree) -> None:
+    tree.install(folder="/usr/local/bin")
+    own = "/usr/local/bin/.config/nvidia-container-runtime/config.toml"
+    tree.put(own, "disable-require = true\n")
+    found = tree.describe()
+    assert found["config_path"] == own
+    assert found["settings"]["disable-require"] is True
+    assert found["programs"]["nvidia-ctk"] == {"path": "/usr/local/bin/nvidia-ctk", "version": "1.19.0"}
+    assert found["differences"] == []
+
+
+# -- a toolkit in a directory ------------------------------------------------------------------------------------------
+
+
+def test_a_toolkit_in_a_directory_says_of_which_version_it_is(tree: Tree) -> None:
+    first = tree.install_into_directory("1.19.1")
+    assert tree.describe()["directory"] == {
+        "path": DIRECTORY,
+        "installed_path": f"{DIRECTORY}.versions/{first}",
+        "previous_path": None,
+        "components": None,
+        "sources": ["/srv/toolkit.deb"],
+    }
+    second = tree.install_into_directory("1.20.0")
+    found = tree.describe()
+    assert found["directory"]["installed_path"] == f"{DIRECTORY}.versions/{second}"
+    assert found["directory"]["previous_path"] == f"{DIRECTORY}.versions/{first}"
+    assert found["programs"] == {name: {"path": f"{DIRECTORY}/{name}", "version": "1.20.0"} for name in PROGRAMS}
+    assert (found["version"], found["open_cves"]) == ("1.20.0", [])
+    assert (found["differences"], found["problems"]) == ([], [])
+    assert found["config_path"] == f"{DIRECTORY}/{OWN_CONFIG_FILE}"
+    assert found["settings"]["disable-require"] is True
+    # A program that is run costs more than all of this.
+    assert tree.ran == []
+
+
+def test_its_vulnerabilities_are_known(tree: Tree) -> None:
+    tree.install_into_directory("1.19.0")
+    assert [entry["name"] for entry in tree.describe(live=False)["open_cves"]] == ["CVE-2026-24260"]
+
+
+def test_what_does_not_know_its_version_is_asked(tree: Tree) -> None:
+    tree.install_into_directory(None)
+    assert tree.describe()["version"] == "1.19.0"
+    assert f"{DIRECTORY}/nvidia-ctk" in tree.ran
+    assert tree.describe(live=False)["version"] is None
+
+
+def test_another_directory_is_looked_into(tree: Tree) -> None:
+    tree.install_into_directory(folder="/opt/toolkit")
+    assert tree.describe()["directory"] is None
+    found = tree.describe(directory="/opt/toolkit/")
+    assert found["directory"]["path"] == "/opt/toolkit"
+    assert found["programs"]["nvidia-ctk"]["path"] == "/opt/toolkit/nvidia-ctk"
+    with pytest.raises(NvidiaError, match="toolkit_dir 'opt' is not an absolute path"):
+        tree.describe(directory="opt")
+
+
+def test_what_was_not_asked_for_is_not_missing(tree: Tree) -> None:
+    tree.install_into_directory(names=("nvidia-ctk",))
+    found = tree.describe()
+    assert found["directory"]["components"] == ["ctk"]
+    assert list(found["programs"]) == ["nvidia-ctk"]
+    assert found["differences"] == []
+    assert found["config_path"] == f"{DIRECTORY}/{OWN_CONFIG_FILE}"
+
+
+def test_damage_is_a_difference(tree: Tree) -> None:
+    name = tree.install_into_directory()
+    (tree.root / f"{DIRECTORY[1:]}.versions/{name}/nvidia-ctk").unlink()
+    found = tree.describe()
+    assert found["differences"] == [f"{DIRECTORY}/nvidia-ctk is missing, or not as it was installed."]
+    assert "nvidia-ctk" not in found["programs"]
+
+
+def test_half_a_version_is_a_difference(tree: Tree) -> None:
+    name = tree.install_into_directory()
+    (tree.root / f"{DIRECTORY[1:]}.versions/{name}/{NAME}").unlink()
+    found = tree.describe()
+    path = f"{DIRECTORY}.versions/{name}"
+    assert found["differences"] == [f"{DIRECTORY} leads to {path}, which was not installed to its end."]
+    assert found["directory"]["sources"] == []
+    assert found["version"] == "1.19.0"
+
+
+def test_one_of_a_newer_collection_is_a_problem(tree: Tree) -> None:
+    name = tree.install_into_directory()
+    tree.put(f"{DIRECTORY}.versions/{name}/{NAME}", '{"schema": 99}')
+    found = tree.describe()
+    assert "newer version of this collection" in found["problems"][0]["message"]
+    assert (found["directory"], found["version"]) == (None, "1.19.0")
+
+
+def test_packages_count_before_a_directory(tree: Tree) -> None:
+    tree.install()
+    tree.install_into_directory()
+    found = tree.describe()
+    assert found["version"] == "1.19.0"
+    assert found["programs"]["nvidia-ctk"]["path"] == "/usr/bin/nvidia-ctk"
+    assert found["directory"]["path"] == DIRECTORY
+    assert found["config_path"] == CONFIG_FILE
+
+
+def test_a_directory_of_somebody_else_counts_before_the_search_path(tree: Tree) -> None:
+    tree.install(folder="/usr/local/bin")
+    tree.install(folder=DIRECTORY)
+    found = tree.describe()
+    assert found["directory"] is None
+    assert found["programs"]["nvidia-ctk"] == {"path": f"{DIRECTORY}/nvidia-ctk", "version": "1.19.0"}
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "words"),
+    [
+        (CONFIG_FILE, "mode = \n", f"{CONFIG_FILE}, line 1"),
+        (f"{CONFIG_FILE}/x", "", f"{CONFIG_FILE} is not a regular file"),
+        ("/etc/os-release", "ID=opensuse\n", "not supported"),
+    ],
+)
+def test_what_cannot_be_read_hides_nothing_else(tree: Tree, path: str, text: str, words: str) -> None:
+    tree.install()
+    tree.put(path, text)
+    found = tree.describe()
+    (problem,) = found["problems"]
+    assert words in problem["message"]
+    assert (problem["code"] == "file-invalid") is text.startswith("mode")
+    assert found["version"] == "1.19.0"
+    assert bool(found["settings"]) == (CONFIG_FILE not in path)
+    assert bool(found["packages"]) == (CONFIG_FILE in path)
+
+
+def test_an_unknown_distribution_is_none_that_is_wrong(tree: Tree) -> None:
+    tree.install()
+    tree.put("/etc/os-release", "ID=nixos\n")
+    tree.put(LIST, f"deb https://{ADDRESS} /\n")
+    found = tree.describe()
+    assert (found["package_manager"], found["packages"], found["problems"]) == (None, {}, [])
+    assert found["version"] == "1.19.0"
+    assert found["conflicting_sources"] == []
+    assert found["reboot_required"] is None
+
+
+def test_packages_half_installed_are_a_problem(tree: Tree) -> None:
+    tree.install(status="install ok half-configured")
+    found = tree.describe()
+    assert found["packages"]["libnvidia-container1"]["version"] == "1.19.0-1"
+    (half,) = [one["message"] for one in found["problems"] if one["code"] == "package-half-installed"]
+    assert all(name in half for name in PACKAGES)
+
+
+class _Silent:
+    """A package manager that cannot tell."""
+
+    name = "dnf"
+
+    def __init__(self, readable: bool) -> None:
+        self.readable = readable
+
+    def installed(self, _names: t.Iterable[str]) -> dict[str, Package]:
+        raise HostError("rpm failed. Repair it.")
+
+
+@pytest.mark.parametrize(
+    ("readable", "problem"),
+    [(True, "rpm failed. Repair it."), (False, "Only dnf of a running host can tell which packages are installed.")],
+)
+def test_a_silent_package_manager_is_a_problem(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch, readable: bool, problem: str
+) -> None:
+    monkeypatch.setattr(packages_detect, "detect_package_manager", lambda *_host: _Silent(readable))
+    tree.install()
+    tree.put("/etc/yum.repos.d/nvidia-docker.repo", f"[x]\nbaseurl=https://{ADDRESS}\n")
+    found = tree.describe()
+    assert [one["message"] for one in found["problems"]] == [problem]
+    assert found["packages"] == {}
+    assert found["version"] == "1.19.0"
+    assert found["conflicting_sources"][0]["path"] == "/etc/yum.repos.d/nvidia-docker.repo"
+    assert found["reboot_required"] is None

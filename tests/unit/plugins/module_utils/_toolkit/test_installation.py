@@ -1,0 +1,571 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import typing as t
+
+import pytest
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import lock
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.apply import PACKAGES as OWNER
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import (
+    ConfigurationError,
+    HostError,
+    NvidiaError,
+)
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.records import load_record
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.base import Package, Preview
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.names import APT_SOURCE, PACKAGES
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import gpu_containers as systemd_gpu_containers
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.constants import CONFIG_FILE, PACKAGE_CACHE
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.install_packages import Installation
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.packages import InstallOptions
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_packages import ORIGIN, World, four
+
+if t.TYPE_CHECKING:
+    from pathlib import Path
+
+FORMER_LIST = "/etc/apt/sources.list.d/nvidia-docker.list"
+FORMER_ENTRY = "deb https://nvidia.github.io/nvidia-docker/debian10/amd64 /\n"
+ANYTHING: dict[str, t.Any] = {"minimum_version_policy": "ignore"}
+
+
+OUR_SOURCE = "URIs: https://mirror.example.com/nvidia\nSuites: /\n"
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    found = World(tmp_path)
+    found.listed = found.published = ["1.20.0-1", "1.19.10-1", "1.19.1-2", "1.19.1-1", "1.18.2-1"]
+    return found
+
+
+@pytest.fixture
+def gpu_containers(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    found = ["docker/0123456789ab"]
+    monkeypatch.setattr(systemd_gpu_containers, "legacy_gpu_containers", lambda _host: list(found))
+    return found
+
+
+def versions(result: dict[str, t.Any]) -> set[str]:
+    return {package["version"] for package in result["packages"].values()}
+
+
+# -- what is already as asked ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("check_mode", [False, True])
+@pytest.mark.parametrize("version", [None, "1.19.1", "1.19.1-1"])
+def test_nothing_is_asked_where_nothing_changes(
+    world: World, monkeypatch: pytest.MonkeyPatch, check_mode: bool, version: str | None
+) -> None:
+    def locked(*_arguments: t.Any) -> None:
+        raise AssertionError("no lock for a host that is as it should be")
+
+    monkeypatch.setattr(lock, "host_lock", locked)
+    world.have(four("1.19.1-1", held=True))
+    before = world.snapshot()
+    result = world.execute(check_mode, version=version)
+    assert (result["changed"], result["version"], result["origin"]) == (False, "1.19.1", None)
+    (diff,) = result["diff"]
+    assert diff["before"] == diff["after"]
+    assert world.calls == []
+    assert world.snapshot() == before
+
+
+def test_a_source_that_has_just_changed_is_tried(world: World) -> None:
+    world.have(four("1.19.1-1"))
+    assert not world.execute(pending=True)["changed"]
+    assert world.calls == ["refresh"]
+    assert not world.execute(check_mode=True, pending=True)["changed"]
+    assert world.calls == ["refresh"]
+    world.failures["refresh"] = "E: not signed"
+    with pytest.raises(HostError, match="not signed"):
+        world.execute(pending=True)
+
+
+# -- installing ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("before", "version", "after"),
+    [
+        ({}, None, "1.20.0-1"),
+        ({}, "1.19.1", "1.19.1-2"),
+        ({}, "1.19.1-1", "1.19.1-1"),
+        (four("1.18.2-1"), "1.19.10", "1.19.10-1"),
+        (four("1.20.0-1"), "1.18.2", "1.18.2-1"),
+        ({**four("1.19.1-1"), PACKAGES[0]: Package("1.18.2-1")}, None, "1.20.0-1"),
+        ({PACKAGES[0]: Package("1.18.2-1")}, None, "1.20.0-1"),
+    ],
+)
+def test_all_four_in_one_transaction(world: World, before: dict[str, Package], version: str | None, after: str) -> None:
+    world.have(before)
+    foretold = world.execute(check_mode=True, version=version, **ANYTHING)
+    assert world.packages == before
+    assert world.changes == []
+    result = world.execute(version=version, **ANYTHING)
+    assert world.packages == four(after)
+    assert [dict(change.install) for change in world.changes] == [dict.fromkeys(PACKAGES, after)]
+    assert (result["changed"], result["version"], result["origin"]) == (True, after.split("-", maxsplit=1)[0], ORIGIN)
+    assert foretold["changed"]
+    assert (foretold["diff"], foretold["packages"]) == (result["diff"], result["packages"])
+    again = world.execute(version=version, **ANYTHING)
+    assert not again["changed"]
+
+
+def test_the_order_of_the_steps(world: World) -> None:
+    world.have(four("1.18.2-1"))
+    world.execute(version="1.20.0", pending=True, hold=True)
+    assert world.calls == ["refresh", "candidates", "preview", "carry out", "hold"]
+
+
+def test_lists_are_fetched_only_where_they_lack_something(world: World) -> None:
+    world.execute(version="1.20.0")
+    assert "refresh" not in world.calls
+    world.calls.clear()
+    world.published = ["1.21.0-1", *world.published]
+    world.execute(version="1.21.0")
+    assert world.calls == ["candidates", "refresh", "candidates", "preview", "carry out"]
+    world.calls.clear()
+    world.elsewhere = ["1.22.0-1"]
+    world.execute(version="1.22.0")
+    assert world.calls == [
+        "candidates", "refresh", "candidates", "refresh everything", "candidates", "preview", "carry out",
+    ]  # fmt: skip
+
+
+def test_a_version_that_nobody_has(world: World) -> None:
+    world.failures["refresh everything"] = "E: another source is broken"
+    with pytest.raises(HostError) as caught:
+        world.execute(version="1.19")
+    assert "No source offers version 1.19 of all four" in str(caught.value)
+    assert f"1.19.10-1 ({ORIGIN})" in str(caught.value)
+    assert world.changes == []
+
+
+def test_lists_that_cannot_be_fetched(world: World) -> None:
+    world.failures["refresh"] = "E: Could not connect"
+    with pytest.raises(HostError, match="Could not connect"):
+        world.execute(version="1.21.0")
+    with pytest.raises(HostError, match="Could not connect"):
+        world.execute(version="1.20.0", pending=True)
+    assert world.packages == {}
+    assert world.path("/var/lib/gpufleet-nvidia").exists() is False
+
+
+def test_check_mode_fetches_nothing(world: World) -> None:
+    result = world.execute(check_mode=True, version="1.21.0")
+    assert versions(result) == {"1.21.0"}
+    assert len(result["warnings"]) == 1
+    assert world.calls == ["candidates offline"]
+
+
+def test_check_mode_asks_nobody_about_a_source_that_is_to_come(world: World) -> None:
+    world.listed = []
+    asked = world.execute(check_mode=True, version="1.19.1", pending=True)
+    assert (asked["changed"], asked["version"], versions(asked)) == (True, "1.19.1", {"1.19.1"})
+    unknown = world.execute(check_mode=True, pending=True)
+    assert (unknown["changed"], unknown["version"], unknown["open_cves"]) == (True, None, None)
+    assert list(unknown["packages"]) == list(PACKAGES)
+    assert world.calls == []
+
+
+# -- latest ----------------------------------------------------------------------------------------------------------
+
+
+def test_latest_looks_each_time(world: World) -> None:
+    world.have(four("1.20.0-1"))
+    assert not world.execute(version="latest")["changed"]
+    assert world.calls == ["refresh", "candidates"]
+    assert not world.execute(check_mode=True, version="latest")["changed"]
+    world.published = ["1.21.0-1", *world.published]
+    assert world.execute(version="latest")["version"] == "1.21.0"
+
+
+def test_latest_takes_nothing_back(world: World) -> None:
+    world.have(four("1.22.0-1"))
+    assert not world.execute(version="latest")["changed"]
+    assert world.packages == four("1.22.0-1")
+
+
+def test_latest_disturbs_containers_only_for_something_newer(world: World, gpu_containers: list[str]) -> None:
+    world.have(four("1.20.0-1"))
+    assert world.execute(version="latest")["gpu_containers"] == []
+    world.published = ["1.21.0-1"]
+    with pytest.raises(HostError, match=gpu_containers[0]):
+        world.execute(version="latest")
+    assert world.changes == []
+
+
+# -- holds -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_hold_of_others_is_theirs(world: World) -> None:
+    world.have({**four("1.18.2-1"), PACKAGES[1]: Package("1.18.2-1", held=True)})
+    for check_mode in (True, False):
+        with pytest.raises(HostError, match=rf"^{PACKAGES[1]} would have to change, but somebody holds.*hold: true"):
+            world.execute(check_mode, version="1.20.0")
+        with pytest.raises(HostError, match="somebody holds"):
+            world.execute(check_mode, version="latest")
+    assert world.changes == []
+
+
+@pytest.mark.parametrize("hold", [True, False])
+def test_a_hold_that_is_ours_may_change(world: World, hold: bool) -> None:
+    world.have(four("1.18.2-1", held=True))
+    world.execute(version="1.20.0", hold=hold)
+    assert world.packages == four("1.20.0-1", held=hold)
+
+
+@pytest.mark.parametrize("hold", [True, False])
+def test_holds_alone(world: World, gpu_containers: list[str], hold: bool) -> None:
+    assert gpu_containers
+    world.have({**four("1.20.0-1"), PACKAGES[0]: Package("1.20.0-1", held=True)})
+    foretold = world.execute(check_mode=True, hold=hold)
+    result = world.execute(hold=hold)
+    assert world.packages == four("1.20.0-1", held=hold)
+    assert world.calls == ["hold" if hold else "unhold"]
+    assert result["changed"]
+    assert result["diff"] == foretold["diff"]
+    assert not world.execute(hold=hold)["changed"]
+
+
+# -- what else would go ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("along", "words"),
+    [
+        (Preview(remove=("gpufleet-bystander",)), "would also remove gpufleet-bystander"),
+        (Preview(remove=("nvidia-docker2:i386", "x")), "would also remove nvidia-docker2:i386, x"),
+        (Preview(downgrade=(*PACKAGES, "libc6")), "would also bring older versions of libc6"),
+    ],
+)
+def test_strangers_stay(world: World, along: Preview, words: str) -> None:
+    world.along = along
+    for check_mode in (True, False):
+        with pytest.raises(HostError, match=words):
+            world.execute(check_mode, version="1.20.0")
+    assert world.changes == []
+    assert not world.path(CONFIG_FILE).exists()
+
+
+def test_former_packages_go_along(world: World) -> None:
+    world.have({**four("1.20.0-1"), "nvidia-docker2": Package("2.13.0-1")})
+    foretold = world.execute(check_mode=True)
+    result = world.execute()
+    assert world.packages == four("1.20.0-1")
+    assert [change.remove for change in world.changes] == [("nvidia-docker2",)]
+    assert result["diff"] == foretold["diff"]
+    assert (result["changed"], result["origin"]) == (True, None)
+
+
+def test_former_packages_may_stay(world: World) -> None:
+    world.have({**four("1.20.0-1"), "nvidia-docker2": Package("2.13.0-1")})
+    result = world.execute(remove_conflicts=False)
+    assert not result["changed"]
+    assert result["packages"]["nvidia-docker2"] == {"version": "2.13.0-1", "held": False}
+
+
+def test_a_former_package_that_is_held(world: World) -> None:
+    world.have({**four("1.20.0-1"), "nvidia-docker2": Package("2.13.0-1", held=True)})
+    with pytest.raises(HostError, match=r"^nvidia-docker2 would have to change"):
+        world.execute()
+    world.execute(hold=False)
+    assert world.packages == four("1.20.0-1")
+
+
+# -- sources ---------------------------------------------------------------------------------------------------------
+
+
+def test_sources_in_the_way_go_first(world: World) -> None:
+    world.write(APT_SOURCE, OUR_SOURCE)
+    world.write(FORMER_LIST, FORMER_ENTRY).chmod(0o640)
+    foretold = world.execute(check_mode=True, version="1.20.0")
+    assert world.calls == []
+    assert world.path(FORMER_LIST).exists()
+    result = world.execute(version="1.20.0")
+    assert world.calls[0] == "refresh"
+    assert not world.path(FORMER_LIST).exists()
+    assert result["removed_sources"] == foretold["removed_sources"] == [FORMER_LIST]
+    (backup,) = result["backup_files"]
+    assert world.path(backup["backup"]).read_text() == FORMER_ENTRY
+    assert not world.execute()["changed"]
+
+
+@pytest.mark.parametrize("failing", ["refresh", "preview", "carry out"])
+def test_sources_come_back_where_nothing_was_installed(world: World, failing: str) -> None:
+    world.write(APT_SOURCE, OUR_SOURCE)
+    world.write(FORMER_LIST, FORMER_ENTRY).chmod(0o640)
+    world.failures[failing] = "E: no"
+    with pytest.raises(HostError, match="E: no"):
+        world.execute(version="1.20.0")
+    assert world.path(FORMER_LIST).read_text() == FORMER_ENTRY
+    assert world.path(FORMER_LIST).stat().st_mode & 0o777 == 0o640
+    assert not world.path("/var/lib/gpufleet-nvidia").exists()
+
+
+def test_the_only_source_is_not_in_the_way(world: World) -> None:
+    world.write(FORMER_LIST, FORMER_ENTRY)
+    assert world.execute(version="1.20.0")["removed_sources"] == []
+    assert world.path(FORMER_LIST).exists()
+
+
+def test_sources_stay_away_where_something_was_installed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.write(APT_SOURCE, OUR_SOURCE)
+    world.write(FORMER_LIST, FORMER_ENTRY)
+    world.break_off(monkeypatch)
+    with pytest.raises(HostError):
+        world.execute(version="1.20.0")
+    assert not world.path(FORMER_LIST).exists()
+
+
+def test_a_source_file_that_is_not_all_theirs(world: World) -> None:
+    world.write(APT_SOURCE, OUR_SOURCE)
+    world.have(four("1.20.0-1"))
+    world.write("/etc/apt/sources.list", "deb http://debian.example.com/debian trixie main\n" + FORMER_ENTRY)
+    with pytest.raises(
+        ConfigurationError, match=r"^/etc/apt/sources.list, line 2: the source .*remove_conflicts: false"
+    ):
+        world.execute()
+    assert not world.execute(remove_conflicts=False)["changed"]
+
+
+# -- containers ------------------------------------------------------------------------------------------------------
+
+
+def test_containers_that_would_lose_their_gpu(world: World, gpu_containers: list[str]) -> None:
+    world.have(four("1.18.2-1"))
+    for check_mode in (True, False):
+        with pytest.raises(HostError, match=rf"{gpu_containers[0]} .*running_gpu_containers: warn"):
+            world.execute(check_mode, version="1.20.0")
+    assert world.calls == []
+    warned = world.execute(check_mode=True, version="1.20.0", running_gpu_containers="warn")
+    assert (len(warned["warnings"]), warned["gpu_containers"]) == (1, gpu_containers)
+    ignored = world.execute(version="1.20.0", running_gpu_containers="ignore")
+    assert (ignored["warnings"], ignored["gpu_containers"]) == ([], gpu_containers)
+
+
+# -- versions with known vulnerabilities -----------------------------------------------------------------------------
+
+
+def test_a_version_that_is_too_old(world: World) -> None:
+    for check_mode in (True, False):
+        with pytest.raises(NvidiaError, match=r"Version 1.18.2 .*older than 1.19.1.*CVE-2026-24260"):
+            world.execute(check_mode, version="1.18.2", minimum_version_policy="fail")
+    assert world.calls == []
+    warned = world.execute(version="1.18.2")
+    assert len(warned["warnings"]) == 1
+    assert [entry["name"] for entry in warned["open_cves"]] == ["CVE-2026-24260"]
+    with pytest.raises(NvidiaError, match="CVE-2026-24260"):
+        world.execute(minimum_version_policy="fail")
+    assert world.execute(minimum_version="1.18.0", minimum_version_policy="fail")["warnings"] == []
+    assert world.execute(version="1.20.0", minimum_version_policy="fail")["open_cves"] == []
+
+
+def test_what_is_preferred_may_be_too_old(world: World) -> None:
+    world.listed = world.published = ["1.18.2-1"]
+    with pytest.raises(NvidiaError, match="CVE-2026-24260"):
+        world.execute(minimum_version_policy="fail")
+    assert world.changes == []
+
+
+# -- files -----------------------------------------------------------------------------------------------------------
+
+
+def test_files(world: World) -> None:
+    files = world.four_files("1.19.1-1")
+    foretold = world.execute(check_mode=True, source="files", files=tuple(files))
+    result = world.execute(source="files", files=tuple(files))
+    assert world.packages == four("1.19.1-1")
+    assert result["diff"] == foretold["diff"]
+    assert result["origin"] == foretold["origin"] == "files"
+    assert set(world.calls) == {"preview", "carry out"}
+    assert not world.execute(source="files", files=tuple(files))["changed"]
+
+
+def test_files_that_are_still_to_come(world: World) -> None:
+    files = tuple(f"/srv/{name}.deb" for name in PACKAGES)
+    world.have(four("1.19.1-1"))
+    asked: dict[str, t.Any] = {"check_mode": True, "source": "files", "files": files, "pending": True}
+    assert world.execute(**asked)["changed"]
+    assert not world.execute(version="1.19.1", **asked)["changed"]
+    assert world.execute(version="1.20.0", **asked)["version"] == "1.20.0"
+
+
+def test_sources_do_not_matter_to_files(world: World) -> None:
+    world.write(FORMER_LIST, FORMER_ENTRY)
+    world.execute(source="files", files=tuple(world.four_files("1.19.1-1")))
+    assert world.path(FORMER_LIST).exists()
+
+
+def test_the_cache_keeps_what_was_installed(world: World) -> None:
+    files = tuple(world.file(f"{PACKAGE_CACHE}/{name}.deb", name, "1.19.1-1") for name in PACKAGES)
+    old = world.write(f"{PACKAGE_CACHE}/old.deb")
+    options: dict[str, t.Any] = {"source": "files", "files": files, "package_cache": PACKAGE_CACHE}
+    assert world.execute(check_mode=True, **options)["changed"]
+    assert old.exists()
+    world.execute(**options)
+    assert not old.exists()
+    assert all(world.path(path).exists() for path in files)
+    assert not world.execute(**options)["changed"]
+    # Where packages come from elsewhere by now, none is needed.
+    assert world.execute(package_cache=PACKAGE_CACHE)["changed"]
+    assert not world.path("/var/cache/gpufleet-nvidia").exists()
+
+
+# -- what is there already -------------------------------------------------------------------------------------------
+
+
+def test_existing(world: World) -> None:
+    world.have(four("1.19.1-1"))
+    world.live = False
+    before = world.snapshot()
+    assert not world.execute(source="existing", version="1.19.1-1", minimum_version_policy="fail")["changed"]
+    for check_mode, outcome in ((True, None), (False, "1.19.1, not 1.20.0")):
+        if outcome is None:
+            assert len(world.execute(check_mode, source="existing", version="1.20.0")["warnings"]) == 1
+        else:
+            with pytest.raises(HostError, match=outcome):
+                world.execute(check_mode, source="existing", version="1.20.0")
+    assert world.snapshot() == before
+    assert world.calls == []
+
+
+def test_existing_without_packages(world: World, tmp_path: Path) -> None:
+    options = InstallOptions(source="existing")
+    task = Installation(options, HostFS(str(tmp_path), live=True), None, world.run)
+    with pytest.raises(HostError, match=r"nothing of the NVIDIA Container Toolkit is on this host"):
+        task.execute(check_mode=False)
+    assert not task.execute(check_mode=True).changed
+    world.have(four("1.20.0-1"))
+    assert not task.execute(check_mode=False).changed
+
+
+# -- config.toml -----------------------------------------------------------------------------------------------------
+
+
+def test_a_config_file_that_scripts_make_is_noted_before(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    host = HostFS(str(world.root), live=True)
+    carry_out = world.carry_out
+    noted = []
+
+    def looking(change: t.Any) -> None:
+        noted.append(load_record(host, OWNER, CONFIG_FILE))
+        carry_out(change)
+
+    monkeypatch.setattr(world, "carry_out", looking)
+    world.execute(version="1.20.0")
+    (record,) = noted
+    assert record is not None
+    assert record.original is None
+    assert "/etc/nvidia-container-runtime" in record.created_directories
+    assert load_record(host, OWNER, CONFIG_FILE) == record
+
+
+def test_a_config_file_that_is_there_is_not_ours(world: World) -> None:
+    world.write(CONFIG_FILE, "# mine\n")
+    world.execute(version="1.20.0")
+    assert load_record(HostFS(str(world.root), live=True), OWNER, CONFIG_FILE) is None
+
+
+# -- what is refused at once -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"source": "files"}, "source: files needs files"),
+        ({"files": ("/x.deb",)}, "files is for source: files only"),
+        ({"source": "files", "files": ("x.deb",)}, "files 'x.deb' is not an absolute path"),
+        ({"backup_dir": "/etc/apt/sources.list.d/x"}, "backup_dir .* lies in /etc/apt/sources.list.d"),
+        ({"package_cache": "/home/me"}, "package_cache '/home/me' is emptied"),
+        ({"package_cache": "/srv/gpufleet-nvidia"}, "package_cache '/srv/gpufleet-nvidia' is emptied"),
+    ],
+)
+def test_bad_options(world: World, options: dict[str, t.Any], words: str) -> None:
+    with pytest.raises(NvidiaError, match=words):
+        world.execute(**options)
+
+
+@pytest.mark.parametrize("state", ["present", "absent"])
+def test_a_tree_has_no_package_manager(world: World, state: str) -> None:
+    world.live = False
+    with pytest.raises(HostError, match=r"offline tree.*host_root_live: true, or set source: existing"):
+        world.execute(state=state)
+
+
+def test_a_host_without_a_known_package_manager(world: World, tmp_path: Path) -> None:
+    task = Installation(InstallOptions(), HostFS(str(tmp_path), live=True), None, world.run)
+    with pytest.raises(HostError, match=r"The package manager of this host is not known.*source: existing"):
+        task.execute(check_mode=True)
+
+
+@pytest.mark.parametrize(
+    ("distribution", "files", "reboot"),
+    [("apt", ["/run/reboot-required"], True), ("apt", [], False), ("dnf", [], None)],
+)
+def test_a_host_that_waits_for_a_reboot(world: World, distribution: str, files: list[str], reboot: bool | None) -> None:
+    world.name = distribution
+    for path in files:
+        world.write(path)
+    world.have(four("1.20.0-1"))
+    assert world.execute()["reboot_required"] is reboot
+
+
+# -- versions that cannot be compared ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("minimum", ["", "newest", "v", "-1"])
+def test_a_minimum_without_a_number(world: World, minimum: str) -> None:
+    with pytest.raises(NvidiaError, match=r"minimum_version '.*' is no version. Give one such as 1"):
+        world.execute(minimum_version=minimum)
+
+
+@pytest.mark.parametrize(
+    ("asked", "fits"),
+    [
+        ("1.19.1", True),
+        ("1.19.1-1", True),
+        ("1.19.1-2", False),
+        ("1.19", False),
+        ("1.20.0", False),
+        ("nonsense", False),
+        ("latest", True),
+        (None, True),
+    ],
+)
+def test_what_exists_and_what_is_asked(world: World, asked: str | None, fits: bool) -> None:
+    world.have(four("1.19.1-1"))
+    if fits:
+        assert not world.execute(source="existing", version=asked)["changed"]
+    else:
+        with pytest.raises(HostError, match=rf"is 1\.19\.1(-1)?, not {asked}\. Change one"):
+            world.execute(source="existing", version=asked)
+    assert len(world.execute(check_mode=True, source="existing", version=asked)["warnings"]) == int(not fits)
+
+
+@pytest.mark.parametrize(
+    ("options", "enough"),
+    [
+        ({}, True),
+        ({"version": "latest"}, True),
+        ({"version": "1.20.0"}, False),
+        ({"minimum_version_policy": "fail"}, False),
+    ],
+)
+def test_a_version_that_nobody_tells(world: World, options: dict[str, t.Any], enough: bool) -> None:
+    # Programs of an offline tree are not asked.
+    world.live = False
+    world.have(four("1.20.0-1"))
+    world.packages.clear()
+    if not enough:
+        with pytest.raises(HostError, match=r"the version of the toolkit that is there cannot be told"):
+            world.execute(source="existing", **options)
+    else:
+        assert not world.execute(source="existing", **options)["changed"]
+    assert len(world.execute(check_mode=True, source="existing", **options)["warnings"]) == int(not enough)

@@ -1,0 +1,226 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import typing as t
+
+import pytest
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import lock
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import HostError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.base import Package
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.names import PACKAGES
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import gpu_containers
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_packages import World, four
+
+if t.TYPE_CHECKING:
+    from pathlib import Path
+
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
+
+FORMER_LIST = "/etc/apt/sources.list.d/nvidia-docker.list"
+FORMER_ENTRY = "deb https://nvidia.github.io/nvidia-docker/debian10/amd64 /\n"
+ANYTHING: dict[str, t.Any] = {"minimum_version_policy": "ignore"}
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    found = World(tmp_path)
+    found.listed = found.published = ["1.20.0-1", "1.19.10-1", "1.19.1-2", "1.19.1-1", "1.18.2-1"]
+    return found
+
+
+# -- transactions that fail or were cut off --------------------------------------------------------------------------
+
+
+def test_a_transaction_that_fails_before_anything(world: World) -> None:
+    world.failures["carry out"] = "E: no space"
+    with pytest.raises(HostError, match=r"E: no space. The packages are as they were"):
+        world.execute(version="1.20.0")
+    # Nothing of ours is left where nothing came to be.
+    assert not world.path("/var/lib/gpufleet-nvidia").exists()
+
+
+def test_a_transaction_that_fails_half_way_is_ended_by_the_next(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        world.break_off(patch)
+        with pytest.raises(HostError, match=rf"{PACKAGES[1]} 1.20.0-1 \(half installed\).*The next run brings") as half:
+            world.execute(version="1.20.0")
+    assert half.value.details == {"changed": True}
+    world.calls.clear()
+    foretold = world.execute(check_mode=True, version="1.20.0")
+    assert foretold["changed"]
+    assert "complete" not in world.calls
+    result = world.execute(version="1.20.0")
+    assert world.packages == four("1.20.0-1")
+    assert result["changed"]
+    assert "complete" in world.calls
+    assert not world.execute(version="1.20.0")["changed"]
+
+
+def test_an_interrupted_transaction_of_the_toolkit_is_completed_first(world: World) -> None:
+    world.have({**four("1.20.0-1"), PACKAGES[0]: Package("1.20.0-1", whole=False)})
+    world.cut_off = True
+    assert world.execute(check_mode=True)["changed"]
+    assert world.execute(version="1.20.0")["changed"]
+    assert world.calls == ["complete", "candidates"]
+
+
+def test_what_another_run_did_meanwhile_counts(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    take = lock.host_lock
+
+    def late(host: HostFS) -> t.Any:
+        world.have(four("1.20.0-1"))
+        return take(host)
+
+    monkeypatch.setattr(lock, "host_lock", late)
+    assert not world.execute(version="1.20.0")["changed"]
+    assert world.changes == []
+
+
+def test_containers_that_started_meanwhile_count(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[str] = []
+    monkeypatch.setattr(gpu_containers, "legacy_gpu_containers", lambda _host: list(found))
+
+    take = lock.host_lock
+
+    def late(host: HostFS) -> t.Any:
+        found[:] = ["docker/0123"]
+        return take(host)
+
+    monkeypatch.setattr(lock, "host_lock", late)
+    with pytest.raises(HostError, match="docker/0123"):
+        world.execute(version="1.20.0")
+    assert world.calls == []
+    warned = world.execute(version="1.20.0", running_gpu_containers="warn")
+    assert len(warned["warnings"]) == 1
+
+
+def test_parts_that_do_not_go_together_after_all(world: World) -> None:
+    world.program_versions["nvidia-ctk"] = "1.17.0"
+    with pytest.raises(HostError, match=r"nvidia-ctk is of version 1\.17\.0"):
+        world.execute(version="1.20.0")
+    assert world.packages == four("1.20.0-1")
+
+
+def test_parts_that_do_not_go_together(world: World) -> None:
+    world.have(four("1.20.0-1"))
+    world.program_versions["nvidia-ctk"] = "1.17.0"
+    with pytest.raises(HostError, match=r"do not go together: /usr/bin/nvidia-ctk is of version 1\.17\.0"):
+        world.execute()
+    with pytest.raises(HostError, match=r"not of one piece: /usr/bin/nvidia-ctk is of version 1\.17\.0"):
+        world.execute(source="existing")
+    # What earlier tasks of the play would put right is not right yet in check mode.
+    assert len(world.execute(check_mode=True, source="existing")["warnings"]) == 1
+
+
+# -- lists that are older than the mirror ------------------------------------------------------------------------------
+
+GONE = "E: Failed to fetch https://x/nvidia-container-toolkit_1.20.0-1_amd64.deb  404  Not Found"
+
+
+def test_packages_that_are_not_on_the_mirror_any_more(world: World) -> None:
+    world.failures_once["carry out"] = GONE
+    world.published = ["1.21.0-1"]
+    assert world.execute()["version"] == "1.21.0"
+    first = ["candidates", "preview", "carry out"]
+    assert world.calls == [*first, "refresh", *first]
+
+
+def test_lists_are_fetched_anew_once(world: World) -> None:
+    world.failures["carry out"] = GONE
+    with pytest.raises(HostError, match=r"404 .*as they were"):
+        world.execute(version="1.20.0")
+    assert world.calls.count("carry out") == 2
+    world.calls.clear()
+    # Ours is fresh by then.
+    world.failures["refresh everything"] = "E: another source is broken"
+    with pytest.raises(HostError, match=r"404 .*as they were"):
+        world.execute(version="1.20.0", pending=True)
+    assert world.calls == ["refresh", "candidates", "preview", "carry out", "refresh everything"]
+
+
+@pytest.mark.parametrize("source", ["repository", "files"])
+def test_other_failures_are_no_reason_to_try_again(world: World, source: str) -> None:
+    files = tuple(world.four_files("1.20.0-1")) if source == "files" else ()
+    world.failures["carry out"] = "E: no space" if source == "repository" else GONE
+    with pytest.raises(HostError):
+        world.execute(source=source, files=files)
+    assert world.calls.count("carry out") == 1
+
+
+# -- failures that come late -------------------------------------------------------------------------------------------
+
+
+def test_a_late_failure_says_that_something_has_changed(world: World) -> None:
+    world.failures["hold"] = "E: apt-mark"
+    with pytest.raises(HostError, match="apt-mark") as caught:
+        world.execute(version="1.20.0", hold=True)
+    assert caught.value.details == {"changed": True}
+    world.have(four("1.20.0-1"))
+    with pytest.raises(HostError, match="apt-mark") as caught:
+        world.execute(version="1.20.0", hold=True)
+    assert caught.value.details == {"changed": False}
+    world.program_versions["nvidia-ctk"] = "1.17.0"
+    with pytest.raises(HostError, match="do not go together") as caught:
+        world.execute(version="1.19.1")
+    assert caught.value.details == {"changed": True}
+
+
+# -- somebody else's interrupted transaction ---------------------------------------------------------------------------
+
+
+def test_an_interrupted_transaction_does_not_matter_where_no_package_changes(world: World) -> None:
+    world.have(four("1.20.0-1"))
+    world.cut_off = True
+    for check_mode in (True, False):
+        assert not world.execute(check_mode, version="1.20.0")["changed"]
+        assert not world.execute(check_mode, version="latest")["changed"]
+    assert "complete" not in world.calls
+    world.execute(version="1.20.0", hold=True)
+    assert world.packages == four("1.20.0-1", held=True)
+
+
+@pytest.mark.parametrize("check_mode", [False, True])
+@pytest.mark.parametrize("options", [{"version": "1.20.0"}, {"state": "absent"}])
+def test_an_interrupted_transaction_of_others_is_refused_before_any_change(
+    world: World, check_mode: bool, options: dict[str, t.Any]
+) -> None:
+    world.have(four("1.19.1-1"))
+    world.cut_off = True
+    before = world.snapshot()
+    with pytest.raises(HostError, match="of others are pending"):
+        world.execute(check_mode, **options)
+    assert (world.calls, world.snapshot()) == ([], before)
+
+
+def test_latest_is_refused_when_a_newer_version_is_found(world: World) -> None:
+    world.have(four("1.19.1-1"))
+    world.cut_off = True
+    with pytest.raises(HostError, match="of others are pending"):
+        world.execute(version="latest")
+    assert "complete" not in world.calls
+    assert world.packages == four("1.19.1-1")
+
+
+def test_a_half_installed_former_package_is_completed_too(world: World) -> None:
+    world.have({"nvidia-docker2": Package("2.13.0-1", whole=False)})
+    world.cut_off = True
+    assert world.execute(check_mode=True, version="1.20.0")["changed"]
+    assert world.calls == []
+    world.execute(version="1.20.0")
+    assert (world.calls[0], world.packages) == ("complete", four("1.20.0-1"))
+
+
+def test_somebody_else_who_is_at_work_is_waited_for(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.have({**four("1.20.0-1"), PACKAGES[0]: Package("1.20.0-1", whole=False)})
+
+    def interrupted() -> bool:
+        world.have(four("1.20.0-1"))
+        return False
+
+    monkeypatch.setattr(world, "interrupted", interrupted)
+    assert world.execute(version="1.20.0")["version"] == "1.20.0"
+    assert (world.changes, "complete" in world.calls) == ([], False)

@@ -1,0 +1,291 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import itertools
+import typing as t
+
+import pytest
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.names import PACKAGES
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.constants import PROGRAMS, VULNERABILITIES
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.installed import (
+    Program,
+    affecting_cves,
+    newest_floor,
+    one_version,
+    open_vulnerabilities,
+    programs,
+    upstream_version,
+    version_key,
+    version_mismatches,
+)
+
+if t.TYPE_CHECKING:
+    from pathlib import Path
+
+RUNTIME, HOOK, CLI, CTK = PROGRAMS
+WHOLE = dict.fromkeys(PACKAGES, "1.19.1-1")
+THERE = {name: Program(f"/usr/bin/{name}", "1.19.1") for name in PROGRAMS}
+EACH = ", ".join(f"/usr/bin/{name} 1.19.1" for name in PROGRAMS)
+
+# As the programs print them.
+SAID = {
+    RUNTIME: "NVIDIA Container Runtime version 1.19.1\ncommit: 0d8a2ad\nspec: 1.2.1\n\nrunc version 1.1.12\n",
+    HOOK: "NVIDIA Container Runtime Hook version 1.19.1\ncommit: 0d8a2ad\n",
+    CLI: "cli-version: 1.19.1\nlib-version: 1.19.1\nbuild date: 2026-03-12T09:10+00:00\nbuild compiler: gcc 8.5.0\n",
+    CTK: "NVIDIA Container Toolkit CLI version 1.19.1\ncommit: 0d8a2ad\n",
+}
+
+
+class Runs:
+    """Answers as the programs, by path."""
+
+    def __init__(self, answers: dict[str, tuple[int, str, str]]) -> None:
+        self.answers = answers
+        self.ran: list[list[str]] = []
+
+    def __call__(self, argv: list[str]) -> tuple[int, str, str]:
+        self.ran.append(argv)
+        return self.answers.get(argv[-2], (127, "", f"{argv[0]} cannot be run: No such file or directory"))
+
+
+def put(root: Path, path: str, mode: int = 0o755) -> None:
+    file = root / path.lstrip("/")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("")
+    file.chmod(mode)
+
+
+# -- which programs --------------------------------------------------------------------------------------------------
+
+
+def test_each_program_is_asked_once(tmp_path: Path) -> None:
+    for name in PROGRAMS:
+        put(tmp_path, f"/usr/bin/{name}")
+    run = Runs({f"/usr/bin/{name}": (0, said, "") for name, said in SAID.items()})
+    assert programs(HostFS(str(tmp_path)), run) == THERE
+    assert run.ran == [["chroot", str(tmp_path), f"/usr/bin/{name}", "--version"] for name in PROGRAMS]
+
+
+@pytest.mark.parametrize(
+    ("answer", "version"),
+    [
+        ((0, SAID[RUNTIME], ""), "1.19.1"),
+        # Without a low-level runtime it tells its own version all the same.
+        ((1, "NVIDIA Container Runtime version 1.19.1\n", "no runtime binary found from candidate list"), "1.19.1"),
+        ((0, "", "NVIDIA Container Runtime version v1.17.8\n"), "1.17.8"),
+        ((0, "NVIDIA Container Runtime version 1.18.0-rc.2\n", "0.5.0"), "1.18.0-rc.2"),
+        # A wrapper on a host without a driver.
+        ((0, "runc version 1.1.12\nspec: 1.0.2-dev\n", ""), None),
+        ((0, "crun version 1.14.1\n", "The module nvidia is not loaded.\n"), None),
+        ((0, "", ""), None),
+        ((127, "", "cannot be run: Permission denied"), None),
+        ((127, "", "error while loading shared libraries: libnvidia-container.so.1: cannot open"), None),
+    ],
+)
+def test_what_a_program_says(tmp_path: Path, answer: tuple[int, str, str], version: str | None) -> None:
+    put(tmp_path, f"/usr/bin/{RUNTIME}")
+    found = programs(HostFS(str(tmp_path)), Runs({f"/usr/bin/{RUNTIME}": answer}))
+    assert found == {RUNTIME: Program(f"/usr/bin/{RUNTIME}", version)}
+
+
+def test_only_programs_of_the_folder_are_run(tmp_path: Path) -> None:
+    put(tmp_path, f"/opt/toolkit/{CTK}")
+    put(tmp_path, f"/usr/bin/{CTK}")
+    put(tmp_path, f"/usr/local/bin/{CLI}")
+    put(tmp_path, f"/opt/toolkit/{HOOK}", 0o644)
+    run = Runs({f"/opt/toolkit/{CTK}": (0, "1.20.0", "")})
+    found = programs(HostFS(str(tmp_path)), run, "/opt/toolkit/")
+    assert found == {CLI: Program(f"/usr/local/bin/{CLI}", None), CTK: Program(f"/opt/toolkit/{CTK}", "1.20.0")}
+    assert len(run.ran) == 1
+
+
+def test_nothing_of_an_offline_tree_is_run(tmp_path: Path) -> None:
+    put(tmp_path, "/usr/bin/nvidia-cdi-hook")
+    run = Runs({})
+    found = programs(HostFS(str(tmp_path), live=False), run)
+    assert found == {"nvidia-cdi-hook": Program("/usr/bin/nvidia-cdi-hook", None)}
+    assert run.ran == []
+
+
+# -- vulnerabilities -------------------------------------------------------------------------------------------------
+
+OLD_PART = {CTK: Program(f"/usr/bin/{CTK}", "1.17.7")}
+SILENT = {CTK: Program(f"/usr/bin/{CTK}", None)}
+
+
+@pytest.mark.parametrize(
+    ("packages", "there", "names"),
+    [
+        ({}, {}, []),
+        (WHOLE, THERE, []),
+        ({"nvidia-docker2": "2.13.0-1"}, {}, []),
+        # The oldest part counts, wherever it is.
+        (WHOLE, OLD_PART, ["CVE-2025-23266", "CVE-2025-23267", "CVE-2026-24260"]),
+        ({**WHOLE, PACKAGES[3]: "1.19.0-1"}, THERE, ["CVE-2026-24260"]),
+        (WHOLE, SILENT, []),
+        ({PACKAGES[0]: "1.9.1-1", PACKAGES[1]: "1.19.1-1"}, {}, [entry.name for entry in VULNERABILITIES]),
+        ({PACKAGES[0]: "strange"}, THERE, []),
+        ({PACKAGES[0]: "strange"}, {}, None),
+        ({}, SILENT, None),
+        ({}, {**SILENT, CLI: Program("/x", "1.19.0")}, ["CVE-2026-24260"]),
+    ],
+)
+def test_what_a_toolkit_is_open_to(
+    packages: dict[str, str], there: dict[str, Program], names: list[str] | None
+) -> None:
+    found = affecting_cves(packages, there)
+    assert (None if found is None else [entry.name for entry in found]) == names
+
+
+# -- versions --------------------------------------------------------------------------------------------------------
+
+IN_ORDER = ["none", "0.9", "1.9.12", "1.18.0~alpha.1-1", "1.18.0~rc.1-1", "1.18.0-rc.2", "1.18.0-0.1.rc.10", "1.18-1"]
+IN_ORDER += ["1.19.1~rc.1", "1.19.1-1", "1.19.9", "1.19.10", "1.20.0", "2.0"]
+
+
+def test_the_order_of_versions() -> None:
+    for older, newer in itertools.combinations(IN_ORDER, 2):
+        assert version_key(older) < version_key(newer), (older, newer)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("1.19.1", "1.19.1-1"),
+        ("1.19.1-1", "1.19.1-2ubuntu3"),
+        ("1.20", "1.20.0"),
+        ("1.18.0~rc.1-1", "1.18.0-rc.1"),
+        ("1.18.0-0.1.rc.1", "1.18.0-rc.1"),
+        ("v1.19.1", "1.19.1"),
+        ("1:1.19.1-1", "1.19.1"),
+    ],
+)
+def test_two_spellings_of_one_version(one: str, other: str) -> None:
+    assert version_key(one) == version_key(other)
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        ("1.19.1-1", "1.19.1"),
+        ("1.18.0~rc.1-1", "1.18.0-rc.1"),
+        ("1.18.0-0.1.rc.3", "1.18.0-rc.3"),
+        ("built with go1.22.5", None),
+        ("latest", None),
+        ("", None),
+    ],
+)
+def test_upstream(text: str, version: str | None) -> None:
+    assert upstream_version(text) == version
+
+
+@pytest.mark.parametrize(
+    ("version", "names"),
+    [
+        ("1.20.0-1", []),
+        ("1.19.1", []),
+        ("1.19.1~rc.1-1", ["CVE-2026-24260"]),
+        ("1.19.0-1", ["CVE-2026-24260"]),
+        ("1.17.8", ["CVE-2026-24260"]),
+        ("1.17.7", ["CVE-2025-23266", "CVE-2025-23267", "CVE-2026-24260"]),
+        ("1.9.0", [entry.name for entry in VULNERABILITIES]),
+    ],
+)
+def test_open_vulnerabilities(version: str, names: list[str]) -> None:
+    assert [entry.name for entry in open_vulnerabilities(version)] == names
+
+
+def test_the_newest_floor_is_open_to_nothing() -> None:
+    assert open_vulnerabilities(newest_floor()) == []
+    assert newest_floor() in [entry.floor for entry in VULNERABILITIES]
+
+
+# -- one toolkit -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "packages",
+    [WHOLE, {}, {**WHOLE, CLI: "0.1"}, dict.fromkeys(PACKAGES, "1.19.1"), {**WHOLE, "nvidia-docker2": "2.13.0-1"}],
+)
+def test_a_whole_toolkit(packages: dict[str, str]) -> None:
+    later = {**THERE, "nvidia-cdi-hook": Program("/usr/bin/nvidia-cdi-hook", "1.19.1")}
+    for found in (THERE, later):
+        assert version_mismatches(packages, found) == []
+        assert one_version(packages, found) == "1.19.1"
+
+
+def test_programs_that_nobody_could_ask_are_no_difference() -> None:
+    found = {name: Program(program.path, None) for name, program in THERE.items()}
+    assert version_mismatches(WHOLE, found) == []
+    assert one_version(WHOLE, found) == "1.19.1"
+    assert one_version({}, found) is None
+    assert one_version({}, {}) is None
+
+
+@pytest.mark.parametrize(
+    ("packages", "changed", "words"),
+    [
+        (
+            {PACKAGES[0]: "1.18.2-1"},
+            {},
+            [
+                f"The packages {', '.join(PACKAGES[1:])} are not installed, but others of the toolkit are.",
+                f"/usr/bin/{RUNTIME} is of version 1.19.1, but the packages are of 1.18.2.",
+                f"/usr/bin/{HOOK} is of version 1.19.1, but the packages are of 1.18.2.",
+                f"/usr/bin/{CLI} is of version 1.19.1, but the packages are of 1.18.2.",
+                f"/usr/bin/{CTK} is of version 1.19.1, but the packages are of 1.18.2.",
+            ],
+        ),
+        (
+            {**WHOLE, PACKAGES[3]: "1.19.10-1"},
+            {},
+            [f"The packages are of several versions: {' 1.19.1, '.join(PACKAGES)} 1.19.10."],
+        ),
+        (
+            WHOLE,
+            {CTK: Program("/usr/bin/nvidia-ctk", "1.19.0")},
+            ["/usr/bin/nvidia-ctk is of version 1.19.0, but the packages are of 1.19.1."],
+        ),
+        (
+            {},
+            {"nvidia-cdi-hook": Program("/usr/bin/nvidia-cdi-hook", "1.20.0")},
+            [
+                f"The programs are of several versions: {EACH}, /usr/bin/nvidia-cdi-hook 1.20.0.",
+            ],
+        ),
+        (WHOLE, {CLI: None}, [f"The program {CLI} is not there."]),
+        (WHOLE, {CLI: None, CTK: None}, [f"The programs {CLI}, {CTK} are not there."]),
+        (
+            WHOLE,
+            {CTK: Program("/usr/local/bin/nvidia-ctk", None)},
+            ["/usr/local/bin/nvidia-ctk is there, but none in /usr/bin."],
+        ),
+        (
+            WHOLE,
+            {CLI: Program(f"/usr/bin/{CLI}", None)},
+            [f"/usr/bin/{CLI} tells no version: run it with --version to see why."],
+        ),
+    ],
+)
+def test_differences(packages: dict[str, str], changed: dict[str, Program | None], words: list[str]) -> None:
+    found = {name: program for name, program in {**THERE, **changed}.items() if program is not None}
+    assert version_mismatches(packages, found) == words
+
+
+@pytest.mark.parametrize(
+    ("packages", "changed"),
+    [({**WHOLE, PACKAGES[1]: "1.19.2-1"}, {}), (WHOLE, {CTK: Program("/usr/bin/nvidia-ctk", "1.19.0")})],
+)
+def test_several_versions_are_none(packages: dict[str, str], changed: dict[str, Program]) -> None:
+    assert one_version(packages, {**THERE, **changed}) is None
+
+
+def test_a_folder_of_its_own() -> None:
+    there = {name: Program(f"/opt/toolkit/{name}", "1.19.1") for name in PROGRAMS}
+    assert version_mismatches({}, there, "/opt/toolkit/") == []
+    assert len(version_mismatches({}, there)) == len(PROGRAMS)

@@ -1,0 +1,187 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import pytest
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import HostError, NvidiaError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.base import (
+    Candidate,
+    Package,
+    PackageFile,
+    Preview,
+)
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.names import PACKAGES
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.package_versions import (
+    NotOfferedError,
+    Target,
+    choose,
+    common_version,
+    is_version,
+    refuse_unrelated_changes,
+    satisfies,
+    version_of_files,
+)
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.policy import below_minimum
+
+
+@pytest.mark.parametrize(
+    ("full", "wanted", "same"),
+    [
+        ("1.19.1-1", "1.19.1", True),
+        ("1.19.1-1", "1.19.1-1", True),
+        ("1.19.1", "1.19.1", True),
+        ("1.19.10-1", "1.19.1", False),
+        ("1.19.1-10", "1.19.1-1", False),
+        ("1.19.1-1", "1.19", False),
+        ("1.19.1~rc.1-1", "1.19.1", False),
+        ("1.19.1-1", "", False),
+    ],
+)
+def test_which_version_is_meant(full: str, wanted: str, same: bool) -> None:
+    assert is_version(full, wanted) is same
+
+
+def four(version: str) -> dict[str, Package]:
+    return {name: Package(version) for name in PACKAGES}
+
+
+def test_all_four_agree() -> None:
+    assert common_version(four("1.19.1-1")) == "1.19.1-1"
+    assert common_version({}) is None
+    for name in PACKAGES:
+        others = four("1.19.1-1")
+        assert common_version({**others, name: Package("1.19.1-2")}) is None
+        assert common_version({**others, name: Package("1.19.1-1", whole=False)}) is None
+        del others[name]
+        assert common_version(others) is None
+    assert satisfies(four("1.19.1-1"), "1.19.1")
+    assert satisfies(four("1.19.1-1"), None)
+    assert not satisfies(four("1.19.1-1"), "1.19.2")
+
+
+def offers(*versions: str, preferred: str = "") -> list[Candidate]:
+    return [Candidate(version, "x", version == preferred) for version in versions]
+
+
+def test_a_version_that_only_some_packages_have_is_none() -> None:
+    every = {name: offers("1.20.0-1", "1.19.1-1", preferred="1.20.0-1") for name in PACKAGES}
+    for name in PACKAGES:
+        behind = {**every, name: offers("1.19.1-1", preferred="1.19.1-1")}
+        assert choose(behind, None, {}) == Target("1.19.1-1", "x")
+        with pytest.raises(NotOfferedError, match=f"version 1.20.0 of all four .*of {name} 1.19.1-1 "):
+            choose(behind, "1.20.0", {})
+        with pytest.raises(NotOfferedError, match=f"a version of all four .*of {name} none"):
+            choose({**every, name: []}, "latest", {})
+    with pytest.raises(NotOfferedError, match="On offer are of each none"):
+        choose({}, None, {})
+
+
+def test_a_pin_decides_where_nobody_asks_for_a_version() -> None:
+    pinned = {name: offers("1.20.0-1", "1.19.1-1", "1.18.2-1", preferred="1.19.1-1") for name in PACKAGES}
+    assert choose(pinned, "latest", {}).version == "1.19.1-1"
+    assert choose(pinned, "1.20.0", {}).version == "1.20.0-1"
+    forbidden = {name: offers("1.20.0-1") for name in PACKAGES}
+    with pytest.raises(
+        NotOfferedError, match=r"would take by itself\. On offer are of each 1\.20\.0-1 .*Name a version"
+    ):
+        choose(forbidden, None, {})
+
+
+@pytest.mark.parametrize(
+    ("standing", "chosen"), [("1.20.0-1", "1.20.0-1"), ("1.18.2-1", "1.19.1-1"), ("1.19.1-2", "1.19.1-1")]
+)
+def test_latest_takes_nothing_back(standing: str, chosen: str) -> None:
+    behind = {name: offers("1.19.1-1", preferred="1.19.1-1") for name in PACKAGES}
+    assert choose(behind, "latest", four(standing)).version == chosen
+
+
+def files(version: str = "1.19.1-1", architecture: str = "amd64") -> list[PackageFile]:
+    return [PackageFile(f"/srv/{name}.deb", name, version, architecture) for name in PACKAGES]
+
+
+def test_files() -> None:
+    assert version_of_files(files(), "amd64", None) == "1.19.1-1"
+    assert version_of_files(files(architecture="all"), "amd64", "1.19.1") == "1.19.1-1"
+    assert version_of_files(files(architecture="noarch"), "x86_64", "1.19.1-1") == "1.19.1-1"
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted", "words"),
+    [
+        (files()[:2], None, "^files lacks libnvidia-container-tools, libnvidia-container1: "),
+        ([*files(), files()[0]], None, f"are both {PACKAGES[0]}"),
+        ([*files(), PackageFile("/srv/x.deb", "bash", "5", "amd64")], None, "^/srv/x.deb is the package bash"),
+        ([*files()[:3], files("1.19.2-1")[3]], None, "several versions: .*/srv/libnvidia-container1.deb 1.19.2-1"),
+        (files(architecture="arm64"), None, "is a package for arm64, but this host is amd64"),
+        (files(), "1.19.2", "files are of version 1.19.1-1, but version asks for 1.19.2"),
+    ],
+)
+def test_files_that_are_not_the_four(given: list[PackageFile], wanted: str | None, words: str) -> None:
+    with pytest.raises(NvidiaError, match=words):
+        version_of_files(given, "amd64", wanted)
+
+
+@pytest.mark.parametrize(
+    ("version", "floor", "problem"),
+    [
+        ("1.19.1-1", "1.19.1", None),
+        ("1.19.10-1", "1.19.9", None),
+        ("1.19.9-1", "1.19.10", "Version 1.19.9 of the toolkit is older than 1.19.10."),
+        (
+            "1.18.2-1",
+            "1.19.1",
+            (
+                "Version 1.18.2 of the toolkit is older than 1.19.1."
+                " It is open to CVE-2026-24260 (race between check and use)."
+            ),
+        ),
+    ],
+)
+def test_below_the_minimum(version: str, floor: str, problem: str | None) -> None:
+    assert below_minimum(version, floor) == problem
+
+
+def test_what_has_no_number_is_not_compared() -> None:
+    with pytest.raises(NvidiaError, match=r"^minimum_version 'newest' is no version of the toolkit"):
+        below_minimum("1.19.1-1", "newest")
+    assert below_minimum("unknown", "1.19.1") == (
+        "Version 'unknown' of the toolkit cannot be compared with 1.19.1, which it must not be older than."
+    )
+
+
+# -- what a change takes along ---------------------------------------------------------------------------------------
+
+COMING = dict.fromkeys(PACKAGES, "1.19.1-1")
+
+
+@pytest.mark.parametrize(
+    ("preview", "words"),
+    [
+        (Preview(COMING, ("bystander",)), r"would also remove bystander\. Remove or replace these first.*changed\.$"),
+        (
+            Preview(COMING, ("nvidia-docker2:amd64", "bystander")),
+            r"also remove nvidia-docker2:amd64, bystander\..* go with remove_conflicts: true\.$",
+        ),
+        # A removal has no such option, nor are all of NVIDIA's packages former ones of the toolkit.
+        (Preview({}, ("nvidia-docker2",)), r"remove nvidia-docker2\. .*nothing was changed\.$"),
+        (Preview(COMING, ("nvidia-driver",)), r"remove nvidia-driver\. .*nothing was changed\.$"),
+        (Preview(COMING, (), ("libseccomp2",)), "also bring older versions of libseccomp2"),
+        (
+            Preview({**COMING, "libc6:i386": "2"}, (), (), ("libc6:i386", PACKAGES[0])),
+            r"also change or remove libc6:i386, whose version somebody holds\. Release it",
+        ),
+        (Preview({}, (*PACKAGES, "bystander"), (), ("bystander",)), "also change or remove bystander, whose"),
+    ],
+)
+def test_what_nobody_asked_for(preview: Preview, words: str) -> None:
+    with pytest.raises(HostError, match=words):
+        refuse_unrelated_changes(preview, PACKAGES, PACKAGES)
+
+
+def test_what_was_asked_for() -> None:
+    former = ("nvidia-docker2",)
+    refuse_unrelated_changes(Preview(COMING, former, PACKAGES, (*PACKAGES, *former)), PACKAGES, former)
+    refuse_unrelated_changes(Preview({}, (f"{PACKAGES[0]}:amd64",), (), PACKAGES), PACKAGES, PACKAGES)

@@ -1,0 +1,152 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The module nvidia_toolkit_install as a whole, on a host whose apt and dpkg are stand-ins."""
+
+from __future__ import annotations
+
+import typing as t
+
+import pytest
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils import _module
+from ansible_collections.gpufleet.nvidia.plugins.doc_fragments import shipped, toolkit_directory
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import run_module as finish
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.apt import STATUS_FILE
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.detect import FAMILIES
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.names import APT_SOURCE, PACKAGES
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.constants import PROGRAMS
+from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils._packages.test_apt import stanza, write
+from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.test_module import (
+    DummyModule,
+    Ended,
+    _options,
+)
+
+if t.TYPE_CHECKING:
+    from pathlib import Path
+
+pytest.importorskip("ansible.module_utils.basic")
+yaml = pytest.importorskip("yaml")
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    write(tmp_path, "/etc/os-release", "ID=debian\n")
+    status = "".join(stanza(name, "install ok installed", "1.20.0-1") for name in PACKAGES)
+    write(tmp_path, STATUS_FILE, status)
+    for name in (*FAMILIES[0].programs, *PROGRAMS):
+        write(tmp_path, f"/usr/bin/{name}", "")
+        (tmp_path / "usr/bin" / name).chmod(0o755)
+    return tmp_path
+
+
+class Ran(t.NamedTuple):
+    """The module, and what it ran, each with its limit in seconds."""
+
+    module: DummyModule
+    commands: list[tuple[int | None, list[str]]]
+
+
+def run_module(monkeypatch: pytest.MonkeyPatch, root: Path, check_mode: bool = False, **options: t.Any) -> Ran:
+    from ansible_collections.gpufleet.nvidia.plugins.modules import nvidia_toolkit_install  # noqa: PLC0415
+
+    specification = _options(monkeypatch, nvidia_toolkit_install)
+    arguments: dict[str, t.Any] = {name: option.get("default") for name, option in specification.items()}
+    arguments.update({"host_root": str(root), "host_root_live": True, **options})
+    ran = Ran(DummyModule(check_mode, **arguments), [])
+
+    def runner(_module: t.Any, limit: int | None = 60) -> t.Callable[[list[str]], tuple[int, str, str]]:
+        def run(argv: list[str]) -> tuple[int, str, str]:
+            ran.commands.append((limit, argv[2:]))
+            return _answer(argv[2:])
+
+        return run
+
+    monkeypatch.setattr(_module, "command_runner", runner)
+    with pytest.raises(Ended):
+        finish(t.cast("t.Any", ran.module), lambda: nvidia_toolkit_install.install(t.cast("t.Any", ran.module)))
+    return ran
+
+
+def _answer(argv: list[str]) -> tuple[int, str, str]:
+    if argv[:2] == ["apt-cache", "policy"]:
+        rows = "  Candidate: 1.20.0-1\n     1.20.0-1 500\n        500 https://x\n     1.19.1-1 500\n        500 https://x\n"
+        return 0, "".join(f"{name}:\n{rows}" for name in argv[2:]), ""
+    if argv[-1] == "--version":
+        return 0, "version 1.20.0\n", ""
+    return 0, "", ""
+
+
+@pytest.mark.parametrize("check_mode", [True, False])
+def test_the_result_is_what_is_documented(monkeypatch: pytest.MonkeyPatch, root: Path, check_mode: bool) -> None:
+    from ansible_collections.gpufleet.nvidia.plugins.modules import nvidia_toolkit_install  # noqa: PLC0415
+
+    ran = run_module(monkeypatch, root, check_mode)
+    documented = yaml.safe_load(nvidia_toolkit_install.RETURN)
+    of_packages = [name for name, value in documented.items() if value["returned"] == "success"]
+    assert set(ran.module.result) == {"changed", *of_packages}
+    assert ran.module.result["changed"] is False
+    assert {tuple(argv[1:]) for _limit, argv in ran.commands} == {("--version",)}
+
+
+def test_the_options_are_what_is_documented(monkeypatch: pytest.MonkeyPatch) -> None:
+    from ansible_collections.gpufleet.nvidia.plugins.modules import nvidia_toolkit_install  # noqa: PLC0415
+
+    documented = {
+        name: option
+        for fragment in (nvidia_toolkit_install, toolkit_directory.ModuleDocFragment, shipped.ModuleDocFragment)
+        for name, option in yaml.safe_load(fragment.DOCUMENTATION)["options"].items()
+    }
+    specification = _options(monkeypatch, nvidia_toolkit_install)
+    for name in ("host_root", "host_root_live"):
+        del specification[name]
+    assert specification["proxy"].pop("no_log")
+    assert specification["shipped_tomlkit"].pop("no_log")
+    assert _told(documented) == specification
+
+
+def _told(documented: dict[str, dict[str, t.Any]]) -> dict[str, dict[str, t.Any]]:
+    told: dict[str, dict[str, t.Any]] = {
+        name: {key: option[key] for key in ("type", "choices", "default", "elements", "required") if key in option}
+        for name, option in documented.items()
+    }
+    for name, option in documented.items():
+        if "suboptions" in option:
+            told[name]["options"] = _told(option["suboptions"])
+    return told
+
+
+def test_only_transactions_are_without_a_limit(monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
+    ran = run_module(monkeypatch, root, version="1.19.1", pending=True, lock_timeout=7)
+    limits = {tuple(argv[:2]): limit for limit, argv in ran.commands}
+    assert limits["apt-get", "update"] == 300
+    assert limits["apt-get", "-s"] == limits["apt-cache", "policy"] == 60
+    assert [limit for limit, argv in ran.commands if argv[0] == "apt-get" and "-s" not in argv] == [300, None]
+    assert any("DPkg::Lock::Timeout=7" in argv for _limit, argv in ran.commands)
+
+
+def test_suse_has_only_what_exists(monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
+    write(root, "/etc/os-release", "ID=sles\n")
+    ran = run_module(monkeypatch, root)
+    assert "source: existing" in ran.module.result["msg"]
+    assert ran.commands == []
+    gone = run_module(monkeypatch, root, state="absent")
+    assert (gone.module.result.get("msg"), gone.module.result["changed"]) == (None, False)
+    there = run_module(monkeypatch, root, source="existing")
+    assert (there.module.result["changed"], there.module.result["packages"]) == (False, {})
+    assert set(there.module.result["programs"]) == set(PROGRAMS)
+
+
+def test_a_debian_without_its_programs_is_no_host_without_packages(monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
+    (root / "usr/bin/dpkg").unlink()
+    ran = run_module(monkeypatch, root, state="absent")
+    assert "has no dpkg" in ran.module.result["msg"]
+
+
+def test_repository_files_reach_the_host(monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
+    files = [{"path": APT_SOURCE, "content": "URIs: http://@PROXY@/\n", "src": None, "mode": "0600"}]
+    ran = run_module(monkeypatch, root, repository_files=files, proxy="me:geheim@x.example")
+    assert ran.module.result["written_files"] == [APT_SOURCE]
+    assert (root / APT_SOURCE[1:]).read_text() == "URIs: http://me:geheim@x.example/\n"
+    assert "geheim" not in str(ran.module.result)

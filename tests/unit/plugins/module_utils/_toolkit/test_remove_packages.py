@@ -1,0 +1,293 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import typing as t
+
+import pytest
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import atomic_write
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.apply import PACKAGES as OWNER
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.apply import TOOLKIT
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import HostError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.records import (
+    OriginalFile,
+    load_record,
+    record_path,
+)
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.base import Package, Preview
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.names import PACKAGES
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import gpu_containers
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import packages as toolkit_packages
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.constants import CONFIG_FILE, PACKAGE_CACHE
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.packages import InstallOptions
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.remove_packages import Removal
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_packages import World, four
+
+if t.TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    found = World(tmp_path)
+    found.listed = ["1.20.0-1"]
+    return found
+
+
+def host_of(world: World) -> HostFS:
+    return HostFS(str(world.root), live=True)
+
+
+def test_nothing_to_remove(world: World) -> None:
+    assert not world.execute(state="absent", package_cache=PACKAGE_CACHE)["changed"]
+    assert world.calls == []
+
+
+def test_there_and_back(world: World) -> None:
+    world.write("/etc/hostname", "x\n")
+    world.write("/usr/bin/true")
+    world.write("/run/other")
+    world.path("/etc/apt").mkdir()
+    before = world.snapshot()
+    world.execute(hold=True)
+    standing = world.snapshot()
+    foretold = world.execute(check_mode=True, state="absent")
+    assert world.snapshot() == standing
+    world.calls.clear()
+    result = world.execute(state="absent")
+    assert world.calls == ["preview", "unhold", "carry out"]
+    assert result["diff"] == foretold["diff"]
+    assert (result["changed"], foretold["changed"], result["packages"]) == (True, True, {})
+    (backup,) = result["backup_files"]
+    assert (backup["path"], backup["checksum"]) == (CONFIG_FILE, "absent")
+    assert world.path(backup["backup"]).read_text() == "disable-require = false\n"
+    left = {path: content for path, content in world.snapshot().items() if "backups" not in path}
+    assert left == {**before, "var": None, "var/lib": None, "var/lib/gpufleet-nvidia": None}
+    assert not world.execute(state="absent")["changed"]
+
+
+def test_what_an_earlier_removal_left_is_purged(world: World) -> None:
+    world.configured_only = [PACKAGES[0]]
+    assert world.execute(state="absent")["changed"]
+    assert [change.remove for change in world.changes] == [(PACKAGES[0],)]
+    assert not world.execute(state="absent")["changed"]
+
+
+def test_former_packages_are_not_touched(world: World) -> None:
+    world.have({"nvidia-docker2": Package("2.13.0-1")})
+    assert not world.execute(state="absent")["changed"]
+    assert "nvidia-docker2" in world.packages
+
+
+@pytest.mark.parametrize("check_mode", [True, False])
+def test_strangers_stay(world: World, check_mode: bool) -> None:
+    world.have(four("1.20.0-1", held=True))
+    world.along = Preview(remove=("gpufleet-bystander",))
+    with pytest.raises(HostError, match="would also remove gpufleet-bystander"):
+        world.execute(check_mode, state="absent")
+    assert world.packages == four("1.20.0-1", held=True)
+
+
+@pytest.mark.parametrize("check_mode", [True, False])
+def test_containers_that_would_lose_their_gpu(world: World, monkeypatch: pytest.MonkeyPatch, check_mode: bool) -> None:
+    monkeypatch.setattr(gpu_containers, "legacy_gpu_containers", lambda _host: ["docker/0123"])
+    assert not world.execute(check_mode, state="absent")["changed"]
+    world.have(four("1.20.0-1"))
+    with pytest.raises(HostError, match="docker/0123"):
+        world.execute(check_mode, state="absent")
+    assert world.calls == []
+
+
+@pytest.mark.parametrize("check_mode", [True, False])
+def test_containers_whose_runtime_would_go(world: World, monkeypatch: pytest.MonkeyPatch, check_mode: bool) -> None:
+    monkeypatch.setattr(gpu_containers, "run_by_toolkit", lambda _host: ["docker/4567"])
+    assert not world.execute(check_mode, state="absent")["changed"]
+    world.have(four("1.20.0-1"))
+    with pytest.raises(HostError, match="docker/4567 run by a runtime of the toolkit"):
+        world.execute(check_mode, state="absent")
+    assert world.calls == []
+    warned = world.execute(check_mode, state="absent", running_gpu_containers="warn")
+    assert (warned["changed"], len(warned["warnings"])) == (True, 1)
+
+
+def test_a_removal_that_fails_holds_again(world: World) -> None:
+    world.have(four("1.20.0-1", held=True))
+    world.failures["carry out"] = "E: prerm fails"
+    with pytest.raises(HostError, match=r"E: prerm fails\. The packages are as they were"):
+        world.execute(state="absent")
+    assert world.packages == four("1.20.0-1", held=True)
+
+
+def test_a_removal_that_was_cut_off(world: World) -> None:
+    world.have({**four("1.20.0-1"), PACKAGES[1]: Package("1.20.0-1", whole=False)})
+    world.cut_off = True
+    assert world.execute(check_mode=True, state="absent")["changed"]
+    world.execute(state="absent")
+    assert world.calls == ["complete", "preview", "carry out"]
+
+
+def test_existing_packages_are_not_ours_to_remove(world: World) -> None:
+    world.have(four("1.20.0-1"))
+    world.live = False
+    assert not world.execute(state="absent", source="existing")["changed"]
+    assert world.packages == four("1.20.0-1")
+
+
+# -- config.toml -----------------------------------------------------------------------------------------------------
+
+
+def test_a_config_file_of_others_stays(world: World) -> None:
+    world.write(CONFIG_FILE, "# mine\n")
+    world.execute()
+    world.execute(state="absent")
+    assert world.path(CONFIG_FILE).read_text() == "# mine\n"
+
+
+def test_settings_go_first(world: World) -> None:
+    world.execute()
+    settings = world.write(record_path(TOOLKIT, CONFIG_FILE), _record_of_settings())
+    result = world.execute(state="absent")
+    assert world.packages == {}
+    assert world.path(CONFIG_FILE).exists()
+    assert len(result["warnings"]) == 1
+    assert "nvidia_toolkit_config" in result["warnings"][0]
+    settings.unlink()
+    # Packages are gone by now, what they made goes nevertheless.
+    assert world.execute(state="absent")["changed"]
+    assert not world.path("/etc/nvidia-container-runtime").exists()
+
+
+def _record_of_settings() -> str:
+    record = OriginalFile(TOOLKIT, CONFIG_FILE, b"", 0, 0, 0o644)
+    return record.to_bytes().decode()
+
+
+@pytest.mark.parametrize("failing", ["remove_file", "_drop"])
+def test_a_removal_that_is_killed_is_ended_by_the_next(
+    world: World, monkeypatch: pytest.MonkeyPatch, failing: str
+) -> None:
+    world.execute()
+
+    def killed(*_arguments: t.Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(atomic_write if failing == "remove_file" else toolkit_packages, failing, killed)
+        with pytest.raises(KeyboardInterrupt):
+            world.execute(state="absent")
+    assert load_record(host_of(world), OWNER, CONFIG_FILE) is not None
+    assert world.execute(state="absent")["changed"]
+    assert not world.path("/etc/nvidia-container-runtime").exists()
+    assert load_record(host_of(world), OWNER, CONFIG_FILE) is None
+    assert not world.execute(state="absent")["changed"]
+
+
+# -- the cache -------------------------------------------------------------------------------------------------------
+
+
+def test_the_cache_goes(world: World) -> None:
+    world.write(f"{PACKAGE_CACHE}/a.deb")
+    world.write("/var/cache/other")
+    assert world.execute(check_mode=True, state="absent", package_cache=PACKAGE_CACHE)["changed"]
+    assert world.path(f"{PACKAGE_CACHE}/a.deb").exists()
+    result = world.execute(state="absent", package_cache=PACKAGE_CACHE)
+    assert f"{PACKAGE_CACHE}/a.deb" in result["diff"][0]["before"]
+    assert not world.path("/var/cache/gpufleet-nvidia").exists()
+    assert world.path("/var/cache/other").exists()
+
+
+# -- hosts whose packages are not ours to manage -----------------------------------------------------------------------
+
+
+def test_a_host_without_a_known_package_manager(world: World, tmp_path: Path) -> None:
+    world.write(f"{PACKAGE_CACHE}/a.deb")
+    options = InstallOptions(state="absent", package_cache=PACKAGE_CACHE)
+    task = Removal(options, HostFS(str(tmp_path), live=True), None, world.run)
+    assert task.execute(check_mode=False).changed
+    assert not world.path(PACKAGE_CACHE).exists()
+    assert not task.execute(check_mode=False).changed
+
+
+def test_a_failure_behind_the_packages(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.have(four("1.20.0-1"))
+    world.write(f"{PACKAGE_CACHE}/a.deb")
+
+    def failing(*_arguments: t.Any) -> None:
+        raise HostError("No.")
+
+    monkeypatch.setattr(toolkit_packages, "clean_cache", failing)
+    with pytest.raises(HostError) as caught:
+        world.execute(state="absent", package_cache=PACKAGE_CACHE)
+    assert (caught.value.details, world.packages) == ({"changed": True}, {})
+
+
+# -- packages that were not recorded ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("check_mode", [True, False])
+def test_packages_of_others_stay_and_are_named(world: World, check_mode: bool) -> None:
+    world.have(four("1.20.0-1"))
+    before = world.snapshot()
+    result = world.execute(check_mode, state="absent", keep_unrecorded=True)
+    assert (result["changed"], result["unrecorded"]) == (False, list(PACKAGES))
+    assert (world.snapshot(), world.calls) == (before, [])
+    assert world.execute(check_mode, state="absent")["unrecorded"] == []
+
+
+def test_what_a_run_installed_goes(world: World) -> None:
+    world.path("/usr/bin").mkdir(parents=True)
+    world.path("/etc").mkdir()
+    before = world.snapshot()
+    world.execute()
+    result = world.execute(state="absent", keep_unrecorded=True)
+    assert (result["changed"], result["unrecorded"], world.packages) == (True, [], {})
+    left = {path: content for path, content in world.snapshot().items() if "backups" not in path}
+    assert left == {**before, "var": None, "var/lib": None, "var/lib/gpufleet-nvidia": None}
+    assert not world.execute(state="absent", keep_unrecorded=True)["changed"]
+
+
+def test_packages_that_a_run_only_upgraded_stay(world: World) -> None:
+    world.have(four("1.19.0-1"))
+    world.execute(version="1.20.0", remove_conflicts=False)
+    assert world.packages == four("1.20.0-1")
+    result = world.execute(state="absent", keep_unrecorded=True)
+    assert result["unrecorded"] == list(PACKAGES)
+    assert world.packages == four("1.20.0-1")
+    assert not world.path("/var/lib/gpufleet-nvidia/state").exists()
+
+
+def test_a_package_of_others_is_not_removed_with_what_it_needs(world: World) -> None:
+    world.have({PACKAGES[0]: Package("1.20.0-1")})
+    world.execute()
+    world.along = Preview(remove=(PACKAGES[0],))
+    with pytest.raises(HostError, match=f"would also remove {PACKAGES[0]}"):
+        world.execute(state="absent", keep_unrecorded=True)
+    world.along = Preview()
+    assert world.execute(state="absent", keep_unrecorded=True)["unrecorded"] == [PACKAGES[0]]
+    assert list(world.packages) == [PACKAGES[0]]
+
+
+def test_files_of_the_repository_record_packages_of_earlier_releases(world: World) -> None:
+    world.execute()
+    world.path(toolkit_packages.INSTALLED).unlink()
+    assert load_record(host_of(world), OWNER, CONFIG_FILE) is not None
+    result = world.execute(state="absent", keep_unrecorded=True)
+    assert (result["unrecorded"], world.packages) == ([], {})
+
+
+def test_a_run_that_failed_records_nothing(world: World) -> None:
+    world.failures["carry out"] = "E: no space"
+    with pytest.raises(HostError):
+        world.execute()
+    assert not world.path("/var/lib/gpufleet-nvidia/state").exists()
+
+
+def test_the_record_of_packages_must_be_readable(world: World) -> None:
+    world.have(four("1.20.0-1"))
+    world.write(toolkit_packages.INSTALLED, "{")
+    with pytest.raises(HostError, match=f"{toolkit_packages.INSTALLED} is damaged"):
+        world.execute(state="absent", keep_unrecorded=True)

@@ -1,0 +1,460 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The repository's files, by themselves and as a part of what is done to the packages."""
+
+from __future__ import annotations
+
+import io
+import os
+import socket
+import typing as t
+
+import pytest
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import atomic_write
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.apply import REPOSITORY as OWNER
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import HostError, NvidiaError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.records import STATE_DIR, load_records
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import access
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.names import (
+    APT_SOURCE,
+    DNF_SOURCE,
+    REPOSITORY_FILES,
+)
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.sources import written
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import packages as toolkit_packages
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import repository as toolkit_repository
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import undoing as toolkit_undoing
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.repository import (
+    RepositoryFile,
+    address_of,
+    check_files,
+    is_ours,
+    plan_of,
+)
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.undoing import MARKER
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_packages import World, four
+
+if t.TYPE_CHECKING:
+    from pathlib import Path
+
+DIGITS = "ddcae044f796ecb0"
+KEY = f"/usr/share/keyrings/gpufleet-nvidia-container-toolkit-{DIGITS}.asc"
+STAGED = f"/var/cache/gpufleet-nvidia-key-{DIGITS}.asc"
+APT_CONF = REPOSITORY_FILES[2]
+FORMER_LIST = "/etc/apt/sources.list.d/nvidia-docker.list"
+FORMER_ENTRY = "deb https://nvidia.github.io/nvidia-docker/debian10/amd64 /\n"
+PROXY = "http://me:geheim@proxy.example:3128"
+
+SOURCE = RepositoryFile(APT_SOURCE, "URIs: right\n")
+WRONG = RepositoryFile(APT_SOURCE, "URIs: wrong\n")
+FETCHED = RepositoryFile(KEY, source=STAGED)
+FILES = (SOURCE, FETCHED)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    found = World(tmp_path)
+    found.published = ["1.20.0-1"]
+    found.write(STAGED, "key\n")
+    # What is there on every host.
+    for folder in ("/etc/apt/sources.list.d", "/etc/apt/apt.conf.d", "/usr/share/keyrings", "/usr/bin", "/run"):
+        found.path(folder).mkdir(parents=True, exist_ok=True)
+    found.path("/var/lib").mkdir()
+    return found
+
+
+def host_of(world: World) -> HostFS:
+    return HostFS(str(world.root), live=True)
+
+
+def text(world: World, path: str) -> str | None:
+    return world.path(path).read_text() if world.path(path).exists() else None
+
+
+def mode(world: World, path: str) -> int:
+    return world.path(path).stat().st_mode & 0o7777
+
+
+def without_lock(snapshot: dict[str, t.Any]) -> dict[str, t.Any]:
+    return {path: content for path, content in snapshot.items() if not path.startswith("run/gpufleet-nvidia")}
+
+
+# -- what is asked -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("path", "ours"),
+    [
+        *((path, True) for path in REPOSITORY_FILES),
+        (KEY, True),
+        (f"/etc/pki/rpm-gpg/RPM-GPG-KEY-gpufleet-nvidia-container-toolkit-{DIGITS.upper()}", True),
+        (KEY.replace(DIGITS, DIGITS[1:]), False),
+        (KEY.replace(DIGITS, DIGITS + "0"), False),
+        (KEY.replace(DIGITS, "x" * 16), False),
+        (STAGED, False),
+        ("/etc/apt/sources.list.d/nvidia-container-toolkit.sources", False),
+        ("/usr/share/keyrings/nvidia-container-toolkit-keyring.gpg", False),
+        ("/etc/passwd", False),
+    ],
+)
+def test_what_names_are_ours(path: str, ours: bool) -> None:
+    assert is_ours(path) is ours
+
+
+@pytest.mark.parametrize(
+    ("file", "proxy", "words"),
+    [
+        (RepositoryFile("/etc/apt/sources.list", "x"), None, "/etc/apt/sources.list is none of this collection's"),
+        (RepositoryFile(APT_SOURCE + "/../x", "x"), None, "is none of this collection's"),
+        (RepositoryFile(APT_SOURCE), None, "needs content or src, and not both"),
+        (RepositoryFile(APT_SOURCE, "x", STAGED), None, "needs content or src, and not both"),
+        (RepositoryFile(KEY, source="key.asc"), None, "'key.asc' of .* is not an absolute path"),
+        (RepositoryFile(APT_SOURCE, "x", mode="420"), None, "mode '420' of .* in quotes"),
+        (RepositoryFile(APT_SOURCE, "x", mode="u=rw"), None, "mode 'u=rw'"),
+        (RepositoryFile(APT_CONF, "@PROXY@"), None, "there is no proxy"),
+        (RepositoryFile(APT_CONF, "@PROXY@"), 'http://x";Evil "', "proxy has a blank"),
+        (RepositoryFile(APT_CONF, "@PROXY@"), "http://x\nevil=1", "proxy has a blank"),
+    ],
+)
+def test_what_is_refused(world: World, file: RepositoryFile, proxy: str | None, words: str) -> None:
+    before = world.snapshot()
+    for check_mode in (True, False):
+        with pytest.raises(NvidiaError, match=words) as caught:
+            world.execute(check_mode, repository_files=(file,), proxy=proxy)
+        assert "evil" not in str(caught.value).lower()
+    assert (world.calls, world.snapshot()) == ([], before)
+
+
+def test_more_that_is_refused(world: World) -> None:
+    with pytest.raises(NvidiaError, match="is there twice"):
+        check_files([SOURCE, WRONG], None)
+    with pytest.raises(NvidiaError, match="for source: repository only"):
+        world.execute(source="files", files=tuple(world.four_files("1.20.0-1")), repository_files=FILES)
+
+
+# -- what is to be done ------------------------------------------------------------------------------------------------
+
+
+def test_a_plan_brings_keys_before_sources(world: World) -> None:
+    plan = plan_of(host_of(world), FILES, None, foretold=False)
+    assert [(file.path, file.before, file.after) for file in plan.files] == [
+        (KEY, None, b"key\n"),
+        (APT_SOURCE, None, b"URIs: right\n"),
+    ]
+    assert plan_of(host_of(world), None, None, foretold=False).changes is False
+
+
+def test_a_key_that_is_still_to_come(world: World) -> None:
+    world.path(STAGED).unlink()
+    before = world.snapshot()
+    foretold = world.execute(check_mode=True, repository_files=FILES)
+    assert foretold["changed"]
+    assert "(not fetched yet)" in foretold["diff"][1]["after"]
+    with pytest.raises(HostError, match=f"{STAGED}, of which {KEY} is to be a copy, is not there"):
+        world.execute(repository_files=FILES)
+    assert (world.calls, without_lock(world.snapshot())) == ([], without_lock(before))
+
+
+@pytest.mark.parametrize("family", ["apt", "dnf"])
+def test_the_address_of_ours(world: World, family: str) -> None:
+    path, name = (APT_SOURCE, "URIs: ") if family == "apt" else (DNF_SOURCE, "[x]\nbaseurl=")
+    host = host_of(world)
+    assert address_of(host, None, family) is None
+    world.write(path, f"{name}http://standing/\n")
+    assert address_of(host, None, family) == "http://standing/"
+    assert address_of(host, (RepositoryFile(path, f"{name}http://asked/\n"),), family) == "http://asked/"
+    assert address_of(host, (), family) is None
+
+
+def test_another_source_with_the_address_of_ours_is_in_the_way(world: World) -> None:
+    world.write("/etc/apt/sources.list.d/mirror.list", "deb http://mirror.example/toolkit /\n")
+    files = (RepositoryFile(APT_SOURCE, "Types: deb\nURIs: http://mirror.example/toolkit\nSuites: /\n"),)
+    result = world.execute(version="1.20.0", repository_files=files)
+    assert result["removed_sources"] == ["/etc/apt/sources.list.d/mirror.list"]
+
+
+# -- with the packages -------------------------------------------------------------------------------------------------
+
+
+def test_files_come_with_the_packages_and_go_with_them(world: World) -> None:
+    before = world.snapshot()
+    foretold = world.execute(check_mode=True, version="1.20.0", repository_files=FILES)
+    assert (world.calls, world.snapshot()) == ([], before)
+    result = world.execute(version="1.20.0", repository_files=FILES)
+    assert world.calls == ["refresh", "candidates", "preview", "carry out"]
+    assert (text(world, APT_SOURCE), text(world, KEY), world.packages) == ("URIs: right\n", "key\n", four("1.20.0-1"))
+    assert result["written_files"] == foretold["written_files"] == [KEY, APT_SOURCE]
+    assert result["diff"][1:] == foretold["diff"][1:]
+    assert not world.path(MARKER).exists()
+    assert written(host_of(world)) == [APT_SOURCE, KEY, STAGED]
+    world.calls.clear()
+    settled = world.snapshot()
+    for check_mode in (True, False):
+        assert not world.execute(check_mode, version="1.20.0", repository_files=FILES)["changed"]
+        # Whoever does not speak of them leaves them alone.
+        assert not world.execute(check_mode, version="1.20.0")["changed"]
+    assert (world.calls, world.snapshot()) == ([], settled)
+    foretold = world.execute(check_mode=True, state="absent")
+    gone = world.execute(state="absent")
+    assert gone["diff"] == foretold["diff"]
+    assert gone["restored_files"] == [APT_SOURCE, KEY]
+    assert f"{STAGED} (file)" in gone["diff"][0]["before"]
+    assert written(host_of(world)) == []
+    left = {path: content for path, content in without_lock(world.snapshot()).items() if "gpufleet-nvidia" not in path}
+    was = {path: content for path, content in without_lock(before).items() if "gpufleet-nvidia" not in path}
+    assert left == was
+    assert not world.path(STATE_DIR).exists()
+    assert not world.execute(state="absent")["changed"]
+
+
+def test_what_stood_there_comes_back(world: World) -> None:
+    world.write(APT_SOURCE, "# mine\n").chmod(0o640)
+    world.execute(version="1.20.0", repository_files=(RepositoryFile(APT_SOURCE, "URIs: right\n", mode="0600"),))
+    assert (text(world, APT_SOURCE), mode(world, APT_SOURCE)) == ("URIs: right\n", 0o600)
+    world.execute(version="1.20.0", repository_files=(SOURCE,))
+    assert mode(world, APT_SOURCE) == 0o644
+    result = world.execute(state="absent", source="existing")
+    assert (text(world, APT_SOURCE), mode(world, APT_SOURCE)) == ("# mine\n", 0o640)
+    assert (result["changed"], world.packages) == (True, four("1.20.0-1"))
+
+
+def test_a_mode_alone(world: World) -> None:
+    world.execute(version="1.20.0", repository_files=FILES)
+    world.path(KEY).chmod(0o600)
+    foretold = world.execute(check_mode=True, version="1.20.0", repository_files=FILES)
+    result = world.execute(version="1.20.0", repository_files=FILES)
+    assert result["diff"] == foretold["diff"]
+    assert result["diff"][1]["before_header"] == f"{KEY} (mode 0600)"
+    assert (mode(world, KEY), result["changed"]) == (0o644, True)
+    assert not world.execute(version="1.20.0", repository_files=FILES)["changed"]
+
+
+def test_what_is_not_asked_for_any_more_goes(world: World) -> None:
+    proxied = (*FILES, RepositoryFile(APT_CONF, "Acquire::http::Proxy @PROXY@;\n", mode="0600"))
+    world.execute(version="1.20.0", repository_files=proxied, proxy=PROXY)
+    assert (text(world, APT_CONF), mode(world, APT_CONF)) == (f"Acquire::http::Proxy {PROXY};\n", 0o600)
+    world.calls.clear()
+    result = world.execute(version="1.20.0", repository_files=FILES)
+    assert (text(world, APT_CONF), result["restored_files"], world.calls) == (None, [APT_CONF], ["refresh"])
+    assert "geheim" not in str(result)
+    assert "proxy.example" in str(result)
+    other = KEY.replace(DIGITS, "0" * 16)
+    world.execute(version="1.20.0", repository_files=(SOURCE, RepositoryFile(other, "other\n")))
+    assert written(host_of(world)) == [APT_SOURCE, other]
+    files = tuple(world.four_files("1.20.0-1"))
+    assert world.execute(source="files", files=files, repository_files=())["changed"]
+    assert (written(host_of(world)), load_records(host_of(world), OWNER)) == ([], [])
+
+
+def test_no_name_appears_where_every_file_counts(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+    replace = os.replace
+
+    def watched(old: str, new: str) -> None:
+        seen.append(str(old))
+        replace(old, new)
+
+    monkeypatch.setattr(os, "replace", watched)
+    world.execute(version="1.20.0", repository_files=FILES)
+    assert seen
+    assert not [path for path in seen if "sources.list.d" in path or "keyrings" in path]
+
+
+def test_no_moment_in_which_others_may_read_a_password(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(atomic_write, "set_access", lambda *_arguments: None)
+    files = (RepositoryFile(APT_CONF, "@PROXY@", mode="0600"), RepositoryFile(APT_SOURCE, "@PROXY@", mode="0600"))
+    world.write(APT_SOURCE, "# mine\n").chmod(0o644)
+    world.execute(version="1.20.0", repository_files=files, proxy=PROXY)
+    assert (mode(world, APT_CONF), mode(world, APT_SOURCE)) == (0o600, 0o600)
+
+
+def test_a_mode_comes_back(world: World) -> None:
+    world.write(APT_SOURCE, "# mine\n").chmod(0o644)
+    with pytest.raises(HostError, match="the source is wrong"):
+        world.execute(version="1.20.0", repository_files=(WRONG._replace(mode="0600"),))
+    assert (text(world, APT_SOURCE), mode(world, APT_SOURCE)) == ("# mine\n", 0o644)
+
+
+# -- what goes wrong ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("failing", ["refresh", "preview", "carry out", "no such version"])
+def test_a_failure_leaves_all_as_it_was(world: World, failing: str) -> None:
+    world.write(FORMER_LIST, FORMER_ENTRY).chmod(0o640)
+    world.write(APT_SOURCE, "# mine\n").chmod(0o600)
+    world.failures[failing] = "E: no"
+    before = without_lock(world.snapshot())
+    version = "1.21.0" if failing == "no such version" else "1.20.0"
+    for _run in range(2):
+        world.write(STAGED, "key\n")
+        with pytest.raises(HostError) as caught:
+            world.execute(version=version, repository_files=FILES)
+        assert caught.value.details == {"changed": False}
+        # The key may be what is wrong.
+        del before[STAGED[1:]]
+        assert without_lock(world.snapshot()) == before
+        assert (mode(world, FORMER_LIST), mode(world, APT_SOURCE)) == (0o640, 0o600)
+        before[STAGED[1:]] = "key\n"
+    world.failures.clear()
+    world.write(STAGED, "key\n")
+    assert world.execute(version="1.20.0", repository_files=FILES)["changed"]
+
+
+def test_a_settled_host_is_not_harmed_by_a_wrong_source(world: World) -> None:
+    world.execute(version="1.20.0", repository_files=FILES)
+    before = world.snapshot()
+    for _run in range(2):
+        with pytest.raises(HostError, match="the source is wrong"):
+            world.execute(version="1.20.0", repository_files=(WRONG,))
+        assert text(world, APT_SOURCE) == "URIs: right\n"
+        assert text(world, KEY) == "key\n"
+    world.write(STAGED, "key\n")
+    assert world.snapshot() == before
+    assert not world.execute(version="1.20.0", repository_files=FILES)["changed"]
+
+
+def test_files_stay_where_packages_have_come_from_them(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.break_off(monkeypatch)
+    with pytest.raises(HostError) as caught:
+        world.execute(version="1.20.0", repository_files=FILES)
+    assert caught.value.details == {"changed": True}
+    assert text(world, APT_SOURCE) == "URIs: right\n"
+    assert text(world, STAGED) == "key\n"
+    assert not world.path(MARKER).exists()
+
+
+def test_a_repository_that_cannot_be_reached(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    peers: list[tuple[str, int]] = []
+
+    def refuse(peer: tuple[str, int], _timeout: float) -> t.NoReturn:
+        peers.append(peer)
+        raise ConnectionRefusedError(111, "Connection refused")
+
+    monkeypatch.setattr(socket, "create_connection", refuse)
+    files = (RepositoryFile(APT_SOURCE, "Types: deb\nURIs: https://mirror.example/toolkit\nSuites: /\n"),)
+    world.failures["refresh"] = "Err:1 whatever apt says"
+    for proxy, peer, told in (
+        (None, ("mirror.example", 443), "nvidia_toolkit_proxy (proxy) is not set"),
+        (PROXY, ("proxy.example", 3128), "nvidia_toolkit_proxy (proxy) is proxy.example:3128"),
+    ):
+        with pytest.raises(HostError) as caught:
+            world.execute(version="1.20.0", repository_files=files, proxy=proxy)
+        message = str(caught.value)
+        assert f"This host cannot connect to {peer[0]}:{peer[1]}: Connection refused. " in message
+        for text in ("on mirror.example", told, "nvidia_toolkit_base_url", "files, directory or existing", "apt says"):
+            assert text in message
+        assert "geheim" not in message
+        assert caught.value.details == {"code": "repository-unreachable", "changed": False}
+        assert peers.pop() == peer
+    # A host that can connect has another problem.
+    monkeypatch.setattr(socket, "create_connection", lambda *_peer: io.BytesIO())
+    with pytest.raises(HostError, match=r"is on mirror\.example") as caught:
+        world.execute(version="1.20.0", repository_files=files)
+    assert caught.value.details == {"changed": False}
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("https://user:geheim@[2001:db8::1]/x", "[2001:db8::1]:443"),
+        ("http://a.example:81/", "a.example:81"),
+        ("http://a.example", "a.example:80"),
+        ("https://a.example:port/", "None"),
+        ("https://[", "None"),
+        ("file:///srv/mirror", "None"),
+        (None, "None"),
+    ],
+)
+def test_where_an_address_leads(url: str | None, expected: str) -> None:
+    assert str(access.endpoint(url)) == expected
+    if expected == "None":
+        assert (access.connection_error(url, None), access.access_advice(url, None)) == (None, "")
+
+
+class Killed(BaseException):
+    """As if the process were."""
+
+
+@pytest.mark.parametrize("where", ["remove_sources", "carry_out", "refresh"])
+@pytest.mark.parametrize("works", [True, False])
+def test_a_run_that_was_cut_off(world: World, monkeypatch: pytest.MonkeyPatch, where: str, works: bool) -> None:
+    world.write(FORMER_LIST, FORMER_ENTRY)
+    before = without_lock(world.snapshot())
+    wanted = FILES if works else (WRONG, FETCHED)
+
+    def killed(*_arguments: t.Any) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        owner: t.Any = {"remove_sources": toolkit_packages, "carry_out": toolkit_repository}
+        patch.setattr(owner.get(where, world), where, killed)
+        with pytest.raises(Killed):
+            world.execute(version="1.20.0", repository_files=wanted)
+    assert world.path(MARKER).exists()
+    assert mode(world, MARKER) == 0o600
+    # Even where nothing else is to be done, it has to be tried.
+    world.have(four("1.20.0-1"))
+    if works:
+        world.execute(version="1.20.0", repository_files=wanted)
+        assert world.calls == ["refresh"]
+        assert text(world, FORMER_LIST) is None
+    else:
+        with pytest.raises(HostError, match="the source is wrong"):
+            world.execute(version="1.20.0", repository_files=wanted)
+        now = {path: content for path, content in without_lock(world.snapshot()).items() if "backups" not in path}
+        expected = {**before, **{f"usr/bin/{path.name}": "" for path in world.path("/usr/bin").iterdir()}}
+        del expected[STAGED[1:]]
+        # A backup of the run that was killed may be left.
+        now.pop("var/lib/gpufleet-nvidia", None)
+        assert {**now, "packages": {}} == expected
+    assert not world.path(MARKER).exists()
+    assert not world.path(STATE_DIR).exists() or load_records(host_of(world), OWNER)
+
+
+def test_what_somebody_put_there_since_stays(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.write(FORMER_LIST, FORMER_ENTRY)
+
+    def killed(*_arguments: t.Any) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(world, "refresh", killed)
+        with pytest.raises(Killed):
+            world.execute(version="1.20.0", repository_files=FILES)
+    other = FORMER_ENTRY.replace("debian10", "debian11")
+    world.write(FORMER_LIST, other)
+    world.failures["refresh"] = "E: no"
+    with pytest.raises(HostError):
+        world.execute(version="1.20.0", repository_files=FILES)
+    assert (text(world, FORMER_LIST), text(world, APT_SOURCE)) == (other, None)
+
+
+def test_a_removal_forgets_a_run_that_was_cut_off(world: World) -> None:
+    world.write(MARKER, '{"files": [], "directories": []}')
+    assert world.execute(check_mode=True, state="absent")["changed"]
+    world.execute(state="absent")
+    assert not world.path(STATE_DIR).exists()
+
+
+def test_a_damaged_note(world: World) -> None:
+    world.write(MARKER, '{"files": [{}]}')
+    with pytest.raises(HostError, match=r"unproven-repository is damaged.*remove this file"):
+        world.execute(version="1.20.0", repository_files=FILES)
+
+
+def test_what_cannot_be_put_back_is_told(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_arguments: t.Any) -> None:
+        raise HostError("No room.")
+
+    monkeypatch.setattr(toolkit_undoing.Undo, "_restore", full)
+    with pytest.raises(HostError, match=r"the source is wrong.*could not be put back: No room\.") as caught:
+        world.execute(version="1.20.0", repository_files=(WRONG,))
+    assert caught.value.details == {"changed": True}
+    assert world.path(MARKER).exists()
+
+
+def test_both_families_have_a_source() -> None:
+    assert {APT_SOURCE, DNF_SOURCE} <= set(REPOSITORY_FILES)

@@ -1,0 +1,298 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import time
+import typing as t
+
+import pytest
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import HostError, NvidiaError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import unpack as toolkit_unpack
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.source import find_parts
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.unpack import run_limited, unpack
+from ansible_collections.gpufleet.nvidia.tests.hosts.fixtures.elf_programs import tree
+from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils._toolkit.test_archive_entries import (
+    DIRECTORY,
+    LINK,
+    REGULAR,
+    content_of,
+)
+from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils._toolkit.test_cpio import Item, newc
+
+if t.TYPE_CHECKING:
+    from pathlib import Path
+
+needs_dpkg_deb = pytest.mark.skipif(shutil.which("dpkg-deb") is None, reason="dpkg-deb is not here")
+RPM_START = b"\xed\xab\xee\xdb\x03\x00" + bytes(90)
+STRANGER = 12345
+TOOLKIT = [
+    "libnvidia-container1",
+    "libnvidia-container-tools",
+    "nvidia-container-toolkit-base",
+    "nvidia-container-toolkit",
+]
+
+
+class Runs:
+    """Runs dpkg-deb, and is rpm2cpio: for each package, what it gives."""
+
+    def __init__(self, archives: t.Mapping[str, tuple[int, bytes, str]] | None = None) -> None:
+        self.archives = archives or {}
+        self.ran: list[list[str]] = []
+
+    def __call__(self, argv: list[str], limit: int) -> tuple[int, bytes, str]:
+        self.ran.append(argv)
+        if argv[-1] in self.archives:
+            return self.archives[argv[-1]]
+        assert argv[0] == "dpkg-deb"
+        return run_limited(argv, limit)
+
+    def unpack(self, packages: t.Sequence[Path], folder: Path, on_controller: bool = False) -> None:
+        folder.mkdir(exist_ok=True)
+        unpack([str(package) for package in packages], str(folder), on_controller, self)
+
+
+def refusal(run: Runs, package: Path, folder: Path, on_controller: bool = False) -> str:
+    with pytest.raises(NvidiaError) as caught:
+        run.unpack([package], folder, on_controller)
+    return str(caught.value)
+
+
+def deb(folder: Path, name: str, root: Path, keep_owners: bool = False) -> Path:
+    """A package with the files of ``root``, which belong to root in it unless ``keep_owners``."""
+    (root / "DEBIAN").mkdir()
+    (root / "DEBIAN/control").write_text(
+        f"Package: {name}\nVersion: 1\nArchitecture: all\nMaintainer: nobody <nobody@localhost>\nDescription: a test\n"
+    )
+    # The name says nothing of the kind.
+    file = folder / f"{name}.package"
+    argv = ["dpkg-deb", *([] if keep_owners else ["--root-owner-group"]), "-Zgzip", "-z1", "--build"]
+    subprocess.run([*argv, str(root), str(file)], check=True, stdout=subprocess.DEVNULL, timeout=60)
+    return file
+
+
+def rpm(folder: Path, name: str) -> Path:
+    file = folder / f"{name}.package"
+    file.write_bytes(RPM_START)
+    return file
+
+
+# -- what is unpacked ------------------------------------------------------------------------------------------------
+
+
+@needs_dpkg_deb
+def test_debian_packages(tmp_path: Path) -> None:
+    one, other, folder = tmp_path / "one", tmp_path / "other", tmp_path / "folder"
+    tree(one, "1.20.0")
+    (other / "usr/bin").mkdir(parents=True)
+    (one / "usr/bin/nvidia-ctk").replace(other / "usr/bin/nvidia-ctk")
+    packages = [deb(tmp_path, "nvidia-container-toolkit-base", one), deb(tmp_path, "nvidia-container-toolkit", other)]
+    run = Runs()
+    run.unpack(packages, folder)
+    assert run.ran == [["dpkg-deb", "--fsys-tarfile", str(package)] for package in packages]
+    assert len(find_parts(HostFS(str(folder), live=False), None, "files")) == 9
+
+
+def test_rpm_packages(tmp_path: Path) -> None:
+    base, tools = rpm(tmp_path, "base"), rpm(tmp_path, "tools")
+    run = Runs(
+        {
+            str(base): (0, newc(Item("./usr/bin/nvidia-ctk", b"x", REGULAR | 0o755)), "warning: no key"),
+            str(tools): (0, newc(Item("./usr", mode=DIRECTORY | 0o755), Item("./usr/lib64/a", b"b", LINK)), ""),
+        }
+    )
+    run.unpack([base, tools], tmp_path / "folder")
+    assert run.ran == [["rpm2cpio", str(base)], ["rpm2cpio", str(tools)]]
+    assert content_of(tmp_path / "folder") == {
+        "usr": None,
+        "usr/bin": None,
+        "usr/bin/nvidia-ctk": b"x",
+        "usr/lib64": None,
+        "usr/lib64/a": "b",
+    }
+    assert (tmp_path / "folder/usr/bin/nvidia-ctk").stat().st_mode & 0o7777 == 0o755
+
+
+@needs_dpkg_deb
+def test_the_folder_stays_as_private_as_it_is(tmp_path: Path) -> None:
+    root, folder = tmp_path / "root", tmp_path / "folder"
+    (root / "usr/bin").mkdir(parents=True)
+    tool = root / "usr/bin/tool"
+    tool.write_text("x")
+    os.link(str(tool), str(root / "usr/bin/again"))
+    if os.geteuid() == 0:
+        for path in (root, tool):
+            os.chown(str(path), STRANGER, STRANGER)
+    root.chmod(0o777)
+    tool.chmod(0o4777)
+    package = deb(tmp_path, "open", root, keep_owners=True)
+    folder.mkdir(mode=0o700)
+    before = folder.stat()
+    Runs().unpack([package], folder)
+    after = folder.stat()
+    assert (after.st_mode, after.st_uid, after.st_gid) == (before.st_mode, before.st_uid, before.st_gid)
+    for name in ("tool", "again"):
+        found = (folder / "usr/bin" / name).stat()
+        assert (found.st_mode & 0o7777, found.st_uid, found.st_gid) == (0o755, os.geteuid(), before.st_gid)
+
+
+# -- what is refused -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"PK\x03\x04 a wheel", "is neither a .deb nor an .rpm package. Fetch it again, or unpack it yourself"),
+        (b"!<arch>", "is neither a .deb nor an .rpm package. Fetch"),
+        (b"", "is neither a .deb nor an .rpm package: it is empty. Fetch"),
+    ],
+)
+def test_neither_kind(tmp_path: Path, content: bytes, words: str) -> None:
+    file = tmp_path / "nvidia-container-toolkit.deb"
+    file.write_bytes(content)
+    run = Runs()
+    assert refusal(run, file, tmp_path / "folder").startswith(f"{file} {words}")
+    # Nor is anything unpacked that stands before it.
+    with pytest.raises(NvidiaError):
+        run.unpack([rpm(tmp_path, "base"), file], tmp_path / "folder")
+    assert run.ran == []
+
+
+def test_no_file(tmp_path: Path) -> None:
+    missing = tmp_path / "missing.deb"
+    assert refusal(Runs(), missing, tmp_path / "folder") == (
+        f"{missing} is not there. Correct files, or put the package there first."
+    )
+    os.mkfifo(str(missing))
+    for path in (tmp_path, missing):
+        assert refusal(Runs(), path, tmp_path / "folder").startswith(f"{path} is not a regular file. ")
+    assert "cannot be read: Not a directory. Correct files." in refusal(
+        Runs(), rpm(tmp_path, "base") / "x", tmp_path / "folder"
+    )
+
+
+@pytest.mark.parametrize(
+    ("on_controller", "words"),
+    [
+        (False, "is not on this host; set remote_src: false to unpack on the controller, or unpack "),
+        (True, "is not on the controller; set remote_src: true to unpack on the host, or unpack "),
+    ],
+)
+def test_a_tool_that_is_missing(tmp_path: Path, on_controller: bool, words: str) -> None:
+    package = rpm(tmp_path, "base")
+    run = Runs({str(package): (127, b"", "rpm2cpio cannot be run: No such file or directory")})
+    said = refusal(run, package, tmp_path / "folder", on_controller)
+    assert said == f"rpm2cpio {words}{package} yourself and give src."
+    run.archives = {str(package): (127, b"", "timeout: failed to run command 'dpkg-deb': No such file or directory")}
+    package.write_bytes(b"!<arch>\ndebian-binary")
+    said = refusal(run, package, tmp_path / "folder", on_controller)
+    assert said == f"dpkg-deb {words}{package} yourself and give src."
+
+
+def test_a_tool_that_fails(tmp_path: Path) -> None:
+    package = rpm(tmp_path, "base")
+    run = Runs({str(package): (1, newc(Item("tool", b"x")), "error: base: not an rpm package\n(or manifest)\n")})
+    with pytest.raises(HostError) as caught:
+        run.unpack([package], tmp_path / "folder")
+    assert str(caught.value) == (
+        f"{package} cannot be unpacked. rpm2cpio says: error: base: not an rpm package (or manifest). Fetch the package"
+        " again, and see that there is room."
+    )
+    assert content_of(tmp_path / "folder") == {}
+    run.archives = {str(package): (3, b"", "")}
+    assert "rpm2cpio says: it ends with status 3. " in refusal(run, package, tmp_path / "folder")
+
+
+@needs_dpkg_deb
+def test_a_package_that_is_cut(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    tree(root, "1.20.0")
+    package = deb(tmp_path, "nvidia-container-toolkit", root)
+    os.truncate(str(package), package.stat().st_size // 2)
+    said = refusal(Runs(), package, tmp_path / "folder")
+    assert said.startswith(f"{package} cannot be unpacked. dpkg-deb says: ")
+    assert "dpkg-deb: error: " in said
+
+
+def test_an_archive_that_is_damaged(tmp_path: Path) -> None:
+    package = rpm(tmp_path, "base")
+    run = Runs({str(package): (0, b"", "")})
+    assert refusal(run, package, tmp_path / "folder") == (
+        f"{package} cannot be unpacked: it ends too early. Fetch the package again."
+    )
+
+
+@needs_dpkg_deb
+@pytest.mark.parametrize("target", ["{outside}", "../../outside"])
+def test_nothing_is_written_through_links_of_another_package(tmp_path: Path, target: str) -> None:
+    one, other, outside, folder = (tmp_path / name for name in ("one", "other", "outside", "folder"))
+    for path in (one / "usr", other / "usr/bin", outside):
+        path.mkdir(parents=True)
+    (one / "usr/bin").symlink_to(target.format(outside=outside))
+    (other / "usr/bin/nvidia-ctk").write_text("x")
+    packages = [deb(tmp_path, "first", one), deb(tmp_path, "second", other)]
+    with pytest.raises(NvidiaError) as caught:
+        Runs().unpack(packages, folder)
+    assert content_of(outside) == {}
+    assert str(caught.value).startswith(f"{packages[1]} has files below 'bin', which is a link or a file in what was ")
+
+
+@pytest.mark.parametrize("archive", [b"", newc(Item("tool", b"x"))])
+def test_a_debian_package_with_another_archive(tmp_path: Path, archive: bytes) -> None:
+    package = tmp_path / "base.deb"
+    package.write_bytes(b"!<arch>\n")
+    said = refusal(Runs({str(package): (0, archive, "")}), package, tmp_path / "folder")
+    assert said.startswith(f"{package} cannot be unpacked: its content is no whole tar archive (")
+
+
+# -- limits ----------------------------------------------------------------------------------------------------------
+
+
+@needs_dpkg_deb
+def test_a_small_package_with_large_content_is_refused_before_it_is_written(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    (root / "zeros").touch()
+    os.truncate(str(root / "zeros"), 200 << 20)
+    package = deb(tmp_path, "bomb", root)
+    assert package.stat().st_size < 1 << 20
+    said = refusal(Runs(), package, tmp_path / "folder")
+    assert said.startswith(f"{package} cannot be unpacked: it has more than ")
+    assert said.endswith("Fetch the package again.")
+    assert content_of(tmp_path / "folder") == {}
+
+
+ENDLESS = "while :; do echo 0123456789; done"
+
+
+def test_output_without_end_is_cut(tmp_path: Path) -> None:
+    with pytest.raises(NvidiaError, match="rpm cannot be unpacked: it has more than 1000 bytes"):
+        run_limited(["sh", "-c", ENDLESS, "rpm"], 1000)
+    # The errors that are reported are short, too.
+    script = "echo out; head -c 1000000 /dev/zero | tr '\\0' x >&2; exit 3"
+    status, output, errors = run_limited(["sh", "-c", script], 4)
+    assert (status, output, set(errors)) == (3, b"out\n", {"x"})
+    assert len(errors) < 10000
+    assert run_limited([str(tmp_path / "missing")], 4)[0] == 127
+
+
+@pytest.mark.parametrize("script", ["sleep 60", "exec >&-; sleep 60", "sleep 60 & echo x"])
+def test_a_tool_that_does_not_end_is_killed(monkeypatch: pytest.MonkeyPatch, script: str) -> None:
+    monkeypatch.setattr(toolkit_unpack, "_SECONDS", 1)
+    start = time.monotonic()
+    with pytest.raises(NvidiaError, match="sh did not end within 1 seconds"):
+        run_limited(["sh", "-c", script], 1000)
+    assert time.monotonic() - start < 10
+
+
+def test_no_process_is_left(tmp_path: Path) -> None:
+    with pytest.raises(NvidiaError):
+        run_limited(["sh", "-c", f"echo $$ >{tmp_path}/pid; {ENDLESS}"], 1000)
+    assert not os.path.exists("/proc/" + (tmp_path / "pid").read_text().strip())

@@ -1,0 +1,380 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+import typing as t
+from pathlib import Path
+
+import pytest
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils import _module
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import ConfigurationError, HostError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.plan import PlannedFile
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import (
+    command_runner,
+    diff_of,
+    host_from_params,
+    run_module,
+    run_pinned_in,
+)
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_docker import docker_host
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_systemd import FILE, FakeSystemd
+
+
+class Ended(BaseException):
+    """The module is over; AnsibleModule ends the process."""
+
+
+class DummyModule:
+    """What our modules use of AnsibleModule."""
+
+    _name = "nvidia_toolkit_install"
+    argument_spec: t.ClassVar[dict[str, t.Any]] = {"lock_timeout": {"type": "int"}}
+
+    def __init__(self, check_mode: bool = False, **params: t.Any) -> None:
+        self.check_mode = check_mode
+        self.params = params
+        self.warnings: list[str] = []
+        self.selinux = False
+        self.missing: list[str] = []
+        self.result: dict[str, t.Any] = {}
+
+    def warn(self, warning: str) -> None:
+        self.warnings.append(warning)
+
+    def exit_json(self, **result: t.Any) -> None:
+        self.result = result
+        raise Ended
+
+    def fail_json(self, msg: str, **result: t.Any) -> None:
+        self.result = {"failed": True, "msg": msg, **result}
+        raise Ended
+
+    def get_bin_path(self, name: str) -> str | None:
+        return None if name in self.missing else f"/usr/bin/{name}"
+
+    def run_command(
+        self, argv: list[str], environ_update: dict[str, str], handle_exceptions: bool, expand_user_and_vars: bool
+    ) -> tuple[int, str, str]:
+        # Or it would end the task where a program is not there.
+        assert not handle_exceptions
+        assert not expand_user_and_vars
+        done = subprocess.run(argv, env={**os.environ, **environ_update}, capture_output=True, text=True, check=False)
+        return done.returncode, done.stdout, done.stderr
+
+    def selinux_enabled(self) -> bool:
+        return self.selinux
+
+    def selinux_default_context(self, path: str) -> list[str | None]:
+        return [None, None, None, None] if path == "/tmp" else ["system_u", "object_r", f"{path[5:]}_t", "s0:c1"]
+
+
+def finished(work: t.Callable[[], dict[str, t.Any]]) -> DummyModule:
+    module = DummyModule()
+    with pytest.raises(Ended):
+        run_module(t.cast("t.Any", module), work)
+    return module
+
+
+def test_a_result_and_its_warnings() -> None:
+    module = finished(lambda: {"changed": True, "warnings": ["one", "two"]})
+    assert module.result == {"changed": True}
+    assert module.warnings == ["one", "two"]
+    assert finished(lambda: {"changed": False}).result == {"changed": False}
+
+
+def test_our_own_errors_fail_the_task_in_their_own_words() -> None:
+    def work() -> dict[str, t.Any]:
+        raise ConfigurationError("/etc/x", "it is bad", "Mend it.", 3, 4)
+
+    assert finished(work).result == {"failed": True, "msg": "/etc/x, line 3, column 4: it is bad. Mend it."}
+
+
+def test_messages_have_lone_surrogates_as_escape_sequences() -> None:
+    def work() -> dict[str, t.Any]:
+        raise HostError("é \ud83d, lock_timeout")
+
+    # The user of a role knows the variable.
+    assert finished(work).result["msg"] == r"é \ud83d, nvidia_toolkit_lock_timeout (lock_timeout)"
+    assert finished(lambda: {"warnings": ["é \udcff"]}).warnings == [r"é \udcff"]
+
+
+def test_other_errors_are_bugs_and_stay_visible() -> None:
+    with pytest.raises(ZeroDivisionError):
+        run_module(t.cast("t.Any", DummyModule()), lambda: {"changed": bool(1 // 0)})
+
+
+def test_the_host_of_the_parameters(tmp_path: Path) -> None:
+    module = DummyModule(host_root=str(tmp_path), host_root_live=True)
+    assert host_from_params(t.cast("t.Any", module)) == HostFS(str(tmp_path.resolve()), live=True)
+    with pytest.raises(HostError):
+        host_from_params(t.cast("t.Any", DummyModule(host_root="relative", host_root_live=False)))
+
+
+@pytest.mark.parametrize("selinux", [True, False])
+def test_the_labels_of_this_very_host(tmp_path: Path, selinux: bool) -> None:
+    module = DummyModule(host_root="/", host_root_live=False)
+    module.selinux = selinux
+    label_of = host_from_params(t.cast("t.Any", module)).label_of
+    assert (label_of is not None) == selinux
+    if label_of is not None:
+        assert (label_of("/etc/docker"), label_of("/tmp")) == ("system_u:object_r:docker_t:s0:c1", None)
+        module.params["host_root"] = str(tmp_path)
+        assert host_from_params(t.cast("t.Any", module)).label_of is None
+
+
+@pytest.mark.parametrize(
+    ("syntax", "text"), [("json", '{"password": "hunter2"}\n'), ("toml", 'password = "hunter2"\n')]
+)
+def test_a_diff_without_secrets(syntax: str, text: str) -> None:
+    made, gone = diff_of(
+        [PlannedFile("/etc/new", None, text.encode()), PlannedFile("/etc/gone", text.encode(), None)], syntax
+    )
+    masked = text.replace("hunter2", "********")
+    assert made == {
+        "before_header": "/etc/new (absent)", "after_header": "/etc/new", "before": "", "after": masked,
+    }  # fmt: skip
+    assert gone == {
+        "before_header": "/etc/gone", "after_header": "/etc/gone (absent)", "before": masked, "after": "",
+    }  # fmt: skip
+
+
+def test_the_module_says_what_is_pending(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    pytest.importorskip("ansible.module_utils.basic")
+    from ansible_collections.gpufleet.nvidia.plugins.modules import nvidia_runtime_config  # noqa: PLC0415
+
+    specification = _options(monkeypatch, nvidia_runtime_config)
+    arguments: dict[str, t.Any] = {name: option.get("default") for name, option in specification.items()}
+    arguments.update(engine="docker", host_root=str(tmp_path))
+    result = nvidia_runtime_config.configure(t.cast("t.Any", DummyModule(**arguments)))
+    assert result["changed"] is True
+    assert result["restart_action"] == "reload"
+    assert result["restart_required"] is False
+    assert result["pending_action"] is None
+
+
+def test_a_restart_that_fails_tells_what_became_of_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("ansible.module_utils.basic")
+    yaml = pytest.importorskip("yaml")
+    from ansible_collections.gpufleet.nvidia.plugins.modules import nvidia_runtime_restart  # noqa: PLC0415
+
+    specification = _options(monkeypatch, nvidia_runtime_restart)
+    arguments: dict[str, t.Any] = {name: option.get("default") for name, option in specification.items()}
+    with docker_host() as docker:
+        systemd = FakeSystemd(docker)
+        systemd.ends = lambda text: "failed" if "nvidia" in text else "active"
+        docker.write("/x.backup", "{}")
+        docker.write(FILE, '{"runtimes": {"nvidia": {"path": "/usr/bin/nvidia-container-runtime"}}}')
+        rollback = [{"path": FILE, "backup": "/x.backup", "checksum": None}]
+        arguments.update(engine="docker", rollback=rollback, host_root=str(docker.root), host_root_live=True)
+        module = DummyModule(**arguments)
+        monkeypatch.setattr(_module, "command_runner", lambda _module: systemd.run)
+        with docker.answers(), pytest.raises(Ended):
+            run_module(t.cast("t.Any", module), lambda: nvidia_runtime_restart.take_over(t.cast("t.Any", module)))
+        documented = set(yaml.safe_load(nvidia_runtime_restart.RETURN))
+        assert docker.path(FILE).read_text(encoding="utf-8") == "{}"
+    assert set(module.result) == {"failed", "msg", "changed"} | documented
+    assert (module.result["state"], module.result["changed"], module.result["rolled_back"]) == ("old", True, True)
+
+
+_TELL = "import os, sys; print(os.environ['LC_ALL'], os.environ['KEPT']); print('x', file=sys.stderr); sys.exit(3)"
+
+
+@pytest.mark.parametrize("missing", [[], ["timeout"]])
+def test_a_command_speaks_english_and_is_told_all_else(monkeypatch: pytest.MonkeyPatch, missing: list[str]) -> None:
+    monkeypatch.setenv("KEPT", "kept")
+    monkeypatch.setenv("LC_ALL", "de_DE.UTF-8")
+    module = DummyModule()
+    module.missing = missing
+    assert command_runner(t.cast("t.Any", module))([sys.executable, "-c", _TELL]) == (3, "C.UTF-8 kept\n", "x\n")
+
+
+@pytest.mark.parametrize("missing", [[], ["timeout"]])
+def test_a_program_that_is_not_there_is_a_failure_like_any(missing: list[str]) -> None:
+    module = DummyModule()
+    module.missing = missing
+    status, output, errors = command_runner(t.cast("t.Any", module))(["/nowhere/program"])
+    assert (status, output) == (127, "")
+    assert "/nowhere/program" in errors
+
+
+def test_a_command_that_hangs_is_ended() -> None:
+    status, _output, errors = command_runner(t.cast("t.Any", DummyModule()), limit=1)(["sleep", "60"])
+    assert (status, errors) == (124, "it did not end within 1 seconds")
+
+
+def test_a_command_that_ignores_sigterm_is_killed_and_reported_as_a_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = DummyModule()
+    monkeypatch.setattr(module, "get_bin_path", lambda _name: "/usr/bin/timeout")
+    run_command = module.run_command
+
+    def impatient(argv: list[str], **options: t.Any) -> tuple[int, str, str]:
+        return run_command([argv[0], "-k", "0.1", *argv[3:]], **options)
+
+    monkeypatch.setattr(module, "run_command", impatient)
+    status, _output, errors = command_runner(t.cast("t.Any", module), limit=1)(
+        ["sh", "-c", "trap '' TERM; sleep 60; sleep 60"]
+    )
+    assert (status, errors) == (124, "it did not end within 1 seconds")
+
+
+@pytest.mark.parametrize("status", [137, -9])
+@pytest.mark.parametrize("seconds", [1.0, 8.0])
+def test_a_killed_command_is_a_timeout_only_after_its_limit(
+    monkeypatch: pytest.MonkeyPatch, status: int, seconds: float
+) -> None:
+    clock = iter([100.0, 100.0 + seconds])
+    module = DummyModule()
+    monkeypatch.setattr("time.monotonic", lambda: next(clock))
+    monkeypatch.setattr(module, "run_command", lambda _argv, **_options: (status, "", "Killed"))
+    expected = (124, "", "it did not end within 7 seconds") if seconds > 7 else (status, "", "Killed")
+    assert command_runner(t.cast("t.Any", module), limit=7)(["x"]) == expected
+
+
+SECRETS = ["hunter2", "hunter3", "hunter4", "hunter5", "hunter6", "hunter7"]
+_LOGGED: dict[str, tuple[str, dict[str, t.Any]]] = {
+    "settings": (
+        "nvidia_toolkit_config",
+        {
+            "settings": {
+                "nvidia-container-cli": {"environment": ["API_TOKEN=hunter2 of mine", "P=http://bob:hunter3@proxy"]},
+                "nvidia-container-runtime.log-level": "debug",
+                "x": {"password": "hunter4", "apiKey": "runc", "secret": True, "tokens": [["hunter5"], 1234567]},
+            },
+            "allow_unknown": True,
+        },
+    ),
+    "text": (
+        "nvidia_toolkit_config",
+        {"settings": '{"x": {"password": "hunter4"}, "mode": "debug"}', "allow_unknown": True},
+    ),
+    "unsupported": (
+        "nvidia_toolkit_config",
+        {"settings": '{"x": {"password": "hunter4"}}', "setting": {"clientSecret": "hunter6"}, "debug": "debug"},
+    ),
+    "runtime_options": (
+        "nvidia_runtime_config",
+        {"engine": "containerd", "runtime_options": {"BinaryName": "debug", "auth": "hunter7", "Root": "runc"}},
+    ),
+    "config": ("nvidia_toolkit_install", {"source": "directory", "config": {"debug": {"db_passwd": "hunter4"}}}),
+    # Python writes these secrets with escape sequences where a dictionary becomes a text.
+    "escaped": (
+        "nvidia_toolkit_config",
+        {
+            "settings": {"x": {"password": "a\\hunter2", "private_key": "'\"\nhunter3\n", "mode": "debug"}},
+            "allow_unknown": True,
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("case", list(_LOGGED))
+def test_secrets_in_parameters_reach_neither_logs_nor_results(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, case: str
+) -> None:
+    basic = pytest.importorskip("ansible.module_utils.basic")
+    name, given = _LOGGED[case]
+    tree = tmp_path / "tree"
+    (tree / "etc/nvidia-container-runtime").mkdir(parents=True)
+    (tree / "etc/nvidia-container-runtime/config.toml").write_text("", encoding="utf-8")
+    # Releases before 2.21 always put the invocation into the result.
+    internal = {
+        f"_ansible_{key}": True for key in ("check_mode", "diff", "inject_invocation") if key in basic.PASS_VARS
+    }
+    arguments = {"ANSIBLE_MODULE_ARGS": {**given, "host_root": str(tree), **internal}}
+    monkeypatch.setattr(basic, "_ANSIBLE_ARGS", json.dumps(arguments).encode())
+    monkeypatch.setattr(basic, "_ANSIBLE_PROFILE", "legacy", raising=False)
+    monkeypatch.setattr(basic, "has_journal", False)
+    logged: list[str] = []
+    monkeypatch.setattr(basic.syslog, "syslog", lambda _priority, message: logged.append(message))
+    with pytest.raises(SystemExit):
+        importlib.import_module(f"ansible_collections.gpufleet.nvidia.plugins.modules.{name}").main()
+    result = capsys.readouterr().out
+    assert ("failed" in json.loads(result)) == (case in ("unsupported", "config"))
+    assert bool(logged) == (case != "unsupported")
+    for text in (*logged, result):
+        assert [secret for secret in (*SECRETS, "of mine", "1234567") if secret in text] == []
+    # Ordinary values stay readable.
+    assert all("debug" in text for text in (*logged[:1], result))
+    if case == "settings":
+        assert "'apiKey': 'runc', 'secret': True" in logged[0]
+
+
+# Action plugins do the work of these modules, which contain only documentation.
+_MODULES = sorted(
+    {path.stem for path in (Path(__file__).parents[4] / "plugins/modules").glob("nvidia_*.py")}
+    - {"nvidia_audit_report", "nvidia_check_settings", "nvidia_warn"}
+)
+
+
+@pytest.mark.parametrize("name", _MODULES)
+def test_every_module_is_made_by_new_module(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    basic = pytest.importorskip("ansible.module_utils.basic")
+    arguments = {"ANSIBLE_MODULE_ARGS": {"unknown": {"password": "hunter2"}}}
+    monkeypatch.setattr(basic, "_ANSIBLE_ARGS", json.dumps(arguments).encode())
+    monkeypatch.setattr(basic, "_ANSIBLE_PROFILE", "legacy", raising=False)
+    with pytest.raises(SystemExit):
+        importlib.import_module(f"ansible_collections.gpufleet.nvidia.plugins.modules.{name}").main()
+    result = capsys.readouterr().out
+    assert json.loads(result)["failed"]
+    assert "hunter2" not in result
+
+
+_LITERAL = ["$HOME", "${HOME}/x", "~root", "~/x"]
+
+
+@pytest.mark.parametrize("limit", [60, None])
+def test_ansible_expands_no_argument_of_a_command(monkeypatch: pytest.MonkeyPatch, limit: int | None) -> None:
+    basic = pytest.importorskip("ansible.module_utils.basic")
+    monkeypatch.setattr(basic, "_ANSIBLE_ARGS", b'{"ANSIBLE_MODULE_ARGS": {}}')
+    # ansible-core needs this from 2.19 on.
+    monkeypatch.setattr(basic, "_ANSIBLE_PROFILE", "legacy", raising=False)
+    module = basic.AnsibleModule(argument_spec={})
+    said = "\n".join(_LITERAL) + "\n"
+    assert command_runner(module, limit)(["printf", "%s\\n", *_LITERAL]) == (0, said, "")
+    assert run_pinned_in(module)(["env"], {"TOLD": "$HOME ~root"}) == (0, "TOLD=$HOME ~root\n", "")
+
+
+@pytest.mark.parametrize(("limit", "words"), [(7, ["/usr/bin/timeout", "-k", "5", "7", "x"]), (None, ["x"])])
+def test_a_command_has_a_limit_unless_nobody_may_cut_it_off(
+    monkeypatch: pytest.MonkeyPatch, limit: int | None, words: list[str]
+) -> None:
+    ran: list[list[str]] = []
+    module = DummyModule()
+
+    def run_command(argv: list[str], **_more: t.Any) -> tuple[int, str, str]:
+        ran.append(argv)
+        return 0, "", ""
+
+    monkeypatch.setattr(module, "run_command", run_command)
+    assert command_runner(t.cast("t.Any", module), limit)(["x"]) == (0, "", "")
+    assert ran == [words]
+
+
+def test_a_command_asks_no_questions_and_restarts_nothing() -> None:
+    tell = "import os; print(os.environ['DEBIAN_FRONTEND'], os.environ['NEEDRESTART_MODE'])"
+    assert command_runner(t.cast("t.Any", DummyModule()))([sys.executable, "-c", tell]) == (0, "noninteractive l\n", "")
+
+
+def _options(monkeypatch: pytest.MonkeyPatch, module: t.Any) -> dict[str, dict[str, t.Any]]:
+    """The argument specification, as the module gives it to new_module()."""
+    seen: list[dict[str, dict[str, t.Any]]] = []
+
+    def made(argument_spec: dict[str, dict[str, t.Any]]) -> None:
+        seen.append(argument_spec)
+        raise Ended
+
+    monkeypatch.setattr(_module, "new_module", made)
+    with pytest.raises(Ended):
+        module.main()
+    return seen[0]

@@ -1,0 +1,88 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The layout of plugins/module_utils: which package imports which, without cycles, and modules instead of names.
+
+The table of packages is read from docs/architecture.md.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import typing as t
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[3]
+MODULE_UTILS = ROOT / "plugins/module_utils"
+PREFIX = "ansible_collections.gpufleet.nvidia.plugins.module_utils"
+PLUGINS = sorted((ROOT / "plugins").rglob("*.py"))
+_ROW = re.compile(r"^\| `(_\w+)` \| [^|]+ \| ([^|]+) \|$", re.MULTILINE)
+
+
+def _allowed() -> dict[str, set[str]]:
+    """Return what each package may import, from the table in the documentation."""
+    text = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+    return {name: set(re.findall(r"_\w+", others)) for name, others in _ROW.findall(text)}
+
+
+def _name(path: Path) -> str:
+    return path.relative_to(MODULE_UTILS).with_suffix("").as_posix().replace("/", ".")
+
+
+def _imports(path: Path) -> t.Iterator[tuple[str, int]]:
+    """Yield each import from module_utils, lazy and type-only ones too: the module's name, and the line."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and f"{node.module}.".startswith(f"{PREFIX}."):
+            package = str(node.module)[len(PREFIX) + 1 :]
+            for alias in node.names:
+                yield f"{package}.{alias.name}".lstrip("."), node.lineno
+
+
+MODULES = {_name(path): path for path in sorted(MODULE_UTILS.rglob("*.py"))}
+TEXTS = {name: path.read_text(encoding="utf-8") for name, path in MODULES.items()}
+
+
+def test_the_documentation_lists_the_packages() -> None:
+    assert set(_allowed()) == {name.split(".")[0] for name in MODULES if "." in name}
+
+
+def test_modules_are_imported_and_not_names() -> None:
+    # ansible-core 2.21 reads the source again for each imported name.
+    found = [f"{path}:{line}: {name}" for path in PLUGINS for name, line in _imports(path) if name not in MODULES]
+    assert found == []
+
+
+def test_a_package_imports_only_what_the_documentation_allows() -> None:
+    allowed = _allowed()
+    found = []
+    for name, path in MODULES.items():
+        package, dot, _rest = name.partition(".")
+        for other, line in _imports(path) if dot else ():
+            if other.partition(".")[0] not in {package, *allowed[package]}:
+                found.append(f"{path}:{line}: {other}")
+    assert found == []
+
+
+def test_there_are_no_cycles() -> None:
+    graph = {name: {other for other, _line in _imports(path)} for name, path in MODULES.items()}
+    while True:
+        leaves = {name for name, others in graph.items() if not others & set(graph)}
+        if not leaves:
+            break
+        graph = {name: others - leaves for name, others in graph.items() if name not in leaves}
+    assert graph == {}
+
+
+def test_a_file_says_what_it_contains() -> None:
+    assert [name for name, text in TEXTS.items() if not ast.get_docstring(ast.parse(text))] == []
+
+
+def test_a_file_is_not_too_long() -> None:
+    assert [name for name, text in TEXTS.items() if text.count("\n") > 550] == []
+
+
+def test_one_file_knows_ansible() -> None:
+    pattern = re.compile(r"^\s*(?:from|import) ansible\b(?!_collections)", re.MULTILINE)
+    assert [name for name, text in TEXTS.items() if pattern.search(text)] == ["_module"]
