@@ -36,14 +36,14 @@ begun = time.process_time()
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.host_check import check_host, required_of
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.modes import generate_all
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.options import Request
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.validate import validate as judge
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.validate import validate
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents.yaml_document import render
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu.inventory import Gpu, Machine, MigDevice
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS as HostRoot
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu.inventory import Gpu, GpuInventory, MigDevice
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
 ready = time.process_time()
-machine, host = eval(sys.argv[3]), HostRoot.of(sys.argv[2], live=False)
+machine, host = eval(sys.argv[3]), HostFS.of(sys.argv[2], live=False)
 document = generate_all("nvml", Request(), machine, host)[""]
-errors = [*judge(document).errors, *check_host(document, host, required_of(machine)).errors]
+errors = [*validate(document).errors, *check_host(document, host, required_of(machine)).errors]
 text = render(document, "yaml")
 done = time.process_time()
 if errors:
@@ -64,7 +64,7 @@ def prepare(folder: Path, count: int, parts: int) -> str:
     """A host's tree, and its GPUs as PROGRAM takes them."""
     make_importable()
     # Not before there are packages to import from.
-    from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils import (  # noqa: PLC0415
+    from ansible_collections.gpufleet.nvidia.tests.unit.helpers import (  # noqa: PLC0415
         driver_layouts,
         driver_trees,
     )

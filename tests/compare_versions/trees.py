@@ -14,7 +14,7 @@ import json
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.tests.hosts.fixtures import elf_programs
-from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils import (
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers import (
     containerd_configs,
     driver_layouts,
     driver_trees,
