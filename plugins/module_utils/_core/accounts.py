@@ -2,9 +2,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Read accounts of users: numeric ids, home directories and the directories that belong to them.
+"""Read user accounts: numeric IDs, home directories, and the directories that belong to a user.
 
-It contains no rule about engines; `_systemd/rootless.py` uses it for the Docker of a user.
+It contains no rule about engines. `_systemd/rootless.py` uses it for the rootless Docker of a user.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
 
 
-# The records of a user's engine have this name, followed by the name of the user.
+# Prefix of the owner name under which records of a user's engine are kept. The name of the user follows.
 KEY = "rootless-"
 _ACCOUNTS = "/etc/passwd"
-# What useradd and systemd allow, and the characters that directory services put between domain and name; never a slash,
-# because the name becomes part of file names.
+# The characters that useradd and systemd allow, and those that directory services put between domain and name. A slash
+# is excluded, because the name becomes part of file names.
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@\\+ -]*\$?\Z")
 _NUMBER = re.compile(r"[0-9]{1,10}\Z")
 
 
 class Account(t.NamedTuple):
-    """A user of the host, not root."""
+    """A user of the host other than root."""
 
     name: str
     uid: int
@@ -37,7 +37,10 @@ class Account(t.NamedTuple):
 
     @property
     def runtime_dir(self) -> str:
-        """The directory that exists while the user's systemd runs (pam_systemd(8)); it holds the daemons' sockets."""
+        """The directory with the sockets of the user's daemons.
+
+        It exists while the user's systemd runs (pam_systemd(8)).
+        """
         return runtime_dir(self.uid)
 
     @property
@@ -46,7 +49,10 @@ class Account(t.NamedTuple):
         return f"{self.home}/.local/state/gpufleet-nvidia"
 
     def argv(self, command: t.Sequence[str]) -> list[str]:
-        """``command`` with the environment in which it finds the user's systemd; become does not set it."""
+        """Return ``command`` with the environment variables that it needs to reach the user's systemd.
+
+        Ansible's become does not set them.
+        """
         bus = f"unix:path={self.runtime_dir}/bus"
         return ["env", f"XDG_RUNTIME_DIR={self.runtime_dir}", f"DBUS_SESSION_BUS_ADDRESS={bus}", *command]
 
@@ -56,14 +62,15 @@ def runtime_dir(uid: int) -> str:
 
 
 def own_account(host: hostfs.HostFS) -> Account | None:
-    """The account of the user who runs this; None for root, and for a number without an account."""
+    """Return the account of the user who runs this process; None for root or for a UID without an account."""
     return None if os.geteuid() == 0 else account_of(host, os.geteuid())
 
 
 def require_own(host: hostfs.HostFS, user: str | None) -> Account:
-    """The account of the user who runs this, who must be ``user`` if one is named.
+    """Return the account of the user who runs this process.
 
-    Raises NvidiaError for everybody else, root included: a user's files can block or mislead who opens them.
+    Raises NvidiaError if that user is root, or is not ``user`` where ``user`` is given: the owner of a directory can
+    block or redirect a process of another user that opens files in it.
     """
     own = own_account(host)
     if own is None or user not in (None, own.name):
@@ -75,19 +82,19 @@ def require_own(host: hostfs.HostFS, user: str | None) -> Account:
 
 
 def account_of(host: hostfs.HostFS, uid: int) -> Account | None:
-    """The account with that number, None where there is none that can have an engine of its own."""
+    """Return the account with the UID ``uid``; None if there is none that can own an engine."""
     found = next((account for account in _accounts(host) if account.uid == uid), None) or _looked_up(host, uid)
     usable = found is not None and found.uid and found.home.strip("/") and _NAME.match(found.name)
     return found if usable else None
 
 
 def home_of(host: hostfs.HostFS, user: str) -> str | None:
-    """The home directory of ``user`` by the host's own file."""
+    """Return the home directory of ``user`` from the passwd file of the host."""
     return next((account.home for account in _accounts(host) if account.name == user), None)
 
 
 def _accounts(host: hostfs.HostFS) -> t.Iterator[Account]:
-    """The accounts in the host's own file (passwd(5)); lines of another form are skipped."""
+    """Return the accounts in the passwd file of the host (passwd(5)), without malformed lines."""
     for line in host.read_text(_ACCOUNTS).splitlines():
         fields = line.split(":")
         if len(fields) >= 6 and _NUMBER.match(fields[2]) and fields[5].startswith("/"):
@@ -95,10 +102,10 @@ def _accounts(host: hostfs.HostFS) -> t.Iterator[Account]:
 
 
 def _looked_up(host: hostfs.HostFS, uid: int) -> Account | None:
-    """The answer of the system's own lookup, which knows directory services too, but only those of this machine."""
+    """Return the account from getpwuid(3), which also asks directory services; None unless the host is this machine."""
     if not host.live or host.root != "/":
         return None
-    # A file is enough for most hosts.
+    # Most hosts need only the passwd file, so this import is deferred.
     import pwd  # noqa: PLC0415
 
     try:

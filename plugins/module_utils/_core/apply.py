@@ -2,12 +2,11 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Write a plan to the host: record the original file, make a backup, replace it, remove what a removal leaves.
+"""Write a plan to the host: record the original file, make a backup, replace the file, clean up after a removal.
 
 The lock is in `lock.py`, the replacement of one file in `atomic_write.py`.
 
-The order allows recovery from a crash at any moment: record, backup, file; at the end of a removal the record goes
-last.
+The order allows recovery from a crash at any moment: record, backup, file. A removal deletes the record last.
 """
 
 from __future__ import annotations
@@ -27,16 +26,16 @@ if t.TYPE_CHECKING:
 
 
 KEPT = 5
-# What was recorded of a file when it was backed up stands beside the backup, under its name with this behind it.
+# Suffix of the file beside a backup that holds the record of the file at the time of the backup.
 RECORD_SUFFIX = ".record"
 _SUFFIX = ".backup"
-# Bytes of a name before the moment.  The rest, with the digest and both suffixes, has 102; NAME_MAX is 255.
+# Bytes of a name before the timestamp. The rest (timestamp, digest and both suffixes) has 102 bytes; NAME_MAX is 255.
 _STEM_LIMIT = 153
 _DIGEST = re.compile(r"\.([0-9a-f]{64})\.backup\Z")
 
 
 def check_backup_dir(host: hostfs.HostFS, directory: str, parsed: t.Iterable[str]) -> None:
-    """Raises NvidiaError if ``directory`` is one that an engine reads as configuration, or that others can change."""
+    """Raise NvidiaError if an engine reads ``directory`` as configuration, or if other users can change it."""
     real = host.resolve(directory)
     for folder in parsed:
         if (real + "/").startswith(host.resolve(folder) + "/"):
@@ -48,9 +47,10 @@ def check_backup_dir(host: hostfs.HostFS, directory: str, parsed: t.Iterable[str
 
 
 def save(host: hostfs.HostFS, directory: str, path: str, content: bytes, record: bytes | None = None) -> str:
-    """Keep ``content`` of ``path``, and what was recorded of it, in ``directory`` (0600 in 0700); returns the backup.
+    """Write ``content`` of ``path`` to a backup (0600) in ``directory`` (0700), and return the path of the backup.
 
-    The record goes into a file of its own beside the backup, so that going back to this content goes back to it too.
+    The record, if given, goes into a separate file beside the backup, so that restoring the backup also restores its
+    record.
     """
     atomic_write.make_directories(host, directory, 0o700)
     moment = dt.datetime.now(dt.timezone.utc).strftime("%Y%m%dT%H%M%S.%fZ")
@@ -58,7 +58,7 @@ def save(host: hostfs.HostFS, directory: str, path: str, content: bytes, record:
     if record is not None:
         atomic_write.replace_file(host, backup + RECORD_SUFFIX, record, 0o600)
     atomic_write.replace_file(host, backup, content, 0o600)
-    # The new one stays whatever the clock said when the others were made.
+    # The new backup is never removed, even if the clock was wrong when the others were made.
     others = [other for other in backups_of(host, directory, path) if other != backup]
     for old in others[: -(KEPT - 1)]:
         remove(host, old)
@@ -66,10 +66,10 @@ def save(host: hostfs.HostFS, directory: str, path: str, content: bytes, record:
 
 
 def load(host: hostfs.HostFS, backup: str) -> tuple[bytes, bytes | None] | None:
-    """The content of a backup, and the record that goes with it; None if there is no backup.
+    """Return the content of a backup and its record; None if there is no backup.
 
-    Raises HostError if the content is not the one that was saved: its SHA-256 is part of the name.  A backup of an
-    earlier version has none, and is read as it is.
+    Raises HostError if the content does not match the SHA-256 in the name of the backup. The backups of an earlier
+    version have no SHA-256 in their name and are not checked.
     """
     content = host.read(backup)
     if content is None:
@@ -87,30 +87,31 @@ def load(host: hostfs.HostFS, backup: str) -> tuple[bytes, bytes | None] | None:
 
 
 def remove(host: hostfs.HostFS, backup: str) -> None:
-    """Remove a backup and the record that goes with it."""
+    """Remove a backup and its record."""
     atomic_write.remove_file(host, backup)
     atomic_write.remove_file(host, backup + RECORD_SUFFIX)
 
 
 def backups_of(host: hostfs.HostFS, directory: str, path: str) -> list[str]:
-    """The backups of ``path``, oldest first."""
+    """Return the backups of ``path``, oldest first."""
     stem = _stem(path)
     names = [name for name in host.entries(directory) if name.startswith(stem) and name.endswith(_SUFFIX)]
     return [f"{directory}/{name}" for name in names if "~" not in name[len(stem) :]]
 
 
 def _stem(path: str) -> str:
-    """What the names of a path's backups begin with; no two paths share it.
+    """Return the common prefix of the names of a path's backups. No two paths share it.
 
-    That is the path with ``~`` for ``/``, or the digest of a long path after a ``~``, with which no path begins.
+    The prefix is the path with ``~`` for ``/``. For a long path it is ``~`` and the digest of the path; no other prefix
+    begins with ``~``.
     """
     plain = os.path.normpath(path).lstrip("/")
     stem = plain.replace("%", "%25").replace("~", "%7E").replace("/", "~") + "~"
     return stem if len(os.fsencode(stem)) <= _STEM_LIMIT else f"~{core_records.digest(os.fsencode(plain))}~"
 
 
-# In whose names records are kept, beside the engines and CDI, which names its own: the toolkit's own configuration,
-# what its packages bring, and what they come from.
+# Owners of records, beside the engines and CDI, which defines its own: config.toml of the toolkit, the files of its
+# packages, and the package repository.
 TOOLKIT, PACKAGES, REPOSITORY = "toolkit", "packages", "repository"
 
 CONFIG_MODE = 0o644
@@ -119,10 +120,10 @@ _PRIVATE_FILE = 0o600
 
 
 class ChangeWriter:
-    """Carries plans out for the configuration in ``main_path`` (links resolved); the host's lock is held.
+    """Writes plans for the configuration whose main file is ``main_path`` (links resolved). The caller holds the lock.
 
-    ``owner`` is in whose name records are kept.  ``purge`` is for a removal that takes the backups along too.
-    ``drop_in_path`` is a file that an earlier run may have written, whether or not the plan concerns it.
+    ``owner`` is the name under which records are kept. ``purge`` makes a removal delete the backups too.
+    ``drop_in_path`` is a file that an earlier run may have written, even if the plan does not contain it.
     """
 
     def __init__(
@@ -147,7 +148,7 @@ class ChangeWriter:
         self._dropped: list[core_records.OriginalFile] = []
 
     def has_work(self, files: t.Sequence[core_plan.PlannedFile]) -> bool:
-        """Whether anything is left to do: a file, a backup to purge, or a record that a killed removal has left."""
+        """Return whether any work is left: a changed file, a backup to purge, or a record left by a killed removal."""
         return (
             any(file.changed for file in files)
             or (self.removal and any(core_records.load_record(self.host, self.owner, file.path) for file in files))
@@ -155,17 +156,17 @@ class ChangeWriter:
         )
 
     def obsolete_backups(self, files: t.Sequence[core_plan.PlannedFile]) -> list[str]:
-        """The backups that a purge removes: those of ``files``."""
+        """Return the backups of ``files`` that a purge removes."""
         paths = [file.path for file in files] if self.purging else []
         if self.purging and self.drop_in_path is not None:
-            # An earlier mode may have used it.
+            # An earlier run in drop-in mode may have written it.
             paths.append(self.host.resolve(self.drop_in_path))
         found = [backups_of(self.host, self.backup_dir, path) for path in dict.fromkeys(paths)]
         return [backup for backups in found for backup in backups]
 
     def carry_out(self, files: t.Sequence[core_plan.PlannedFile]) -> list[dict[str, str | None]]:
-        """Write the files; returns which were changed and where their former content is kept."""
-        # Before anything is written: afterwards the records would no longer tell which files were concerned.
+        """Write the files, and return the changed files with the paths of their backups."""
+        # The list is made before the first write, because the writes remove the records that name the files.
         obsolete = self.obsolete_backups(files)
         backups: list[dict[str, str | None]] = []
         for file in files:
@@ -192,7 +193,7 @@ class ChangeWriter:
                 raise
             record = kept
         elif file.purged is not None and file.keys:
-            # What was a leftover is needed by ours, and is ours from now on.
+            # Settings of this collection need what was a leftover, so a record now tracks it.
             record = self._save_record(file, record)
         nothing_left = file.changed and not file.keys
         if record is not None and (self.removal or nothing_left):
@@ -202,7 +203,7 @@ class ChangeWriter:
     def _save_record(
         self, file: core_plan.PlannedFile, record: core_records.OriginalFile | None
     ) -> core_records.OriginalFile:
-        """Record what was there, before anything else changes."""
+        """Write the record of the file's original content before anything else changes, and return the record."""
         record = _without_leftovers(file, self._with_directories(file, record or self._new_record(file)))
         record = record.after_write(file.before, file.after, file.keys)
         if not self.removal:
@@ -222,9 +223,9 @@ class ChangeWriter:
     def _with_directories(
         self, file: core_plan.PlannedFile, record: core_records.OriginalFile
     ) -> core_records.OriginalFile:
-        """The record with all directories that this write makes, or that we made before and it uses too.
+        """Return the record with all directories that this write creates, or that it uses and an earlier run created.
 
-        So the last record to go takes them along, whoever it belongs to.
+        The removal of the last record then removes these directories, whichever record it is.
         """
         folders = [os.path.dirname(file.path), self._state_dir]
         if file.before is not None and not self.purging:
@@ -256,14 +257,14 @@ class ChangeWriter:
         if file.after is None:
             atomic_write.remove_file(self.host, file.path)
             return
-        # A new directory in a home is for its owner only (XDG Base Directory Specification).
+        # A new directory in a home is accessible to its owner only (XDG Base Directory Specification).
         folder_mode = _PRIVATE_DIRECTORY if self.owner.startswith(accounts.KEY) else 0o755
         atomic_write.make_directories(self.host, os.path.dirname(file.path), folder_mode)
         ceiling = 0o7777 if file.mode is None else file.mode
         for path in file.like:
             if path != file.path and self.host.exists(path):
                 ceiling &= os.stat(self.host.real_path(path)).st_mode
-        # Files beside the main one are only read because of the folder that they are in.
+        # A daemon reads a file beside the main one only because of the directory that the file is in.
         folder = os.path.dirname(file.path)
         beside = [] if file.path == self.main_path or folder in core_constants.INOTIFY_DIRS else [folder]
         parsed = (*core_constants.STRICT_CONFIG_DIRS, *beside)
@@ -278,11 +279,12 @@ class ChangeWriter:
         self._dropped.append(record)
 
     def _sweep(self) -> None:
-        """Remove the directories that the records dropped in this run say we made, where nothing is left in them."""
+        """Remove the empty directories that, according to the records dropped in this run, this collection created."""
         made = {path for record in self._dropped for path in record.created_directories}
         atomic_write.remove_empty_directories(self.host, sorted(made, key=len))
         if self.purging:
-            # The default is ours whatever was recorded; another directory may be the user's own.
+            # The default directory belongs to this collection even without a record. Another one may belong to the
+            # user.
             default = core_records.default_backup_dir(self.host, self.owner)
             atomic_write.remove_empty_directories(self.host, [os.path.dirname(default), default])
 
@@ -299,7 +301,7 @@ def _with_parents(path: str) -> list[str]:
 
 
 def _without_leftovers(file: core_plan.PlannedFile, record: core_records.OriginalFile) -> core_records.OriginalFile:
-    """The record in which what goes for good never was: a removal must not bring it back."""
+    """Return the record without the purged content, so that a later removal does not restore that content."""
     if file.purged is None:
         return record
     original, now = file.purged.original, core_records.digest(file.before)

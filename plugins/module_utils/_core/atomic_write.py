@@ -23,21 +23,23 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
 
 
-# Also how the leftovers of a killed run are recognised.  The suffix keeps them out of globs such as *.toml.
+# The prefix and suffix also identify the temporary files of a killed run. The suffix keeps them out of globs such as
+# *.toml.
 _PREFIX = ".gpufleet-"
 _SUFFIX = ".tmp"
 _PATIENCE = 100
 _ANY_MODE = 0o7777
 _ACCESS_LIST = "system.posix_acl_access"
 _DEFAULT_LIST = "system.posix_acl_default"
-# What keeps a file from being made in one folder and moved into another, but not from being made in the latter.
+# Errors of a move from one directory into another, where creating the file in the target directory may still work.
 _NO_WAY = (errno.EXDEV, errno.EROFS, errno.EACCES, errno.EPERM)
-# Why a file system makes no file without a name (open(2), O_TMPFILE): NFS, and overlayfs before Linux 6.1.
+# Errors of a file system that cannot create a file without a name (open(2), O_TMPFILE): NFS, and overlayfs before Linux
+# 6.1.
 _NEEDS_NAME = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL)
 
 
 def os_error(path: str, doing: str, error: OSError) -> errors.HostError:
-    """An operating system's error in words that say what to do."""
+    """Return a HostError or PermissionDeniedError for an error of the operating system, with a step that fixes it."""
     advice = "Check the file system."
     if isinstance(error, PermissionError):
         advice = "Run the task as root (become: true); a file marked immutable (lsattr) must be released first."
@@ -50,14 +52,14 @@ def os_error(path: str, doing: str, error: OSError) -> errors.HostError:
 
 
 def _target(host: hostfs.HostFS, path: str) -> str:
-    """Where ``path``, links resolved, stands for this process, which is about to write there.
+    """Return the path at which this process reaches ``path`` with its links resolved, for writing.
 
-    Raises HostError for root if a directory or a link on the way belongs to another user, who could exchange it and so
-    choose what root overwrites.
+    Raises HostError for root if a directory or a link on the way belongs to another user. That user could replace it,
+    and so choose which file root overwrites.
     """
     if os.geteuid() != 0:
         return host.real_path(path)
-    # The owner of a whole tree owns the files in it, too.
+    # The owner of the root directory of a tree also owns the files in it.
     trusted = (0, os.stat(host.root).st_uid)
 
     def require_trusted(here: str, final: bool) -> None:
@@ -65,7 +67,7 @@ def _target(host: hostfs.HostFS, path: str) -> str:
         try:
             status = os.lstat(outer)
         except OSError:
-            # The write itself will report it.
+            # The write itself reports the error.
             return
         if status.st_uid not in trusted and (not final or stat.S_ISLNK(status.st_mode)):
             raise errors.HostError(
@@ -77,7 +79,7 @@ def _target(host: hostfs.HostFS, path: str) -> str:
 
 
 def make_directories(host: hostfs.HostFS, path: str, mode: int) -> list[str]:
-    """Make ``path`` and what is missing above it, the latter with mode 0755; returns what was made, outermost first."""
+    """Create ``path`` with ``mode`` and missing parents with 0755; return the created directories, outermost first."""
     made: list[str] = []
     try:
         _target(host, path)
@@ -97,7 +99,8 @@ def make_directories(host: hostfs.HostFS, path: str, mode: int) -> list[str]:
         except FileExistsError:
             continue
         except FileNotFoundError as error:
-            # Another run has just removed a folder that it had made; but /proc, say, refuses for ever.
+            # Another run has just removed a directory that it had created. The limit is for file systems such as /proc,
+            # where every attempt fails.
             patience -= 1
             if not patience:
                 raise os_error(folder, "created", error) from error
@@ -108,7 +111,7 @@ def make_directories(host: hostfs.HostFS, path: str, mode: int) -> list[str]:
 
 
 def missing_directories(host: hostfs.HostFS, path: str) -> list[str]:
-    """What make_directories would make."""
+    """Return the directories that make_directories() would create."""
     return _missing(host, host.resolve(path))
 
 
@@ -121,7 +124,7 @@ def _missing(host: hostfs.HostFS, folder: str) -> list[str]:
 
 
 def remove_empty_directories(host: hostfs.HostFS, paths: t.Iterable[str]) -> None:
-    """Remove those of ``paths`` (outermost first) that are empty by now."""
+    """Remove those of ``paths`` (outermost first) that are empty."""
     for path in reversed(list(paths)):
         with contextlib.suppress(OSError, errors.HostError):
             os.rmdir(_target(host, path))
@@ -137,13 +140,14 @@ def replace_file(
     ceiling: int = _ANY_MODE,
     parsed: t.Iterable[str] = (),
 ) -> None:
-    """Put ``content`` at ``path`` in one step; a link stays a link, its target is replaced.
+    """Write ``content`` to ``path`` in one step. A link stays a link; its target is replaced.
 
-    An existing file keeps owner, mode, access list and SELinux label; ``mode`` and ``owner`` (uid, gid) are for a
-    new one, which has the label of the policy before it has its name.  No mode ever exceeds ``ceiling``.  The content
-    is on the disk before the name points to it.  In the folders ``parsed`` and below them no other name appears
-    meanwhile, for there it would be read as configuration.  Only where such a folder is a mount of its own, a file that
-    is replaced has a second name for an instant.
+    An existing file keeps owner, mode, access list and SELinux label. ``mode`` and ``owner`` (uid, gid) apply to a new
+    file. A new file has the label of the policy before it has its name. No mode ever exceeds ``ceiling``. The content
+    is on the disk before the name points to it.
+
+    No temporary name appears in or below the directories ``parsed``, because a daemon would read it as configuration.
+    There is one exception: if such a directory is a separate mount, a replaced file has a second name for an instant.
     """
     folders = [host.real_path(name) for name in parsed]
 
@@ -166,22 +170,27 @@ def _replace_at(outer: str, content: bytes, dress: t.Callable[[int, str], None],
 
 
 def _staged(outer: str, parsed: t.Sequence[str], work: t.Callable[[str], None]) -> None:
-    """Do ``work`` in the folder in which the new file is made, else in that of ``outer``.  Raises OSError."""
+    """Call ``work`` with the staging directory, or with that of ``outer`` if no file can be moved from there.
+
+    Raises OSError.
+    """
     folder = os.path.dirname(outer)
     stage = _staging_dir(folder, parsed)
     try:
         work(stage)
     except OSError as error:
-        # A mount of its own, or no one may write around it: then there is no other way.
+        # The target directory is a separate mount, or its parents are not writable. Then the file is created in the
+        # target directory.
         if stage == folder or error.errno not in _NO_WAY:
             raise
         work(folder)
 
 
 def prepare_file(host: hostfs.HostFS, path: str, content: bytes, mode: int, owner: tuple[int, int] | None) -> int:
-    """Do all of replace_file() but the replacement; returns the handle of the new file, for use_prepared_file().
+    """Write the new file as replace_file() does, but without replacing ``path``; return its handle.
 
-    The file has no name, so that no daemon reads it, and is gone when the handle is closed or this process ends.
+    use_prepared_file() takes the handle. The file has no name, so no daemon reads it. It disappears when the handle is
+    closed or this process ends.
     """
     try:
         outer = _target(host, path)
@@ -204,7 +213,7 @@ def prepare_file(host: hostfs.HostFS, path: str, content: bytes, mode: int, owne
 
 
 def use_prepared_file(host: hostfs.HostFS, handle: int, path: str, *, parsed: t.Iterable[str]) -> bool:
-    """Put the prepared file at ``path`` in one step, and close it; returns whether that could be done."""
+    """Put the prepared file at ``path`` in one step and close its handle; return whether this succeeded."""
     folders = [host.real_path(name) for name in parsed]
     try:
         outer = _target(host, path)
@@ -218,7 +227,7 @@ def use_prepared_file(host: hostfs.HostFS, handle: int, path: str, *, parsed: t.
 
 
 def _nameless(folder: str) -> int | None:
-    """A new file in ``folder`` without a name, None where the file system has none."""
+    """Return the handle of a new file without a name in ``folder``; None if the file system does not support that."""
     try:
         return os.open(folder, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o600)
     except OSError as error:
@@ -228,9 +237,12 @@ def _nameless(folder: str) -> int | None:
 
 
 def _give_name(handle: int, stage: str, outer: str) -> None:
-    """Let a file without a name be ``outer``; where that is there, by way of a name in ``stage``.  Raises OSError."""
+    """Link a file without a name to ``outer``; if ``outer`` exists, replace it through a name in ``stage``.
+
+    Raises OSError.
+    """
     source = f"/proc/self/fd/{handle}"
-    # os.link() only follows this link where it is given a handle, which linkat(2) ignores for an absolute path.
+    # os.link() follows this link only if it gets a directory handle, which linkat(2) ignores for an absolute path.
     with contextlib.suppress(FileExistsError):
         os.link(source, outer, src_dir_fd=handle)
         return
@@ -244,13 +256,13 @@ def _give_name(handle: int, stage: str, outer: str) -> None:
 
 
 def _require_file(path: str, outer: str, doing: str) -> None:
-    """Raises HostError where something else than a file would go: /dev/null, to which a link may lead, above all."""
+    """Raise HostError if ``path`` is a special file, such as /dev/null, to which the link of a masked unit leads."""
     try:
         mode = os.lstat(outer).st_mode
     except OSError:
-        # Whatever is wrong here comes up again where it is written.
+        # The write itself reports the error.
         return
-    # A folder is in nobody's way by mistake, and the system's own words tell of it.
+    # For a directory, the error of the operating system is clear enough.
     if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
         raise errors.HostError(
             f"{path} cannot be {doing}: it is, or leads to, {_kind(mode)}, which is no file. If a link leads there,"
@@ -267,7 +279,10 @@ def _kind(mode: int) -> str:
 def _replace_by_way_of(
     stage: str, outer: str, content: bytes, dress: t.Callable[[int, str], None], hidden: bool
 ) -> None:
-    """Make the new file in ``stage``, without a name if it has to be ``hidden``.  Raises OSError."""
+    """Create the new file in ``stage`` and replace ``outer`` by it; with ``hidden``, create it without a name.
+
+    Raises OSError.
+    """
     _remove_stale_temp_files(stage)
     handle, temporary = _nameless(stage) if hidden else None, ""
     if handle is None:
@@ -294,7 +309,7 @@ def _is_parsed(folder: str, parsed: t.Sequence[str]) -> bool:
 
 
 def _staging_dir(folder: str, parsed: t.Sequence[str]) -> str:
-    """The nearest folder around ``folder`` on its file system that is not ``parsed``; itself if there is none."""
+    """Return the nearest parent of ``folder`` on its file system that is not ``parsed``; else ``folder`` itself."""
     stage = folder
     while stage != "/" and _is_parsed(stage, parsed):
         stage = os.path.dirname(stage)
@@ -305,7 +320,7 @@ def _staging_dir(folder: str, parsed: t.Sequence[str]) -> str:
 
 
 def _move_in(handle: int, folder: str) -> None:
-    """Give a new file what one that is made in ``folder`` gets from it: its group, and its default access list."""
+    """Give a new file the group and the default access list that a file created in ``folder`` gets."""
     status = os.stat(folder)
     group = status.st_gid if status.st_mode & stat.S_ISGID else os.getegid()
     if os.fstat(handle).st_gid != group:
@@ -318,7 +333,10 @@ def _move_in(handle: int, folder: str) -> None:
 
 
 def set_access(host: hostfs.HostFS, path: str, mode: int, owner: tuple[int, int] | None = None) -> None:
-    """Give a file that is there its mode, and its owner (uid, gid) if that is said.  Raises HostError."""
+    """Set the mode of an existing file, and its owner (uid, gid) if given.
+
+    Raises HostError if the operating system refuses.
+    """
     outer = host.real_path(path)
     try:
         status = os.stat(outer)
@@ -330,7 +348,7 @@ def set_access(host: hostfs.HostFS, path: str, mode: int, owner: tuple[int, int]
 
 
 def remove_file(host: hostfs.HostFS, path: str) -> None:
-    """Remove ``path`` (a link's target, not the link); no error where there is none."""
+    """Remove ``path`` (the target of a link, not the link). A missing file is no error."""
     try:
         outer = _target(host, path)
         _require_file(path, outer, "removed")
@@ -345,15 +363,17 @@ def remove_file(host: hostfs.HostFS, path: str) -> None:
 def _dress(
     handle: int, stage: str, outer: str, mode: int, owner: tuple[int, int] | None, *, host: hostfs.HostFS
 ) -> None:
-    """Give the new file, made in ``stage``, what the old one wears.  Owner first: changing it clears set-id bits.
+    """Copy owner, mode and extended attributes of the old file at ``outer`` to the new one, created in ``stage``.
 
-    By its handle: under its name whoever owns the folder may put a link to a file of root's at any moment.
+    A new file without a predecessor gets ``mode``, ``owner`` and the label of the policy. The owner is set first,
+    because changing it clears the set-id bits. All calls use the handle: the owner of the directory could replace the
+    name by a link to a file of root at any moment.
     """
     folder = os.path.dirname(outer)
     if stage != folder:
         _move_in(handle, folder)
     try:
-        # Not what a link leads to: whoever puts one here now would choose the mode of a file of root's.
+        # lstat does not follow links: a link that a user puts here now would select the mode of a file of root.
         status = os.lstat(outer)
     except FileNotFoundError:
         if owner is not None and owner != (os.geteuid(), os.getegid()):
@@ -364,19 +384,19 @@ def _dress(
     if (status.st_uid, status.st_gid) != (os.geteuid(), os.getegid()):
         os.fchown(handle, status.st_uid, status.st_gid)
     os.fchmod(handle, status.st_mode & 0o7777)
-    # A file system without attributes, or one that only a greater privilege may set, is no reason not to write.
+    # The file is written even if the file system has no attributes, or if only a higher privilege may set them.
     with contextlib.suppress(OSError):
         worn = os.listxattr(outer, follow_symlinks=False)
         for name in worn:
             with contextlib.suppress(OSError):
                 os.setxattr(handle, name, os.getxattr(outer, name, follow_symlinks=False))
-        # The folder's default access list is for files that are new in it.
+        # The default access list of the directory applies only to new files.
         if _ACCESS_LIST not in worn and _ACCESS_LIST in os.listxattr(handle):
             os.removexattr(handle, _ACCESS_LIST)
 
 
 def _label(host: hostfs.HostFS, new: int | str, outer: str) -> None:
-    """Give what is ``new`` the SELinux label that the policy has for ``outer``."""
+    """Give ``new`` (a path or a handle) the SELinux label that the policy has for ``outer``."""
     label = None if host.label_of is None else host.label_of(outer)
     # A mount may have one label for all of its files.
     with contextlib.suppress(OSError):
@@ -385,18 +405,18 @@ def _label(host: hostfs.HostFS, new: int | str, outer: str) -> None:
 
 
 def is_temporary(name: str) -> bool:
-    """Whether a file is one of replace_file()'s that a killed run has left."""
+    """Return whether ``name`` is a temporary file of replace_file(), which a killed run leaves behind."""
     return name.startswith(_PREFIX) and name.endswith(_SUFFIX)
 
 
 def _remove_stale_temp_files(folder: str) -> None:
-    """Remove what a killed run left; the host's lock is held, so no living run owns it."""
+    """Remove the temporary files of killed runs. The caller holds the host's lock, so no running task uses them."""
     for name in filter(is_temporary, os.listdir(folder)):
         os.unlink(os.path.join(folder, name))
 
 
 def sync_folder(folder: str) -> None:
-    """Have the names in ``folder``, a path for this process, on the disk."""
+    """Write the directory entries of ``folder`` (a path for this process) to the disk."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(handle)

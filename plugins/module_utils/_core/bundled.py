@@ -24,10 +24,10 @@ if t.TYPE_CHECKING:
 
 
 class Package(t.NamedTuple):
-    """A package that can travel: pure Python, or usable without what of it is compiled.
+    """A package that can be sent with a task: pure Python, or usable without its compiled modules.
 
-    ``distribution`` is its name for pip, ``minimum`` the oldest version that will do.  ``last_for`` names the last
-    release series for an old Python that newer releases no longer support.
+    ``distribution`` is its name for pip. ``minimum`` is the oldest version that works. ``last_for`` gives the last
+    release series for a Python version that newer releases no longer support.
     """
 
     distribution: str
@@ -41,10 +41,10 @@ class Package(t.NamedTuple):
         return f"{self.distribution} {'.'.join(map(str, self.minimum))} or newer"
 
 
-# By the name under which the package is imported.
+# Packages by the name under which they are imported.
 PACKAGES: dict[str, Package] = {
     "tomlkit": Package("tomlkit", (0, 12), {(3, 8): "0.13"}),
-    # The last that supports Python 3.8 is still the last of all.
+    # The last release for Python 3.8 is also the latest release.
     "yaml": Package("PyYAML", (5, 1), {(3, 8): "6.0"}),
 }
 
@@ -52,16 +52,16 @@ _offered: dict[str, str] = {}
 
 
 def register(name: str, shipment: str | None) -> None:
-    """Remember what the controller sent as package ``name``, if anything; only load() looks into it."""
+    """Register the data that the controller sent for the package ``name``, if any. Only import_bundled() decodes it."""
     if shipment:
         _offered[name] = shipment
 
 
 def import_bundled(name: str) -> types.ModuleType:
-    """Import the package ``name``: this host's own where it is recent enough, else the controller's, from memory.
+    """Import the package ``name``: from this host if it is recent enough, else from the controller, in memory.
 
-    Raises NvidiaError, which says what to install where, if there is neither; MissingPackageError, whose details name
-    the package as needed, if the controller has sent none.
+    Raises NvidiaError, which says what to install where, if neither works. Raises MissingPackageError, whose details
+    contain the name in ``needed``, if the controller sent no package.
     """
     package = PACKAGES[name]
     own = _import(name)
@@ -76,7 +76,7 @@ def import_bundled(name: str) -> types.ModuleType:
             f"{lacking} sent none. Install it for the controller's Ansible (python3 -m pip install"
             f" {package.distribution}): it is then sent along, and hosts need nothing installed."
         )
-        # An action plugin that sends packages on demand looks for this.
+        # An action plugin that sends packages on demand reads this.
         missing.details = {"needed": name}
         raise missing
     shipment = _open(name)
@@ -101,7 +101,7 @@ def import_bundled(name: str) -> types.ModuleType:
 def _import(name: str) -> types.ModuleType | None:
     try:
         return importlib.import_module(name)
-    except (ImportError, SyntaxError):  # the latter if it was installed for another Python
+    except (ImportError, SyntaxError):  # SyntaxError: the package was installed for another Python.
         return None
 
 
@@ -127,7 +127,7 @@ def _import_shipped(name: str, sources: dict[str, str]) -> types.ModuleType | No
 
 
 class _MemoryImporter:
-    """Finds the modules among ``sources`` (path to text), and no others."""
+    """Finds only the modules in ``sources`` (path to source text)."""
 
     def __init__(self, sources: dict[str, str]) -> None:
         self.sources = sources
@@ -142,7 +142,7 @@ class _MemoryImporter:
 
 
 class _MemoryLoader(SourceFileLoader):
-    """Loads one module from ``source`` as if it were the file ``path``; nothing is read or written."""
+    """Loads one module from ``source`` as if it were the file ``path``. It reads and writes no file."""
 
     def __init__(self, name: str, path: str, source: str) -> None:
         super().__init__(name, path)
@@ -152,4 +152,4 @@ class _MemoryLoader(SourceFileLoader):
         return self.source.encode("utf-8")
 
     def path_stats(self, path: str) -> t.Mapping[str, t.Any]:
-        raise OSError(path)  # the documented answer for what has no time; no byte code is then kept of it
+        raise OSError(path)  # the documented error for a path without a time; Python then keeps no byte code

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Make Python compile each file of a task's archive once.
+"""Make Python compile each file of a task's archive only once.
 
 zipimport of Python 3.8 to 3.13 compiles each file twice: in get_filename() and again to run it.
 """
@@ -21,9 +21,9 @@ if t.TYPE_CHECKING:
 
 
 class _Importer(zipimport.zipimporter):
-    """Finds and loads what ``zipimporter`` does, and keeps what was compiled until it is run."""
+    """Finds and loads what ``zipimporter`` does, and keeps the compiled code until it runs."""
 
-    # Python 3.8 and 3.9 would load by a way of their own, which compiles again.
+    # The loading code of Python 3.8 and 3.9 would compile each file again.
     exec_module = SourceFileLoader.exec_module
 
     def __init__(self, path: str) -> None:
@@ -31,7 +31,7 @@ class _Importer(zipimport.zipimporter):
         self._compiled: dict[str, types.CodeType] = {}
 
     def create_module(self, spec: ModuleSpec) -> None:
-        """A module as usual."""
+        """Return None, so that Python creates the module as usual."""
 
     def get_filename(self, fullname: str) -> str:
         if fullname not in self._compiled:
@@ -43,9 +43,9 @@ class _Importer(zipimport.zipimporter):
 
 
 def compile_once(loader: object) -> None:
-    """Have what is imported from now on, from the archive that ``loader`` loads from, compiled once.
+    """Make all later imports from the archive that ``loader`` loads from compile each file once.
 
-    Where that is no archive, as in tests and on the controller, nothing happens.
+    It does nothing if ``loader`` does not load from an archive, as in tests and on the controller.
     """
     if not isinstance(loader, zipimport.zipimporter):
         return

@@ -6,27 +6,31 @@
 
 from __future__ import annotations
 
-# Whichever the host has.
+# The engine or flavor is detected.
 AUTO = "auto"
-# The engine as the operating system's packages bring it.
+# The engine as the packages of the operating system install it.
 SYSTEM = "system"
 FLAVOR_NAMES = (SYSTEM, "snap", "rootless", "k3s", "rke2", "k0s", "microk8s")
-# What the records of a unit beside the usual one are called by, in front of its name.
+# Prefix of the owner name under which records of a unit other than the default one are kept. The unit name follows.
 UNIT_KEY = "unit-"
 
 
-# Directories whose files are configuration to a program. Nothing else is written there, above all no backup. The names
-# of temporary files (_core/atomic_write.py) begin with .gpufleet- and end in .tmp. What programs do with such a name:
+# Directories in which programs read every file as configuration. This collection writes nothing else there; in
+# particular, it keeps no backups there. The names of temporary files (_core/atomic_write.py) begin with .gpufleet- and
+# end in .tmp. How programs treat such a name:
 #
-# - CRI-O reads every file below crio.conf.d, whatever its name is, and does not start if one disappears meanwhile
+# - CRI-O reads every file below crio.conf.d, whatever its name, and does not start if one disappears meanwhile
 #   (UpdateFromPath in pkg/config/config.go, 1.31 to 1.36).
-# - containerd reads what the patterns of its imports match.  The usual *.toml does not match it, but * does: it also
-#   matches a leading dot (resolveImports in cmd/containerd/server/config/config.go, 2.0 to 2.4; filepath.Glob of Go).
+# - containerd reads the files that match the patterns of its imports. The usual *.toml does not match the name, but *
+#   does, because it also matches a leading dot (resolveImports in cmd/containerd/server/config/config.go, 2.0 to 2.4;
+#   filepath.Glob of Go).
 # - Podman and CRI-O read *.conf in containers.conf.d, and *.json in hooks.d (go.podman.io/common, pkg/config/new.go and
 #   pkg/hooks/read.go).
 # - The CDI library reads *.json and *.yaml (pkg/cdi/spec-dirs.go).
-# - systemd reads *.conf in drop-in directories (systemd.unit(5)), apt *.list and *.sources (sources.list(5)).
-# Temporary files are not made there either.  A folder that is a mount of its own gets them without a name.
+# - systemd reads *.conf in drop-in directories (systemd.unit(5)), apt reads *.list and *.sources (sources.list(5)).
+#
+# No temporary files are created there either. If such a directory is a separate mount, a temporary file is created in
+# it without a name.
 STRICT_CONFIG_DIRS = (
     "/etc/containerd/conf.d",
     "/etc/crio/crio.conf.d",
@@ -34,12 +38,13 @@ STRICT_CONFIG_DIRS = (
     "/etc/containers/oci/hooks.d",
     "/usr/share/containers/oci/hooks.d",
 )
-# Files are made here and nowhere else.  Docker and containerd keep in mind what they have read, and look again after a
-# file of the folder was written, renamed or removed; one that is moved in from elsewhere they do not notice, and a
-# temporary name, which ends neither in .json nor in .yaml, does no harm (CDI project's library, pkg/cdi/cache.go).
+# Temporary files are created in these directories themselves. Docker and containerd cache what they have read, and read
+# again after a file of the directory was written, renamed or removed. They do not notice a file that is moved in from
+# elsewhere. A temporary name ends neither in .json nor in .yaml, so they ignore it (CDI project's library,
+# pkg/cdi/cache.go).
 INOTIFY_DIRS = ("/etc/cdi", "/var/run/cdi", "/run/cdi")
 
-# Of these only files with the endings of settings count, so that a temporary name does no harm either.
+# In these directories programs read only files with certain endings, so they ignore a temporary name.
 _DISTRIBUTIONS_FOLDERS = (
     "/etc/k0s/containerd.d",
     "/etc/rancher/k3s/config.yaml.d",
@@ -49,12 +54,12 @@ _DISTRIBUTIONS_FOLDERS = (
 CONFIG_DIRS = (*STRICT_CONFIG_DIRS, *INOTIFY_DIRS, *_DISTRIBUTIONS_FOLDERS)
 
 
-# NVIDIA Container Toolkit 1.20: one program per mode, each with the name it is registered under beside the main one.
+# NVIDIA Container Toolkit 1.20: one program per mode, with the name under which it is registered beside the main one.
 MAIN_PROGRAM = "nvidia-container-runtime"
 MODE_PROGRAMS = {"cdi": MAIN_PROGRAM + ".cdi", "legacy": MAIN_PROGRAM + ".legacy"}
 
 
-# Where engines look for CDI specifications.
+# The directories in which engines search for CDI specifications.
 SPECIFICATION_FOLDERS = ("/etc/cdi", "/var/run/cdi")
-# What they call GPUs there.
+# The CDI kind of GPUs.
 GPU_KIND = "nvidia.com/gpu"

@@ -4,7 +4,7 @@
 
 """The errors of the collection.
 
-Each carries what failed, the path with line and column where there is one, the cause and one step to take.
+Each error contains what failed, the path with line and column if there is one, the cause, and one step to take.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import typing as t
 
 
 class NvidiaError(Exception):
-    """What is wrong and what to do about it, in words for an operator.
+    """An error with a message for an operator: what failed, and what to do about it.
 
-    ``details`` are results that the failed task returns beside the message.
+    ``code`` identifies the kind of error. ``details`` are results that the failed task returns beside the message.
     """
 
     code = "error"
@@ -24,10 +24,10 @@ class NvidiaError(Exception):
 
 
 class ConfigurationError(NvidiaError):
-    """A configuration file that must not be changed as it is.
+    """A configuration file that this collection must not change in its current state.
 
-    ``line`` and ``column`` count from 1, columns in characters.  The offending text itself is never part of
-    the message: it may be a secret.
+    ``line`` and ``column`` count from 1, columns in characters. The message never contains the invalid content itself,
+    because it may be a secret.
     """
 
     code = "file-invalid"
@@ -49,25 +49,28 @@ class ConfigurationError(NvidiaError):
 
 
 class MissingPackageError(NvidiaError):
-    """This host's Python lacks a package, and the controller has sent none."""
+    """The Python of this host lacks a package, and the controller has sent none."""
 
     code = "package-missing"
 
 
 class HostError(NvidiaError):
-    """Something on the host stands in the way: a permission, a lock, a full disk, a loop of links."""
+    """A problem of the host prevents the task: a missing permission, a lock, a full disk, a loop of links."""
 
     code = "host-error"
 
 
 class PermissionDeniedError(HostError):
-    """The task's user may not read or write a file."""
+    """The user of the task may not read or write a file."""
 
     code = "permission-denied"
 
 
 class Problem(t.NamedTuple):
-    """Something that is wrong with a host: a code that stays the same over versions, and a message for people."""
+    """A problem of a host.
+
+    ``code`` stays the same over versions. ``message`` is for people.
+    """
 
     code: str
     message: str
@@ -78,5 +81,5 @@ class Problem(t.NamedTuple):
 
 
 def as_dicts(problems: t.Iterable[Problem]) -> list[dict[str, str]]:
-    """Return ``problems`` as an answer has them."""
+    """Return ``problems`` as dictionaries for the result of a module."""
     return [problem._asdict() for problem in problems]

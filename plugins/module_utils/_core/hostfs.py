@@ -6,7 +6,7 @@
 
 Links are resolved inside the tree. Only regular files are read, with a size limit for each kind of file.
 
-An absolute link inside the tree means a path inside the tree, and ".." never leads out of it, as with chroot.
+An absolute link inside the tree points to a path inside the tree, and ".." never leaves the tree, as with chroot.
 """
 
 from __future__ import annotations
@@ -22,35 +22,36 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import error
 
 _MAGIC = re.compile(r"[*?[]")
 
-# As in the Linux kernel (path_resolution(7)).
+# The limit of the Linux kernel (path_resolution(7)).
 _MAX_LINKS = 40
-# Bytes of a path with its final null (PATH_MAX); the time to resolve one is quadratic in its length.
+# Bytes of a path with its final null (PATH_MAX). The time to resolve a path is quadratic in its length.
 _PATH_BYTES = 4096
-# Bytes of a file, by what it is: one that another program made may be of any size, and a sparse one costs nothing.
-# Units, their drop-ins, environment files and pid files; daemon.json; configurations in TOML; dpkg's list of packages;
-# and all others, such as records with the content of a file in them.
+# Size limits in bytes. A file of another program may have any size, and a sparse file occupies no space. In this order:
+# units, their drop-ins, environment files and pid files; daemon.json; configurations in TOML; dpkg's list of packages;
+# all other files, such as records, which contain the content of a file.
 UNIT_BYTES = 256 << 10
 JSON_BYTES = 1 << 20
 TOML_BYTES = 4 << 20
 PACKAGES_BYTES = 64 << 20
 FILE_BYTES = 16 << 20
-# Drop-ins of a unit, or files that a configuration is made of.
+# Number of drop-ins of a unit, or of files of one configuration.
 DROP_INS = 100
 
-# Files of these file systems are regular ones, but some of them wait for the next event.
+# These file systems report regular files, but reading some of them blocks until the next event.
 _KERNEL = ("/proc/", "/sys/")
 
-# The search path that systemd gives a service (systemd.exec(5)), in which an engine finds a bare runtime name.
+# The search path that systemd gives a service (systemd.exec(5)). An engine searches it for a runtime without a path.
 SERVICE_PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 
 
 class HostFS(t.NamedTuple):
-    """The host under ``root``.
+    """The host whose file system is at ``root``.
 
-    ``live`` says that its programs, processes and sockets may be consulted: always for ``/``, for another
-    directory only if the user says that it is a running system mounted there.  All paths given to and returned by
-    methods are paths on the host, without ``root``, unless a name says ``outer``.  ``label_of`` gives the SELinux label
-    that the host's policy has for a path; None where the host is not this machine, or has no SELinux.
+    ``live`` allows to use the programs, processes and sockets of the host. It is always true for ``/``. For another
+    directory it is true only if the user says that a running system is mounted there. ``label_of`` returns the SELinux
+    label that the policy of the host has for a path. It is None if the host is not this machine or has no SELinux.
+
+    All methods take and return paths on the host, without ``root``, unless a name contains ``outer``.
     """
 
     root: str = "/"
@@ -59,7 +60,10 @@ class HostFS(t.NamedTuple):
 
     @classmethod
     def of(cls, root: str, live: bool) -> HostFS:
-        """Raises HostError unless ``root`` is an absolute path of a directory."""
+        """Return the host at ``root``.
+
+        Raises HostError unless ``root`` is an absolute path of a directory.
+        """
         if not os.path.isabs(root):
             raise errors.HostError(f"host_root {root!r} is not an absolute path. Give the full path of the directory.")
         real = os.path.realpath(root)
@@ -70,7 +74,11 @@ class HostFS(t.NamedTuple):
         return cls(real, live or real == "/")
 
     def check_path(self, parameter: str, path: str) -> str:
-        """``path`` normalised; raises NvidiaError if it is relative or carries ``root`` in front."""
+        """Return ``path`` normalized.
+
+        Raises NvidiaError if it is relative or begins with ``root``. ``parameter`` is the option that the message
+        names.
+        """
         if not os.path.isabs(path):
             raise errors.NvidiaError(
                 f"{parameter} {path!r} is not an absolute path. Write it from / on, as the host sees it."
@@ -85,14 +93,17 @@ class HostFS(t.NamedTuple):
         return normal
 
     def resolve(self, path: str, last: bool = True) -> str:
-        """``path`` with every link resolved inside the root (``last``: the final component too).
+        """Return ``path`` with every link resolved inside the root; ``last`` includes the final component.
 
-        Missing components are kept as they are.  Raises HostError on a loop of links, and for what is no path at all.
+        Missing components stay as they are. Raises HostError for a loop of links, or for text that cannot be a path.
         """
         return self.follow(path, lambda _here, _final: None, last)
 
     def follow(self, path: str, visit: t.Callable[[str, bool], None], last: bool = True) -> str:
-        """As resolve(); ``visit`` is called with each component and link, and whether nothing follows it."""
+        """Return the same as resolve(), and call ``visit`` with each component and link on the way.
+
+        The second argument of ``visit`` is true for the final component.
+        """
         if not _is_path(path):
             raise errors.HostError(
                 f"{path[:100]!r} is no path: it is too long, or has a character that no name can have. Correct the file"
@@ -123,11 +134,11 @@ class HostFS(t.NamedTuple):
         return "/" + "/".join(done)
 
     def real_path(self, path: str, last: bool = True) -> str:
-        """Where ``path``, resolved, stands for the process that runs this."""
+        """Return the path at which this process reaches ``path`` with its links resolved."""
         return self._glue(self.resolve(path, last))
 
     def read(self, path: str, most: int = FILE_BYTES) -> bytes | None:
-        """The content of a regular file of at most ``most`` bytes, None where there is none.
+        """Return the content of a regular file of at most ``most`` bytes; None if it does not exist.
 
         Raises HostError if it cannot be read, is larger, or is a file of the kernel.
         """
@@ -139,9 +150,9 @@ class HostFS(t.NamedTuple):
         return self._read(path, real, most)
 
     def read_text(self, path: str, most: int = FILE_BYTES) -> str:
-        """The text of a file that matters only where it can be read; else the empty string.
+        """Return the text of a file; an empty string if it does not exist or cannot be read.
 
-        It reads a file of the kernel only if the caller names it: ``path`` itself lies in /proc or /sys.
+        It reads a file of the kernel only if ``path`` itself lies in /proc or /sys.
         """
         try:
             content = self._read(path, self.resolve(path), most) if path.startswith(_KERNEL) else self.read(path, most)
@@ -152,7 +163,7 @@ class HostFS(t.NamedTuple):
     def _read(self, path: str, real: str, most: int) -> bytes | None:
         try:
             with open_regular(self._glue(real), path) as stream:
-                # Nothing, where a file of the kernel would have to be waited for.
+                # read() returns None if a file of the kernel has no data yet.
                 content = stream.read(most + 1) or b""
         except FileNotFoundError:
             return None
@@ -169,7 +180,7 @@ class HostFS(t.NamedTuple):
             return False
 
     def lexists(self, path: str) -> bool:
-        """Whether the name exists, be it a link that leads nowhere."""
+        """Return whether the name exists, even as a broken link."""
         try:
             return os.path.lexists(self.real_path(path, last=False))
         except errors.HostError:
@@ -183,7 +194,10 @@ class HostFS(t.NamedTuple):
         return stat.S_ISREG(mode) and bool(mode & 0o111)
 
     def entries(self, path: str) -> list[str]:
-        """The sorted names in a directory, empty where there is none; raises HostError if it cannot be read."""
+        """Return the sorted names in a directory; an empty list if it does not exist.
+
+        Raises HostError if it cannot be read.
+        """
         try:
             return sorted(os.listdir(self.real_path(path)))
         except (FileNotFoundError, NotADirectoryError):
@@ -192,18 +206,18 @@ class HostFS(t.NamedTuple):
             raise _unreadable(path, error) from error
 
     def readable_entries(self, path: str) -> list[str]:
-        """The same for a directory that matters only where it can be read."""
+        """Return the same as entries(); an empty list if the directory cannot be read."""
         try:
             return self.entries(path)
         except errors.HostError:
             return []
 
     def glob(self, pattern: str) -> list[str]:
-        """The paths that match an absolute pattern, sorted; names that begin with a dot count, as in Go's Glob."""
+        """Return the sorted paths that match an absolute pattern. As in Go's Glob, * also matches a leading dot."""
         found = ["/"] if _is_path(pattern) else []
         for part in pattern.split("/"):
             if part and part != ".":
-                # Go negates a class with ^ where Python has !.
+                # Go negates a class with ^ where Python uses !.
                 wanted = part.replace("[^", "[!")
                 found = [
                     f"{folder.rstrip('/')}/{name}"
@@ -213,13 +227,13 @@ class HostFS(t.NamedTuple):
         return sorted(path for path in found if self.exists(path))
 
     def _matching(self, folder: str, pattern: str) -> list[str]:
-        # Go's Glob, too, passes over what it cannot read.
+        # Go's Glob also skips directories that it cannot read.
         return fnmatch.filter(self.readable_entries(folder), pattern)
 
     def walk(self, folder: str) -> list[str]:
-        """All files in ``folder`` and below it, in the lexical order of Go's filepath.Walk, which follows no links.
+        """Return all files below ``folder`` in the lexical order of Go's filepath.Walk, which follows no links.
 
-        Raises HostError where there are more than DROP_INS files and directories.
+        Raises HostError if there are more than DROP_INS files and directories.
         """
         found = list(itertools.islice(self._walk(folder), DROP_INS + 1))
         if len(found) > DROP_INS:
@@ -227,7 +241,7 @@ class HostFS(t.NamedTuple):
         return [path for path, is_directory in found if not is_directory]
 
     def _walk(self, folder: str) -> t.Iterator[tuple[str, bool]]:
-        """Every name below ``folder``, and whether it is a directory."""
+        """Return every path below ``folder``, and whether it is a directory."""
         for name in self.entries(folder):
             path = f"{folder.rstrip('/')}/{name}"
             outer = self.real_path(path, last=False)
@@ -237,14 +251,14 @@ class HostFS(t.NamedTuple):
                 yield from self._walk(path)
 
     def modified(self, path: str) -> float:
-        """When ``path`` last changed, in seconds since 1970; 0 where nothing is."""
+        """Return the time of the last change of ``path`` in seconds since 1970; 0 if it does not exist."""
         try:
             return os.stat(self.real_path(path)).st_mtime
         except (errors.HostError, OSError):
             return 0.0
 
     def find_executable(self, names: t.Iterable[str]) -> str | None:
-        """The first of ``names`` (absolute, or looked up in SERVICE_PATH) that is an executable file."""
+        """Return the first of ``names`` (absolute, or searched in SERVICE_PATH) that is an executable file."""
         for name in names:
             candidates = [name] if name.startswith("/") else [f"{folder}/{name}" for folder in SERVICE_PATH]
             for candidate in candidates:
@@ -253,7 +267,10 @@ class HostFS(t.NamedTuple):
         return None
 
     def same_program(self, one: str, other: str) -> bool:
-        """Whether two spellings of a program's path mean one file; for files that do not exist, the same text."""
+        """Return whether two paths or names of a program lead to the same file.
+
+        If one of them is not an executable file, absolute paths are resolved and compared.
+        """
         if one == other:
             return True
         try:
@@ -268,7 +285,7 @@ class HostFS(t.NamedTuple):
         return one.startswith("/") and other.startswith("/") and self.resolve(one) == self.resolve(other)
 
     def argv(self, argv: t.Sequence[str]) -> list[str]:
-        """``argv`` as it must be run to run on this host."""
+        """Return the command line that runs ``argv`` on this host."""
         return list(argv) if self.root == "/" else ["chroot", self.root, *argv]
 
     def _glue(self, path: str) -> str:
@@ -276,12 +293,13 @@ class HostFS(t.NamedTuple):
 
 
 def open_regular(outer: str, path: str) -> t.BinaryIO:
-    """Open the regular file ``path``, which is ``outer`` for this process, without waiting for anything.
+    """Open the regular file ``path``, which this process reaches at ``outer``, without blocking.
 
-    Raises OSError, and HostError for all that is no regular file.
+    Raises OSError, or HostError if it is not a regular file.
     """
-    # First by name: to open a device may have an effect.  Then by the handle: another file may be there by now, and to
-    # open a named pipe or a file that is leased would wait for another program.
+    # The type is checked by name first, because opening a device may have an effect. It is checked by handle again,
+    # because the file may have been replaced. O_NONBLOCK avoids waiting for another program on a named pipe or a leased
+    # file.
     if stat.S_ISREG(os.stat(outer).st_mode):
         handle = os.open(outer, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
         if stat.S_ISREG(os.fstat(handle).st_mode):
@@ -291,7 +309,7 @@ def open_regular(outer: str, path: str) -> t.BinaryIO:
 
 
 def link_target(outer: str, path: str) -> str:
-    """The target of the link ``path``, which is ``outer`` for this process.
+    """Return the target of the link ``path``, which this process reaches at ``outer``.
 
     Raises HostError, also if another program has removed or replaced the link since it was found.
     """
@@ -302,7 +320,7 @@ def link_target(outer: str, path: str) -> str:
 
 
 def _is_path(text: str) -> bool:
-    """Whether a file could have this name; a configuration may hold any text."""
+    """Return whether a file could have this name; a configuration may contain any text."""
     try:
         name = os.fsencode(text)
         return b"\0" not in name and len(name) < _PATH_BYTES
@@ -318,6 +336,6 @@ def _unreadable(path: str, error: OSError, advice: str = "Check the file system.
 
 
 def arguments_of(host: HostFS, pid: int) -> tuple[str, ...]:
-    """The command line of the process, program first; empty if it is gone."""
+    """Return the command line of a process, program first; empty if the process has ended."""
     text = host.read_text(f"/proc/{pid}/cmdline")
     return tuple(text.split("\0")[:-1]) if text.endswith("\0") else tuple(text.split("\0")) if text else ()

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Load JSON that programs wrote (records, notes, answers of daemons) and check the types of its values.
+"""Load JSON that programs wrote (records, journals, replies of daemons) and check the types of its values.
 
 Configuration files of users are edited by `_documents/json_document.py` instead.
 """
@@ -14,14 +14,17 @@ import json
 import typing as t
 
 _Kind = t.TypeVar("_Kind")
-# Of users and groups; one more means none (chown(2)).
+# The highest ID of users and groups. The next number is reserved for "no ID" (chown(2)).
 MOST_ID = 2**32 - 2
-# Python needs quadratic time for a long integer, and some versions refuse it.
+# Python needs quadratic time to parse a long integer, and some versions refuse it.
 _DIGITS = 4300
 
 
 def load(content: bytes | str) -> t.Any:
-    """The data of a text.  Raises ValueError for invalid or too deeply nested JSON."""
+    """Return the data of a JSON text.
+
+    Raises ValueError for invalid or too deeply nested JSON.
+    """
     try:
         return json.loads(content if isinstance(content, str) else content.decode("utf-8-sig"), parse_int=_integer)
     except RecursionError:
@@ -29,15 +32,21 @@ def load(content: bytes | str) -> t.Any:
 
 
 def check(value: t.Any, kind: type[_Kind]) -> _Kind:
-    """``value``, if it is of this type.  Raises ValueError otherwise."""
-    # For isinstance true is an integer.
+    """Return ``value`` if it has the type ``kind``.
+
+    Raises ValueError otherwise.
+    """
+    # bool is a subclass of int, so isinstance alone would accept true as an integer.
     if not isinstance(value, kind) or isinstance(value, bool) is not (kind is bool):
         raise ValueError(f"not of the type {kind.__name__}")
     return value
 
 
 def field(data: t.Any, name: str, kind: type[_Kind]) -> _Kind:
-    """What a record holds under ``name``.  Raises ValueError where it lacks that, or holds another type."""
+    """Return the field ``name`` of a record.
+
+    Raises ValueError if the field is missing or has another type.
+    """
     fields = check(data, dict)
     if name not in fields:
         raise ValueError(f"{name} is missing")
@@ -45,30 +54,39 @@ def field(data: t.Any, name: str, kind: type[_Kind]) -> _Kind:
 
 
 def number(value: t.Any, most: int) -> int:
-    """``value``, if it is a number between 0 and ``most``.  Raises ValueError otherwise."""
+    """Return ``value`` if it is an integer between 0 and ``most``.
+
+    Raises ValueError otherwise.
+    """
     if not 0 <= check(value, int) <= most:
         raise ValueError(f"{value} is out of range")
     return int(value)
 
 
 def strings(data: t.Any, name: str) -> tuple[str, ...]:
-    """The same for a list of texts."""
+    """Return the field ``name`` of a record as a tuple of strings.
+
+    Raises ValueError as field() does.
+    """
     return tuple(check(value, str) for value in field(data, name, list))
 
 
 def content_of(data: t.Any, name: str) -> bytes | None:
-    """The same for the content of a file in base64, None for no file."""
+    """Return the file content that the field ``name`` holds in base64; None if the field is null.
+
+    Raises ValueError if the field is missing or is not valid base64.
+    """
     text = check(data, dict).get(name, 0)
     return None if text is None else base64.b64decode(check(text, str), validate=True)
 
 
 def content_field(content: bytes | None) -> str | None:
-    """The field that content_of() reads."""
+    """Return the value of the field that content_of() reads."""
     return None if content is None else base64.b64encode(content).decode("ascii")
 
 
 def get(data: t.Any, name: str, default: _Kind) -> _Kind:
-    """What an answer holds under ``name``; ``default`` where it lacks that, or holds another type."""
+    """Return the field ``name`` of a reply; ``default`` if the field is missing or has another type."""
     value = data.get(name) if isinstance(data, dict) else None
     kind = type(default)
     return value if isinstance(value, kind) and isinstance(value, bool) is (kind is bool) else default

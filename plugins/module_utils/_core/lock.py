@@ -16,25 +16,26 @@ import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import accounts, atomic_write, errors, hostfs
 
-# The directory is for its owner only: whoever can open the lock can hold it for ever.
+# The directory is accessible to its owner only, because any user who can open the lock can hold it without limit.
 LOCK_FILE = "/run/gpufleet-nvidia/lock"
 
-# Seconds.  One that changes files is done within a few; one that restarts an engine may need a few times its
-# own timeout, which is 60 unless it is told otherwise.
+# Seconds. A task that changes files holds the lock for a few seconds. A task that restarts an engine may hold it for a
+# few times its own timeout, which is 60 seconds by default.
 TIMEOUT = 240.0
 # The same for the lock of a package manager.
 PACKAGE_MANAGER_TIMEOUT = 120
 _PAUSE = 0.1
-# Characters of the holder's command that are shown.
+# Maximum number of characters of the holder's command in a message.
 _MOST = 200
 
 
 @contextlib.contextmanager
 def host_lock(host: hostfs.HostFS, timeout: float | None = None) -> t.Iterator[None]:
-    """Hold the host's lock; raises HostError if another process keeps it for ``timeout`` seconds.
+    """Hold the host's lock during the context.
 
-    The file and the directories that were made for it are removed at the end, so that an offline tree stays clean. Only
-    where several runs compete for a new tree may empty directories stay.
+    Raises HostError if another process holds it for ``timeout`` seconds. At the end, the file and the directories that
+    were created for it are removed, so that an offline tree is unchanged. Empty directories may stay only if several
+    runs lock a new tree at the same time.
     """
     deadline = time.monotonic() + (TIMEOUT if timeout is None else timeout)
     path = _path(host)
@@ -50,9 +51,9 @@ def host_lock(host: hostfs.HostFS, timeout: float | None = None) -> t.Iterator[N
 
 
 def _path(host: hostfs.HostFS) -> str:
-    """LOCK_FILE; an ordinary user of the host, who cannot write to /run, has a lock in the user's runtime directory.
+    """Return LOCK_FILE, or a path in the runtime directory of a user other than root, who cannot write to /run.
 
-    Raises HostError where that directory is missing.
+    Raises HostError if that runtime directory does not exist.
     """
     user = os.geteuid()
     if user == 0 or host.root != "/":
@@ -68,10 +69,13 @@ def _path(host: hostfs.HostFS) -> str:
 
 
 def _try(host: hostfs.HostFS, path: str, made: list[str], last: bool) -> contextlib.ExitStack | None:
-    """What releases the lock; None if another process holds it (after a pause), which is an error with ``last``."""
+    """Return the context that releases the lock; None, after a pause, if another process holds it.
+
+    Raises HostError instead of returning None if ``last`` is true.
+    """
     with contextlib.ExitStack() as opened:
         try:
-            # Every time: the former holder may have removed the directory that it had made.
+            # The directory is opened on each attempt, because the previous holder may have removed it.
             folder = _open_folder(host, os.path.dirname(path), made)
             opened.callback(os.close, folder)
             handle = _open_own(path, os.O_RDWR | os.O_CREAT, folder)
@@ -92,11 +96,11 @@ def _try(host: hostfs.HostFS, path: str, made: list[str], last: bool) -> context
             time.sleep(_PAUSE)
             return None
         except OSError as error:
-            # A file system without locks, such as some of NFS, or no memory for one.
+            # The file system has no locks, such as some NFS mounts, or there is no memory for one.
             raise atomic_write.os_error(path, "locked", error) from error
         if not _names(folder, path, handle):
             return None
-        # For the message to those who wait; the lock holds without it.
+        # Waiting tasks show this process ID in their message. The lock works without it.
         with contextlib.suppress(OSError):
             os.ftruncate(handle, 0)
             os.write(handle, f"{os.getpid()}\n".encode())
@@ -105,7 +109,7 @@ def _try(host: hostfs.HostFS, path: str, made: list[str], last: bool) -> context
 
 
 def _open_folder(host: hostfs.HostFS, folder: str, made: list[str]) -> int:
-    """The lock's directory, which only this user may enter; it is made where it is missing."""
+    """Return a handle of the lock's directory, which only this user may enter; create it if it is missing."""
     resolved = host.resolve(folder, last=False)
     made += atomic_write.make_directories(host, os.path.dirname(resolved), 0o755)
     outer = host.real_path(resolved, last=False)
@@ -127,7 +131,7 @@ def _open_folder(host: hostfs.HostFS, folder: str, made: list[str]) -> int:
 
 
 def _open_directory(root: str, folder: str) -> int:
-    """A handle of ``folder``, to which no link leads from ``root`` on."""
+    """Return a handle of ``folder``, without following a link below ``root``."""
     handle = os.open(root, os.O_PATH | os.O_DIRECTORY)
     for name in filter(None, folder[len(root) :].split("/")):
         parent = handle
@@ -139,7 +143,10 @@ def _open_directory(root: str, folder: str) -> int:
 
 
 def _open_own(path: str, flags: int, above: int) -> int:
-    """``path`` in the directory ``above``; raises HostError if it is a link, of another kind or another user's."""
+    """Return a handle of ``path``, which lies in the directory with the handle ``above``.
+
+    Raises HostError if it is a link, has another type, or belongs to another user.
+    """
     kind, is_kind = ("directory", stat.S_ISDIR) if flags & os.O_DIRECTORY else ("regular file", stat.S_ISREG)
     try:
         handle = os.open(os.path.basename(path), flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=above)
@@ -153,7 +160,7 @@ def _open_own(path: str, flags: int, above: int) -> int:
     elif status.st_uid != os.geteuid():
         problem = f"belongs to the user {status.st_uid}, not to the user {os.geteuid()} that runs the task"
     elif status.st_nlink > 1 and kind != "directory":
-        # Its content is replaced, also under the other name.
+        # Writing to a hard link would also change the file under its other name.
         problem = "is a hard link"
     else:
         return handle
@@ -166,23 +173,26 @@ def _unusable(path: str, problem: str) -> errors.HostError:
 
 
 def _holder(handle: int) -> str:
-    """Who holds the lock, as far as its file and /proc tell."""
+    """Return a description of the process that holds the lock, from the lock file and /proc."""
     process = os.read(handle, 20).decode("ascii", "replace").strip()
     command = " ".join(hostfs.arguments_of(hostfs.HostFS(), int(process))) if process.isdecimal() else ""
-    # Arguments may be long, and have line breaks.
+    # Arguments may be long and contain line breaks.
     command = " ".join(command.split())[:_MOST]
     return f"process {process or 'unknown'} ({command or 'command unknown'})"
 
 
 def _remove(folder: int, path: str, handle: int) -> None:
-    """Remove the file before the lock is released, unless it is another run's by now."""
+    """Remove the lock file before the lock is released, unless the name now belongs to another run."""
     with contextlib.suppress(OSError):
         if _names(folder, path, handle):
             os.unlink(os.path.basename(path), dir_fd=folder)
 
 
 def _names(folder: int, path: str, handle: int) -> bool:
-    """Whether the locked file still has its name: the former holder removes it before it releases the lock."""
+    """Return whether the name still leads to the locked file.
+
+    The previous holder removes the file before it releases the lock.
+    """
     try:
         named = os.stat(os.path.basename(path), dir_fd=folder, follow_symlinks=False)
     except FileNotFoundError:

@@ -20,25 +20,30 @@ if t.TYPE_CHECKING:
 
     KeyPath = t.Tuple[str, ...]
 
-    # Runs a command, returns its exit status, standard output and standard error.
+    # Runs a command and returns its exit status, standard output and standard error.
     Runner = t.Callable[[t.List[str]], t.Tuple[int, str, str]]
 
 
-# Plain tuples with names, here and everywhere below: a dataclass costs an unchanged task eight times their making.
+# Data classes of this collection are named tuples, because creating a dataclass type takes eight times as long, and an
+# unchanged task would spend that time too.
 NOTHING: t.Mapping[t.Any, t.Any] = types.MappingProxyType({})
 
 
 class Purged(t.NamedTuple):
-    """That something of others goes from a file for good; ``original`` is what counts as the file before us then."""
+    """The permanent removal of foreign entries from a file.
+
+    ``original`` is the content that is recorded as the original file from then on; None if there was no file.
+    """
 
     original: bytes | None
 
 
 class PlannedFile(t.NamedTuple):
-    """One file before and after (None: no file), and the entries in it that are ours afterwards.
+    """One file before and after the change (None: no file), and the entries of this collection in it afterwards.
 
-    ``like``: files whose modes it never exceeds, for it may hold what they do; a new one takes owner and mode of the
-    first.  ``mode`` is another limit, where it is given.  ``purged`` is for one from which leftovers of others go.
+    ``like`` names files whose modes this file never exceeds, because it may contain what they contain. A new file gets
+    owner and mode of the first. ``mode`` is another limit, if given. ``purged`` is set if foreign leftovers are removed
+    from the file.
     """
 
     path: str
@@ -55,25 +60,25 @@ class PlannedFile(t.NamedTuple):
 
 
 class Document(t.Protocol):
-    """A text that can be edited entry by entry; every edit returns a new one."""
+    """A text that can be edited entry by entry. Every edit returns a new document."""
 
     def to_bytes(self) -> bytes:
-        """The text as it stands in the file."""
+        """Return the content of the file."""
 
     def value(self, *path: str) -> t.Any:
-        """The plain value at ``path``, None where there is none."""
+        """Return the plain value at ``path``; None if there is none."""
 
     def has(self, *path: str) -> bool:
-        """Whether anything stands at ``path``."""
+        """Return whether an entry exists at ``path``."""
 
     def set(self, path: KeyPath, value: t.Any) -> Self:
-        """Write ``value`` at ``path``."""
+        """Return the document with ``value`` at ``path``."""
 
     def delete(self, path: KeyPath) -> Self:
-        """Remove what stands at ``path``."""
+        """Return the document without the entry at ``path``."""
 
     def restore(self, path: KeyPath, original: Self) -> Self:
-        """Give ``path`` back what it is in ``original``."""
+        """Return the document in which ``path`` is the same as in ``original``."""
 
 
 Doc = t.TypeVar("Doc", bound=Document)
@@ -82,7 +87,8 @@ Doc = t.TypeVar("Doc", bound=Document)
 class TrackedEdit(t.Generic[Doc]):
     """The changes to one file.
 
-    ``read`` makes a document of its path and content, ``fresh`` are the words with which a file of ours begins.
+    ``read`` parses a path and its content into a document. ``fresh`` is the header of a file that this collection
+    creates.
     """
 
     def __init__(
@@ -100,14 +106,14 @@ class TrackedEdit(t.Generic[Doc]):
         self.before = read(path, fresh if content is None else content)
         self.document = self.before
         self.wanted: dict[KeyPath, t.Any] = {}
-        # Whether the file goes as a whole, whoever made it.
+        # True if the whole file is removed, even if this collection did not create it.
         self.removed = False
         self._read = read
         self._original: Doc | None = None
 
     @property
     def original(self) -> Doc:
-        """The document as it was before the first change ever made here."""
+        """The document before the first change by this collection."""
         if self._original is None:
             recorded = self.record.original if self.record is not None else self.content
             is_current = self.record is None and self.content is not None
@@ -116,30 +122,33 @@ class TrackedEdit(t.Generic[Doc]):
 
     @property
     def emptied(self) -> bool:
-        """Whether nothing but our own opening words is left of a file."""
+        """Whether the file contains nothing but the header of this collection."""
         text = self.document.to_bytes()
         return not (text[len(self.fresh) :] if text.startswith(self.fresh) else text).strip()
 
     def recorded(self) -> list[KeyPath]:
-        """The entries that earlier runs wrote."""
+        """Return the entries that earlier runs wrote."""
         return list((self.record.keys or {}) if self.record is not None else ())
 
     def owns(self, path: KeyPath) -> bool:
-        """Whether what stands at ``path`` is what an earlier run put there."""
+        """Return whether the value at ``path`` is the one that an earlier run wrote."""
         return self.record is not None and self.record.owns(path, self.document.value(*path))
 
     def write(self, path: KeyPath, value: t.Any) -> None:
-        """Put ``value`` at ``path``, and count it as ours."""
+        """Write ``value`` to ``path``, and track it as an entry of this collection."""
         self.document = self.document.set(path, value)
         self.wanted[path] = value
 
     def give_back(self, path: KeyPath) -> None:
-        """Put back what stood at ``path`` before us, unless somebody changed it since."""
+        """Restore the original value at ``path``, unless it has been changed since this collection wrote it."""
         if self.owns(path):
             self.document = self.document.restore(path, self.original)
 
     def planned(self, after: bytes | None, like: tuple[str, ...] = ()) -> PlannedFile:
-        """The file with ``after`` in it; of the entries written now or earlier, those that are still ours."""
+        """Return the planned file with the content ``after``.
+
+        It tracks the entries that this run or an earlier one wrote and that are still in ``after``.
+        """
         final = self.document
         if after is None or after != final.to_bytes():
             final = self._read(self.path, after or b"")
@@ -156,5 +165,5 @@ class TrackedEdit(t.Generic[Doc]):
 
 
 def _same(one: t.Any, other: t.Any) -> bool:
-    """As a record compares: true is not 1."""
+    """Return whether two values are the same in a record, where true differs from 1."""
     return json.dumps(one, default=str) == json.dumps(other, default=str)

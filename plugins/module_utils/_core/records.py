@@ -23,7 +23,7 @@ if t.TYPE_CHECKING:
 
 
 STATE_DIR = "/var/lib/gpufleet-nvidia/state"
-# Here, because a task that writes nothing does not import _backups.
+# It is defined here, because a task that writes nothing does not import `apply.py`.
 BACKUP_DIR = "/var/lib/gpufleet-nvidia/backups"
 
 _SCHEMA = 1
@@ -39,11 +39,12 @@ _CHECKSUM = "checksum"
 class OriginalFile(t.NamedTuple):
     """The record of one file.
 
-    ``original`` (None: there was no file), ``uid``, ``gid`` and ``mode`` are from before the first change.
-    ``written`` holds the digests of what we wrote last and just before, so that a run killed between record and file
-    is understood.  ``exact`` says that nobody else changed the file between our writes: only then may removal put
-    ``original`` back as a whole.  ``keys`` are the entries that are ours, with our values.  ``main`` is
-    the main file of the configuration that the file belongs to.
+    ``original`` (None: there was no file), ``uid``, ``gid`` and ``mode`` are from before the first change. ``written``
+    contains the digests of the last content that this collection wrote and of the content before it, so that a run that
+    was killed between writing the record and the file can be recognized. ``exact`` is true if nothing else changed the
+    file between the writes of this collection; only then may removal restore ``original`` as a whole. ``keys`` are the
+    entries of this collection with their values. ``main`` is the main file of the configuration that the file belongs
+    to.
     """
 
     engine: str
@@ -60,18 +61,18 @@ class OriginalFile(t.NamedTuple):
     main: str = ""
 
     def owns(self, path: tuple[str, ...], value: t.Any) -> bool:
-        """Whether ``value`` at ``path`` is what we put there."""
+        """Return whether ``value`` at ``path`` is the one that this collection wrote."""
         keys = self.keys or {}
         return path in keys and json.dumps(keys[path], default=str) == json.dumps(value, default=str)
 
     def restorable(self, content: bytes | None) -> bool:
-        """Whether ``content`` is our own work on ``original`` and nothing else."""
+        """Return whether ``content`` is ``original`` with only the changes of this collection."""
         return self.exact and digest(content) in self.written
 
     def after_write(
         self, before: bytes | None, after: bytes | None, keys: t.Mapping[tuple[str, ...], t.Any]
     ) -> OriginalFile:
-        """The record to keep before ``before`` is replaced by ``after``."""
+        """Return the record to write before ``before`` is replaced by ``after``."""
         undisturbed = before == self.original or digest(before) in self.written
         return self._replace(
             written=tuple(dict.fromkeys([digest(before), digest(after)]))
@@ -98,13 +99,16 @@ class OriginalFile(t.NamedTuple):
             "created": self.created,
             "keys": [{"path": list(path), "value": value} for path, value in (self.keys or {}).items()],
         }
-        # As it is read: of a time, for one, its text.
+        # The checksum is computed from the values as they are read back. A time, for example, is read back as text.
         fields = json_data.load(json.dumps(fields, default=str))
         return (json.dumps({**fields, _CHECKSUM: _checksum(fields)}, indent=2) + "\n").encode("utf-8")
 
     @classmethod
     def from_bytes(cls, path: str, content: bytes) -> OriginalFile:
-        """Raises HostError for a record that another version wrote or that was damaged."""
+        """Return the record in ``content``.
+
+        Raises HostError for a record that another version wrote or that is damaged. ``path`` is the record's own path.
+        """
         try:
             fields = json_data.check(json_data.load(content), dict)
             if fields.get("schema", _SCHEMA) != _SCHEMA:
@@ -118,11 +122,14 @@ class OriginalFile(t.NamedTuple):
 
 
 def _checked(fields: t.Any) -> OriginalFile:
-    """The record in ``fields``.  Raises ValueError where one is missing or cannot be of a record."""
+    """Return the record in ``fields``.
+
+    Raises ValueError if a field is missing or has a value that no record can have.
+    """
     # Records of earlier versions have no checksum.
     if fields.pop(_CHECKSUM, None) not in (None, _checksum(fields)) or "schema" not in fields:
         raise ValueError("it was changed")
-    # Damage to the name of the checksum would make a record look like an earlier one.
+    # If the name of the checksum field were damaged, the record would look like one of an earlier version.
     if not fields.keys() <= {"schema", *OriginalFile._fields}:
         raise ValueError("it has a field that no record has")
     keys = {
@@ -159,25 +166,25 @@ def _checksum(fields: t.Mapping[str, t.Any]) -> str:
 
 
 def digest(content: bytes | None) -> str:
-    """The SHA-256 of a file's content; of no file, the word absent."""
+    """Return the SHA-256 of a file's content, or "absent" if there is no file."""
     return "absent" if content is None else hashlib.sha256(content).hexdigest()
 
 
 def stable_snap_path(path: str) -> str:
-    """``path`` (links resolved) as it is called for good.
+    """Return ``path`` (links resolved) with the link ``current`` in place of the revision of a snap.
 
-    Every refresh of a snap copies its data into a folder of the new revision, to which the link ``current`` then leads.
+    Every refresh of a snap copies its data into a directory of the new revision, and ``current`` then leads there.
     """
     return _SNAP_REVISION.sub(r"\1/current/", path)
 
 
 def state_dir(host: hostfs.HostFS, engine: str) -> str:
-    """The directory of the records of ``engine``; that of a user's engine is the user's own."""
+    """Return the directory of the records of ``engine``. A rootless engine has it in the home of its user."""
     return f"{_data_dir(host, engine)}/state"
 
 
 def default_backup_dir(host: hostfs.HostFS, engine: str) -> str:
-    """The directory of the backups of ``engine`` where the task names none."""
+    """Return the directory of the backups of ``engine`` for a task that sets no other."""
     return f"{_data_dir(host, engine)}/backups"
 
 
@@ -190,37 +197,40 @@ def _data_dir(host: hostfs.HostFS, engine: str) -> str:
 
 
 def record_path(engine: str, path: str, folder: str = STATE_DIR) -> str:
-    """Where the record of ``path`` (links resolved) is kept."""
+    """Return the path of the record of ``path`` (links resolved)."""
     path = stable_snap_path(path)
     name = posixpath.basename(path).encode()[:_NAME_LIMIT].decode("utf-8", "ignore")
     return f"{folder}/{engine}-{name}-{hashlib.sha256(path.encode()).hexdigest()[:12]}.json"
 
 
 def restart_note(engine: str, folder: str = STATE_DIR) -> str:
-    """Where it is noted that a restart is under way (_engines/journal.py)."""
+    """Return the path of the journal entry for a restart in progress (_engines/journal.py)."""
     return f"{folder}/restart-{engine}.json"
 
 
 def load_record(host: hostfs.HostFS, engine: str, path: str) -> OriginalFile | None:
-    """The record of ``path``, None where there is none."""
+    """Return the record of ``path``; None if there is none."""
     where = record_path(engine, path, state_dir(host, engine))
     content = host.read(where)
     return None if content is None else _loaded(host, where, content)
 
 
 def load_records(host: hostfs.HostFS, engine: str) -> list[OriginalFile]:
-    """All records of one engine."""
+    """Return all records of one engine."""
     places = [
         where for where in _records(host, state_dir(host, engine)) if posixpath.basename(where).startswith(engine + "-")
     ]
     contents = [(where, host.read(where)) for where in places]
     found = [_loaded(host, where, content) for where, content in contents if content is not None]
-    # A name may begin with another one.
+    # The name of one engine may begin with the name of another.
     return [record for record in found if record.engine == engine]
 
 
 def load_readable_records(host: hostfs.HostFS, folder: str = STATE_DIR) -> list[OriginalFile]:
-    """All records in ``folder``; a damaged one is reported by the task for the engine that it belongs to."""
+    """Return all readable records in ``folder``.
+
+    The task for the engine that a damaged record belongs to reports it.
+    """
     found = []
     for where in _records(host, folder):
         with contextlib.suppress(errors.HostError):

@@ -19,7 +19,8 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
 
 
-# What the folders are called, before the number of their process: those into which packages are unpacked, and others.
+# Prefixes of the names of temporary directories, which continue with a process ID: first of those into which packages
+# are unpacked, then of all others.
 PREFIX = "gpufleet-toolkit-"
 SCRATCH_PREFIX = "gpufleet-scratch-"
 SCRATCH = "/tmp"
@@ -27,14 +28,17 @@ SCRATCH = "/tmp"
 
 @contextlib.contextmanager
 def scratch_folder(host: hostfs.HostFS, purpose: str) -> t.Iterator[tuple[str, str]]:
-    """A temporary folder that only its owner can enter: its path here, and on the host.  Raises HostError."""
+    """Create a temporary directory that only its owner can enter; return its path for this process and on the host.
+
+    Raises HostError if it cannot be created.
+    """
     try:
         outer = tempfile.mkdtemp(prefix=f"{SCRATCH_PREFIX}{os.getpid()}-", dir=host.real_path(SCRATCH))
     except OSError as error:
         raise atomic_write.os_error(f"A directory for {purpose} in {SCRATCH}", "made", error) from error
     handle = os.open(outer, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        # A run in another container, which cannot see this process, finds the folder locked.
+        # A run in another container does not see this process, but finds the directory locked.
         fcntl.flock(handle, fcntl.LOCK_SH)
         yield outer, f"{SCRATCH}/{os.path.basename(outer)}"
     finally:
@@ -43,9 +47,10 @@ def scratch_folder(host: hostfs.HostFS, purpose: str) -> t.Iterator[tuple[str, s
 
 
 def remove_abandoned(host: hostfs.HostFS, place: str | None = None, prefix: str = SCRATCH_PREFIX) -> None:
-    """Remove the folders that interrupted runs have left in ``place`` (for this process), by default in SCRATCH.
+    """Remove the directories that killed runs have left in ``place`` (a path for this process), by default SCRATCH.
 
-    Takes the host's lock, which the caller must not hold, if there are any.  Raises HostError.
+    If there are any, it takes the host's lock, which the caller must not hold. Raises HostError if it cannot take the
+    lock.
     """
     place = host.real_path(SCRATCH) if place is None else place
     with contextlib.suppress(OSError):
@@ -56,7 +61,7 @@ def remove_abandoned(host: hostfs.HostFS, place: str | None = None, prefix: str 
 
 
 def abandoned(place: str, prefix: str = PREFIX) -> list[str]:
-    """The paths of the folders in ``place`` whose process, which is part of their name, was killed."""
+    """Return the paths of the directories in ``place`` whose process (its ID is part of the name) has ended."""
     with os.scandir(place) as entries:
         return [entry.path for entry in entries if entry.name.startswith(prefix) and _is_abandoned(entry, prefix)]
 
@@ -65,7 +70,7 @@ def _is_abandoned(entry: os.DirEntry[str], prefix: str) -> bool:
     pid = entry.name[len(prefix) :].partition("-")[0]
     if not pid.isdigit() or os.path.exists(f"/proc/{pid}") or not os.path.exists("/proc/self"):
         return False
-    # In a place where all may write, others' are left alone, and so are links.
+    # All users can write to /tmp, so directories of other users and links are not touched.
     if not entry.is_dir(follow_symlinks=False) or entry.stat(follow_symlinks=False).st_uid != os.geteuid():
         return False
     try:

@@ -10,26 +10,26 @@ import json
 import re
 import typing as t
 
-# Names that a message lists, of many.
+# Maximum number of names that a message lists.
 _NAMED = 5
 
 
 def few(names: t.Sequence[str]) -> str:
-    """``names`` for a message, the first of them if there are many."""
+    """Return ``names`` for a message, only the first ones if there are many."""
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     return ", ".join(names[:_NAMED]) + more
 
 
-# Longer texts are cut where a message shows them.
+# Maximum number of characters of a quoted text in a message.
 _SHOWN = 60
 
 
 def quoted(text: str) -> str:
-    """``text`` for a message: in one line, in ASCII, and not too long."""
+    """Return ``text`` for a message: in one line, in ASCII, and cut if it is long."""
     return json.dumps(text if len(text) <= _SHOWN else text[:_SHOWN] + "...")
 
 
 def parse_version(text: str) -> tuple[int, ...] | None:
-    """The leading dotted number in ``text`` (``20.10.24+dfsg1`` is 20.10.24), None where there is none."""
+    """Return the leading dotted number in ``text`` (20, 10 and 24 for ``20.10.24+dfsg1``); None if there is none."""
     match = re.match(r"\s*v?([0-9]{1,9}(?:\.[0-9]{1,9})*)", text)
     return tuple(int(part) for part in match.group(1).split(".")) if match else None

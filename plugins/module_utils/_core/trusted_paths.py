@@ -24,10 +24,11 @@ _ALL_USERS = "0 0 4294967295"
 
 
 def require_trusted_root(host: hostfs.HostFS) -> None:
-    """Raises HostError if another user can move or replace ``host.root`` or a directory above it.
+    """Raise HostError if another user can move or replace ``host.root`` or a directory above it.
 
-    That user could put a link there while a file is written, so that root writes outside the tree, or a program there
-    that root runs.  A tree that is not live may also belong to the user who runs the task through sudo.
+    That user could put a link there while a file is written, so that root writes outside the tree. That user could also
+    put a program there that root runs. A tree that is not live may also belong to the user who runs the task through
+    sudo.
     """
     found = _first_untrusted(_components(host.root), _owners(host.live))
     if found is None:
@@ -41,9 +42,9 @@ def require_trusted_root(host: hostfs.HostFS) -> None:
 
 
 def require_trusted_folder(host: hostfs.HostFS, parameter: str, folder: str) -> None:
-    """Raises HostError if another user can replace files in ``folder``, or a directory above it, on the host."""
+    """Raise HostError if another user can replace files in ``folder`` or a directory above it on the host."""
     places = _components(host.root)
-    # With the links on the way: whoever can replace one chooses another directory.
+    # Links on the way are checked too, because a user who can replace a link selects another directory.
     host.follow(folder, lambda here, _final: places.append(host.root.rstrip("/") + here))
     found = _first_untrusted(places, _owners(host.live))
     if found is not None:
@@ -55,27 +56,30 @@ def require_trusted_folder(host: hostfs.HostFS, parameter: str, folder: str) -> 
 
 
 def _components(path: str) -> list[str]:
-    """The root directory, and each directory on the way to the normal absolute ``path``, which is the last."""
+    """Return the root directory and each directory down to ``path`` (absolute and normalized), which comes last."""
     parts = [part for part in path.split("/") if part]
     return ["/" + "/".join(parts[:number]) for number in range(len(parts) + 1)]
 
 
 def _first_untrusted(places: t.Sequence[str], owners: frozenset[int]) -> tuple[str, str, str] | None:
-    """The first of ``places`` on a way that others can change, why they can, and the command that prevents it."""
+    """Return the first of ``places`` that others can change, the reason, and the command that prevents it.
+
+    ``places`` are the components of a path. Returns None if others can change none of them.
+    """
     for place, following in zip(places, [*places[1:], ""]):
         try:
             status = os.lstat(place)
         except OSError:
-            # What is missing is made by the collection, for its own user.
+            # This collection creates missing directories for its own user.
             return None
         is_link = stat.S_ISLNK(status.st_mode)
         if status.st_uid not in owners:
             option = "-h " if is_link else ""
             return place, f"belongs to user {status.st_uid}", f"chown {option}{os.geteuid()} {shlex.quote(place)}"
-        # In a directory with the sticky bit, others can only add names, and all further components exist.
+        # In a directory with the sticky bit, other users can only add names. That is safe if the next component exists.
         sticky = status.st_mode & stat.S_ISVTX
         if not is_link and _others_can_write(place, status) and not (sticky and os.path.lexists(following)):
-            # A directory such as /tmp must stay as it is, and what is missing in it can be made.
+            # A directory such as /tmp must keep its mode, so the advice is to create the missing directory in it.
             below = f"mkdir -m 700 {shlex.quote(following)}"
             command = below if sticky and following else f"chmod go-w {shlex.quote(place)}"
             return place, "can be written to by other users", command
@@ -83,7 +87,7 @@ def _first_untrusted(places: t.Sequence[str], owners: frozenset[int]) -> tuple[s
 
 
 def _owners(live: bool) -> frozenset[int]:
-    """The users that are trusted with a host's directories: root, the acting user, and for a tree the user of sudo."""
+    """Return the UIDs that may own a host's directories: root, this user and, for an offline tree, the user of sudo."""
     owners = {0, os.geteuid()}
     sudo = os.environ.get("SUDO_UID", "")
     if not live and os.geteuid() == 0 and sudo.isdigit():
@@ -92,7 +96,7 @@ def _owners(live: bool) -> frozenset[int]:
         with open("/proc/self/uid_map", encoding="ascii") as stream:
             mapped = " ".join(stream.read().split())
         if mapped != _ALL_USERS:
-            # In a user namespace, the real root and all other users that it does not have are this one.
+            # In a user namespace, the real root and all other unmapped users appear under this UID.
             with open("/proc/sys/kernel/overflowuid", encoding="ascii") as stream:
                 owners.add(int(stream.read()))
     except (OSError, ValueError):
@@ -105,12 +109,12 @@ def _others_can_write(path: str, status: os.stat_result) -> bool:
         return True
     if not status.st_mode & stat.S_IWGRP:
         return False
-    # With an access list, the bit stands for all its entries.
+    # With an access list, the group bits are the upper limit of all its entries.
     return not _is_private(status.st_gid, status.st_uid) or _ACCESS_LIST in _attributes(path)
 
 
 def _is_private(group: int, user: int) -> bool:
-    """Whether a group is that of one user alone (useradd(8), USERGROUPS_ENAB): it has the user's number, or name."""
+    """Return whether a group belongs to one user alone (useradd(8), USERGROUPS_ENAB): same number or same name."""
     if group == user:
         return True
     try:

@@ -2,14 +2,14 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Name the role variable beside a module's option in messages: `nvidia_toolkit_source (source)`."""
+"""Add the name of the role variable to a module's option in messages: `nvidia_toolkit_source (source)`."""
 
 from __future__ import annotations
 
 import re
 import typing as t
 
-# The options whose variables have another name than the role and the option.  None: a role has no variable for it.
+# Options whose variable is not named after role and option. None: the role has no variable for the option.
 _ALL_ROLES: t.Mapping[str, str | None] = {
     "host_root": "nvidia_host_root",
     "host_root_live": "nvidia_host_root_live",
@@ -51,7 +51,7 @@ EXCEPTIONS: t.Mapping[str, t.Mapping[str, str | None]] = {
     "nvidia_cdi": {"cdi_hook_path": "nvidia_cdi_hook_path", "owner": "nvidia_cdi_refresh", "start": None},
 }
 _ROLE = re.compile(r"(?:.*\.)?(nvidia_(?:toolkit|runtime|cdi))_")
-# A name with an underscore is an option wherever it stands alone.  A single word is one before one of its values
+# In a message, a name with an underscore is always an option. A single word is an option only before one of its values
 # ("source: directory"), as the subject ("dest is ..."), and in an advice ("Leave version out", "Correct files").
 _NAME = re.compile(r"(?<![\w./(\-])([a-z]+(?:_[a-z]+)+)(?![\w/(\-]|\.\w)")
 _VALUE = re.compile(r"(?<![\w./(\-])([a-z]+)(?=(?:: | is )([a-z-]+)\b)")
@@ -62,7 +62,7 @@ _WORD = re.compile(
 
 
 def variable_of(module: str, option: str) -> str | None:
-    """Return the variable of a role that sets the option of a module, None if there is none."""
+    """Return the variable of a role that sets ``option`` of ``module``; None if there is none."""
     role = _ROLE.match(module)
     if role is None:
         return None
@@ -71,7 +71,7 @@ def variable_of(module: str, option: str) -> str | None:
 
 
 def with_variables(text: str, module: str, options: t.Mapping[str, t.Mapping[str, t.Any]]) -> str:
-    """Put the variable before each option in a message, as in "nvidia_toolkit_source (source): directory".
+    """Return a message with the variable beside each option, as in "nvidia_toolkit_source (source): directory".
 
     Args:
         text: a message of a module.
