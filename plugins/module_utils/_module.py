@@ -13,7 +13,8 @@ import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import compile_once
 
-# Modules import this file first (ruff sorts it so), and it this, so that all else is spared.
+# Modules import this file first (ruff sorts it so), and this file imports compile_once first. All other imports then
+# compile each file once.
 compile_once.compile_once(__spec__.loader)
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants as core_constants  # noqa: E402
@@ -27,9 +28,10 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
 
 
-# Seconds for a command.  Those that are run here answer within one.
+# Seconds for a command. The commands that use this limit end within one second.
 TIMEOUT = 60
-# What every command is told: English, no questions (debconf), and no daemon restarted behind our back (needrestart).
+# The environment of every command: English messages, no questions (debconf), and no automatic restart of daemons
+# (needrestart).
 ENVIRONMENT = {
     "LC_ALL": "C.UTF-8",
     "LANGUAGE": "C",
@@ -37,7 +39,7 @@ ENVIRONMENT = {
     "APT_LISTCHANGES_FRONTEND": "none",
     "NEEDRESTART_MODE": "l",
 }
-# The exit status that timeout(1) gives for a command that does not end, and shells for one that is not there.
+# The exit status of timeout(1) for a command that does not end, and of shells for a command that does not exist.
 _NOT_ENDED, _NOT_RUN = 124, 127
 # timeout(1) sends SIGKILL to a command that ignores SIGTERM, and to itself.
 _KILLED = (137, -9)
@@ -55,18 +57,18 @@ TARGET_OPTIONS: dict[str, dict[str, t.Any]] = {
     },
     "user": {"type": "str"},
 }
-# Filled by the action plugin (plugin_utils/_shipping.py); what travels is of no interest in a log.
+# The action plugin sets these options (plugin_utils/_shipping.py). They are not logged, because their values are long.
 SHIPPED_OPTIONS: dict[str, dict[str, t.Any]] = {"shipped_tomlkit": {"type": "str", "no_log": True}}
 SHIPPED_YAML_OPTIONS: dict[str, dict[str, t.Any]] = {"shipped_yaml": {"type": "str", "no_log": True}}
 
 
 def new_module(argument_spec: dict[str, dict[str, t.Any]], **rules: t.Any) -> AnsibleModule:
-    """AnsibleModule with check mode that hides the secrets in its parameters from logs and results.
+    """Return an AnsibleModule with check mode that hides the secrets in its parameters from logs and results.
 
-    ``rules`` are those of AnsibleModule for several parameters, such as ``required_if``.
+    ``rules`` are the rules of AnsibleModule for several parameters, such as ``required_if``.
 
-    They are registered when the parameters are loaded, because AnsibleModule logs them in its constructor.  Only the
-    secret values are registered, so that all other text stays readable.
+    The secrets are registered when the parameters are loaded, because AnsibleModule logs the parameters in its
+    constructor. Only the secret values are registered, so that all other text stays readable.
     """
     # The unit tests run without Ansible.
     from ansible.module_utils.basic import AnsibleModule  # noqa: PLC0415
@@ -77,7 +79,7 @@ def new_module(argument_spec: dict[str, dict[str, t.Any]], **rules: t.Any) -> An
             super()._load_params()  # type: ignore[no-untyped-call]
             for name, given in self.params.items():
                 value = given
-                # Packages from the controller are long, and hold no secrets.
+                # Packages from the controller are long and contain no secrets.
                 if name.startswith("shipped_"):
                     continue
                 if isinstance(value, str) and self.argument_spec.get(name, {}).get("type") == "dict":
@@ -85,15 +87,15 @@ def new_module(argument_spec: dict[str, dict[str, t.Any]], **rules: t.Any) -> An
                         value = check_type_dict(value)
                 for secret in masking.secrets_of({name: value}):
                     if len(secret) >= masking.SHORTEST_HIDDEN:
-                        # A log has dictionaries as Python writes them, and results may have them in JSON.
+                        # Logs contain dictionaries in Python syntax, and results may contain them in JSON.
                         self.no_log_values.update((secret, repr(secret)[1:-1], json.dumps(secret)[1:-1]))
 
     return MaskingModule(argument_spec, supports_check_mode=True, **rules)  # type: ignore[no-untyped-call]
 
 
 def load_bundled_packages(module: AnsibleModule) -> None:
-    """Make importable what the controller has sent along."""
-    # Whoever was sent nothing need not wait for these imports.
+    """Make the packages importable that the controller has sent with the task."""
+    # These imports are deferred, because many tasks receive no packages.
     if module.params.get("shipped_tomlkit"):
         from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import (  # noqa: PLC0415
             tomlkit_loader,
@@ -107,12 +109,12 @@ def load_bundled_packages(module: AnsibleModule) -> None:
 
 
 def host_from_params(module: AnsibleModule) -> hostfs.HostFS:
-    """The host that the task's parameters name.
+    """Return the host that the task's parameters name.
 
-    Raises HostError, also for a tree that is not safe to write into or to run programs from.
+    Raises HostError, also for a tree into which writing, or from which running programs, is not safe.
     """
     host = hostfs.HostFS.of(module.params["host_root"], module.params["host_root_live"])
-    # All modules that write have this parameter; of a live tree, all modules run programs.
+    # All modules that write have the parameter backup_dir. All modules run programs of a live tree.
     if host.root != "/" and (host.live or "backup_dir" in module.params):
         from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import (  # noqa: PLC0415
             trusted_paths,
@@ -123,7 +125,7 @@ def host_from_params(module: AnsibleModule) -> hostfs.HostFS:
 
 
 def _policy_of(module: AnsibleModule) -> t.Callable[[str], str | None]:
-    """What gives the SELinux label that the policy has for a path, None where it has none."""
+    """Return a function that gives the SELinux label of the policy for a path; None if the policy has none."""
 
     def label_of(path: str) -> str | None:
         parts = module.selinux_default_context(path)
@@ -133,12 +135,11 @@ def _policy_of(module: AnsibleModule) -> t.Callable[[str], str | None]:
 
 
 def command_runner(module: AnsibleModule, limit: int | None = TIMEOUT) -> t.Callable[[list[str]], tuple[int, str, str]]:
-    """A runner of commands that may take ``limit`` seconds, or as long as they need if that is None.
+    """Return a runner of commands with a time limit of ``limit`` seconds; None sets no limit.
 
-    Their messages are in English so that they can be understood, and they ask no questions.
-
-    One that is not there, or does not end in time, has a status and a message like any other: whoever runs it may have
-    to clean up, so the task must not end there.
+    The messages of a command are in English, so that this collection can parse them, and it asks no questions. A
+    command that does not exist or does not end in time also returns a status and a message, because the caller may have
+    to clean up before the task ends.
     """
 
     def run(argv: list[str]) -> tuple[int, str, str]:
@@ -163,7 +164,10 @@ def command_runner(module: AnsibleModule, limit: int | None = TIMEOUT) -> t.Call
 def run_pinned_in(
     module: AnsibleModule, limit: int = TIMEOUT
 ) -> t.Callable[[list[str], t.Mapping[str, str]], tuple[int, str, str]]:
-    """The same for programs whose output depends on their environment: they get the one that is given, and no more."""
+    """Return a runner that gives each command exactly the environment of its second argument.
+
+    It is for programs whose output depends on their environment.
+    """
     run = command_runner(module, limit)
 
     def run_pinned(argv: list[str], environment: t.Mapping[str, str]) -> tuple[int, str, str]:
@@ -173,7 +177,10 @@ def run_pinned_in(
 
 
 def selinux_labeler(module: AnsibleModule, host: hostfs.HostFS) -> t.Callable[[str, str], None]:
-    """Gives the first path, which is there, the SELinux label that the policy has for the second."""
+    """Return a function that gives a path the SELinux label that the policy has for another path.
+
+    The first argument is the existing path, the second the path whose label it gets.
+    """
 
     def label(path: str, final: str) -> None:
         if host.root == "/" and module.selinux_enabled():
@@ -183,7 +190,7 @@ def selinux_labeler(module: AnsibleModule, host: hostfs.HostFS) -> t.Callable[[s
 
 
 def run_module(module: AnsibleModule, work: t.Callable[[], dict[str, t.Any]]) -> None:
-    """Exit with what ``work`` returns, or fail with the message of an error of this collection."""
+    """Exit with the result of ``work``, or fail with the message of an error of this collection."""
     try:
         result = work()
     except core_errors.NvidiaError as error:
@@ -194,8 +201,8 @@ def run_module(module: AnsibleModule, work: t.Callable[[], dict[str, t.Any]]) ->
 
 
 def message_of(module: AnsibleModule, text: str) -> str:
-    """Return a message with the variables of roles, as AnsibleModule can print it."""
-    # A task that has nothing to say need not wait for this import.
+    """Return a message with the variables of roles, in an encoding that AnsibleModule can print."""
+    # This import is deferred, because most tasks have no message.
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import variables  # noqa: PLC0415
 
     name = str(module._name)  # noqa: SLF001 - there is no other way to it
@@ -203,17 +210,20 @@ def message_of(module: AnsibleModule, text: str) -> str:
 
 
 def _encodable(text: str) -> str:
-    """``text`` with lone surrogates as escape sequences: AnsibleModule.warn() of ansible-core 2.16 cannot log them."""
+    """Return ``text`` with lone surrogates escaped: AnsibleModule.warn() of ansible-core 2.16 cannot log them."""
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def diff_of(files: t.Sequence[core_plan.PlannedFile], syntax: str) -> list[dict[str, str]]:
-    """One entry for each file, secrets hidden; ``syntax`` is "json", "toml", or "plain" where there are none."""
+    """Return one diff entry for each file, with secrets hidden.
+
+    ``syntax`` is "json", "toml", or "plain" for files without secrets.
+    """
     return [
         {
             "before_header": file.path if file.before is not None else f"{file.path} (absent)",
             "after_header": file.path if file.after is not None else f"{file.path} (absent)",
-            # An engine in TOML may have files of another kind too, such as hooks.
+            # An engine in TOML may also have files in JSON, such as hooks.
             "before": _readable(file.before, "json" if file.path.endswith(".json") else syntax),
             "after": _readable(file.after, "json" if file.path.endswith(".json") else syntax),
         }
@@ -223,7 +233,7 @@ def diff_of(files: t.Sequence[core_plan.PlannedFile], syntax: str) -> list[dict[
 
 def _readable(content: bytes | None, syntax: str) -> str:
     text = (content or b"").decode("utf-8", "replace")
-    # An unchanged host need not wait for these imports, nor Docker's users for the second.
+    # masking_toml is imported only for TOML: an unchanged host and hosts with Docker alone do not need it.
     if syntax == "json":
         return masking.mask_json(text)
     if syntax == "toml":

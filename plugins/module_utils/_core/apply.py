@@ -271,7 +271,7 @@ class ChangeWriter:
         owner = (record.uid, record.gid)
         atomic_write.replace_file(self.host, file.path, file.after, record.mode, owner, parsed=parsed, ceiling=ceiling)
 
-    # -- what is left --------------------------------------------------------------------------------------------
+    # -- cleaning up ---------------------------------------------------------------------------------------------
 
     def _drop_record(self, record: core_records.OriginalFile) -> None:
         atomic_write.remove_file(self.host, self._record_path(record.path))

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-# The engine or flavor is detected.
+# Use the flavor that the host has.
 AUTO = "auto"
 # The engine as the packages of the operating system install it.
 SYSTEM = "system"

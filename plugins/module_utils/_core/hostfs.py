@@ -47,7 +47,7 @@ SERVICE_PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/
 class HostFS(t.NamedTuple):
     """The host whose file system is at ``root``.
 
-    ``live`` allows to use the programs, processes and sockets of the host. It is always true for ``/``. For another
+    ``live`` permits use of the programs, processes and sockets of the host. It is always true for ``/``. For another
     directory it is true only if the user says that a running system is mounted there. ``label_of`` returns the SELinux
     label that the policy of the host has for a path. It is None if the host is not this machine or has no SELinux.
 

@@ -22,7 +22,7 @@ LOCK_FILE = "/run/gpufleet-nvidia/lock"
 # Seconds. A task that changes files holds the lock for a few seconds. A task that restarts an engine may hold it for a
 # few times its own timeout, which is 60 seconds by default.
 TIMEOUT = 240.0
-# The same for the lock of a package manager.
+# Seconds to wait for the lock of a package manager.
 PACKAGE_MANAGER_TIMEOUT = 120
 _PAUSE = 0.1
 # Maximum number of characters of the holder's command in a message.

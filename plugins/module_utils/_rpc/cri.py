@@ -11,9 +11,9 @@ import typing as t
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import json_data
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._rpc import grpc
 
-# containerd's api/services/introspection/v1/introspection.proto, the same in 1.6, 1.7 and 2.1.
+# api/services/introspection/v1/introspection.proto of containerd, identical in 1.6, 1.7 and 2.1.
 _PLUGINS = "/containerd.services.introspection.v1.Introspection/Plugins"
-# PluginsResponse: plugins; Plugin: type, id, init_err; google.rpc.Status: message.
+# Field numbers. PluginsResponse: plugins; Plugin: type, id, init_err; google.rpc.Status: message.
 _PLUGIN, _TYPE, _ID, _ERROR, _MESSAGE = 1, 1, 2, 7, 2
 # The CRI is one plugin up to 1.7 and three from 2.0 on.
 _CRI_TYPES = ("io.containerd.cri.v1",)
@@ -22,7 +22,10 @@ _GRPC_TYPE = "io.containerd.grpc.v1"
 
 
 class Plugin(t.NamedTuple):
-    """One plugin; ``error`` is why it could not be loaded, empty if it was."""
+    """One plugin of containerd.
+
+    ``error`` is the reason why containerd could not load it; empty if it is loaded.
+    """
 
     kind: str
     identifier: str
@@ -38,7 +41,7 @@ class Plugin(t.NamedTuple):
 
 
 def list_plugins(socket_path: str) -> list[Plugin] | None:
-    """All plugins that the containerd behind ``socket_path`` tried to load, None where nobody answers properly."""
+    """Return all plugins that the containerd at ``socket_path`` tried to load; None if there is no valid reply."""
     try:
         answer = list(grpc.fields(grpc.call(socket_path, _PLUGINS, b"")))
         return [_plugin(content) for number, content in answer if number == _PLUGIN]
@@ -57,18 +60,18 @@ def _plugin(message: bytes) -> Plugin:
 _SERVICE = "/runtime.v1.RuntimeService/"
 # StatusRequest: field 1, verbose, is true.
 _VERBOSE = b"\x08\x01"
-# VersionResponse: runtime_version.
+# Field number. VersionResponse: runtime_version.
 _RUNTIME_VERSION = 3
-# StatusResponse: status, info (a map: entries of key and value).
+# Field numbers. StatusResponse: status, info (a map: entries of key and value).
 _STATUS, _INFO = 1, 2
 _KEY, _VALUE = 1, 2
 
 
 def status(socket_path: str) -> dict[str, t.Any] | None:
-    """The CRI's configuration as it runs; CRI-O tells only its ``sandboxImage``, or nothing.
+    """Return the CRI configuration of the running engine. CRI-O reports only its ``sandboxImage``, or nothing.
 
-    None where no CRI answers properly behind ``socket_path``, or containerd's CRI is not loaded.
-    The caller makes sure that a daemon runs: under socket activation the mere connection would start one.
+    Returns None if there is no valid CRI reply at ``socket_path``, or if containerd has not loaded its CRI. The caller
+    makes sure that the daemon runs, because the connection alone would start it under socket activation.
     """
     try:
         return _status(grpc.call(socket_path, _SERVICE + "Status", _VERBOSE))
@@ -77,7 +80,7 @@ def status(socket_path: str) -> dict[str, t.Any] | None:
 
 
 def version(socket_path: str) -> str:
-    """The version of the engine behind the CRI, empty where it does not tell."""
+    """Return the version of the engine behind the CRI; empty if there is no valid reply."""
     try:
         answer = dict(grpc.fields(grpc.call(socket_path, _SERVICE + "Version", b"")))
         return answer.get(_RUNTIME_VERSION, b"").decode("utf-8")
@@ -87,7 +90,7 @@ def version(socket_path: str) -> str:
 
 def _status(answer: bytes) -> dict[str, t.Any] | None:
     told = list(grpc.fields(answer))
-    # A status is in every proper answer.
+    # Every valid reply contains a status.
     if not any(number == _STATUS for number, _content in told):
         return None
     entries = (dict(grpc.fields(content)) for number, content in told if number == _INFO)

@@ -4,9 +4,8 @@
 
 """Make one unary gRPC call over a Unix socket, with HTTP/2 and HPACK.
 
-It needs no library on the host; streams are not supported.
-
-HTTP/2 (RFC 9113) and protobuf, as far as a call with a small answer needs them.
+It needs no library on the host and does not support streams. It implements only the parts of HTTP/2 (RFC 9113) and
+protobuf that a call with a small reply needs.
 """
 
 from __future__ import annotations
@@ -18,12 +17,13 @@ import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._rpc import unix_socket
 
-# Seconds for the whole call.  containerd answers within 5 ms; a hung one must not hold up a whole fleet.
+# Seconds for the whole call. containerd replies within 5 ms; a hung daemon must not delay a whole fleet.
 TIMEOUT = 5.0
-# Bytes of an answer.  Real ones have about 5000; with this as the windows announced, none needs to be enlarged.
+# Maximum size of a reply in bytes. Real replies have about 5000 bytes. The announced flow-control windows have this
+# size, so none needs to be enlarged.
 LIMIT = 1 << 20
 
-# Bytes of all frames; a daemon may send any number of those without an answer in them.
+# Maximum size of all frames in bytes, because a daemon may send any number of frames without a part of the reply.
 _MOST = 4 * LIMIT
 # RFC 9113: the preface (3.4), the types of frames and their flags (6), settings (6.5.2), sizes (6.5.2, 6.9.2).
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -32,9 +32,9 @@ _END_STREAM, _ACK, _END_HEADERS, _PADDED, _PRIORITY = 0x1, 0x1, 0x4, 0x8, 0x20
 _ENABLE_PUSH, _INITIAL_WINDOW_SIZE = 2, 4
 _FRAME_LIMIT = 16384
 _FIRST_WINDOW = 65535
-# The only stream; a client's have odd numbers.
+# The only stream. Streams of a client have odd numbers.
 _STREAM = 1
-# What gRPC wants of a request (grpc/doc/PROTOCOL-HTTP2.md).
+# The headers that gRPC requires in a request (grpc/doc/PROTOCOL-HTTP2.md).
 _REQUEST_HEADERS = (
     (":method", "POST"),
     (":scheme", "http"),
@@ -42,19 +42,19 @@ _REQUEST_HEADERS = (
     ("content-type", "application/grpc"),
     ("te", "trailers"),
 )
-# The header in which gRPC says why a call failed.
+# The header in which gRPC gives the reason of a failed call.
 _WORDS = "grpc-message"
 
 
 class CallError(ValueError):
-    """The service refuses, in its own words."""
+    """An error that the service reports, with the message of the service."""
 
 
 def call(socket_path: str, method: str, message: bytes, timeout: float | None = None) -> bytes:
-    """The answer to ``message``, sent to ``method`` (``/package.Service/Method``), within ``timeout`` seconds.
+    """Return the reply to ``message``, sent to ``method`` (``/package.Service/Method``), within ``timeout`` seconds.
 
-    Raises OSError or ValueError where there is no proper answer, CallError for an error in the service's own words.
-    The caller makes sure that a daemon runs: under socket activation the mere connection would start one.
+    Raises OSError or ValueError if there is no valid reply, and CallError for an error that the service reports. The
+    caller makes sure that the daemon runs, because the connection alone would start it under socket activation.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         wire = unix_socket.Wire(connection, TIMEOUT if timeout is None else timeout, _MOST)
@@ -71,7 +71,8 @@ def _frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
 
 
 def _request(method: str, message: bytes) -> bytes:
-    # HPACK (RFC 7541, 6.2.2): literals without indexing, with names and values shorter than 127 bytes, as they are.
+    # HPACK (RFC 7541, 6.2.2): literals without indexing and without Huffman coding, with names and values shorter than
+    # 127 bytes.
     headers = b"".join(
         b"\0" + bytes((len(name),)) + name.encode("ascii") + bytes((len(value),)) + value.encode("ascii")
         for name, value in ((":path", method), *_REQUEST_HEADERS)
@@ -88,9 +89,10 @@ def _request(method: str, message: bytes) -> bytes:
 
 
 def _answer(wire: unix_socket.Wire) -> bytes:
-    """The message that is the answer.  Raises ValueError where there is none, as after an error of gRPC.
+    """Return the message of the reply.
 
-    The headers are not looked at unless no message comes: then they say why.
+    Raises ValueError if there is none, as after a gRPC error. The headers are decoded only in that case, because they
+    contain the reason.
     """
     body = bytearray()
     while True:
@@ -108,7 +110,7 @@ def _answer(wire: unix_socket.Wire) -> bytes:
                 return bytes(body[5 : 5 + length])
         elif kind in (_SETTINGS, _PING) and not flags & _ACK:
             wire.send(_frame(kind, _ACK, 0, payload if kind == _PING else b""))
-        # A daemon that stops says up to which stream it still answers.
+        # A daemon that stops sends the number of the last stream that it still answers.
         gone = kind == _GOAWAY and int.from_bytes(payload[:4], "big") & 0x7FFFFFFF < _STREAM
         ended = kind in (_DATA, _HEADERS) and flags & _END_STREAM
         if gone or ended or kind in (_RST_STREAM, _PUSH_PROMISE):
@@ -116,8 +118,7 @@ def _answer(wire: unix_socket.Wire) -> bytes:
 
 
 def _refusal(headers: bytes) -> ValueError:
-    """Why there is no message: what the service says in the last headers, if it says anything."""
-    # Only an error pays for this import.
+    """Return the error for a reply without a message, with the reason from the last headers if they contain one."""
 
     try:
         words = header(headers, _WORDS)
@@ -125,7 +126,7 @@ def _refusal(headers: bytes) -> ValueError:
         words = None
     if not words:
         return ValueError("the answer ends without a message")
-    # What is not printable ASCII, and %, is written as %XX.
+    # gRPC encodes % and all characters other than printable ASCII as %XX.
     plain = re.sub(rb"%([0-9A-Fa-f]{2})", lambda found: bytes.fromhex(found.group(1).decode()), words.encode("utf-8"))
     return CallError(plain.decode("utf-8", "replace"))
 
@@ -141,12 +142,12 @@ def _unpadded(payload: bytes) -> bytes:
 
 
 def fields(message: bytes) -> t.Iterator[tuple[int, bytes]]:
-    """Number and content of the strings and messages in a message; the numbers in it are left out."""
+    """Return number and content of each string and message in a protobuf message; integer fields are omitted."""
     return ((number, content) for number, content in _entries(message) if isinstance(content, bytes))
 
 
 def numbers(message: bytes) -> t.Iterator[tuple[int, int]]:
-    """The same for the numbers in a message; one that is zero is not sent."""
+    """Return number and value of each integer in a protobuf message. A zero is not sent."""
     return ((number, content) for number, content in _entries(message) if isinstance(content, int))
 
 
@@ -170,7 +171,7 @@ def _entries(message: bytes) -> t.Iterator[tuple[int, bytes | int]]:
 
 
 def _varint(message: bytes, position: int) -> tuple[int, int]:
-    """A number in groups of seven bits, the lowest first, and the position behind it."""
+    """Return a number in groups of seven bits, the lowest first, and the position after it."""
     number = 0
     for shift, byte in enumerate(message[position : position + 10]):
         number |= (byte & 0x7F) << 7 * shift
@@ -180,7 +181,7 @@ def _varint(message: bytes, position: int) -> tuple[int, int]:
 
 
 def field(number: int, value: str | bytes | int) -> bytes:
-    """One field of a message: a number, or a string or message."""
+    """Return one encoded field of a message: an integer, a string or a message."""
     if isinstance(value, int):
         return _encoded(number << 3) + _encoded(value)
     content = value.encode("utf-8") if isinstance(value, str) else value
@@ -196,22 +197,22 @@ def _encoded(number: int) -> bytes:
     return bytes(groups)
 
 
-# The code of each byte, and of the end, has this many bits (RFC 7541, appendix B), written to the base 36.  More is not
-# needed: of one length, the greater byte has the next code.
+# The length in bits of the code of each byte and of the end marker (RFC 7541, appendix B), one base-36 digit each. The
+# lengths determine the codes: among codes of one length, the greater byte has the next code.
 _LENGTHS = (
     "dnsssssssoussussssssssusssssssss6aacd68baa8b8666555666666678f6cad67777777777777777777777878djde6f565656"
     "66577666567655677777fbedskmkkmmmnmnnnnnonoomnonnnnlmnmnnomlkmmnnlnmmolmnnllmlnmnnkmmmnmmnqqkjmnmpqqqrrq"
     "opjlqrrqrollqqsrrrkoklmllnmmppooqnqrqqrrrrrsrrrrrqu"
 )
 _END = 256
-# How the first byte of an entry begins (RFC 7541, 6).
+# The first bits of an entry (RFC 7541, 6).
 _INDEXED, _REMEMBERED, _RESIZED = 0x80, 0x40, 0x20
 
 
 def header(block: bytes, name: str) -> str | None:
-    """The value of the header ``name``, None where there is none; only headers that are spelled out are found.
+    """Return the value of the header ``name``; None if there is none, or if its name is in an HPACK table.
 
-    Raises ValueError for what is not such a block.
+    Raises ValueError for an invalid header block.
     """
     position = 0
     while position < len(block):
@@ -232,7 +233,7 @@ def header(block: bytes, name: str) -> str | None:
 
 
 def _integer(block: bytes, position: int, bits: int) -> tuple[int, int]:
-    """A number that begins with the last ``bits`` of a byte, and the position behind it."""
+    """Return a number that begins with the last ``bits`` of a byte, and the position after it."""
     limit = (1 << bits) - 1
     number = block[position] & limit
     if number < limit:
@@ -273,7 +274,7 @@ def _decoded(content: bytes) -> bytes:
 
 @functools.lru_cache(maxsize=1)
 def _codes() -> dict[tuple[int, int], int]:
-    """The byte that each code stands for, by its length and its bits."""
+    """Return the byte of each code, by its length and its bits."""
     found: dict[tuple[int, int], int] = {}
     code, before = 0, 0
     for length, symbol in sorted((int(digit, 36), symbol) for symbol, digit in enumerate(_LENGTHS)):

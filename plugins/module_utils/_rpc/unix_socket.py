@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Connect to a Unix socket with one deadline and one size limit for all that is exchanged."""
+"""Connect to a Unix socket with one deadline and one size limit for the whole exchange."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ _CHUNK = 65536
 
 
 class Wire:
-    """A connection that ends at its deadline, however slowly the daemon answers.
+    """A connection that ends at its deadline, even if the daemon sends its reply slowly.
 
-    All methods raise OSError where the daemon does not answer in time.
+    All methods raise OSError if the daemon does not answer in time.
     """
 
     def __init__(self, connection: socket.socket, timeout: float, most: int) -> None:
-        """``timeout`` is in seconds, ``most`` the bytes that may come."""
+        """Set the timeout in seconds, and the maximum number of bytes to receive."""
         self._connection = connection
         self._deadline = time.monotonic() + timeout
         self._left = most
@@ -39,7 +39,10 @@ class Wire:
         self._timed().sendall(content)
 
     def receive(self) -> bytes:
-        """What has come, nothing at the end.  Raises ValueError where more comes than may."""
+        """Return the next received bytes, empty at the end.
+
+        Raises ValueError if the daemon sends more than the limit.
+        """
         chunk = self._timed().recv(_CHUNK)
         self._left -= len(chunk)
         if self._left < 0:
@@ -47,7 +50,10 @@ class Wire:
         return chunk
 
     def read(self, size: int) -> bytes:
-        """The next bytes.  Raises ValueError where fewer come."""
+        """Return the next ``size`` bytes.
+
+        Raises ValueError if the daemon sends fewer.
+        """
         while len(self._buffer) < size:
             chunk = self.receive()
             if not chunk:

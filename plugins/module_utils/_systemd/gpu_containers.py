@@ -4,7 +4,7 @@
 
 """Find running containers that have GPUs or use the runtimes of the toolkit.
 
-A reload of systemd units takes the GPUs of containers that the legacy hook prepared.
+A reload of systemd units takes the GPUs from containers that the legacy hook prepared.
 """
 
 from __future__ import annotations
@@ -26,24 +26,25 @@ _RUNTIMES = (core_constants.MAIN_PROGRAM, *core_constants.MODE_PROGRAMS.values()
 _DOCKER = "moby"
 
 _DEVICES = "NVIDIA_VISIBLE_DEVICES"
-# The usual names of what Swarm assigns, which counts before the variable above.
+# The usual prefix of the variables that Swarm sets. They have precedence over the variable above.
 _SWARM = "DOCKER_RESOURCE_"
-# Devices may be asked for by mounts into this folder too.
+# A container may also request devices by mounts into this directory.
 _DEVICE_MOUNTS = "/var/run/nvidia-container-devices"
-# An image of CUDA from before the variable above gets all devices without it.
+# A CUDA image that is older than the variable above gets all devices without it.
 _LEGACY_IMAGE = "CUDA_VERSION"
 
-# What is to be run for a container, and by which program.
+# The runtime specification of a container, and the program that runs it.
 _BUNDLE_FILES = ("config.json", "runtime")
 
 _LONG_ID = re.compile(r"[0-9a-f]{64}")
 
 
 class _Bundles(t.NamedTuple):
-    """Where an engine lays the bundles of its containers, folders of which each has a ``config.json``.
+    """The location of an engine's bundles. A bundle is the directory of one container and has a ``config.json``.
 
-    ``pattern`` and ``pid_file`` are below ``root``; the latter holds the pid of a container's process and may be below
-    ``pid_root`` instead.  Then bundles outlive their containers, so that one without a pid does not run.
+    ``pattern`` and ``pid_file`` are relative to ``root``. ``pid_file`` contains the process ID of a container. If
+    ``pid_root`` is set, ``pid_file`` is relative to it instead. In that case bundles outlive their containers, so a
+    container without a process ID is not running.
     """
 
     engine: str
@@ -55,8 +56,8 @@ class _Bundles(t.NamedTuple):
 
 _TASKS = ("io.containerd.runtime.v2.task/*/*", "init.pid")
 _STORAGE = ("storage/*-containers/*/userdata", "pidfile")
-# Measured with Docker 20.10, 26.1 and 28.5 on containerd 1.6, 1.7 and 2.1, with containerd 1.6 by itself, and with
-# Podman 4.3.  The others are laid out likewise by what they use: containerd, and the storage of Podman.
+# Measured with Docker 20.10, 26.1 and 28.5 on containerd 1.6, 1.7 and 2.1, with containerd 1.6 alone, and with Podman
+# 4.3. The other engines have the same layout, because they use containerd or the storage library of Podman.
 _BUNDLES = (
     _Bundles("containerd", "/run/containerd", *_TASKS),
     _Bundles("docker", "/run/docker/containerd/daemon", *_TASKS),
@@ -64,37 +65,42 @@ _BUNDLES = (
     _Bundles("k0s", "/run/k0s/containerd", *_TASKS),
     _Bundles("microk8s", "/var/snap/microk8s/common/run/containerd", *_TASKS),
     _Bundles("crio", "/run/containers", *_STORAGE),
-    # CRI-O has copies of its own there.
+    # CRI-O keeps copies of its own in that directory.
     _Bundles("podman", "/var/lib/containers", *_STORAGE, pid_root="/run/containers"),
 )
-# The folders in which the bundles are looked for.
+# The directories that contain the bundles.
 BUNDLE_FOLDERS = tuple(f"{bundles.root}/{bundles.pattern.partition('/*')[0]}" for bundles in _BUNDLES)
 
 
 def legacy_gpu_containers(host: hostfs.HostFS) -> list[str]:
-    """The running containers with a GPU from the legacy hook: ``docker/ID``, ``containerd/NAMESPACE/ID`` and so on.
+    """Return the running containers with a GPU from the legacy hook.
 
-    Long ids are cut to twelve characters, as engines show them.  A container counts as running unless its process is
-    known to have ended.  A bundle that cannot be read is passed over.  Empty for an offline tree: nothing runs in it.
+    The names are ``docker/ID``, ``containerd/NAMESPACE/ID`` and so on. Long IDs are cut to twelve characters, as
+    engines show them. A container is running unless its process is known to have ended. A bundle that cannot be read is
+    skipped. The list is empty for an offline tree, in which nothing runs.
     """
     return _where(host, lambda folder: _has_gpu(host.read_text(f"{folder}/config.json")))
 
 
 def run_by_toolkit(host: hostfs.HostFS) -> list[str]:
-    """The running containers whose low-level runtime is one of the toolkit's programs, named likewise.
+    """Return the running containers whose low-level runtime is one of the toolkit's programs.
 
-    containerd's shim runs it again to stop or to enter the container, by the path in its file ``runtime`` (1.6 to 2.1).
+    The names have the same form as in legacy_gpu_containers(). containerd's shim runs that program again to stop or to
+    enter the container, by the path in its file ``runtime`` (1.6 to 2.1).
     """
     return _where(host, lambda folder: posixpath.basename(host.read_text(f"{folder}/runtime").strip()) in _RUNTIMES)
 
 
 def bundles_referencing(host: hostfs.HostFS, text: str) -> list[str]:
-    """The running containers in whose bundles ``text`` stands, such as the path of a hook, named likewise."""
+    """Return the running containers whose bundles contain ``text``, such as the path of a hook.
+
+    The names have the same form as in legacy_gpu_containers().
+    """
     return _where(host, lambda folder: any(text in host.read_text(f"{folder}/{name}") for name in _BUNDLE_FILES))
 
 
 def _where(host: hostfs.HostFS, concerned: t.Callable[[str], bool]) -> list[str]:
-    # By pid file, since two bundles with the same one are one container's.
+    # The key is the pid file, because two bundles with the same pid file belong to one container.
     found: dict[str, str] = {}
     for bundles in _BUNDLES if host.live else ():
         for folder in host.glob(f"{bundles.root}/{bundles.pattern}"):
@@ -120,16 +126,16 @@ def _runs(host: hostfs.HostFS, pid_file: str, needs_pid: bool) -> bool:
     pid = host.read_text(pid_file).strip()
     if not pid.isdigit():
         return not needs_pid
-    # A tree without /proc hides every process.
+    # Without /proc in the tree, no process is visible.
     return host.exists(f"/proc/{pid}") or not host.exists("/proc/1")
 
 
 def _has_gpu(text: str) -> bool:
-    """Whether the runtime specification ``text`` has the hook, and a reason for the hook to do something.
+    """Return whether the runtime specification ``text`` has the legacy hook and requests devices from it.
 
-    An engine whose default runtime is NVIDIA's has it in every container.
+    An engine whose default runtime is the NVIDIA runtime adds the hook to every container.
     """
-    # Cheaper than parsing the specifications of all containers of a host.
+    # This is cheaper than parsing the specifications of all containers of a host.
     if not any(name in text for name in _HOOKS):
         return False
     try:

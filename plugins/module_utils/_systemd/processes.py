@@ -2,7 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Find the processes of a unit, their arguments and when they started; which of several units is active."""
+"""Find the processes of a unit, their arguments and start times, and the active one of several units.
+
+It also sends SIGHUP to a process.
+"""
 
 from __future__ import annotations
 
@@ -23,14 +26,14 @@ if t.TYPE_CHECKING:
 
 # systemd's own hierarchy on cgroup v2, on v1, and on both at once.
 _HIERARCHIES = ("/sys/fs/cgroup", "/sys/fs/cgroup/systemd", "/sys/fs/cgroup/unified")
-# Columns of /proc/PID/stat behind the name, which may hold anything (proc(5)).
+# Index of the start time in /proc/PID/stat after the process name, which may contain any character (proc(5)).
 _STARTED = 19
 
 
 def process_of(host: hostfs.HostFS, unit: systemd_units.Unit | None, name: str) -> int | None:
-    """The process called ``name`` in the unit's control group, None where none runs.
+    """Return the process called ``name`` in the unit's control group; None if none runs.
 
-    The group may hold others, such as the shims of containers that outlive their engine.
+    The group may contain other processes, such as the shims of containers that outlive their engine.
     """
     found = processes_in(host, unit, (name,), exactly=True)
     return found[0] if found else None
@@ -39,7 +42,7 @@ def process_of(host: hostfs.HostFS, unit: systemd_units.Unit | None, name: str) 
 def processes_in(
     host: hostfs.HostFS, unit: systemd_units.Unit | None, names: tuple[str, ...], exactly: bool = False
 ) -> list[int]:
-    """The processes in the unit's control group that are called, or whose names begin with, one of ``names``."""
+    """Return the processes in the unit's control group whose names begin with (``exactly``: equal) one of ``names``."""
     if unit is None or not host.live:
         return []
     found = []
@@ -52,7 +55,7 @@ def processes_in(
 
 
 def uid_of(host: hostfs.HostFS, pid: int | str) -> int | None:
-    """The user of a process: a root in namespaces of its own is the user who made them."""
+    """Return the UID of a process. For root in a user namespace, that is the UID of the user who created it."""
     for line in host.read_text(f"/proc/{pid}/status").splitlines():
         if line.startswith("Uid:"):
             return int(line.split()[1])
@@ -60,7 +63,7 @@ def uid_of(host: hostfs.HostFS, pid: int | str) -> int | None:
 
 
 def started(host: hostfs.HostFS, pid: int) -> float | None:
-    """When the process started, in seconds since 1970, to about a hundredth."""
+    """Return the start time of a process in seconds since 1970, to about 0.01 s; None if it is unknown."""
     columns = host.read_text(f"/proc/{pid}/stat").rpartition(")")[2].split()
     if len(columns) <= _STARTED or not columns[_STARTED].isdecimal():
         return None
@@ -69,13 +72,13 @@ def started(host: hostfs.HostFS, pid: int) -> float | None:
 
 
 def outdated(host: hostfs.HostFS, pid: int, paths: t.Iterable[str]) -> bool:
-    """Whether any of ``paths`` changed after the process started."""
+    """Return whether any of ``paths`` changed after the process started."""
     birth = started(host, pid)
     return birth is not None and any(host.modified(path) > birth for path in paths)
 
 
 def _slice_path(name: str) -> str:
-    """Where a slice stands: ``a-b.slice`` inside ``a.slice``, and ``-.slice`` at the root (systemd.slice(5))."""
+    """Return the path of a slice: ``a-b.slice`` lies in ``a.slice``, and ``-.slice`` is the root (systemd.slice(5))."""
     if name == "-.slice":
         return ""
     parts = name[: -len(".slice")].split("-")
@@ -83,9 +86,9 @@ def _slice_path(name: str) -> str:
 
 
 def active_unit(host: hostfs.HostFS, services: t.Sequence[str], program: str, containerd: str) -> str:
-    """The unit that runs, else the one that is enabled, the only one that is there, or the first, a server's.
+    """Return the running unit of ``services``; else the enabled one, the existing one, or the first.
 
-    RKE2's tarball brings both to every node.
+    The first unit is a server's. RKE2's tarball installs the units of server and agent on every node.
     """
     running = [name for name in services if _runs(host, name, program, containerd)]
     enabled = [
@@ -96,12 +99,12 @@ def active_unit(host: hostfs.HostFS, services: t.Sequence[str], program: str, co
 
 
 def _runs(host: hostfs.HostFS, name: str, program: str, containerd: str) -> bool:
-    """By the process of the distribution (k3s-server, rke2) or its containerd; the shims outlive both."""
+    """Return whether the distribution (k3s-server, rke2) or its containerd runs; the shims outlive both."""
     unit = systemd_units.load_unit(host, name, program)
     return bool(processes_in(host, unit, (program,))) or process_of(host, unit, containerd) is not None
 
 
-# Seconds for an answer on the socket.
+# Seconds to wait for a reply on the socket.
 _TIMEOUT = 10.0
 # struct ucred of unix(7): process, user, group.
 _CREDENTIALS = struct.Struct("3i")
@@ -109,9 +112,10 @@ _DELETED = " (deleted)"
 
 
 def peer_pid(socket_path: str, request: bytes) -> int | None:
-    """The process that answers ``request`` on a Unix socket, None where nobody does.
+    """Return the process that answers ``request`` on a Unix socket; None if none answers.
 
-    Not SO_PEERCRED: that names whoever made the socket, which is systemd where it listens in the daemon's place.
+    It does not use SO_PEERCRED, which returns the process that created the socket. With socket activation, that is
+    systemd.
     """
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
@@ -129,7 +133,7 @@ def peer_pid(socket_path: str, request: bytes) -> int | None:
 
 
 def is_program(host: hostfs.HostFS, pid: int, program: str) -> bool:
-    """Whether ``pid`` is a process of ``host`` that runs ``program``, and means the same process here; never pid 1."""
+    """Return whether ``pid`` of ``host`` runs ``program`` and is the same process for this process; false for PID 1."""
     if pid <= 1:
         return False
     try:
@@ -137,26 +141,29 @@ def is_program(host: hostfs.HostFS, pid: int, program: str) -> bool:
         same = os.path.samestat(os.stat(f"/proc/{pid}"), os.stat(host.real_path(f"/proc/{pid}")))
     except OSError:
         return False
-    # An upgrade may have replaced the file that it was started from.
+    # An upgrade may have replaced the program file after the start.
     found = found[: -len(_DELETED)] if found.endswith(_DELETED) else found
     return same and os.path.basename(found) == program
 
 
 def _handle(pid: int) -> int | None:
-    """A handle that stays with the process, whatever becomes of its number; None where there is no such thing."""
+    """Return a handle that stays with the process even if its number is used again; None if it is not supported."""
     if not hasattr(os, "pidfd_open"):
         return None
     try:
         return os.pidfd_open(pid)
     except OSError as error:
-        # An old kernel, or a container's filter of system calls.
+        # The kernel is too old, or a container's seccomp filter blocks the call.
         if error.errno in (errno.ENOSYS, errno.EPERM):
             return None
         raise
 
 
 def send_sighup(host: hostfs.HostFS, pid: int, program: str) -> None:
-    """Send SIGHUP to process ``pid`` of ``host``, which has to run ``program``.  Raises HostError where it does not."""
+    """Send SIGHUP to process ``pid`` of ``host``.
+
+    Raises HostError if it does not run ``program``, or if the signal cannot be sent.
+    """
     try:
         handle = _handle(pid)
         try:

@@ -2,7 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The systemd of the user as whom the task runs, for rootless Docker."""
+"""Read the systemd units and processes of rootless Docker.
+
+A task that runs as the user reads that user's units. Root reads only the process table and its own records.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +24,13 @@ if t.TYPE_CHECKING:
 
 
 UNIT = "docker.service"
-# What starts dockerd in a user's own namespaces, and passes it all its arguments (moby, contrib/dockerd-rootless.sh,
-# from 20.10 on).
+# The script that starts dockerd in namespaces of the user and passes all its arguments on (moby,
+# contrib/dockerd-rootless.sh, from 20.10 on).
 SCRIPT = "dockerd-rootless.sh"
 _PROGRAMS = ("rootlesskit", "dockerd")
 _NUMBER = re.compile(r"[0-9]{1,10}\Z")
-# A user's systemd puts its services here, before systemd 246 it put them beside.
+# A user's systemd puts services into app.slice. Before systemd 246 it put them directly into the control group of
+# user@UID.service.
 _GROUPS = ("app.slice/", "")
 
 
@@ -34,7 +38,10 @@ _GROUPS = ("app.slice/", "")
 
 
 def own_users(host: hostfs.HostFS) -> list[str]:
-    """The name of the user who runs this, if that user has a rootless Docker or records of one; root has none."""
+    """Return the name of the user who runs this process, if that user has a rootless Docker or records of one.
+
+    The result is a list with at most one name; it is empty for root.
+    """
     account = core_accounts.own_account(host)
     if account is None:
         return []
@@ -48,7 +55,7 @@ def own_users(host: hostfs.HostFS) -> list[str]:
 
 
 def user_unit(host: hostfs.HostFS, account: core_accounts.Account, name: str) -> systemd_units.Unit | None:
-    """The user's unit ``name``, whose arguments are those that dockerd gets (systemd.unit(5), user units)."""
+    """Return the user's unit ``name`` with the arguments that dockerd gets (systemd.unit(5), user units)."""
     home = account.home
     folders = (
         f"{home}/.config/systemd/user.control",
@@ -80,9 +87,9 @@ def user_process(
     name: str,
     pid_files: t.Iterable[str],
 ) -> int | None:
-    """The process called ``name`` in the control group of the user's unit, else the one in a pid file.
+    """Return the process called ``name`` in the control group of the user's unit, else the one in a pid file.
 
-    It has to run as the user: an old pid file may name a process of another user.
+    The process has to run as the user, because an old pid file may contain the number of another user's process.
     """
     if not host.live:
         return None
@@ -104,9 +111,10 @@ def user_process(
 
 
 def running_engines(host: hostfs.HostFS) -> dict[str, int]:
-    """By user, the process of a rootless Docker that runs: by the kernel's process table alone.
+    """Return the process of each running rootless Docker, by the name of its user, from the process table.
 
-    Only comm and status are read: what the kernel takes from a process's memory, such as cmdline, may never arrive.
+    It reads only comm and status. The kernel takes other files, such as cmdline, from the memory of the process, so
+    reading them may block without limit.
     """
     found: dict[int, dict[str, int]] = {}
     for pid in host.readable_entries("/proc") if host.live else ():
@@ -121,7 +129,7 @@ def running_engines(host: hostfs.HostFS) -> dict[str, int]:
 
 
 def recorded_users(host: hostfs.HostFS) -> list[str]:
-    """The users for whom root kept records itself, as earlier versions of this collection did."""
+    """Return the users for whom root kept records, as earlier versions of this collection did."""
     if not any(name.startswith(core_accounts.KEY) for name in host.readable_entries(core_records.STATE_DIR)):
         return []
     owners = {record.engine for record in core_records.load_readable_records(host)}
@@ -129,9 +137,10 @@ def recorded_users(host: hostfs.HostFS) -> list[str]:
 
 
 def migration(host: hostfs.HostFS, user: str) -> str:
-    """What an operator does about records that root kept for ``user``; empty where there are none.
+    """Return the advice for moving the records that root kept for ``user``; empty if there are none.
 
-    Root only reads its own directory, and a process of the user writes: no link of the user's redirects it.
+    In the advised command, root only reads its own directory, and a process of the user writes, so a link of the user
+    cannot redirect root's writes.
     """
     key = f"{core_accounts.KEY}{user}"
     if user not in recorded_users(host):

@@ -18,28 +18,29 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
 
 
-# Where systemd keeps its state while it is the host's init (sd_booted(3)).
+# This directory exists while systemd is the init system of the host (sd_booted(3)).
 _BOOTED = "/run/systemd/system"
-# Where a user's systemd listens, in the user's runtime folder; systemctl asks there before it asks the bus.
+# The socket of a user's systemd in the user's runtime directory. systemctl tries it before the bus.
 _USER_SOCKET = "/systemd/private"
-# States of a unit whose daemon has come up.
+# States of a unit whose daemon has started.
 UP = ("active", "reloading")
 _PROPERTIES = (
     "Id", "LoadState", "ActiveState", "SubState", "MainPID", "InvocationID", "NeedDaemonReload", "Job", "CanReload",
 )  # fmt: skip
-# Values of KillMode (systemd.kill(5)) that end all processes of a unit, and what containers run under.
+# Values of KillMode (systemd.kill(5)) that end all processes of a unit, and the processes that containers run under.
 _ENDS_ALL = ("control-group", "mixed")
 _SHIM = ("containerd-shim", "conmon")
 _LINES_READ = 200
 _LAST_WORDS = 15
-# How the engines mark what is of no concern here (logrus, in all three).
+# The level of log lines that are not problems (logrus, in all three engines).
 _INFORMATION = re.compile(r"\blevel=(info|debug|trace)\b")
 
 
 class UnitStatus(t.NamedTuple):
-    """What systemd says of a unit.
+    """The status of a unit.
 
-    ``busy`` while it works on what it was told, ``invocation`` names the last start, ``reloadable`` if it has a reload.
+    ``busy`` is true while a job of the unit is queued or runs. ``invocation`` identifies the last start. ``reloadable``
+    is true if the unit supports a reload.
     """
 
     name: str
@@ -58,16 +59,16 @@ class UnitStatus(t.NamedTuple):
 
     @property
     def failed(self) -> bool:
-        """Whether the last start came to nothing, be it that systemd will try again by itself."""
+        """Whether the last start failed, even if systemd will try again automatically."""
         return not self.busy and (
             self.active in ("failed", "inactive") or (self.active, self.detail[:12]) == ("activating", "auto-restart")
         )
 
 
 class Systemctl(t.NamedTuple):
-    """One unit of a host, and those that are started with it.
+    """One unit of a host, and ``companions``, the units that are started with it.
 
-    With ``user`` it is a unit of that user's systemd; the task runs as that user.
+    With ``user``, it is a unit of that user's systemd, and the task runs as that user.
     """
 
     host: hostfs.HostFS
@@ -78,11 +79,17 @@ class Systemctl(t.NamedTuple):
 
     @classmethod
     def booted(cls, host: hostfs.HostFS, user: accounts.Account | None = None) -> bool:
-        """Whether there is a systemd to talk to; that of a user is only there while needed (loginctl(1), lingering)."""
+        """Return whether systemd runs on the host.
+
+        The systemd of a user runs only while the user is logged in or lingering is enabled (loginctl(1)).
+        """
         return host.live and host.exists(_BOOTED) and (user is None or host.exists(user.runtime_dir + _USER_SOCKET))
 
     def status(self) -> UnitStatus:
-        """Raises HostError if systemd does not answer."""
+        """Return the status of the unit.
+
+        Raises HostError if systemctl fails.
+        """
         shown = self._tell("show", *(f"--property={name}" for name in _PROPERTIES), "--", self.unit)
         values = dict(line.partition("=")[::2] for line in shown.splitlines())
         pid = values.get("MainPID", "0")
@@ -99,7 +106,7 @@ class Systemctl(t.NamedTuple):
         )
 
     def dependent_units(self) -> list[str]:
-        """The units of the host that a restart of this one restarts, or stops, too (systemd.unit(5))."""
+        """Return the units of the host that a restart of this one also restarts or stops (systemd.unit(5))."""
         if self.user is not None:
             return []
         properties = ("RequiredBy", "BoundBy", "ConsistsOf")
@@ -107,9 +114,10 @@ class Systemctl(t.NamedTuple):
         return shown.split()
 
     def container_pids_killed(self) -> list[int]:
-        """The processes of containers that end with this unit: none, unless it ends more than its main process.
+        """Return the processes of containers that end with this unit.
 
-        Those of a rootless engine end with it in any case, which it tells by their names.
+        The list is empty unless the unit ends more than its main process. It is always empty for a rootless engine.
+        Containers always end with a rootless engine, and the engine itself lists their names.
         """
         if self.user is not None:
             return []
@@ -121,15 +129,16 @@ class Systemctl(t.NamedTuple):
         )
 
     def restart(self) -> None:
-        """Have the unit restarted; the limit on its starts counts from anew.
+        """Restart the unit without waiting, and reset its start limit.
 
-        Nothing here waits until it is up: a daemon may hang while it starts, and some units wait for theirs for ever.
+        It does not wait for the start, because a daemon may hang while it starts, and some units wait for their daemon
+        without limit.
         """
         self._run("reset-failed", "--", self.unit, *self.companions)
         self._tell("restart", "--no-block", "--", self.unit)
 
     def start_oneshot(self) -> None:
-        """Start a unit that does its work and ends, whatever its last start came to, and wait for its end."""
+        """Start a oneshot unit, even if its last start failed, and wait until it ends."""
         self._run("reset-failed", "--", self.unit)
         self._tell("restart", "--", self.unit)
 
@@ -146,8 +155,8 @@ class Systemctl(t.NamedTuple):
         self._tell("daemon-reload")
 
     def cut_off_by_reload(self) -> list[str]:
-        """The running containers that daemon_reload() cuts off from the GPUs that the legacy hook gave them."""
-        # Few units need a reload.
+        """Return the running containers that daemon_reload() cuts off from the GPUs that the legacy hook gave them."""
+        # Few units need a reload, so this import is deferred.
         from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import (  # noqa: PLC0415
             gpu_containers,
         )
@@ -156,14 +165,15 @@ class Systemctl(t.NamedTuple):
         return [] if self.user is not None else gpu_containers.legacy_gpu_containers(self.host)
 
     def kill(self) -> None:
-        """End the unit's main process for good; what it has started lives on."""
-        # The option's newer name is unknown before systemd 252, this one is known to 262.
+        """Kill the unit's main process with SIGKILL; its child processes keep running."""
+        # systemd before 252 does not know the newer name of the option. systemd 262 still knows this one.
         self._run("kill", "--kill-who=main", "--signal=KILL", "--", self.unit)
 
     def last_words(self, since: float) -> list[str]:
-        """The unit's last lines in the journal since ``since`` (seconds since 1970); none if they cannot be read.
+        """Return the unit's last journal lines since ``since`` (seconds since 1970); empty if they cannot be read.
 
-        Only if nothing else was logged are those among them that merely inform, or that systemd said of the unit.
+        Lines of level info or lower, and lines in which systemd names the unit, are included only if there are no
+        others.
         """
         argv = ["journalctl", "--quiet", "--no-pager", "--output=cat", f"--lines={_LINES_READ}"]
         unit = [f"--unit={self.unit}" if self.user is None else f"--user-unit={self.unit}"]

@@ -4,7 +4,8 @@
 
 """Read systemd unit files with their drop-ins, as systemd merges them.
 
-`systemctl show` needs a running systemd, and answers with what was loaded instead of the present files.
+It does not use `systemctl show`, which needs a running systemd and returns the loaded state instead of the present
+files.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, hostfs
 
-# What they are to the system's own manager.  Those that tell of the machine or the boot (%H, %m, %b ...) are no part
-# of a path that matters here, and stay as they are.
+# Values of the specifiers for the system's own manager. Specifiers that depend on the machine or the boot (%H, %m, %b
+# ...) do not occur in the paths that this collection reads, so they are not expanded.
 SYSTEM: t.Mapping[str, str] = types.MappingProxyType(
     {
         "C": "/var/cache",
@@ -37,7 +38,10 @@ _SPECIFIER = re.compile(r"%(.)", re.DOTALL)
 
 
 class Specifiers:
-    """What stands for ``%h`` and the like in the files of the unit ``name``; ``manager`` are those not of the name."""
+    """The values of specifiers such as ``%h`` in the files of the unit ``name``.
+
+    ``manager`` contains the values that do not depend on the name of the unit.
+    """
 
     def __init__(self, name: str, manager: t.Mapping[str, str] = SYSTEM) -> None:
         whole = posixpath.splitext(name)[0]
@@ -45,7 +49,7 @@ class Specifiers:
         self._values = {**manager, "%": "%", "n": name, "N": whole, "p": prefix, "i": instance}
 
     def expand(self, text: str) -> str:
-        """The text with each specifier replaced; ``%%`` is one sign, and what is unknown stays."""
+        """Return ``text`` with each specifier replaced. ``%%`` becomes one percent sign; an unknown specifier stays."""
         return _SPECIFIER.sub(lambda match: self._values.get(match.group(1), match.group()), text)
 
 
@@ -59,10 +63,10 @@ UNIT_FOLDERS = (
 )
 
 _VARIABLE = re.compile(r"\$\$|\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
-# Every variable that a word may name, and the characters that Linux takes for a command line (execve(2)).
+# Every variable that an argument may name, and the maximum number of characters of a command line (execve(2)).
 _REFERENCE = re.compile(r"\$\{?([A-Za-z_][A-Za-z0-9_]*)")
 _COMMAND_CHARACTERS = 2 << 20
-# The pieces of a line, and what a backslash escapes between double quotation marks.
+# The pieces of a line, and the characters that a backslash escapes between double quotation marks.
 _PIECE = re.compile(
     r"""(?P<blank>[ \t\r\n]+)|(?P<plain>[^ \t\r\n"'\\]+)|\\(?P<escaped>.)"""
     r"""|"(?P<quoted>[^"\\]*(?:\\.[^"\\]*)*)"|'(?P<literal>[^']*)'""",
@@ -72,12 +76,13 @@ _ESCAPED = re.compile(r"""\\(["\\])""")
 
 
 class Unit(t.NamedTuple):
-    """One unit with its drop-ins; ``arguments`` is the command line of its ExecStart, program first.
+    """One unit with its drop-ins.
 
-    ``wrapper`` is what the unit starts instead of the program that was expected: then there are no ``arguments``, since
-    those are not the program's.  ``environment`` is what the unit sets, its files included.  ``wanted_by`` and
-    ``required_by`` are the units whose start brings this one, once it is enabled; ``before`` and ``after`` its place in
-    their order, as its files have it.
+    ``arguments`` is the command line of its ExecStart, program first. ``wrapper`` is the program that the unit starts
+    instead of the expected one; in that case ``arguments`` is empty, because the command line belongs to the wrapper.
+    ``environment`` contains the variables that the unit sets, including those from its environment files. ``wanted_by``
+    and ``required_by`` are the units whose start also starts this one once it is enabled. ``before`` and ``after`` are
+    its ordering dependencies, as in its files.
     """
 
     name: str
@@ -94,7 +99,7 @@ class Unit(t.NamedTuple):
     after: tuple[str, ...] = ()
 
     def flag_values(self, *names: str) -> list[str]:
-        """The values of a flag, given under all its spellings: ``--name=v``, ``--name v``, ``-nv``, ``-n v``."""
+        """Return the values of a flag in all its spellings: ``--name=v``, ``--name v``, ``-nv``, ``-n v``."""
         values: list[str] = []
         words = iter(self.arguments[1:])
         for word in words:
@@ -108,7 +113,7 @@ class Unit(t.NamedTuple):
         return values
 
 
-# The settings that are lists: an empty assignment resets them, except those of the order (systemd.unit(5)).
+# The settings that are lists. An empty assignment resets them, except Before and After (systemd.unit(5)).
 _LISTS = (
     ("Service", "ExecStart"),
     ("Service", "EnvironmentFile"),
@@ -121,7 +126,7 @@ _LISTS = (
 
 
 class _Settings:
-    """The few settings of a unit that matter here, as they add up over its files."""
+    """The settings of a unit that this collection uses, accumulated over its files."""
 
     def __init__(self) -> None:
         self.environment: dict[str, str] = {}
@@ -146,12 +151,12 @@ class _Settings:
         return self._lists[section, key]
 
     def names(self, section: str, key: str) -> tuple[str, ...]:
-        """The names of units in a list."""
+        """Return the names of units in a list."""
         return tuple(name for value in self.values(section, key) for name in value.split())
 
 
 def unit_name(name: str) -> str:
-    """The name as systemctl understands it: what has no suffix is a service."""
+    """Return the name as systemctl interprets it: a name without a suffix is a service."""
     return name if posixpath.splitext(name)[1] else f"{name}.service"
 
 
@@ -164,13 +169,16 @@ def load_unit(
     folders: t.Sequence[str] = UNIT_FOLDERS,
     specifiers: t.Mapping[str, str] = SYSTEM,
 ) -> Unit | None:
-    """The unit ``name`` as its files describe it, None where there is none or it is masked.
+    """Return the unit ``name`` as its files describe it; None if there is none or it is masked.
 
-    Its arguments are those of ``program``, if one is named: a shell or another wrapper around it keeps them to itself.
-    ``without`` is a drop-in that is left out, ``folders`` are where another systemd than the system's looks, and
-    ``specifiers`` what stands for ``%h`` and the like there.
+    Args:
+        program: the expected program of ExecStart. If the unit starts another one, such as a shell or a wrapper, the
+            arguments are empty.
+        without: a drop-in that is ignored.
+        folders: the directories in which the unit's systemd searches for units.
+        specifiers: the values of ``%h`` and others for that systemd.
 
-    Raises HostError for a file above its limit or that is no regular file, and for too many drop-ins.
+    Raises HostError for a file that is above its limit or is not a regular file, and for too many drop-ins.
     """
     path = unit_file(host, name, folders)
     if path is None or is_masked(host, path):
@@ -205,18 +213,18 @@ def load_unit(
 
 
 def unit_file(host: hostfs.HostFS, name: str, folders: t.Sequence[str] = UNIT_FOLDERS) -> str | None:
-    """The file of the unit ``name``, which may only mask it; None where there is none."""
+    """Return the file of the unit ``name``, which may also be a mask; None if there is none."""
     return next((f"{folder}/{name}" for folder in folders if host.lexists(f"{folder}/{name}")), None)
 
 
 def is_masked(host: hostfs.HostFS, path: str) -> bool:
-    """A link to /dev/null or an empty file (systemd.unit(5)); an image may have no /dev."""
+    """Return whether the unit file is a link to /dev/null or empty (systemd.unit(5)); an image may have no /dev."""
     return not host.exists(path) or not _text(host, path)
 
 
 def _text(host: hostfs.HostFS, path: str) -> str:
-    """The text of a unit or environment file, empty where there is none or this user may not read it."""
-    # How one file is switched off; an image may have no /dev.
+    """Return the text of a unit or environment file; empty if it does not exist or this user may not read it."""
+    # A link to /dev/null disables a file. It is compared by path, because an image may have no /dev.
     if host.resolve(path) == "/dev/null":
         return ""
     try:
@@ -257,7 +265,10 @@ def _environment_file(text: str) -> dict[str, str]:
 
 
 def _lines(text: str) -> t.Iterator[str]:
-    """The lines that say something, continued ones joined; comments may stand between the parts of one."""
+    """Return the lines that are not empty, with continued lines joined.
+
+    Comments may stand between the parts of a continued line.
+    """
     pending: list[str] = []
     for line in text.splitlines():
         if line.strip()[:1] in ("#", ";"):
@@ -280,13 +291,13 @@ def _pair(assignment: str) -> tuple[str, str]:
 
 
 def _words(text: str) -> list[str]:
-    """The words of a line, as shlex.split() gives them; its time is quadratic in the length of a word."""
+    """Return the words of a line, as shlex.split() does; the time of that function is quadratic in a word's length."""
     words: list[list[str]] = []
     here, between = 0, True
     while here < len(text):
         piece = _PIECE.match(text, here)
         if piece is None:
-            # A quotation mark without its partner, or a backslash at the end.
+            # A quotation mark has no counterpart, or a backslash is at the end.
             return text.split()
         here = piece.end()
         if piece.lastgroup == "blank":
@@ -301,13 +312,13 @@ def _words(text: str) -> list[str]:
 
 
 def _arguments(path: str, command: str, environment: t.Mapping[str, str], specifiers: Specifiers) -> list[str]:
-    """The words of an ExecStart, program first; for its prefixes see systemd.service(5)."""
+    """Return the words of an ExecStart, program first; for its prefixes see systemd.service(5)."""
     bare = command.lstrip("@-:+!|")
     prefixes = command[: len(command) - len(bare)]
-    # Only then: a specifier never makes two words of one.
+    # Specifiers are expanded after splitting, because an expanded specifier is never split.
     words = [specifiers.expand(word) for word in _words(bare)]
     if "@" in prefixes:
-        # The second word is only the name under which the program runs.
+        # With @, the second word is only the name under which the program runs.
         del words[1:2]
     if ":" in prefixes:
         return words
@@ -317,7 +328,10 @@ def _arguments(path: str, command: str, environment: t.Mapping[str, str], specif
 
 
 def _expand(word: str, environment: t.Mapping[str, str]) -> t.Iterator[str]:
-    """``$NAME`` alone becomes any number of words, ``${NAME}`` exactly its text, and ``$$`` a dollar sign."""
+    """Return the words that ``word`` expands to.
+
+    ``$NAME`` alone becomes any number of words. ``${NAME}`` becomes exactly its value, and ``$$`` a dollar sign.
+    """
     if word.startswith("$") and word[1:].isidentifier():
         yield from _words(environment.get(word[1:], ""))
     else:
