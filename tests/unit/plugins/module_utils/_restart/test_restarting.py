@@ -31,7 +31,7 @@ from ansible_collections.gpufleet.nvidia.tests.unit.helpers.restarts import (
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.base import Installation, LiveState
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.base import Engine, Installation, LiveState
 
 # -- the new state ---------------------------------------------------------------------------------------------------
 
@@ -188,14 +188,15 @@ def test_what_a_daemon_was_started_with_is_noted_if_it_does_not_report_it(
     engine, host = Target("docker").load(), systemd.docker.host
     live = engine.live
 
-    def silent(host: HostFS, installation: Installation) -> LiveState | None:
+    def silent(_engine: Engine, host: HostFS, installation: Installation) -> LiveState | None:
         found = live(host, installation)
         return None if found is None else found._replace(silent=True)
 
     changes = configure(systemd)
     restart(systemd, rollback=changes)
     assert states(systemd) == ["docker"]
-    monkeypatch.setattr(engine, "live", silent)
+    # monkeypatch would restore an attribute of the class to the instance, which later tests share.
+    monkeypatch.setattr(type(engine), "live", silent)
     monkeypatch.setattr(processes, "started", lambda _host, _pid: 5.0)
     restart(systemd)
     assert states(systemd) == ["applied", "docker"]
