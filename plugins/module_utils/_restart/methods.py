@@ -268,6 +268,6 @@ def _systemctl_of(
             f"{installation.service} is another name of {status.name}, or made from a template, and its process cannot"
             " be found by it. Give the name of a unit that has a file of its own as service."
         )
-        # A process that is ending is gone at the second check, and systemd knows one that is starting by then.
+    # A process that is ending is gone at the second check, and systemd knows one that is starting by then.
     stranger = installation.pid is not None and not status.pid and not status.busy
     return None if stranger and witness.inspect().pid is not None else systemctl

@@ -277,7 +277,7 @@ class Restart:
         return self._outcome("new")
 
     def carry_out(self) -> Restarted:
-        """Restart the engine, wait until it is healthy, and roll back if it is not.
+        """Restart or reload the engine, wait until it is healthy, and roll back if it is not.
 
         Raises:
             RestartError: The new files are not applied.

@@ -307,7 +307,7 @@ class Verification:
 
 
 def _checked(wanted: VerifyOptions, host: hostfs.HostFS) -> VerifyOptions:
-    """Return the options with normalized paths. Raises NvidiaError for a level that this host does not allow."""
+    """Return the options with normalized paths. Raises NvidiaError for an unusable level or path."""
     if wanted.level != "config" and not host.live:
         raise errors.NvidiaError(
             f"level {wanted.level} starts a container, which needs a running host, and host_root {host.root!r} is an"
