@@ -2,6 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
+"""The action of nvidia_audit_report: it writes the report of an audit on the controller."""
+
 from __future__ import annotations
 
 import json
@@ -18,7 +20,7 @@ from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._audit_report impo
 from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._audit_values import SEVERITIES, table
 
 NEVER = "never"
-# As documented in plugins/modules/nvidia_audit_report.py.
+# The same as in plugins/modules/nvidia_audit_report.py.
 ARGUMENTS: dict[str, dict[str, t.Any]] = {
     "results": {"type": "str"},
     "results_of_users": {"type": "str"},
@@ -33,10 +35,10 @@ ARGUMENTS: dict[str, dict[str, t.Any]] = {
 
 
 class ActionModule(ActionBase):
-    """Writes the report of an audit on the controller, and returns its lines.
+    """The action that writes the report of an audit on the controller, and returns its lines.
 
-    What hosts have answered is read from ``hostvars.raw_get()`` and is part of no expression: some releases of
-    ansible-core would evaluate templates in it (CVE-2024-11079).
+    The answers of hosts are read with ``hostvars.raw_get()`` and are not used in expressions: some releases of
+    ansible-core would evaluate templates in them (CVE-2024-11079).
     """
 
     TRANSFERS_FILES = False
@@ -66,7 +68,7 @@ class ActionModule(ActionBase):
             "lines": lines_of(report, max(0, given["limit"])),
             "counts": counts,
             **paths,
-            # As for the action debug: the lines are printed without -v too.
+            # Print the lines without -v too, as the action debug does.
             "_ansible_verbose_always": True,
         }
 
@@ -81,7 +83,7 @@ class ActionModule(ActionBase):
 
 
 def _results(variables: t.Mapping[str, t.Any], given: t.Mapping[str, t.Any]) -> dict[str, object]:
-    """What each host of the play has registered, as it is."""
+    """Return the registered result of each host of the play, without evaluating it."""
     found: dict[str, object] = {}
     for host in variables["ansible_play_hosts_all"]:
         registered = table(variables["hostvars"].raw_get(host))

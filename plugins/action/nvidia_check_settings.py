@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-# The action of the module of the same name: checks a host's variables on the controller.
+"""The action of nvidia_check_settings: it checks a host's variables on the controller."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._settings import (
     value_problems,
 )
 
-# As documented in plugins/modules/nvidia_check_settings.py.
+# The same as in plugins/modules/nvidia_check_settings.py.
 ARGUMENTS: dict[str, dict[str, t.Any]] = {"own_variables": {"type": "list", "elements": "str", "default": []}}
 _COLLECTION = Path(__file__).resolve().parents[2]
 
 
 class ActionModule(ActionBase):
-    """Refuses misspelt variables, and values that a role would refuse after other changes.
+    """The action that refuses misspelled variables, and values that a role would refuse only after other changes.
 
-    Only the variables of roles are evaluated, as the roles do.  Of all others only the names are read.
+    Only the variables of roles are evaluated, in the same way as by the roles. Of all others only the names are read.
     """
 
     TRANSFERS_FILES = False
@@ -40,7 +40,7 @@ class ActionModule(ActionBase):
         _validation, given = self.validate_argument_spec(argument_spec=ARGUMENTS)  # type: ignore[no-untyped-call]
         variables = task_vars or {}
         known = known_variables(_COLLECTION)
-        # A host chooses the names of its facts.
+        # A host chooses the names of its facts, so they are not checked.
         names = set(variables) - set(variables.get("ansible_facts") or {})
         errors, warnings = name_problems(names, known, given["own_variables"])
         errors += self._value_problems(known, variables)
@@ -53,10 +53,10 @@ class ActionModule(ActionBase):
         problems = []
         for name in known.options:
             try:
-                # Of a dictionary, the newer releases of Ansible drop what is omitted.
+                # In a dictionary, newer releases of Ansible remove values that are omit.
                 evaluated = self._templar.template({name: variables[name]} if name in variables else {})
             except AnsibleUndefinedVariable:
-                # It may refer to what a later task registers.
+                # The value may refer to the result of a later task.
                 continue
             except AnsibleError as error:
                 problems.append(f"{name} cannot be evaluated: {error}")
@@ -67,6 +67,6 @@ class ActionModule(ActionBase):
         return problems or value_problems(validated.validated_parameters, self._is_file)
 
     def _is_file(self, path: str) -> bool:
-        """Whether the role finds this file of tasks, where it searches for it."""
+        """Return whether this task file exists where the role searches for it."""
         role = str(_COLLECTION / "roles/nvidia_runtime")
         return Path(self._loader.path_dwim_relative(role, "tasks", path)).is_file()

@@ -2,6 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
+"""The action of nvidia_toolkit_install: it also sends a toolkit from the controller to a host that requests it."""
+
 from __future__ import annotations
 
 import re
@@ -16,17 +18,17 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import error
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import variables as core_variables
 from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._shipping import ShippingAction
 
-# Here, for Ansible loads an action before it forks for its hosts.
+# Imported here because Ansible loads an action before it forks for its hosts.
 from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._toolkit_offer import Offer, offer_packages, offer_tree
 
-# The first of Python 3 that can read TOML.
+# The first minor version of Python 3 that can read TOML.
 _READS_TOML = 11
 _ARCHIVE = "nvidia-container-toolkit.tar.gz"
 _INTERNAL = ("shipped_tomlkit", "shipped_toolkit")
 
 
 class _Asked(t.NamedTuple):
-    """A toolkit on the controller, as the task names it."""
+    """The toolkit on the controller that the task names."""
 
     src: str | None
     files: list[str]
@@ -34,7 +36,7 @@ class _Asked(t.NamedTuple):
 
     @classmethod
     def of(cls, args: t.Mapping[str, t.Any]) -> _Asked | None:
-        """None where the module needs nothing from here, or is going to refuse the arguments."""
+        """Return None if the module needs nothing from the controller, or will refuse the arguments."""
         given = {name: value for name, value in args.items() if value is not None}
         if given.get("source") != "directory" or given.get("state", "present") != "present":
             return None
@@ -54,7 +56,7 @@ class _Asked(t.NamedTuple):
 
 
 class _OfferingAction(NormalActionModule):
-    """Tells the module what the controller has, and sends it to a host that asks for it."""
+    """The action that describes the controller's toolkit to the module, and sends it to a host that requests it."""
 
     def _execute_module(self, *args: t.Any, **kwargs: t.Any) -> dict[str, t.Any]:
         module_args: dict[str, t.Any] = kwargs.pop("module_args")
@@ -66,7 +68,7 @@ class _OfferingAction(NormalActionModule):
             )
 
         def execute(**offered: t.Any) -> dict[str, t.Any]:
-            # Ansible adds to the dictionary that it is given.
+            # Ansible changes the dictionary that it gets, so it gets a copy.
             call = {**kwargs, "module_args": {**module_args, **offered}}
             result: dict[str, t.Any] = super(_OfferingAction, self)._execute_module(*args, **call)
             return result
@@ -80,7 +82,7 @@ class _OfferingAction(NormalActionModule):
             ) from None
         invocation = result.get("invocation")
         if isinstance(invocation, dict) and isinstance(invocation.get("module_args"), dict):
-            # What is between the module and this is of no interest to others.
+            # These options are internal to the module and this plugin.
             for name in _INTERNAL:
                 invocation["module_args"].pop(name, None)
         return result
@@ -111,7 +113,7 @@ class _OfferingAction(NormalActionModule):
             ) from None
 
     def _send(self, archive: str) -> str:
-        """The path, on the host, of a copy that goes with the task's temporary directory."""
+        """Return the path on the host of a copy in the task's temporary directory."""
         shell = self._connection._shell  # noqa: SLF001
         folder = shell.tmpdir or self._make_tmp_path()
         path = str(shell.join_path(folder, _ARCHIVE))
@@ -122,9 +124,9 @@ class _OfferingAction(NormalActionModule):
 
 
 class ActionModule(ShippingAction, _OfferingAction):
-    """Sends along what a host may lack: to read its engines' configuration, and a toolkit from the controller.
+    """The action that sends what a host may lack: the package tomlkit, and a toolkit from the controller.
 
-    ShippingAction comes first, and hands on the arguments that it has completed.
+    ShippingAction comes first and passes on the arguments that it has completed.
     """
 
     _lacks_tomlkit = False
@@ -133,7 +135,7 @@ class ActionModule(ShippingAction, _OfferingAction):
         return ("tomlkit",) if self._lacks_tomlkit else ()
 
     def _execute_module(self, *args: t.Any, **kwargs: t.Any) -> dict[str, t.Any]:
-        # Most hosts can do without, and the others ask; a task in the background cannot.
+        # Most hosts do not need tomlkit, and the others request it. A task with async cannot request it.
         directory = self._task.args.get("source") == "directory"
         outright = bool(kwargs.get("wrap_async")) or _is_older(kwargs.get("task_vars") or {})
         self._lacks_tomlkit = directory and outright
@@ -146,7 +148,7 @@ class ActionModule(ShippingAction, _OfferingAction):
 
 
 def _is_older(variables: t.Mapping[str, t.Any]) -> bool:
-    """Whether the host's Python, as far as its path tells, is one that cannot read TOML (before 3.11)."""
+    """Return whether the path of the host's Python shows that it cannot read TOML (before 3.11)."""
     facts = variables.get("ansible_facts") or {}
     path = variables.get("ansible_python_interpreter") or facts.get("discovered_interpreter_python") or ""
     found = re.search(r"python3\.([0-9]+)$", str(path))

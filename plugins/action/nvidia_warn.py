@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-# The action of the module of the same name: prints warnings of a role.
+"""The action of nvidia_warn: it prints the warnings of a role."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import typing as t
 
 from ansible.plugins.action import ActionBase
 
-# As documented in plugins/modules/nvidia_warn.py.
+# The same as in plugins/modules/nvidia_warn.py.
 ARGUMENTS: dict[str, dict[str, t.Any]] = {"warnings": {"type": "list", "elements": "str", "required": True}}
 
 
 class ActionModule(ActionBase):
-    """Returns its texts as warnings. No task of Ansible's own does, and a text in a result is easily overlooked."""
+    """The action that returns texts as warnings. No task of Ansible does so, and texts in a result are easy to miss."""
 
     TRANSFERS_FILES = False
     _requires_connection = False

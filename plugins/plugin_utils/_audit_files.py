@@ -2,8 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-# Private to this collection: writes the files of an audit on the controller, and checks beforehand that it can.  They
-# list the weaknesses of a fleet, so only the user that runs Ansible can read them.
+"""Write the files of an audit on the controller, and check beforehand that they can be written.
+
+Private to this collection. The files list the weaknesses of a fleet, so only the user that runs Ansible can read them.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +19,9 @@ _MODE, _DIRECTORY_MODE = 0o600, 0o700
 
 
 def prepare(path: str, check_mode: bool) -> bool:
-    """Create the directory of the file, and check that the file can be written.  Returns whether it was created.
+    """Create the directory of the file, and check that the file can be written. Return whether it was created.
 
-    In check mode nothing is created, and the nearest directory that exists is checked.  Raises OSError.
+    In check mode nothing is created, and the nearest existing directory is checked. Raises OSError.
     """
     _refuse_other_kinds(path)
     directory = os.path.dirname(path)
@@ -28,7 +30,7 @@ def prepare(path: str, check_mode: bool) -> bool:
         _require_permission(directory)
     else:
         os.makedirs(directory, _DIRECTORY_MODE, exist_ok=True)
-        # Only a file shows that the file system is writable.
+        # Only a new file shows that the file system is writable.
         descriptor, temporary = _temporary(path)
         os.close(descriptor)
         os.unlink(temporary)
@@ -36,7 +38,7 @@ def prepare(path: str, check_mode: bool) -> bool:
 
 
 def _require_permission(directory: str) -> None:
-    """Raise OSError unless the nearest directory that exists is one, and can be written."""
+    """Raise OSError unless the nearest existing path is a directory that can be written."""
     while not os.path.lexists(directory):
         directory = os.path.dirname(directory)
     if not os.path.isdir(directory):
@@ -46,10 +48,10 @@ def _require_permission(directory: str) -> None:
 
 
 def write_private(path: str, text: str, check_mode: bool) -> bool:
-    """Replace the file by one with this text, in one step, unless it has the text already.  Returns whether it differs.
+    """Replace the file atomically by one with this text, unless it has the text already. Return whether it differs.
 
-    Its directory is created if it does not exist.  In check mode nothing is written.  Raises OSError, for anything but
-    a regular file too: that may be a device.
+    A missing directory is created. In check mode nothing is written. Raises OSError, also if the path is not a regular
+    file but for example a device.
     """
     content = text.encode("utf-8", "replace")
     if _has(path, content):
@@ -60,7 +62,7 @@ def write_private(path: str, text: str, check_mode: bool) -> bool:
 
 
 def _has(path: str, content: bytes) -> bool:
-    """Whether there is such a file that belongs to the user and that only the user can read."""
+    """Return whether the file has this content, belongs to the user, and has mode 0600."""
     status = _refuse_other_kinds(path)
     if status is None:
         return False
@@ -71,7 +73,7 @@ def _has(path: str, content: bytes) -> bool:
 
 
 def _refuse_other_kinds(path: str) -> os.stat_result | None:
-    """The status of the file, None where there is none.  Raises FileExistsError for all but a regular file."""
+    """Return the status of the file, or None if there is none. Raises FileExistsError unless it is a regular file."""
     try:
         status = os.lstat(path)
     except FileNotFoundError:
@@ -82,7 +84,7 @@ def _refuse_other_kinds(path: str) -> os.stat_result | None:
 
 
 def _temporary(path: str) -> tuple[int, str]:
-    """A new file beside ``path``: its descriptor and its path.  Its mode is 0600."""
+    """Create a file of mode 0600 beside ``path``, and return its descriptor and path."""
     return tempfile.mkstemp(prefix=f".{os.path.basename(path)}.", dir=os.path.dirname(path))
 
 

@@ -2,7 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-# Private to this collection: one host of an audit, made from what nvidia_container_info tells of it.
+"""Convert the answer of nvidia_container_info to the row of one host in an audit.
+
+Private to this collection. It reads only values that it has checked, and raises no error for a wrong one.
+"""
 
 from __future__ import annotations
 
@@ -22,23 +25,23 @@ from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._audit_values impo
 )
 
 OK, UNREACHABLE, FAILED = "ok", "unreachable", "failed"
-# What nvidia_container_info looks at; one of them is in each of its answers.
+# The parts of the answer of nvidia_container_info. Every answer has at least one of them.
 _SUBJECTS = ("engines", "toolkit", "gpus", "cdi")
-# Of a specification, the worst first.  Unknown is one in YAML that nobody could read.
+# The states of a specification, the worst first. Unknown is a YAML specification that could not be read.
 _CDI_STATES = ("invalid", "stale", "unknown", "fresh")
 _NO_CDI = "none"
 _REVISION = re.compile(r"-[^-]*$")
-# What Ansible up to 2.18 says where the module did not start.  Why it did not is what was written instead of an answer.
+# The message of Ansible up to 2.18 for a module that did not start. The reason is in the module's output.
 _NOT_STARTED = "MODULE FAILURE"
-# A directory of Ansible's has another name each time, and the same hosts are to give the same report.
+# The name of Ansible's temporary directory changes with each run. The same hosts must give the same report.
 _TEMPORARY = re.compile(r"ansible-tmp-[0-9.-]+")
 _TRACEBACK = "Traceback (most recent call last)"
 
 
 def with_users(result: object, users: object) -> dict[str, t.Any]:
-    """``result`` with what tasks of named users have registered about their engines, which root does not inspect.
+    """Return ``result`` with the engines that the tasks of named users have registered, which root does not inspect.
 
-    A user can forge that, so only what concerns the user's own engine is taken from it.
+    A user can forge these results, so only the values of the user's own engine are used.
     """
     merged = dict(table(result))
     for task in rows(table(users).get("results")):
@@ -55,7 +58,7 @@ def with_users(result: object, users: object) -> dict[str, t.Any]:
 
 
 def host_row(name: str, result: object) -> dict[str, t.Any]:
-    """The host ``name`` with the registered ``result`` of its task, as docs/audit.md documents it."""
+    """Return the row of the host ``name`` for the registered ``result`` of its task, as in docs/audit.md."""
     told = table(result)
     state, reason = _state(told)
     known = told if state == OK else {}
@@ -80,7 +83,7 @@ def host_row(name: str, result: object) -> dict[str, t.Any]:
 
 
 def _state(told: t.Mapping[str, t.Any]) -> tuple[str, str | None]:
-    """How the look at the host ended, and why it ended badly."""
+    """Return the state of the host's task, and the reason if it failed."""
     if told.get("unreachable"):
         return UNREACHABLE, _reason(told) or "Ansible does not say why."
     if told.get("failed"):
@@ -101,7 +104,7 @@ def _reason(told: t.Mapping[str, t.Any]) -> str | None:
 
 
 def _unseen(state: str, reason: str) -> Finding:
-    """A host of which nothing is known cannot be vouched for."""
+    """Return the finding for a host without an answer. It is critical, because nothing is known about the host."""
     if state == UNREACHABLE:
         advice = "Make it reachable for Ansible, or leave it out of the play."
     else:
@@ -159,7 +162,7 @@ def _engine(row: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
 
 
 def _cdi(cdi: object) -> dict[str, t.Any]:
-    """The specifications of NVIDIA's devices, and those of which nobody can tell whose devices they have."""
+    """Return the specifications of NVIDIA's devices, and those whose kind is unknown."""
     kinds = [(row, word(row.get("kind"))) for row in rows(table(cdi).get("files"))]
     files = [
         {

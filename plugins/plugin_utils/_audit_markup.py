@@ -2,8 +2,11 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-# Private to this collection: HTML that cannot be broken out of.  Whatever is not finished markup is escaped when it is
-# put into an element, and so is the value of every attribute.
+"""Create HTML in which all text is escaped.
+
+Private to this collection. Everything that is not Markup is escaped when it is put into an element, and so is the value
+of every attribute.
+"""
 
 from __future__ import annotations
 
@@ -11,21 +14,21 @@ import html
 
 from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._audit_values import shown
 
-# They have no end tag.
+# Elements without an end tag.
 _EMPTY = ("br", "input", "link", "meta")
 
 
 class Markup(str):
-    """Finished HTML."""
+    """HTML that is already escaped."""
 
     __slots__ = ()
 
 
 def element(tag: str, /, *content: str | None, **attributes: str | int | bool | None) -> Markup:
-    """An element; what is None is left out.
+    """Return an element. Content that is None is omitted.
 
-    ``class_`` is ``class``, other underscores are hyphens.  An attribute that is True has no value; one that is False
-    or None is left out.
+    The argument ``class_`` is the attribute ``class``, and other underscores become hyphens. An attribute that is True
+    has no value; one that is False or None is omitted.
     """
     written = "".join(
         f" {_attribute(key)}" if value is True else f' {_attribute(key)}="{_escaped(str(value))}"'
@@ -38,7 +41,7 @@ def element(tag: str, /, *content: str | None, **attributes: str | int | bool | 
 
 
 def joined(*content: str | None) -> Markup:
-    """Several pieces, one after the other."""
+    """Return several pieces, one after the other."""
     return Markup("".join(item if isinstance(item, Markup) else _escaped(item) for item in content if item is not None))
 
 

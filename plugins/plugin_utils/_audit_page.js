@@ -1,5 +1,5 @@
 "use strict";
-// The page of an audit: it filters and sorts the rows that are there. No text ever becomes markup here.
+// The page of an audit: it filters and sorts the existing rows. It never turns text into markup.
 (() => {
   const byId = (id) => document.getElementById(id);
   const table = byId("fleet");
@@ -52,7 +52,7 @@
     severities: new Set(tiles.filter((tile) => tile.getAttribute("aria-pressed") === "true").map((tile) => tile.value)),
   });
 
-  // All but the severity: the tiles tell how many hosts each of them would show.
+  // Returns whether all filters but the severity match: the tiles show how many hosts each severity has.
   const matches = (host, filter) =>
     (!filter.engine || host.engines.has(filter.engine)) &&
     (!filter.finding || host.ids.has(filter.finding)) &&
@@ -87,7 +87,7 @@
     const direction = sorted.down ? -1 : 1;
     const compare = (one, other) => {
       const [a, b] = [one.keys[sorted.sort], other.keys[sorted.sort]];
-      // What is not known comes last, whatever the direction.
+      // Unknown values come last in both directions.
       if (!a || !b) return Number(!a) - Number(!b) || one.place - other.place;
       return direction * (numeric ? Number(a) - Number(b) : collator.compare(a, b)) || one.place - other.place;
     };
@@ -101,7 +101,7 @@
     order.value = `${sorted.sort}${sorted.down ? "-" : ""}`;
   };
 
-  // The filter is part of the address, so that it can be sent to somebody.
+  // The filter is part of the address, so that a user can send it to others.
   const toAddress = () => {
     const filter = wanted();
     const parameters = new URLSearchParams();
@@ -168,7 +168,7 @@
   });
   table.addEventListener("click", (event) => {
     const row = event.target.closest(".row");
-    // Whoever marks a name to copy it does not want the row to move.
+    // A user who selects a name to copy it must not fold the row.
     if (!row || String(getSelection())) return;
     const host = hosts.find((candidate) => candidate.row === row);
     open(host, host.details.hidden);

@@ -2,7 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-# Private to this collection: the page of an audit, one file that needs nothing else and may reach nothing else.
+"""Create the page of an audit: one file without external resources. Its policy lets it load none.
+
+Private to this collection.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ if t.TYPE_CHECKING:
     from collections.abc import Mapping
 
 _TITLE = "GPU fleet audit"
-# By its worst finding, which of them a tile stands for; its class, and what is written on it.
+# Each tile: the severity of a host's most severe finding, the class, and the text.
 _TILES = (
     ("critical", "critical", "with a critical finding"),
     ("warning", "warning", "with a warning"),
@@ -29,9 +32,9 @@ _TILES = (
 
 
 def page_of(report: Mapping[str, t.Any]) -> str:
-    """The whole page.  ``report`` is one of report_of(), whatever stands in its texts."""
+    """Return the whole page for a report of report_of(). Its texts need not be safe."""
     hosts, totals = rows(report["hosts"]), table(report["totals"])
-    # Written by us, and known to the browser by what they are: no other style or script gets a hearing.
+    # These two files belong to this collection. The browser accepts no other style or script, because of their hashes.
     style, script = (
         Markup(Path(__file__).with_name(f"_audit_page.{kind}").read_text("utf-8")) for kind in ("css", "js")
     )
@@ -84,7 +87,7 @@ def _tools(hosts: list[Mapping[str, t.Any]], totals: Mapping[str, t.Any]) -> Mar
     ]  # fmt: skip
     kinds = sorted({kind_of(engine) for host in hosts for engine in host["engines"]})
     found = [(row["id"], f"{row['id']} ({counted(row['hosts'], 'host')})") for row in totals["by_finding"]]
-    # In the order of the script: numbers are sorted from the highest one first.
+    # The script uses the same order: numbers are sorted in descending order.
     orders = [
         (f"{number}{'-' if column.kind == 'number' else ''}", column.title) for number, column in enumerate(COLUMNS)
     ]

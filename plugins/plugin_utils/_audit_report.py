@@ -2,7 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-# Private to this collection: what was found on a whole fleet, the worst first, as data and as lines for a terminal.
+"""The report on all hosts of an audit, sorted by severity, as data and as lines for a terminal.
+
+Private to this collection. It writes no files.
+"""
 
 from __future__ import annotations
 
@@ -24,26 +27,26 @@ if t.TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-# Grows when a reader of an older report would misunderstand a newer one.
+# Increased if a reader of an older report would misunderstand a newer one.
 SCHEMA = 1
-# In characters; a longer name does not push the others to the right.
+# The maximum width of the host column in characters. A longer name is not cut and does not widen the column.
 _WIDEST = 40
 
 
 def report_of(results: Mapping[str, object], generated: str | None = None) -> dict[str, t.Any]:
-    """The report on all hosts in ``results``, each with the registered result of its task.
+    """Return the report on all hosts in ``results``, each with the registered result of its task.
 
-    The same results give the same report; ``generated`` is a time in anybody's words, for those who want one in it.
+    The same results give the same report. ``generated`` is the time of the report as a text of the caller, or None.
     """
     hosts = sorted((host_row(word(name) or "unnamed", result) for name, result in results.items()), key=_worst_first)
     return {"schema": SCHEMA, "generated": word(generated), "totals": _totals(hosts), "hosts": hosts}
 
 
 def lines_of(report: Mapping[str, t.Any], limit: int) -> list[str]:
-    """The report in words: counts, and then at most ``limit`` findings of the fleet, the worst first."""
+    """Return the report as text: the totals, and then at most ``limit`` findings of all hosts, sorted by severity."""
     hosts = rows(report.get("hosts"))
     found = [(str(host["host"]), finding) for host in hosts for finding in rows(host.get("findings"))]
-    # The worst hosts are the first ones already.
+    # The hosts are already sorted, and this sort is stable.
     found.sort(key=lambda pair: SEVERITIES.index(pair[1]["severity"]))
     told, rest = found[:limit], len(found[limit:])
     width = min(_WIDEST, max((len(shown(host)) for host, _finding in told), default=0))
@@ -69,7 +72,7 @@ def _totals(hosts: t.Sequence[Mapping[str, t.Any]]) -> dict[str, t.Any]:
         "hosts": len(hosts),
         "unreachable": states[UNREACHABLE],
         "failed": states[FAILED],
-        # Each host counts once, where its worst finding is.
+        # Each host is included once, with its most severe finding.
         "hosts_by_severity": {severity: worst[severity] for severity in (*SEVERITIES, "none")},
         "findings": {severity: sum(host["counts"][severity] for host in hosts) for severity in SEVERITIES},
         "by_finding": _by_finding(hosts),
@@ -81,7 +84,7 @@ def _totals(hosts: t.Sequence[Mapping[str, t.Any]]) -> dict[str, t.Any]:
 
 
 def _by_finding(hosts: t.Sequence[Mapping[str, t.Any]]) -> list[dict[str, t.Any]]:
-    """On how many hosts there is each finding, at its worst."""
+    """Return each finding with its highest severity and the number of its hosts."""
     severities: dict[str, str] = {}
     on_hosts: collections.Counter[str] = collections.Counter()
     for host in hosts:

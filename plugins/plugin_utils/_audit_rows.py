@@ -2,8 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-# Private to this collection: the rows of an audit's page, two for each host.  Whoever has no script reads both; the
-# script folds the second one away.
+"""Create the rows of an audit's page, two for each host.
+
+Private to this collection. Without the script both rows are visible; the script folds the second one.
+"""
 
 from __future__ import annotations
 
@@ -19,16 +21,19 @@ if t.TYPE_CHECKING:
 
     Row = Mapping[str, t.Any]
 
-# As the engines' module calls an engine of the operating system's packages.
+# The flavor of an engine from the packages of the operating system.
 _SYSTEM = "system"
 _TONES = {"fresh": "good", "stale": "critical", "invalid": "critical", "unknown": "warning", "none": "plain"}
 _NOT_KNOWN = Markup('<span class="muted">&ndash;</span>')
-# Between cells, so that whoever searches for a word finds no two cells in one.
+# A break between cells, so that a search in the page does not match across two of them.
 _BREAK = Markup("\n")
 
 
 class Column(t.NamedTuple):
-    """A column: its title, how it is sorted, and what a host has there.  Numbers are sorted from the highest one."""
+    """A column: its title, its kind for sorting, and the function that returns sort key and content of a host's cell.
+
+    Numbers are sorted in descending order.
+    """
 
     title: str
     kind: t.Literal["text", "number"]
@@ -36,13 +41,13 @@ class Column(t.NamedTuple):
 
 
 def kind_of(engine: Row) -> str:
-    """The engine with its flavour, such as containerd/k3s: what hosts are filtered by."""
+    """Return the engine with its flavor, such as containerd/k3s, by which hosts are filtered."""
     flavor = engine["flavor"]
     return str(engine["engine"]) if flavor in (None, _SYSTEM) else f"{engine['engine']}/{flavor}"
 
 
 def host_body(host: Row, number: int, badness: int) -> Markup:
-    """Both rows of the host with this number; ``badness``: the higher, the further up it is by default."""
+    """Return both rows of the host with this number. Hosts are sorted by descending ``badness`` by default."""
     details = f"host-{number}"
     cells = [_name_cell(host, details), *(_cell(column, host) for column in COLUMNS[1:-1])]
     cells.append(
@@ -66,7 +71,7 @@ def host_body(host: Row, number: int, badness: int) -> Markup:
 
 
 def pill(text: str, tone: str) -> Markup:
-    """A few words that catch the eye."""
+    """Return a short highlighted text."""
     return element("span", text, class_=f"pill {tone}")
 
 
@@ -231,7 +236,7 @@ def _comma_separated(values: Sequence[Markup]) -> list[Markup | str]:
 
 
 COLUMNS = (
-    # The first cell is the name of its row, and the last is sorted by all that was found: host_body() has them.
+    # host_body() creates the first cell, which is the row's header, and the last, which is sorted by all findings.
     Column("Host", "text", lambda _host: (None, None)),
     Column("Driver", "text", _driver),
     Column("GPUs", "number", _gpus),

@@ -2,7 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Pack an installed Python package into a text that is sent with a task, for module_utils/_core/bundled.py."""
+"""Pack an installed Python package into a text that is sent with a task, for module_utils/_core/bundled.py.
+
+Private to this collection. ``_shipping`` decides which packages are sent.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +24,14 @@ from pathlib import Path
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import bundled
 
-# Between them and the end of the line stands a statement that is nothing but a string: a docstring, or no effect.
+# A string between one of these tokens and the end of a line is a statement: a docstring, or a string without effect.
 _BEFORE_STATEMENT = (tokenize.NEWLINE, tokenize.NL, tokenize.INDENT, tokenize.DEDENT, tokenize.COMMENT)
 
 
 def packed(name: str, cache: str) -> str | None:
-    """pack(), done once for all processes that share the directory ``cache``.
+    """Return pack() of ``name``, executed once for all processes that share the directory ``cache``.
 
-    Ansible forks for every host and task, so that nothing kept in memory would be found again.
+    Ansible forks for every host and task, so a result in memory would be lost.
     """
     path = Path(cache, f"gpufleet-shipped-{name}")
     try:
@@ -44,9 +47,9 @@ def packed(name: str, cache: str) -> str | None:
 
 
 def pack(name: str) -> str | None:
-    """The installed package ``name`` as _shipped.load() takes it, None where there is none that will do.
+    """Return the installed package ``name`` as a text for the host, or None if there is no suitable package.
 
-    One compressed JSON text rather than a zip: it is smaller by a quarter.  The same package gives the same text.
+    The result is one compressed JSON text, which is a quarter smaller than a zip. The same package gives the same text.
     """
     package = bundled.PACKAGES[name]
     try:
@@ -74,12 +77,12 @@ def _source(path: Path) -> str:
 
 
 def lean(source: str) -> str:
-    """Python source without comments and docstrings, a third smaller; every statement keeps its line."""
+    """Return Python source without comments and docstrings, a third smaller; every statement keeps its line number."""
     lines = list(io.StringIO(source))
     tokens = list(tokenize.generate_tokens(io.StringIO(source).readline))
     for before, token, after in reversed(list(zip([tokens[0], *tokens], tokens, [*tokens[1:], tokens[-1]]))):
         is_statement = before is token or before.type in _BEFORE_STATEMENT
-        # No columns: those behind a string of several lines are wrong in Python 3.12.1 if it is not ASCII.
+        # Columns are not used: Python 3.12.1 reports wrong ones behind a non-ASCII string of several lines.
         first, last = token.start[0] - 1, token.end[0]
         if token.type == tokenize.COMMENT:
             lines[first] = lines[first][: lines[first].rindex(token.string)].rstrip(" \t") + "\n"

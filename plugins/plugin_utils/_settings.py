@@ -2,8 +2,11 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-# Private to this collection: the names of the variables of all roles and playbooks, read from their own files, and the
-# checks of names and values that no argument specification of a single role can express.  Reads no variable of a host.
+"""Read the names of all variables from the roles and playbooks, and check a host's variables.
+
+Private to this collection. The checks are those that the argument specification of a single role cannot express. The
+values are given by the caller.
+"""
 
 from __future__ import annotations
 
@@ -42,9 +45,9 @@ _VERSIONS = {
 class Known(t.NamedTuple):
     """The variables of the collection.
 
-    options: the argument specification of each variable of a role and of nvidia_host_root. Defaults, which may be
-    templates, are left out.
-    settings: all variables that a user can set.  internal: those that roles and playbooks set themselves.
+    ``options`` has the argument specification of each variable of a role and of nvidia_host_root, without defaults,
+    which may be templates. ``settings`` are all variables that a user can set. ``internal`` are those that roles and
+    playbooks set themselves.
     """
 
     options: dict[str, dict[str, t.Any]]
@@ -82,12 +85,12 @@ def _without_default(option: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
 
 
 def name_problems(names: t.Iterable[str], known: Known, own: t.Collection[str]) -> tuple[list[str], list[str]]:
-    """Find misspelt variables.
+    """Find misspelled variables.
 
     Args:
-        names: the names of a host's variables, without those of facts.
-        known: the variables of the collection.
-        own: the user's own variables, which are not checked.
+        names: The names of a host's variables, without those of facts.
+        known: The variables of the collection.
+        own: The user's own variables, which are not checked.
 
     Returns:
         Errors, and warnings.
@@ -110,7 +113,7 @@ def _nearest(name: str, names: t.Iterable[str]) -> str:
 
 
 def _within_edits(first: str, second: str, limit: int) -> bool:
-    """Whether at most ``limit`` characters must be inserted, removed or replaced (Levenshtein distance)."""
+    """Return whether at most ``limit`` insertions, removals or replacements are needed (Levenshtein distance)."""
     if abs(len(first) - len(second)) > limit:
         return False
     row = list(range(len(second) + 1))
@@ -127,8 +130,11 @@ def value_problems(values: t.Mapping[str, t.Any], is_file: t.Callable[[str], boo
     """Check the values of all roles, beyond what their argument specifications express.
 
     Args:
-        values: the variables that are set.
-        is_file: whether a file of tasks exists on the controller.
+        values: The variables that are set.
+        is_file: Returns whether a task file exists on the controller.
+
+    Returns:
+        Errors.
     """
     return [
         *_different_host_roots(values),
@@ -172,7 +178,7 @@ def _one_of(name: str, known: t.Sequence[str]) -> str:
 
 
 def _engines(values: t.Mapping[str, t.Any]) -> list[t.Any]:
-    """Return the engines that the user names, none for auto."""
+    """Return the engines that the user names; empty for auto."""
     named = values.get("nvidia_runtime_engines")
     if named in (None, "auto"):
         return []

@@ -1,9 +1,9 @@
 # Copyright (c) 2026, the gpufleet.nvidia maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The action behind every module that reads what some hosts need a package for, and the table of these packages.
+"""The action plugin of every module that may need a Python package on the host, and the table of these packages.
 
-Private to the collection.
+Private to this collection. ``_packing`` packs them; module_utils/_core/bundled.py imports them on the host.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._packing import pa
 
 
 class Packages(t.NamedTuple):
-    """What a host must be able to import: each package is sent in the option shipped_NAME.
+    """The packages that a host must be able to import. Each one is sent in the option shipped_NAME.
 
-    ``always`` are sent with the task, ``on_demand`` only to a host that lacks them and asks for them.
+    ``always`` are sent with the task, ``on_demand`` only to a host that lacks them and requests them.
     """
 
     always: tuple[str, ...] = ()
@@ -30,28 +30,28 @@ class Packages(t.NamedTuple):
 
 
 _NONE = Packages()
-# By the option engine of a module. The settings of k3s and RKE2 are in YAML, but only the host knows the flavor of its
-# containerd.
+# The key is the module's option engine. The settings of k3s and RKE2 are in YAML, but only the host knows the flavor of
+# its containerd.
 PACKAGES_OF_ENGINE = {
     "containerd": Packages(("tomlkit",), ("yaml",)),
     "crio": Packages(("tomlkit",)),
     "podman": Packages(("tomlkit",)),
 }
-# Modules whose packages do not depend on an engine. Most hosts read no CDI specification in YAML: what this collection
-# wrote is known, and JSON needs nothing.
+# Modules whose packages do not depend on an engine. Most hosts read no CDI specification in YAML: the collection knows
+# the files that it wrote, and JSON needs no package.
 PACKAGES_OF_MODULE = {
     "nvidia_cdi_refresh": Packages(on_demand=("yaml",)),
     "nvidia_cdi_spec": Packages(on_demand=("yaml",)),
     "nvidia_container_info": Packages(("tomlkit",), ("yaml",)),
     "nvidia_toolkit_config": Packages(("tomlkit",)),
 }
-# At these levels nvidia_runtime_verify reads config.toml too, whatever the engine, and a CDI specification, before it
+# At these levels nvidia_runtime_verify also reads config.toml, whatever the engine, and a CDI specification, before it
 # starts a container.
 PACKAGES_OF_LEVEL = {
     "engine": Packages(("tomlkit",)),
     "gpu": Packages(("tomlkit",), ("yaml",)),
 }
-# The oldest Python of hosts that the modules support. ansible-core 2.17 and newer name their own here, 2.16 a bool.
+# The oldest supported Python of a host. ansible-core 2.17 and newer have their own minimum here, 2.16 has a bool.
 _CORE_MINIMUM: object = getattr(basic, "_PY_MIN", None)
 _OLDEST_PYTHON: tuple[int, ...] = max((3, 8), _CORE_MINIMUM if isinstance(_CORE_MINIMUM, tuple) else (0,))
 _PRINT_VERSION = "import sys; print('%d.%d' % sys.version_info[:2])"
@@ -59,20 +59,21 @@ _NEVER_RETURNED = ("ansible_facts", "add_host", "add_group")
 
 
 class ShippingAction(NormalActionModule):
-    """Runs the module of the same name as Ansible would, and sends along the packages that the host may lack.
+    """The action that runs the module of the same name, and sends the packages that the host may lack.
 
-    The task keeps its arguments: what travels shows up in no callback, register or log.
+    The arguments of the task stay unchanged, so no callback, register or log contains the packages.
     """
 
     def packages(self) -> tuple[str, ...]:
-        """The packages that are sent with this task in any case."""
+        """Return the packages that are always sent with this task."""
         return self._packages().always
 
     def packages_on_demand(self) -> tuple[str, ...]:
-        """Those that are sent only to a host that lacks them, such as one whose containerd is part of k3s.
+        """Return the packages that are sent only to a host that lacks them, such as one whose containerd is of k3s.
 
-        The module must have changed nothing when it fails for want of one, with its name as the result ``needed``
-        (MissingPackageError), for it is then run again.  In the background it cannot be: there these travel at once.
+        A module that lacks a package fails with its name in the result ``needed`` (MissingPackageError), and is then
+        run again. It must not have changed anything before. A task with async cannot be run again, so these packages
+        are sent with it.
         """
         return self._packages().on_demand
 
@@ -82,7 +83,7 @@ class ShippingAction(NormalActionModule):
             return PACKAGES_OF_MODULE[module]
         found = PACKAGES_OF_ENGINE.get(str(args.get("engine")), _NONE)
         level = PACKAGES_OF_LEVEL.get(str(args.get("level")), _NONE)
-        # A module with both options needs what either of them names.
+        # A module with both options needs the packages of both.
         return Packages(*(tuple(dict.fromkeys([*ours, *theirs])) for ours, theirs in zip(found, level)))
 
     def run(self, tmp: str | None = None, task_vars: dict[str, t.Any] | None = None) -> dict[str, t.Any]:
@@ -91,16 +92,16 @@ class ShippingAction(NormalActionModule):
         except (AnsibleAction, AnsibleConnectionFailure):
             raise
         except AnsibleError as error:
-            # Such as a user that Ansible cannot become. Other items of a loop are still to be run.
+            # For example, Ansible cannot become a user. The other items of a loop must still run.
             result = {"failed": True, "msg": str(error)}
-        # The modules return none of these, which change variables and other tasks. A hostile host, or a user as whom a
-        # module runs, can forge an answer. Only the interpreter that Ansible itself discovered is kept.
+        # Modules of this collection return none of these keys, which change variables and other tasks. A hostile host,
+        # or a user as whom a module runs, can forge an answer. Only the interpreter that Ansible discovered is kept.
         for key in _NEVER_RETURNED:
             result.pop(key, None)
         if result.get("failed") and "module_stdout" in result:
-            # The module did not answer at all, as with a Python that cannot compile it.
+            # The module gave no answer, for example because the host's Python cannot compile it.
             self._explain_old_python(result)
-        # A role that continues after an error (failed_when: false) finds it in this key.
+        # A role that continues after an error (failed_when: false) reads the message from this key.
         result.pop("error", None)
         if result.get("failed") and self._task.failed_when:
             result["error"] = str(result.get("msg", "The module failed without a message."))
@@ -129,7 +130,7 @@ class ShippingAction(NormalActionModule):
         names = [*self.packages(), *(on_demand if kwargs.get("wrap_async") else ())]
         module_args = {**self._task.args, **_shipments(names)}
         while True:
-            # Ansible adds to the dictionary that it is given.
+            # Ansible changes the dictionary that it gets, so it gets a copy.
             result: dict[str, t.Any] = super()._execute_module(*args, **{**kwargs, "module_args": dict(module_args)})
             needed = result.get("needed")
             if needed not in on_demand or needed in names:
@@ -140,12 +141,12 @@ class ShippingAction(NormalActionModule):
                 break
             module_args.update(shipments)
         if needed in names:
-            # It is between the module and this.
+            # The key is internal to the module and this plugin.
             del result["needed"]
         return result
 
 
 def _shipments(names: t.Iterable[str]) -> dict[str, str]:
-    """The options for those of the packages that the controller has."""
+    """Return the options for those of the packages that the controller has."""
     packages = {name: packed(name, constants.DEFAULT_LOCAL_TMP) for name in names}  # type: ignore[attr-defined]
     return {f"shipped_{name}": shipment for name, shipment in packages.items() if shipment is not None}

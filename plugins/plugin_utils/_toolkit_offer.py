@@ -2,9 +2,11 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-# Private to this collection: the controller's half of module_utils/_toolkit/source.py.  What a toolkit on the
-# controller is, and its files in one archive for hosts that lack them.  Ansible forks for every host and task, so what
-# took time is kept in a directory that lives as long as the run, under the names of what it was made from.
+"""Describe a toolkit on the controller and pack its files into one archive for hosts that lack them.
+
+Private to this collection; module_utils/_toolkit/source.py is the part on the host. Ansible forks for every host and
+task. Slow results are therefore kept in a directory for the whole run, under a digest of their inputs.
+"""
 
 from __future__ import annotations
 
@@ -26,14 +28,15 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import un
 if t.TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-# Programs in Go shrink to less than half even so; a better level takes three times as long for a tenth more.
+# The level of gzip. Go programs shrink to less than half with it; a better level needs three times as long to save a
+# tenth more.
 _COMPRESSION = 1
 
 
 class Offer(t.NamedTuple):
-    """A toolkit on the controller: ``parts``, and the path of an archive that has each under its name.
+    """A toolkit on the controller: its ``parts``, and an archive that has each part under its name.
 
-    The archive is made, for the whole run, when ``archive`` is first called.  Raises NvidiaError.
+    ``archive`` returns the archive's path. The first call creates it for the whole run, and may raise NvidiaError.
     """
 
     parts: tuple[toolkit_manifest.PartDigest, ...]
@@ -41,7 +44,7 @@ class Offer(t.NamedTuple):
 
 
 def offer_tree(folder: str, components: Sequence[str] | None, cache: str) -> Offer:
-    """The toolkit in a directory.  Raises NvidiaError for what is not a whole one, or cannot be read."""
+    """Return the toolkit in a directory. Raises NvidiaError if it is incomplete or cannot be read."""
     with _explained():
         if not os.path.isdir(folder):
             raise errors.HostError(
@@ -52,7 +55,7 @@ def offer_tree(folder: str, components: Sequence[str] | None, cache: str) -> Off
 
 
 def offer_packages(packages: Sequence[str], components: Sequence[str] | None, cache: str) -> Offer:
-    """The toolkit in ``packages``, which are unpacked.  Raises NvidiaError as offer_tree()."""
+    """Return the toolkit in ``packages``, which are unpacked. Raises NvidiaError as offer_tree()."""
     with _explained():
         key = [[path, *toolkit_manifest.Identity.of(os.stat(path))] for path in packages]
         folder = _once(cache, "unpacked", key, lambda new: _unpack(packages, new))
@@ -74,11 +77,14 @@ def _offer(folder: str, components: Sequence[str] | None, cache: str, label: str
 
 
 def _once(cache: str, kind: str, key: object, make: Callable[[str], None]) -> str:
-    """The path of what ``make`` makes of ``key`` at the path that it is given, done once for all processes."""
+    """Return the path of the result of ``make`` for ``key``, which is created once for all processes.
+
+    ``make`` gets the path at which it creates the result.
+    """
     digest = hashlib.sha256(json.dumps(key).encode()).hexdigest()
     path = os.path.join(cache, f"gpufleet-toolkit-{kind}-{digest[:32]}")
     if not os.path.exists(path):
-        # The forks of several hosts come here at the same moment: one works, the others have it then.
+        # The forks of several hosts arrive at the same time: one creates the result, and the others wait for it.
         with open(os.path.join(cache, "gpufleet-toolkit.lock"), "w", encoding="ascii") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not os.path.exists(path):
@@ -116,7 +122,7 @@ def _unpack(packages: Sequence[str], folder: str) -> None:
 
 @contextlib.contextmanager
 def _explained() -> Iterator[None]:
-    """The controller's errors in words: there no become helps."""
+    """Raise errors of the controller with the controller's advice, because become has no effect there."""
     try:
         yield
     except errors.HostError as error:

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Derive findings from the report of a host, the worst first."""
+"""Derive findings from the report of a host, sorted by severity. The rules are in the other files of this package."""
 
 from __future__ import annotations
 
@@ -40,10 +40,14 @@ HOST_RULES: tuple[HostRule, ...] = (rules_problems.without_root, *rules_cdi.HOST
 
 
 def findings_of(host: hostfs.HostFS, described: t.Mapping[str, t.Any]) -> list[dict[str, str]]:
-    """All findings about ``host``, the worst first, each with severity, id, subject, text and advice.
+    """Return all findings about ``host``, sorted by severity. Findings with one cause are merged.
 
-    ``described`` is what nvidia_container_info answers; a part that was not gathered says nothing, and a damaged one
-    gives a note.  Findings with one cause are one finding.  Nothing is run, and nothing of it is an error.
+    Each finding has severity, id, subject, text and advice. No command is run, and no error is raised.
+
+    Args:
+        host: The host.
+        described: The report of nvidia_container_info. A part that was not gathered gives no findings, and a part of
+            the wrong type gives a finding of severity note.
     """
     known = audit_finding.Described(described)
     found = [finding for rule in RULES for finding in rule(known)]
@@ -60,9 +64,9 @@ def _owners(host: hostfs.HostFS, known: audit_finding.Described) -> list[audit_f
         return [rules_problems.unread_files(str(error))]
 
 
-# -- damage ----------------------------------------------------------------------------------------------------------
+# -- wrong types in the report ---------------------------------------------------------------------------------------
 
-# Where rules look for a list or a dictionary; None is what is not known.
+# The types that the rules expect; None stands for an unknown value.
 _SHAPES: dict[str, dict[str, type]] = {
     "engines": {"runtimes": dict, "live": dict, "problems": list, "recorded_files": list},
     "toolkit": {

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Join findings that have one cause into one finding."""
+"""Merge findings that have the same cause into one finding. The findings themselves come from the rules_* files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,11 @@ if t.TYPE_CHECKING:
 
 
 class Cause(t.NamedTuple):
-    """Findings with one of ``ids`` explain those with one of ``consequences``, if ``explains`` is true for the two."""
+    """A rule that merges findings.
+
+    A finding with one of ``ids`` explains a finding with one of ``consequences`` if ``explains`` returns true for the
+    two.
+    """
 
     ids: tuple[str, ...]
     consequences: tuple[str, ...]
@@ -44,7 +48,7 @@ def _no_driver(
     described: audit_finding.Described,
     _host: hostfs.HostFS,
 ) -> bool:
-    """Whether no GPU has a driver: findings about GPUs that have one have other causes."""
+    """Return whether no GPU has a driver. If one has, findings about GPUs have other causes."""
     return not audit_finding.text(described.gpus.get("driver_version"))
 
 
@@ -63,7 +67,7 @@ def _lacks_toolkit(
     described: audit_finding.Described,
     _host: hostfs.HostFS,
 ) -> bool:
-    """Whether all that is missing is the toolkit's: the program of a runtime, or those that a specification names."""
+    """Return whether only the toolkit is missing: the program of a runtime, or those that a specification names."""
     if other.id == "cdi-stale":
         file = next(
             (one for one in audit_finding.rows(described.cdi.get("files")) if one.get("path") == other.subject), {}
@@ -74,7 +78,7 @@ def _lacks_toolkit(
             name in (*toolkit_constants.PROGRAMS, *toolkit_constants.LATER_PROGRAMS) for name in names
         )
     if other.id == "runtime-program-gone":
-        # The rule gives this severity to NVIDIA's runtimes only.
+        # The rule gives this severity only to NVIDIA's runtimes.
         return other.severity == audit_finding.WARNING
     engine = next((one for one in described.engines if audit_finding.target_of(one) == other.subject), {})
     name = audit_finding.text(engine.get("default_runtime"))
@@ -89,7 +93,7 @@ _WITHOUT_DRIVER = ("cdi-stale", "cdi-refresh-failed", "docker-needs-cdi", "gpu-u
 _STALE_DRIVER = (*_WITHOUT_DRIVER, "mig-unusable", "mig-without-capability", "reboot-required")
 _DIFFERENT = ("driver-library-differs", "driver-modules-differ")
 
-# In this order.  A cause can be a consequence of one above it.
+# The order matters: a cause can be a consequence of one above it.
 CAUSES = (
     Cause((rules_problems.NOT_ROOT,), ("engine-silent", errors.PermissionDeniedError.code), rules_problems.needs_root),
     Cause((rules_problems.FILES_NOT_READ,), ("cdi-unread",), _always),
@@ -104,12 +108,15 @@ CAUSES = (
 def merged(
     found: t.Iterable[audit_finding.Finding], described: audit_finding.Described, host: hostfs.HostFS
 ) -> list[audit_finding.Finding]:
-    """``found`` without the consequences, which the findings of their causes name, at the worst severity of all."""
+    """Return ``found`` without the consequences.
+
+    The finding of a cause names its consequences and gets the highest severity of all of them.
+    """
     kept = sorted(found, key=audit_finding.Finding.place)
     for row in CAUSES:
         for cause in [one for one in kept if one.id in row.ids]:
             if cause not in kept:
-                # A consequence of the finding before it.
+                # It is a consequence of an earlier cause.
                 continue
             explained = [
                 other

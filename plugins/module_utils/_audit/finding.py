@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""A finding, and the texts that the rules share."""
+"""The type of a finding, and the functions with which rules read the report. It contains no rules."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ SEVERITIES = (CRITICAL, WARNING, NOTE)
 
 
 class Finding(t.NamedTuple):
-    """One thing that is wrong with a host, or worth knowing of it.
+    """A fault of a host, or a fact that the user should know.
 
-    ``severity``: critical where containers cannot use GPUs, may soon not start, or a known vulnerability is open;
-    warning for what works now and will not always, or has two owners; note for the rest.  ``id`` is a name that stays,
-    ``subject`` what it is about: a target, a path, or a part of the host.
+    ``severity`` is critical if containers cannot use GPUs, may soon not start, or a known vulnerability is open;
+    warning if something works now but will not always, or is managed by two tools; note for the rest. ``id`` is a
+    stable name. ``subject`` is a target, a path, or a part of the host.
     """
 
     severity: str
@@ -29,12 +29,12 @@ class Finding(t.NamedTuple):
     advice: str
 
     def place(self) -> tuple[int, str, str, str]:
-        """Where it stands among others: the worst first."""
+        """Return the sort key: the highest severity first."""
         return SEVERITIES.index(self.severity), self.subject, self.id, self.text
 
 
 class Described:
-    """The answer of nvidia_container_info; a part that was not gathered, or is not what it should be, is empty."""
+    """The report of nvidia_container_info. A part that was not gathered or has the wrong type is empty."""
 
     def __init__(self, answer: t.Any) -> None:
         answer = table(answer)
@@ -48,14 +48,14 @@ class Described:
 
     @property
     def has_gpu(self) -> bool | None:
-        """Whether the host has a GPU, None where that is not known."""
+        """Whether the host has a GPU; None if that is unknown."""
         if rows(self.gpus.get("devices")):
             return True
         present = table(self.toolkit.get("gpu")).get("present")
         return present if isinstance(present, bool) else None
 
     def devices(self) -> dict[str, str]:
-        """The GPUs that a CDI specification gives to containers, each with its file."""
+        """Return the GPUs in CDI specifications, each with its file."""
         found = table(self.cdi.get("devices"))
         return {name: text(path) for name, path in found.items() if name.startswith(GPU_NAMES)}
 
@@ -64,37 +64,37 @@ GPU_NAMES = "nvidia.com/gpu="
 
 
 def table(value: t.Any) -> dict[str, t.Any]:
-    """``value`` if it is a dictionary, with its names as words; else an empty one."""
+    """Return ``value`` without keys that are not strings if it is a dictionary; otherwise an empty one."""
     return {name: entry for name, entry in value.items() if isinstance(name, str)} if isinstance(value, dict) else {}
 
 
 def rows(value: t.Any) -> list[dict[str, t.Any]]:
-    """The dictionaries in a list."""
+    """Return the dictionaries in a list."""
     return [table(entry) for entry in value if isinstance(entry, dict)] if isinstance(value, (list, tuple)) else []
 
 
 def texts(value: t.Any) -> list[str]:
-    """The words in a list."""
+    """Return the strings in a list."""
     return [entry for entry in value if isinstance(entry, str)] if isinstance(value, (list, tuple)) else []
 
 
 def problems_in(value: t.Any) -> list[errors.Problem]:
-    """The problems in a list, as an answer has them."""
+    """Return the problems in a list of the report."""
     return [
         errors.Problem(text(row.get("code")), text(row["message"])) for row in rows(value) if text(row.get("message"))
     ]
 
 
 def text(value: t.Any) -> str:
-    """``value`` if it is a word; else nothing."""
+    """Return ``value`` if it is a string; otherwise an empty one."""
     return value if isinstance(value, str) else ""
 
 
 def number(value: t.Any) -> int | None:
-    """``value`` if it is a whole number."""
+    """Return ``value`` if it is an integer; otherwise None."""
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def target_of(engine: t.Mapping[str, t.Any]) -> str:
-    """What an engine is called beside others of its host."""
+    """Return the name that identifies an engine on its host."""
     return text(engine.get("target")) or text(engine.get("engine")) or "an engine"

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The configuration files that the ownership rules read."""
+"""The configuration files that the ownership rules read. Each file is read once, and nothing is written."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ if t.TYPE_CHECKING:
 
 _Read = t.TypeVar("_Read")
 
-# Nobody's configuration is longer.
+# The largest file that is read, in bytes. Real configuration files are smaller.
 _MOST = 4 << 20
 
 
 class HostConfigs:
-    """One look at a host; ``described`` is what else is known of it."""
+    """The configuration files of one host; ``described`` is its report as far as it is known."""
 
     def __init__(self, host: hostfs.HostFS, described: audit_finding.Described | None = None) -> None:
         self.host = host
@@ -47,7 +47,7 @@ class HostConfigs:
 
     @functools.cached_property
     def docker(self) -> engines_base.Context | None:
-        """The file of the system's own Docker, and the unit that names it."""
+        """The file of the system's own Docker, with the unit that names it."""
         return attempt(lambda: self._context("docker"))
 
     @functools.cached_property
@@ -59,23 +59,23 @@ class HostConfigs:
 
     @functools.cached_property
     def recorded(self) -> frozenset[str]:
-        """The files that this collection has changed, links resolved."""
+        """The files that this collection has changed, with links resolved."""
         found = attempt(lambda: core_records.load_readable_records(self.host))
         return frozenset(record.path for record in found or ())
 
     def real(self, path: str) -> str:
-        """The path with all links resolved, as far as that is possible."""
+        """Return the path with links resolved as far as possible."""
         return attempt(lambda: self.host.resolve(path)) or path
 
     def is_ours(self, path: str) -> bool:
         return self.real(path) in self.recorded
 
     def content(self, path: str) -> bytes | None:
-        """The content of a file that matters only where it can be read."""
+        """Return the content of a file; None if it cannot be read."""
         return attempt(lambda: self.host.read(path, _MOST))
 
     def version(self, engine: str) -> tuple[int, ...] | None:
-        """That of the system's own engine, if it is known."""
+        """Return the version of the system's own engine, if it is known."""
         own = (entry for entry in audit_finding.rows(self.described.engines) if entry.get("flavor") in (None, "system"))
         return next(
             (
@@ -95,11 +95,11 @@ class HostConfigs:
 
 
 def attempt(read: t.Callable[[], _Read]) -> _Read | None:
-    """What ``read`` gives, None where it fails; raises MissingPackageError where nothing can read such files."""
+    """Return the result of ``read``, or None if it fails. Raises MissingPackageError if a parser is missing."""
     try:
         return read()
     except errors.MissingPackageError:
         raise
     except (errors.NvidiaError, OSError, ValueError, RecursionError):
-        # A path in a file may hold what is none, such as a null byte.
+        # A path in a file may be invalid, for example contain a null byte.
         return None

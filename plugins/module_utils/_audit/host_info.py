@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Report what a host has: engines, toolkit, GPUs, CDI and findings."""
+"""Report what a host has: engines, toolkit, GPUs, CDI and findings. Each part is collected in its own package."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
 
 
-# What can be looked at.
+# The parts of the report.
 SUBJECTS = ("engines", "toolkit", "gpus", "cdi", "findings")
 
 
@@ -25,13 +25,21 @@ def describe_host(
     gather: t.Collection[str] = SUBJECTS,
     toolkit_dir: str = toolkit_constants.DIRECTORY,
 ) -> dict[str, t.Any]:
-    """Everything about ``host``; a strange one gives problems in the answer, never an error.
+    """Return the report of ``host``. Errors on the host become problems in the report.
 
-    What is not in ``gather`` is None.  ``toolkit_dir``: where a toolkit may be that did not come from packages; raises
-    NvidiaError if that is no absolute path.  Where files were left unread for want of a Python package, ``needed``
-    names it.
+    A part that is not in ``gather`` is None. If files were not read because a Python package is missing, the key
+    ``needed`` names the package.
+
+    Args:
+        host: The host.
+        run: Runs commands.
+        gather: The parts to collect, of SUBJECTS.
+        toolkit_dir: The directory of a toolkit that was not installed from packages.
+
+    Raises:
+        NvidiaError: ``toolkit_dir`` is not an absolute path.
     """
-    # Specifications are compared with the GPUs.
+    # Specifications are compared with the GPUs, so CDI needs them too.
     gpus = _describe_gpus(host) if "gpus" in gather or "cdi" in gather else None
     cdi, needed = _describe_cdi(host, run, gpus) if "cdi" in gather else (None, None)
     engines, needed_too = _describe_engines(host, run) if "engines" in gather else (None, None)
@@ -46,7 +54,7 @@ def describe_host(
     return {**described, "findings": findings, **({} if needed is None else {"needed": needed})}
 
 
-# Who asks for the engines only need not wait for the imports of the others.
+# Each function imports its package itself, so that a part that is not gathered costs no import.
 
 
 def _describe_gpus(host: hostfs.HostFS) -> dict[str, t.Any]:

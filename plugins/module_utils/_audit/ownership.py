@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Find other tools that manage the same files."""
+"""Find other tools that manage the same files. The rules are in ``ownership_*``."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
 
 
-# A new one is a function in the room of its subject, and its name there.
+# A new rule is a function in the ownership_* file of its subject, listed in LOOKS there.
 LOOKS: tuple[t.Callable[[host_configs.HostConfigs], t.Iterator[audit_finding.Finding]], ...] = (
     *ownership_containerd.LOOKS,
     *ownership_engines.LOOKS,
@@ -30,9 +30,14 @@ LOOKS: tuple[t.Callable[[host_configs.HostConfigs], t.Iterator[audit_finding.Fin
 
 
 def owners_of(host: hostfs.HostFS, described: audit_finding.Described | None = None) -> list[audit_finding.Finding]:
-    """What there is of other owners; ``described`` is what else is known of the host, such as versions of engines.
+    """Return the findings about other tools. Only a missing TOML parser is an error.
 
-    Raises MissingPackageError where nothing on this host can read TOML; nothing else is an error.
+    Args:
+        host: The host.
+        described: The report of the host, such as the versions of engines, as far as it is known.
+
+    Raises:
+        MissingPackageError: The host has no TOML parser.
     """
     look = host_configs.HostConfigs(host, described)
     return [finding for one in LOOKS for finding in host_configs.attempt(functools.partial(_listed, one, look)) or ()]

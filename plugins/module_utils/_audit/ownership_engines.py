@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Find other tools that manage the files of Docker, CRI-O and Podman."""
+"""Find other tools that manage the files of Docker, CRI-O and Podman. It reads files and runs nothing."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import units as systemd_units
 
 
-# dockerd's flags (daemon/command/config.go of moby 20.10 to 29) that have other names in the file, or short ones.
+# Flags of dockerd whose setting has another name in the file, and short flags (daemon/command/config.go, moby 20.10 to
+# 29).
 _FLAGS = {
     "add-runtime": "runtimes",
     "cdi-spec-dir": "cdi-spec-dirs",
@@ -45,10 +46,10 @@ _FLAGS = {
     "p": "pidfile",
     "s": "storage-driver",
 }
-# Of these dockerd takes what both say.
+# dockerd merges these settings from the file and the flags.
 _ADD_UP = ("runtimes",)
 _SHORT = re.compile(r"-([A-Za-z])(.*)")
-# How editors, package managers and Ansible's backup option call what they leave beside a file.
+# The names of backups that editors, package managers and Ansible's backup option leave beside a file.
 _BACKUP = re.compile(r".*(~|\.bak|\.backup|\.old|\.orig|\.save|\.rpmsave|\.rpmnew|\.rpmorig|\.dpkg-[a-z]+|\.swp)")
 
 _OVERRIDES = ("docker-override.conf",)
@@ -60,7 +61,7 @@ _FORMER_PROGRAM = "/usr/bin/nvidia-docker"
 
 
 def flags(look: host_configs.HostConfigs) -> t.Iterator[audit_finding.Finding]:
-    """Settings that stand in the file and on the unit's command line, with which dockerd does not start."""
+    """Yield a finding for settings in both the file and the unit's command line, with which dockerd does not start."""
     context, document = look.docker, look.daemon_json
     if context is None or document is None or context.unit is None:
         return
@@ -78,7 +79,7 @@ def flags(look: host_configs.HostConfigs) -> t.Iterator[audit_finding.Finding]:
 
 
 def _flagged(unit: systemd_units.Unit) -> list[str]:
-    """The settings that a command line makes, by the names that the file has for them."""
+    """Return the settings on a command line, by their names in the file."""
     names = []
     for word in unit.arguments[1:]:
         short = _SHORT.fullmatch(word)
@@ -91,7 +92,7 @@ def _flagged(unit: systemd_units.Unit) -> list[str]:
 
 
 def overrides(look: host_configs.HostConfigs) -> t.Iterator[audit_finding.Finding]:
-    """What a vendor's image has set up for Docker."""
+    """Yield findings for Docker settings of a vendor's image."""
     context = look.docker
     if context is not None and context.unit is not None:
         for path in context.unit.drop_ins:
@@ -111,7 +112,7 @@ def overrides(look: host_configs.HostConfigs) -> t.Iterator[audit_finding.Findin
 
 
 def former(look: host_configs.HostConfigs) -> t.Iterator[audit_finding.Finding]:
-    """The traces of nvidia-docker2 in Docker's file."""
+    """Yield findings for what nvidia-docker2 left."""
     if look.host.exists(_FORMER_PROGRAM):
         said = f"{_FORMER_PROGRAM} is the command of nvidia-docker2, which no longer gets updates."
         yield audit_finding.Finding(
@@ -143,7 +144,7 @@ def stray(look: host_configs.HostConfigs) -> t.Iterator[audit_finding.Finding]:
 
 
 def backups(look: host_configs.HostConfigs) -> t.Iterator[audit_finding.Finding]:
-    """CRI-O reads every file of its folder, whatever it is called."""
+    """Yield findings for backups and dangling links: CRI-O reads every file of its directory, whatever its name."""
     files = look.crio
     for file in files.files[1:] if files is not None else ():
         if _BACKUP.fullmatch(posixpath.basename(file.name)):
@@ -159,7 +160,7 @@ def backups(look: host_configs.HostConfigs) -> t.Iterator[audit_finding.Finding]
 
 
 def tables(look: host_configs.HostConfigs) -> t.Iterator[audit_finding.Finding]:
-    """Runtimes of NVIDIA's in more than one file, and one that has no program any more."""
+    """Yield findings for NVIDIA runtimes in several files, and for a runtime that no longer has a program."""
     files = look.crio
     places: dict[str, list[str]] = {}
     for file in files.files if files is not None else ():

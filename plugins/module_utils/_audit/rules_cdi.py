@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Findings about CDI specifications."""
+"""Findings about CDI specifications: invalid, stale or conflicting files, engines that do not read them, refresh."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.podman im
 
 _WRITE = "Write it again with nvidia_cdi_spec."
 _BY_PLAY = "Write it{} with nvidia_cdi_spec after each update of the driver, or install the toolkit."
-# Of the others the version is that of the distribution, and not of the engine in it.
+# The version of any other flavor is that of the distribution and not that of its engine.
 _OWN_VERSION = ("", "system", "rootless", "snap")
-# What lies below is gone after a start of the host.
+# Everything below these directories is lost when the host restarts.
 _VOLATILE = ("/var/run/", "/run/")
-# moby #50228: from this one on --gpus means CDI devices, where there are any.
+# Since this release --gpus selects CDI devices if there are any (moby #50228).
 _DOCKER_PREFERS_CDI = (29,)
 
 
 def faulty(described: audit_finding.Described) -> t.Iterator[audit_finding.Finding]:
-    """Specifications that engines skip."""
+    """Yield findings for specifications that engines skip."""
     alone = not described.devices()
     for file in audit_finding.rows(described.cdi.get("files")):
         path = audit_finding.text(file.get("path"))
@@ -94,7 +94,7 @@ def _grouped(by_name: t.Any) -> dict[tuple[str, ...], list[str]]:
 
 
 def unread_by_engines(described: audit_finding.Described) -> t.Iterator[audit_finding.Finding]:
-    """GPUs that an engine does not find, as its release reads CDI."""
+    """Yield findings for engines whose release cannot read the specifications of the GPUs."""
     sources = set(described.devices().values())
     for engine, reader in _readers(described):
         if not reader.reads:
@@ -112,7 +112,7 @@ def unread_by_engines(described: audit_finding.Described) -> t.Iterator[audit_fi
 
 
 def in_unread_folders(described: audit_finding.Described, host: hostfs.HostFS) -> t.Iterator[audit_finding.Finding]:
-    """GPUs in folders that an engine does not look in.  Of Podman its own configuration is read too."""
+    """Yield findings for GPUs in directories that an engine does not read. Podman's own configuration is used too."""
     sources = set(described.devices().values())
     folders = {_real(host, posixpath.dirname(path)) for path in sources}
     for engine, reader in _readers(described):
@@ -132,7 +132,7 @@ def in_unread_folders(described: audit_finding.Described, host: hostfs.HostFS) -
 
 
 def _configured_folders(host: hostfs.HostFS, reader: cdi_support.CdiEngine) -> tuple[str, ...] | None:
-    """The folders in which this Podman looks for specifications for root, None where its files cannot tell."""
+    """Return the directories that Podman reads for root; None if its files cannot be read."""
     version = core_text.parse_version(reader.version or "")
     if version is None or version < podman_plan.HONOURED_SINCE:
         return reader.folders
@@ -145,7 +145,7 @@ def _configured_folders(host: hostfs.HostFS, reader: cdi_support.CdiEngine) -> t
 
 
 def _real(host: hostfs.HostFS, folder: str) -> str:
-    """The folder without links; /var/run is /run on every host, even where nothing has made the link yet."""
+    """Return the directory with links resolved. /var/run is /run on every host, even if the link does not exist yet."""
     try:
         real = host.resolve(folder)
     except errors.HostError:
@@ -177,7 +177,7 @@ def _too_new(
 
 
 def _readers(described: audit_finding.Described) -> t.Iterator[tuple[dict[str, t.Any], cdi_support.CdiEngine]]:
-    """The engines whose own version is known, as readers of CDI; nothing is run."""
+    """Yield the engines whose own version is known, with what their release reads of CDI. No command is run."""
     for engine in described.engines:
         name, version = audit_finding.text(engine.get("engine")), audit_finding.text(engine.get("version"))
         if name in cdi_support.ENGINES and version and audit_finding.text(engine.get("flavor")) in _OWN_VERSION:
@@ -188,7 +188,7 @@ def _readers(described: audit_finding.Described) -> t.Iterator[tuple[dict[str, t
             yield from ((engine, reader) for reader in found)
 
 
-# A version that is given is not asked for.
+# The version is always given, so no host is asked for it.
 _NOWHERE = hostfs.HostFS("/nonexistent", live=False)
 
 
@@ -197,7 +197,7 @@ def _no_command(_argv: list[str]) -> tuple[int, str, str]:
 
 
 def docker_without_cdi(described: audit_finding.Described) -> t.Iterator[audit_finding.Finding]:
-    """Docker that takes --gpus for CDI devices, beside specifications that are not fresh."""
+    """Yield a finding for a Docker that maps --gpus to CDI devices while no valid and fresh specification exists."""
     if not described.cdi or not described.has_gpu:
         return
     fresh = {
@@ -221,7 +221,7 @@ def docker_without_cdi(described: audit_finding.Described) -> t.Iterator[audit_f
             )
 
 
-# -- what keeps them fresh -------------------------------------------------------------------------------------------
+# -- the services that write them again ------------------------------------------------------------------------------
 
 
 def refresh_service(described: audit_finding.Described) -> t.Iterator[audit_finding.Finding]:
@@ -239,7 +239,7 @@ def refresh_service(described: audit_finding.Described) -> t.Iterator[audit_find
             said = f"Nothing writes {path} again, which {why}."
             advice = "Have it written again with nvidia_cdi_refresh."
             if _lacks_nvidia_ctk(described):
-                # The refresh units run it.
+                # The refresh units run nvidia-ctk, so without it they do not help.
                 advice = _BY_PLAY.format(" in /etc/cdi" if volatile else "")
             yield audit_finding.Finding(
                 audit_finding.WARNING if volatile else audit_finding.NOTE, "cdi-refresh-missing", path, said, advice
@@ -247,14 +247,14 @@ def refresh_service(described: audit_finding.Described) -> t.Iterator[audit_find
 
 
 def _lacks_nvidia_ctk(described: audit_finding.Described) -> bool:
-    """Whether the host is known to have no nvidia-ctk."""
+    """Return whether the host is known to lack nvidia-ctk."""
     return "toolkit" in described.gathered and refresh_units.PROGRAM not in audit_finding.table(
         described.toolkit.get("programs")
     )
 
 
 def refresh_elsewhere(described: audit_finding.Described) -> t.Iterator[audit_finding.Finding]:
-    """A service that takes back what others wrote: it writes a file that goes before theirs."""
+    """Yield a finding for a refresh service whose file has precedence over the files of other tools."""
     refresh = audit_finding.table(described.cdi.get("refresh"))
     output = audit_finding.text(refresh.get("output"))
     shadowed = {

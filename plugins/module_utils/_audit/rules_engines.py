@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Findings about engines."""
+"""Findings about engines: pending restarts, broken runtimes, and GPUs that no engine offers to containers."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _REPAIR = "Look for the plugin cri in its journal and in ctr plugins ls, and cor
 
 
 def _has_dead_cri(engine: Known) -> bool:
-    """A containerd that runs with runtimes in its files and tells of none."""
+    """Return whether containerd runs with runtimes in its files and reports none."""
     live = audit_finding.table(engine.get("live"))
     answers = audit_finding.text(live.get("version")) or audit_finding.table(live.get("runtimes"))
     is_containerd = engine.get("engine") == "containerd" and engine.get("running") is True
@@ -70,7 +70,7 @@ def not_inspected(described: audit_finding.Described) -> t.Iterator[audit_findin
 
 
 def default_runtime(described: audit_finding.Described, host: hostfs.HostFS) -> t.Iterator[audit_finding.Finding]:
-    """A default with which no container starts at all."""
+    """Yield a finding for a default runtime with which no container starts."""
     for engine in described.engines:
         name, runtimes = audit_finding.text(engine.get("default_runtime")), audit_finding.table(engine.get("runtimes"))
         program = audit_finding.text(runtimes.get(name))
@@ -101,7 +101,10 @@ def default_runtime(described: audit_finding.Described, host: hostfs.HostFS) -> 
 
 
 def _is_undefined(engine: Known, name: str) -> bool:
-    """Only of what files alone define: flags of a unit define runtimes of other engines."""
+    """Return whether the default runtime is not defined; only for engines whose files alone define runtimes.
+
+    Other engines also define runtimes by flags of their unit.
+    """
     live = audit_finding.table(audit_finding.table(engine.get("live")).get("runtimes"))
     plain = engine.get("engine") == "containerd" and audit_finding.text(engine.get("flavor")) in ("", "system")
     return (
@@ -113,7 +116,7 @@ def _is_undefined(engine: Known, name: str) -> bool:
 
 
 def programs(described: audit_finding.Described, host: hostfs.HostFS) -> t.Iterator[audit_finding.Finding]:
-    """Runtimes beside the default one whose programs are gone."""
+    """Yield findings for runtimes other than the default one whose programs are missing."""
     for engine in described.engines:
         for name, program in audit_finding.table(engine.get("runtimes")).items():
             if name == audit_finding.text(engine.get("default_runtime")) or not _is_gone(
@@ -133,19 +136,19 @@ def programs(described: audit_finding.Described, host: hostfs.HostFS) -> t.Itera
 
 
 def _is_gone(host: hostfs.HostFS, engine: Known, program: str) -> bool:
-    """Whether a program is not there; one without a path is looked up where a service of the system would find it."""
+    """Return whether a program is missing. A bare name is searched in the PATH of system services."""
     if not program or (not program.startswith("/") and audit_finding.text(engine.get("flavor")) not in ("", "system")):
         return False
     return host.find_executable([program]) is None
 
 
 def without_gpus(described: audit_finding.Described) -> t.Iterator[audit_finding.Finding]:
-    """GPUs that no engine gives to containers."""
+    """Yield a finding for a host with GPUs that no engine offers to containers."""
     inspected = (engine for engine in described.engines if engine.get("inspected") is not False)
     there = [engine for engine in inspected if engine.get("installed") is True]
     if not described.has_gpu or not there or not audit_finding.table(described.toolkit.get("programs")):
         return
-    # Podman needs nothing but a specification, and the others could do with one too.
+    # Podman needs only a CDI specification, and the other engines can use one too.
     blind = [engine for engine in there if not _gives_gpus(engine)]
     if len(blind) == len(there) and "cdi" in described.gathered and not described.devices():
         yield audit_finding.Finding(
@@ -180,7 +183,7 @@ def cdi_off(described: audit_finding.Described) -> t.Iterator[audit_finding.Find
 
 
 def at_stake(described: audit_finding.Described) -> t.Iterator[audit_finding.Finding]:
-    """Containers that a restart of Docker would stop."""
+    """Yield findings for containers that a restart of Docker would stop."""
     for engine in described.engines:
         live = audit_finding.table(engine.get("live"))
         running = audit_finding.number(live.get("running_containers"))
@@ -195,7 +198,7 @@ def at_stake(described: audit_finding.Described) -> t.Iterator[audit_finding.Fin
 
 
 def left_behind(described: audit_finding.Described) -> t.Iterator[audit_finding.Finding]:
-    """Our changes to the files of an engine that is gone."""
+    """Yield findings for files that this collection changed for an engine that is no longer installed."""
     for engine in described.engines:
         files = audit_finding.texts(engine.get("recorded_files"))
         if files and engine.get("installed") is False:

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Findings about GPUs and the driver."""
+"""Findings about GPUs and the driver. They are derived from the report; the host is not read again."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
 
 
-# How many messages a finding quotes.
+# The number of messages that a finding quotes.
 _QUOTED = 5
 _RECREATE = (
     "Run nvidia-smi as root, which makes the nodes, after each change of the MIG devices. Then write the CDI"
@@ -28,7 +28,7 @@ _FOLLOW = "Follow the advice in the message. If it has none, look for NVRM and X
 
 
 def driver(described: audit_finding.Described) -> t.Iterator[audit_finding.Finding]:
-    """A GPU on the PCI bus without a loaded driver, if the description of the GPUs does not report it."""
+    """Yield a finding for a GPU on the PCI bus without a loaded driver, unless the part on GPUs reports it."""
     undriven = ("gpu-driven-by-nouveau", "gpu-without-driver")
     reported = any(problem.code in undriven for problem in audit_finding.problems_in(described.gpus.get("problems")))
     if audit_finding.table(described.toolkit.get("gpu")).get("kind") == gpu_detect.PCI and not reported:
@@ -42,7 +42,7 @@ def driver(described: audit_finding.Described) -> t.Iterator[audit_finding.Findi
 
 
 def devices(described: audit_finding.Described) -> t.Iterator[audit_finding.Finding]:
-    """GPUs and MIG devices that a container could not use: one finding for all with the same reasons."""
+    """Yield findings for unusable GPUs and MIG devices: one finding for all with the same reasons."""
     unusable: dict[tuple[str, tuple[str, ...]], list[tuple[str, list[str]]]] = {}
     for place, gpu in enumerate(audit_finding.rows(described.gpus.get("devices"))):
         index = audit_finding.number(gpu.get("index"))
@@ -57,7 +57,7 @@ def devices(described: audit_finding.Described) -> t.Iterator[audit_finding.Find
             if part.get("healthy") is False and reasons:
                 index = audit_finding.number(part.get("index"))
                 messages = [reason.message for reason in reasons]
-                # The nodes of all MIG devices have one cause.
+                # Missing nodes of MIG devices always have the same cause.
                 nodes_only = any(reason.code == inventory.MIG_NODE for reason in reasons)
                 key = ("mig-without-capability", ()) if nodes_only else ("mig-unusable", tuple(messages))
                 part_name = f"{name}, MIG {number_of_part if index is None else index}"
@@ -80,14 +80,14 @@ def devices(described: audit_finding.Described) -> t.Iterator[audit_finding.Find
 
 
 def _is_reported_with_nodes(described: audit_finding.Described, reasons: t.Sequence[errors.Problem]) -> bool:
-    """Whether all reasons are device nodes that the finding about missing nodes names."""
+    """Return whether all reasons are device nodes that the finding about missing nodes lists."""
     return bool(reasons and audit_finding.rows(described.gpus.get("missing_nodes"))) and all(
         one.code == inventory.NODE for one in reasons
     )
 
 
 def nodes(described: audit_finding.Described) -> t.Iterator[audit_finding.Finding]:
-    """Missing device nodes: one finding for all that the same command makes."""
+    """Yield findings for missing device nodes: one finding for all nodes that the same command creates."""
     by_advice: dict[str, list[str]] = {}
     for node in audit_finding.rows(described.gpus.get("missing_nodes")):
         if audit_finding.text(node.get("path")):
@@ -104,7 +104,7 @@ def nodes(described: audit_finding.Described) -> t.Iterator[audit_finding.Findin
 
 
 def modules(described: audit_finding.Described) -> t.Iterator[audit_finding.Finding]:
-    """A GPU in compute use needs this one; it is loaded on demand, but not from within a container."""
+    """Yield a finding if nvidia_uvm is not loaded: CUDA needs it, and a container cannot load it."""
     loaded = audit_finding.table(described.gpus.get("modules"))
     if "nvidia" in loaded and "nvidia_uvm" not in loaded:
         yield audit_finding.Finding(

@@ -2,7 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Findings about problems that occurred while the host was read: broken files, missing permissions."""
+"""Findings about problems that occurred while the host was read, such as broken files or missing permissions.
+
+It adds severity and advice; the problems come from the packages that read the host.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ NOT_ROOT, FILES_NOT_READ, DRIVER = "not-root", "files-not-read", "driver"
 
 
 class Kind(t.NamedTuple):
-    """What a problem means: the severity, the id and the advice of its finding."""
+    """The severity, the id and the advice of the finding for a kind of problem."""
 
     severity: str
     id: str
@@ -42,7 +45,7 @@ _HALF = "Or install the toolkit again with nvidia_toolkit_install. It completes 
 _UNREADABLE = "Do this before the engine restarts: it does not start with a file that it cannot read."
 _CONFIG_TOML = "NVIDIA's runtime starts no container with a file that it cannot read."
 
-# By the part of the description and the code of the problem.
+# The key is the part of the report, then the code of the problem.
 KINDS: dict[str, dict[str, Kind]] = {
     "engines": {
         errors.ConfigurationError.code: Kind(audit_finding.CRITICAL, "config-unreadable", _UNREADABLE),
@@ -74,7 +77,10 @@ KINDS: dict[str, dict[str, Kind]] = {
 
 
 def problems(described: audit_finding.Described) -> t.Iterator[audit_finding.Finding]:
-    """One finding for each problem in the description; one that a GPU has as its reason is that GPU's finding."""
+    """Yield one finding for each problem in the report.
+
+    A problem that is also a reason why a GPU cannot be used is reported with that GPU.
+    """
     for engine in described.engines:
         yield from _of_part("engines", audit_finding.target_of(engine), audit_finding.target_of(engine), engine)
     yield from _of_part("toolkit", "toolkit", "toolkit", described.toolkit)
@@ -91,7 +97,7 @@ def problems(described: audit_finding.Described) -> t.Iterator[audit_finding.Fin
 def _of_part(
     name: str, subject: str, other: str, part: t.Mapping[str, t.Any], reported: t.Collection[errors.Problem] = ()
 ) -> t.Iterator[audit_finding.Finding]:
-    """The findings of one part: ``subject`` is what problems of a known kind are about, ``other`` what others are."""
+    """Yield the findings of one part: on ``subject`` for problems of a known kind, on ``other`` for the rest."""
     for problem in audit_finding.problems_in(part.get("problems")):
         kind = KINDS[name].get(problem.code)
         if problem.code == errors.MissingPackageError.code:
@@ -104,15 +110,15 @@ def _of_part(
 
 
 def unread_files(message: str) -> audit_finding.Finding:
-    """The finding that nothing on the host can read some files."""
+    """Return the finding for files that need a Python package which this host lacks."""
     return audit_finding.Finding(audit_finding.WARNING, FILES_NOT_READ, "host", message, _PACKAGE)
 
 
-# -- a task without root's permissions --------------------------------------------------------------------------------
+# -- a task without root's permissions -------------------------------------------------------------------------------
 
 
 def without_root(described: audit_finding.Described, host: hostfs.HostFS) -> t.Iterator[audit_finding.Finding]:
-    """One finding with all files that the task's user may not read."""
+    """Yield one finding with all files that the task's user may not read."""
     uid = os.geteuid()
     denied = [path for path in _paths(described) if _is_denied(host, path)] if uid else []
     if denied:
@@ -126,7 +132,7 @@ def without_root(described: audit_finding.Described, host: hostfs.HostFS) -> t.I
 def needs_root(
     _cause: audit_finding.Finding, other: audit_finding.Finding, described: audit_finding.Described, host: hostfs.HostFS
 ) -> bool:
-    """Whether root's permissions would have prevented ``other``."""
+    """Return whether ``other`` is caused by missing root permissions."""
     sockets = [
         audit_finding.text(one.get("socket"))
         for one in described.engines
@@ -138,7 +144,7 @@ def needs_root(
 
 
 def _paths(described: audit_finding.Described) -> list[str]:
-    """The files and folders whose content matters, as far as they are known."""
+    """Return the known files and directories that the report depends on."""
     paths = [
         core_records.STATE_DIR,
         *core_constants.SPECIFICATION_FOLDERS,
@@ -153,7 +159,7 @@ def _paths(described: audit_finding.Described) -> list[str]:
 
 
 def _is_denied(host: hostfs.HostFS, path: str) -> bool:
-    """Whether the task's user may not use what is at ``path``, or may not even see whether anything is."""
+    """Return whether the task's user may not use ``path``, or may not find out whether it exists."""
     try:
         outer = host.real_path(path)
         mode = os.stat(outer).st_mode

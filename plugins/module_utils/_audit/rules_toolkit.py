@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Findings about the toolkit."""
+"""Findings about the toolkit: vulnerabilities, versions, packages, package sources and settings."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import names as packages_names
 
 TOOLKIT = "toolkit"
-# NVIDIA's mitigation; it reaches neither CDI specifications nor what a device plugin injects.
+# NVIDIA's mitigation. It affects neither CDI specifications nor what a device plugin injects.
 _MITIGATION = "features.disable-cuda-compat-lib-hook"
 _MITIGATED = ("CVE-2025-23266", "CVE-2025-23267")
 _UPGRADE = "Install {floor} or newer with nvidia_toolkit_install; all four packages move together."
 
 
 def vulnerabilities(described: audit_finding.Described) -> t.Iterator[audit_finding.Finding]:
-    """Those that the installed version is open to; milder where a setting closes a part of the way."""
+    """Yield the known vulnerabilities of the installed version; a warning only if the mitigation is set."""
     closed = audit_finding.table(described.toolkit.get("settings")).get(_MITIGATION) is True
     for entry in audit_finding.rows(described.toolkit.get("open_cves")):
         name, floor = audit_finding.text(entry.get("name")), audit_finding.text(entry.get("floor"))
@@ -74,7 +74,7 @@ def differences(described: audit_finding.Described) -> t.Iterator[audit_finding.
 
 
 def packages(described: audit_finding.Described) -> t.Iterator[audit_finding.Finding]:
-    """Forerunners of the toolkit, and packages that are held."""
+    """Yield findings for predecessors of the toolkit, and for packages that are held."""
     for name, package in audit_finding.table(described.toolkit.get("packages")).items():
         version = audit_finding.text(audit_finding.table(package).get("version"))
         if name in packages_names.FORMER_PACKAGES:

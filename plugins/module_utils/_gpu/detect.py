@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Detect whether a host has an NVIDIA GPU: PCI devices, WSL, or a Tegra system."""
+"""Detect whether a host has an NVIDIA GPU: PCI devices, WSL, or a Tegra system. NVML is not used."""
 
 from __future__ import annotations
 
@@ -15,34 +15,34 @@ if t.TYPE_CHECKING:
 
 
 VERSION_FILES = ("/proc/driver/nvidia/version", "/sys/module/nvidia/version")
-# The driver's control nodes, and what makes each of them.
+# The driver's control nodes, and the command that creates each of them.
 CONTROL_NODES = {
     "/dev/nvidia-modeset": "nvidia-modprobe -m",
     "/dev/nvidia-uvm-tools": "nvidia-modprobe -u -c 0",
     "/dev/nvidia-uvm": "nvidia-modprobe -u -c 0",
     "/dev/nvidiactl": "nvidia-modprobe -c 0",
 }
-# Those that every container with a GPU needs beside the GPU's own node.
+# The nodes that every GPU container needs in addition to the GPU's own node.
 NEEDED_NODES = ("/dev/nvidiactl", "/dev/nvidia-uvm")
 _VERSION = re.compile(r"\b[0-9]{3,}\.[0-9]+(?:\.[0-9]+)*\b")
 _PCI_VENDORS = "/sys/bus/pci/devices/*/vendor"
 _NVIDIA = "0x10de"
-# Display controllers, of which NVIDIA's are GPUs; an NVSwitch is a bridge (0x0680).  PCI Code and ID Assignment.
+# The class of display controllers (PCI Code and ID Assignment). NVIDIA's are GPUs; an NVSwitch is a bridge (0x0680).
 _DISPLAY = "0x03"
-# Paravirtualised GPUs of Windows, whose driver lies outside.
+# The paravirtualized GPUs of Windows, whose driver is outside of WSL.
 _WSL_DEVICE = "/dev/dxg"
 _DEVICE_TREE = "/proc/device-tree/compatible"
 _TEGRA_NAME = "nvidia,tegra"
 
-# What shows a GPU.  A GPU on the PCI bus needs a driver that is loaded; WSL and Tegra have theirs elsewhere.
+# How a GPU was found. A GPU on the PCI bus needs a loaded driver; WSL and Tegra have their drivers elsewhere.
 DRIVER, PCI, WSL, TEGRA = "driver", "pci", "wsl", "tegra"
 
 
 class GpuPresence(t.NamedTuple):
-    """Whether a host has a GPU, None where that cannot be known.
+    """Whether a host has a GPU; ``present`` is None if that is unknown.
 
-    ``kind`` is what shows it, None where nothing does: DRIVER, a loaded driver; else PCI, WSL or TEGRA.  ``evidence``
-    is a sentence about it.  ``driver`` is the loaded driver's version, None where that is not known.
+    ``kind`` is how it was found: DRIVER for a loaded driver, otherwise PCI, WSL or TEGRA; None without a GPU.
+    ``evidence`` is a sentence about it. ``driver`` is the loaded driver's version, or None if it is unknown.
     """
 
     present: bool | None
@@ -52,14 +52,14 @@ class GpuPresence(t.NamedTuple):
 
 
 class LoadedDriver(t.NamedTuple):
-    """A loaded kernel module; ``path`` is the file that says so, ``version`` None where that does not tell one."""
+    """A loaded kernel module. ``path`` is the file that shows it, and ``version`` is None if the file has none."""
 
     path: str
     version: str | None
 
 
 def gpu_of(host: hostfs.HostFS) -> GpuPresence:
-    """Whether ``host`` has a GPU, and what tells so; an offline tree has no hardware to look at."""
+    """Return whether ``host`` has a GPU, and how it was found. An offline tree has no hardware to check."""
     if not host.live:
         return GpuPresence(None, "The host is an offline tree, which has no hardware.", None)
     driver = loaded_driver(host)
@@ -77,7 +77,7 @@ def gpu_of(host: hostfs.HostFS) -> GpuPresence:
 
 
 def _hardware(host: hostfs.HostFS) -> tuple[str | None, str]:
-    """Return what of the hardware shows a GPU, None where nothing does, and a sentence about it."""
+    """Return how the hardware shows a GPU, and a sentence about it; None without a GPU."""
     for path, device_class in (nvidia_devices(host) or {}).items():
         if device_class.startswith(_DISPLAY):
             return PCI, f"{path} is a GPU of NVIDIA; no driver is loaded."
@@ -89,7 +89,7 @@ def _hardware(host: hostfs.HostFS) -> tuple[str | None, str]:
 
 
 def loaded_driver(host: hostfs.HostFS) -> LoadedDriver | None:
-    """NVIDIA's kernel module, None where it is not loaded."""
+    """Return NVIDIA's kernel module, or None if it is not loaded."""
     path = next((path for path in VERSION_FILES if host.exists(path)), None)
     if path is None:
         return None
@@ -98,7 +98,7 @@ def loaded_driver(host: hostfs.HostFS) -> LoadedDriver | None:
 
 
 def nvidia_devices(host: hostfs.HostFS) -> dict[str, str] | None:
-    """NVIDIA's devices on the PCI bus with their classes; None where there is no such bus to look at."""
+    """Return NVIDIA's devices on the PCI bus with their classes; None if the bus cannot be read."""
     vendors = host.glob(_PCI_VENDORS)
     devices = [posixpath.dirname(path) for path in vendors if host.read_text(path).strip() == _NVIDIA]
     return {path: host.read_text(f"{path}/class").strip() for path in devices} if vendors else None

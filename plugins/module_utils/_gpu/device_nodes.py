@@ -2,7 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Check the control device nodes of the driver, and create missing ones."""
+"""Check the control device nodes of the driver, and create missing ones with nvidia-modprobe.
+
+It creates no nodes of GPUs or of MIG devices.
+"""
 
 from __future__ import annotations
 
@@ -26,20 +29,20 @@ _MINORS = {_CONTROL: 255, _MODESET: 254}
 _UVM = "nvidia-uvm"
 _UVM_MINORS = {_UVM: 0, f"{_UVM}-tools": 1}
 _PROGRAM = "nvidia-modprobe"
-# Its arguments for each node; those of unified memory are created together.
+# The arguments of nvidia-modprobe for each node. One call creates both nodes of unified memory.
 _ARGUMENTS = {
     _CONTROL: ("-c", str(_MINORS[_CONTROL])),
     _MODESET: ("-m",),
     **dict.fromkeys(_UVM_MINORS, ("-u", "-c", "0")),
 }
-# The former before driver 545.29, the latter since (NVIDIA's changelog, quoted in issue 324 of
-# nvidia-container-toolkit).  nvidia-modprobe looks at neither, but always takes the number.
+# The name of the major number: nvidia-frontend before driver 545.29, and nvidia since (NVIDIA's changelog, quoted in
+# issue 324 of nvidia-container-toolkit). nvidia-modprobe reads neither and always uses the number below.
 _MAJOR_NAMES = ("nvidia-frontend", "nvidia")
 _MAJOR = 195
 _SECTION = "Character devices:"
-# The nodes of the driver in a folder dev: a pattern, the names of its major number in /proc/devices, and the minor
-# number, None for the one in the node's own name.  A capability's node is named by its minor number (nvidia-modprobe,
-# nvidia_cap_mknod), and an IMEX channel's by the channel, which is its minor number (NVIDIA IMEX Service, "IMEX
+# The driver's nodes in a directory dev: a pattern, the names of the major number in /proc/devices, and the minor
+# number, or None if the node's name has it. A capability's node has its minor number in its name (nvidia-modprobe,
+# nvidia_cap_mknod). An IMEX channel's node has the channel, which is its minor number (NVIDIA IMEX Service, "IMEX
 # Channels").
 _NUMBERS: tuple[tuple[str, tuple[str, ...], int | None], ...] = (
     (r"/dev/nvidia([0-9]{1,7})", _MAJOR_NAMES, None),
@@ -51,7 +54,7 @@ _NUMBERS: tuple[tuple[str, tuple[str, ...], int | None], ...] = (
 
 
 class Node(t.NamedTuple):
-    """A character device: its path on the host, and its numbers."""
+    """A character device: its path on the host, and its major and minor number."""
 
     path: str
     major: int
@@ -59,11 +62,14 @@ class Node(t.NamedTuple):
 
 
 def missing_nodes(host: hostfs.HostFS, driver_root: str = "/") -> tuple[list[Node], list[str]]:
-    """The control device nodes that have to be made on ``host``, and warnings of those that cannot be.
+    """Return the missing control device nodes of ``host``, and warnings for those that cannot be created.
 
-    They belong into the folder ``dev`` in ``driver_root``, where there is one, else into /dev.  A node with the right
-    numbers is not missing, whatever its mode.  Raises HostError for an offline tree, which has no devices, for an
-    entry of another type at the path of a node, and where nodes are missing and nvidia-modprobe is too.
+    The nodes belong in the directory ``dev`` of ``driver_root`` if it exists, and otherwise in /dev. A node with the
+    right numbers is not missing, whatever its mode.
+
+    Raises:
+        HostError: ``host`` is an offline tree, which has no devices; or the path of a node has an entry of another
+            type; or nodes and nvidia-modprobe are missing.
     """
     _require_live(host)
     if gpu_detect.loaded_driver(host) is None:
@@ -89,19 +95,20 @@ def missing_nodes(host: hostfs.HostFS, driver_root: str = "/") -> tuple[list[Nod
 
 
 def control_nodes(host: hostfs.HostFS) -> list[Node]:
-    """The control device nodes that the loaded modules serve, whether or not they are in /dev."""
+    """Return the control device nodes of the loaded modules, whether or not they are in /dev."""
     return _nodes(host, "/dev")[0]
 
 
 def may_change(host: hostfs.HostFS) -> bool:
-    """Whether the driver lets its device nodes be made and changed by whatever uses a GPU."""
+    """Return whether the driver lets programs that use a GPU create and change its device nodes."""
     return _parameters(host).get("ModifyDeviceFiles", 1) == 1
 
 
 def make_nodes(host: hostfs.HostFS, nodes: t.Sequence[Node], run: core_plan.Runner) -> None:
-    """Have nvidia-modprobe create ``nodes``, which missing_nodes() returned; it replaces devices with other numbers.
+    """Create ``nodes``, as returned by missing_nodes(), with nvidia-modprobe, which replaces nodes with other numbers.
 
-    Raises HostError for an offline tree, and for a node that is not right afterwards.
+    Raises:
+        HostError: ``host`` is an offline tree, or a node is still not right.
     """
     _require_live(host)
     printed = []
@@ -109,7 +116,7 @@ def make_nodes(host: hostfs.HostFS, nodes: t.Sequence[Node], run: core_plan.Runn
         (posixpath.dirname(node.path), _ARGUMENTS[posixpath.basename(node.path)]) for node in nodes
     )
     for folder, arguments in commands:
-        # Its status is also 1 where only the link in /dev/char could not be created.
+        # The exit status is also 1 if only the link in /dev/char could not be created, so it is ignored.
         _status, output, errors = run([*_modprobe(host, folder), *arguments])
         printed += [output.strip(), errors.strip()]
     left = [node for node in nodes if not _is_right(host, node)]
@@ -122,7 +129,7 @@ def make_nodes(host: hostfs.HostFS, nodes: t.Sequence[Node], run: core_plan.Runn
 
 
 def _modprobe(host: hostfs.HostFS, folder: str) -> list[str]:
-    """The command that creates nodes in ``folder``, a folder dev.  Raises HostError where it is missing."""
+    """Return the command that creates nodes in the directory ``folder``. Raises HostError if it is not installed."""
     above = posixpath.dirname(folder)
     root = host if above == "/" else hostfs.HostFS.of(host.real_path(above), live=True)
     program = root.find_executable([_PROGRAM])
@@ -148,12 +155,12 @@ def _folder(host: hostfs.HostFS, driver_root: str) -> str:
 
 
 def _nodes(host: hostfs.HostFS, folder: str) -> tuple[list[Node], list[str]]:
-    """All that the loaded modules serve, and warnings of the others."""
+    """Return all control nodes of the loaded modules, and warnings for the modules that are not loaded."""
     majors = kernel_majors(host)
     major = next((majors[name] for name in _MAJOR_NAMES if name in majors), _MAJOR)
     nodes = [Node(f"{folder}/{_CONTROL}", major, _MINORS[_CONTROL])]
     warnings = []
-    # The kernel spells the names of modules with underscores.
+    # The kernel writes the names of modules with underscores.
     module = _MODESET.replace("-", "_")
     if any(line.split(" ", 1)[0] == module for line in host.read_text(_MODULES).splitlines()):
         nodes.append(Node(f"{folder}/{_MODESET}", major, _MINORS[_MODESET]))
@@ -174,9 +181,9 @@ def _not_loaded(module: str, source: str, paths: t.Sequence[str]) -> str:
 
 
 def numbers_of(path: str, majors: t.Mapping[str, int]) -> tuple[int | None, int] | None:
-    """The numbers of the driver's node ``path``, a path as containers see it; None for any other node.
+    """Return major and minor number of the driver's node ``path`` (as in a container), or None for any other node.
 
-    The major number is None where ``majors``, those of kernel_majors(), do not have it and it is not always the same.
+    The major number is None if it is dynamic and not in ``majors``, the result of kernel_majors().
     """
     for pattern, names, minor in _NUMBERS:
         found = re.fullmatch(pattern, path)
@@ -188,13 +195,13 @@ def numbers_of(path: str, majors: t.Mapping[str, int]) -> tuple[int | None, int]
 
 
 def kernel_majors(host: hostfs.HostFS) -> dict[str, int]:
-    """The character devices of the running kernel: name to major number."""
+    """Return the character devices of the running kernel: name to major number."""
     found: dict[str, int] = {}
     inside = False
     for line in host.read_text(_DEVICES).splitlines():
         words = line.split(None, 1)
         if not words or not words[0].isdecimal():
-            # A heading, or the empty line that ends a section.
+            # This is a heading, or the empty line that ends a section.
             inside = line.startswith(_SECTION)
         elif inside:
             found.setdefault(words[-1].strip(), int(words[0]))
@@ -202,22 +209,23 @@ def kernel_majors(host: hostfs.HostFS) -> dict[str, int]:
 
 
 def _parameters(host: hostfs.HostFS) -> dict[str, int]:
-    """The driver's parameters that are numbers; all of these are decimal, the mode too."""
+    """Return the numeric parameters of the driver. All of them are decimal, even the file mode."""
     pairs = (line.split(":", 1) for line in host.read_text(_PARAMETERS).splitlines() if ":" in line)
     return {name.strip(): int(value) for name, value in pairs if value.strip().isdecimal()}
 
 
 def _is_right(host: hostfs.HostFS, node: Node) -> bool:
-    """Whether the node is there, be it through a link.
+    """Return whether the node exists, possibly through a link.
 
-    Raises HostError where something is there that must not be replaced.
+    Raises:
+        HostError: Its path has an entry that must not be replaced.
     """
     try:
         status = os.stat(host.real_path(node.path))
         if stat.S_ISCHR(status.st_mode) and status.st_rdev == os.makedev(node.major, node.minor):
             return True
     except OSError:
-        # Nothing, or a link that leads nowhere.
+        # There is no entry, or a dangling link.
         pass
     try:
         mode = os.lstat(host.real_path(node.path, last=False)).st_mode
@@ -233,7 +241,7 @@ def _is_right(host: hostfs.HostFS, node: Node) -> bool:
     return False
 
 
-# What makes a node of the driver; the first pattern that fits counts.
+# How to create each node of the driver; the first pattern that matches is used.
 _MAKERS = (
     *((posixpath.basename(node), f"Make it with {command}") for node, command in gpu_detect.CONTROL_NODES.items()),
     (r"nvidia[0-9]+", "Run nvidia-smi as root, which makes it"),
@@ -243,6 +251,6 @@ MAKE_AGAIN = "Generate the specification anew"
 
 
 def fix_for_node(path: str) -> str:
-    """What to do about a device node that is missing, as the beginning of a sentence."""
+    """Return the advice for a missing device node, as the beginning of a sentence."""
     name = posixpath.basename(path)
     return next((advice for pattern, advice in _MAKERS if re.fullmatch(pattern, name)), MAKE_AGAIN)

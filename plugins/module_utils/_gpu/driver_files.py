@@ -5,8 +5,8 @@
 """Find the files of the driver: in the cache of ld.so, by soname, and in directories.
 
 The format of ld.so.cache is glibc's (sysdeps/generic/dl-cache.h). A cache may begin with a table of the format
-before 2.2; only the table behind it counts. The search follows nvidia-ctk 1.20: it was compared with what that
-generates.
+before 2.2; only the table behind it is used. The search follows nvidia-ctk 1.20 and was compared with the output of
+that program.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import elf as
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import file_lookup
 
 CACHE = "/etc/ld.so.cache"
-# A cache of a desktop has some 200 kB.  More than this is none.
+# The limit in bytes. The cache of a desktop has some 200 kB.
 MOST = 1 << 25
 
 _OLD, _NEW = b"ld.so-1.7.0\0", b"glibc-ld.so.cache1.1"
@@ -32,20 +32,20 @@ _KIND, _ELF = 0xFF, 1
 _MACHINE = 0xFF00
 # x86-64, 64-bit PowerPC, AArch64: FLAG_X8664_LIB64, FLAG_POWERPC_LIB64, FLAG_AARCH64_LIB64.
 _WIDE = frozenset({0x0300, 0x0500, 0x0A00})
-# As long as a path can be (PATH_MAX).
+# The maximum length of a path (PATH_MAX).
 _LONGEST = 4096
 
 
 def cached_libraries(cache: bytes) -> list[str]:
-    """The paths of the 64-bit libraries in ``cache``, each once, in its order.
+    """Return the paths of the 64-bit libraries in ``cache`` in its order, without duplicates.
 
-    What cannot be read is passed over: without a cache the loader works too, and so do NVIDIA's own tools.
+    Unreadable parts are ignored, because the loader and NVIDIA's tools also work without a cache.
     """
     start = _start(cache)
     if start is None or start + _HEADER > len(cache):
         return []
     (count,) = struct.unpack_from("<I", cache, start + len(_NEW))
-    # A wrong number must not cost more than the file holds.
+    # A wrong count must not cost more than the size of the file.
     count = min(count, (len(cache) - start - _HEADER) // _ENTRY.size)
     found: dict[str, None] = {}
     for number in range(count):
@@ -58,14 +58,14 @@ def cached_libraries(cache: bytes) -> list[str]:
 
 
 def _start(cache: bytes) -> int | None:
-    """Where the table of the newer format begins."""
+    """Return the offset of the table in the newer format."""
     if cache.startswith(_NEW):
         return 0
     if not cache.startswith(_OLD) or len(cache) < _OLD_HEADER:
         return None
     (count,) = struct.unpack_from("<I", cache, len(_OLD))
     behind = _OLD_HEADER + count * _OLD_ENTRY
-    # It is aligned, to 4 or to 8 bytes.
+    # The table is aligned to 4 or 8 bytes.
     place = cache.find(_NEW, behind, behind + 8 + len(_NEW))
     return place if place >= 0 else None
 
@@ -76,7 +76,7 @@ def _text(cache: bytes, start: int) -> str:
 
 
 _MULTIARCH = ("x86_64-linux-gnu", "aarch64-linux-gnu")
-# Below the driver's root, in this order.
+# The directories below the driver's root, in the order of the search.
 LIBRARY_FOLDERS = (
     "/",
     "/usr/lib64",
@@ -86,12 +86,12 @@ LIBRARY_FOLDERS = (
     *(f"/lib/{triplet}" for triplet in _MULTIARCH),
     *(f"/lib/{triplet}/nvidia/current" for triplet in _MULTIARCH),
 )
-# NVIDIA's generator takes the second from XDG_DATA_DIRS if that is set; this must not depend on who calls.
+# NVIDIA's generator reads the second from XDG_DATA_DIRS if it is set. Here the result must not depend on the caller.
 CONFIG_FOLDERS = ("/etc", "/usr/local/share", "/usr/share")
-# The generator begins with PATH, which is made of the same folders.
+# The generator begins with PATH, which has the same directories.
 PROGRAM_FOLDERS = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
-# The files whose names have the driver's version, which matters where no driver is loaded.  NVIDIA's generator takes
-# the first of *.* (updateInfo in internal/lookup/root/root.go, v1.20.0), which may be a copy or of a former driver.
+# Files with the driver's version in their names, which is used if no driver is loaded. NVIDIA's generator uses the
+# first match of *.* (updateInfo in internal/lookup/root/root.go, v1.20.0), which may be a copy or of a previous driver.
 _VERSIONED = ("libcuda.so.", "libnvidia-ml.so.")
 _NUMBERS = re.compile(r"[0-9]+(?:\.[0-9]+)+\Z")
 _VERSION = re.compile(r"[0-9][0-9A-Za-z.+-]{0,60}\Z")
@@ -100,7 +100,7 @@ _MACHINES = {gpu_elf.X86_64: "x86_64", gpu_elf.AARCH64: "aarch64"}
 
 
 class Found(t.NamedTuple):
-    """A file of the driver: its path on the host, and the one that it has from the driver's root on."""
+    """A file of the driver: its path on the host, and its path relative to the driver's root, with a leading slash."""
 
     host: str
     inside: str
@@ -109,8 +109,8 @@ class Found(t.NamedTuple):
 class DriverFiles:
     """The files of the driver whose root is ``root``, a path on the host.
 
-    ``library_folders`` and ``config_folders`` replace the usual ones; they are paths on the host, not below ``root``.
-    Methods raise HostError where something is there that may not be looked at.
+    ``library_folders`` and ``config_folders`` replace the default directories. They are paths on the host, not below
+    ``root``. Methods raise HostError for a file that exists but may not be read.
     """
 
     def __init__(
@@ -128,14 +128,14 @@ class DriverFiles:
 
     @property
     def place(self) -> str:
-        """The root of the driver, for a message."""
+        """The root of the driver, for messages."""
         if self.root == "/":
             return self.root
         exists = self.lookup.is_directory(self.root)
         return f"driver_root {self.root}" + ("" if exists else ", which is not a directory of this host")
 
     def version(self) -> str:
-        """The driver's version, by the name of its library; raises HostError unless there is exactly one version."""
+        """Return the driver's version from its library's name. Raises HostError unless there is exactly one."""
         for stem in _VERSIONED:
             versions: dict[str, str] = {}
             for found in self.libraries(f"{stem}*.*"):
@@ -155,7 +155,7 @@ class DriverFiles:
         )
 
     def require(self, version: str) -> None:
-        """Raises HostError unless libraries of this version are there."""
+        """Raise HostError unless there are libraries of this version."""
         _checked(version)
         if not any(self.libraries(f"{stem}{version}") for stem in _VERSIONED):
             raise errors.HostError(
@@ -165,18 +165,18 @@ class DriverFiles:
             )
 
     def libraries(self, pattern: str) -> list[Found]:
-        """The libraries whose names match, links resolved, each once: by folders, and only then by ld.so.cache."""
+        """Return the matching libraries, resolved and unique: from directories, or else from ld.so.cache."""
         if self._library_folders:
             return self._resolved(self._matches(self._library_folders, pattern))
         usual = [file_lookup.under(self.root, folder) for folder in LIBRARY_FOLDERS]
         return self._resolved(self._matches(usual, pattern)) or self._resolved(self._cache_matches(pattern))
 
     def library_folders(self, version: str) -> list[str]:
-        """Where libraries of this version are, from the driver's root on."""
+        """Return the directories of libraries of this version, relative to the driver's root."""
         return list(dict.fromkeys(posixpath.dirname(found.inside) for found in self.libraries(f"lib*.so.{version}")))
 
     def in_folders(self, folders: t.Sequence[str], pattern: str) -> list[Found]:
-        """The libraries in ``folders``, given from the driver's root on, links resolved, each once."""
+        """Return the matching libraries in ``folders`` (relative to the driver's root), resolved and unique."""
         resolved = self._resolved(self._matches([file_lookup.under(self.root, folder) for folder in folders], pattern))
         return [
             Found(path, found.inside)
@@ -186,7 +186,7 @@ class DriverFiles:
         ]
 
     def first(self, folders: t.Iterable[str], name: str) -> Found | None:
-        """The first file called ``name`` in ``folders``, given from the driver's root on; links are not resolved."""
+        """Return the first file ``name`` in ``folders`` (relative to the driver's root), without resolving links."""
         for folder in folders:
             inside = posixpath.join(folder, name)
             path = file_lookup.under(self.root, inside)
@@ -195,7 +195,7 @@ class DriverFiles:
         return None
 
     def config(self, name: str) -> str | None:
-        """The path on the host of a file that belongs to the configuration of something else."""
+        """Return the path on the host of a configuration file of another program, such as a Vulkan ICD."""
         if self._config_folders:
             candidates = [posixpath.join(folder, name) for folder in self._config_folders]
         else:
@@ -210,9 +210,9 @@ class DriverFiles:
         return None
 
     def firmware(self, version: str) -> list[Found]:
-        """What the GPU's own processor is started with, from all folders in which the kernel looks for firmware."""
+        """Return the firmware of the GPU's own processor, from all firmware directories of the kernel."""
         host = self.lookup.host
-        # An offline tree is not of the kernel that runs here.
+        # An offline tree does not belong to the running kernel.
         kernel = host.read_text(_KERNEL).strip() or (os.uname().release if host.live else "")
         folders = [host.read_text(_FIRMWARE_FOLDER).strip()]
         for folder in ("/lib/firmware/updates", "/lib/firmware"):
@@ -229,7 +229,7 @@ class DriverFiles:
         return [Found(path, file_lookup.without(self.root, path)) for path in found]
 
     def soname(self, library: Found) -> str | None:
-        """Its own name where it has no soname, None where it is no library for all that its name says."""
+        """Return the soname of a library, its file name if it has none, or None if the file is not a library."""
         with self.lookup.open(library.host) as stream:
             soname = gpu_elf.read_soname(stream)
             if soname is not None:
@@ -238,7 +238,7 @@ class DriverFiles:
             return posixpath.basename(library.host) if gpu_elf.read_elf(stream.read(gpu_elf.HEAD)) is not None else None
 
     def machine(self, library: Found | None) -> str:
-        """The kernel's name of the machine that a library is for, of this one where that does not tell."""
+        """Return the kernel's name of a library's machine; that of this machine if the library does not tell."""
         if library is not None:
             with self.lookup.open(library.host) as stream:
                 elf = gpu_elf.read_elf(stream.read(gpu_elf.HEAD))
@@ -250,7 +250,7 @@ class DriverFiles:
         return [path for folder in folders for path in self.lookup.glob(folder, pattern)]
 
     def _cache_matches(self, pattern: str) -> list[str]:
-        """Those in ld.so.cache, and what their links lead over, by the name of each."""
+        """Return the matching libraries in ld.so.cache, and the files that their links lead to."""
         if self._cached is None:
             self._cached = [link for path in self._cache() for link in self._chain(path)]
         expression = self.lookup.pattern(pattern)
@@ -264,7 +264,10 @@ class DriverFiles:
             return cached_libraries(stream.read(MOST))
 
     def _chain(self, path: str) -> list[str]:
-        """``path`` and what it is a link to; here, other than in folders, links begin at the driver's root."""
+        """Return ``path`` and the targets of its links.
+
+        Absolute targets begin at the driver's root here, and at the host's root in a search of directories.
+        """
         chain: dict[str, str] = {}
         while path not in chain:
             chain[path] = file_lookup.under(self.root, path)
@@ -279,7 +282,7 @@ class DriverFiles:
 
 
 def _checked(version: str) -> str:
-    """It becomes part of patterns and of paths."""
+    """Return the version if it is safe in patterns and paths. Raises HostError if it is not."""
     if not _VERSION.match(version):
         raise errors.HostError(f"{version!r} is no version of an NVIDIA driver. Install the driver again.")
     return version

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Read ELF headers: machine, soname and needed libraries."""
+"""Read ELF headers: machine, minimum size and soname. It does not load or run a file."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import struct
 import typing as t
 
 X86_64, AARCH64 = 62, 183
-# The values of e_machine that a host of ours may have, in the words of their makers.
+# The values of e_machine that a supported host may have, with the names that their makers use.
 MACHINE_NAMES = {3: "80386", 21: "PowerPC64", 22: "S390", 40: "ARM", X86_64: "x86-64", AARCH64: "AArch64"}
-# What a kernel calls its own machine (uname(2)).
+# The machine names of the kernel (uname(2)).
 KERNEL_MACHINES = {"x86_64": X86_64, "aarch64": AARCH64, "ppc64le": 21, "s390x": 22}
 
-# What read_elf and stored_size want to see of a file, in bytes: its headers are within.
+# The number of bytes that read_elf and stored_size need from the start of a file, which contain its headers.
 HEAD = 4096
 _SHORTEST = 20
 _HEADER_64 = 64
@@ -24,12 +24,12 @@ _DYNAMIC_SEGMENT, _DYNAMIC_SECTION = 2, 6
 _END, _STRING_TABLE, _SONAME = 0, 5, 14
 # A program header, a section header and an entry of the dynamic section of a 64-bit file, in bytes.
 _SEGMENT, _SECTION, _TAG = 56, 64, 16
-# More of these than any library has; a garbled file must not cost more.
+# Limits that no real library reaches, so that a corrupt file costs little.
 _MOST_HEADERS, _MOST_TAGS, _LONGEST_NAME = 4096, 4096, 4096
 
 
 class Elf(t.NamedTuple):
-    """What the header of a file says: bits (32 or 64), e_machine, and e_type (2: executable, 3: shared)."""
+    """The values of an ELF header: bits (32 or 64), e_machine, and e_type (2: executable, 3: shared)."""
 
     bits: int
     machine: int
@@ -37,7 +37,7 @@ class Elf(t.NamedTuple):
 
 
 def read_elf(head: bytes) -> Elf | None:
-    """The header that a file begins with, None if that is no ELF header; 20 bytes are enough."""
+    """Return the ELF header of ``head``, of which 20 bytes suffice; None if there is none."""
     order = _byte_order(head)
     if order is None or len(head) < _SHORTEST or head[4] not in {1, 2}:
         return None
@@ -46,9 +46,9 @@ def read_elf(head: bytes) -> Elf | None:
 
 
 def stored_size(head: bytes) -> int:
-    """How many bytes a 64-bit ELF file has at least, as its headers have it; 0 where ``head`` does not tell.
+    """Return the minimum size in bytes of a 64-bit ELF file according to its headers; 0 if ``head`` does not tell.
 
-    A file that is shorter was not copied to its end.
+    A shorter file was not copied completely.
     """
     order = _byte_order(head)
     if order is None or len(head) < _HEADER_64 or head[4] != 2:
@@ -67,29 +67,29 @@ def stored_size(head: bytes) -> int:
 
 
 def read_soname(library: t.BinaryIO) -> str | None:
-    """The name by which the loader knows a 64-bit library (DT_SONAME); None where it has none, or is no library.
+    """Return the soname (DT_SONAME) of a 64-bit library; None if it has none or is not a library.
 
-    Reads what it needs only: these files have up to a hundred megabytes.
+    Only the necessary parts are read, because such a file can have a hundred megabytes.
     """
     try:
         head = _read(library, 0, _HEADER_64)
         order = _byte_order(head)
         if order is None or len(head) < _HEADER_64 or head[4] != 2:
             return None
-        # What the loader uses comes first; a file that is stripped of that may still have its sections.
+        # The loader uses the segments. A file without them may still have its sections.
         return _soname_by_segments(library, head, order) or _soname_by_sections(library, head, order)
     except (struct.error, OverflowError):
-        # It ends too early, or is garbled.
+        # The file is truncated or corrupt.
         return None
 
 
 def machine_name(machine: int) -> str:
-    """An e_machine in words for people."""
+    """Return the name of an e_machine for messages."""
     return MACHINE_NAMES.get(machine, f"machine {machine}")
 
 
 def _byte_order(head: bytes) -> str | None:
-    """As struct writes it."""
+    """Return the byte order as the prefix of a struct format."""
     return {1: "<", 2: ">"}.get(head[5]) if head[:4] == b"\x7fELF" and len(head) > 5 else None
 
 
@@ -109,7 +109,7 @@ def _soname_by_segments(library: t.BinaryIO, head: bytes, order: str) -> str | N
     tags = _tags(library, order, *dynamic)
     if _SONAME not in tags or _STRING_TABLE not in tags:
         return None
-    # The table of strings is told by its place in memory.
+    # The dynamic section has the string table's address in memory, which is converted to an offset in the file.
     place = tags[_STRING_TABLE]
     for address, offset, length in loaded:
         if address <= place < address + length:
@@ -137,7 +137,7 @@ def _headers(library: t.BinaryIO, table: int, count: int, size: int) -> list[byt
 
 
 def _tags(library: t.BinaryIO, order: str, offset: int, length: int) -> dict[int, int]:
-    """The entries of the dynamic section that count here, the first of each."""
+    """Return the entries of the dynamic section that are used here, the first of each kind."""
     found: dict[int, int] = {}
     content = _read(library, offset, min(length, _MOST_TAGS * _TAG))
     for start in range(0, len(content) - _TAG + 1, _TAG):
@@ -158,6 +158,6 @@ def _read(library: t.BinaryIO, offset: int, length: int) -> bytes:
     try:
         library.seek(offset)
     except (OSError, OverflowError, ValueError):
-        # Behind the largest file that the file system, or the machine, could have.
+        # The offset is greater than the file system or the machine supports.
         return b""
     return library.read(length)

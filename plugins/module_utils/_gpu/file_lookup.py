@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""A file system with cached lookups, for searches that read the same directories many times."""
+"""A file system with cached lookups, for searches that read the same directories many times. It writes nothing."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ import typing as t
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import atomic_write, errors, hostfs
 
 _MAGIC = re.compile(r"[*?[]")
-# As in the Linux kernel (path_resolution(7)); and deeper than any path of a driver.
+# The kernel's limit of links (path_resolution(7)), and a depth that no path of a driver reaches.
 _MAX_LINKS, _MAX_DEPTH = 40, 200
-# Of these no name or path can be there: it is too long, or goes through too many links.
+# With these errors nothing can exist at the path: it is too long, or has too many links.
 _NOT_THERE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP})
 
 
 class CachedFS:
-    """The files of ``host``; all paths are the host's own, absolute.
+    """The files of ``host``. All paths are absolute paths on the host.
 
-    Methods raise HostError where something is there but may not be looked at: what is missing for want of a permission
-    must not pass for what is not there.
+    Methods raise HostError for a file that exists but may not be read. A missing permission must not look like a
+    missing file.
     """
 
     def __init__(self, host: hostfs.HostFS) -> None:
@@ -41,21 +41,21 @@ class CachedFS:
         self._patterns: dict[str, t.Pattern[str]] = {}
 
     def real(self, path: str) -> str | None:
-        """``path`` with every link resolved on the host, None for a loop of links."""
+        """Return ``path`` with all links resolved on the host; None for a loop of links."""
         return self._resolve(path, 0, 0)
 
     def status(self, path: str) -> os.stat_result | None:
-        """What stat(2) says on the host, None where nothing is."""
+        """Return the result of stat(2) on the host; None if nothing exists at ``path``."""
         real = self.real(path)
         return None if real is None else self._status(real)
 
     def own_status(self, path: str) -> os.stat_result | None:
-        """What lstat(2) says."""
+        """Return the result of lstat(2) on the host; None if nothing exists at ``path``."""
         here = self._here(path)
         return None if here is None else self._status(here)
 
     def is_file(self, path: str) -> bool:
-        """Whether something is there that is no directory, which is what NVIDIA's tools call a file."""
+        """Return whether something other than a directory exists at ``path``, which NVIDIA's tools call a file."""
         status = self.status(path)
         return status is not None and not stat.S_ISDIR(status.st_mode)
 
@@ -68,7 +68,7 @@ class CachedFS:
         return status is not None and not stat.S_ISDIR(status.st_mode) and bool(status.st_mode & 0o111)
 
     def link(self, path: str) -> str | None:
-        """The text of a symbolic link, None for everything else."""
+        """Return the target of a symbolic link; None for everything else."""
         here = self._here(path)
         if here is None:
             return None
@@ -78,7 +78,7 @@ class CachedFS:
         )
 
     def names(self, folder: str) -> list[str]:
-        """The sorted names in a folder, none where there is no folder."""
+        """Return the sorted names in a directory; empty if there is none."""
         real = self.real(folder)
         if real is None:
             return []
@@ -92,7 +92,7 @@ class CachedFS:
         return self._names[real]
 
     def glob(self, folder: str, pattern: str) -> list[str]:
-        """The files below ``folder`` that match a relative pattern, sorted; links stay, directories do not count."""
+        """Return the files below ``folder`` that match a relative pattern, sorted, without resolving links."""
         found = [folder]
         for part in pattern.split("/"):
             found = [
@@ -103,15 +103,15 @@ class CachedFS:
         return [path for path in found if self.is_file(path)]
 
     def pattern(self, pattern: str) -> t.Pattern[str]:
-        """A pattern of the shell for one name, ready to match."""
-        # fnmatch keeps only the last few, and normalises each name.
+        """Return the compiled form of a shell pattern for one name."""
+        # fnmatch caches only the last few patterns, and normalizes each name.
         if pattern not in self._patterns:
             self._patterns[pattern] = re.compile(fnmatch.translate(pattern))
         return self._patterns[pattern]
 
     @contextlib.contextmanager
     def open(self, path: str) -> t.Iterator[t.BinaryIO]:
-        """A file to read from, also where that fails only later; raises HostError if it cannot be read."""
+        """Open a file for reading. Raises HostError if it cannot be read, even if that fails only later."""
         real = self.real(path)
         try:
             with hostfs.open_regular(self._outer(path if real is None else real), path) as stream:
@@ -122,19 +122,19 @@ class CachedFS:
     def _matching(self, folder: str, pattern: str) -> list[str]:
         names = self.names(folder)
         matches = self.pattern(pattern).match
-        # A folder of libraries has thousands of names, and most patterns begin alike with few of them.
+        # A library directory has thousands of names, of which few have the fixed beginning of a pattern.
         start = _MAGIC.split(pattern, 1)[0]
         candidates = itertools.islice(names, bisect.bisect_left(names, start), None)
         return [name for name in itertools.takewhile(lambda name: name.startswith(start), candidates) if matches(name)]
 
     def _here(self, path: str) -> str | None:
-        """``path`` with every link resolved but the last."""
+        """Return ``path`` with all links but the last one resolved."""
         folder, name = posixpath.split(path)
         parent = self._resolve(folder, 0, 0)
         return None if parent is None else posixpath.join(parent, name)
 
     def _resolve(self, path: str, links: int, depth: int) -> str | None:
-        """``links``: how many have led here; ``depth``: how many names wait for this one to be resolved."""
+        """Return ``path`` resolved; ``links`` were followed so far, and ``depth`` calls wait for the result."""
         if path in {"", "/"}:
             return "/"
         if path not in self._real:
@@ -165,7 +165,7 @@ class CachedFS:
                     raise atomic_write.os_error(here, "looked at", error) from error
                 self._statuses[here] = None
             except ValueError as error:
-                # A null byte in the middle.
+                # The path contains a null byte.
                 raise errors.HostError(f"{here!r} is not a path. Check the configuration that names it.") from error
         return self._statuses[here]
 
@@ -174,11 +174,11 @@ class CachedFS:
 
 
 def under(root: str, path: str) -> str:
-    """``path``, an absolute one, below ``root``."""
+    """Return the absolute ``path`` below ``root``."""
     return root.rstrip("/") + path
 
 
 def without(root: str, path: str) -> str:
-    """The same the other way round; a path that is not below ``root`` stays as it is."""
+    """Return ``path`` relative to ``root``, as an absolute path; unchanged if it is not below ``root``."""
     short = root.rstrip("/")
     return path[len(short) :] if short and path.startswith(short + "/") else path

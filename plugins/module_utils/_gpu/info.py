@@ -4,7 +4,7 @@
 
 """Report the GPUs of a host and their problems.
 
-It reports GPUs with problems too, and creates no device nodes. `inventory.py` accepts only GPUs that answer.
+It also reports GPUs with errors, and it creates no device nodes. `inventory.py` accepts only GPUs that answer.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ if t.TYPE_CHECKING:
 
 
 CONTROL_NODE = "/dev/nvidiactl"
-# Where the driver's files are besides /: that of a container with the driver (NVIDIA's GPU Operator).
+# The directories of the driver's files; the second is that of the driver container of NVIDIA's GPU Operator.
 _DRIVER_ROOTS = ("/", "/run/nvidia/driver")
-# The real files have some 300 bytes.
+# The limit in bytes. The real files have some 300 bytes.
 _MOST = 1 << 16
 _LOG = "Look at the kernel's log for NVRM and Xid."
 
 
 class ScannedGpu(t.NamedTuple):
-    """A GPU, and why it cannot be used, as far as the driver says so.
+    """A GPU, and the reasons of the driver why it cannot be used.
 
-    Numbers below 0, indexes of MIG devices too, and empty texts are not known.  ``mig`` is whether MIG mode is on, None
-    where that is not known.  ``profiles`` are those of the MIG devices, in their order.
+    Negative numbers, also as the index of a MIG device, and empty texts are unknown values. ``mig`` says whether MIG
+    mode is on, and is None if that is unknown. ``profiles`` are those of the MIG devices, in the same order.
     """
 
     gpu: inventory.Gpu
@@ -43,10 +43,10 @@ class ScannedGpu(t.NamedTuple):
 
 
 class GpuScan(t.NamedTuple):
-    """The GPUs of a host, and what was strange about them.
+    """The GPUs of a host, and their problems.
 
-    ``version`` is the driver's as NVML tells, ``source`` nvml or proc, ``addresses`` all that the driver knows, those
-    of GPUs that it was told to leave alone too.
+    ``version`` is the driver's version from NVML. ``source`` is nvml or proc. ``addresses`` are those of all GPUs that
+    the driver knows, including excluded ones.
     """
 
     version: str | None
@@ -57,7 +57,7 @@ class GpuScan(t.NamedTuple):
 
 
 def scan_gpus(host: hostfs.HostFS) -> GpuScan:
-    """The GPUs of ``host``, which has a loaded driver: by NVML, or else from /proc; never raises NvidiaError."""
+    """Return the GPUs of ``host``, which has a loaded driver, from NVML or /proc. It never raises NvidiaError."""
     problems: list[errors.Problem] = []
     listed, addresses = _listed(host)
     try:
@@ -67,7 +67,7 @@ def scan_gpus(host: hostfs.HostFS) -> GpuScan:
     try:
         answer, refusal = _asked(host, _absent(host, listed))
     except errors.NvidiaError as error:
-        # As the driver's libraries do not work, they do not in containers.
+        # The driver's libraries fail in the same way in containers.
         trouble = errors.Problem.of(error)
         gpus = tuple(one._replace(troubles=(*one.troubles, trouble)) for one in listed)
         return GpuScan(None, "proc", gpus, addresses, (*problems, trouble))
@@ -80,7 +80,7 @@ def scan_gpus(host: hostfs.HostFS) -> GpuScan:
 
 
 def nodes_of(gpu: inventory.Gpu, capabilities: procfs.Capabilities) -> list[str]:
-    """The device nodes of a GPU and of its MIG devices, as far as their numbers are known."""
+    """Return the device nodes of a GPU and of its MIG devices, as far as their numbers are known."""
     nodes = [f"/dev/nvidia{gpu.minor}"] if gpu.minor >= 0 else []
     for mig in gpu.migs:
         nodes += nodes_of_mig(gpu, mig, capabilities)
@@ -88,7 +88,7 @@ def nodes_of(gpu: inventory.Gpu, capabilities: procfs.Capabilities) -> list[str]
 
 
 def nodes_of_mig(gpu: inventory.Gpu, mig: inventory.MigDevice, capabilities: procfs.Capabilities) -> list[str]:
-    """The device nodes of the capabilities of a MIG device; empty where their numbers cannot be read."""
+    """Return the device nodes of a MIG device's capabilities; empty if their numbers cannot be read."""
     try:
         return list(capabilities.nodes(gpu.minor, mig.gi, mig.ci))
     except errors.NvidiaError:
@@ -99,7 +99,7 @@ def nodes_of_mig(gpu: inventory.Gpu, mig: inventory.MigDevice, capabilities: pro
 
 
 def _listed(host: hostfs.HostFS) -> tuple[list[ScannedGpu], frozenset[str]]:
-    """The GPUs as /proc has them, and the addresses of all that are there."""
+    """Return the GPUs in /proc, and the addresses of all of them."""
     capable = host.exists(procfs.MIG_MINORS)
     found: list[tuple[str, ScannedGpu | None]] = []
     for name in host.readable_entries(procfs.GPUS):
@@ -119,16 +119,16 @@ def _listed(host: hostfs.HostFS) -> tuple[list[ScannedGpu], frozenset[str]]:
             continue
         gpu = inventory.Gpu(-1, known.uuid, known.minor, known.bus, known.name, mig=False, migs=())
         found.append((known.bus, None if known.excluded else ScannedGpu(gpu, mig=None if capable else False)))
-    # A domain may have four digits or eight.
+    # A domain has four or eight digits, and the longer ones are larger.
     found.sort(key=lambda entry: (len(entry[0]), entry[0]))
-    # NVML counts graphics for a screen, too.
+    # NVML numbers display adapters too.
     numbered = enumerate(seen for _bus, seen in found if seen is not None)
     seen = [one._replace(gpu=one.gpu._replace(index=index)) for index, one in numbered]
     return [one for one in seen if one.gpu.name not in procfs.SKIPPED_NAMES], frozenset(bus for bus, _seen in found)
 
 
 def _divided(host: hostfs.HostFS, listed: t.Sequence[ScannedGpu]) -> list[ScannedGpu]:
-    """With the MIG devices that /proc tells of, which tells neither their indexes nor their UUIDs."""
+    """Return the GPUs with their MIG devices from /proc, which has neither the indices nor the UUIDs of these."""
     parts: dict[int, list[inventory.MigDevice]] = {}
     for instance in procfs.instances(host):
         devices = parts.setdefault(instance.minor, [])
@@ -145,7 +145,7 @@ def _divided(host: hostfs.HostFS, listed: t.Sequence[ScannedGpu]) -> list[Scanne
 def _limits_of_proc(
     host: hostfs.HostFS, listed: t.Sequence[ScannedGpu], refusal: errors.Problem
 ) -> t.Iterator[errors.Problem]:
-    """What /proc does not tell of the GPUs in ``listed``; ``refusal`` says why NVML was not asked."""
+    """Yield what /proc does not report about the GPUs in ``listed``; ``refusal`` says why NVML was not asked."""
     capable = host.exists(procfs.MIG_MINORS)
     if listed and (capable or refusal.code != inventory.NOT_ASKED):
         blind = " It tells neither MIG mode without MIG devices nor the UUIDs of these." if capable else ""
@@ -165,7 +165,7 @@ def _limits_of_proc(
 
 
 def _absent(host: hostfs.HostFS, listed: t.Sequence[ScannedGpu]) -> list[str]:
-    """The device nodes that NVML would make."""
+    """Return the device nodes that NVML would create."""
     if not device_nodes.may_change(host):
         return []
     capabilities = procfs.Capabilities(host)
@@ -174,7 +174,7 @@ def _absent(host: hostfs.HostFS, listed: t.Sequence[ScannedGpu]) -> list[str]:
 
 
 def _asked(host: hostfs.HostFS, absent: t.Sequence[str]) -> tuple[nvml.NvmlAnswer | None, errors.Problem]:
-    """What NVML tells, or None and why it was not asked; raises HostError as nvml_answer() does."""
+    """Return NVML's answer, or None and the reason why it was not asked. Raises HostError as nvml_answer() does."""
     refusals: list[errors.Problem] = []
     for root in _DRIVER_ROOTS:
         if root == "/" or host.exists(root):
@@ -186,11 +186,11 @@ def _asked(host: hostfs.HostFS, absent: t.Sequence[str]) -> tuple[nvml.NvmlAnswe
 
 
 def _by_nvml(answer: nvml.NvmlAnswer, listed: t.Sequence[ScannedGpu]) -> list[ScannedGpu]:
-    """The GPUs in NVML's order, then those that it does not tell of."""
+    """Return the GPUs in NVML's order, then those that NVML does not report."""
     seen = [_of_nvml(gpu) for gpu in answer.gpus if gpu.name not in procfs.SKIPPED_NAMES]
     told = {one.gpu.bus for one in seen}
     if "" in told:
-        # The one without an address may be any of those that seem to be missing.
+        # The GPU without an address may be any of those that seem to be missing.
         return seen
     for number, one in enumerate(listed):
         if one.gpu.bus not in told:
@@ -206,14 +206,14 @@ def _of_nvml(gpu: nvml.NvmlGpu) -> ScannedGpu:
     )
     if gpu.failure:
         return ScannedGpu(told, (errors.Problem("gpu-failed", gpu.failure),), gpu.mig or None)
-    # The kernel's tables know it by its address.
+    # The files in /proc and /sys identify a GPU by its address.
     message = f"NVML says that it has the PCI address {bus!r}, which is none. {_LOG}"
     troubles = () if ":" in bus else (errors.Problem("gpu-address-invalid", message),)
     return ScannedGpu(told, troubles, gpu.mig, tuple(mig.profile for mig in gpu.migs))
 
 
 def describe_gpus(host: hostfs.HostFS) -> dict[str, t.Any]:
-    """All that is known of the GPUs of ``host``; a strange one gives problems in the answer, never an error."""
+    """Return the report of the GPUs of ``host``. Errors become problems in the report."""
     modules = procfs.loaded_modules(host)
     answer: dict[str, t.Any] = {
         "driver_version": None,
@@ -227,7 +227,7 @@ def describe_gpus(host: hostfs.HostFS) -> dict[str, t.Any]:
     try:
         _look(host, answer, problems)
     except (errors.NvidiaError, OSError, ValueError) as error:
-        # Numbers in /proc that are none of the kernel's, for one.
+        # For example, /proc may have numbers that the kernel does not write.
         code = error.code if isinstance(error, errors.NvidiaError) else "gpus-unreadable"
         problems.append(errors.Problem(code, f"Not all of the GPUs could be looked at: {error}"))
     answer["problems"] = errors.as_dicts(dict.fromkeys(problems))
@@ -250,13 +250,13 @@ def _look(host: hostfs.HostFS, answer: dict[str, t.Any], problems: list[errors.P
 
 
 def _advertised(devices: t.Iterable[dict[str, t.Any]]) -> t.Iterator[dict[str, t.Any]]:
-    """What a container is given one of: GPUs that are not in MIG mode, and MIG devices."""
+    """Yield what containers can get: GPUs without MIG mode, and MIG devices."""
     for device in devices:
         yield from device["mig_devices"] if device["mig_enabled"] else [device]
 
 
 def _missing(host: hostfs.HostFS, gpus: t.Iterable[ScannedGpu]) -> list[str]:
-    """The device nodes that should be there and are not."""
+    """Return the device nodes that are missing."""
     capabilities = procfs.Capabilities(host)
     nodes = [*gpu_detect.NEEDED_NODES, *(node.path for node in device_nodes.control_nodes(host))]
     nodes += [node for one in gpus for node in nodes_of(one.gpu, capabilities)]
@@ -268,7 +268,7 @@ def _devices(host: hostfs.HostFS, gpus: t.Sequence[ScannedGpu], missing: t.Colle
     reasons: dict[str, list[errors.Problem]] = {}
     for fault in inventory.faults(host, inventory.GpuInventory("", usable, "", ())):
         reasons.setdefault(fault.name, []).append(fault.problem)
-    # Without these no GPU is of use.
+    # Without these nodes no GPU can be used.
     shared = [
         errors.Problem(inventory.NODE, f"{node} is not there.") for node in gpu_detect.NEEDED_NODES if node in missing
     ]
@@ -282,7 +282,7 @@ def _device(
     own = [*one.troubles, *reasons.get(str(gpu.index), ()), *shared]
     parts = []
     for number, mig in enumerate(gpu.migs):
-        # What keeps containers from a GPU keeps them from its parts.
+        # What prevents the use of a GPU also prevents that of its MIG devices.
         why = [*reasons.get(f"{gpu.index}:{mig.index}", ()), *own]
         parts.append(
             {

@@ -2,7 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The GPUs and MIG devices of a host, from NVML or from /proc."""
+"""The GPUs and MIG devices of a host, from NVML or from /proc.
+
+It raises an error if a GPU does not answer. ``info`` reports such GPUs too.
+"""
 
 from __future__ import annotations
 
@@ -20,22 +23,23 @@ if t.TYPE_CHECKING:
 
 
 _NOT_ASKED = "NVML was not asked: it is left alone in offline trees, and where it is not wanted."
-# The codes of nvml_answer() where it gives no answer.
+# The codes of nvml_answer() if there is no answer.
 NOT_ASKED, UNUSABLE = "nvml-not-asked", "nvml-unusable"
-# The code of a fault in the device nodes of a MIG device, and of one in the device node of a GPU.
+# The codes of a fault in the device nodes of a MIG device, and in the device node of a GPU.
 MIG_NODE, NODE = "mig-node-unusable", "node-unusable"
 _PCI = "/sys/bus/pci/devices"
-# The second since the toolkit 1.17.7 (IsIntegratedGPUName in pkg/nvlib/info/property-extractor.go of go-nvlib).
+# The second name is known since toolkit 1.17.7 (IsIntegratedGPUName in pkg/nvlib/info/property-extractor.go of
+# go-nvlib).
 _INTEGRATED = ("(nvgpu)", "NVIDIA Thor")
 
 
 class MigDevice(t.NamedTuple):
-    """A part of a GPU: its number on that GPU, and the numbers of its GPU instance and its compute instance.
+    """A MIG device: its number on its GPU, and the numbers of its GPU instance and its compute instance.
 
-    ``gfx`` says that it can draw, too.
+    ``gfx`` says that it supports graphics.
     """
 
-    # What tuples have of this name nobody needs.
+    # Hides tuple.index on purpose.
     index: int  # type: ignore[assignment]
     uuid: str
     gi: int
@@ -44,14 +48,15 @@ class MigDevice(t.NamedTuple):
 
 
 class Gpu(t.NamedTuple):
-    """A GPU; ``index`` is NVML's, ``minor`` that of its device node, ``bus`` its PCI address in lower case.
+    """A GPU.
 
-    The address has a domain of four digits, or of eight where four do not hold it.  ``uuid`` is empty where the driver
-    does not know it yet.  ``mig`` says that MIG mode is on, even without a MIG device.  ``coherent`` is as in
-    NvmlGpu, and means nothing in a Machine whose source is not NVML.
+    ``index`` is NVML's. ``minor`` is the minor number of its device node. ``bus`` is its PCI address as from
+    normal_bus(): in lower case, with a domain of four digits, or of eight if four are not enough. ``uuid`` is empty if
+    the driver does not know it yet. ``mig`` says that MIG mode is on, even without MIG devices. ``coherent`` is as in
+    NvmlGpu, and has no meaning in a GpuInventory from /proc.
     """
 
-    # What tuples have of this name nobody needs.
+    # Hides tuple.index on purpose.
     index: int  # type: ignore[assignment]
     uuid: str
     minor: int
@@ -72,11 +77,11 @@ class GpuInventory(t.NamedTuple):
 
 
 class IntegratedGpuError(errors.HostError):
-    """NVML does not report all of a GPU that is part of a Tegra."""
+    """The error for an integrated GPU of a Tegra, of which NVML does not report everything."""
 
 
 class GpuProblem(t.NamedTuple):
-    """Why a container cannot use a GPU, or one of its MIG devices; ``name`` as in CDI: 0, or 0:1."""
+    """The reason why a container cannot use a GPU or a MIG device; ``name`` is as in CDI, such as 0 or 0:1."""
 
     name: str
     problem: errors.Problem
@@ -85,15 +90,21 @@ class GpuProblem(t.NamedTuple):
 def machine(
     host: hostfs.HostFS, driver_root: str = "/", use_nvml: bool | None = None, library_folders: t.Sequence[str] = ()
 ) -> GpuInventory:
-    """The GPUs of ``host``, whose driver's files are below ``driver_root``: by NVML, or else from /proc.
+    """Return the GPUs of ``host`` from NVML, or from /proc if NVML cannot be used.
 
-    ``use_nvml`` is None for NVML wherever the host is live; ``library_folders`` as in DriverFiles.  Excluded GPUs and
-    graphics for a screen alone (SKIPPED_NAMES) are left out; the latter leave a gap in the indices.  An NVML that
-    cannot be used is a warning.
+    Excluded GPUs and display adapters (SKIPPED_NAMES) are omitted; the latter leave a gap in the indices. An NVML that
+    cannot be used gives a warning.
 
-    Raises HostError where NVML returns an error, where a GPU does not answer, where no driver is loaded, and where
-    there are MIG devices that only an NVML that cannot be used could tell of; ConfigurationError where a file of the
-    driver makes no sense.  These are never quietly fewer GPUs than there are.
+    Args:
+        host: The host.
+        driver_root: The directory of the driver's files.
+        use_nvml: Whether to use NVML; None for yes if the host is live.
+        library_folders: As in DriverFiles.
+
+    Raises:
+        HostError: NVML returns an error, a GPU does not answer, no driver is loaded, or there are MIG devices and NVML
+            cannot be used. The list never silently has fewer GPUs than the host.
+        ConfigurationError: A file of the driver is invalid.
     """
     answer, refusal = nvml_answer(host, driver_root, use_nvml, library_folders)
     if answer is None:
@@ -107,7 +118,7 @@ def machine(
 
 
 def is_integrated(name: str) -> bool:
-    """Whether a GPU is part of a Tegra, by its name."""
+    """Return whether a GPU with this name is part of a Tegra."""
     return any(part in name for part in _INTEGRATED)
 
 
@@ -118,17 +129,19 @@ def nvml_answer(
     library_folders: t.Sequence[str] = (),
     absent: t.Sequence[str] | None = None,
 ) -> tuple[nvml.NvmlAnswer | None, errors.Problem]:
-    """What NVML tells, failures of single GPUs included, or None and why it was not asked; arguments as of machine().
+    """Return NVML's answer, with failures of single GPUs, or None; and the reason why there is no answer.
 
-    The problem of an answer is empty, that of no answer has the code NOT_ASKED or UNUSABLE.
+    The reason is an empty problem if there is an answer; otherwise its code is NOT_ASKED or UNUSABLE.
 
-    ``absent``, the device nodes that it would make, keeps it from making any; None lets it.
+    The first four arguments are those of machine(). ``absent`` has the device nodes that NVML would create, to prevent
+    that; with None, NVML may create them.
 
-    Raises HostError where it returns an error, crashes or hangs.
+    Raises:
+        HostError: NVML returns an error, crashes or hangs.
     """
     if not (host.live if use_nvml is None else use_nvml):
         return None, errors.Problem(NOT_ASKED, _NOT_ASKED)
-    # Who does not ask need not wait for this import.
+    # Callers that do not use NVML do not need this import.
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import nvml  # noqa: PLC0415
 
     files = driver_files.DriverFiles(file_lookup.CachedFS(host), driver_root, library_folders)
@@ -143,17 +156,17 @@ def nvml_answer(
 
 
 def mig_nodes(host: hostfs.HostFS, found: GpuInventory) -> list[str]:
-    """The device nodes of the MIG devices of ``found``, but for those of their GPUs; raises as Capabilities.of()."""
+    """Return the device nodes of the MIG devices, without those of their GPUs. Raises as Capabilities.of()."""
     capabilities = procfs.Capabilities(host)
     parts = [(gpu.minor, mig) for gpu in found.gpus for mig in gpu.migs]
     return [path for minor, mig in parts for path in capabilities.nodes(minor, mig.gi, mig.ci)]
 
 
 def faults(host: hostfs.HostFS, found: GpuInventory) -> list[GpuProblem]:
-    """What of ``found`` no container can use, and why, as far as it is seen without waking a GPU.
+    """Return the GPUs and MIG devices of ``found`` that no container can use, with reasons, without waking a GPU.
 
-    Device nodes, those of MIG devices' capabilities too, may be missing or be something else, and the PCI bus may have
-    lost the GPU.  One that NVML has trouble with is not in ``found``: nvml_answer() tells of it.
+    Device nodes, including those of MIG capabilities, may be missing or wrong, and a GPU may be lost from the PCI bus.
+    GPUs for which NVML returns an error are not in ``found``, but in the answer of nvml_answer().
     """
     told: list[GpuProblem] = []
     capabilities = procfs.Capabilities(host)
@@ -210,7 +223,7 @@ def _from_proc(host: hostfs.HostFS, refusal: errors.Problem) -> GpuInventory:
 
 
 def _refuse_mig(host: hostfs.HostFS, refusal: str) -> None:
-    """Raises HostError where there are MIG devices: /proc has neither their UUIDs nor their order."""
+    """Raise HostError if there are MIG devices, because /proc has neither their UUIDs nor their order."""
     found = procfs.instances(host)
     if found:
         first = found[0]
@@ -222,7 +235,7 @@ def _refuse_mig(host: hostfs.HostFS, refusal: str) -> None:
 
 
 def _doubts(host: hostfs.HostFS, gpus: t.Iterable[Gpu], refusal: errors.Problem) -> t.Iterator[str]:
-    """What may be other than /proc makes it look."""
+    """Yield warnings about what /proc does not show."""
     capable = host.exists(procfs.MIG_MINORS)
     if capable or refusal.code != NOT_ASKED:
         blind = " A GPU in MIG mode that has no MIG devices is not told from a whole one." if capable else ""
@@ -236,7 +249,7 @@ def _doubts(host: hostfs.HostFS, gpus: t.Iterable[Gpu], refusal: errors.Problem)
 
 
 def _node(host: hostfs.HostFS, path: str, minor: int) -> t.Iterator[str]:
-    """What is wrong with a device node, if anything is."""
+    """Yield the error of a device node, if there is one."""
     try:
         status = os.stat(host.real_path(path))
     except (errors.HostError, OSError):
@@ -249,6 +262,6 @@ def _node(host: hostfs.HostFS, path: str, minor: int) -> t.Iterator[str]:
 
 
 def _kernel_address(bus: str) -> str:
-    """The address as sysfs has it: the domain with as many digits as it needs, at least four."""
+    """Return the address as in sysfs: the domain with as many digits as it needs, at least four."""
     domain, rest = bus.split(":", 1)
     return f"{int(domain, 16):04x}:{rest}"

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Ask NVML for GPUs in a process of its own, with a deadline.
+"""Query NVML for GPUs in a separate process, with a deadline.
 
 A library that crashes, hangs in the kernel or writes to any descriptor does not end the task. Signatures,
 structures and numbers are those of nvml.h (NVML API reference).
@@ -28,19 +28,19 @@ if t.TYPE_CHECKING:
 
 
 LIBRARY = "libnvidia-ml.so.1"
-# How long NVML may take, in seconds: without persistence mode it wakes up every GPU, one after the other.  The refresh
-# units and nvidia-ctk get as long (TimeoutStartSec in _cdi/refresh_units.py, LIMIT in nvidia_cdi_spec.py).
+# Seconds that NVML may take: without persistence mode it wakes up every GPU, one after the other. The refresh units and
+# nvidia-ctk have the same limit (TimeoutStartSec in _cdi/refresh_units.py, LIMIT in nvidia_cdi_spec.py).
 PATIENCE = 120.0
 
-# More than any machine has: a number above is no answer.
+# Limits that no machine reaches: a larger number is an invalid answer.
 _MOST_GPUS, _MOST_MIGS, _MOST_BYTES = 1024, 1024, 1 << 22
-# How many bytes the answer has, 0 until it is complete; the answer follows.
+# The size of the answer in bytes, 0 until it is complete. The answer follows.
 _LENGTH = struct.Struct("=Q")
-# Bytes that a text may need, with the null (NVML_DEVICE_UUID_V2_BUFFER_SIZE and the others).
+# The size of a text buffer in bytes, with the null (NVML_DEVICE_UUID_V2_BUFFER_SIZE and the others).
 _TEXT = 96
 
 _NOT_SUPPORTED, _NOT_FOUND, _INVALID_ARGUMENT, _MISMATCH = 3, 6, 2, 18
-# The profiles of GPU instances that have graphics: NVML_GPU_INSTANCE_PROFILE_1_SLICE_GFX, 2_, 4_ and, since NVML 595,
+# The GPU instance profiles with graphics: NVML_GPU_INSTANCE_PROFILE_1_SLICE_GFX, 2_, 4_ and, since NVML 595,
 # 3_SLICE_GFX.
 _GRAPHICS = (0xA, 0xB, 0xC, 0x11)
 
@@ -50,7 +50,7 @@ _ATS = 2
 
 _REBOOT = "Look at the kernel's log for NVRM and Xid; a restart of the host usually helps."
 _BUSY = "Free memory on the host, or end other processes."
-# What NVML's return values mean (nvmlReturn_t), and what to do.
+# The meaning of NVML's return values (nvmlReturn_t), and the advice.
 _MEANINGS = {
     1: ("NVML is not initialised", _REBOOT),
     2: ("an argument is invalid", "Use the NVML of the loaded driver."),
@@ -76,22 +76,22 @@ _MEANINGS = {
 
 
 class UnusableNvmlError(errors.NvidiaError):
-    """The library cannot be loaded, or lacks a function: others have to be asked."""
+    """The error for a library that cannot be loaded or lacks a function. Another library, or /proc, can be used."""
 
 
 class DriverMismatchError(errors.HostError):
-    """NVML and the loaded kernel module are of different versions."""
+    """The error for NVML and a loaded kernel module of different versions."""
 
     code = "driver-library-differs"
 
 
 class NvmlMig(t.NamedTuple):
-    """A MIG device as NVML tells of it; ``gfx``: its GPU instance has graphics.
+    """A MIG device as NVML reports it.
 
-    ``profile``, as 1g.5gb, is empty where NVML does not tell.
+    ``gfx`` says that its GPU instance has graphics. ``profile``, such as 1g.5gb, is empty if NVML does not report it.
     """
 
-    # What tuples have of this name nobody needs.
+    # Hides tuple.index on purpose.
     index: int  # type: ignore[assignment]
     uuid: str
     gi: int
@@ -101,13 +101,14 @@ class NvmlMig(t.NamedTuple):
 
 
 class NvmlGpu(t.NamedTuple):
-    """A GPU as NVML tells of it; ``bus`` in NVML's own form.
+    """A GPU as NVML reports it.
 
-    ``coherent``: it uses the page tables of the host's processor (ATS); None where NVML returns an error to that.
-    Where ``failure`` tells what went wrong with it, the rest is what was known until then.
+    ``bus`` is the address in NVML's own form. ``coherent`` says that the GPU uses the page tables of the host's
+    processor (ATS); it is None if NVML returns an error. With a ``failure``, the other values are those known before
+    it.
     """
 
-    # What tuples have of this name nobody needs.
+    # Hides tuple.index on purpose.
     index: int  # type: ignore[assignment]
     name: str = ""
     uuid: str = ""
@@ -120,20 +121,26 @@ class NvmlGpu(t.NamedTuple):
 
 
 class NvmlAnswer(t.NamedTuple):
-    """What NVML knows: the driver's version, and all GPUs in its order."""
+    """NVML's answer: the driver's version, and all GPUs in NVML's order."""
 
     version: str
     gpus: tuple[NvmlGpu, ...]
 
 
 def ask(library: str, skipped: t.Collection[str] = (), absent: t.Sequence[str] | None = None) -> NvmlAnswer:
-    """What the NVML in the file ``library`` tells; of GPUs with a name in ``skipped`` no more than that.
+    """Return what the NVML in the file ``library`` reports.
 
-    NVML makes the driver's device nodes that are missing.  Unless ``absent`` is None it is kept from that; where this
-    is not possible, it is asked only if ``absent``, the nodes that it would make, is empty.
+    NVML creates missing device nodes of the driver. Unless ``absent`` is None, /dev is made read-only to prevent that.
+    If this is not possible, NVML is queried only if ``absent`` is empty.
 
-    Raises UnusableNvmlError where it cannot be loaded, lacks a function, or would make nodes; HostError where it
-    returns an error that is not one GPU's own, crashes, or takes longer than PATIENCE.
+    Args:
+        library: The path of the library.
+        skipped: The names of GPUs for which nothing but the name is queried.
+        absent: The nodes that NVML would create; None to let it create them.
+
+    Raises:
+        UnusableNvmlError: The library cannot be loaded, lacks a function, or would create nodes.
+        HostError: NVML returns an error that does not belong to a single GPU, crashes, or takes longer than PATIENCE.
     """
     return _decoded(_in_process(lambda: _talk(library, skipped, absent), library), library)
 
@@ -147,7 +154,7 @@ def _decoded(text: bytes, library: str) -> NvmlAnswer:
             error_class = DriverMismatchError if answer.get("code") == _MISMATCH else errors.HostError
             raise error_class(f"NVML ({library}): {answer['error']}")
         gpus = (NvmlGpu(*gpu) for gpu in answer["gpus"])
-        # JSON has made lists of them.
+        # JSON has turned the tuples into lists.
         return NvmlAnswer(
             answer["version"], tuple(gpu._replace(migs=tuple(NvmlMig(*mig) for mig in gpu.migs)) for gpu in gpus)
         )
@@ -159,8 +166,8 @@ def _decoded(text: bytes, library: str) -> NvmlAnswer:
 
 
 def _in_process(work: t.Callable[[], dict[str, t.Any]], library: str) -> bytes:
-    """What ``work`` returns in a process of its own, as JSON; raises HostError where that brings no answer."""
-    # Memory that both processes share, because a library may write to any descriptor, but knows none of this.
+    """Return the result of ``work``, run in a separate process, as JSON. Raises HostError if there is no answer."""
+    # The answer is in shared memory, because a library may write to any descriptor but does not know this memory.
     with mmap.mmap(-1, _LENGTH.size + _MOST_BYTES) as shared:
         try:
             child = os.fork()
@@ -189,7 +196,7 @@ def _in_process(work: t.Callable[[], dict[str, t.Any]], library: str) -> bytes:
 
 
 def _be_child(shared: mmap.mmap, work: t.Callable[[], dict[str, t.Any]]) -> t.NoReturn:
-    """Never returns, and never runs what the task has left for its end."""
+    """Run ``work`` in the child process and exit without the exit handlers of the task."""
     status = 1
     try:
         _isolate()
@@ -199,29 +206,29 @@ def _be_child(shared: mmap.mmap, work: t.Callable[[], dict[str, t.Any]]) -> t.No
         _LENGTH.pack_into(shared, 0, len(text))
         status = 0
     finally:
-        # Not even with an error: its traceback would be the task's.
+        # An exception must not leave this function either, because the traceback would be printed by the task's code.
         os._exit(status)
 
 
 def _isolate() -> None:
-    """Keep nothing open that the task has."""
+    """Close all file descriptors of the task."""
     for ending in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
         signal.signal(ending, signal.SIG_DFL)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     nowhere = os.open(os.devnull, os.O_RDWR)
     for number in range(3):
-        # What the library prints would spoil the task's own output.
+        # Output of the library would corrupt the output of the module.
         os.dup2(nowhere, number)
-    # Among these is the task's lock, which must not be held by a process that hangs.
+    # One of these is the task's lock, which a process that hangs must not hold.
     for number in [int(name) for name in os.listdir("/proc/self/fd")]:
         if number > 2:
-            # One of them is gone already: it was open for this list.
+            # The descriptor that listed the directory is already closed.
             with contextlib.suppress(OSError):
                 os.close(number)
 
 
 def _wait(child: int, shared: mmap.mmap) -> bool:
-    """Wait for the answer, or for the end of the process; False where neither comes within PATIENCE."""
+    """Wait for the answer or for the end of the process; return False if neither comes within PATIENCE."""
     deadline, pause = time.monotonic() + PATIENCE, 0.0005
     while time.monotonic() < deadline:
         # WNOWAIT leaves the exit status to _end().
@@ -233,7 +240,7 @@ def _wait(child: int, shared: mmap.mmap) -> bool:
 
 
 def _end(child: int) -> int | None:
-    """The exit status of the process, None where it cannot even be killed: it hangs in the driver."""
+    """Return the exit status of the process; None if it hangs in the driver and cannot be killed."""
     for number in range(100):
         found, status = os.waitpid(child, os.WNOHANG)
         if found:
@@ -244,11 +251,11 @@ def _end(child: int) -> int | None:
     return None
 
 
-# -- in that process -----------------------------------------------------------------------------------------------
+# -- in the separate process ---------------------------------------------------------------------------------------
 
 
 class _ReturnedError(Exception):
-    """NVML returned ``code`` to ``call``."""
+    """The error ``code`` that NVML returned to ``call``."""
 
     def __init__(self, call: str, code: int) -> None:
         super().__init__(call, code)
@@ -264,7 +271,7 @@ def _talk(library: str, skipped: t.Collection[str], absent: t.Sequence[str] | No
     try:
         nvml = _Nvml(library)
     except (ImportError, OSError, AttributeError) as error:
-        # The loader's words are one line, with the path or the missing name.
+        # The loader's message is one line, with the path or the missing name.
         return {"unusable": " ".join(str(error).split())}
     try:
         nvml.call("nvmlInit_v2")
@@ -318,9 +325,11 @@ def _migs(nvml: _Nvml, gpu: ctypes.c_void_p) -> tuple[NvmlMig, ...]:
 
 
 class _Nvml:
-    """The library; every method raises _ReturnedError where it returns one.
+    """The loaded library. Every method raises _ReturnedError if NVML returns an error.
 
-    Raises OSError where it cannot be loaded, AttributeError where it lacks a function.
+    Raises:
+        OSError: The library cannot be loaded.
+        AttributeError: The library lacks a function.
     """
 
     _FUNCTIONS = (
@@ -344,13 +353,13 @@ class _Nvml:
     )
 
     def __init__(self, library: str) -> None:
-        # Only this process needs it, and some builds of Python lack it.
+        # Only this process needs ctypes, and some builds of Python lack it.
         import ctypes  # noqa: PLC0415
 
         self._c = ctypes
         loaded = ctypes.CDLL(library)
         self._functions = {name: getattr(loaded, name) for name in self._FUNCTIONS}
-        # Older drivers lack it.
+        # Older drivers lack this function.
         self._functions[_ADDRESSING] = getattr(loaded, _ADDRESSING, None)
         self._graphics: dict[int, frozenset[int]] = {}
 
@@ -370,7 +379,7 @@ class _Nvml:
         return found.value
 
     def handle(self, name: str, *arguments: t.Any) -> ctypes.c_void_p:
-        """Of the device or instance with the number that is the last of ``arguments``."""
+        """Return the handle of the device or instance whose number is the last of ``arguments``."""
         found = self._c.c_void_p()
         self.call(name, *arguments[:-1], self._c.c_uint(arguments[-1]), self._c.byref(found))
         return found
@@ -382,7 +391,7 @@ class _Nvml:
         return info.raw[36:].split(b"\0", 1)[0].decode("utf-8", "replace")
 
     def mig_mode(self, gpu: ctypes.c_void_p) -> int | None:
-        """1 where MIG mode is on now, 0 where it is off, None where the GPU has no such mode."""
+        """Return 1 if MIG mode is on, 0 if it is off, and None if the GPU does not support it."""
         current, pending = self._c.c_uint(), self._c.c_uint()
         try:
             self.call("nvmlDeviceGetMigMode", gpu, self._c.byref(current), self._c.byref(pending))
@@ -393,7 +402,7 @@ class _Nvml:
         return current.value
 
     def coherent(self, gpu: ctypes.c_void_p) -> bool | None:
-        """As IsCoherent() in pkg/nvlib/device/device.go of go-nvlib has it."""
+        """Return whether the GPU is coherent, like IsCoherent() in pkg/nvlib/device/device.go of go-nvlib."""
         if self._functions[_ADDRESSING] is None:
             return False
         # nvmlDeviceAddressingMode_v1_t: its own size and version, and the mode.
@@ -405,21 +414,21 @@ class _Nvml:
         return bool(mode[1] == _ATS)
 
     def profile(self, mig: ctypes.c_void_p) -> str:
-        """What NVML calls a MIG device, as in "NVIDIA A100-SXM4-40GB MIG 1g.5gb", behind the GPU's own name."""
+        """Return the profile in NVML's name of a MIG device, such as "NVIDIA A100-SXM4-40GB MIG 1g.5gb"."""
         try:
             return self.text("nvmlDeviceGetName", mig).partition(" MIG ")[2]
         except _ReturnedError:
-            # Nobody depends on it.
+            # The profile is only informational.
             return ""
 
     def profile_id(self, gpu: ctypes.c_void_p, gi: int) -> int:
-        # nvmlGpuInstanceInfo_t: the device's handle, the instance's number, its profile's, its place (two numbers).
+        # nvmlGpuInstanceInfo_t: the device's handle, the numbers of instance and profile, the placement (two numbers).
         info = (self._c.c_uint * 6)()
         self.call("nvmlGpuInstanceGetInfo", self.handle("nvmlDeviceGetGpuInstanceById", gpu, gi), info)
         return int(info[3])
 
     def graphics_ids(self, gpu: ctypes.c_void_p) -> frozenset[int]:
-        """The numbers that this GPU gives to its profiles with graphics, which differ from one model to another."""
+        """Return the numbers of this GPU's profiles with graphics, which differ between models."""
         key = gpu.value or 0
         if key not in self._graphics:
             found = [self._profile(gpu, number) for number in _GRAPHICS]
@@ -427,12 +436,12 @@ class _Nvml:
         return self._graphics[key]
 
     def _profile(self, gpu: ctypes.c_void_p, number: int) -> int | None:
-        # nvmlGpuInstanceProfileInfo_t: ten numbers, the first of which it is called by, and the memory (64 bits).
+        # nvmlGpuInstanceProfileInfo_t: ten numbers, of which the first is the profile's, and the memory (64 bits).
         info = (self._c.c_uint * 12)()
         try:
             self.call("nvmlDeviceGetGpuInstanceProfileInfo", gpu, self._c.c_uint(number), info)
         except _ReturnedError as error:
-            # Each GPU has some of them, each version of NVML knows some.
+            # Each GPU has only some of these profiles, and each version of NVML knows only some.
             if error.code in {_NOT_SUPPORTED, _INVALID_ARGUMENT, _NOT_FOUND}:
                 return None
             raise

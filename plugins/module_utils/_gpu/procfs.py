@@ -20,23 +20,23 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import detect as gpu_detect
 
 GPUS = "/proc/driver/nvidia/gpus"
-# Graphics for a screen, which the tools of NVIDIA leave out of every list (go-nvlib, pkg/nvlib/device).
+# Display adapters, which NVIDIA's tools omit from every list (go-nvlib, pkg/nvlib/device).
 SKIPPED_NAMES = ("DGX Display", "NVIDIA DGX Display")
 
-# The real files have some 300 bytes.
+# The limit in bytes. The real files have some 300 bytes.
 _MAX_INFORMATION = 1 << 16
 _BUS = re.compile(r"([0-9a-fA-F]{4,8}):([0-9a-fA-F]{2}):([0-9a-fA-F]{2})\.([0-7])\Z")
-# What stands in the places of digits before anything has used the GPU (NVIDIA's README, "The /proc Interface").
+# The driver writes this instead of digits until the GPU is used (NVIDIA's README, "The /proc Interface").
 _UNKNOWN = "?"
 _UUID = re.compile(r"GPU-[0-9A-Za-z-]{1,80}\Z")
 _MINOR = re.compile(r"[0-9]{1,7}\Z")
-# The latter until driver 450.
+# The second name was used until driver 450.
 _EXCLUDED = ("GPU Excluded", "Blacklisted")
 _RESTART = "Look at the kernel's log for NVRM and Xid, then restart the host."
 
 
 class ProcGpu(t.NamedTuple):
-    """One GPU as its file ``information`` has it; ``uuid`` is empty where the driver does not know it yet."""
+    """A GPU as its file ``information`` reports it. ``uuid`` is empty if the driver does not know it yet."""
 
     bus: str
     uuid: str
@@ -46,10 +46,10 @@ class ProcGpu(t.NamedTuple):
 
 
 def normal_bus(address: str) -> str:
-    """A PCI address in lower case, with a domain of four digits, or of eight where four do not hold it.
+    """Return a PCI address in lower case, with a domain of four digits, or of eight if four are not enough.
 
-    So the reference has them: NVML tells eight digits, the kernel as many as it needs, at least four.  Raises
-    ValueError for a text that is no address.
+    nvidia-ctk writes addresses in this form. NVML reports eight digits, and the kernel as many as are needed, at least
+    four. Raises ValueError for an invalid address.
     """
     found = _BUS.match(address)
     if found is None:
@@ -60,10 +60,11 @@ def normal_bus(address: str) -> str:
 
 
 def read_information(text: str, path: str) -> ProcGpu:
-    """What a file ``information`` says; ``path`` is the one to name.
+    """Return the GPU of a file ``information``; ``path`` is used in messages.
 
-    Raises ConfigurationError where the address or the minor number is missing or is none, and where the UUID is none:
-    to leave out such a GPU would tell of fewer than there are.
+    Raises:
+        ConfigurationError: The address or the minor number is missing or invalid, or the UUID is invalid. Such a GPU is
+            not skipped, because the list would then have fewer GPUs than the host.
     """
     values: dict[str, tuple[int, str]] = {}
     for number, line in enumerate(text.split("\n"), 1):
@@ -71,7 +72,7 @@ def read_information(text: str, path: str) -> ProcGpu:
         if colon:
             values.setdefault(name.strip(), (number, value.strip()))
     if not values:
-        # What the kernel module writes when the GPU does not wake up (rm_ref_dynamic_power in nv-procfs.c).
+        # The kernel module writes an empty file if the GPU does not wake up (rm_ref_dynamic_power in nv-procfs.c).
         raise errors.ConfigurationError(path, "the file is empty: the GPU does not answer the driver", _RESTART)
     excluded = any(values.get(name, (0, ""))[1] == "Yes" for name in _EXCLUDED)
     place, address = _value(values, "Bus Location", path)
@@ -79,15 +80,18 @@ def read_information(text: str, path: str) -> ProcGpu:
         bus = normal_bus(address)
     except ValueError:
         raise _garbled_information(path, "Bus Location is not a PCI address", place) from None
-    # Of a GPU that is left out nothing else matters, and not all of it is known.
+    # Of an excluded GPU only the address is used, and its other values may be unknown.
     return ProcGpu(bus, "", 0, "", excluded) if excluded else _usable(values, bus, path)
 
 
 def information(host: hostfs.HostFS) -> list[ProcGpu]:
-    """All GPUs of the loaded driver in the order of their PCI addresses, without excluded ones.
+    """Return all GPUs of the loaded driver, sorted by PCI address, without excluded ones.
 
-    NVML lists them in this order, too, as far as anyone has seen.  Raises HostError or ConfigurationError where a file
-    cannot be read, or two files tell of one GPU.
+    NVML used the same order in all observed cases.
+
+    Raises:
+        HostError: A file cannot be read, or two files describe the same GPU.
+        ConfigurationError: A file is invalid.
     """
     paths = [f"{GPUS}/{name}/information" for name in host.entries(GPUS)]
     found = [(read_information(bounded_text(host, path, _MAX_INFORMATION), path), path) for path in paths]
@@ -104,9 +108,10 @@ def information(host: hostfs.HostFS) -> list[ProcGpu]:
 
 
 def bounded_text(host: hostfs.HostFS, path: str, most: int) -> str:
-    """The text of a file of at most ``most`` bytes.
+    """Return the text of a file of at most ``most`` bytes.
 
-    Raises HostError where it cannot be read or is longer: a file of that size is not the kernel's.
+    Raises:
+        HostError: The file cannot be read, or is longer and therefore not a file of the kernel.
     """
     try:
         with hostfs.open_regular(host.real_path(path), path) as stream:
@@ -121,7 +126,7 @@ def bounded_text(host: hostfs.HostFS, path: str, most: int) -> str:
 
 
 def _usable(values: t.Mapping[str, tuple[int, str]], bus: str, path: str) -> ProcGpu:
-    # The kernel module leaves the line out where it cannot make a UUID.
+    # The kernel module omits the line if it has no UUID.
     line, uuid = values.get("GPU UUID", (0, _UNKNOWN))
     if _UNKNOWN in uuid:
         uuid = ""
@@ -134,7 +139,7 @@ def _usable(values: t.Mapping[str, tuple[int, str]], bus: str, path: str) -> Pro
 
 
 def _value(values: t.Mapping[str, tuple[int, str]], name: str, path: str) -> tuple[int, str]:
-    """The line number of a value, and the value."""
+    """Return a value with its line number."""
     if name not in values:
         raise _garbled_information(path, f"{name} is missing", None)
     return values[name]
@@ -148,19 +153,19 @@ def _place(bus: str) -> tuple[int, ...]:
     return tuple(int(part, 16) for part in re.split("[:.]", bus))
 
 
-# These are always of one version.
+# The modules of the driver, which always have the same version.
 _OF_THE_DRIVER = ("nvidia", "nvidia_uvm", "nvidia_modeset", "nvidia_drm", "nvidia_peermem", "nvidia_vgpu_vfio")
 MODULES = (*_OF_THE_DRIVER, "nvidia_fs", "gdrdrv")
-# The files of the kernel are much smaller.
+# The limit in bytes. The real files are much smaller.
 _MAX_MODULE_FILE = 1 << 12
 _DISPLAY = "0x03"
-# A GPU with one of these is given to a virtual machine as a whole.
+# A GPU with one of these drivers is passed through to a virtual machine.
 _GIVEN_AWAY = ("vfio-pci", "pci-stub")
 _NOUVEAU = "nouveau"
 
 
 class Module(t.NamedTuple):
-    """A loaded module; ``refcount`` is how many modules and open files use it.  None is what /sys does not tell."""
+    """A loaded module; ``refcount`` is the number of its users. None stands for a value that /sys does not have."""
 
     name: str
     version: str | None
@@ -168,10 +173,10 @@ class Module(t.NamedTuple):
 
 
 def loaded_modules(host: hostfs.HostFS) -> list[Module]:
-    """Those of MODULES that are loaded."""
+    """Return the loaded modules of MODULES."""
     found = []
     for name in MODULES:
-        # What is built into a kernel has no such file.
+        # Code that is built into the kernel has no such file.
         users = _told(host, name, "refcnt")
         if users is not None:
             refcount = int(users) if users.isdecimal() else None
@@ -180,7 +185,7 @@ def loaded_modules(host: hostfs.HostFS) -> list[Module]:
 
 
 def different_versions(modules: t.Iterable[Module]) -> list[errors.Problem]:
-    """The problem that modules of the driver have different versions; none if they have one."""
+    """Return a problem if the driver's modules have different versions; otherwise an empty list."""
     versions = {module.name: module.version for module in modules if module.name in _OF_THE_DRIVER and module.version}
     if len(set(versions.values())) < 2:
         return []
@@ -190,7 +195,7 @@ def different_versions(modules: t.Iterable[Module]) -> list[errors.Problem]:
 
 
 def undriven_gpus(host: hostfs.HostFS, addresses: t.Collection[str]) -> list[errors.Problem]:
-    """The problem that the bus has GPUs beside ``addresses``, those that the driver knows; none if it has not."""
+    """Return a problem if the bus has GPUs that are not in ``addresses``, the GPUs of the driver."""
     found, drivers = [], set()
     for path, kind in (gpu_detect.nvidia_devices(host) or {}).items():
         name = posixpath.basename(path)
@@ -208,7 +213,7 @@ def undriven_gpus(host: hostfs.HostFS, addresses: t.Collection[str]) -> list[err
 
 
 def normal_or_same(address: str) -> str:
-    """normal_bus(), but what is no PCI address stays as it is."""
+    """Return normal_bus() of the address, or the text itself if it is not a PCI address."""
     try:
         return normal_bus(address)
     except ValueError:
@@ -229,20 +234,20 @@ def _told(host: hostfs.HostFS, name: str, file: str) -> str | None:
         return None
 
 
-# There on every host that could have MIG devices, and with a line for each that it could have.
+# This file exists on every host that supports MIG. It has a line for each possible capability.
 MIG_MINORS = "/proc/driver/nvidia-caps/mig-minors"
-# Has only those instances that there are.
+# This directory has only the instances that exist.
 CAPABILITIES = "/proc/driver/nvidia/capabilities"
 NODES = "/dev/nvidia-caps"
 
-# Some 4,300 lines and 110,000 bytes for 32 GPUs.
+# The limit in bytes. For 32 GPUs the file has some 4,300 lines and 110,000 bytes.
 _MAX_CAPABILITIES = 1 << 22
 _LINE = re.compile(r"([^ \t]{1,200})[ \t]+([0-9]{1,7})[ \t\r]*\Z")
 _NUMBERED = {kind: re.compile(kind + r"([0-9]{1,7})\Z") for kind in ("gpu", "gi", "ci")}
 
 
 class Instance(t.NamedTuple):
-    """A GPU instance of MIG; ``minor`` is that of its GPU, ``compute`` the numbers of its compute instances."""
+    """A GPU instance of MIG; ``minor`` is the minor number of its GPU, ``compute`` its compute instances."""
 
     minor: int
     gi: int
@@ -250,7 +255,7 @@ class Instance(t.NamedTuple):
 
 
 def instances(host: hostfs.HostFS) -> list[Instance]:
-    """The GPU instances that there are, in the order of their numbers; raises HostError where they cannot be read."""
+    """Return the existing GPU instances, sorted by number. Raises HostError if they cannot be read."""
     found: list[Instance] = []
     for minor, gpu in _numbered(host, CAPABILITIES, "gpu"):
         for gi, folder in _numbered(host, f"{gpu}/mig", "gi"):
@@ -260,9 +265,10 @@ def instances(host: hostfs.HostFS) -> list[Instance]:
 
 
 def read_minors(text: str, path: str = MIG_MINORS) -> dict[str, int]:
-    """The minor number of each capability, by its name in mig-minors; ``path`` is the one to name.
+    """Return the minor number of each capability by its name in mig-minors; ``path`` is used in messages.
 
-    Raises ConfigurationError for a line that is no name and number, and for a name that stands there twice.
+    Raises:
+        ConfigurationError: A line is not a name and a number, or a name occurs twice.
     """
     found: dict[str, int] = {}
     for number, line in enumerate(text.split("\n"), 1):
@@ -278,22 +284,24 @@ def read_minors(text: str, path: str = MIG_MINORS) -> dict[str, int]:
 
 
 class Capabilities:
-    """The capabilities of one host's MIG devices; mig-minors is read when it is first needed, and once."""
+    """The capabilities of the MIG devices of one host. mig-minors is read once, when it is first needed."""
 
     def __init__(self, host: hostfs.HostFS) -> None:
         self._host = host
         self._minors: dict[str, int] | None = None
 
     def of(self, minor: int, gi: int, ci: int) -> tuple[int, int]:
-        """The minor numbers of the nodes of a GPU instance and of a compute instance on the GPU with ``minor``.
+        """Return the minor numbers of the nodes of a GPU instance and a compute instance on the GPU with ``minor``.
 
-        Raises HostError or ConfigurationError where mig-minors does not tell them.
+        Raises:
+            HostError: mig-minors cannot be read, or lacks one of the two.
+            ConfigurationError: mig-minors is invalid.
         """
         gpu_instance = f"gpu{minor}/gi{gi}"
         return self._minor(f"{gpu_instance}/access"), self._minor(f"{gpu_instance}/ci{ci}/access")
 
     def nodes(self, minor: int, gi: int, ci: int) -> tuple[str, str]:
-        """The paths of these nodes below /dev; raises as of()."""
+        """Return the paths of these nodes below /dev. Raises the errors of of()."""
         first, second = self.of(minor, gi, ci)
         return f"{NODES}/nvidia-cap{first}", f"{NODES}/nvidia-cap{second}"
 
@@ -309,7 +317,7 @@ class Capabilities:
 
 
 def _numbered(host: hostfs.HostFS, folder: str, kind: str) -> list[tuple[int, str]]:
-    """The entries of ``folder`` that are called ``kind`` and a number: that, and the path."""
+    """Return the entries of ``folder`` named ``kind`` plus a number: the number and the path."""
     matches = [(_NUMBERED[kind].match(name), name) for name in host.entries(folder)]
     return sorted((int(match.group(1)), f"{folder}/{name}") for match, name in matches if match)
 

@@ -2,10 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Prevent NVML from creating device nodes while it is asked.
+"""Prevent NVML from creating device nodes while it is queried.
 
-NVIDIA's libraries make missing nodes and correct others: root itself, other users through nvidia-modprobe, which
-runs as root (modprobe-utils/nvidia-modprobe-utils.c).
+NVIDIA's libraries create missing nodes and change existing ones: directly if they run as root, and otherwise through
+nvidia-modprobe, which is setuid root (modprobe-utils/nvidia-modprobe-utils.c).
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _DEVICES = b"/dev"
 
 
 def hold_devices() -> str:
-    """Make /dev read-only for this process and all that it starts from now on; it cannot be undone.
+    """Make /dev read-only for this process and its future children; this cannot be undone.
 
-    Returns why that is not possible, empty if it was done.
+    Returns an error message, or an empty text on success.
     """
     try:
-        # Only a process that is made for this needs it, and some builds of Python lack it.
+        # Only the NVML process needs ctypes, and some builds of Python lack it.
         import ctypes  # noqa: PLC0415
 
         libc = ctypes.CDLL(None, use_errno=True)
@@ -34,7 +34,7 @@ def hold_devices() -> str:
         if os.geteuid() == 0:
             steps += [
                 lambda: libc.unshare(_NEW_MOUNTS),
-                # Otherwise the host would see the others.
+                # Without this, the host would see the mounts that follow.
                 lambda: libc.mount(None, b"/", None, ctypes.c_ulong(_RECURSIVE | _PRIVATE), None),
                 lambda: libc.mount(_DEVICES, _DEVICES, None, ctypes.c_ulong(_BIND | _RECURSIVE), None),
                 lambda: libc.mount(None, _DEVICES, None, ctypes.c_ulong(_REMOUNT | _BIND | _READ_ONLY), None),

@@ -2,9 +2,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Check the health of an engine before and after a restart.
+"""Check the health of an engine before and after a restart. It does not restart or change anything.
 
-An active unit proves little: containerd is active with a CRI that could not be loaded, and dockerd keeps its
+An active unit proves little: containerd is active even if its CRI plugin could not be loaded, and dockerd keeps its
 previous settings if it rejects a file.
 """
 
@@ -29,7 +29,10 @@ _SHOWN = 10
 
 
 class Preflight(t.NamedTuple):
-    """The questions about one engine, which would start as ``installation``; a ``version`` may be unknown (None)."""
+    """The checks before a restart: would the engine start with its files, and which containers would stop?
+
+    ``installation`` is the engine as it would start. ``version`` is None if it is unknown.
+    """
 
     witness: HealthProbe
     installation: engines_base.Installation
@@ -37,13 +40,14 @@ class Preflight(t.NamedTuple):
     run: core_plan.Runner
 
     def objection(self, validate: str, require_runtime: bool) -> str:
-        """Why a daemon that starts with the files as they stand would not work; empty if nothing speaks against it.
+        """Return why a daemon that starts with the current files would not work; empty if nothing was found.
 
-        Raises HostError if that cannot be found out, for which the files are not to blame.
+        Raises:
+            HostError: The cause is not in the files, for example a unit whose program is missing.
         """
         unit, host = self.installation.unit, self.witness.host
         program = unit.arguments[0] if unit is not None and unit.arguments else ""
-        # A specifier (systemd.unit(5)) is not resolved here.
+        # A specifier such as %h (systemd.unit(5)) is not resolved here.
         if unit is not None and program.startswith("/") and "%" not in program and not host.is_executable(program):
             raise errors.HostError(
                 f"The unit {unit.name} starts {program}, which is not an executable file, so"
@@ -67,7 +71,7 @@ class Preflight(t.NamedTuple):
         return f"{engine.name} refuses {self.installation.config_path} and says: {said.rstrip('.')}" if said else ""
 
     def _flaw(self, require_runtime: bool) -> str:
-        """What validators pass over: they look at the text, not at the host."""
+        """Return an error that validators miss, because they check the text and not the host."""
         engine = self.witness.engine
         context = self.witness.context(self.installation, self.version)
         state = engine.configured(context)
@@ -75,7 +79,7 @@ class Preflight(t.NamedTuple):
         if not engine.defines_runtime(default, state, context.version):
             return f"{self.installation.config_path}: the default runtime {default} is not defined"
         program = state.paths().get(default, "")
-        # Where the engine looks for a bare name is its unit's business.
+        # The engine searches for a bare name in the PATH of its unit, which is not known here.
         if require_runtime and program.startswith("/") and not self.witness.host.is_executable(program):
             return (
                 f"{self.installation.config_path}: the program of the default runtime {default}, {program}, is not an"
@@ -83,15 +87,17 @@ class Preflight(t.NamedTuple):
             )
         return ""
 
-    # -- whom it would stop --------------------------------------------------------------------------------------
+    # -- containers that the restart would stop ------------------------------------------------------------------
 
     def disruption_reason(
         self, dragged: t.Collection[str] = (), doomed: t.Sequence[int] = (), cut_off: t.Sequence[str] = ()
     ) -> str:
-        """Why a restart is refused that would stop containers; empty if it would not.
+        """Return why a restart is refused because it would stop containers; empty if it would stop none.
 
-        ``dragged`` are other units that systemd restarts along with this one, ``doomed`` the processes of containers
-        that it ends with it, ``cut_off`` the containers that lose their GPUs when systemd reads the unit again.
+        Args:
+            dragged: Dependent units, which systemd restarts together with this one.
+            doomed: Processes of containers that are killed by the restart.
+            cut_off: Containers that lose their GPUs when systemd reads the unit again.
         """
         name = self.witness.engine.name
         if cut_off:
@@ -109,7 +115,7 @@ class Preflight(t.NamedTuple):
         stopped = self._stopped(self.witness.engine, self.installation)
         if stopped or not dragged:
             return stopped
-        # A user's engine has a unit of the same name, which is another one.
+        # An engine of a user has a unit of the same name, but that is a different unit.
         others = (target.load() for target in engines_registry.targets_on(self.witness.host) if target.user is None)
         for engine in others:
             if engine.key != self.witness.engine.key and engine.service in dragged and not stopped:
@@ -134,12 +140,12 @@ class Preflight(t.NamedTuple):
 
 
 def _more(names: t.Sequence[str]) -> str:
-    """How many names beyond _SHOWN there are, as the end of a list."""
+    """Return the end of a list that shows _SHOWN names: how many more there are."""
     return f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
 
 
 class Expectation(t.NamedTuple):
-    """What the caller wants to be live; None and nothing where there is no opinion."""
+    """The state that the caller expects of the running daemon. None and empty values are not checked."""
 
     runtimes: tuple[str, ...] = ()
     default_runtime: str | None = None
@@ -148,7 +154,10 @@ class Expectation(t.NamedTuple):
     def unmet(
         self, engine: engines_base.Engine, live: engines_base.LiveState, state: engines_base.ConfiguredState
     ) -> list[str]:
-        """What ``live`` lacks, or, if it tells nothing of its runtimes, the files that it has read."""
+        """Return the expectations that ``live`` does not meet.
+
+        If the daemon does not report its runtimes, its configuration files are used.
+        """
         if not live.silent:
             known, default, cdi = set(live.runtimes), live.default_runtime, live.cdi
         elif state.lists_runtimes:
@@ -166,11 +175,12 @@ class Expectation(t.NamedTuple):
 
 
 class ProbeResult(t.NamedTuple):
-    """What was found of a daemon.
+    """The result of probing a daemon.
 
-    ``lacks`` is why it is not proven, in half sentences; ``settled`` says that waiting would change nothing, ``again``
-    that another try might.  ``unmet`` are expectations that a daemon disappoints which does what its files say.
-    ``check`` is the code of the health check that failed, empty if another thing is lacking.
+    ``lacks`` are the reasons why the daemon is not healthy, as parts of a sentence. With ``settled``, waiting would not
+    change the result. With ``again``, another attempt might. ``unmet`` are the expectations that are not met although
+    the daemon runs with its files. ``check`` is the code of the health check that failed, or empty if ``lacks`` has
+    another reason.
     """
 
     pid: int | None
@@ -186,9 +196,9 @@ class ProbeResult(t.NamedTuple):
 
 
 class HealthProbe(t.NamedTuple):
-    """Looks at one engine of one host, run by ``service`` and listening on ``socket`` if they are given.
+    """The health probe of one engine on one host, with the given ``service`` and ``socket`` if they are not None.
 
-    With ``by_socket`` the process is, if it cannot be found otherwise, the one that answers there.
+    With ``by_socket``, a process that is not found otherwise is the one that answers on the socket.
     """
 
     engine: engines_base.Engine
@@ -209,14 +219,14 @@ class HealthProbe(t.NamedTuple):
         return engines_base.HostFiles(self.host, self.engine.key).as_configured(installation, version)
 
     def texts(self) -> tuple[bytes, ...]:
-        """All that the engine's configuration says at the moment, as far as it can be read."""
+        """Return the texts of the engine's configuration files, as far as they can be read."""
         found: list[bytes | None] = []
         with contextlib.suppress(errors.NvidiaError):
             found.extend(self.host.read(path) for path in self.engine.sources(self.host, self.inspect()))
         return tuple(text for text in found if text)
 
     def health(self) -> ProbeResult:
-        """Whether the daemon of this moment does its work, with whatever configuration."""
+        """Return whether the daemon works at the moment, with any configuration."""
         installation = self.inspect()
         live = self.engine.live(self.host, installation)
         if live is None:
@@ -225,9 +235,12 @@ class HealthProbe(t.NamedTuple):
         return ProbeResult(installation.pid, ()) if ailment is None else _ill(installation, ailment)
 
     def examine(self, expectation: Expectation, version: str | None, fresh: bool = False) -> ProbeResult:
-        """What the daemon of this moment proves, an engine of ``version`` if it does not tell its own.
+        """Return the probe result of the running daemon, compared with its files and with ``expectation``.
 
-        With ``fresh`` it is known to have been started with its files, whatever their time stamps are.
+        Args:
+            expectation: The expected state.
+            version: The engine's version, used if the daemon does not report one.
+            fresh: The daemon was just started with its files, so their time stamps are ignored.
         """
         installation = self.inspect()
         live = self.engine.live(self.host, installation)
@@ -235,7 +248,7 @@ class HealthProbe(t.NamedTuple):
             told = live.version if live is not None else None
             state = self.engine.configured(self.context(installation, told or version))
         except errors.MissingPackageError:
-            # The controller may have it.
+            # The controller may have the package, and then sends it with the task.
             raise
         except errors.NvidiaError as error:
             return ProbeResult(installation.pid, (str(error).rstrip("."),), settled=True)
@@ -254,13 +267,13 @@ class HealthProbe(t.NamedTuple):
     def _differs(
         self, installation: engines_base.Installation, live: engines_base.LiveState, state: engines_base.ConfiguredState
     ) -> bool:
-        # Behind a wrapper nobody knows which file it reads.
+        # If the unit starts a wrapper script, it is unknown which file the engine reads.
         known = installation.unit is None or not installation.unit.wrapper
         return known and self.engine.required_action(live, state) is not engines_base.Action.NONE
 
 
 def _silent(installation: engines_base.Installation) -> ProbeResult:
-    """What there is of a daemon that says nothing of itself."""
+    """Return the result for a daemon that does not answer."""
     if installation.pid is None:
         return ProbeResult(None, (f"no process of it runs as {installation.service}",), check="runs")
     return ProbeResult(installation.pid, (f"it does not answer on {installation.socket}",), check="answers")
@@ -271,6 +284,6 @@ def _ill(installation: engines_base.Installation, ailment: engines_base.HealthPr
 
 
 def _named(live: engines_base.LiveState, state: engines_base.ConfiguredState) -> str:
-    """The runtimes that the files have and the daemon does not, in brackets; empty if it is not about those."""
+    """Return the runtimes that the files define and the daemon lacks, in parentheses; empty if there are none."""
     names = [name for name, path in state.paths().items() if live.runtimes.get(name) != path]
     return f" (runtimes: {', '.join(names)})" if names and not live.silent else ""

@@ -2,7 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Apply changed files to a running engine: by restart, reload or signal."""
+"""Apply changed files to a running engine: by restart, reload or signal.
+
+It does not check the engine's health and does not restore files.
+"""
 
 from __future__ import annotations
 
@@ -19,59 +22,63 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
 
 
-# Seconds that a daemon gets to stop which never came up, before it is killed.
+# Seconds to wait before killing a daemon that failed to start.
 PATIENCE = 5.0
-# Seconds after which systemd has begun with a restart, or will not: one that it refuses it accepts without a word.
+# Seconds within which systemd begins a restart. systemd can accept a restart without an error and then not do it.
 _HESITATION = 2.0
 
 
 class RestartMethod:
-    """Nothing at all is done: what every means has, and all that mode none has."""
+    """The base of all restart methods, and the method of mode none, which does nothing."""
 
     mode = "none"
     acts = False
     restarts = False
 
     def act(self, _patience: float | None = None) -> None:
-        """Have the daemon take its files over; whether it did is for others to find out.  Raises HostError.
+        """Make the daemon apply its files. It does not check whether the daemon did so.
 
-        One that does not stop within that many seconds is killed, if they are given.
+        Args:
+            _patience: Seconds after which a daemon that does not stop is killed; None for no limit.
+
+        Raises:
+            HostError: The restart, reload or signal failed.
         """
 
     def not_ready_reason(self) -> restart_health.ProbeResult | None:
-        """Why the daemon need not be asked yet; None if it may be.  Raises HostError."""
+        """Return why the probe must wait, or None if the daemon can be probed now. Raises HostError."""
 
     def up(self) -> bool:
-        """Whether the daemon is up as far as can be told without asking it.  Raises HostError."""
+        """Return whether the daemon is up, as far as is known without connecting to it. Raises HostError."""
         return True
 
     def prepare(self) -> bool:
-        """Have systemd read this unit again if it has to; whether it had.  Raises HostError."""
+        """Make systemd read its units again if this unit has changed; return whether it did. Raises HostError."""
         return False
 
     def cut_off(self) -> list[str]:
-        """The running containers that prepare() cuts off from their GPUs."""
+        """Return the running containers that lose their GPUs because of prepare()."""
         return []
 
     def dragged(self) -> list[str]:
-        """The other units that are restarted along."""
+        """Return the dependent units, which systemd restarts together with this one."""
         return []
 
     def container_pids_killed(self) -> list[int]:
-        """The processes of containers that end with the daemon."""
+        """Return the container processes that are killed by the restart."""
         return []
 
     def last_words(self, _since: float) -> list[str]:
-        """What the daemon logged since that moment (seconds since 1970)."""
+        """Return what the daemon logged since that time (seconds since 1970)."""
         return []
 
     def fallback(self) -> RestartMethod:
-        """The means that also works where this one did not; itself if there is none."""
+        """Return the method to try if this one fails; the method itself if there is no other."""
         return self
 
 
 class _ByUnit(RestartMethod):
-    """systemd does something with the engine's unit."""
+    """A method in which systemd acts on the engine's unit."""
 
     mode = "systemd"
     acts = True
@@ -87,7 +94,7 @@ class _ByUnit(RestartMethod):
 
 
 class SystemdRestart(_ByUnit):
-    """systemd stops the unit and starts it again."""
+    """The method in which systemd stops the unit and starts it again."""
 
     restarts = True
 
@@ -100,7 +107,7 @@ class SystemdRestart(_ByUnit):
     def act(self, _patience: float | None = None) -> None:
         before = self.systemctl.status()
         self._former = before.invocation
-        # An orderly stop takes its time; one that hangs while it starts has nothing to put in order.
+        # An active daemon needs its time for an orderly stop. A daemon that hangs while it starts has no state to save.
         self._patience = _patience
         if _patience is not None and before.active != "active":
             self._patience = min(_patience, PATIENCE)
@@ -110,7 +117,7 @@ class SystemdRestart(_ByUnit):
     def not_ready_reason(self) -> restart_health.ProbeResult | None:
         status = self.systemctl.status()
         unit, waited = self.systemctl.unit, time.monotonic() - self._asked
-        # Until systemd has begun with what it was told, the unit is as it was.
+        # Until systemd begins the restart, the status is that of the previous invocation.
         begun = status.invocation != self._former
         if status.failed and (begun or waited > _HESITATION):
             return restart_health.ProbeResult(
@@ -140,7 +147,7 @@ class SystemdRestart(_ByUnit):
 
 
 class ByReload(_ByUnit):
-    """systemd runs what the unit has for a reload."""
+    """The method in which systemd runs the unit's reload command."""
 
     def act(self, _patience: float | None = None) -> None:
         self.systemctl.reload()
@@ -157,7 +164,7 @@ class ByReload(_ByUnit):
 
 
 class BySignal(RestartMethod):
-    """The daemon's own process gets the signal, with systemd or without."""
+    """The method that sends SIGHUP to the daemon's process, with or without systemd."""
 
     mode = "signal"
     acts = True
@@ -181,12 +188,12 @@ class BySignal(RestartMethod):
     def _candidates(self) -> t.Iterator[int]:
         installation = self.witness.inspect()
         if installation.user is not None:
-            # The main process of such a unit is RootlessKit's, which only starts the daemon.
+            # The main process of a rootless unit is RootlessKit, which only starts the daemon.
             yield installation.pid or 0
             return
         if self.systemctl is not None:
             yield self.systemctl.status().pid
-        # systemd may not know of it, or know only the shell around it.
+        # systemd may not know the daemon, or may know only the shell that wraps it.
         socket_path = self.witness.host.real_path(installation.socket)
         yield processes.peer_pid(socket_path, self.witness.engine.ping_request) or 0
 
@@ -201,9 +208,12 @@ def means_of(
     installation: engines_base.Installation,
     run: core_plan.Runner,
 ) -> RestartMethod:
-    """The means for ``action``; ``mode`` auto is systemd where it runs the engine, else a signal where one will do.
+    """Return the restart method for ``action``.
 
-    Raises NvidiaError where there is none.
+    ``mode`` auto selects systemd if it runs the engine, and otherwise a signal if ``action`` is a reload.
+
+    Raises:
+        NvidiaError: No method is available.
     """
     engine, host = witness.engine, witness.host
     if mode == "none":
@@ -222,7 +232,7 @@ def means_of(
     if systemctl is not None and mode != "signal":
         if not reload:
             return SystemdRestart(systemctl)
-        # A unit need not have a reload: those that snapd makes have none.
+        # Not every unit has a reload command: the units that snapd writes have none.
         if mode == "systemd" or systemctl.status().reloadable:
             return ByReload(systemctl)
     if mode != "systemd" and reload:
@@ -242,7 +252,10 @@ def means_of(
 def _systemctl_of(
     witness: restart_health.HealthProbe, installation: engines_base.Installation, run: core_plan.Runner
 ) -> systemd_systemctl.Systemctl | None:
-    """systemd as far as it runs the engine; a daemon started by hand would only get a second one beside it."""
+    """Return the systemctl of the engine's unit, or None if systemd does not run the engine.
+
+    Starting the unit of a daemon that was started by hand would only add a second daemon.
+    """
     user = installation.user
     if not systemd_systemctl.Systemctl.booted(witness.host, user):
         return None
@@ -255,6 +268,6 @@ def _systemctl_of(
             f"{installation.service} is another name of {status.name}, or made from a template, and its process cannot"
             " be found by it. Give the name of a unit that has a file of its own as service."
         )
-    # One that is just ending, or starting, is gone or known at the second look.
+    # A process that is ending is gone at the second check, and systemd knows one that is starting by then.
     stranger = installation.pid is not None and not status.pid and not status.busy
     return None if stranger and witness.inspect().pid is not None else systemctl

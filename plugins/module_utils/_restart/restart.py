@@ -2,7 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Restart an engine, wait until it is healthy, and roll back if it is not."""
+"""Restart an engine, wait until it is healthy, and roll back if it is not.
+
+The restart methods, the health probe and the rollback itself are in the other files of this package.
+"""
 
 from __future__ import annotations
 
@@ -27,15 +30,16 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
 
 
-# Seconds between two looks at a daemon, and those after which one that came up is looked at once more.
+# Seconds between two probes of a daemon, and seconds after which a healthy daemon is probed once more.
 _PAUSE = 0.2
 _STEADY = 1.0
 
 
 class RestartLoop:
-    """One engine, an engine of ``version`` if it does not tell its own, brought to what its files say by ``means``.
+    """The loop that applies the files with the restart method ``means`` until the engine is healthy.
 
-    ``timeout`` is in seconds, ``retries`` how many more times it may be told.  ``attempts`` counts over all calls.
+    ``version`` is used if the engine does not report its own. ``timeout`` is in seconds. ``retries`` is the number of
+    attempts after the first. ``attempts`` is the total of all calls.
     """
 
     def __init__(
@@ -56,7 +60,7 @@ class RestartLoop:
     def carry_out(
         self, expectation: restart_health.Expectation, patience: float | None = None
     ) -> restart_health.ProbeResult:
-        """What is proven in the end."""
+        """Apply the files and return the last probe result."""
         deadline = time.monotonic() + self.timeout
         left = self.retries
         while True:
@@ -69,7 +73,7 @@ class RestartLoop:
     def _once(
         self, expectation: restart_health.Expectation, patience: float | None, deadline: float, left: int
     ) -> restart_health.ProbeResult:
-        # A restart may take all the time there is; a signal that has no effect is sent again.
+        # A restart may use the whole timeout. A signal without effect is sent again, so each one gets a share.
         share = 1 if self.means.restarts else left + 1
         now = time.monotonic()
         end = now + (deadline - now) / share
@@ -80,7 +84,7 @@ class RestartLoop:
             if self.means.restarts and not evidence.lacks:
                 evidence = self._confirm_stable(expectation, evidence)
         except errors.HostError as error:
-            # It may be as it should be for all that.
+            # The engine may be healthy although the command failed.
             evidence = self.witness.examine(expectation, self.version)
             return (
                 evidence if not evidence.lacks else restart_health.ProbeResult(evidence.pid, (str(error).rstrip("."),))
@@ -88,11 +92,11 @@ class RestartLoop:
         return evidence
 
     def wait_until_healthy(self, expectation: restart_health.Expectation, end: float) -> restart_health.ProbeResult:
-        """The evidence as soon as it is complete, or cannot become so any more, or at ``end`` (monotonic)."""
+        """Return the probe result when it is healthy, when it can no longer change, or at ``end`` (monotonic)."""
         while True:
             obstacle = self.means.not_ready_reason()
             evidence = self._examine(expectation) if obstacle is None else obstacle
-            # A daemon that reloads answers meanwhile as before.
+            # During a reload the daemon still answers with its previous state.
             at_once = self.means.restarts or not self.means.acts or obstacle is not None
             settled = evidence.settled and (at_once or _obeys(evidence))
             if not evidence.lacks or settled or time.monotonic() >= end:
@@ -102,7 +106,7 @@ class RestartLoop:
     def _confirm_stable(
         self, expectation: restart_health.Expectation, first: restart_health.ProbeResult
     ) -> restart_health.ProbeResult:
-        """Some daemons fall over just after they said that they stand."""
+        """Probe again after _STEADY seconds, because some daemons end just after they reported that they are ready."""
         time.sleep(_STEADY)
         second = self.means.not_ready_reason() or self._examine(expectation)
         if second.lacks or second.pid == first.pid:
@@ -116,16 +120,16 @@ class RestartLoop:
 
 
 def _obeys(evidence: restart_health.ProbeResult) -> bool:
-    """Whether the daemon does what its files say, so that only the files can disappoint an expectation."""
+    """Return whether the daemon runs with its files, so that unmet expectations are due to the files alone."""
     return bool(evidence.unmet) and evidence.lacks == evidence.unmet
 
 
-# Lines of the journal that go into the message; the result has more.
+# The number of journal lines quoted in the message; the module's result has more.
 _QUOTED = 4
 
 
 class RestartOptions(t.NamedTuple):
-    """The task's parameters; ``timeout`` in seconds is for the proof of each state, the new one and the old one."""
+    """The parameters of the task. ``timeout`` is in seconds, once for the new files and once for the previous ones."""
 
     engine: str
     mode: str = "auto"
@@ -144,7 +148,7 @@ class RestartOptions(t.NamedTuple):
     backup_dir: str | None = None
 
     def check(self) -> None:
-        """Raises NvidiaError for numbers that make no sense."""
+        """Raise NvidiaError if a number is out of range."""
         if self.timeout <= 0 or self.retries < 0:
             raise errors.NvidiaError(
                 "timeout has to be greater than 0, and retries must not be negative. Correct them."
@@ -152,7 +156,11 @@ class RestartOptions(t.NamedTuple):
 
 
 class Restarted(t.NamedTuple):
-    """How it ended; ``state`` is new, old or unknown, ``rejected`` are the files that were taken back."""
+    """The result of the task.
+
+    ``state`` is new (the files are applied), old (rolled back) or unknown. ``rejected`` are the files that were rolled
+    back.
+    """
 
     changed: bool
     state: str
@@ -169,7 +177,7 @@ class Restarted(t.NamedTuple):
 
 
 class RestartError(errors.NvidiaError):
-    """The new state is not there; ``outcome`` tells what became of the host."""
+    """The error for files that are not applied; ``outcome`` is the result with the state of the host."""
 
     def __init__(self, message: str, outcome: Restarted) -> None:
         super().__init__(message)
@@ -177,9 +185,10 @@ class RestartError(errors.NvidiaError):
 
 
 class Restart:
-    """One engine of one host, given its files and asked for proof.  The host's lock is held if anything is to be done.
+    """The restart of one engine on one host. The caller holds the host's lock if anything is changed.
 
-    Raises NvidiaError for what cannot be done; nothing has happened then.
+    Raises:
+        NvidiaError: The request cannot be executed. Nothing was changed.
     """
 
     def __init__(self, options: RestartOptions, host: hostfs.HostFS, run: core_plan.Runner) -> None:
@@ -200,7 +209,7 @@ class Restart:
         self.bring_up = RestartLoop(self.witness, means, self.version, options.timeout, options.retries)
         self.note = engines_journal.Journal.restart_in_progress(host, self.engine.key)
         self.changes = engines_journal.Journal.pending_changes(host, self.engine.key)
-        # A run that was killed has left the engine in any state.
+        # A task that was killed may have left the engine in any state.
         self.unfinished = means.acts and self.note.exists()
         self.previous_files = engines_journal.joined(
             self._noted() if means.acts else (), restart_rollback.previous_files(host, options.rollback)
@@ -211,31 +220,31 @@ class Restart:
         self.began = time.time()
         self.daemon_reloaded = False
         self.warnings: list[str] = []
-        # What the health probe finds while the daemon still runs with the previous files.
+        # The probe result while the daemon still runs with the previous files.
         self.before = self._health_before()
 
     def _noted(self) -> tuple[engines_journal.PreviousFile, ...]:
-        """What earlier runs have left to be taken back: a restart that was cut off, changes that none was given."""
+        """Return the previous files that earlier tasks recorded: before a killed restart, or before pending changes."""
         changes = self.changes.previous_files()
         if (
             changes
             and not self.unfinished
             and not self.witness.examine(restart_health.Expectation(), self.version).lacks
         ):
-            # The daemon has taken them over by itself.
+            # The daemon was restarted outside this module and already runs with these files.
             changes = ()
         return engines_journal.joined(self.note.previous_files(), changes)
 
     def _health_before(self) -> restart_health.ProbeResult:
-        """What the probe lacks before anything is restarted; nothing if that is not the previous state.
+        """Return the probe result before the restart; an empty one if it does not describe the previous files.
 
-        A daemon that does not run, or may have been started with the new files, is no measure for them.
+        A daemon that does not run, or that may have been started with the new files, cannot be used for comparison.
         """
         if self.unfinished or not self.means.acts or not self.means.up():
             return restart_health.ProbeResult(None, ())
         found = self.witness.health()
         born = processes.started(self.host, found.pid) if found.pid is not None else None
-        # A removed file shows in its directory.
+        # The removal of a file changes the modification time of its directory.
         paths = [
             file.path if self.host.exists(file.path) else os.path.dirname(file.path) for file in self.previous_files
         ]
@@ -251,7 +260,7 @@ class Restart:
         return restart_health.Preflight(self.witness, self.installation, self.version, self.run)
 
     def check_mode_result(self) -> Restarted:
-        """What would be done.  Raises RestartError for a disruption that is refused."""
+        """Return what would be done. Raises RestartError if a disruption is refused."""
         refusal = self._refusal()
         if refusal:
             raise RestartError(refusal, self._outcome(self._untouched()))
@@ -260,7 +269,7 @@ class Restart:
         return self._outcome("unknown")._replace(changed=self.means.acts)
 
     def prove(self) -> Restarted:
-        """Only look.  Raises RestartError."""
+        """Check the health and change nothing. Raises RestartError if the engine is not healthy."""
         evidence = self.bring_up.wait_until_healthy(self.options.expect, time.monotonic() + self.options.timeout)
         if evidence.lacks:
             message = f"{self.engine.name} is not as it should be: {evidence.reasons}. Nothing was done."
@@ -268,7 +277,11 @@ class Restart:
         return self._outcome("new")
 
     def carry_out(self) -> Restarted:
-        """Take over, prove, go back if need be.  Raises RestartError if the new state is not there."""
+        """Restart or reload the engine, wait until it is healthy, and roll back if it is not.
+
+        Raises:
+            RestartError: The new files are not applied.
+        """
         if self.unfinished and self.previous_files and not self.rollback.possible and not self.options.rollback:
             self._finish_going_back()
         edited = self.rollback.edited_since()
@@ -285,7 +298,7 @@ class Restart:
         self.rollback.prepare()
         evidence = self._taken_over()
         if evidence.lacks and edited and evidence.lacks == evidence.unmet:
-            # The daemon does what its files say, which others have changed meanwhile.
+            # The daemon runs with its files, which another tool has changed meanwhile.
             self.warnings.append(f"{', '.join(edited)} was changed by others since: {evidence.reasons}.")
             evidence = evidence._replace(lacks=())
         if evidence.check and evidence.check == self.before.check:
@@ -310,7 +323,7 @@ class Restart:
     # -- the new state -------------------------------------------------------------------------------------------
 
     def _refusal(self) -> str:
-        """Why nothing is restarted, since that would stop containers; empty if it would not, or if that is allowed."""
+        """Return why the restart is refused because it would stop containers; empty if it is allowed."""
         if self.options.allow_disruption or not self.means.restarts:
             return ""
         return self.preflight.disruption_reason(
@@ -318,7 +331,7 @@ class Restart:
         )
 
     def _finished_after_all(self) -> bool:
-        """Whether the run that was killed had come far enough: then nobody needs to be stopped once more."""
+        """Return whether the killed task had already applied the files. Then a restart is not needed."""
         evidence = self.witness.examine(self.options.expect, self.version)
         return self.unfinished and not self.options.rollback and not evidence.lacks
 
@@ -351,7 +364,7 @@ class Restart:
             self.warnings.append(f"The next run will take this restart for an unfinished one: {error}")
 
     def _note_applied(self) -> None:
-        """Note what a daemon was started with that does not report it.  Raises HostError."""
+        """Record the files with which a daemon was started that does not report its settings. Raises HostError."""
         note = engines_journal.AppliedNote.of(self.host, self.engine.key)
         installation = self.witness.inspect()
         live = (
@@ -363,10 +376,10 @@ class Restart:
         else:
             note.write(born, self.engine.sources(self.host, installation))
 
-    # -- the old state -------------------------------------------------------------------------------------------
+    # -- the previous state --------------------------------------------------------------------------------------
 
     def _leave_alone(self, objection: str, edited: t.Sequence[str]) -> t.NoReturn:
-        """The daemon is not told of files with which it would not start; if they are ours, they go."""
+        """Fail without restarting a daemon that would not start; roll back its files if this collection wrote them."""
         message = f"{self.engine.name} was not disturbed: {objection}."
         state = self._untouched()
         if edited:
@@ -396,7 +409,10 @@ class Restart:
         self._prove_former("A run was killed after it had put the former files back")
 
     def _put_back(self, message: str, state: str) -> str:
-        """The message with what has become of the files; fails in ``state`` if they cannot be put back."""
+        """Restore the previous files and return the message extended by the result.
+
+        Fails with ``state`` if they cannot be restored.
+        """
         self.texts += self.witness.texts()
         try:
             self.rollback.carry_out()
@@ -409,7 +425,10 @@ class Restart:
         return f"{message} The former files are back"
 
     def _prove_former(self, message: str, journal: t.Sequence[str] = ()) -> t.NoReturn:
-        """Let the daemon take the former files over, by a restart if a reload is not enough and disturbs nobody."""
+        """Make the daemon apply the previous files, and fail with the result.
+
+        If a reload does not suffice, the engine is restarted, unless that would stop containers.
+        """
         name = self.engine.name
         self.began = time.time()
         patience = self.options.timeout / 2
@@ -429,17 +448,17 @@ class Restart:
         self._fail(f"{message}, and it works with them.", "old", journal)
 
     def _may_restart(self) -> bool:
-        """A daemon that does not even answer has nothing more to lose; one that is not up need not be asked."""
+        """Return whether a restart is allowed. A daemon that is down or silent has no containers to protect."""
         if self.options.allow_disruption or not self.means.up():
             return True
         return not self.engine.containers_stopped_by_restart(self.host, self.witness.inspect())
 
     def _untouched(self) -> str:
-        """The state of a daemon that this run has told nothing."""
+        """Return the state of a daemon that this task did not restart."""
         return "unknown" if self.unfinished or self.witness.health().lacks else "old"
 
     def _undetermined(self, consequence: str) -> str:
-        """The warning for an engine whose health the probe cannot tell with its previous files either."""
+        """Return the warning for an engine that the probe also finds unhealthy with its previous files."""
         return (
             f"The health of {self.engine.name} cannot be determined: {self.before.reasons}. {consequence}"
             f" {self._where_to_look()}, or give its socket if it listens elsewhere."
@@ -449,7 +468,7 @@ class Restart:
         systemctl = "systemctl" if self.installation.user is None else "systemctl --user"
         return f"Run `{systemctl} status {self.installation.service}` on the host and correct what it reports"
 
-    # -- words ---------------------------------------------------------------------------------------------------
+    # -- results and messages ------------------------------------------------------------------------------------
 
     def _outcome(self, state: str) -> Restarted:
         attempts = self.bring_up.attempts
@@ -482,7 +501,12 @@ class Restart:
 
 
 def restart(options: RestartOptions, host: hostfs.HostFS, run: core_plan.Runner, check_mode: bool) -> Restarted:
-    """Do what ``options`` say.  Raises NvidiaError, and RestartError if the new state is not there."""
+    """Execute the task.
+
+    Raises:
+        NvidiaError: The request cannot be executed.
+        RestartError: The new files are not applied.
+    """
     options.check()
     if not host.live:
         raise errors.NvidiaError(
@@ -494,6 +518,6 @@ def restart(options: RestartOptions, host: hostfs.HostFS, run: core_plan.Runner,
     if options.mode == "none":
         return Restart(options, host, run).prove()
     scratch.remove_abandoned(host)
-    # No other run may change the files, or restart the engine, between the first look and the proof.
+    # No other task may change the files or restart the engine until its health is confirmed.
     with lock.host_lock(host, lock.TIMEOUT + 3 * options.timeout):
         return Restart(options, host, run).carry_out()

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Restore the previous files of an engine."""
+"""Restore the previous files of an engine. It does not restart the engine."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _CONFIG_MODE = 0o644
 
 
 class Change(t.NamedTuple):
-    """One file that was changed: its copy from before (None: there was no file) and the digest of what was written.
+    """One changed file: the path of its backup and the digest of what was written.
 
-    ``checksum`` is None where it is not known.
+    ``backup`` is None if the file did not exist before. ``checksum`` is None if it is unknown.
     """
 
     path: str
@@ -34,7 +34,7 @@ class Change(t.NamedTuple):
 
 
 def previous_files(host: hostfs.HostFS, changes: t.Iterable[Change]) -> tuple[engines_journal.PreviousFile, ...]:
-    """What each file was before the first of ``changes``.  Raises NvidiaError for one whose backup is not there."""
+    """Return the content of each file before the first of ``changes``. Raises NvidiaError for a missing backup."""
     found: tuple[engines_journal.PreviousFile, ...] = ()
     for change in changes:
         path = host.resolve(host.check_path("rollback.path", change.path))
@@ -55,7 +55,11 @@ def _former(host: hostfs.HostFS, path: str, change: Change) -> engines_journal.P
 
 
 class Rollback:
-    """The way back to ``formers``.  ``rejected`` and ``created`` tell how far it has come, also after an error."""
+    """The rollback to the files ``formers``.
+
+    ``rejected`` are the files that were restored so far, and ``created`` those that did not exist before that. Both
+    are valid after an error too.
+    """
 
     def __init__(
         self, host: hostfs.HostFS, engine: str, formers: t.Sequence[engines_journal.PreviousFile], backup_dir: str
@@ -63,34 +67,34 @@ class Rollback:
         self.host = host
         self.engine = engine
         self.backup_dir = backup_dir
-        # What was written last goes back first: an import before the file that it names.
+        # The last written file is restored first: an import before the file that it names.
         self.files = tuple(reversed(formers))
         self.rejected: list[dict[str, str | None]] = []
         self.created: list[str] = []
         self._ready: dict[str, int] = {}
 
     def prepare(self) -> None:
-        """Lay the former files ready, so that on a disk that is full by then there is still a way back."""
+        """Write the previous files to prepared copies, so that the rollback also works if the disk fills up later."""
         for file in self.files:
             if file.content is not None and self.host.read(file.path) != file.content:
-                # Where it cannot be done, there may be room when it comes to it.
+                # A copy that cannot be prepared now is written during the rollback, when there may be space again.
                 with contextlib.suppress(errors.HostError):
                     mode, owner = self._dress(file, self._record(file.path))
                     self._ready[file.path] = atomic_write.prepare_file(self.host, file.path, file.content, mode, owner)
 
     def discard(self) -> None:
-        """Take away what was laid ready and is not needed."""
+        """Close the prepared copies that were not used."""
         for ready in self._ready.values():
             os.close(ready)
         self._ready.clear()
 
     @property
     def possible(self) -> bool:
-        """Whether going back changes anything."""
+        """Whether the rollback would change a file."""
         return any(self.host.read(file.path) != file.content for file in self.files)
 
     def edited_since(self) -> list[str]:
-        """The files that are neither as they were written nor as they were before: somebody else has changed them."""
+        """Return the files that match neither the written nor the previous content: another tool has changed them."""
         return [
             file.path
             for file in self.files
@@ -99,12 +103,12 @@ class Rollback:
         ]
 
     def without_copy(self) -> list[str]:
-        """The files that were taken back without a copy of what stood there, for which there was no room."""
+        """Return the files that were replaced without a backup, because the disk had no space for one."""
         uncopied = [str(entry["path"]) for entry in self.rejected if not entry["backup"]]
         return [path for path in uncopied if path not in self.created]
 
     def carry_out(self) -> None:
-        """Put the former files back.  Raises HostError.  The host's lock is held."""
+        """Restore the previous files. The caller holds the host's lock. Raises HostError."""
         swept: list[str] = []
         for file in self.files:
             current = self.host.read(file.path)
@@ -125,7 +129,7 @@ class Rollback:
         except errors.HostError:
             if copy is None:
                 raise
-            # On a full disk the copy may have taken the room.  A host that works is worth more than what did not.
+            # On a full disk the backup may have used the last space. Restoring the previous file is more important.
             apply.remove(self.host, copy)
             copy = None
             self._put(file, record)
@@ -163,7 +167,7 @@ class Rollback:
     def _dress(
         self, file: engines_journal.PreviousFile, record: core_records.OriginalFile | None
     ) -> tuple[int, tuple[int, int] | None]:
-        """Mode and owner of the file, if it is not there."""
+        """Return the mode and owner for a file that does not exist."""
         if file.record is not None:
             with contextlib.suppress(errors.HostError):
                 record = core_records.OriginalFile.from_bytes(file.path, file.record)

@@ -2,7 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Check what a container with a GPU needs of its host: driver, device nodes, toolkit, config.toml, CDI."""
+"""Check the host's requirements of a GPU container: driver, device nodes, toolkit, config.toml, CDI.
+
+It starts no container and runs no command.
+"""
 
 from __future__ import annotations
 
@@ -27,13 +30,13 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
 
 
-# All sentences of a broken link would be too many.
+# The number of reasons that a message lists.
 _TOLD = 3
 _MAKE = "with gpufleet.nvidia.nvidia_cdi_spec"
 
 
 class CdiCheck(t.NamedTuple):
-    """Whether containers get GPUs, in words; ``advice`` where they do not."""
+    """The result of the CDI check: whether containers get GPUs, and the advice if they do not."""
 
     ok: bool
     detail: str
@@ -41,11 +44,13 @@ class CdiCheck(t.NamedTuple):
 
 
 def judge_folders(host: hostfs.HostFS, folders: t.Sequence[str]) -> CdiCheck:
-    """What engines make of the specifications in ``folders``, the one that goes before all others last.
+    """Check the CDI specifications in ``folders`` as the engines read them; the last directory has precedence.
 
-    Raises MissingPackageError where a file needs PyYAML and there is none, HostError as check_size().
+    Raises:
+        MissingPackageError: A file needs PyYAML, which is not installed.
+        HostError: As for check_size().
     """
-    # The library reads no folder that is a link.
+    # The CDI library does not read a directory that is a symbolic link.
     real = [folder for folder in folders if not os.path.islink(host.real_path(folder, last=False))]
     paths = [path for folder in real for path in _paths(host, folder)]
     cdi_registry.check_size(host, paths)
@@ -74,9 +79,9 @@ def judge_folders(host: hostfs.HostFS, folders: t.Sequence[str]) -> CdiCheck:
 
 
 def _nothing(found: cdi_registry.Resolution, folders: t.Sequence[str], start: str) -> CdiCheck:
-    """Why there are no devices."""
+    """Return the failed check for a host without CDI devices."""
     fewer = {name: paths for name, paths in found.unresolvable.items() if name.startswith(start)}
-    # Of a file that cannot be read nobody knows the kind.
+    # The kind of a file that cannot be read is unknown.
     faulty = tuple(file for file in found.files if file.faults and file.kind in ("", core_constants.GPU_KIND))
     said = found._replace(files=faulty, shadowed={}, unresolvable=fewer).warnings()
     if said:
@@ -113,7 +118,7 @@ _SECTION = "nvidia-container-runtime"
 
 
 class Check(t.NamedTuple):
-    """What was found of one link; ``ok`` is None where it could not be judged, ``advice`` is for a broken one."""
+    """The result of one check. ``ok`` is None if it could not be made; ``advice`` is for a failed check."""
 
     link: str
     ok: bool | None
@@ -134,9 +139,9 @@ def skipped(link: str, detail: str) -> Check:
 
 
 class GpuChecks:
-    """These links of one host, for a runtime with the program ``program`` (None: unknown).
+    """The checks of one host for a runtime with the program ``program`` (None: unknown).
 
-    ``runtime_dir`` is where the toolkit's programs are, None for the folder of that program.
+    ``runtime_dir`` is the directory of the toolkit's programs; None selects the directory of ``program``.
     """
 
     def __init__(self, host: hostfs.HostFS, runtime_name: str, program: str | None, runtime_dir: str | None) -> None:
@@ -148,7 +153,7 @@ class GpuChecks:
         self._settings: dict[str, t.Any] | None = None
 
     def checks(self) -> list[Check]:
-        """All that these links are, in the order of the chain; CDI only where it is the way in."""
+        """Return the results of all checks in their order. CDI is checked only if the runtime uses it."""
         looks = [self.driver, self.devices, self.toolkit, self.config]
         return [look() for look in looks] + ([self.cdi()] if self.way() == "cdi" else [])
 
@@ -196,7 +201,7 @@ class GpuChecks:
         legacy = [name for name in (_HOOK, _CLI) if not self._found(name)]
         modern = [] if any(self._found(name) for name in _CDI_PROGRAMS) else [" or ".join(_CDI_PROGRAMS)]
         way = self.way()
-        # Which of the two ways the runtime takes by itself depends on its version.
+        # In mode auto, the toolkit's version decides between CDI and legacy.
         missing += self._behind_scripts()
         missing += {"legacy": legacy, "cdi": modern}.get(way, legacy + modern if legacy and modern else [])
         if missing:
@@ -209,7 +214,7 @@ class GpuChecks:
         return passed(TOOLKIT, f"{program} is there, and what it needs.")
 
     def _behind_scripts(self) -> list[str]:
-        """Programs that are not there, though the scripts in front of them are, in a directory of their own."""
+        """Return the missing programs of a directory install whose wrapper scripts are present."""
         if not self._host.exists(posixpath.join(self._folder, toolkit_constants.OWN_CONFIG_FILE)):
             return []
         names = (posixpath.basename(self._program or core_constants.MAIN_PROGRAM), _HOOK, _CLI)
@@ -220,7 +225,7 @@ class GpuChecks:
         return self._host.find_executable([f"{self._folder}/{name}", name]) is not None
 
     def way(self) -> str:
-        """How the runtime puts GPUs into containers: ``cdi``, ``legacy``, or as its version decides (``auto``)."""
+        """Return the runtime's mode: ``cdi``, ``legacy``, or ``auto`` if its version decides."""
         programs = {path: mode for mode, path in core_constants.MODE_PROGRAMS.items()}
         by_program = programs.get(posixpath.basename(self._program or ""))
         by_name = next((mode for mode, name in engines_base.MODE_NAMES.items() if name == self._name), None)
@@ -248,7 +253,7 @@ class GpuChecks:
         except errors.HostError as error:
             return failed(CONFIG, str(error))
         except errors.NvidiaError as error:
-            # Nothing on this host can read TOML.
+            # This host has no TOML parser.
             return skipped(CONFIG, f"{path} was not judged. {error}")
         return passed(CONFIG, f"{path} is valid.")
 
@@ -256,7 +261,7 @@ class GpuChecks:
         return toolkit_constants.config_file(self._host, self._folder)
 
     def _parsed(self, path: str, content: bytes) -> dict[str, t.Any]:
-        # Only a host on which these links are looked at pays for this import.
+        # Only hosts that are checked need this import.
         from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import (  # noqa: PLC0415
             toml_document,
         )
@@ -264,7 +269,7 @@ class GpuChecks:
         return toml_document.TomlDocument.from_bytes(path, content).data
 
     def _setting(self, *names: str) -> t.Any:
-        """What config.toml says of the runtime, None where it says nothing or cannot be read."""
+        """Return a setting of the runtime from config.toml; None if it is not set or cannot be read."""
         if self._settings is None:
             path = self._config_file()
             try:
@@ -279,11 +284,13 @@ class GpuChecks:
     # -- CDI -----------------------------------------------------------------------------------------------------
 
     def cdi(self) -> Check:
-        """Raises MissingPackageError where a specification cannot be read without a package that is not there."""
+        """Check the CDI specifications in the directories that the runtime reads.
+
+        Raises:
+            MissingPackageError: A specification needs a Python package that is not installed.
+        """
         named = self._setting("modes", "cdi", "spec-dirs")
         folders = [name for name in named if isinstance(name, str)] if isinstance(named, list) else []
-        # Only where CDI is the way in need anybody wait for this import.
-
         named = [folder.rstrip("/") for folder in folders if folder.startswith("/")]
         try:
             found = judge_folders(self._host, list(dict.fromkeys(named)) or list(core_constants.SPECIFICATION_FOLDERS))

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Start a container with Docker or Podman to verify an engine. No image is pulled."""
+"""Start a container with Docker or Podman to verify an engine. No image is pulled. Pods are in ``cri_pods``."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
 
 
-# What all that is made here is called, and the label by which leftovers of a killed run are found again.
+# The name of everything created here, and the label that identifies what a killed task left.
 NAME = "gpufleet-verify"
 LABEL = "gpufleet.nvidia.verify"
-# Characters of a container's output that are kept, the last ones.
+# The number of characters of a container's output that are kept, from its end.
 OUTPUT_LIMIT = 4000
 
-# Seconds for the removal, which comes after all else has had its time.
+# Seconds for the removal, in addition to the timeout.
 REMOVAL = 30.0
 
 _SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
-# Seconds between two looks at a container, the first and the longest.
+# Seconds between two queries of a container's state: the first pause and the longest.
 _PAUSE, _LONGEST_PAUSE = 0.02, 0.5
-# Seconds that an answer gets even when all time is spent: what is asked then is how it ended, and what it said.
+# Seconds allowed for a query after the timeout, to read the container's exit status and output.
 _LEAST = 2.0
 
 
 class ContainerSpec(t.NamedTuple):
-    """A container of the local image ``image`` that runs ``command`` and nothing else, without a network."""
+    """A container of the local image ``image`` that runs only ``command``, without a network."""
 
     image: str
     command: tuple[str, ...]
@@ -49,16 +49,17 @@ class ContainerSpec(t.NamedTuple):
 
 
 class ContainerResult(t.NamedTuple):
-    """How a container ended: its exit status, and what it said."""
+    """The exit status and the output of a container that has ended."""
 
     status: int
     output: str
 
 
 class NotRunError(Exception):
-    """Why there is no end of a container to tell of, what to do about it if that is known, and what it has said.
+    """The error for a container that did not run to its end.
 
-    ``tried`` says whether the engine was told to start anything at all.
+    It has the problem, the advice if there is any, and the output so far. ``tried`` says whether the engine was told
+    to start anything.
     """
 
     def __init__(self, problem: str, advice: str = "", output: str = "", *, tried: bool = True) -> None:
@@ -70,33 +71,33 @@ class NotRunError(Exception):
 
 
 def not_ended(order: ContainerSpec, output: str) -> NotRunError:
-    """Why nothing can be told of a container that goes on and on."""
+    """Return the error for a container that did not end in time."""
     problem = f"It did not end within {order.timeout:g} seconds"
     return NotRunError(problem, "Give it more with timeout, or a command that ends by itself.", output)
 
 
 class Containers(t.Protocol):
-    """What starts containers; afterwards ``left_behind`` says why something of them is still there, if it is."""
+    """The interface for starting containers. After run(), ``left_behind`` is the reason if one could not be removed."""
 
     left_behind: str
 
     def run(self, order: ContainerSpec) -> ContainerResult:
-        """Start the container, wait for its end, and remove it whatever happens.  Raises NotRunError."""
+        """Start the container, wait for its end, and remove it in any case. Raises NotRunError."""
 
 
 class Deadline:
-    """A moment by which everything has to be done."""
+    """A point in time by which everything has to be done."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
         self._end = time.monotonic() + seconds
 
     def left(self) -> float:
-        """The seconds that an answer may take."""
+        """Return the seconds that an answer may take."""
         return max(self._end - time.monotonic(), _LEAST)
 
     def ended(self, ask: t.Callable[[], int | None]) -> int | None:
-        """The exit status that ``ask`` tells at last, None if it does not in time."""
+        """Return the exit status that ``ask`` returns at last, or None if time runs out."""
         pause = _PAUSE
         while True:
             status = ask()
@@ -111,41 +112,41 @@ class Deadline:
 
 @contextlib.contextmanager
 def interruptible() -> t.Iterator[None]:
-    """Turns the signals that end a process into an exception, so that what was started is removed."""
+    """Raise SystemExit for the signals that end a process, so that the container is removed."""
 
     def end(number: int, _frame: object) -> t.NoReturn:
-        # Once is enough: what is being removed must not be interrupted.
+        # A second signal must not interrupt the removal.
         for other in _SIGNALS:
             signal.signal(other, signal.SIG_IGN)
         raise SystemExit(128 + number)
 
     before = {number: signal.getsignal(number) for number in _SIGNALS}
-    # What somebody has set to be ignored, as nohup does, stays ignored.
+    # A signal that is set to be ignored, as nohup does, stays ignored.
     for number in [number for number in _SIGNALS if before[number] is not signal.SIG_IGN]:
         signal.signal(number, end)
     try:
         yield
     finally:
         for number, handler in before.items():
-            # None is one that nobody in Python has set.
+            # getsignal() returns None for a handler that was not set from Python.
             if handler is not None:
                 signal.signal(number, handler)
 
 
 def shortened(output: str) -> str:
-    """The end of what a container said."""
+    """Return the end of a container's output."""
     output = output.strip()
     return output if len(output) <= OUTPUT_LIMIT else "[...] " + output[-OUTPUT_LIMIT:]
 
 
-# Lines of a container's output that are asked for.
+# The number of output lines to request.
 _DOCKER_LINES = 100
-# What Docker puts before each piece of the output of a container without a terminal: stream, zeros, size.
+# The size of Docker's header before each piece of output of a container without a terminal: stream, zeros, size.
 _HEAD = 8
 
 
 class DockerContainers:
-    """Containers of the dockerd behind a socket."""
+    """The containers of the dockerd behind a socket."""
 
     def __init__(self, socket_path: str, shown_socket: str) -> None:
         self._socket = socket_path
@@ -205,7 +206,7 @@ class DockerContainers:
             raise NotRunError(f"docker does not report the container's state: {error}") from error
 
     def _output(self, name: str) -> str:
-        """What the container has said; a container that was never started has said nothing."""
+        """Return the container's output; empty for a container that was never started."""
         try:
             answer = self._ask("GET", f"/containers/{name}/logs?stdout=1&stderr=1&tail={_DOCKER_LINES}")
         except NotRunError:
@@ -213,13 +214,13 @@ class DockerContainers:
         return "" if answer.refused else shortened(_plain(answer.body))
 
     def _remove_all(self) -> str:
-        """Remove all containers that this module has ever left here; returns why one stays, if one does."""
+        """Remove all containers that this module left on the host; return an error message if one remains."""
         try:
             answer = self._ask("GET", f"/containers/json?all=1&filters={quote(json.dumps({'label': [LABEL]}))}")
             found = [] if answer.refused else answer.value()
             for identity in [json_data.field(container, "Id", str) for container in json_data.check(found, list)]:
                 gone = self._ask("DELETE", f"/containers/{quote(identity, safe='')}?force=1&v=1")
-                # Somebody else may have been faster, or be at it.
+                # Another program may have removed it (404), or may be removing it (409).
                 if gone.refused and gone.status not in (404, 409):
                     return f"The container {identity[:12]} cannot be removed: {gone.words()}"
         except (NotRunError, ValueError) as error:
@@ -240,7 +241,7 @@ class DockerContainers:
 def _body(order: ContainerSpec) -> dict[str, t.Any]:
     return {
         "Image": order.image,
-        # In place of the image's own, which may do anything.
+        # It replaces the image's own entry point, which could do anything.
         "Entrypoint": list(order.command),
         "Cmd": [],
         "Env": [f"{name}={value}" for name, value in order.environment.items()],
@@ -249,14 +250,14 @@ def _body(order: ContainerSpec) -> dict[str, t.Any]:
         "HostConfig": {
             "Runtime": order.runtime,
             "NetworkMode": "none",
-            # The daemon's own default may be a driver whose logs cannot be read back.
+            # The logs of the daemon's default driver may not be readable.
             "LogConfig": {"Type": "json-file", "Config": {"max-size": "1m"}},
         },
     }
 
 
 def _plain(stream: bytes) -> str:
-    """What both streams of a container say, in the order in which it came."""
+    """Return the text of both output streams of a container, in the order in which it was written."""
     text = bytearray()
     position = 0
     while position + _HEAD <= len(stream):
@@ -266,27 +267,27 @@ def _plain(stream: bytes) -> str:
     return text.decode("utf-8", "replace")
 
 
-# The qualified name of all GPUs, for ``devices``.
+# The qualified name of all GPUs, a value for ``devices``.
 ALL_GPUS = "nvidia.com/gpu=all"
-# Lines of a container's output that are asked for.
+# The number of output lines to request.
 _PODMAN_LINES = 100
-# podman-run(1), "Exit status": the command is not in the image.
+# podman-run(1), "Exit status": the image lacks the command.
 _NO_SUCH_PROGRAM = 127
-# What a podman says that knows no device of this name, and what may be wrong then.
+# Podman's message for an unknown device, and the advice for it.
 _UNRESOLVED = "unresolvable CDI devices"
 _ABOUT_DEVICES = (
     "No CDI specification that this Podman reads and accepts describes it. Make one with nvidia_cdi_spec, and let"
     " Podman read its folder with nvidia_runtime_config."
 )
 _LOOK = "Podman has no journal of its own: start such a container by hand, with podman --log-level=debug."
-# States of a container whose process is gone.
+# The states of a container whose process has ended.
 _ENDED = ("exited", "stopped")
 
 
 class PodmanContainers:
-    """Containers of the podman in ``binary``, each with the CDI devices ``devices``.
+    """The containers of the podman in ``binary``, each with the CDI devices ``devices``.
 
-    An order's runtime is of no concern: none is registered with Podman.
+    The runtime of a container is ignored, because no runtime is registered with Podman.
     """
 
     def __init__(self, host: hostfs.HostFS, run: core_plan.Runner, binary: str, devices: t.Sequence[str] = ()) -> None:
@@ -308,7 +309,7 @@ class PodmanContainers:
 
     def _run(self, order: ContainerSpec) -> ContainerResult:
         name = f"{NAME}-{uuid.uuid4().hex[:12]}"
-        # In the background, so that a run that is cut off, or has waited long enough, still knows what to remove.
+        # The container runs detached, so that its name is known if the task is interrupted or the timeout expires.
         status, _output, errors = self._podman(
             "run",
             "--detach",
@@ -316,14 +317,14 @@ class PodmanContainers:
             "--network=none",
             f"--name={name}",
             f"--label={LABEL}=1",
-            # Its removal waits for nothing.
+            # The removal must not wait for the container to stop.
             "--stop-timeout=0",
-            # The host's own default may be one whose logs cannot be read back.
+            # The logs of the host's default driver may not be readable.
             "--log-driver=k8s-file",
             "--log-opt=max-size=1mb",
             *(f"--env={variable}={value}" for variable, value in order.environment.items()),
             *(f"--device={device}" for device in self._devices),
-            # In place of the image's own, which may do anything.
+            # It replaces the image's own entry point, which could do anything.
             f"--entrypoint={json.dumps(list(order.command))}",
             "--",
             order.image,
@@ -365,16 +366,16 @@ class PodmanContainers:
         return int(code) if word in _ENDED else None
 
     def _output(self, name: str) -> str:
-        """What the container has said; one that was never started has said nothing."""
+        """Return the container's output; empty for a container that was never started."""
         status, output, errors = self._podman("logs", f"--tail={_PODMAN_LINES}", "--", name)
         return "" if status else shortened(output + errors)
 
     def _remove_all(self) -> str:
-        """Remove all containers that this module has ever left here; returns why one stays, if one does."""
+        """Remove all containers that this module left on the host; return an error message if one remains."""
         status, output, errors = self._podman("ps", "--all", "--quiet", "--no-trunc", f"--filter=label={LABEL}")
         found = output.split()
         if not status and found:
-            # Somebody else may have been faster.
+            # Another program may have removed them already.
             status, _output, errors = self._podman("rm", "--force", "--ignore", "--volumes", "--", *found)
         return f"The container may still be there: {_words(errors)}" if status else ""
 
@@ -383,7 +384,7 @@ class PodmanContainers:
 
 
 def _words(errors: str) -> str:
-    """What podman says is wrong, among its warnings."""
+    """Return Podman's error message without its warnings."""
     lines = [line.strip() for line in errors.splitlines() if line.strip()]
     said = next((line for line in lines if line.startswith("Error:")), lines[-1] if lines else "")
     return said[len("Error:") :].strip() if said.startswith("Error:") else said or "it does not say why"

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Start a pod through the CRI to verify an engine. No image is pulled."""
+"""Start a pod through the CRI to verify an engine. No image is pulled, and the engine's files are not changed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
 
 
-# Where the name of the pause image stands: in what the CRI tells (1.x; CRI-O), in what the program prints (2.x).
+# The keys of the pause image: in the CRI's Status reply (containerd 1.x, CRI-O), and in `config dump` (containerd 2.x).
 _TOLD = "sandboxImage"
 _PRINTED = ("plugins", "io.containerd.cri.v1.images", "pinned_images", "sandbox")
 
@@ -31,7 +31,7 @@ _PRINTED = ("plugins", "io.containerd.cri.v1.images", "pinned_images", "sandbox"
 def sandbox_image(
     told: t.Mapping[str, t.Any], binary: str | None, config_path: str, host: hostfs.HostFS, run: core_plan.Runner
 ) -> str | None:
-    """The image that every pod begins with, None where nobody tells.  containerd 2 tells it only in its dump."""
+    """Return the pause image of every pod, or None if it is unknown. containerd 2 reports it only in its dump."""
     found = told.get(_TOLD)
     if found is None and binary is not None:
         known = host.exists(config_path)
@@ -46,32 +46,32 @@ def sandbox_image(
 
 
 def wants_slice(told: t.Mapping[str, t.Any], runtime: str) -> bool:
-    """Whether pods of a runtime need a slice for their control groups: systemd makes them, at runc's wish."""
+    """Return whether pods of a runtime need a systemd slice as the parent of their control groups."""
     options = toml_plan.lookup(told, ("containerd", "runtimes", runtime, "options"))
     chosen = options.get("SystemdCgroup") if isinstance(options, dict) else None
     return bool(chosen) or told.get("systemdCgroup") is True
 
 
-# runtime.v1 of k8s.io/cri-api (api.proto); the numbers below are its fields.
+# runtime.v1 of k8s.io/cri-api (api.proto). The numbers in the calls below are its field numbers.
 _RUNTIME = "/runtime.v1.RuntimeService/"
 _IMAGES = "/runtime.v1.ImageService/ImageStatus"
 # NamespaceMode.NODE and ContainerState.CONTAINER_EXITED.
 _NODE, _EXITED = 2, 2
-# A slice of every host, for the pods of runtimes that ask systemd for their control groups.
+# A slice that exists on every host, for the pods of runtimes that let systemd create their control groups.
 _SLICE = "system.slice"
-# Where the container's output goes: a folder of its own that only root can enter.
+# The directory for the container's log. Only root can enter it.
 _FOLDER = f"/run/{verify_containers.NAME}"
 _LOG = "output.log"
-# On a node of a cluster the kubelet ends pods that it does not know, within seconds: with SIGTERM, then SIGKILL.
+# A kubelet ends pods that it does not know within seconds: with SIGTERM, then with SIGKILL.
 _ENDED_BY_OTHERS = (143, 137)
 _ATTEMPTS = 3
 
 
 class Cri(t.NamedTuple):
-    """A CRI on a host: the engine's name, its socket, and what its pods need.
+    """The CRI of a host.
 
-    ``sandbox_image`` is that of every pod's first container, None where it is unknown; ``systemd_cgroup`` says whether
-    the runtime wants a slice.
+    ``engine`` is the engine's name. ``sandbox_image`` is the image of every pod's first container, or None if it is
+    unknown. ``systemd_cgroup`` says whether the runtime needs a systemd slice.
     """
 
     host: hostfs.HostFS
@@ -82,7 +82,7 @@ class Cri(t.NamedTuple):
 
 
 class CriPods:
-    """Pods of one CRI."""
+    """The pods of one CRI."""
 
     def __init__(self, cri: Cri) -> None:
         self._cri = cri
@@ -132,10 +132,10 @@ class CriPods:
             + grpc.field(8, parent + namespaces)
         )
 
-    # -- what the CRI has ----------------------------------------------------------------------------------------
+    # -- images and containers -----------------------------------------------------------------------------------
 
     def _local(self, image: str, kind: str, otherwise: str) -> str:
-        """The identifier of an image that is on this host, for which no CRI asks a registry."""
+        """Return the identifier of an image on this host. A CRI pulls nothing for an identifier."""
         answer = self._call(_IMAGES, grpc.field(1, grpc.field(1, image)), f"say whether it has the {kind} {image}")
         with self._readable():
             found = dict(grpc.fields(answer)).get(1)
@@ -155,11 +155,11 @@ class CriPods:
         answer = self._call("ContainerStatus", grpc.field(1, container), "tell how the container is")
         with self._readable():
             told = dict(grpc.numbers(dict(grpc.fields(answer)).get(1, b"")))
-        # A zero is not sent.
+        # protobuf omits fields whose value is 0.
         return told.get(7, 0) if told.get(3) == _EXITED else None
 
     def _remove_all(self) -> str:
-        """Remove all pods that this module has ever left here; returns why one stays, if one does."""
+        """Remove all pods that this module left on the host; return an error message if one remains."""
         try:
             found = self._call("ListPodSandbox", grpc.field(1, grpc.field(3, _label())), "list its pods")
             with self._readable():
@@ -173,7 +173,7 @@ class CriPods:
             shutil.rmtree(self._cri.host.real_path(_FOLDER), ignore_errors=True)
         return ""
 
-    # -- its output ----------------------------------------------------------------------------------------------
+    # -- the container's output ----------------------------------------------------------------------------------
 
     def _make_folder(self) -> None:
         try:
@@ -184,7 +184,7 @@ class CriPods:
             ) from error
 
     def _output(self) -> str:
-        """The log without what the CRI puts before each line: a time, the stream, and P where the line goes on."""
+        """Return the log without the prefix of each line: time, stream, and the tag P for a line that continues."""
         text = ""
         for line in self._cri.host.read_text(f"{_FOLDER}/{_LOG}").splitlines():
             _time, _stream, tag, words = [*line.split(" ", 3), "", "", ""][:4]
@@ -202,7 +202,7 @@ class CriPods:
 
     @contextlib.contextmanager
     def _readable(self) -> t.Iterator[None]:
-        """Turns the error for an answer that is not protobuf into NotRunError."""
+        """Raise NotRunError instead of ValueError for an answer that is not valid protobuf."""
         try:
             yield
         except ValueError as error:
@@ -232,7 +232,7 @@ def _label() -> bytes:
 
 
 def _container_config(order: verify_containers.ContainerSpec, image: str) -> bytes:
-    # The command stands in place of the image's own, which may do anything.
+    # The command replaces the image's own, which could do anything.
     config = grpc.field(1, grpc.field(1, verify_containers.NAME)) + grpc.field(2, grpc.field(1, image))
     config += b"".join(grpc.field(3, word) for word in order.command)
     config += b"".join(

@@ -2,7 +2,11 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Verify an engine from the driver to a container, and name the first check that fails."""
+"""Verify an engine from the driver to a container, and report the first check that fails.
+
+The checks of the driver, the toolkit and CDI are in ``checks``; containers are started by ``containers`` and
+``cri_pods``.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +28,7 @@ if t.TYPE_CHECKING:
 
 
 FILE, LIVE, CONTAINER = "engine file", "live engine", "container"
-# In the order in which one depends on the other.
+# Each check depends on those before it.
 LINKS = (
     verify_checks.DRIVER,
     verify_checks.DEVICES,
@@ -36,19 +40,19 @@ LINKS = (
     CONTAINER,
 )
 LEVELS = ("config", "engine", "gpu")
-# What a container runs that shows what a level is about.
+# The command that a container runs for each level.
 COMMANDS = {"engine": ("true",), "gpu": ("nvidia-smi", "-L")}
-# The toolkit's word for no GPU at all: the runtime starts such a container on every host, whatever the image asks for.
+# The toolkit's value for no GPU is "void": the runtime starts such a container on every host, with any image.
 _GPUS = {"engine": "void", "gpu": "all"}
-# How a shell or a low-level runtime tells that there is no such program in an image.
+# The exit status of a shell, and the message of a low-level runtime, if the image lacks the program.
 _NO_SUCH_PROGRAM, _NOT_FOUND = 127, "executable file not found"
 _KILLED = (137, 143)
-# Lines of a container's output that a message quotes.
+# The number of output lines that a message quotes.
 _QUOTED = 5
 
 
 class VerifyOptions(t.NamedTuple):
-    """The task's parameters; ``command`` is empty where that of the level is meant."""
+    """The parameters of the task; an empty ``command`` selects the command of the level."""
 
     engine: str
     flavor: str = core_constants.AUTO
@@ -65,7 +69,7 @@ class VerifyOptions(t.NamedTuple):
 
 
 class BrokenChainError(errors.NvidiaError):
-    """A link is broken; the details are the module's results."""
+    """The error for a check that failed; ``details`` are the module's results."""
 
     def __init__(self, message: str, details: t.Mapping[str, t.Any]) -> None:
         super().__init__(message)
@@ -73,7 +77,7 @@ class BrokenChainError(errors.NvidiaError):
 
 
 class Verification:
-    """One engine of one host, looked at link by link.  Nothing is changed but what a container needs and leaves."""
+    """The verification of one engine on one host, check by check. It changes nothing except the container it starts."""
 
     def __init__(self, wanted: VerifyOptions, host: hostfs.HostFS, run: core_plan.Runner) -> None:
         self.wanted = _checked(wanted, host)
@@ -86,18 +90,18 @@ class Verification:
             socket=self.wanted.socket or installation.socket,
             config_path=self.wanted.config_path or installation.config_path,
         )
-        # Without one there is nothing to register, and nobody to ask.
+        # An engine without a daemon needs no registered runtime and answers no queries.
         self._daemon = engines_registry.FLAVORS[target.engine, target.flavor].daemon
         self.live: engines_base.LiveState | None = self.engine.live(host, self.installation)
         self.state: engines_base.ConfiguredState | None = None
         self.program: str | None = None
         self.output = ""
-        # Whether a container failed for a reason that may lie outside of it.
+        # Whether a container failed for a reason that may lie in the host.
         self.unexplained = False
         self.warnings: list[str] = []
 
     def execute(self, check_mode: bool) -> dict[str, t.Any]:
-        """The module's results.  Raises BrokenChainError for a broken link."""
+        """Return the module's results. Raises BrokenChainError if a check fails."""
         file = self._file()
         checks = [file, self._live()]
         links = verify_checks.GpuChecks(self.host, self.wanted.runtime_name, self.program, self.wanted.runtime_dir)
@@ -132,7 +136,7 @@ class Verification:
         return engines_base.HostFiles(self.host, self.engine.key).as_configured(self.installation, version)
 
     def _file(self) -> verify_checks.Check:
-        """Whether the runtime is in what the engine's files and flags say, and its program on the host."""
+        """Check that the engine's files or flags register the runtime, and that its program is on the host."""
         name, engine, path = self.wanted.runtime_name, self.engine.name, self.installation.config_path
         if not self._daemon:
             return verify_checks.skipped(FILE, f"No runtime is registered with {engine}: it needs none.")
@@ -167,7 +171,7 @@ class Verification:
         return verify_checks.passed(FILE, f"{path} registers {name} as {self.program}.")
 
     def _live(self) -> verify_checks.Check:
-        """Whether the daemon runs, answers, and runs with what its files say now."""
+        """Check that the daemon runs, answers, and has applied its current files."""
         name, engine, installation = self.wanted.runtime_name, self.engine.name, self.installation
         if not self._daemon:
             return verify_checks.skipped(LIVE, f"{engine} has no daemon.")
@@ -233,10 +237,10 @@ class Verification:
         return verify_checks.passed(CONTAINER, f"{ran} ended with status 0.")
 
     def _started(self, order: verify_containers.ContainerSpec) -> verify_containers.ContainerResult:
-        # Only these levels pay for the imports.
+        # Only the levels engine and gpu need these imports.
         from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import lock  # noqa: PLC0415
 
-        # Whoever holds the lock is alone: all other containers of ours are leftovers.
+        # Only the holder of the lock starts containers, so all others of this collection are leftovers.
         with lock.host_lock(self.host), verify_containers.interruptible():
             containers = self._containers()
             try:
@@ -256,7 +260,7 @@ class Verification:
 
         said = cri.status(self.host.real_path(socket))
         told = said or {}
-        # That of a Kubernetes distribution is another one.
+        # The containerd of a Kubernetes distribution is another program, whose dump is not used.
         binary = self.installation.binary
         if self.engine.name != "containerd" or posixpath.basename(binary or "") != self.engine.program:
             binary = None
@@ -303,7 +307,7 @@ class Verification:
 
 
 def _checked(wanted: VerifyOptions, host: hostfs.HostFS) -> VerifyOptions:
-    """The same with its paths normalised.  Raises NvidiaError for what cannot be done on this host."""
+    """Return the options with normalized paths. Raises NvidiaError for an unusable level or path."""
     if wanted.level != "config" and not host.live:
         raise errors.NvidiaError(
             f"level {wanted.level} starts a container, which needs a running host, and host_root {host.root!r} is an"
@@ -321,7 +325,7 @@ def _checked(wanted: VerifyOptions, host: hostfs.HostFS) -> VerifyOptions:
 
 
 def _program_of(entry: t.Any) -> str | None:
-    """The program of a runtime: by path, or, where Docker is given a type in its place, by that type's option."""
+    """Return the program of a runtime: its path, or the option BinaryName where Docker has a runtime type."""
     options = entry.get("options") if isinstance(entry, dict) else None
     named = options.get("BinaryName") if isinstance(options, dict) else None
     program = (entry.get("path") if isinstance(entry, dict) else None) or named
@@ -333,10 +337,10 @@ def _broken(checks: t.Iterable[verify_checks.Check]) -> verify_checks.Check | No
 
 
 def _hint(links: verify_checks.GpuChecks) -> str:
-    """The likeliest cause of a container's failure on the host around it; a host without GPUs lacks all of it."""
+    """Return the check that probably explains a failed container; a host without GPUs fails all of them."""
     try:
         broken = _broken(links.checks())
     except errors.MissingPackageError:
-        # To ask for the package would be to start the container again.
+        # Asking the controller for the package would start the container a second time.
         return ""
     return f"Of what a GPU needs, this is not right either: {broken.link}: {broken.detail}" if broken else ""
