@@ -526,7 +526,7 @@ def install(module: AnsibleModule) -> dict[str, t.Any]:
 
 
 def _install_packages(module: AnsibleModule) -> dict[str, t.Any]:
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import (  # noqa: PLC0415  # noqa: PLC0415
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import (  # noqa: PLC0415
         install_packages,
         remove_packages,
     )

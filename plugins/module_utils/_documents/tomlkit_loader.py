@@ -19,7 +19,7 @@ def offer(shipment: str) -> None:
 def load() -> t.Any:
     """The module tomlkit, this host's own or the controller's; raises NvidiaError where there is none."""
     # A host that reads TOML itself does not pay for this import.
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import bundled  # noqa: PLC0415  # noqa: PLC0415
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import bundled  # noqa: PLC0415
 
     for shipment in _offered:
         bundled.register("tomlkit", shipment)

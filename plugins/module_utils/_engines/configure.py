@@ -340,7 +340,7 @@ class ConfigureEngine:
         if not changed or planning.installation.pid is None or not planning.takes_effect:
             return
         # Only a change of a live host pays for this import.
-        from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import (  # noqa: PLC0415  # noqa: PLC0415
+        from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import (  # noqa: PLC0415
             journal as engines_journal,
         )
 

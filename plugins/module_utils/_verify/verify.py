@@ -256,7 +256,7 @@ class Verification:
         if not self._daemon:
             return self._podman_containers()
         from ansible_collections.gpufleet.nvidia.plugins.module_utils._rpc import cri  # noqa: PLC0415
-        from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify import cri_pods  # noqa: PLC0415  # noqa: PLC0415
+        from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify import cri_pods  # noqa: PLC0415
 
         said = cri.status(self.host.real_path(socket))
         told = said or {}
