@@ -6,19 +6,19 @@ from __future__ import annotations
 
 
 class ModuleDocFragment:
-    """What every module says of how it behaves; each adds its own answer."""
+    """The attributes of all modules. Each module adds its own support."""
 
     DOCUMENTATION = r"""
 options: {}
 attributes:
   check_mode:
-    description: Runs in C(check_mode) and tells what would change without changing it.
+    description: Runs in C(check_mode) and reports the changes that it would make, without making them.
   diff_mode:
     description: Returns what has changed, or would change in C(check_mode), when in diff mode.
   idempotent:
-    description: When run twice in a row outside check mode, with the same arguments, the second run changes nothing.
+    description: When run twice in a row outside check mode with the same arguments, the second run changes nothing.
   platform:
-    description: Target operating systems that the module runs on.
+    description: Target operating systems on which the module runs.
   safe_file_operations:
-    description: Replaces files in one step, so that a crash leaves either the old or the new content.
+    description: Replaces each file in one step, so that a crash leaves either the old or the new content.
 """

@@ -6,12 +6,12 @@ from __future__ import annotations
 
 
 class ModuleDocFragment:
-    """The option in which the controller sends tomlkit along, for modules that read engines' configuration."""
+    """The option in which the controller sends tomlkit, for modules that read the configuration of engines."""
 
     DOCUMENTATION = r"""
 options:
   shipped_tomlkit:
     description:
-      - Internal, not for use in tasks. The controller packs its own tomlkit into it for hosts that need one.
+      - Internal, not for use in tasks. The controller sends its own tomlkit in this option to hosts that need it.
     type: str
 """

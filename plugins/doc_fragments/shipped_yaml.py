@@ -6,12 +6,12 @@ from __future__ import annotations
 
 
 class ModuleDocFragment:
-    """The option in which the controller sends PyYAML along, for modules that read CDI specifications."""
+    """The option in which the controller sends PyYAML, for modules that read CDI specifications."""
 
     DOCUMENTATION = r"""
 options:
   shipped_yaml:
     description:
-      - Internal, not for use in tasks. The controller packs its own PyYAML into it for hosts that ask for one.
+      - Internal, not for use in tasks. The controller sends its own PyYAML in this option to hosts that need it.
     type: str
 """

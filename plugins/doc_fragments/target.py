@@ -6,24 +6,26 @@ from __future__ import annotations
 
 
 class ModuleDocFragment:
-    """Which of a host's engines is meant."""
+    """The options that select an engine of a host."""
 
     DOCUMENTATION = r"""
 options:
   flavor:
     description:
-      - How the engine comes to the host.
-      - V(system) is the operating system's or the vendor's package. For containerd there are the ones inside V(k3s),
-        V(rke2), V(k0s), and V(microk8s) too.
-      - V(rootless) is the Docker of the user as whom the task runs, so it needs C(become_user). As root it is refused.
-      - V(snap) is Docker as a snap. It cannot be configured; what earlier versions changed in it can be restored.
-      - V(auto) takes the one that the host has. A host with several fails, and the message names them.
+      - How the engine was installed on the host.
+      - V(system) is the package of the operating system or of the vendor.
+      - V(k3s), V(rke2), V(k0s), and V(microk8s) are the containerd inside these distributions of Kubernetes.
+      - V(rootless) is the Docker of the user as whom the task runs. It needs C(become_user), and is refused for root.
+      - V(snap) is Docker as a snap. It cannot be configured, but changes of earlier versions of this collection can be
+        restored.
+      - V(auto) uses the flavor that the host has. If the host has several, the task fails and the message names them.
     type: str
     choices: [auto, system, snap, rootless, k3s, rke2, k0s, microk8s]
     default: auto
   user:
     description:
-      - The user whose rootless Docker is meant, for a task that states it. It implies O(flavor=rootless).
-      - The task has to run as that user (C(become_user)). When left out, O(flavor=rootless) means that user anyway.
+      - The user to whom the rootless Docker belongs. It implies O(flavor=rootless).
+      - The task must run as that user (C(become_user)). When left out, O(flavor=rootless) uses the user as whom the
+        task runs.
     type: str
 """

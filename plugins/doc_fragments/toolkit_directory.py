@@ -12,91 +12,97 @@ class ModuleDocFragment:
 options:
   src:
     description:
-      - With O(source=directory), the root directory that the toolkit's files are in, with C(usr/bin), and C(usr/lib64),
-        C(usr/lib/x86_64-linux-gnu), or C(usr/lib/aarch64-linux-gnu), such as packages unpacked side by side, or the
-        C(/artifacts/deb) or C(/artifacts/rpm) of NVIDIA's toolkit image.
-      - Programs have to be for the machine that the host's C(/bin/sh) is for.
+      - With O(source=directory), the root directory of the toolkit's files. It contains C(usr/bin), and C(usr/lib64),
+        C(usr/lib/x86_64-linux-gnu), or C(usr/lib/aarch64-linux-gnu). Examples are packages that were unpacked into one
+        directory, and C(/artifacts/deb) or C(/artifacts/rpm) of NVIDIA's toolkit image.
+      - The programs must be for the same machine architecture as the host's C(/bin/sh).
     type: path
   remote_src:
     description:
-      - Whether O(src) and O(files) are on the host. V(false), with O(source=directory) only, means the controller,
-        which sends what the host has not. There they are looked for as M(ansible.builtin.copy) does.
+      - Whether O(src) and O(files) are on the host. With V(false), which needs O(source=directory), they are on the
+        controller, which sends what the host does not have. The controller searches for them as M(ansible.builtin.copy)
+        does.
     type: bool
     default: true
   dest:
     description:
-      - With O(source=directory), the path by which everybody knows the toolkit. It becomes a link.
-      - A directory of NVIDIA's own installer that is found there is exchanged for the link in one step, and given back
-        by O(state=absent). So is a link. A directory with anything else in it is refused.
-      - Engines take runtimes from it with O(gpufleet.nvidia.nvidia_runtime_config#module:runtime_dir).
+      - With O(source=directory), the path at which the toolkit is used. It becomes a link to the current version.
+      - If O(dest) is a directory of NVIDIA's own installer, or a link, the new link replaces it in one step, and
+        O(state=absent) restores it. A directory with any other content is refused.
+      - To let engines use the runtimes in it, set O(gpufleet.nvidia.nvidia_runtime_config#module:runtime_dir).
     type: path
     default: /usr/local/nvidia/toolkit
   components:
     description:
-      - With O(source=directory), which parts of the toolkit are installed, and so have to be in the source.
-      - V(runtime) are C(nvidia-container-runtime), and its kin for one mode each where the source has them. V(hook) is
-        C(nvidia-container-runtime-hook), V(cli) C(nvidia-container-cli) with its two libraries, V(ctk) C(nvidia-ctk),
-        V(cdi_hook) C(nvidia-cdi-hook).
-      - When left out, all of them, but for V(cdi_hook) where the source is older than that.
+      - With O(source=directory), the parts of the toolkit to install. The source must contain them.
+      - V(runtime) is C(nvidia-container-runtime), and the runtimes of one fixed mode if the source has them. V(hook) is
+        C(nvidia-container-runtime-hook), V(cli) is C(nvidia-container-cli) with its two libraries, V(ctk) is
+        C(nvidia-ctk), and V(cdi_hook) is C(nvidia-cdi-hook).
+      - When left out, all parts, except V(cdi_hook) if the source is from before that program existed.
     type: list
     elements: str
     choices: [runtime, hook, cli, ctk, cdi_hook]
   driver_root:
     description:
-      - With O(source=directory), the root directory of the driver's files, V(/run/nvidia/driver) where a container
-        brings the driver.
+      - With O(source=directory), the root directory of the driver's files. Set V(/run/nvidia/driver) if a container
+        installs the driver.
     type: path
     default: /
   config:
     description:
       - With O(source=directory), settings of the toolkit's C(config.toml) in O(dest), with names and values as in
-        O(gpufleet.nvidia.nvidia_toolkit_config#module:settings). They win over what this module writes by itself.
-      - A file that was edited by hand is written anew, after a backup.
+        O(gpufleet.nvidia.nvidia_toolkit_config#module:settings). They have precedence over the settings that this
+        module writes by default.
+      - If the file was edited by hand, it is written again, after a backup.
     type: dict
     default: {}
   profile:
-    description: As O(gpufleet.nvidia.nvidia_toolkit_config#module:profile), with O(source=directory).
+    description:
+      - With O(source=directory), a profile as in O(gpufleet.nvidia.nvidia_toolkit_config#module:profile). When left
+        out, none.
     type: str
     choices: [kubernetes_hardened, rootless]
   allow_unknown:
-    description: As O(gpufleet.nvidia.nvidia_toolkit_config#module:allow_unknown), for O(config).
+    description: For O(config), as O(gpufleet.nvidia.nvidia_toolkit_config#module:allow_unknown).
     type: bool
     default: false
   debug:
-    description: As O(gpufleet.nvidia.nvidia_toolkit_config#module:debug), with O(source=directory).
+    description: With O(source=directory), as O(gpufleet.nvidia.nvidia_toolkit_config#module:debug).
     type: bool
   low_level_runtimes:
     description:
-      - With O(source=directory), the programs that may run under NVIDIA's runtimes, as names or absolute paths. The
-        first that is there is taken.
-      - When left out, those that the host's engines are configured with by absolute paths, and then C(runc) and
-        C(crun), the other way round where the only engine is CRI-O.
+      - With O(source=directory), the low-level runtimes that NVIDIA's runtimes may run, as names or absolute paths. The
+        first one that exists is used.
+      - When left out, the runtimes that the host's engines are configured with by absolute paths, and then C(runc) and
+        C(crun). If CRI-O is the only engine, C(crun) comes before C(runc).
     type: list
     elements: str
   default_runtime_executable:
     description:
       - With O(source=directory), the program that starts containers while the driver is not loaded.
-      - When left out, the first of O(low_level_runtimes) that is there.
+      - When left out, the first of O(low_level_runtimes) that exists.
     type: str
   create_device_nodes:
     description:
-      - With O(source=directory), whether C(/dev/nvidiactl), C(/dev/nvidia-modeset), C(/dev/nvidia-uvm), and
-        C(/dev/nvidia-uvm-tools) are created by C(nvidia-modprobe) if they are missing or have other numbers.
-      - C(nvidia-modprobe) has to be on the host, or in O(driver_root) if that has a directory C(dev) of its own.
-      - Nodes of modules that are not loaded are left out, with a warning. O(state=absent) leaves nodes as they are.
+      - With O(source=directory), whether C(nvidia-modprobe) creates C(/dev/nvidiactl), C(/dev/nvidia-modeset),
+        C(/dev/nvidia-uvm), and C(/dev/nvidia-uvm-tools) if they are missing or have wrong device numbers.
+      - C(nvidia-modprobe) must be on the host, or in O(driver_root) if that has a directory C(dev) of its own. If nodes
+        are missing and it is missing too, the task fails before it changes anything.
+      - Nodes of kernel modules that are not loaded are not created, and a warning names them. O(state=absent) does not
+        remove nodes.
     type: bool
     default: false
   verify:
     description:
       - With O(source=directory), how the installed version is compared with its manifest, and a source on the host with
-        what was installed from it.
-      - V(stat) compares size, times, inode, mode, and owner, and reads a file only if its size, times, or inode differ.
+        the files that were installed from it.
+      - V(stat) compares size, times, inode, mode, and owner. It reads a file only if its size, times, or inode differ.
       - V(full) reads all files and compares their SHA-256.
     type: str
     choices: [stat, full]
     default: stat
   shipped_toolkit:
     description:
-      - Internal, not for use in tasks. The controller puts into it what it offers with O(remote_src=false).
+      - Internal, not for use in tasks. The controller sends the source in this option with O(remote_src=false).
     type: dict
 """

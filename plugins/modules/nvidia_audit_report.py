@@ -13,14 +13,14 @@ version_added: 0.1.0
 author:
   - gpufleet.nvidia maintainers (@gpufleet)
 description:
-  - Makes one report of the results of M(gpufleet.nvidia.nvidia_container_info) on all hosts of the play, the worst
-    host first, and writes it on the controller as JSON and as one page in HTML. The playbook C(gpufleet.nvidia.audit)
-    uses it.
-  - A host that could not be reached or read is in the report with the reason, as a critical finding. What is missing
-    in a result, or has an unexpected type, is left empty.
-  - The page needs no other file and no network. Its policy lets the browser load nothing, and run no script but its
-    own.
-  - An action plugin does the work on the controller. No expression of a playbook contains what hosts have answered.
+  - Combines the results of M(gpufleet.nvidia.nvidia_container_info) on all hosts of the play into one report, the host
+    with the most severe findings first, and writes it on the controller as JSON and as one HTML page. The playbook
+    C(gpufleet.nvidia.audit) uses it.
+  - A host that could not be reached or read is in the report as a critical finding with the reason. A value that is
+    missing in a result, or has an unexpected type, is left empty.
+  - The page needs no other file and no network. Its content security policy lets the browser load nothing and run only
+    the page's own script.
+  - An action plugin does the work on the controller. No expression of a playbook contains the results of hosts.
 extends_documentation_fragment:
   - gpufleet.nvidia.attributes
 attributes:
@@ -28,7 +28,7 @@ attributes:
     support: full
   diff_mode:
     support: none
-    details: A diff would print what the files are kept private for.
+    details: The files have the mode 0600. A diff would print their content.
   idempotent:
     support: full
   platform:
@@ -46,32 +46,36 @@ options:
     type: str
   results_of_users:
     description:
-      - The name under which a loop over users registers the results of M(gpufleet.nvidia.nvidia_container_info) run as
-        each of them, with the user as the item. Of each result the report takes the user's own engine only, and the
-        findings about it.
+      - The name under which a loop over users registers the results of M(gpufleet.nvidia.nvidia_container_info), run as
+        each of these users, with the user as the item. The report uses only the user's own engine of each result, and
+        the findings about it.
+      - When left out, the report contains no engines of users.
     type: str
   directory:
-    description: The directory of the files on the controller. It is created, with the mode 0700, if it does not exist.
+    description:
+      - The directory of the files on the controller. It is created, with the mode 0700, if it does not exist. The
+        default is the current directory.
     type: path
     default: .
   json:
-    description: The name of the file in JSON, or its path.
+    description: The name of the JSON file in O(directory), or its path.
     type: path
     default: gpufleet-audit.json
   html:
-    description: The name of the page, or its path.
+    description: The name of the HTML page in O(directory), or its path.
     type: path
     default: gpufleet-audit.html
   generated:
-    description: The time of the report, as any text. Without it the report contains no time.
+    description: The time of the report, as any text. When left out, the report contains no time.
     type: str
   limit:
-    description: The highest number of findings in RV(lines). A last line counts the others.
+    description: The highest number of findings in RV(lines). A last line gives the number of the others.
     type: int
     default: 50
   fail_on:
     description:
-      - The task fails, after it has written the files, if there is a finding of this severity or of a worse one.
+      - The task fails, after it has written the files, if there is a finding of this severity or of a more severe one.
+        V(never) does not fail because of findings.
     type: str
     choices: [never, critical, warning]
     default: never
@@ -123,7 +127,7 @@ EXAMPLES = r"""
 RETURN = r"""
 lines:
   description:
-    - The number of hosts and findings, and then one line for each finding, the worst first.
+    - The number of hosts and findings, and then one line for each finding, the most severe first.
     - A character that a terminal would interpret, or that would hide others, is escaped.
   returned: unless O(prepare_only=true)
   type: list
@@ -138,12 +142,12 @@ counts:
   type: dict
   sample: {critical: 1, warning: 0, note: 0}
 json:
-  description: The path of the file in JSON.
+  description: The path of the JSON file.
   returned: success
   type: str
   sample: /srv/reports/gpufleet-audit.json
 html:
-  description: The path of the page.
+  description: The path of the HTML page.
   returned: success
   type: str
   sample: /srv/reports/gpufleet-audit.html

@@ -6,27 +6,28 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: nvidia_cdi_refresh
-short_description: Keep the CDI specification of NVIDIA GPUs fresh
+short_description: Keep the CDI specification of NVIDIA GPUs up to date
 version_added: 0.1.0
 author:
   - gpufleet.nvidia maintainers (@gpufleet)
 description:
-  - A CDI specification goes stale. Numbers of devices may change at every boot, files of the driver have its version in
-    their names, and C(/var/run) is empty after a boot. This module has a unit of systemd make the specification anew at
-    boot, before engines start, and after each change of the driver.
-  - The unit runs C(nvidia-ctk cdi generate) of the NVIDIA Container Toolkit. It is the one that the toolkit has since
-    1.18 (C(nvidia-cdi-refresh.service)), or one of this collection (C(gpufleet-nvidia-cdi.service)) for toolkits
-    without it, such as those in a directory.
-  - A host without the toolkit has no such unit. There M(gpufleet.nvidia.nvidia_cdi_spec) alone writes the
-    specification, and has to be run again after each boot and change of the driver.
-  - Start the unit after a change of MIG devices, of which nothing tells systemd (C(systemctl restart) with
+  - A CDI specification becomes stale. Device numbers may change at every boot, files of the driver have its version in
+    their names, and C(/var/run) is empty after a boot. This module installs a systemd unit that generates the
+    specification again at boot, before engines start, and after each change of the driver.
+  - The unit runs C(nvidia-ctk cdi generate) of the NVIDIA Container Toolkit. It is the unit that the toolkit has since
+    1.18 (C(nvidia-cdi-refresh.service)), or a unit of this collection (C(gpufleet-nvidia-cdi.service)) for toolkits
+    without one, such as those in a directory.
+  - A host without the toolkit gets no unit. There only M(gpufleet.nvidia.nvidia_cdi_spec) writes the specification, and
+    must be run again after each boot and change of the driver.
+  - systemd does not notice a change of MIG devices. After such a change, restart the unit (C(systemctl restart) with
     RV(service)), or run M(gpufleet.nvidia.nvidia_cdi_spec) again.
-  - Units are enabled by the links that C(systemctl enable) would make, but without having systemd reload its units.
-    Such a reload takes the GPUs away from running containers that got them from the toolkit's legacy hook. It is done
-    only where systemd works with an older version of a unit that this module has changed, and never while such
+  - The module enables units with the links that C(systemctl enable) would create, but does not make systemd reload its
+    units. Such a reload takes the GPUs from running containers that got them from the toolkit's legacy hook. The module
+    reloads only if systemd has loaded an older version of a unit that this module has changed, and never while such
     containers run.
-  - Units and nvidia_cdi_spec without O(backend) make the same specification, for both use C(nvidia-ctk) then.
-  - The specification itself is not taken away with O(state=absent). See M(gpufleet.nvidia.nvidia_cdi_spec) for that.
+  - The units and M(gpufleet.nvidia.nvidia_cdi_spec) without O(backend) generate the same specification, because both
+    then run C(nvidia-ctk).
+  - O(state=absent) does not remove the specification itself. M(gpufleet.nvidia.nvidia_cdi_spec) does.
 extends_documentation_fragment:
   - gpufleet.nvidia.attributes
   - gpufleet.nvidia.host_root
@@ -35,8 +36,8 @@ extends_documentation_fragment:
 attributes:
   check_mode:
     support: full
-    details: Whether a run of the service would change the specification is not known beforehand. A run counts as a
-      change then.
+    details:
+      - Check mode cannot predict whether a run of the service changes the specification. It reports a run as a change.
   diff_mode:
     support: full
   idempotent:
@@ -49,47 +50,48 @@ attributes:
 options:
   state:
     description:
-      - V(present) has the specification kept fresh.
-      - V(absent) removes what this module made, that is units, links, a drop-in, and an environment file, and what
-        earlier versions of it made, that is a program and lines of the toolkit's environment file. Other lines and
-        links, and units of the toolkit, stay.
+      - V(present) installs and enables the units.
+      - V(absent) removes the units, links, drop-in, and environment file that this module wrote, and what earlier
+        versions of it wrote, which is a program and lines in the toolkit's environment file. Other lines and links, and
+        the units of the toolkit, stay.
     type: str
     choices: [present, absent]
     default: present
   owner:
     description:
-      - Whose units do the work.
-      - V(toolkit) is C(nvidia-cdi-refresh.service) and C(nvidia-cdi-refresh.path) of the NVIDIA Container Toolkit. They
-        write C(/var/run/cdi/nvidia.yaml) unless O(path) says otherwise. A drop-in has the service read
-        C(/etc/gpufleet-nvidia/cdi-refresh.env) after the toolkit's environment file, which stays as it is. Where both
-        set a variable, the value of this task counts, and a warning names the variable.
-      - V(collection) is C(gpufleet-nvidia-cdi.service) and C(gpufleet-nvidia-cdi.path), which run C(nvidia-ctk) with
+      - Whose units generate the specification.
+      - V(toolkit) uses C(nvidia-cdi-refresh.service) and C(nvidia-cdi-refresh.path) of the NVIDIA Container Toolkit.
+        They write C(/var/run/cdi/nvidia.yaml) unless O(path) is set. A drop-in makes the service read
+        C(/etc/gpufleet-nvidia/cdi-refresh.env) after the toolkit's environment file, which is not changed. Where both
+        set a variable, the value of this task has precedence, and a warning names the variable.
+      - V(collection) uses C(gpufleet-nvidia-cdi.service) and C(gpufleet-nvidia-cdi.path), which run C(nvidia-ctk) with
         these options. It fails on a host without C(nvidia-ctk).
-      - V(auto) is V(toolkit) where its units are there and not masked, else V(collection) where there is C(nvidia-ctk).
-        Elsewhere there is no unit, and a warning says so.
+      - V(auto) is V(toolkit) where the toolkit's units exist and are not masked, else V(collection) where C(nvidia-ctk)
+        exists. Elsewhere no unit is installed, and a warning says so.
     type: str
     choices: [auto, toolkit, collection]
     default: auto
   before_engines:
     description:
-      - Whether engines wait at boot until the specification is there, for at most two minutes. Otherwise containers
-        that start by themselves may find none, or a stale one.
-      - For the toolkit's unit this is a drop-in. The unit of the toolkit 1.19.0 comes after C(multi-user.target), and
-        so after the engines, which no drop-in can change. There a unit of this collection runs the same command
+      - Whether engines wait at boot until the specification exists, for at most two minutes. With V(false), containers
+        that start at boot may find no specification or a stale one.
+      - The units of all engines that this collection configures wait, including those of k0s and MicroK8s.
+      - For the toolkit's unit this is a drop-in. The unit of the toolkit 1.19.0 is ordered after C(multi-user.target),
+        and so after the engines, which no drop-in can change. There a unit of this collection runs the same command
         earlier.
     type: bool
     default: true
   start:
     description:
-      - Whether the service is started now, on a running host, if the specification is not there though a driver is, if
-        its last run failed, or if what it does has changed. The specification that it writes is checked
-        afterwards. It is an error if engines would skip it, or if it does not fit the host. O(require_devices) and
-        O(use_nvml) are for this check.
-      - With V(false) a warning says that it should be.
+      - Whether to start the service in this run. On a running host it is started if the specification is missing and a
+        driver is loaded, if its last run failed, or if its configuration has changed. The module then checks the
+        specification that the service wrote, and fails if engines would skip it or if it does not fit the host.
+        O(require_devices) and O(use_nvml) apply to this check.
+      - With V(false) the service is not started, and a warning says if it should be.
     type: bool
     default: true
   backup_dir:
-    description: Directory for copies of files from before each change. The newest five are kept.
+    description: Directory for copies of files from before each change. The newest five of each file are kept.
     type: path
     default: /var/lib/gpufleet-nvidia/backups
   purge_backups:
@@ -134,17 +136,18 @@ EXAMPLES = r"""
 
 RETURN = r"""
 owner:
-  description: Whose units keep the specification fresh. Null with O(state=absent), and where there is no C(nvidia-ctk).
+  description:
+    - Whose units keep the specification up to date. Null with O(state=absent), and where C(nvidia-ctk) does not exist.
   returned: success
   type: str
   sample: toolkit
 service:
-  description: The unit that makes the specification. Null where RV(owner) is.
+  description: The unit that generates the specification. Null where RV(owner) is null.
   returned: success
   type: str
   sample: nvidia-cdi-refresh.service
 path_unit:
-  description: The unit that starts it after a change of the driver, null where there is none.
+  description: The unit that starts the service after a change of the driver, null if there is none.
   returned: success
   type: str
   sample: nvidia-cdi-refresh.path
@@ -154,28 +157,30 @@ enabled:
   type: bool
   sample: true
 toolkit_enabled:
-  description: Whether the toolkit's own units are enabled, whoever did that.
+  description: Whether the toolkit's own units are enabled, by this module or by another program.
   returned: success
   type: bool
   sample: true
 specification:
-  description: The specification that the service writes. Null where RV(owner) is.
+  description: The specification that the service writes. Null where RV(owner) is null.
   returned: success
   type: str
   sample: /var/run/cdi/nvidia.yaml
 present:
-  description: Whether that file is there.
+  description: Whether that file exists.
   returned: success
   type: bool
   sample: true
 variables:
-  description: What this collection's environment file sets for the toolkit's service because of this task's options.
+  description:
+    - The variables that this collection's environment file sets for the toolkit's service because of this task's
+      options.
   returned: success
   type: dict
   sample:
     NVIDIA_CTK_CDI_GENERATE_DISABLED_HOOKS: enable-cuda-compat
 changed_files:
-  description: The files that have changed, or would in check mode.
+  description: The files that were changed, or would be in check mode.
   returned: success
   type: list
   elements: str
@@ -183,7 +188,7 @@ changed_files:
     - /etc/gpufleet-nvidia/cdi-refresh.env
     - /etc/systemd/system/nvidia-cdi-refresh.service.d/50-gpufleet-nvidia.conf
 links_made:
-  description: The links that were made to enable units, or would be in check mode.
+  description: The links that were created to enable units, or would be in check mode.
   returned: success
   type: list
   elements: str
@@ -195,32 +200,34 @@ links_removed:
   elements: str
   sample: []
 reasons:
-  description: Why the service had to run now, in sentences.
+  description: Why the service had to run, as messages. Empty if it did not.
   returned: success
   type: list
   elements: str
   sample: [What the service does has changed.]
 started:
-  description: Whether it ran. It does not in check mode.
+  description: Whether the service was started. Always false in check mode.
   returned: success
   type: bool
   sample: true
 backup_files:
-  description: Where the former content is kept. Empty in check mode, where nothing changed, and with O(purge_backups).
+  description:
+    - The files that were changed and the copies of their previous content. Empty in check mode, where nothing changed,
+      and with O(purge_backups).
   returned: success
   type: list
   elements: dict
   contains:
     path:
-      description: The file, symbolic links resolved.
+      description: The file, with symbolic links resolved.
       type: str
       sample: /etc/gpufleet-nvidia/cdi-refresh.env
     backup:
-      description: Its copy, null if there was no file.
+      description: The copy, null if there was no file.
       type: str
       sample: /var/lib/gpufleet-nvidia/backups/etc~gpufleet-nvidia~cdi-refresh.env~20260821T143000.123456Z.SHA.backup
     checksum:
-      description: SHA-256 of what was written, V(absent) if the file was removed.
+      description: SHA-256 of the new content, V(absent) if the file was removed.
       type: str
       sample: 6a09e667f3bcc908b2fb1366ea957d3e3adec17512775099da2f590b0667322a
   sample:

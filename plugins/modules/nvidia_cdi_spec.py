@@ -6,24 +6,26 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: nvidia_cdi_spec
-short_description: Describe a host's GPUs to its container engines
+short_description: Write the CDI specification of a host's GPUs
 version_added: 0.1.0
 author:
   - gpufleet.nvidia maintainers (@gpufleet)
 description:
-  - Writes the CDI specification of a host's GPUs, by which Docker, containerd, CRI-O, and Podman give them to
-    containers, keeps it true, and takes it back.
-  - It is made from the driver's own files. Nothing of NVIDIA's toolkit is needed for that, though the hooks in it need
-    a program of the toolkit when a container starts (O(hooks)).
-  - Nothing is written that would not work. The rules of the CDI project's library, the paths and device numbers on the
-    host, and the number of GPUs that the driver reports are checked first.
-  - The file is replaced only if it means something else than what would be written, and RV(reasons) says what. The
-    order of devices, nodes, groups, and keys means nothing, and neither does layout. Run the
-    module again after a change of the driver, of MIG devices, or of the toolkit.
-  - What stood there before is recorded below C(/var/lib/gpufleet-nvidia/state), and O(state=absent) restores it.
-  - No engine has to be restarted. They read specifications when a container starts; Docker must have been started with
-    CDI switched on.
-  - Hosts need no Python package. Where a host has no PyYAML, the controller sends its own along when it is needed.
+  - Writes, updates, and removes the CDI specification of a host's GPUs, with which Docker, containerd, CRI-O, and
+    Podman give GPUs to containers.
+  - The specification is generated from the files of the driver. This needs nothing of NVIDIA's toolkit, but the hooks
+    in the specification need a program of the toolkit when a container starts (O(hooks)).
+  - Before it writes, the module checks the specification against the rules of the CDI project's library, the paths and
+    device numbers on the host, and the number of GPUs that the driver reports. It fails if the specification would not
+    work.
+  - The file is replaced only if its meaning changes, and RV(reasons) lists the differences. The order of devices,
+    nodes, groups, and keys, and the layout of the file have no meaning. Run the module again after a change of the
+    driver, of MIG devices, or of the toolkit.
+  - The previous content of the file is recorded below C(/var/lib/gpufleet-nvidia/state), and O(state=absent) restores
+    it.
+  - No engine has to be restarted. Engines read specifications when a container starts. Docker must have been started
+    with CDI switched on.
+  - Hosts need no Python package. If a host has no PyYAML and needs it, the controller sends its own.
 extends_documentation_fragment:
   - gpufleet.nvidia.attributes
   - gpufleet.nvidia.host_root
@@ -32,7 +34,7 @@ extends_documentation_fragment:
 attributes:
   check_mode:
     support: full
-    details: A program of hooks that is missing is a warning then, for the toolkit may be about to be installed.
+    details: A missing program of hooks is a warning in check mode, because the toolkit may not be installed yet.
   diff_mode:
     support: full
   idempotent:
@@ -46,25 +48,26 @@ options:
   state:
     description:
       - V(present) writes the specification.
-      - V(absent) takes back what this module wrote for the kind, or at O(path) alone if that is given. What stood there
-        before comes back byte for byte, and so do files that O(exclusive) removed. A file that this module never wrote
-        stays.
+      - V(absent) removes the files that this module wrote for the kind, or only O(path) if that is set. The previous
+        content of these files is restored byte for byte, and so are files that O(exclusive) removed. A file that this
+        module never wrote stays.
     type: str
     choices: [present, absent]
     default: present
   exclusive:
     description:
-      - Removes all other specifications of the same kind from C(/etc/cdi) and C(/var/run/cdi). Copies of them are kept,
-        and O(state=absent) brings them back.
-      - When V(false) they stay, and a warning says what they do to the devices. Our own file at an earlier O(path)
-        goes in any case.
+      - V(true) removes all other specifications of the same kind from C(/etc/cdi) and C(/var/run/cdi). Copies of them
+        are kept, and O(state=absent) restores them.
+      - With V(false) they stay, and a warning says how they affect the devices. If O(path) has changed, this module's
+        file at the previous path is removed in any case.
     type: bool
     default: false
   backup_dir:
     description:
-      - Directory for copies of files from before each change. The newest five are kept, readable by the owner only.
-      - Directories whose every file an engine reads as configuration are refused, and those in which another user could
-        replace files.
+      - Directory for copies of files from before each change. The newest five of each file are kept, readable by the
+        owner only.
+      - A directory in which an engine reads every file as configuration is refused, and so is one in which another user
+        could replace files.
     type: path
     default: /var/lib/gpufleet-nvidia/backups
   purge_backups:
@@ -72,8 +75,8 @@ options:
     type: bool
     default: false
 notes:
-  - NVML is loaded in a process of its own, which a crash or a hang of the driver's library does not take the task along
-    with. As root it may make missing nodes of GPUs, as every program that uses it does.
+  - NVML is loaded in a separate process, so that a crash or a hang of the driver's library does not stop the task. As
+    root it may create missing nodes of GPUs, as in every program that uses it.
 seealso:
   - module: gpufleet.nvidia.nvidia_cdi_refresh
   - module: gpufleet.nvidia.nvidia_container_info
@@ -122,17 +125,17 @@ EXAMPLES = r"""
 
 RETURN = r"""
 specification:
-  description: The file of the specification, as the host sees it.
+  description: The path of the specification, as the host sees it.
   returned: success
   type: str
   sample: /etc/cdi/nvidia.yaml
 kind:
-  description: What it describes. Containers ask for C(KIND=DEVICE).
+  description: The kind of the devices. Containers request C(KIND=DEVICE).
   returned: success
   type: str
   sample: nvidia.com/gpu
 cdi_version:
-  description: The oldest version of CDI that has everything in the specification. Null with O(state=absent).
+  description: The oldest version of CDI that has all fields of the specification. Null with O(state=absent).
   returned: success
   type: str
   sample: 0.7.0
@@ -143,7 +146,7 @@ devices:
   elements: str
   sample: ["0", GPU-5ba4a1cd-9f20-4f4c-a2f1-3d6cf6f5a1c0, all]
 format:
-  description: What the file is written as. Null with O(state=absent).
+  description: The format of the file. Null with O(state=absent).
   returned: success
   type: str
   sample: yaml
@@ -153,17 +156,17 @@ mode:
   type: str
   sample: nvml
 backend:
-  description: What made it, never V(auto). Null with O(state=absent).
+  description: The generator that was used, never V(auto). Null with O(state=absent).
   returned: success
   type: str
   sample: native
 driver_version:
-  description: The version of the driver that it is for, null if none is loaded.
+  description: The version of the driver that the specification describes, null if none is loaded.
   returned: success
   type: str
   sample: 580.95.05
 reasons:
-  description: Why the file was replaced, or would be, in sentences. Empty if it was right already.
+  description: Why the file was replaced, or would be, as messages. Empty if it was up to date.
   returned: success
   type: list
   elements: str
@@ -171,25 +174,25 @@ reasons:
     - "It is for the driver 570.86.15; now it is 580.95.05."
     - "/dev/nvidia-uvm is the device 510:0 there; now it is 508:0."
 engines:
-  description: The engines that O(for_engines) means.
+  description: The engines that O(for_engines) selects.
   returned: success
   type: list
   elements: dict
   contains:
     name:
-      description: Its name.
+      description: The name of the engine.
       type: str
       sample: podman
     version:
-      description: Its version, null where it does not tell one.
+      description: The version of the engine, null if it does not report one.
       type: str
       sample: 4.9.3
     newest_cdi:
-      description: The newest version of CDI that it understands, null where that is not known or it understands none.
+      description: The newest version of CDI that the engine supports, null if that is not known or it supports none.
       type: str
       sample: 0.6.0
     folders:
-      description: Where it looks for specifications unless it is told otherwise.
+      description: The directories in which the engine searches for specifications by default.
       type: list
       elements: str
       sample: [/etc/cdi, /var/run/cdi]
@@ -199,13 +202,13 @@ engines:
       newest_cdi: 0.6.0
       folders: [/etc/cdi, /var/run/cdi]
 limits:
-  description: What was left out for which engine, in sentences.
+  description: The fields that were left out, and for which engine, as messages.
   returned: success
   type: list
   elements: str
   sample: []
 conflicts:
-  description: Other files of the same kind, those included that were removed.
+  description: Other files of the same kind, including those that were removed.
   returned: success
   type: list
   elements: dict
@@ -216,51 +219,56 @@ conflicts:
       sample: /etc/cdi/nvidia-gpu.yaml
     effect:
       description:
-        - What it means. V(collides) is that engines find none of the devices that both files define, V(shadows) that it
-          goes before ours, V(shadowed) that ours goes before it, V(adds) that it has devices that ours has not, and
-          V(skipped) that engines skip it because it is faulty.
+        - How the file affects the devices.
+        - V(collides) is a file in the same directory that defines some of the same devices. Engines find none of these.
+        - V(shadows) is a file that has precedence over the specification of this module.
+        - V(shadowed) is a file over which the specification of this module has precedence.
+        - V(adds) is a file with devices that the specification of this module does not have.
+        - V(skipped) is an invalid file that engines skip.
       type: str
       sample: collides
     devices:
-      description: The devices that both define, with their kind.
+      description: The devices that both files define, with their kind.
       type: list
       elements: str
       sample: [nvidia.com/gpu=0, nvidia.com/gpu=all]
     sentence:
-      description: The same in words.
+      description: The effect as a message.
       type: str
       sample: >-
         /etc/cdi/nvidia-gpu.yaml describes nvidia.com/gpu too, in the same folder as /etc/cdi/nvidia.yaml: engines then
         find none of nvidia.com/gpu=0, nvidia.com/gpu=all.
   sample: []
 removed_files:
-  description: Files that were removed, or would be, symbolic links resolved.
+  description: Files that were removed, or would be in check mode, with symbolic links resolved.
   returned: success
   type: list
   elements: str
   sample: []
 restored_files:
-  description: Files that came back with O(state=absent), or would.
+  description: Files that O(state=absent) restored, or would restore in check mode.
   returned: success
   type: list
   elements: str
   sample: []
 backup_files:
-  description: Where former contents are kept. Empty in check mode, where nothing changed, and with O(purge_backups).
+  description:
+    - The files that were changed and the copies of their previous content. Empty in check mode, where nothing changed,
+      and with O(purge_backups).
   returned: success
   type: list
   elements: dict
   contains:
     path:
-      description: The file, symbolic links resolved.
+      description: The file, with symbolic links resolved.
       type: str
       sample: /etc/cdi/nvidia.yaml
     backup:
-      description: Its copy, null if there was no file.
+      description: The copy, null if there was no file.
       type: str
       sample: /var/lib/gpufleet-nvidia/backups/etc~cdi~nvidia.yaml~20260821T143000.123456Z.SHA-256.backup
     checksum:
-      description: SHA-256 of what was written, V(absent) if the file was removed.
+      description: SHA-256 of the new content, V(absent) if the file was removed.
       type: str
       sample: 6a09e667f3bcc908b2fb1366ea957d3e3adec17512775099da2f590b0667322a
   sample:

@@ -13,15 +13,18 @@ version_added: 0.1.0
 author:
   - gpufleet.nvidia maintainers (@gpufleet)
 description:
-  - Reads the names of a host's variables. A name that begins with C(nvidia_toolkit_), C(nvidia_runtime_), or
-    C(nvidia_cdi_) and that no role of this collection has is an error. Any other name that begins with C(nvidia_) is a
-    warning if it differs from the name of a variable of this collection by one or two characters. Facts do not count.
-  - Validates the values of the variables of all roles by the argument specifications of the roles.
-  - Refuses roles with different root directories, unknown engines, malformed versions, files of tasks that do not
+  - Checks the names of a host's variables. A name that begins with C(nvidia_toolkit_), C(nvidia_runtime_), or
+    C(nvidia_cdi_) and is no variable of a role of this collection is an error. Any other name that begins with
+    C(nvidia_) is a warning if it differs from the name of a variable of this collection by one or two characters. Facts
+    are not checked.
+  - Validates the values of the variables of all roles with the argument specifications of the roles.
+  - Refuses different root directories of the roles, unknown engines, malformed versions, files of tasks that do not
     exist, and a configuration file together with several engines.
-  - Reports all problems of a host at once. A variable that refers to one that is not defined yet is not checked.
-  - The playbook C(gpufleet.nvidia.check) runs it, and C(gpufleet.nvidia.site) and C(gpufleet.nvidia.rolling) begin with
-    that. An action plugin does the work on the controller, without a connection to the host.
+  - Reports all problems of a host at once. A variable that refers to another one that is not defined yet is not
+    checked.
+  - The playbook C(gpufleet.nvidia.check) runs it. C(gpufleet.nvidia.site), C(gpufleet.nvidia.rolling), and
+    C(gpufleet.nvidia.remove) begin with that playbook.
+  - An action plugin does the work on the controller, without a connection to the host.
 extends_documentation_fragment:
   - gpufleet.nvidia.attributes
 attributes:
@@ -41,7 +44,7 @@ attributes:
     details: It writes no file.
 options:
   own_variables:
-    description: The names of the user's own variables. They are not checked.
+    description: Names of the user's own variables, which are not checked. An empty list checks all names.
     type: list
     elements: str
     default: []

@@ -11,20 +11,20 @@ version_added: 0.1.0
 author:
   - gpufleet.nvidia maintainers (@gpufleet)
 description:
-  - Changes settings in the C(config.toml) of the NVIDIA Container Toolkit, which its runtimes, its hook and
-    C(nvidia-container-cli) read, and takes all of it back.
-  - Names and values are checked before anything is written. Only what is named is changed, and everything else keeps
-    its bytes, that is order, comments, indentation, line ends, and settings that this module does not know.
-  - A setting whose default is in the file as a comment is written below that comment. When the setting is taken back,
-    its line is removed.
-  - The scripts of the toolkit's packages write the file anew when they are upgraded, and some versions lose settings in
-    doing so. Run this module after them, and what is missing is written again.
-  - What the file was before the first change is recorded below C(/var/lib/gpufleet-nvidia/state), and O(state=absent)
-    restores it.
-  - Nothing has to be restarted. The toolkit reads the file whenever a container starts. It does not need to be
-    installed.
-  - Hosts need no Python package. Where a host's Python cannot read TOML itself (before 3.11), the controller sends its
-    own tomlkit along, which has to be 0.12 or newer, and 0.13 for hosts with Python 3.8.
+  - Changes settings in the C(config.toml) of the NVIDIA Container Toolkit, which its runtimes, its hook, and
+    C(nvidia-container-cli) read, and restores all of them.
+  - Names and values are validated before anything is written. Only the named settings are changed. Everything else
+    keeps its bytes, including order, comments, indentation, line ends, and settings that this module does not know.
+  - A setting whose default is in the file as a comment is written below that comment. When the setting is reset, its
+    line is removed.
+  - The scripts of the toolkit's packages write the file again when the packages are upgraded, and some versions lose
+    settings. Run this module after an upgrade to write missing settings again.
+  - The content of the file before the first change is recorded below C(/var/lib/gpufleet-nvidia/state), and
+    O(state=absent) restores it.
+  - Nothing has to be restarted, because the toolkit reads the file whenever a container starts. The toolkit does not
+    need to be installed.
+  - Hosts need no Python package. If the Python of a host cannot read TOML (before 3.11), the controller sends its own
+    tomlkit. That must be 0.12 or newer, and 0.13 or newer for hosts with Python 3.8.
 extends_documentation_fragment:
   - gpufleet.nvidia.attributes
   - gpufleet.nvidia.host_root
@@ -45,77 +45,78 @@ attributes:
 options:
   settings:
     description:
-      - The settings and their values. Tables are nested dictionaries or names with dots, so that
-        C(nvidia-container-runtime.log-level) and C(log-level) in a dictionary C(nvidia-container-runtime) are the same.
-      - A setting that is null is made what it is when nobody has set it. Its line holds the default
-        where the packages' file has it so, and is removed where that file has it as a comment or not at all.
-      - Where newer packages wrote the file anew since, a line that they would have written stays, with the default.
-      - Values have to be of the type that the toolkit expects. Booleans may also be the words V(true), V(false),
-        V(yes), and V(no), as templates deliver them.
+      - The settings and their values. Tables are nested dictionaries or names with dots.
+        C(nvidia-container-runtime.log-level) and C(log-level) in a dictionary C(nvidia-container-runtime) are the same
+        setting.
+      - Null resets a setting to its default. If the file of the packages has a line with the default, the line gets
+        that value. If the file of the packages has the setting as a comment or not at all, the line is removed.
+      - If newer packages have written the file again, a line that they would have written stays, with the default.
+      - Values must have the type that the toolkit expects. Booleans may also be the strings V(true), V(false), V(yes),
+        and V(no), because templates return strings.
     type: dict
     default: {}
   profile:
     description:
-      - Settings for a purpose. O(settings) win over them.
-      - V(kubernetes_hardened) lets unprivileged pods get GPUs only as the device plugin gives them, and not by an
-        environment variable of an image or a pod. The device plugin then has to use the strategy C(volume-mounts) or
-        CDI.
+      - A set of settings for a purpose. O(settings) has precedence over it. When left out, none is applied.
+      - V(kubernetes_hardened) lets unprivileged pods get GPUs only from the device plugin, and not by an environment
+        variable of an image or a pod. The device plugin must then use the strategy C(volume-mounts) or CDI.
       - V(rootless) sets C(nvidia-container-cli.no-cgroups), for engines that do not run as root and use the legacy
-        mode. Containers of engines that do run as root may then not open their GPUs, of which a warning tells.
+        mode. Containers of engines that run as root may then be unable to open their GPUs, and a warning says so.
     type: str
     choices: [kubernetes_hardened, rootless]
   debug:
     description:
       - V(true) makes the runtime write its log to C(/var/log/nvidia-container-runtime.log) with the level V(debug), and
-        C(nvidia-container-cli), which the hook calls, to C(/var/log/nvidia-container-toolkit.log).
-      - V(false) makes sure that none of this is so because of an earlier V(true). What this module wrote of these three
-        settings goes back to what it was. What others wrote is reset only where it is what V(true) would write, or the
-        level V(trace). So a log that somebody keeps in another file stays, and so does another level.
-      - When left out, these settings are left alone. O(settings) win over this switch.
+        C(nvidia-container-cli), which the hook runs, to C(/var/log/nvidia-container-toolkit.log).
+      - V(false) resets these three settings. A value that this module wrote is restored to the previous one. A value
+        that another program or a user wrote is reset only if it is the value that V(true) would write, or the level
+        V(trace). A log in another file and another level stay.
+      - When left out, these settings are not changed. O(settings) has precedence over this option.
     type: bool
   exclusive:
     description:
-      - Settings that earlier runs of this module wrote, and that this one does not name, go back to what they were
-        before.
-      - Settings that others wrote are left alone, also those that already have the value that is asked for.
+      - Whether settings that earlier runs of this module wrote, and that this task does not name, are restored to their
+        previous values. V(false) leaves them as they are.
+      - Settings that this module did not write are not changed, even if they already have the requested value.
     type: bool
     default: false
   allow_unknown:
     description:
-      - Accepts settings that this module does not know, for toolkits newer than it. They may be strings, numbers,
-        booleans, lists, and dictionaries, but no dates and times. Those in C(features) are booleans.
+      - Whether to accept settings that this module does not know, for newer toolkits. They may be strings, numbers,
+        booleans, lists, and dictionaries, but no dates and times. Those in C(features) are booleans. V(false) refuses
+        them.
     type: bool
     default: false
   state:
     description:
-      - V(present) makes the file say what the other options ask.
-      - V(absent) takes back everything that this module wrote, and takes no settings. While the file still holds what
-        this module wrote, its former content comes back byte for byte, or the file goes if there was none. Where others
-        have changed the file since, the settings go back one by one, but for those that are not as this module left
-        them.
+      - V(present) writes the settings that the other options set.
+      - V(absent) removes everything that this module wrote, and accepts no settings. If the file still has the content
+        that this module wrote, its previous content is restored byte for byte, or the file is removed if there was
+        none. If the file was changed since, the settings are restored one by one, except those that no longer have the
+        value that this module wrote.
     type: str
     choices: [present, absent]
     default: present
   path:
     description:
-      - The configuration file. A toolkit in a folder of its own, such as C(/usr/local/nvidia/toolkit), has it in
-        C(.config/nvidia-container-runtime/config.toml) below that folder.
-      - Of a toolkit that M(gpufleet.nvidia.nvidia_toolkit_install) has put into a directory, the settings belong into
-        O(gpufleet.nvidia.nvidia_toolkit_install#module:config) instead. It writes the file anew where anybody else has
-        changed it.
+      - The configuration file. A toolkit in a directory of its own, such as C(/usr/local/nvidia/toolkit), has it in
+        C(.config/nvidia-container-runtime/config.toml) below that directory.
+      - For a toolkit that M(gpufleet.nvidia.nvidia_toolkit_install) has installed into a directory, use
+        O(gpufleet.nvidia.nvidia_toolkit_install#module:config) instead. That module overwrites changes of its file by
+        others.
     type: path
     default: /etc/nvidia-container-runtime/config.toml
   create:
     description:
-      - Whether a file that is not there is made, with nothing but the settings in it.
-      - With V(false) that is an error, unless there is nothing to write.
+      - Whether to create the file if it does not exist. It then contains only the settings of this task.
+      - With V(false) a missing file is an error, unless there is nothing to write.
     type: bool
     default: true
   backup_dir:
     description:
       - Directory for copies of the file from before each change. The newest five are kept, readable by the owner only.
-      - Directories whose every file an engine reads as configuration are refused, and those in which another user could
-        replace files.
+      - A directory in which an engine reads every file as configuration is refused, and so is one in which another user
+        could replace files.
     type: path
     default: /var/lib/gpufleet-nvidia/backups
   purge_backups:
@@ -178,11 +179,11 @@ path:
   sample: /etc/nvidia-container-runtime/config.toml
 settings:
   description:
-    - The settings that are in effect afterwards, by names with dots. Those that the file does not have are at their
-      defaults, or null where nothing is set by default.
-    - Settings that this module does not know are among them, as the file has them.
-    - Secrets are masked, that is user names and passwords in URLs, values of keys that look like secrets, and of
-      variables in C(nvidia-container-cli.environment) whose names look so.
+    - The settings in effect after the task, by names with dots. A setting that the file does not have is returned with
+      its default, or null if it has no default.
+    - Settings in the file that this module does not know are included.
+    - Secrets are masked. They are user names and passwords in URLs, values of keys that look like secrets, and values
+      of variables in C(nvidia-container-cli.environment) whose names look like secrets.
   returned: success
   type: dict
   sample:
@@ -192,28 +193,30 @@ settings:
     nvidia-container-runtime.log-level: info
     nvidia-container-runtime.runtimes: [runc, crun]
 changed_keys:
-  description: The settings whose values in the file have changed, or would in check mode.
+  description: The settings whose values in the file were changed, or would be in check mode.
   returned: success
   type: list
   elements: str
   sample: [nvidia-container-runtime.log-level]
 backup_files:
-  description: Where the former content is kept. Empty in check mode, where nothing changed, and with O(purge_backups).
+  description:
+    - The file, if it was changed, and the copy of its previous content. Empty in check mode, where nothing changed, and
+      with O(purge_backups).
   returned: success
   type: list
   elements: dict
   contains:
     path:
-      description: The file, symbolic links resolved.
+      description: The file, with symbolic links resolved.
       type: str
       sample: /etc/nvidia-container-runtime/config.toml
     backup:
-      description: Its copy, null if there was no file.
+      description: The copy, null if there was no file.
       type: str
       sample: >-
         /var/lib/gpufleet-nvidia/backups/etc~nvidia-container-runtime~config.toml~20260821T143000.123456Z.SHA-256.backup
     checksum:
-      description: SHA-256 of what was written, V(absent) if the file was removed.
+      description: SHA-256 of the new content, V(absent) if the file was removed.
       type: str
       sample: 6a09e667f3bcc908b2fb1366ea957d3e3adec17512775099da2f590b0667322a
   sample:

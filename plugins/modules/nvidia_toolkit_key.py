@@ -14,8 +14,9 @@ author:
   - gpufleet.nvidia maintainers (@gpufleet)
 description:
   - Internal, for the role P(gpufleet.nvidia.nvidia_toolkit#role).
-  - Unlike M(ansible.builtin.get_url), which gets a proxy through C(environment), it puts the proxy's password on no
-    command line, where every user of the host could read it.
+  - Does not put the password of a proxy on a command line, where every user of the host could read it.
+    M(ansible.builtin.get_url), which gets a proxy through C(environment), does.
+  - Does not verify the key. apt, dnf, and the role do.
 extends_documentation_fragment:
   - gpufleet.nvidia.attributes
 attributes:
@@ -37,11 +38,12 @@ options:
     type: str
     required: true
   dest:
-    description: File to write, readable for everyone.
+    description: File to write, with the mode 0644.
     type: path
     required: true
   proxy:
-    description: Address of a proxy, with user and password if it needs them.
+    description:
+      - Address of a proxy, with user and password if it needs them. When left out, the proxy of the environment.
     type: str
 """
 
@@ -56,7 +58,7 @@ EXAMPLES = r"""
 RETURN = r"""
 code:
   description:
-    - V(repository-unreachable) if this host cannot connect to the server or the proxy. The message names the host, the
+    - V(repository-unreachable) if the host cannot connect to the server or the proxy. The message names the host, the
       proxy, and the settings for hosts without access.
   returned: failure, for this reason
   type: str

@@ -13,8 +13,8 @@ version_added: 0.1.0
 author:
   - gpufleet.nvidia maintainers (@gpufleet)
 description:
-  - Prints texts as warnings of Ansible, each with the name of the host in front. Ansible prints a text only once, and
-    hosts may have the same one.
+  - Prints messages as warnings of Ansible, each with the name of the host in front. Ansible prints the same warning
+    only once, so without the name the message of a second host would be missing.
   - An action plugin does the work on the controller, without a connection to the host.
 extends_documentation_fragment:
   - gpufleet.nvidia.attributes
@@ -35,7 +35,7 @@ attributes:
     details: It writes no file.
 options:
   warnings:
-    description: The texts.
+    description: The messages to print.
     type: list
     elements: str
     required: true
