@@ -194,7 +194,7 @@ links_made:
   elements: str
   sample: [/etc/systemd/system/multi-user.target.wants/nvidia-cdi-refresh.service]
 links_removed:
-  description: The links that were taken back, or would be in check mode.
+  description: The links that were removed, or would be in check mode.
   returned: success
   type: list
   elements: str

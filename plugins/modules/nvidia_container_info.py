@@ -6,45 +6,49 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: nvidia_container_info
-short_description: Tell which engines, toolkit, GPUs and CDI specifications a host has, and how they stand
+short_description: Report the engines, toolkit, GPUs and CDI specifications of a host, and their problems
 version_added: 0.1.0
 author:
   - gpufleet.nvidia maintainers (@gpufleet)
 description:
-  - Reads which container engines are installed and running on a host, which configuration file each one really uses,
-    which runtimes it registers, and what the running engine says of itself.
-  - Reads which parts of the NVIDIA Container Toolkit are installed, whether they are of one version, which known
-    vulnerabilities and which settings make it unsafe, and what would stand in the way of another version.
-  - Reads which GPUs and MIG devices the driver has and which of them a container could not use, as a Kubernetes device
-    plugin would advertise them, and which device nodes are missing.
-  - Reads which CDI specifications engines find, whether these are valid, which of them are stale and why, and which are
-    in each other's way.
-  - Nothing is changed and nothing is started, but the toolkit's programs are asked for their versions. A strange host
-    is described, with RV(engines[].problems), RV(toolkit.problems), RV(gpus.problems) and RV(cdi.problems), and is no
-    failure.
-  - On live hosts GPUs are looked up with the driver's own library NVML, as C(nvidia-smi -L) does, in a process of its
-    own that can neither make device nodes nor change them. Where it cannot be kept from that and some are missing, as
-    well as in offline trees and where the library cannot be used, they are looked up in C(/proc).
+  - Reads which container engines are installed and running on a host, which configuration file each of them uses, which
+    runtimes that file registers, and what the running engine reports.
+  - Reads which parts of the NVIDIA Container Toolkit are installed, whether they have the same version, which known
+    vulnerabilities and unsafe settings they have, and what would prevent the installation of another version.
+  - Reads which GPUs and MIG devices the driver has, which of them a container could not use, which of them a Kubernetes
+    device plugin would advertise, and which device nodes are missing.
+  - Reads which CDI specifications engines find, whether they are valid, which of them are stale and why, and which
+    conflict with each other.
+  - The module changes and starts nothing, but it runs the programs of the toolkit to ask for their versions. A host
+    with problems does not fail the task. RV(engines[].problems), RV(toolkit.problems), RV(gpus.problems), and
+    RV(cdi.problems) list them.
+  - On live hosts the GPUs are read from the driver's library NVML, as C(nvidia-smi -L) does, in a separate process that
+    can neither create nor change device nodes. They are read from C(/proc) if nodes are missing and NVML cannot be
+    prevented from creating them, in offline trees, and if the library cannot be used.
 notes:
-  - NVML wakes GPUs that nothing uses, for as long as it is asked, unless C(nvidia-persistenced) keeps them awake.
+  - NVML wakes idle GPUs while it is asked, unless C(nvidia-persistenced) keeps them awake.
 options:
   gather:
     description:
-      - What to look at. The less, the faster.
-      - V(findings) are about what else is looked at, and about other owners of the same files.
+      - The subjects to read. Fewer subjects are faster.
+      - V(engines), V(toolkit), V(gpus), and V(cdi) return the values of the same names.
+      - V(findings) returns RV(findings), which are about the other subjects that are read, and about files of other
+        owners.
     type: list
     elements: str
     choices: [engines, toolkit, gpus, cdi, findings]
     default: [engines, toolkit, gpus, cdi, findings]
   toolkit_dir:
     description:
-      - A directory in which the toolkit may be that did not come from packages, the
-        O(gpufleet.nvidia.nvidia_toolkit_install#module:dest) of its installation. It counts where C(/usr/bin) has no
+      - A directory in which the toolkit may be installed without packages, which is
+        O(gpufleet.nvidia.nvidia_toolkit_install#module:dest) of its installation. It is used if C(/usr/bin) has no
         C(nvidia-container-runtime).
     type: path
     default: /usr/local/nvidia/toolkit
   require_root:
-    description: Fails if the task does not run as root and O(host_root) is V(/), before tasks that change the host.
+    description:
+      - Whether to fail if the task does not run as root and O(host_root) is V(/). Use it before tasks that change the
+        host. With V(false) the module reads what the user of the task can read.
     type: bool
     default: false
 extends_documentation_fragment:
@@ -135,48 +139,48 @@ EXAMPLES = r"""
 RETURN = r"""
 engines:
   description:
-    - One entry for each engine that this collection knows and of which the host has anything, be it the program, a
-      unit, a configuration below C(/etc), or our record of one.
-    - Null if O(gather) does not have V(engines).
+    - One entry for each engine that this collection supports and of which the host has a program, a unit, a
+      configuration below C(/etc), or a record of this collection.
+    - Null if O(gather) does not include V(engines).
   returned: success
   type: list
   elements: dict
   contains:
     engine:
-      description: The engine's name, as O(gpufleet.nvidia.nvidia_runtime_config#module:engine) takes it.
+      description: The name of the engine, as for O(gpufleet.nvidia.nvidia_runtime_config#module:engine).
       type: str
       sample: docker
     flavor:
-      description: How it comes to the host, as O(gpufleet.nvidia.nvidia_runtime_config#module:flavor) takes it.
+      description: How the engine was installed, as for O(gpufleet.nvidia.nvidia_runtime_config#module:flavor).
       type: str
       sample: system
     user:
-      description: The user whose engine it is, null where it is the system's.
+      description: The user to whom the engine belongs, null for an engine of the system.
       type: str
       sample: null
     target:
       description:
-        - A name for it that no other one on the host has, V(ENGINE) for the system's own, else V(ENGINE/FLAVOR), or
+        - A unique name for the engine on this host, V(ENGINE) for the system's own, else V(ENGINE/FLAVOR), or
           V(ENGINE/FLAVOR/INSTANCE) with the user or the unit.
       type: str
       sample: docker
     inspected:
       description:
-        - Whether this task has read the engine's files and asked its daemon. Of another user's rootless Docker it only
-          says that it runs, with RV(engines[].pid), by the kernel's list of processes.
-        - That user's own task (C(become_user)) inspects it.
+        - Whether this task has read the files of the engine and asked its daemon. For the rootless Docker of another
+          user the module only reports that it runs, with RV(engines[].pid), from the kernel's list of processes.
+        - To inspect it, run the module as that user (C(become_user)).
       type: bool
       sample: true
     installed:
-      description: Whether the engine's program is there.
+      description: Whether the program of the engine exists.
       type: bool
       sample: true
     binary:
-      description: The engine's program, null if there is none.
+      description: The program of the engine, null if there is none.
       type: str
       sample: /usr/sbin/dockerd
     version:
-      description: Version of the running engine, else of its program, null where neither can be asked.
+      description: Version of the running engine, else of its program, null if neither can be asked.
       type: str
       sample: 26.1.5
     running:
@@ -184,24 +188,24 @@ engines:
       type: bool
       sample: true
     pid:
-      description: Its process, null if it does not run.
+      description: The process ID of the engine, null if it does not run.
       type: int
       sample: 812
     service:
-      description: Its systemd unit, null if it has none.
+      description: The systemd unit of the engine, null if it has none.
       type: str
       sample: docker.service
     unit_files:
-      description: The files that make up the unit, drop-ins after the unit itself.
+      description: The files of the unit, with drop-ins after the unit itself.
       type: list
       elements: str
       sample: [/usr/lib/systemd/system/docker.service, /etc/systemd/system/docker.service.d/proxy.conf]
     socket:
-      description: The socket that it listens on, as far as its unit and its file tell, else its default one.
+      description: The socket of the engine, from its unit and its configuration file, else its default socket.
       type: str
       sample: /run/docker.sock
     config_path:
-      description: The configuration file that its unit really uses.
+      description: The configuration file that the unit of the engine uses.
       type: str
       sample: /etc/docker/daemon.json
     config_exists:
@@ -223,33 +227,34 @@ engines:
       elements: str
       sample: [/etc/docker/daemon.json]
     live:
-      description: What the running engine says of itself, null if it does not run or does not answer.
+      description: What the running engine reports, null if it does not run or does not answer.
       type: dict
       contains:
         version:
-          description: Its version.
+          description: The version of the engine.
           type: str
           sample: 26.1.5
         runtimes:
-          description: Its runtimes, built-in ones included, with the paths of their programs.
+          description: The runtimes of the engine, including built-in ones, with the paths of their programs.
           type: dict
           sample:
             nvidia: /usr/bin/nvidia-container-runtime
             runc: runc
         default_runtime:
-          description: Its default runtime.
+          description: The default runtime of the engine.
           type: str
           sample: nvidia
         cdi:
-          description: Whether it resolves CDI devices, null where it does not tell.
+          description: Whether the engine resolves CDI devices, null if it does not report that.
           type: bool
           sample: true
         live_restore:
-          description: Whether Docker's containers survive its restart. Null for engines whose containers always do.
+          description:
+            - Whether Docker's containers survive its restart. Null for engines whose containers always survive it.
           type: bool
           sample: false
         running_containers:
-          description: How many containers run. Null for engines other than Docker.
+          description: The number of running containers. Null for engines other than Docker.
           type: int
           sample: 3
     restart_required:
@@ -258,8 +263,8 @@ engines:
       sample: false
     unfinished_restart:
       description:
-        - Whether M(gpufleet.nvidia.nvidia_runtime_restart) was killed before it could prove the engine's new state or
-          bring the old one back. Its next run ends that work.
+        - Whether M(gpufleet.nvidia.nvidia_runtime_restart) was killed before it had verified the engine's new state or
+          restored the previous one. Its next run completes that work.
       type: bool
       sample: false
     problems:
@@ -268,11 +273,11 @@ engines:
       elements: dict
       contains:
         code:
-          description: What kind of problem it is. It stays the same over versions; messages do not.
+          description: The kind of problem. Codes stay the same in later versions, messages may change.
           type: str
           sample: file-invalid
         message:
-          description: The sentence about it.
+          description: The description of the problem.
           type: str
           sample: "/etc/docker/daemon.json, line 1, column 14: the file ends where a value is expected."
       sample: []
@@ -305,34 +310,34 @@ engines:
       unfinished_restart: false
       problems: []
 toolkit:
-  description: What the host has of the NVIDIA Container Toolkit. Null if O(gather) does not have V(toolkit).
+  description: The parts of the NVIDIA Container Toolkit on the host. Null if O(gather) does not include V(toolkit).
   returned: success
   type: dict
   contains:
     gpu:
-      description: Whether the host has a GPU of NVIDIA.
+      description: Whether the host has an NVIDIA GPU.
       type: dict
       contains:
         present:
-          description: Whether it has one, null where that cannot be known, as in an offline tree.
+          description: Whether it has one, null if that is not known, as in an offline tree.
           type: bool
           sample: true
         kind:
           description:
-            - What shows it, V(driver) for a loaded driver, and else V(pci) for a GPU on the PCI bus, V(wsl) or
-              V(tegra). Null where nothing does.
+            - What shows the GPU. V(driver) is a loaded driver. Without one, V(pci) is a GPU on the PCI bus, and V(wsl)
+              and V(tegra) are these platforms. Null if nothing shows a GPU.
           type: str
           sample: driver
         evidence:
-          description: The sentence about it.
+          description: The same as a message.
           type: str
           sample: "The driver is loaded: /proc/driver/nvidia/version is there."
         driver_version:
-          description: Version of the loaded driver, null if none is loaded or it does not tell.
+          description: Version of the loaded driver, null if none is loaded or it does not report a version.
           type: str
           sample: 580.95.05
     package_manager:
-      description: The package manager that this collection would use, null if it knows none for this host.
+      description: The package manager that this collection would use, null if it supports none of this host.
       type: str
       sample: apt
     gpg:
@@ -341,8 +346,8 @@ toolkit:
       sample: /usr/bin/gpg
     packages:
       description:
-        - The installed packages of the toolkit, and those of its forerunners, by name. Each has its C(version), and
-          C(held) says whether the package manager was told to keep it.
+        - The installed packages of the toolkit and of its predecessors, by name. Each has its C(version), and C(held)
+          is true if the package manager is set to keep the package at that version.
       type: dict
       sample:
         nvidia-container-toolkit:
@@ -359,8 +364,9 @@ toolkit:
           held: false
     programs:
       description:
-        - The programs of the toolkit, by name, with C(path) and C(version). The latter is null where the program may
-          not be run, as in an offline tree, or does not tell. Of a toolkit in a directory it is known without that.
+        - The programs of the toolkit, by name, with C(path) and C(version). The version is null if the program must not
+          be run, as in an offline tree, or does not report one. For a toolkit in a directory the version is known
+          without running the program.
       type: dict
       sample:
         nvidia-ctk:
@@ -368,64 +374,63 @@ toolkit:
           version: 1.19.1
     version:
       description:
-        - The version of all packages and programs, without a package's revision. Null if there are none, or several
-          versions.
+        - The version of all packages and programs, without the revision of a package. Null if there are none, or if
+          they have several versions.
       type: str
       sample: 1.19.1
     differences:
       description:
-        - What of the toolkit is missing or of another version than the rest, in sentences. In a directory, what is not
-          as it was installed.
+        - The parts of the toolkit that are missing or have another version than the rest, as messages. For a toolkit in
+          a directory, the files that differ from the installed ones.
       type: list
       elements: str
       sample: []
     open_cves:
       description:
-        - The known vulnerabilities of the oldest version that any package or program of the toolkit has. Empty if there
-          is nothing of the toolkit, null if there is but none of it tells a version.
+        - The known vulnerabilities of the oldest version that any package or program of the toolkit has. Empty if the
+          toolkit is not installed, null if it is but no part reports a version.
       type: list
       elements: dict
       contains:
         name:
-          description: Its name.
+          description: The identifier of the vulnerability.
           type: str
           sample: CVE-2026-24260
         floor:
-          description: The oldest version without it.
+          description: The oldest version without the vulnerability.
           type: str
           sample: 1.19.1
         about:
-          description: What it is about.
+          description: What the vulnerability is about.
           type: str
           sample: race between check and use
     directory:
       description:
-        - What M(gpufleet.nvidia.nvidia_toolkit_install) with
-          O(gpufleet.nvidia.nvidia_toolkit_install#module:source=directory) has put into O(toolkit_dir), null if that is
-          nothing.
+        - The installation by M(gpufleet.nvidia.nvidia_toolkit_install) with
+          O(gpufleet.nvidia.nvidia_toolkit_install#module:source=directory) in O(toolkit_dir), null if there is none.
       type: dict
       contains:
         path:
-          description: The path by which everybody knows it, a link.
+          description: The path at which the toolkit is used, a link.
           type: str
           sample: /usr/local/nvidia/toolkit
         installed_path:
-          description: Where that link leads.
+          description: The target of that link.
           type: str
           sample: /usr/local/nvidia/toolkit.versions/1.19.1-0f8fad5bd9cb
         previous_path:
-          description: The version before the last change, null if there is none any more.
+          description: The version before the last change, null if it does not exist any more.
           type: str
           sample: /usr/local/nvidia/toolkit.versions/1.18.2-7c9e6679f425
         components:
-          description: The parts that were asked for, null for all.
+          description: The parts that were requested, null for all.
           type: list
           elements: str
           sample: [runtime, ctk, cdi_hook]
         sources:
           description:
-            - The packages, or the files, that it was made of, as long as they are on the host. Empty if the controller
-              sent them.
+            - The packages or files from which it was installed, as long as they are on the host. Empty if the
+              controller sent them.
           type: list
           elements: str
           sample: [/srv/packages/nvidia-container-toolkit-base_1.19.1-1_amd64.deb]
@@ -436,7 +441,7 @@ toolkit:
         components: null
         sources: [/srv/packages/nvidia-container-toolkit-base_1.19.1-1_amd64.deb]
     config_path:
-      description: The toolkit's configuration file.
+      description: The configuration file of the toolkit.
       type: str
       sample: /etc/nvidia-container-runtime/config.toml
     config_exists:
@@ -445,21 +450,21 @@ toolkit:
       sample: true
     settings:
       description:
-        - The settings in effect, by dotted keys, defaults included; null is a setting without a value. Empty if the
-          file cannot be read, or there is no toolkit.
-        - Secrets are masked, that is user names and passwords in URLs, values of keys that look like secrets, and of
-          variables in C(nvidia-container-cli.environment) whose names look so.
+        - The settings in effect, by names with dots, including defaults. Null is a setting without a value. Empty if
+          the file cannot be read, or there is no toolkit.
+        - Secrets are masked. They are user names and passwords in URLs, values of keys that look like secrets, and
+          values of variables in C(nvidia-container-cli.environment) whose names look like secrets.
       type: dict
       sample:
         accept-nvidia-visible-devices-envvar-when-unprivileged: true
         nvidia-container-runtime.log-level: info
     unsafe_settings:
-      description: Which of them are unsafe and why, in sentences.
+      description: The settings that are unsafe and the reasons, as messages.
       type: list
       elements: str
       sample: []
     conflicting_sources:
-      description: Sources of packages that would contend with the one that this collection writes.
+      description: Package sources that conflict with the one that this collection writes.
       type: list
       elements: dict
       contains:
@@ -468,11 +473,11 @@ toolkit:
           type: str
           sample: /etc/apt/sources.list
         line:
-          description: The first line of it that contends, null if the file has nothing else and can go as a whole.
+          description: The first line that conflicts, null if the file contains nothing else and can be removed.
           type: int
           sample: 12
         address:
-          description: The address there, without scheme and user, null if the file can go as a whole.
+          description: The address in that line, without scheme and user, null if the file can be removed.
           type: str
           sample: nvidia.github.io/libnvidia-container/stable/deb/$(ARCH)
     recorded_files:
@@ -483,23 +488,23 @@ toolkit:
       elements: str
       sample: [/etc/nvidia-container-runtime/config.toml]
     repository_files:
-      description: The files of the source that this collection writes, as far as they are there.
+      description: The existing files of the package source that this collection writes.
       type: list
       elements: str
       sample: [/etc/apt/sources.list.d/nvidia-container-toolkit.sources]
     gpu_containers:
       description:
         - Running containers that got their GPU from the toolkit's hook and not through CDI. They lose it when systemd
-          reloads its units, as the scripts of the toolkit's packages make it do.
+          reloads its units, which the scripts of the toolkit's packages request.
       type: list
       elements: str
       sample: [docker/926edfbc4433]
     reboot_required:
-      description: Whether the host waits for a reboot, null where that is not known.
+      description: Whether the host needs a reboot, null if that is not known.
       type: bool
       sample: false
     problems:
-      description: What could not be read and why, and what of RV(toolkit.settings) the toolkit cannot use.
+      description: What could not be read and why, and which of RV(toolkit.settings) the toolkit cannot use.
       type: list
       elements: dict
       contains:
@@ -508,7 +513,7 @@ toolkit:
           type: str
           sample: package-half-installed
         message:
-          description: The sentence about it.
+          description: The description of the problem.
           type: str
           sample: "An interrupted installation left these packages half installed: libnvidia-container1."
       sample: []
@@ -544,24 +549,24 @@ toolkit:
     reboot_required: false
     problems: []
 gpus:
-  description: The GPUs that the driver has. Null if O(gather) does not have V(gpus).
+  description: The GPUs of the driver. Null if O(gather) does not include V(gpus).
   returned: success
   type: dict
   contains:
     driver_version:
-      description: Version of the loaded driver, null if none is loaded or it does not tell.
+      description: Version of the loaded driver, null if none is loaded or it does not report a version.
       type: str
       sample: 580.95.05
     source:
       description:
-        - Where the GPUs were looked up, V(nvml) or V(proc), the latter being the driver's files in C(/proc). Null if no
-          driver is loaded.
+        - Where the GPUs were read from, V(nvml) or V(proc), which is the driver's files in C(/proc). Null if no driver
+          is loaded.
       type: str
       sample: nvml
     modules:
       description:
-        - The loaded kernel modules of the driver and those that others add for its GPUs, by name. Each has its
-          C(version), null if it tells none, and its C(refcount), which is how many modules and open files use it.
+        - The loaded kernel modules of the driver, and those of others for its GPUs, by name. Each has its C(version),
+          null if it reports none, and its C(refcount), the number of modules and open files that use it.
       type: dict
       sample:
         nvidia:
@@ -572,68 +577,69 @@ gpus:
           refcount: 2
     devices:
       description:
-        - One entry for each GPU, in the order of NVML, or else of the PCI addresses. GPUs that the driver was told to
-          exclude, and those for a screen alone, are left out.
+        - One entry for each GPU, in the order of NVML, or else of the PCI addresses. GPUs that the driver is configured
+          to exclude, and those that only drive a screen, are left out.
       type: list
       elements: dict
       contains:
         index:
-          description: Its number as C(nvidia-smi) has it, null if NVML does not list it.
+          description: The index of the GPU in C(nvidia-smi), null if NVML does not list it.
           type: int
           sample: 0
         uuid:
-          description: Its UUID, null where the driver does not know it.
+          description: The UUID of the GPU, null if the driver does not know it.
           type: str
           sample: GPU-4cf8db2d-06c0-7d70-1a51-e59b25b2c16c
         minor:
-          description: Minor number of its device node, C(/dev/nvidia0) for 0. Null where that is not known.
+          description: Minor number of the device node, such as 0 for C(/dev/nvidia0). Null if it is not known.
           type: int
           sample: 0
         bus_id:
           description:
-            - Its PCI address, with a domain of four digits, or of eight where four do not hold it. Null where that is
+            - The PCI address of the GPU, with a domain of four digits, or of eight if four are too few. Null if it is
               not known.
           type: str
           sample: "0000:0f:00.0"
         model:
-          description: Its name, null where that is not known.
+          description: The name of the GPU model, null if it is not known.
           type: str
           sample: NVIDIA A100-SXM4-40GB
         mig_enabled:
-          description: Whether it is in MIG mode, null where that is not known, as without NVML.
+          description: Whether the GPU is in MIG mode, null if that is not known, as without NVML.
           type: bool
           sample: true
         mig_devices:
-          description: Its MIG devices.
+          description: The MIG devices of the GPU.
           type: list
           elements: dict
           contains:
             index:
-              description: Its number on this GPU, null where that is not known, as without NVML.
+              description: The index of the MIG device on this GPU, null if it is not known, as without NVML.
               type: int
               sample: 0
             uuid:
-              description: Its UUID, null where that is not known, as without NVML.
+              description: The UUID of the MIG device, null if it is not known, as without NVML.
               type: str
               sample: MIG-c6d4f1ef-42e4-5de3-91c7-45d71c87eb3f
             gpu_instance:
-              description: Number of its GPU instance.
+              description: The ID of the GPU instance.
               type: int
               sample: 7
             compute_instance:
-              description: Number of its compute instance.
+              description: The ID of the compute instance.
               type: int
               sample: 0
             profile:
-              description: Its profile, null where the driver does not tell.
+              description: The profile of the MIG device, null if the driver does not report it.
               type: str
               sample: 1g.5gb
             healthy:
-              description: Whether nothing is known that would keep a container from using it.
+              description: Whether no problem is known that would prevent a container from using the MIG device.
               type: bool
               sample: true
             reasons:
-              description: What would. What is wrong with the GPU is wrong with all of its parts.
+              description:
+                - The problems that would prevent it. Problems of the GPU are problems of all of its MIG devices.
               type: list
               elements: dict
               contains:
@@ -642,18 +648,18 @@ gpus:
                   type: str
                   sample: mig-node-unusable
                 message:
-                  description: The sentence about it.
+                  description: The description of the problem.
                   type: str
                   sample: "/dev/nvidia-caps/nvidia-cap3 is not there."
               sample: []
         healthy:
-          description: Whether nothing is known that would keep a container from using it.
+          description: Whether no problem is known that would prevent a container from using the GPU.
           type: bool
           sample: true
         reasons:
           description:
-            - What would. That is an error that NVML returns for it, a GPU that has left the PCI bus, and device nodes
-              that are missing or have other numbers.
+            - The problems that would prevent it. They are an error that NVML returns for the GPU, a GPU that has
+              disappeared from the PCI bus, and device nodes that are missing or have wrong device numbers.
           type: list
           elements: dict
           contains:
@@ -662,28 +668,28 @@ gpus:
               type: str
               sample: node-unusable
             message:
-              description: The sentence about it.
+              description: The description of the problem.
               type: str
               sample: "/dev/nvidia0 is not there."
           sample: []
     advertised:
       description:
-        - The UUIDs that a Kubernetes device plugin would advertise as healthy, of GPUs that are not in MIG mode, and of
-          MIG devices.
+        - The UUIDs that a Kubernetes device plugin would advertise as healthy. They are those of GPUs that are not in
+          MIG mode, and of MIG devices.
       type: list
       elements: str
       sample: [MIG-c6d4f1ef-42e4-5de3-91c7-45d71c87eb3f]
     missing_nodes:
-      description: Device nodes of the driver that are not there, though the driver has what belongs to them.
+      description: Missing device nodes of the driver, for GPUs and functions that the driver has.
       type: list
       elements: dict
       contains:
         path:
-          description: The node.
+          description: The path of the node.
           type: str
           sample: /dev/nvidia-uvm
         advice:
-          description: What makes it.
+          description: How to create the node.
           type: str
           sample: Make it with nvidia-modprobe -u -c 0.
     problems:
@@ -698,7 +704,7 @@ gpus:
           type: str
           sample: gpu-without-driver
         message:
-          description: The sentence about it.
+          description: The description of the problem.
           type: str
           sample: "NVIDIA's driver does not drive the GPU 0000:0f:00.0 (without a driver)."
       sample: []
@@ -733,12 +739,12 @@ gpus:
     missing_nodes: []
     problems: []
 cdi:
-  description: The CDI specifications where engines look for them. Null if O(gather) does not have V(cdi).
+  description: The CDI specifications in the directories that engines read. Null if O(gather) does not include V(cdi).
   returned: success
   type: dict
   contains:
     folders:
-      description: The folders, the one that goes before the others last.
+      description: The directories. A later one has precedence over an earlier one.
       type: list
       elements: str
       sample: [/etc/cdi, /var/run/cdi]
@@ -748,15 +754,15 @@ cdi:
       elements: dict
       contains:
         path:
-          description: The file.
+          description: The path of the specification.
           type: str
           sample: /etc/cdi/nvidia.yaml
         kind:
-          description: The kind of its devices, null if it tells none that can be read.
+          description: The kind of its devices, null if it cannot be read.
           type: str
           sample: nvidia.com/gpu
         cdi_version:
-          description: The version of CDI that it states, null if that cannot be read.
+          description: The version of CDI in the file, null if it cannot be read.
           type: str
           sample: 0.5.0
         driver_version:
@@ -770,31 +776,31 @@ cdi:
           sample: ["0", all]
         valid:
           description:
-            - Whether engines load it. Null if it is in YAML, and neither the host nor the controller has a PyYAML that
+            - Whether engines load it. Null for a YAML file if neither the host nor the controller has a PyYAML that
               could read it.
           type: bool
           sample: true
         errors:
-          description: Why engines skip it, in sentences.
+          description: Why engines skip it, as messages.
           type: list
           elements: str
           sample: []
         warnings:
-          description: What in it is odd but accepted, in sentences.
+          description: Unusual but accepted content, as messages.
           type: list
           elements: str
           sample: []
         stale:
           description:
-            - Whether it no longer fits the host, so that containers would not start, or get other GPUs than the host
-              has. Null for one that is not valid.
+            - Whether it no longer fits the host, so that containers would not start, or would get other GPUs than the
+              host has. Null for a specification that is not valid.
           type: bool
           sample: false
         reasons:
           description:
-            - Why it is stale. That is paths that are missing, device nodes with other numbers, another
-              version of the driver, and, of the kind C(nvidia.com/gpu), GPUs and MIG devices that it lacks or that are
-              gone.
+            - Why it is stale. The reasons are missing paths, device nodes with other device numbers, another version of
+              the driver, and, for the kind C(nvidia.com/gpu), GPUs and MIG devices that it lacks or that no longer
+              exist.
           type: list
           elements: dict
           contains:
@@ -803,17 +809,18 @@ cdi:
               type: str
               sample: driver-differs
             message:
-              description: The sentence about it.
+              description: The description of the reason.
               type: str
               sample: "It is for the driver 575.51.03; now it is 580.95.05."
           sample: []
         missing_paths:
-          description: The files, device nodes and programs that it names and that are not on the host.
+          description: The files, device nodes, and programs in the specification that do not exist on the host.
           type: list
           elements: str
           sample: []
     devices:
-      description: The devices that engines find, by the names that containers ask for, each with the file it is from.
+      description:
+        - The devices that engines find, by the names that containers request, each with the file that defines it.
       type: dict
       sample:
         nvidia.com/gpu=0: /etc/cdi/nvidia.yaml
@@ -823,17 +830,21 @@ cdi:
       type: dict
       contains:
         sentences:
-          description: All of them in sentences.
+          description: All conflicts as messages.
           type: list
           elements: str
           sample: ["/var/run/cdi/nvidia.yaml goes before /etc/cdi/nvidia.yaml for nvidia.com/gpu=1."]
         shadowed:
-          description: The files that define a device in vain, because a later folder has it too, by device.
+          description:
+            - The devices of a file that have no effect because a later directory defines them too, each with these
+              files.
           type: dict
           sample:
             nvidia.com/gpu=1: [/etc/cdi/nvidia.yaml]
         unresolvable:
-          description: Devices that engines do not find, because several files of one folder define them, with these.
+          description:
+            - The devices that engines do not find because several files of one directory define them, each with these
+              files.
           type: dict
           sample: {}
       sample:
@@ -841,30 +852,30 @@ cdi:
         shadowed: {}
         unresolvable: {}
     ignored:
-      description: What else lies in these folders, which engines do not look at.
+      description: Other entries of these directories, which engines do not read.
       type: list
       elements: str
       sample: [/etc/cdi/nvidia.yaml.old]
     refresh:
       description:
-        - The service that makes the specification anew, null if there is none. An enabled one goes before others, and
-          the toolkit's before the one of M(gpufleet.nvidia.nvidia_cdi_refresh).
+        - The service that generates the specification again, null if there is none. An enabled service has precedence
+          over others, and the toolkit's over the one of M(gpufleet.nvidia.nvidia_cdi_refresh).
       type: dict
       contains:
         owner:
-          description: Whose service it is, V(toolkit) or V(gpufleet).
+          description: The owner of the service, V(toolkit) or V(gpufleet).
           type: str
           sample: toolkit
         service:
-          description: Its name.
+          description: The name of the unit.
           type: str
           sample: nvidia-cdi-refresh.service
         enabled:
-          description: Whether it runs by itself, at boot or after a change of the driver.
+          description: Whether it runs at boot or after a change of the driver.
           type: bool
           sample: true
         failed:
-          description: Whether its last run failed, null where systemd cannot be asked.
+          description: Whether its last run failed, null if systemd cannot be asked.
           type: bool
           sample: false
         output:
@@ -878,7 +889,7 @@ cdi:
         failed: false
         output: /var/run/cdi/nvidia.yaml
     problems:
-      description: What could not be read and why, and what is wrong with the service.
+      description: What could not be read and why, and the problems of the service.
       type: list
       elements: dict
       contains:
@@ -887,7 +898,7 @@ cdi:
           type: str
           sample: cdi-refresh-failed
         message:
-          description: The sentence about it.
+          description: The description of the problem.
           type: str
           sample: "nvidia-cdi-refresh.service has failed, so that the specification may be stale."
       sample: []
@@ -917,38 +928,38 @@ cdi:
     problems: []
 findings:
   description:
-    - What is wrong with the host, or will be, worst first, each with what to do. Null if O(gather) does not have
-      V(findings).
-    - Findings with one cause are one finding. Its text names the other ones by RV(findings[].id) and
+    - Present and future problems of the host, the most severe first, each with advice. Null if O(gather) does not
+      include V(findings).
+    - Findings with one cause are one finding. Its text names the others by RV(findings[].id) and
       RV(findings[].subject).
-    - They follow from all that was looked at, and from files of other owners, such as Kubespray, the GPU operator, and
-      earlier versions of NVIDIA's tools.
+    - They are derived from all other subjects that are read, and from files of other owners, such as Kubespray, the GPU
+      operator, and earlier versions of NVIDIA's tools.
   returned: success
   type: list
   elements: dict
   contains:
     severity:
       description:
-        - V(critical) for containers that get no GPU, a node that is about to lose them, a configuration that the engine
-          cannot read, or a known vulnerability.
-        - V(warning) for what works now but will not for long, or has two owners.
-        - V(note) for what is worth to know.
+        - V(critical) is for containers that get no GPU, a node that is about to lose its GPUs, a configuration that the
+          engine cannot read, and a known vulnerability.
+        - V(warning) is for a configuration that works now but will stop working, or that has two owners.
+        - V(note) is for information.
       type: str
       sample: warning
     id:
-      description: What kind of finding it is, a name that stays the same over versions.
+      description: The kind of finding. It stays the same in later versions.
       type: str
       sample: cdi-stale
     subject:
-      description: What it is about, such as an engine's RV(engines[].target), a file, or C(toolkit).
+      description: What the finding is about, such as an engine's RV(engines[].target), a file, or C(toolkit).
       type: str
       sample: /etc/cdi/nvidia.yaml
     text:
-      description: What was found.
+      description: The description of the finding.
       type: str
       sample: /etc/cdi/nvidia.yaml is stale. It is for driver 575.51.03, and the host has 580.95.05.
     advice:
-      description: What to do about it.
+      description: The advice to solve it.
       type: str
       sample: Run the role nvidia_cdi, or nvidia_cdi_spec.
   sample:
