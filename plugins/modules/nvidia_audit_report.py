@@ -53,8 +53,8 @@ options:
     type: str
   directory:
     description:
-      - The directory of the files on the controller. It is created, with the mode 0700, if it does not exist. The
-        default is the current directory.
+      - The directory of the files on the controller. It is created, with the mode 0700, if it does not exist. A
+        relative path starts at the current directory.
     type: path
     default: .
   json:

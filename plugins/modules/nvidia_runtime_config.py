@@ -12,24 +12,24 @@ author:
   - gpufleet.nvidia maintainers (@gpufleet)
 description:
   - Registers the runtimes of the NVIDIA Container Toolkit in the configuration of a container engine, makes one of them
-    the default, switches CDI on or off, and takes all of it back.
-  - Only the entries that the parameters name are changed. Everything else in a file keeps its bytes, that is order,
+    the default, switches CDI on or off, and reverts all of it.
+  - Only the entries that the options name are changed. Everything else in a file keeps its bytes, including order,
     comments, indentation, line ends, and other keys of the same tables. A file is replaced in one step and keeps its
     owner, mode, SELinux label, and the symbolic link that leads to it.
-  - What a file was before the first change is recorded below C(/var/lib/gpufleet-nvidia/state), and for rootless Docker
-    below C(~/.local/state/gpufleet-nvidia/state) of the user. O(state=absent) restores it.
-  - containerd and CRI-O read several files. Ours go where they do no harm in the version at hand, see
-    O(config_mode). A new runtime inherits the options of the low-level runtime that is in use, such as
-    C(SystemdCgroup) or C(monitor_path), and follows them on later runs.
-  - Before containerd or CRI-O is given a changed configuration, its own program prints what it makes of it, and
-    anything that would change beside our entries is a reason to refuse.
-  - Every flavour of an engine has files of its own. C(docs/flavors.md) of this collection tells what is written for
-    each.
-  - Podman has no daemon and needs no registered runtime. What is done for it is told by O(engine).
-  - The engine is not restarted, see RV(restart_action), RV(restart_required), and
+  - The content of a file before the first change is recorded below C(/var/lib/gpufleet-nvidia/state), and for rootless
+    Docker below C(~/.local/state/gpufleet-nvidia/state) of the user. O(state=absent) restores it.
+  - containerd and CRI-O read several files. O(config_mode) selects the file for the entries of this module. A new
+    runtime inherits the options of the low-level runtime in use, such as C(SystemdCgroup) or C(monitor_path). Later
+    runs apply changes of these options.
+  - Before a configuration of containerd or CRI-O is written, the engine's own program prints the configuration that
+    results from it. The module fails if anything but the entries of this module would change.
+  - Every flavor of an engine has its own files. C(docs/flavors.md) of this collection lists what is written for each
+    flavor.
+  - Podman has no daemon and needs no registered runtime. O(engine) describes what the module does for it.
+  - The module does not restart the engine. See RV(restart_action), RV(restart_required), and
     M(gpufleet.nvidia.nvidia_runtime_restart). The engine does not need to be installed.
-  - Hosts need no Python package. Where a host's Python cannot read TOML itself (before 3.11), the controller sends its
-    own tomlkit along, which has to be 0.12 or newer, and 0.13 for hosts with Python 3.8.
+  - Hosts need no Python package. If the Python of a host cannot read TOML (before 3.11), the controller sends its own
+    tomlkit. That must be 0.12 or newer, and 0.13 or newer for hosts with Python 3.8.
 extends_documentation_fragment:
   - gpufleet.nvidia.attributes
   - gpufleet.nvidia.target
@@ -53,21 +53,23 @@ options:
   engine:
     description:
       - The container engine to configure.
-      - With V(podman) no runtime is registered. It is seen to that Podman reads the folders in which CDI specifications
-        lie, and NVIDIA's former OCI hook, which would inject the GPUs a second time, is taken away.
+      - With V(podman) no runtime is registered. The module makes Podman read the directories that contain CDI
+        specifications, and removes NVIDIA's previous OCI hook, which would inject the GPUs a second time.
     type: str
     choices: [docker, containerd, crio, podman]
     required: true
   state:
     description:
-      - V(present) makes the file say exactly what the parameters ask. Runtimes that an earlier run registered and this
-        one does not name are taken out.
-      - V(absent) needs only O(engine). While the file still holds what this module wrote, its former content comes back
-        byte for byte, or the file goes if there was none. Where others have changed the file since, only the entries
-        that are ours are taken out and the former default runtime comes back. Where nothing was recorded, only runtimes
-        whose program is C(nvidia-container-runtime), C(nvidia-container-runtime.cdi), or
-        C(nvidia-container-runtime.legacy) are taken out, see O(unrecorded). With O(config_path) left
-        out, every file that was recorded for the engine is treated so.
+      - V(present) writes what the options set. Runtimes that an earlier run registered and that this task does not name
+        are removed.
+      - V(absent) needs only O(engine). If a file still has the content that this module wrote, its previous content is
+        restored byte for byte, or the file is removed if there was none. If the file was changed since, only the
+        entries of this module are removed and the previous default runtime is restored.
+      - If nothing was recorded, V(absent) removes only runtimes whose program is C(nvidia-container-runtime),
+        C(nvidia-container-runtime.cdi), C(nvidia-container-runtime.legacy), or the
+        C(nvidia-container-runtime.experimental) or C(nvidia-container-runtime-experimental) of the toolkit 1.12 and
+        1.13. See O(unrecorded).
+      - Without O(config_path), V(absent) applies to every file that was recorded for the engine.
     type: str
     choices: [present, absent]
     default: present
@@ -84,35 +86,38 @@ options:
     default: /usr/bin
   extra_modes:
     description:
-      - Registers also the runtime of a fixed mode, V(cdi) as C(nvidia-cdi) and V(legacy) as C(nvidia-legacy).
+      - Additional runtimes with a fixed mode. V(cdi) is registered as C(nvidia-cdi), and V(legacy) as C(nvidia-legacy).
+        An empty list registers none.
     type: list
     elements: str
     choices: [cdi, legacy]
     default: []
   set_as_default:
     description:
-      - V(true) makes the runtime O(runtime_name) the engine's default.
-      - V(false) restores the default that was recorded, if the present one is ours, and else leaves it.
-      - When left out, the default runtime is left alone.
+      - V(true) makes the runtime O(runtime_name) the engine's default. In K3s and RKE2 it is refused if a template
+        without the base template, or an imported file, sets the default.
+      - V(false) restores the recorded default if the present default is a runtime of this module. Otherwise it changes
+        nothing.
+      - When left out, the default runtime is not changed.
     type: bool
   enable_cdi:
     description:
-      - Switches the engine's own support of CDI on or off. For Docker this is C(features.cdi), for containerd
-        C(enable_cdi).
-      - Where the version at hand has no such setting, since it knows no CDI (containerd 1.6) or always uses it (CRI-O),
-        nothing is written, and a warning says so if that is not what was asked for.
-      - V(auto) switches it on where the version of the engine has it off by default, that is Docker from 25.0 on and
-        before 28.2, and containerd 1.7. In other versions it writes nothing, and removes what an earlier run wrote. A
-        C(features.cdi) of others, in C(daemon.json) or as a flag of the unit, stays as it is. C(enable_cdi = false)
-        in a file of containerd 1.7 is changed, because C(containerd config default) prints it there. In a file of
-        containerd 2.0 or newer it stays. Where the version is not known, nothing changes.
-      - When left out, the setting is left alone.
+      - Whether the engine's own support of CDI is on. For Docker this is C(features.cdi), for containerd C(enable_cdi).
+      - Some versions have no such setting, because they have no CDI (containerd 1.6) or always use it (CRI-O). For
+        these nothing is written, and a warning says so if the state is not the requested one.
+      - V(auto) switches CDI on where the version of the engine has it off by default, that is Docker from 25.0 on and
+        before 28.2, and containerd 1.7. In other versions it writes nothing, and removes what an earlier run wrote.
+      - V(auto) does not change a C(features.cdi) of others, in C(daemon.json) or as a flag of the unit. It changes
+        C(enable_cdi = false) in a file of containerd 1.7, because C(containerd config default) prints it there, but not
+        in a file of containerd 2.0 or newer. If the version is not known, it changes nothing.
+      - When left out, the setting is not changed.
     type: str
     choices: ['auto', 'true', 'false']
   service:
     description:
-      - The engine's systemd unit, where it is not the usual one. A second containerd is a target of its own, with the
+      - The engine's systemd unit, if it is not the usual one. A second containerd is a separate target, with the
         program, the socket, and the file that its unit names.
+      - When left out, the usual unit of the engine and its O(flavor).
     type: str
   config_path:
     description:
@@ -122,110 +127,111 @@ options:
     type: path
   config_mode:
     description:
-      - For containerd and CRI-O, where the entries go. Docker has no drop-ins.
+      - For containerd and CRI-O, the file that the entries are written to. Docker has no drop-ins.
       - V(in_place) edits the file that takes effect, which is the main file unless an imported one replaces its
         settings.
-      - V(drop_in) writes O(drop_in_path). Up to containerd 1.7 a drop-in replaces all settings of the CRI instead of
-        adding to them. There it becomes a copy of the CRI's settings from all other files with our entries, which every
-        run brings up to date; between two runs a change of the other files has no effect.
+      - V(drop_in) writes O(drop_in_path). Up to containerd 1.7 a drop-in replaces all settings of the CRI plugin
+        instead of adding to them. There the drop-in is a copy of the CRI settings from all other files, with the
+        entries of this module. Every run updates the copy. Between two runs a change of the other files has no effect.
       - V(auto) is V(drop_in) for CRI-O and for containerd from 2.0 on, which merges drop-ins, and V(in_place) for older
         or unknown versions of containerd.
-      - V(hook) is for CRI-O only and deprecated. No runtime is registered; an OCI hook is written that runs for every
-        container that asks for GPUs. It needs no restart, unless the folder of hooks has to be made.
+      - V(hook) is for CRI-O only and deprecated. No runtime is registered. The module writes an OCI hook that runs for
+        every container that requests GPUs. It needs no restart, unless the directory of hooks has to be created.
     type: str
     choices: [auto, in_place, drop_in, hook]
     default: auto
   drop_in_path:
     description:
-      - The drop-in of O(config_mode=drop_in), an absolute path. containerd's main file is left alone if it imports this
-        path already; otherwise one pattern is added to its C(imports).
+      - The drop-in of O(config_mode=drop_in), an absolute path. containerd's main file is not changed if it already
+        imports this path. Otherwise one pattern is added to its C(imports).
       - When left out, C(/etc/containerd/conf.d/99-nvidia.toml) or C(/etc/crio/crio.conf.d/99-nvidia.toml).
     type: path
   runtime_type:
     description:
       - For containerd and CRI-O, the C(runtime_type) of the registered runtimes.
-      - When left out, that of the low-level runtime in use for containerd, V(oci) for CRI-O.
+      - When left out, the type of the low-level runtime in use for containerd, and V(oci) for CRI-O.
     type: str
   runtime_options:
     description:
-      - For containerd and CRI-O, entries for the tables of the registered runtimes, merged with what stands there.
-        Dictionaries are tables.
-      - The program, the type, and the annotations have parameters of their own.
+      - For containerd and CRI-O, entries for the tables of the registered runtimes. They are merged with the existing
+        entries. Dictionaries are tables. An empty dictionary adds nothing.
+      - The program, the type, and the annotations have their own options.
     type: dict
     default: {}
   container_annotations:
     description:
-      - For containerd and CRI-O, annotations of a pod that its containers get to see, such as V(cdi.k8s.io/*). They are
-        added to those that are inherited, as C(container_annotations) or C(allowed_annotations). CRI-O ignores a
-        runtime with names in the latter that it does not know.
+      - For containerd and CRI-O, annotations of a pod that the runtime passes to its containers, such as
+        V(cdi.k8s.io/*). They are added to the inherited ones, as C(container_annotations) or C(allowed_annotations).
+        CRI-O ignores a runtime whose C(allowed_annotations) contain names that it does not know.
     type: list
     elements: str
     default: []
   use_legacy_config:
     description:
-      - For containerd 1.x, makes the runtime the default by the table C(default_runtime) instead of
-        C(default_runtime_name), as NVIDIA's tool does when it is told to use the legacy configuration.
-      - Deprecated, and refused where containerd knows no such table.
+      - For containerd 1.x, whether to set the default runtime with the table C(default_runtime) instead of
+        C(default_runtime_name), as NVIDIA's tool does with the legacy configuration.
+      - Deprecated. It is refused for versions of containerd without this table.
     type: bool
     default: false
   purge_legacy:
     description:
-      - Removes what earlier versions of NVIDIA's tools left for this engine, and nothing else, such as drop-ins in
-        folders that no engine reads, copies of all of containerd's settings, OCI hooks, and runtimes whose programs are
-        gone. A file that holds anything else stays, with a warning.
-      - With O(state=absent) the runtimes that C(nvidia-ctk) registered go too, whether their programs are there or not.
-      - Copies are kept in O(backup_dir), but O(state=absent) does not bring any of it back.
-      - It is for the system's own engines. For all others, which are distributions of Kubernetes, rootless Docker, and
-        a second containerd, it does nothing, with a warning.
+      - Whether to remove what earlier versions of NVIDIA's tools left for this engine, such as drop-ins in directories
+        that no engine reads, copies of all of containerd's settings, OCI hooks, and runtimes whose programs no longer
+        exist. Nothing else is removed. A file with any other content stays, with a warning.
+      - With O(state=absent) the runtimes that C(nvidia-ctk) registered are removed too, even if their programs exist.
+      - Copies are kept in O(backup_dir), but O(state=absent) does not restore what was removed.
+      - It applies to the system's own engines. For all others, which are distributions of Kubernetes, rootless Docker,
+        and a second containerd, it does nothing and warns.
     type: bool
     default: false
   unrecorded:
     description:
-      - With O(state=absent), what to do with NVIDIA's runtimes where this module has recorded nothing, for they were
+      - With O(state=absent), what to do with NVIDIA's runtimes that this module has not recorded, because they were
         registered by hand or by another tool.
-      - V(remove) takes them out as told by O(state). V(keep) leaves these files as they are; RV(unrecorded) names them.
+      - V(remove) removes them, as described for O(state). V(keep) leaves these files as they are, and RV(unrecorded)
+        lists them.
     type: str
     choices: [keep, remove]
     default: remove
   cri_disabled:
     description:
-      - What to do where containerd's CRI is switched off, as it is in Docker's packages. V(note) warns, V(fail) fails.
-        Nothing is changed in any case.
+      - What to do if containerd's CRI plugin is disabled, as in Docker's packages. V(note) warns, V(fail) fails.
+        Nothing is changed in either case.
     type: str
     choices: [note, fail]
     default: note
   engine_version:
     description:
       - Version of the engine, such as V(26.1.5).
-      - When left out, the running engine or its program is asked, unless O(host_root) is an offline tree. An unknown
-        version is treated so that the result works on the oldest supported one.
+      - When left out, the running engine or its program is asked, unless O(host_root) is an offline tree. For an
+        unknown version the module writes a configuration that works with the oldest supported version.
     type: str
   validate:
     description:
-      - Whether the engine's own validator judges the new content before it is written.
-      - V(auto) does so where the program can be run and has a validator, which Docker has since version 23.0,
-        containerd (C(config dump)) and CRI-O (C(config)) always.
-      - V(true) fails where it cannot, V(false) skips it.
+      - Whether the engine's own validator checks the new content before it is written.
+      - V(auto) does so if the program can be run and has a validator. Docker has one since version 23.0. containerd
+        (C(config dump)) and CRI-O (C(config)) always have one.
+      - V(true) fails if that is not possible. V(false) does not run the validator.
     type: str
     choices: ['auto', 'true', 'false']
     default: auto
   require_runtime:
     description:
-      - With O(set_as_default=true), refuse a runtime whose program is not an executable file on the host.
-        Otherwise that is a warning.
+      - With O(set_as_default=true), whether to refuse a runtime whose program is not an executable file on the host.
+        With V(false) that is a warning.
     type: bool
     default: false
   backup_dir:
     description:
       - Directory for copies of a file from before each change. The newest five of each file are kept, readable by the
         owner only.
-      - Directories whose every file an engine reads as configuration are refused, and those in which another user could
-        replace files.
+      - A directory in which an engine reads every file as configuration is refused, and so is one in which another user
+        could replace files.
       - When left out, C(/var/lib/gpufleet-nvidia/backups), and for rootless Docker
         C(~/.local/state/gpufleet-nvidia/backups).
     type: path
   purge_backups:
-    description: With O(state=absent), remove the backups of the files concerned too.
+    description: With O(state=absent), remove the backups of the affected files too.
     type: bool
     default: false
 seealso:
@@ -316,7 +322,7 @@ config_path:
   type: str
   sample: /etc/docker/daemon.json
 drop_in_path:
-  description: The drop-in that our entries go into, null where they go into another file.
+  description: The drop-in that contains the entries of this module, null if another file contains them.
   returned: success
   type: str
   sample: /etc/containerd/conf.d/99-nvidia.toml
@@ -326,41 +332,41 @@ config_version:
   type: int
   sample: 2
 engine_version:
-  description: The engine's version, null where it is unknown.
+  description: The engine's version, null if it is not known.
   returned: success
   type: str
   sample: 26.1.5
 runtimes:
-  description: All runtimes that the files register afterwards, with the paths of their programs.
+  description: All runtimes that the files register after the task, with the paths of their programs.
   returned: success
   type: dict
   sample:
     nvidia: /usr/bin/nvidia-container-runtime
 default_runtime:
-  description: The default runtime of an engine that starts with the file as it is afterwards.
+  description: The default runtime of an engine that starts with the files after the task.
   returned: success
   type: str
   sample: nvidia
 backup_files:
   description:
-    - The files that were changed and where their former content is kept. Empty in check mode, and with
+    - The files that were changed and the copies of their previous content. Empty in check mode, and with
       O(purge_backups).
-    - It is the way back that O(gpufleet.nvidia.nvidia_runtime_restart#module:rollback) takes. What was recorded of a
-      file is kept beside the copy.
+    - Pass it to O(gpufleet.nvidia.nvidia_runtime_restart#module:rollback). The record of a file is kept beside the
+      copy.
   returned: success
   type: list
   elements: dict
   contains:
     path:
-      description: The file, symbolic links resolved.
+      description: The file, with symbolic links resolved.
       type: str
       sample: /etc/docker/daemon.json
     backup:
-      description: Its copy, null if there was no file.
+      description: The copy, null if there was no file.
       type: str
       sample: /var/lib/gpufleet-nvidia/backups/etc~docker~daemon.json~20260821T143000.123456Z.SHA-256.backup
     checksum:
-      description: SHA-256 of what was written, V(absent) if the file was removed.
+      description: SHA-256 of the new content, V(absent) if the file was removed.
       type: str
       sample: 6a09e667f3bcc908b2fb1366ea957d3e3adec17512775099da2f590b0667322a
   sample:
@@ -369,57 +375,57 @@ backup_files:
       checksum: 6a09e667f3bcc908b2fb1366ea957d3e3adec17512775099da2f590b0667322a
 cdi:
   description:
-    - Whether CDI is on in an engine that starts with the files as they are afterwards.
-    - Null where that is not known, and for a version without CDI.
+    - Whether CDI is on in an engine that starts with the files after the task.
+    - Null if that is not known, and for a version without CDI.
   returned: success
   type: bool
   sample: true
 restart_action:
   description:
-    - The least that makes this change effective, one of V(none), V(reload), and V(restart). It follows from the change
-      alone, whether or not the engine runs. A file that the engine does not read needs V(none).
-    - Where RV(pending_action) is not null, that is what an engine is to be given. It also knows of earlier changes that
-      were not taken over, and of those that this one takes back.
+    - The least action that applies this change, one of V(none), V(reload), and V(restart). It depends only on the
+      change, not on whether the engine runs. For a file that the engine does not read it is V(none).
+    - If RV(pending_action) is not null, use that instead. It includes earlier changes that were not applied, and
+      excludes those that this task reverts.
   returned: success
   type: str
   sample: reload
 restart_required:
   description:
-    - Whether the running engine differs from the file, also when this task did not change the file, for example since
-      an earlier play ended before its handlers. V(false) where RV(pending_action) is null.
+    - Whether the running engine differs from the file. It is also true if this task did not change the file, for
+      example because an earlier play ended before its handlers. V(false) if RV(pending_action) is null.
     - A containerd whose CRI does not answer cannot be asked, and after a reload CRI-O reports runtimes that no pod can
-      use. They differ if a file changed after they were started.
-    - For CRI-O a file that was only touched does not count. Its content must be that of the last
+      use. These engines differ if a file changed after they were started.
+    - For CRI-O a file that was only touched is not a difference. Its content must be that of the last
       M(gpufleet.nvidia.nvidia_runtime_restart), and a CRI-O that was started since must report the runtimes, the
-      default and the directories of CDI that the files have. A CRI-O that was started with other files is not
-      recognised if the files were changed back and then reloaded.
+      default, and the CDI directories of the files. A CRI-O that was started with other files is not recognized if the
+      files were changed back and then reloaded.
   returned: success
   type: bool
   sample: true
 pending_action:
   description:
-    - The least that brings the running engine to what the file says, one of V(none), V(reload), and V(restart).
-    - Null where the engine does not run, does not answer, or reads another file, and where O(unrecorded=keep) finds
-      nothing that was recorded for it.
+    - The least action that makes the running engine use the files, one of V(none), V(reload), and V(restart).
+    - Null if the engine does not run, does not answer, or reads another file, and if O(unrecorded=keep) finds no record
+      for it.
   returned: success
   type: str
   sample: reload
 purged:
-  description: What O(purge_legacy) takes away. What looks like it and stays is told by warnings.
+  description: What O(purge_legacy) removed, or would remove in check mode. Warnings name similar files that stay.
   returned: success
   type: list
   elements: dict
   contains:
     path:
-      description: The file that goes, or that it is taken out of.
+      description: The file that is removed, or that an entry is removed from.
       type: str
       sample: /etc/containerd/config.d/99-nvidia.toml
     kind:
-      description: What kind of leftover it is.
+      description: The kind of leftover.
       type: str
       sample: drop-in
     reason:
-      description: Why it is one.
+      description: Why it is a leftover.
       type: str
       sample: The toolkit 1.18.0 wrote it where containerd does not look.
   sample: []
@@ -432,20 +438,19 @@ unrecorded:
   elements: str
   sample: []
 target:
-  description:
-    - Which engine was meant, V(ENGINE) for the system's own, else V(ENGINE/FLAVOR) or V(ENGINE/FLAVOR/INSTANCE).
+  description: The engine, V(ENGINE) for the system's own, else V(ENGINE/FLAVOR) or V(ENGINE/FLAVOR/INSTANCE).
   returned: success
   type: str
   sample: containerd/k3s
 service:
-  description: The engine's systemd unit, empty for one without.
+  description: The engine's systemd unit, empty if it has none.
   returned: success
   type: str
   sample: docker.service
 socket:
   description:
-    - The socket that the engine listens on, as its unit, its file, or its socket unit names it.
-    - Where none of them does, the engine's own default, which is C(/var/run/docker.sock) for Docker.
+    - The socket of the engine, from its unit, its configuration file, or its socket unit.
+    - If none of them names one, the engine's default, which is C(/var/run/docker.sock) for Docker.
   returned: success
   type: str
   sample: /run/docker.sock

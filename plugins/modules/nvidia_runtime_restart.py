@@ -6,27 +6,29 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: nvidia_runtime_restart
-short_description: Let a container engine take its configuration over, with proof and a way back
+short_description: Restart or reload a container engine, verify its health, and roll back on failure
 version_added: 0.1.0
 author:
   - gpufleet.nvidia maintainers (@gpufleet)
 description:
-  - Reloads or restarts a container engine after its files were changed, proves that the running daemon works with them,
-    and otherwise puts the former files back and proves that it works with those.
-  - Before the engine is disturbed, its own validator judges its files, and what that passes over is looked at. An
-    undefined default runtime, a default runtime whose program is missing, and a containerd 1.x without C(runc) are
-    found so. Where something speaks against the files, they go back and the engine is left as it runs.
-  - That a unit is active is no proof. Docker's API has to show the runtimes and the default, containerd's CRI has to be
-    loaded and to list the runtimes, CRI-O's socket has to answer, and where C(crictl) is on the host a pod is
-    started through each runtime of O(expect). What the daemon tells has to agree with what its files say.
-  - The same health probe runs before. What fails before and afterwards, such as a socket on which nothing answers,
-    cannot judge the new files. They stay then, and a warning says that the health of the engine cannot be determined.
-    What passed before is required afterwards.
-  - C(systemctl daemon-reload), which can cut running containers off from their GPUs, is only run where systemd says
-    that this very unit needs it.
-  - A run that is killed leaves a note in C(/var/lib/gpufleet-nvidia/state), in which the former files are. The next run
-    finds it and ends the work, with the same way back.
-  - The host's lock is held from the judgement to the proof, so nobody changes the files meanwhile.
+  - Reloads or restarts a container engine after its files were changed, and verifies that the running daemon works with
+    them. If it does not, the module restores the previous files and verifies that the engine works with those.
+  - Before the restart, the engine's own validator checks its files. The module also checks what the validator does not
+    find, which is an undefined default runtime, a default runtime whose program is missing, and a containerd 1.x
+    without C(runc). If a check fails, the previous files are restored and the engine is not restarted.
+  - After the restart, a health probe checks the running engine, because an active unit may still be broken. Docker's
+    API must report the runtimes and the default. containerd's CRI plugin must be loaded and report the runtimes.
+    CRI-O's socket must answer. If the host has C(crictl), the probe starts a pod of CRI-O through each runtime of
+    O(expect). What the daemon reports must match its files.
+  - The same health probe runs before the restart. A check that fails before and after it, such as a socket on which
+    nothing answers, says nothing about the new files. The files then stay, and a warning says that the health of the
+    engine cannot be determined. A check that passed before must pass afterwards.
+  - The module runs C(systemctl daemon-reload), which can take the GPUs from running containers, only if systemd reports
+    that the unit of the engine needs it.
+  - The module keeps a journal entry with the previous files in C(/var/lib/gpufleet-nvidia/state). If a run is killed,
+    the next run reads the entry and completes the restart, or rolls back.
+  - The host's lock is held from the first check to the last, so that no other task of this collection changes the files
+    meanwhile.
 extends_documentation_fragment:
   - gpufleet.nvidia.attributes
   - gpufleet.nvidia.target
@@ -36,13 +38,14 @@ extends_documentation_fragment:
 attributes:
   check_mode:
     support: partial
-    details: Refuses what it would refuse because of running containers. Files are not judged, for they may not be
-      written yet.
+    details:
+      - Refuses a restart that would stop running containers. Files are not checked, because they may not be written
+        yet.
   diff_mode:
     support: none
   idempotent:
     support: none
-    details: It is asked to restart or reload, and does so each time. With O(mode=none) nothing ever changes.
+    details: The module restarts or reloads the engine in each run. With O(mode=none) it changes nothing.
   platform:
     platforms: Linux
     support: full
@@ -56,58 +59,62 @@ options:
     required: true
   action:
     description:
-      - V(restart) stops the engine and starts it again. Pods of containerd and CRI-O live on as long as the unit's
-        C(KillMode) is V(process), containers of Docker only with its setting C(live-restore).
-      - V(reload) makes it read its files while it runs. Only Docker can do so. containerd ends on the signal, and CRI-O
-        tells of runtimes that no pod can use.
+      - V(restart) stops the engine and starts it again. Pods of containerd and CRI-O keep running if the unit's
+        C(KillMode) is V(process), and containers of Docker only with its setting C(live-restore).
+      - V(reload) makes the engine read its files while it runs. Only Docker supports it. containerd exits on the
+        signal, and CRI-O then reports runtimes that no pod can use.
     type: str
     choices: [restart, reload]
     default: restart
   mode:
     description:
-      - How the engine is told.
+      - How the engine is restarted or reloaded.
       - V(systemd) uses its unit.
-      - V(signal) sends SIGHUP, for O(action=reload) alone, to the unit's main process or else to the process that
+      - V(signal) sends SIGHUP, for O(action=reload) only, to the unit's main process or else to the process that
         answers on O(socket), and only if that process is the engine's program.
-      - V(auto) is V(systemd) where systemd runs the engine, else V(signal) where that will do.
-      - V(none) tells it nothing and only asks for the proof. The task fails where the running engine is not what its
-        files and O(expect) say.
+      - V(auto) is V(systemd) if systemd runs the engine, else V(signal) if a signal is enough.
+      - V(none) neither restarts nor reloads the engine and only runs the health probe. The task fails if the running
+        engine does not match its files and O(expect).
     type: str
     choices: [auto, systemd, signal, none]
     default: auto
   service:
     description:
       - The engine's systemd unit.
-      - When left out, that of the engine in its O(flavor), such as V(docker.service), V(containerd.service), or
+      - When left out, the unit of the engine in its O(flavor), such as V(docker.service), V(containerd.service), or
         V(k3s-agent.service).
     type: str
   socket:
     description:
-      - The socket that the engine listens on, an absolute path.
+      - The socket of the engine, an absolute path.
       - When left out, the one that its unit or its configuration names.
     type: path
   expect:
-    description: What must be live afterwards, beside what the engine's files say.
+    description:
+      - What the running engine must report afterwards, in addition to what its files set. An empty dictionary adds
+        nothing.
     type: dict
     default: {}
     suboptions:
       runtimes:
-        description: Names of runtimes that the engine must know.
+        description: Names of runtimes that the engine must report.
         type: list
         elements: str
         default: []
       default_runtime:
-        description: The default runtime that it must have.
+        description: The default runtime that the engine must report. When left out, the one of its files.
         type: str
       cdi:
-        description: Whether it must use CDI. Docker before 28.2 does not tell where it is off, nor does containerd 1.6.
+        description:
+          - Whether CDI must be on. When left out, that is not checked beyond the files. Docker before 28.2 does not
+            report it when it is off, and containerd 1.6 never does.
         type: bool
   rollback:
     description:
-      - The way back, which is RV(gpufleet.nvidia.nvidia_runtime_config#module:backup_files) of the tasks that changed
-        the files. Lists of several tasks are joined in their order; of each file the first entry counts.
-      - What is taken back is kept in O(backup_dir).
-      - Without it nothing can be put back.
+      - The files to restore on failure, which are RV(gpufleet.nvidia.nvidia_runtime_config#module:backup_files) of the
+        tasks that changed them. Join the lists of several tasks in their order. The first entry of each file is used.
+      - Copies of the files that are rolled back are kept in O(backup_dir).
+      - With an empty list no file can be restored.
     type: list
     elements: dict
     default: []
@@ -117,52 +124,53 @@ options:
         type: path
         required: true
       backup:
-        description: Its copy from before the change. Without one there was no file, and it is removed.
+        description:
+          - The copy of the file from before the change. When left out, there was no file, and a rollback removes it.
         type: path
       checksum:
         description:
-          - SHA-256 of what was written, V(absent) if the file was removed. Where the file is another one by now, others
-            have edited it since. Then nothing is taken back because of a complaint about the files, but only if the
-            engine does not come back with them, and what O(expect) misses because of the edit is a warning.
-          - Where others wrote between two entries of one file, the way back ends at what they wrote.
+          - SHA-256 of the new content, V(absent) if the file was removed. If the file now has other content, others
+            have changed it since. Then a failed check of the files restores nothing. The file is only restored if the
+            engine does not start with it, and a value of O(expect) that is missing because of that change is a warning.
+          - If others wrote between two entries of one file, the rollback restores what they wrote.
         type: str
   allow_disruption:
     description:
-      - Whether a restart may stop running containers, those of Docker, or of a Docker whose unit systemd restarts
-        along, or those that a unit's C(KillMode) ends. Without it such a restart is refused.
-      - It also allows C(systemctl daemon-reload) while containers run that got their GPUs from the legacy hook. They
-        lose their GPUs, and a warning names them.
+      - Whether a restart may stop running containers. They are those of Docker, or of a Docker whose unit systemd
+        restarts with this one, or those that a unit's C(KillMode) kills. With V(false) such a restart is refused.
+      - V(true) also allows C(systemctl daemon-reload) while containers run that got their GPUs from the legacy hook.
+        They lose their GPUs, and a warning names them.
     type: bool
     default: false
   require_runtime:
-    description: Whether the program of the default runtime has to be on the host.
+    description: Whether the program of the default runtime must exist on the host.
     type: bool
     default: true
   validate:
     description:
-      - Whether the engine's own validator judges the files before the engine is disturbed.
-      - V(auto) does so where there is one, V(true) fails where there is none, V(false) skips it.
+      - Whether the engine's own validator checks the files before the restart.
+      - V(auto) does so if there is a validator, V(true) fails if there is none, and V(false) does not run it.
     type: str
     choices: ['auto', 'true', 'false']
     default: auto
   timeout:
     description:
-      - Seconds for the proof of the new state, and as many for that of the old one if it has to come back.
+      - Seconds to wait until the engine is healthy with the new files, and again with the previous files after a
+        rollback.
     type: int
     default: 60
   retries:
-    description: How many more times a start that failed, or a reload without effect, is tried.
+    description: How many times a failed start, or a reload without effect, is repeated.
     type: int
     default: 1
   backup_dir:
     description:
-      - Directory for copies of files that are taken back.
+      - Directory for copies of files that are rolled back.
       - When left out, C(/var/lib/gpufleet-nvidia/backups), and for rootless Docker
         C(~/.local/state/gpufleet-nvidia/backups).
     type: path
 notes:
-  - The message of a failed task says in which state the engine is, and so does the returned C(state). V(unknown) means
-    that a person has to look.
+  - The message of a failed task and RV(state) say in which state the engine is. V(unknown) needs manual intervention.
 seealso:
   - module: gpufleet.nvidia.nvidia_runtime_config
   - module: gpufleet.nvidia.nvidia_container_info
@@ -208,18 +216,18 @@ EXAMPLES = r"""
 RETURN = r"""
 state:
   description:
-    - V(new) if the engine is proven to work with its files as they were given, V(old) if it works with its former
-      configuration, V(unknown) if neither could be proven, nothing was tried, or the health probe failed before too.
+    - V(new) if the engine works with its new files, V(old) if it works with its previous configuration. V(unknown) if
+      it is healthy with neither, if nothing was applied, or if the health probe already failed before the restart.
   returned: when not refused at once
   type: str
   sample: new
 action:
-  description: What was asked for.
+  description: The requested action.
   returned: always, unless the parameters are refused
   type: str
   sample: restart
 mode:
-  description: How the engine was told, one of V(systemd), V(signal), and V(none).
+  description: The restart method that was used, one of V(systemd), V(signal), and V(none).
   returned: when not refused at once
   type: str
   sample: systemd
@@ -234,44 +242,45 @@ socket:
   type: str
   sample: /run/docker.sock
 pid:
-  description: The engine's process afterwards, null where none runs.
+  description: The process ID of the engine afterwards, null if it does not run.
   returned: when not refused at once
   type: int
   sample: 4711
 attempts:
-  description: How many times it was told, those for the way back included.
+  description: The number of restarts or reloads, including those of a rollback.
   returned: when not refused at once
   type: int
   sample: 1
 daemon_reloaded:
-  description: Whether systemd had to read the unit again.
+  description: Whether systemd reloaded its units.
   returned: when not refused at once
   type: bool
   sample: false
 rolled_back:
-  description: Whether the former files were put back.
+  description: Whether the previous files were restored.
   returned: when not refused at once
   type: bool
   sample: false
 rejected_files:
-  description: The files that were taken back, and where what stood in them is kept.
+  description: The files that were rolled back, and the copies of their rejected content.
   returned: when not refused at once
   type: list
   elements: dict
   contains:
     path:
-      description: The file, symbolic links resolved.
+      description: The file, with symbolic links resolved.
       type: str
       sample: /etc/docker/daemon.json
     backup:
-      description: A copy of what was taken back, null where that was the absence of the file or could not be kept.
+      description:
+        - The copy of the rejected content, null if the change had removed the file or the copy could not be kept.
       type: str
       sample: /var/lib/gpufleet-nvidia/backups/etc~docker~daemon.json~20260821T143000.123456Z.SHA-256.backup
   sample:
     - path: /etc/docker/daemon.json
       backup: /var/lib/gpufleet-nvidia/backups/etc~docker~daemon.json~20260821T143000.123456Z.SHA-256.backup
 journal:
-  description: The engine's last lines in the journal since the task began, secrets hidden.
+  description: The engine's last lines in the journal since the task began, with secrets masked.
   returned: when not refused at once; empty unless the engine was disturbed and failed
   type: list
   elements: str

@@ -6,21 +6,20 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: nvidia_runtime_verify
-short_description: Prove that an engine can start a container through the NVIDIA runtime
+short_description: Verify that an engine can start a container through the NVIDIA runtime
 version_added: 0.1.0
 author:
   - gpufleet.nvidia maintainers (@gpufleet)
 description:
-  - Answers whether a container engine can really start a container through an NVIDIA runtime, and if it cannot, which
-    link of the chain from the driver to the container is broken. A broken link fails the task, and the message says
-    what to do about it.
-  - No network is needed. Nothing is ever pulled, and the container has no network either, or, through containerd and
-    CRI-O, its host's, for which no network plugin is asked.
-  - Nothing is changed. The container is removed whatever happens, and what a run that was killed has left behind is
-    removed by the next one, which finds it by the label C(gpufleet.nvidia.verify).
-  - While a container runs, other tasks of this collection that would change the host's engines wait.
-  - With O(level=gpu), hosts are expected to have NVIDIA's driver for Linux. WSL and Tegra have other devices and are
-    not handled yet.
+  - Checks whether a container engine can start a container through an NVIDIA runtime. If it cannot, the module fails
+    and names the first broken link of the chain from the driver to the container, and what to do about it.
+  - No network is needed. No image is pulled. The container has no network, or, through containerd and CRI-O, the
+    network of the host, which needs no network plugin.
+  - Nothing is changed. The container is always removed. If a run is killed, the next run removes its container, which
+    it finds by the label C(gpufleet.nvidia.verify).
+  - While a container runs, other tasks of this collection that change the host's engines wait.
+  - O(level=gpu) needs NVIDIA's driver for Linux on the host. WSL and Tegra have other devices and are not supported
+    yet.
 extends_documentation_fragment:
   - gpufleet.nvidia.attributes
   - gpufleet.nvidia.target
@@ -30,7 +29,7 @@ extends_documentation_fragment:
 attributes:
   check_mode:
     support: full
-    details: The host is looked at as ever, but no container is started, and a warning says so.
+    details: The host is checked, but no container is started, and a warning says so.
   diff_mode:
     support: N/A
     details: This module changes nothing.
@@ -42,7 +41,7 @@ attributes:
     support: full
   safe_file_operations:
     support: N/A
-    details: This module writes no file that stays.
+    details: This module leaves no file.
 options:
   engine:
     description: The container engine to verify.
@@ -51,15 +50,15 @@ options:
     required: true
   level:
     description:
-      - How much is verified; each level includes those before it.
-      - V(config) looks at the engine. Its files and flags have to register O(runtime_name) with a program that is on
-        the host, and the running daemon has to know it and to run with what the files say.
-      - V(engine) starts a container of O(image) without a GPU through the runtime, which works on hosts without a GPU
-        too. C(NVIDIA_VISIBLE_DEVICES) is V(void) in it.
-      - V(gpu) looks at the driver, its device nodes, the toolkit and its C(config.toml), and, where the runtime works
-        with CDI, for a specification of C(nvidia.com/gpu) that engines load and that fits the host. It then starts a
-        container with all GPUs.
-      - A container is only started where nothing before it is broken.
+      - What is verified. Each level includes the previous ones.
+      - V(config) checks the engine. Its files and flags must register O(runtime_name) with a program that exists on the
+        host, and the running daemon must report the runtime and run with the settings of the files.
+      - V(engine) starts a container of O(image) without a GPU through the runtime, which also works on hosts without a
+        GPU. C(NVIDIA_VISIBLE_DEVICES) is V(void) in it.
+      - V(gpu) checks the driver, its device nodes, the toolkit, and its C(config.toml). If the runtime works with CDI,
+        it also checks for a specification of C(nvidia.com/gpu) that engines load and that fits the host. It then starts
+        a container with all GPUs.
+      - A container is only started if no previous check fails.
     type: str
     choices: [config, engine, gpu]
     default: config
@@ -69,38 +68,38 @@ options:
     default: nvidia
   image:
     description:
-      - Name of an image that the engine has already. For containerd it has to be in the namespace C(k8s.io).
-      - Needed by V(engine) and V(gpu) of O(level). Any image will do that has O(command).
-      - Pods of containerd and CRI-O begin with the pause image that the engine is configured with, which has to be
-        there too.
+      - Name of an image that the engine already has. For containerd it must be in the namespace C(k8s.io).
+      - Required for O(level=engine) and O(level=gpu). Any image that contains O(command) can be used.
+      - Pods of containerd and CRI-O also need the pause image that the engine is configured with.
     type: str
   command:
     description:
-      - What the container runs in place of what its image names, program first. It has to end with status 0.
-      - Where nothing is given, that is C(true) with O(level=engine), and C(nvidia-smi -L) with O(level=gpu).
+      - The command of the container, program first, instead of the command of the image. It must exit with status 0.
+      - When left out, C(true) with O(level=engine), and C(nvidia-smi -L) with O(level=gpu).
     type: list
     elements: str
   runtime_dir:
     description:
-      - Folder with the programs of the NVIDIA Container Toolkit, for O(level=gpu). They are looked for in the usual
-        folders too.
-      - Where nothing is given, it is the folder of the program that is registered as O(runtime_name).
-      - C(.config/nvidia-container-runtime/config.toml) in it goes before the one in C(/etc).
+      - Directory with the programs of the NVIDIA Container Toolkit, for O(level=gpu). The usual directories are
+        searched too.
+      - When left out, the directory of the program that is registered as O(runtime_name).
+      - C(.config/nvidia-container-runtime/config.toml) in it has precedence over the one in C(/etc).
     type: path
   config_path:
-    description: The engine's configuration file. Where nothing is given, the one that its unit really uses.
+    description: The engine's configuration file. When left out, the one that its unit uses.
     type: path
   service:
-    description: The engine's systemd unit, where it is not the usual one, such as C(k3s.service).
+    description:
+      - The engine's systemd unit, if it is not the usual one, such as C(k3s.service). When left out, the usual one.
     type: str
   socket:
-    description: The socket that the engine listens on. Where nothing is given, the one that its unit or file names.
+    description: The socket of the engine. When left out, the one that its unit or file names.
     type: path
   timeout:
     description:
       - Seconds that the container may take from its creation to its end.
-      - On nodes of a Kubernetes cluster choose commands that end soon. The kubelet ends pods that it does not know
-        within seconds; this is noticed, and such a pod is started up to three times.
+      - On nodes of a Kubernetes cluster choose a command that ends soon. The kubelet stops pods that it does not know
+        within seconds. The module detects this and starts such a pod up to three times.
     type: int
     default: 60
 seealso:
@@ -143,7 +142,7 @@ EXAMPLES = r"""
 RETURN = r"""
 checks:
   description:
-    - The links of the chain that were looked at, in the order in which they depend on each other.
+    - The links of the chain that were checked, in the order in which they depend on each other.
     - The links are C(driver), C(device nodes), C(toolkit), C(config.toml), C(engine file), C(live engine), C(CDI), and
       C(container).
   returned: always, but for parameters that do not fit
@@ -151,11 +150,11 @@ checks:
   elements: dict
   contains:
     link:
-      description: The link's name.
+      description: The name of the link.
       type: str
       sample: live engine
     ok:
-      description: Whether it holds. Null where it could not be judged, which a warning tells too.
+      description: Whether the check passed. Null if it could not be made, and a warning says so.
       type: bool
       sample: true
     detail:
@@ -173,12 +172,12 @@ checks:
       ok: true
       detail: true in a container of busybox:1.36, started through nvidia, ended with status 0.
 broken:
-  description: The first broken link, which the message is about. Null where all hold.
+  description: The first broken link, which the message describes. Null if there is none.
   returned: always, but for parameters that do not fit
   type: str
   sample: device nodes
 output:
-  description: What the container said last, on both of its streams. Empty where none was started.
+  description: The last output of the container, on both streams. Empty if none was started.
   returned: always, but for parameters that do not fit
   type: str
   sample: "GPU 0: NVIDIA L4 (UUID: GPU-2f1c5b1e-4a3d-8f0e-6f3a-0b1f4a5e7c9d)"
