@@ -11,27 +11,30 @@ version_added: 0.1.0
 author:
   - gpufleet.nvidia maintainers (@gpufleet)
 description:
-  - Puts C(nvidia-container-toolkit), C(nvidia-container-toolkit-base), C(libnvidia-container-tools), and
-    C(libnvidia-container1) on the host, all at the same version, or takes them away.
-  - With O(source=directory) it puts the toolkit's files into a directory instead, for hosts whose packages are not to
-    be touched.
-  - All four packages come and go in one transaction, up or down. Before it, the package manager is asked what it would
-    do. If that removes or downgrades anything else, the task fails and nothing is changed.
-  - A host that already has what is asked for is only read. No lock is taken and no network is needed.
-  - Afterwards packages and programs have to be of one version, or the task fails and says what differs.
-  - Works with C(apt) on Debian, Ubuntu and their kin, and with C(dnf) on Fedora, RHEL and theirs.
-  - The files that make a repository known to the package manager can be written along, see O(repository_files). A run
-    that fails before a package has changed leaves them as they were.
+  - Installs C(nvidia-container-toolkit), C(nvidia-container-toolkit-base), C(libnvidia-container-tools), and
+    C(libnvidia-container1), all at the same version, or removes them.
+  - With O(source=directory) it installs the toolkit's files into a directory instead, for hosts whose packages must not
+    change.
+  - All four packages are installed, upgraded, downgraded, or removed in one transaction. The module first asks the
+    package manager what the transaction would do. If it would remove or downgrade any other package, the task fails and
+    nothing is changed.
+  - If a host already has the requested state, the module only reads. It takes no lock and needs no network.
+  - Afterwards the packages and programs must have the same version. Otherwise the task fails and names the differences.
+  - Works with C(apt) on Debian, Ubuntu and their derivatives, and with C(dnf) on Fedora, RHEL and their derivatives.
+  - The module can also write the files of the package repository, see O(repository_files). A run that fails before a
+    package has changed restores them.
   - No engine is configured or restarted.
   - After an interrupted run, the next run configures those packages of the toolkit that are half installed, and no
     other packages. If C(dpkg) was interrupted and packages of others are pending, the task fails, in check mode too,
     and names them. Run C(dpkg --configure -a) on the host and fix the package that it reports.
-  - In a directory, versions lie side by side in C(DEST.versions), and O(dest) is a link to the current one. A new one
-    is built and tried aside, so that a container start finds the former version until the moment in which it finds the
-    new one, whole. The version before stays until the next change, and longer while a process, a container, or a CDI
-    specification uses it. Files that were changed or lost are put right in the same way, by a new version.
-  - Each program that needs it there has a shell script in front, which sets paths for its own version. Those of the
-    runtimes run the low-level runtime where the driver is not loaded, so that ordinary containers still start.
+  - In a directory, versions are installed side by side in C(DEST.versions), and O(dest) is a link to the current one. A
+    new version is installed and tested before the link changes. A container start always finds a complete version, the
+    previous or the new one. The previous version is kept until the next change, and longer while a process, a
+    container, or a CDI specification uses it. Changed or missing files are repaired in the same way, with a new
+    version.
+  - In a directory, programs that need it have a shell script in front, which sets the paths of their version. The
+    scripts of the runtimes run the low-level runtime while the driver is not loaded, so that containers without GPUs
+    still start.
 extends_documentation_fragment:
   - gpufleet.nvidia.attributes
   - gpufleet.nvidia.host_root
@@ -40,7 +43,7 @@ extends_documentation_fragment:
 attributes:
   check_mode:
     support: full
-    details: Package lists are not fetched, so a version that they do not have yet is reported as it is asked for.
+    details: Package lists are not fetched. A version that is not in the present lists is reported as requested.
   diff_mode:
     support: full
   idempotent:
@@ -51,72 +54,74 @@ attributes:
     support: full
   safe_file_operations:
     support: full
-    details: Files of packages are written by the package manager in its own way.
+    details: The package manager writes the files of packages in its own way.
 options:
   state:
     description:
-      - V(present) installs the toolkit, or brings it to the version that is asked for.
-      - V(absent) removes them and what configuration they have of their own. Also removed, after a backup, is
-        C(/etc/nvidia-container-runtime/config.toml), if an installation by this module is what made it. What was
-        removed because of O(remove_conflicts) does not come back.
-      - With O(source=directory), V(absent) removes O(dest) and all its versions, and gives back what stood at O(dest)
-        before. Files in them that nobody installed stay. Engines that are configured with runtimes in O(dest), and
-        containers that run by them, make it fail, see O(running_gpu_containers).
-      - With any other O(source), V(absent) also takes back what O(repository_files) wrote, and removes keys in
+      - V(present) installs the toolkit, or changes it to the requested version.
+      - V(absent) removes the packages and their configuration files. It also removes, after a backup,
+        C(/etc/nvidia-container-runtime/config.toml) if an installation by this module created it. What was removed
+        because of O(remove_conflicts) is not restored.
+      - With O(source=directory), V(absent) removes O(dest) and all its versions, and restores what was at O(dest)
+        before. Files in them that were not installed stay. It fails while engines are configured with runtimes in
+        O(dest) or containers run with them, see O(running_gpu_containers).
+      - With any other O(source), V(absent) also restores what O(repository_files) changed, and removes keys in
         C(/var/cache) that were fetched for it.
     type: str
     choices: [present, absent]
     default: present
   source:
     description:
-      - V(repository) takes the packages from the host's package sources.
-      - V(files) takes them from O(files), downloads nothing, and needs no source.
-      - V(existing) changes no package. The toolkit that is there, whoever installed it, has to be complete, of one
-        version, and in line with O(version) and O(minimum_version).
-      - V(directory) takes the toolkit's files from O(src) or out of the packages in O(files), and puts them into
-        O(dest). No package manager is asked.
-      - An offline tree, and distributions without C(apt) and C(dnf), can have V(existing) and V(directory).
+      - Where the toolkit comes from.
+      - V(repository) installs the packages from the host's package sources.
+      - V(files) installs the packages in O(files), downloads nothing, and needs no package source.
+      - V(existing) changes no package. The installed toolkit, from any source, must be complete, have one version, and
+        satisfy O(version) and O(minimum_version).
+      - V(directory) takes the toolkit's files from O(src) or from the packages in O(files), and installs them into
+        O(dest). It does not use the package manager.
+      - Offline trees, and distributions without C(apt) and C(dnf), support only V(existing) and V(directory).
     type: str
     choices: [repository, files, existing, directory]
     default: repository
   version:
     description:
-      - The version, such as V(1.19.1), of which the newest revision is taken, or with a revision, such as V(1.19.1-1).
-      - V(latest) is the one that the package manager prefers. Package lists are then fetched each time.
-      - When left out, any version will do that all four packages have. If there is none, the one that the package
-        manager prefers is installed.
-      - With O(source=directory) it is the version that the source has to be, and V(latest) makes no sense.
+      - The version, such as V(1.19.1), of which the newest revision is installed, or with a revision, such as
+        V(1.19.1-1).
+      - V(latest) is the version that the package manager prefers. Package lists are then fetched in each run.
+      - When left out, any installed version that is the same for all four packages is accepted. If there is none, the
+        version that the package manager prefers is installed.
+      - With O(source=directory) it is the version that the source must have, and V(latest) is of no use.
     type: str
   files:
     description:
-      - Paths, on the host, of the files of all four packages. Needed with O(source=files) and O(state=present).
-      - With O(source=directory), packages that are only unpacked, with C(dpkg-deb) or C(rpm2cpio), and not installed.
-        They may be on the controller, see O(remote_src). Their signatures are not checked. A package that expands to
-        more than 256 MiB, or to more than 100 times its size (at least 16 MiB), is refused.
+      - Paths, on the host, of the files of all four packages. Required with O(source=files) and O(state=present).
+      - With O(source=directory), packages that are unpacked with C(dpkg-deb) or C(rpm2cpio), and not installed. They
+        may be on the controller, see O(remote_src). Their signatures are not checked. A package that expands to more
+        than 256 MiB, or to more than 100 times its size (at least 16 MiB), is refused.
     type: list
     elements: path
     default: []
   pending:
     description:
-      - The source or the files have just been changed, or would be in check mode. The source's package list is then
-        fetched in any case, and check mode does not ask the package manager.
+      - Whether the package source or the files were just changed, or would be in check mode. With V(true) the package
+        list of the source is always fetched, and check mode does not ask the package manager.
     type: bool
     default: false
   repository_files:
     description:
-      - The files that make the repository known to C(apt) or C(dnf), all of them. One that is missing or different is
-        written, after a backup, and one that an earlier run wrote and that is not listed any more goes back to what was
-        there before, which as a rule is nothing.
-      - The package list is then fetched. If that fails, or anything after it before a package has changed, all is put
-        back, and fetched keys are removed so that the next run fetches them again. A run after one that was cut off
+      - All files that configure the repository for C(apt) or C(dnf). A file that is missing or different is written,
+        after a backup. A file that an earlier run wrote and that is no longer listed is restored to its previous
+        content, or removed if there was none.
+      - The package list is then fetched. If that or a later step fails before a package has changed, all files are
+        restored, and fetched keys are removed so that the next run fetches them again. A run after an interrupted one
         does the same.
-      - When left out, such files stay as they are. Other than an empty list they need O(source=repository).
+      - When left out, such files are not changed. A list that is not empty needs O(source=repository).
     type: list
     elements: dict
     suboptions:
       path:
         description:
-          - Where the file stands. Only names that are this collection's are allowed.
+          - The path of the file. Only names of this collection are allowed.
           - For C(apt) these are C(/etc/apt/sources.list.d/gpufleet-nvidia-container-toolkit.sources),
             C(/etc/apt/preferences.d/gpufleet-nvidia-container-toolkit),
             C(/etc/apt/apt.conf.d/95gpufleet-nvidia-container-toolkit), and a key,
@@ -127,44 +132,49 @@ options:
         type: path
         required: true
       content:
-        description: The text of the file. In place of C(@PROXY@) comes O(proxy).
+        description: The content of the file. C(@PROXY@) in it is replaced by O(proxy).
         type: str
       src:
         description:
-          - The path, on the host, of a file to copy instead. In check mode it may be still to come.
-          - A key in C(/var/cache/gpufleet-nvidia-key-<16 digits>.asc) is taken for one that was fetched for this run.
+          - The path, on the host, of a file to copy instead of O(repository_files[].content). In check mode it need not
+            exist.
+          - A key in C(/var/cache/gpufleet-nvidia-key-<16 digits>.asc) is treated as fetched for this run.
         type: path
       mode:
-        description: The file's mode, in quotes.
+        description: The file mode, as a quoted string.
         type: str
         default: "0644"
   proxy:
-    description: The address of a proxy, which may hold a password, for O(repository_files[].content).
+    description:
+      - The address of a proxy for O(repository_files[].content). It may contain a password. When left out, none.
     type: str
   hold:
     description:
-      - V(true) holds the packages at their version, so that upgrades of the host leave them alone, with C(apt-mark) or
-        C(dnf versionlock), for which C(dnf) 4 needs C(python3-dnf-plugin-versionlock). V(false) releases them.
-      - When left out, holds stay as they are, and a held package that would have to change is an error.
-      - O(state=absent) releases them in any case.
+      - V(true) holds the packages at their version, so that upgrades of the host do not change them. It uses
+        C(apt-mark) or C(dnf versionlock), for which C(dnf) 4 needs C(python3-dnf-plugin-versionlock). V(false) releases
+        them.
+      - When left out, holds are not changed, and a held package that would have to change is an error.
+      - O(state=absent) always releases them.
     type: bool
   remove_conflicts:
     description:
-      - Whether packages that the toolkit replaces go, which are C(nvidia-docker2), C(nvidia-docker),
-        C(nvidia-container-runtime), and C(nvidia-container-runtime-hook). With C(apt) they go in the same transaction,
-        and their configuration files stay. With C(dnf) they go in a second one, after the new packages came.
-      - With O(source=repository) so do, after a backup, source files of former instructions, beside which C(apt)
-        refuses to work. They are put back if the task fails before a package has changed.
+      - Whether to remove packages that the toolkit replaces, which are C(nvidia-docker2), C(nvidia-docker),
+        C(nvidia-container-runtime), and C(nvidia-container-runtime-hook). With C(apt) they are removed in the same
+        transaction, and their configuration files stay. With C(dnf) they are removed in a second one, after the new
+        packages are installed.
+      - With O(source=repository) the source files of NVIDIA's previous installation instructions are removed too, after
+        a backup, because C(apt) refuses to work beside them. They are restored if the task fails before a package has
+        changed.
     type: bool
     default: true
   unrecorded:
     description:
       - With O(state=absent), what to do with packages of the toolkit that no run of this module installed.
-      - V(remove) removes them too. V(keep) leaves them; RV(unrecorded) names them.
+      - V(remove) removes them too. V(keep) leaves them, and RV(unrecorded) lists them.
       - A run records the packages that it installs, not those that it upgrades. Packages from before this record
-        existed count as recorded if O(repository_files) are recorded, or if these packages made
+        existed are treated as recorded if O(repository_files) are recorded, or if these packages created
         C(/etc/nvidia-container-runtime/config.toml).
-      - It does not apply to O(source=directory), whose versions have manifests, and to O(source=existing), which
+      - It does not apply to O(source=directory), whose versions have manifests, nor to O(source=existing), which
         removes no packages.
     type: str
     choices: [keep, remove]
@@ -172,43 +182,44 @@ options:
   running_gpu_containers:
     description:
       - What to do if packages have to change while containers run that got their GPU from NVIDIA's legacy hook. They
-        lose it when package scripts let systemd read its units again, and have to be created anew.
-      - With O(state=absent) also what to do while containers run by a runtime of the toolkit. Without that program no
-        engine can stop them.
-      - A new version in a directory hurts no container.
-      - V(fail) leaves everything as it is, V(warn) and V(ignore) go on.
+        lose it when package scripts make systemd reload its units, and must then be created again.
+      - With O(state=absent) it also applies to containers that run with a runtime of the toolkit. Without that program
+        no engine can stop them.
+      - A new version in a directory does not affect containers.
+      - V(fail) fails and changes nothing. V(warn) continues with a warning, and V(ignore) without one.
     type: str
     choices: [fail, warn, ignore]
     default: fail
   minimum_version:
     description:
       - The oldest version that O(minimum_version_policy) accepts.
-      - When left out, the oldest without a vulnerability that this collection knows of.
+      - When left out, the oldest version without a vulnerability that this collection knows.
     type: str
   minimum_version_policy:
     description:
-      - What to do about a version that is older, V(warn), V(fail), or V(ignore). The message names its vulnerabilities.
+      - What to do about an older version, V(warn), V(fail), or V(ignore). The message names its vulnerabilities.
       - With V(fail), a version that is too old is not installed.
     type: str
     choices: [warn, fail, ignore]
     default: warn
   lock_timeout:
-    description: Seconds to wait while somebody else uses the package manager.
+    description: Seconds to wait while another program uses the package manager.
     type: int
     default: 120
   backup_dir:
-    description: Directory for copies of files that are removed.
+    description: Directory for copies of files from before they are changed or removed.
     type: path
     default: /var/lib/gpufleet-nvidia/backups
   package_cache:
     description:
-      - Directory to which the controller copied the files of packages. Those that are not among O(files) are removed
-        from it when all is done, and all of them with O(state=absent).
-      - It must be V(/var/cache/gpufleet-nvidia/packages) or lie in a folder that is named C(gpufleet-nvidia).
+      - Directory to which the controller copied the package files. When the task succeeds, files that are not among
+        O(files) are removed from it, and with O(state=absent) all of them.
+      - It must be V(/var/cache/gpufleet-nvidia/packages) or be in a directory with the name C(gpufleet-nvidia).
+      - When left out, no such files are removed.
     type: path
 notes:
   - The host is never rebooted, see RV(reboot_required).
-  - Engines are not restarted by C(needrestart) either, which is told to do nothing but list.
+  - C(needrestart) does not restart engines either, because the module sets it to list services only.
 seealso:
   - module: gpufleet.nvidia.nvidia_container_info
   - module: gpufleet.nvidia.nvidia_toolkit_config
@@ -289,10 +300,10 @@ EXAMPLES = r"""
 RETURN = r"""
 diff:
   description:
-    - Packages, and files that are removed, before and after; in check mode what they would be.
-    - Behind them one entry for each of the repository's files that changes, without user and password in addresses.
-    - With O(source=directory) the names in O(dest), with modes and the beginning of the SHA-256 of their content, and
-      behind them C(config.toml), secrets masked.
+    - Packages, and removed files, before and after. In check mode what they would be.
+    - It is followed by one entry for each changed file of the repository, without user and password in addresses.
+    - With O(source=directory) the names in O(dest), with modes and the beginning of the SHA-256 of their content,
+      followed by C(config.toml) with secrets masked.
   returned: success
   type: list
   elements: dict
@@ -320,11 +331,11 @@ packages:
   type: dict
   contains:
     version:
-      description: The full version.
+      description: The full version of the package.
       type: str
       sample: 1.19.1-1
     held:
-      description: Whether upgrades of the host leave it alone.
+      description: Whether upgrades of the host leave the package at its version.
       type: bool
       sample: true
   sample:
@@ -337,11 +348,11 @@ programs:
   type: dict
   contains:
     path:
-      description: The program.
+      description: The path of the program.
       type: str
       sample: /usr/bin/nvidia-ctk
     version:
-      description: What it says of itself, null if it could not be asked.
+      description: The version that the program reports, null if it could not be asked.
       type: str
       sample: 1.19.1
   sample:
@@ -350,62 +361,65 @@ programs:
       version: 1.19.1
 origin:
   description:
-    - Where the packages of this run came from in the package manager's words, V(files) for O(files).
+    - The origin of the packages that this run installed, as the package manager reports it, or V(files) for O(files).
     - Null if none was installed, and with O(source=directory).
   returned: success
   type: str
   sample: https://nvidia.github.io/libnvidia-container/stable/deb/amd64
 open_cves:
-  description: Known vulnerabilities that the version is open to, null where the version is not known.
+  description: Known vulnerabilities of the version, null if the version is not known.
   returned: success
   type: list
   elements: dict
   contains:
     name:
-      description: The vulnerability.
+      description: The identifier of the vulnerability.
       type: str
       sample: CVE-2026-24260
     floor:
-      description: The first version without it.
+      description: The first version without the vulnerability.
       type: str
       sample: 1.19.1
     about:
-      description: What it is.
+      description: What the vulnerability is about.
       type: str
       sample: race between check and use
   sample: []
 gpu_containers:
-  description: Running containers that got their GPU from the legacy hook. Only looked for if packages have to change.
+  description:
+    - Running containers that got their GPU from the legacy hook. They are only searched for if packages have to change.
   returned: success
   type: list
   elements: str
   sample: [docker/4f2a90c1b7de]
 reboot_required:
-  description: Whether the host says that it waits for a reboot, null where it has no way to say so.
+  description: Whether the host reports that it needs a reboot, null if it cannot report that.
   returned: success
   type: bool
   sample: false
 code:
   description:
-    - V(repository-unreachable) if this host cannot connect to the repository or the proxy. The message names the
-      host, the proxy, and the settings for hosts without access.
+    - V(repository-unreachable) if the host cannot connect to the repository or the proxy. The message names the host,
+      the proxy, and the settings for hosts without access.
   returned: failure, for this reason
   type: str
   sample: repository-unreachable
 removed_sources:
-  description: Source files that were removed because they conflict.
+  description: Package source files that were removed because they conflict.
   returned: success
   type: list
   elements: str
   sample: [/etc/apt/sources.list.d/nvidia-docker.list]
 written_files:
-  description: The repository's files that were written, or in check mode would be.
+  description: The files of the repository that were written, or would be in check mode.
   returned: success
   type: list
   elements: str
   sample: [/etc/apt/sources.list.d/gpufleet-nvidia-container-toolkit.sources]
 restored_files:
-  description: The repository's files of an earlier run that went back to what was there before it, as a rule nothing.
+  description:
+    - The files of the repository from an earlier run that were restored to their previous content, or removed if there
+      was none.
   returned: success
   type: list
   elements: str
@@ -417,7 +431,7 @@ unrecorded:
   elements: str
   sample: []
 backup_files:
-  description: Files that were written or removed, and where their former content is kept.
+  description: Files that were written or removed, and the copies of their previous content.
   returned: success
   type: list
   elements: dict
@@ -427,45 +441,45 @@ backup_files:
       type: str
       sample: /etc/apt/sources.list.d/nvidia-docker.list
     backup:
-      description: Its copy, null if there was no file before.
+      description: The copy, null if there was no file.
       type: str
       sample: >-
         /var/lib/gpufleet-nvidia/backups/etc~apt~sources.list.d~nvidia-docker.list~20260821T143000.123456Z.SHA-256.backup
     checksum:
-      description: The SHA-256 of what stands there now, V(absent) if the file is gone.
+      description: SHA-256 of the new content, V(absent) if the file was removed.
       type: str
       sample: absent
   sample: []
 installed_path:
-  description: Where O(dest) leads, null if nothing is installed.
+  description: The target of the link O(dest), null if nothing is installed.
   returned: with O(source=directory)
   type: str
   sample: /usr/local/nvidia/toolkit.versions/1.19.1-0f8fad5bd9cb
 previous_path:
-  description: The version before the last change, which is still there, null if there is none.
+  description: The version before the last change that still exists, null if there is none.
   returned: with O(source=directory)
   type: str
   sample: /usr/local/nvidia/toolkit.versions/1.18.2-7c9e6679f425
 kept_paths:
-  description: Older versions that are still there because something uses them, which is named.
+  description: Older versions that are kept because something uses them, each with its users.
   returned: with O(source=directory)
   type: dict
   sample:
     /usr/local/nvidia/toolkit.versions/1.17.9-e02fa0e4ad70: [container docker/4f2a90c1b7de]
 removed_paths:
-  description: Older versions, and what a run that was cut off has left, that were removed.
+  description: Older versions, and leftovers of interrupted runs, that were removed.
   returned: with O(source=directory)
   type: list
   elements: str
   sample: [/usr/local/nvidia/toolkit.versions/1.17.8-16fd2706e8ba]
 repaired_files:
-  description: Names in O(dest) that were missing or other than installed, or that nobody had installed.
+  description: Names in O(dest) that were missing, different from the installed ones, or not installed.
   returned: with O(source=directory)
   type: list
   elements: str
   sample: [nvidia-ctk.real]
 device_nodes:
-  description: Device nodes that were made.
+  description: Device nodes that were created.
   returned: with O(source=directory)
   type: list
   elements: str
