@@ -120,7 +120,7 @@ EXAMPLES = r"""
       delegate_to: localhost
       run_once: true
       become: false
-      # Otherwise the first host counts as changed.
+      # Otherwise Ansible reports the first host as changed.
       changed_when: false
 """
 

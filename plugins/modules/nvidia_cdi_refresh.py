@@ -247,12 +247,12 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import error
 if t.TYPE_CHECKING:
     from ansible.module_utils.basic import AnsibleModule
 
-# Seconds for a command: the service may wait for the driver.
+# Seconds for a command. The service may wait for the driver.
 LIMIT = 150
 
 
 def refresh(module: AnsibleModule) -> dict[str, object]:
-    """Plan and do; the result as documented."""
+    """Plan and execute the refresh. Return the result as documented."""
     _module.load_bundled_packages(module)
     params = module.params
     options = refresh_plan.RefreshOptions(
@@ -267,7 +267,7 @@ def refresh(module: AnsibleModule) -> dict[str, object]:
     try:
         result = cdi_refresh.CdiRefresh(options, host, runners).execute(module.check_mode)
     except errors.MissingPackageError as error:
-        # For the action plugin, which then sends it.
+        # The action plugin then sends PyYAML.
         error.details = {"needed": "yaml"}
         raise
     files = result.pop("files")

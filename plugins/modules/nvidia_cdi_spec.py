@@ -293,14 +293,14 @@ LIMIT = 120
 
 
 def describe(module: AnsibleModule) -> dict[str, object]:
-    """Plan and write; the result as documented."""
+    """Plan and write the specification. Return the result as documented."""
     _module.load_bundled_packages(module)
     host = _module.host_from_params(module)
     options = cdi_options.options_of(module.params)
     work = cdi_spec.SpecWriter(options, host, _module.command_runner(module), _module.run_pinned_in(module, LIMIT))
     result = work.execute(module.check_mode)
     files = result.pop("files")
-    # To what is called path Ansible adds owner and mode, the latter in the place of ours.
+    # Ansible adds the owner and the mode of a file to a result with the key "path", and would replace the mode.
     result["specification"] = result.pop("path")
     return {**result, "diff": _module.diff_of(files, "plain")}
 

@@ -983,7 +983,10 @@ if t.TYPE_CHECKING:
 
 
 def describe(module: AnsibleModule) -> dict[str, object]:
-    """Look at the host; the result as documented."""
+    """Inspect the host. Return the result as documented.
+
+    Raises HostError if the task must run as root and does not.
+    """
     params = module.params
     if params["require_root"] and params["host_root"] == "/" and os.geteuid() != 0:
         raise errors.HostError(f"The task runs as user {os.geteuid()}, not as root. Run with -b (become).")

@@ -467,12 +467,12 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import re
 if t.TYPE_CHECKING:
     from ansible.module_utils.basic import AnsibleModule
 
-# Ansible turns true and false of a play into these texts, the only choices that it takes for booleans.
+# Ansible converts the booleans of a play to these strings, the only choices that it accepts for booleans.
 _SWITCH: dict[str | None, bool] = {"true": True, "false": False}
 
 
 def configure(module: AnsibleModule) -> dict[str, object]:
-    """Plan and write; the result as documented."""
+    """Plan and write the configuration. Return the result as documented."""
     params = module.params
     _module.load_bundled_packages(module)
     request = engines_base.RuntimeRequest(

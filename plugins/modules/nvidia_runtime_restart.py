@@ -301,7 +301,10 @@ if t.TYPE_CHECKING:
 
 
 def take_over(module: AnsibleModule) -> dict[str, object]:
-    """Take over, prove, go back if need be; the result as documented."""
+    """Restart the engine, check its health, and roll back if needed. Return the result as documented.
+
+    Raises RestartError, with the same result as details, if the engine is not healthy with its new files.
+    """
     params = module.params
     _module.load_bundled_packages(module)
     host = _module.host_from_params(module)
@@ -340,7 +343,7 @@ def take_over(module: AnsibleModule) -> dict[str, object]:
 
 
 def _expectation(expect: dict[str, object]) -> restart_health.Expectation:
-    """What is expected, also where Ansible fills in no defaults since the option was left out."""
+    """Return the expectation. Ansible sets no defaults of suboptions if the option is left out."""
     runtimes = expect.get("runtimes") or ()
     return restart_health.Expectation(tuple(runtimes), expect.get("default_runtime"), expect.get("cdi"))  # type: ignore[arg-type]
 

@@ -194,7 +194,7 @@ if t.TYPE_CHECKING:
 
 
 def verify(module: AnsibleModule) -> dict[str, object]:
-    """Look at the chain; the result as documented."""
+    """Verify the chain from the driver to the container. Return the result as documented."""
     params = module.params
     _module.load_bundled_packages(module)
     wanted = verify_verify.VerifyOptions(

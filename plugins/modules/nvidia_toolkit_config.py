@@ -240,7 +240,10 @@ if t.TYPE_CHECKING:
 
 
 def configure(module: AnsibleModule) -> dict[str, object]:
-    """Plan and write; the result as documented."""
+    """Plan and write the settings. Return the result as documented.
+
+    Raises NvidiaError if settings are given with state=absent.
+    """
     params = module.params
     _module.load_bundled_packages(module)
     asked = [name for name in ("settings", "profile", "debug") if params[name] not in (None, {})]
@@ -257,7 +260,7 @@ def configure(module: AnsibleModule) -> dict[str, object]:
         allow_unknown=params["allow_unknown"],
         create=params["create"],
     )
-    # Ansible adds the parameters to what is returned.
+    # Ansible adds the parameters to the result, so secrets in them are masked.
     params["settings"] = toolkit_settings.shown(params["settings"])
     options = toolkit_configure.ToolkitOptions(
         wishes=wishes if params["state"] == "present" else None,

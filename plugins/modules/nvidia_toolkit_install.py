@@ -511,9 +511,9 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import source as toolkit_source
 
 
-# Seconds in which package lists have to be fetched.
+# Seconds to fetch package lists.
 _FETCHING = 300
-# What only one of the two kinds of sources has a use for.
+# Options for only one of the two kinds of sources.
 _OF_DIRECTORIES = (
     "src", "components", "config", "profile", "debug", "low_level_runtimes", "default_runtime_executable",
 )  # fmt: skip
@@ -521,7 +521,10 @@ _OF_PACKAGES = ("repository_files", "proxy", "hold", "package_cache")
 
 
 def install(module: AnsibleModule) -> dict[str, t.Any]:
-    """Install or remove; the result as documented."""
+    """Install or remove the toolkit. Return the result as documented.
+
+    Raises NvidiaError for options that do not belong to the source.
+    """
     of_directory = module.params["source"] == "directory"
     strangers = _OF_PACKAGES if of_directory else _OF_DIRECTORIES
     given = [name for name in strangers if module.params[name] not in (None, {}, [])]
@@ -536,7 +539,7 @@ def install(module: AnsibleModule) -> dict[str, t.Any]:
 
 
 # -- packages ----------------------------------------------------------------------------------------------------------
-# What one kind of source needs is not imported for the other.
+# The imports are in functions, so that a source does not import the modules of the other one.
 
 
 def _install_packages(module: AnsibleModule) -> dict[str, t.Any]:
@@ -601,7 +604,7 @@ def _manager(module: AnsibleModule, host: hostfs.HostFS) -> packages_base.Packag
     try:
         return packages_detect.detect_package_manager(host, commands, module.params["lock_timeout"])
     except errors.HostError as error:
-        # What is there needs no package manager, or has one that is none of ours; with that we installed nothing.
+        # An existing toolkit needs no package manager. On a host with an unsupported one, this module installed nothing.
         nothing = module.params["state"] == "absent" and isinstance(error, packages_detect.UnsupportedError)
         if nothing or module.params["source"] == "existing":
             return None
@@ -628,14 +631,14 @@ def _install_directory(module: AnsibleModule) -> dict[str, t.Any]:
             " gpufleet.nvidia.nvidia_toolkit_install as a task of a play."
         )
     options = _directory_options(module.params)
-    # Ansible adds the parameters to what is returned.
+    # Ansible adds the parameters to the result, so secrets in them are masked.
     module.params["config"] = toolkit_settings.shown(module.params["config"])
     module.params["shipped_toolkit"] = None
     task = _directory_task(module.params["state"])(options, _module.host_from_params(module), _tools(module))
     try:
         outcome = task.execute(module.check_mode)
     except (errors.MissingPackageError, toolkit_source.NotSentError) as error:
-        # The action plugin sends it, and runs this again.
+        # The action plugin sends what is missing, and runs the module again.
         error.details = {"needed": "toolkit" if isinstance(error, toolkit_source.NotSentError) else "tomlkit"}
         raise
     before, after = ("".join(f"{line}\n" for line in lines) for lines in (outcome.before, outcome.after))

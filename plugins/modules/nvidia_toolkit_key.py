@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-# Fetches the key of a package repository.  It verifies no key: apt, dnf and the role do.
+# Fetches the key of a package repository. It does not verify the key. apt, dnf, and the role do.
 
 from __future__ import annotations
 
@@ -82,17 +82,20 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import a
 if t.TYPE_CHECKING:
     from ansible.module_utils.basic import AnsibleModule
 
-# Bytes of a key.  NVIDIA's has 2 KiB.
+# The maximum size of a key, in bytes. NVIDIA's has 2 KiB.
 _SIZE = 1 << 20
-# What fetch_url returns in place of a status of HTTP.
+# What fetch_url returns instead of an HTTP status if there is no answer.
 _NO_ANSWER = -1
-# Seconds to fetch it.
+# Seconds to fetch a key.
 _TIME = 60
 _ADVICE = "Check nvidia_toolkit_key_url (url), or set nvidia_toolkit_key to the text of the key."
 
 
 def fetch_key(module: AnsibleModule) -> dict[str, object]:
-    """Fetch the key, and write it if it differs from the one that is there.  Raises HostError."""
+    """Fetch the key, and write it if it differs from the existing file. Return the result as documented.
+
+    Raises HostError if the key cannot be fetched.
+    """
     dest = module.params["dest"]
     if module.params["proxy"]:
         os.environ.update(dict.fromkeys(("http_proxy", "https_proxy"), module.params["proxy"]))
@@ -121,7 +124,6 @@ def _fetched(module: AnsibleModule, url: str) -> bytes:
             f"The key cannot be fetched from {url}: {info['msg'].rstrip('.')}. {_ADVICE}"
             f" {access.access_advice(url, module.params['proxy'])}".rstrip()
         )
-        # fetch_url has no status of HTTP where there was no answer.
         failure.details = {"code": access.UNREACHABLE} if info["status"] == _NO_ANSWER else {}
         raise failure
     key = b""
