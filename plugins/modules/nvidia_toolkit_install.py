@@ -604,7 +604,7 @@ def _manager(module: AnsibleModule, host: hostfs.HostFS) -> packages_base.Packag
     try:
         return packages_detect.detect_package_manager(host, commands, module.params["lock_timeout"])
     except errors.HostError as error:
-        # An existing toolkit needs no package manager. On a host with an unsupported one, this module installed nothing.
+        # An existing toolkit needs no package manager. On hosts with an unsupported one, this module installed nothing.
         nothing = module.params["state"] == "absent" and isinstance(error, packages_detect.UnsupportedError)
         if nothing or module.params["source"] == "existing":
             return None
