@@ -53,7 +53,7 @@ EXCEPTIONS: t.Mapping[str, t.Mapping[str, str | None]] = {
 _ROLE = re.compile(r"(?:.*\.)?(nvidia_(?:toolkit|runtime|cdi))_")
 # In a message, a name with an underscore is always an option. A single word is an option only before one of its values
 # ("source: directory"), as the subject ("dest is ..."), and in an advice ("Leave version out", "Correct files").
-_NAME = re.compile(r"(?<![\w./(\-])([a-z]+(?:_[a-z]+)+)(?![\w/(\-]|\.\w)")
+_NAME = re.compile(r"(?<![\w./(\-`'\"])([a-z]+(?:_[a-z]+)+)(?![\w/(\-`'\"]| = |\.\w)")
 _VALUE = re.compile(r"(?<![\w./(\-])([a-z]+)(?=(?:: | is )([a-z-]+)\b)")
 _WORD = re.compile(
     r"(?:(?<![\s\S])|(?<=, but ))[a-z]+(?= is | has |: )"
@@ -88,5 +88,7 @@ def with_variables(text: str, module: str, options: t.Mapping[str, t.Mapping[str
         values = ("true", "false") if option.get("type") == "bool" else option.get("choices", ())
         return named(match[1]) if match[2] in values else match[1]
 
-    text = _NAME.sub(lambda match: named(match[1]), text)
-    return _WORD.sub(lambda match: named(match[0]), _VALUE.sub(before_value, text))
+    # What a program printed may contain the same names with another meaning.
+    own, says, printed = text.partition(" says: ")
+    own = _NAME.sub(lambda match: named(match[1]), own)
+    return _WORD.sub(lambda match: named(match[0]), _VALUE.sub(before_value, own)) + says + printed

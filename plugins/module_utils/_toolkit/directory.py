@@ -255,7 +255,7 @@ class DirectoryRemoval(DirectoryTask):
             problem = (
                 f"Engines are configured with runtimes there, without which their containers do not start: {each}."
             )
-            advice = "Run gpufleet.nvidia.nvidia_runtime_config with state: absent first"
+            advice = "Run gpufleet.nvidia.nvidia_runtime_config with nvidia_runtime_state (state): absent first"
         else:
             # A file says what an engine that starts would do, not what one does that runs.
             problem = " ".join(toolkit_usage.unsettled_engines(self.host, folders))

@@ -166,17 +166,15 @@ def test_the_answer_is_that_of_whoever_asked(name: str) -> None:
 @pytest.mark.parametrize(
     ("known", "expected"),
     [
-        ({}, ["units.yml", "refresh.yml"]),
-        ({"nvidia_cdi_refresh": "none"}, ["refresh.yml"]),
-        # The unit writes the specification when there is a driver.
-        ({"nvidia_cdi_ready": False}, ["no_driver.yml", "units.yml"]),
-        ({"nvidia_cdi_state": "absent", "nvidia_cdi_ready": False}, ["absent.yml"]),
+        ({}, "present.yml"),
+        ({"nvidia_cdi_ready": False}, "no_driver.yml"),
+        ({"nvidia_cdi_state": "absent", "nvidia_cdi_ready": False}, "absent.yml"),
     ],
 )
-def test_the_steps_are_those_that_apply(known: dict[str, t.Any], expected: list[str]) -> None:
-    usual = {"nvidia_cdi_state": "present", "nvidia_cdi_ready": True, "nvidia_cdi_refresh": "auto"}
-    assert render(CDI.load("vars/main.yml")["nvidia_cdi_steps"], {**usual, **known}) == str(expected)
-    assert all((CDI.folder / "tasks" / name).is_file() for name in expected)
+def test_each_state_has_a_file_of_tasks(known: dict[str, t.Any], expected: str) -> None:
+    usual = {"nvidia_cdi_state": "present", "nvidia_cdi_ready": True}
+    assert render(CDI.load("vars/main.yml")["nvidia_cdi_file"], {**usual, **known}) == expected
+    assert (CDI.folder / "tasks" / expected).is_file()
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import ast
 import typing as t
 
 import pytest
@@ -27,36 +26,21 @@ def render(text: str, known: dict[str, t.Any]) -> str:
     return rendered.strip()
 
 
-NAMES = ("steps", "steps_of_source", "steps_absent")
-USUAL = {"state": "present", "wanted": True, "refusals": [], "key_steps": [], "sent": [], "rpm_keys_used": False,
-         "former_keys": [], "known_keys": [], "host_root": "/"}  # fmt: skip
-
-
 @pytest.mark.parametrize(
-    ("source", "known", "expected"),
+    ("source", "state", "expected"),
     [
-        ("directory", {}, ["directory"]),
-        ("directory", {"state": "absent"}, ["directory_absent"]),
-        ("repository", {}, ["packages", "config"]),
-        ("repository", {"key_steps": ["key_url.yml"]}, ["key", "packages", "config"]),
-        ("repository", {"key_steps": ["key_dnf.yml"], "rpm_keys_used": True, "former_keys": ["1"]},
-         ["key", "packages", "rpm_keys", "rpm_keys_absent", "config"]),
-        ("files", {"sent": ["a.deb"]}, ["send", "packages", "config"]),
-        ("existing", {"state": "absent"}, ["absent"]),
-        ("existing", {"state": "absent", "known_keys": ["1"]}, ["absent", "rpm_keys_absent"]),
-        ("repository", {"wanted": False}, []),
-        ("repository", {"refusals": ["why"]}, ["refuse"]),
-        ("repository", {"refusals": ["why"], "state": "absent"}, ["refuse"]),
+        ("directory", "present", "directory"),
+        ("directory", "absent", "directory_absent"),
+        ("repository", "present", "repository"),
+        ("files", "present", "files"),
+        ("existing", "present", "existing"),
+        ("existing", "absent", "absent"),
     ],
-)  # fmt: skip
-def test_the_steps_are_those_that_apply(source: str, known: dict[str, t.Any], expected: list[str]) -> None:
-    variables = {f"nvidia_toolkit_{name}": value for name, value in {**USUAL, "source": source, **known}.items()}
-    for name in reversed(NAMES):
-        rendered = render(TOOLKIT.load("vars/main.yml")[f"nvidia_toolkit_{name}"], variables)
-        variables[f"nvidia_toolkit_{name}"] = ast.literal_eval(rendered)
-    files = [f"{name}.yml" for name in expected]
-    assert variables["nvidia_toolkit_steps"] == files
-    assert all((TOOLKIT.folder / "tasks" / name).is_file() for name in files)
+)
+def test_each_source_has_a_file_of_tasks(source: str, state: str, expected: str) -> None:
+    variables = {"nvidia_toolkit_source": source, "nvidia_toolkit_state": state}
+    assert render(TOOLKIT.load("vars/main.yml")["nvidia_toolkit_file"], variables) == f"{expected}.yml"
+    assert (TOOLKIT.folder / "tasks" / f"{expected}.yml").is_file()
 
 
 @pytest.mark.parametrize("file", ["directory.yml", "directory_absent.yml"])

@@ -26,7 +26,7 @@ OPTIONS: dict[str, dict[str, t.Any]] = {
 # Attributes of modules, and what travels to a host.
 NOT_MEANT = {
     *("check_mode", "diff_mode", "idempotent", "platform", "safe_file_operations"),
-    *("shipped_tomlkit", "shipped_yaml", "shipped_toolkit", "task_digest"),
+    *("shipped_tomlkit", "shipped_yaml", "shipped_toolkit"),
 }
 ROLES = Path(__file__).resolve().parents[5] / "roles"
 # Each role, and the modules of which it sets options.
@@ -55,6 +55,9 @@ MODULES = {
         ("package_cache x", "package_cache x"), ("/etc/lock_timeout", "/etc/lock_timeout"),
         ("a.lock_timeout", "a.lock_timeout"), ("nvidia_toolkit_dest (dest) is", "nvidia_toolkit_dest (dest) is"),
         ("Set nvidia_host_root, or host_root", "Set nvidia_host_root, or nvidia_host_root (host_root)"),
+        # What a program printed, and code.
+        ("It failed. It says: lock_timeout is 1.", "It failed. It says: lock_timeout is 1."),
+        ("lock_timeout = 1", "lock_timeout = 1"), ("`lock_timeout` is", "`lock_timeout` is"),
         ("", ""),
     ],
 )  # fmt: skip
