@@ -94,9 +94,12 @@ def remove(host: hostfs.HostFS, backup: str) -> None:
 
 def backups_of(host: hostfs.HostFS, directory: str, path: str) -> list[str]:
     """Return the backups of ``path``, oldest first."""
-    stem = _stem(path)
-    names = [name for name in host.entries(directory) if name.startswith(stem) and name.endswith(_SUFFIX)]
-    return [f"{directory}/{name}" for name in names if "~" not in name[len(stem) :]]
+    found = []
+    # Earlier versions stored all backups under the whole path.
+    for stem in dict.fromkeys([_whole_stem(path), _stem(path)]):
+        names = [name for name in host.entries(directory) if name.startswith(stem) and name.endswith(_SUFFIX)]
+        found += [f"{directory}/{name}" for name in names if "~" not in name[len(stem) :]]
+    return found
 
 
 def _stem(path: str) -> str:
@@ -105,9 +108,15 @@ def _stem(path: str) -> str:
     The prefix is the path with ``~`` for ``/``. For a long path it is ``~`` and the digest of the path; no other prefix
     begins with ``~``.
     """
+    stem = _whole_stem(path)
+    if len(os.fsencode(stem)) <= _STEM_LIMIT:
+        return stem
+    return f"~{core_records.digest(os.fsencode(os.path.normpath(path).lstrip('/')))}~"
+
+
+def _whole_stem(path: str) -> str:
     plain = os.path.normpath(path).lstrip("/")
-    stem = plain.replace("%", "%25").replace("~", "%7E").replace("/", "~") + "~"
-    return stem if len(os.fsencode(stem)) <= _STEM_LIMIT else f"~{core_records.digest(os.fsencode(plain))}~"
+    return plain.replace("%", "%25").replace("~", "%7E").replace("/", "~") + "~"
 
 
 # Owners of records, beside the engines and CDI, which defines its own: config.toml of the toolkit, the files of its

@@ -27,6 +27,10 @@ if t.TYPE_CHECKING:
 # *.toml.
 _PREFIX = ".gpufleet-"
 _SUFFIX = ".tmp"
+# Files that an earlier version prepared for a rollback.
+_PREPARED_SUFFIX = ".ready"
+# Here os.link() finds a file without a name.
+_HANDLES = "/proc/self/fd"
 _PATIENCE = 100
 _ANY_MODE = 0o7777
 _ACCESS_LIST = "system.posix_acl_access"
@@ -198,7 +202,9 @@ def prepare_file(host: hostfs.HostFS, path: str, content: bytes, mode: int, owne
         folder = os.path.dirname(outer)
         handle = _nameless(folder)
         if handle is None:
-            raise errors.HostError(f"{path} cannot be prepared: its file system needs a name for each file.")
+            raise errors.HostError(
+                f"{path} cannot be prepared: its file system needs a name for each file, or /proc is not mounted."
+            )
         try:
             with os.fdopen(handle, "wb", closefd=False) as stream:
                 stream.write(content)
@@ -227,7 +233,12 @@ def use_prepared_file(host: hostfs.HostFS, handle: int, path: str, *, parsed: t.
 
 
 def _nameless(folder: str) -> int | None:
-    """Return the handle of a new file without a name in ``folder``; None if the file system does not support that."""
+    """Return the handle of a new file without a name in ``folder``; None if that is not possible.
+
+    The file system may not support it, and without /proc, as in a chroot, the file could not get a name later.
+    """
+    if not os.path.isdir(_HANDLES):
+        return None
     try:
         return os.open(folder, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o600)
     except OSError as error:
@@ -241,7 +252,7 @@ def _give_name(handle: int, stage: str, outer: str) -> None:
 
     Raises OSError.
     """
-    source = f"/proc/self/fd/{handle}"
+    source = f"{_HANDLES}/{handle}"
     # os.link() follows this link only if it gets a directory handle, which linkat(2) ignores for an absolute path.
     with contextlib.suppress(FileExistsError):
         os.link(source, outer, src_dir_fd=handle)
@@ -405,8 +416,8 @@ def _label(host: hostfs.HostFS, new: int | str, outer: str) -> None:
 
 
 def is_temporary(name: str) -> bool:
-    """Return whether ``name`` is a temporary file of replace_file(), which a killed run leaves behind."""
-    return name.startswith(_PREFIX) and name.endswith(_SUFFIX)
+    """Return whether ``name`` is a temporary file of this or an earlier version, which a killed run leaves behind."""
+    return name.startswith(_PREFIX) and name.endswith((_SUFFIX, _PREPARED_SUFFIX))
 
 
 def _remove_stale_temp_files(folder: str) -> None:

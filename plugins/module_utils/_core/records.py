@@ -31,7 +31,8 @@ _SNAPS = "/var/snap/"
 _SNAP_REVISION = re.compile(r"\A(/var/snap/[^/]+)/x?[0-9]+/")
 _DIGEST = re.compile(r"\A(?:absent|[0-9a-f]{64})\Z")
 _MOST_MODE = 0o7777
-# Bytes of a file's name in the name of its record, so that the latter stays below NAME_MAX (255).
+_NAME_MAX = 255
+# Bytes that stay of a file's name if the name of its record would exceed NAME_MAX.
 _NAME_LIMIT = 150
 _CHECKSUM = "checksum"
 
@@ -199,8 +200,12 @@ def _data_dir(host: hostfs.HostFS, engine: str) -> str:
 def record_path(engine: str, path: str, folder: str = STATE_DIR) -> str:
     """Return the path of the record of ``path`` (links resolved)."""
     path = stable_snap_path(path)
-    name = posixpath.basename(path).encode()[:_NAME_LIMIT].decode("utf-8", "ignore")
-    return f"{folder}/{engine}-{name}-{hashlib.sha256(path.encode()).hexdigest()[:12]}.json"
+    name = posixpath.basename(path)
+    end = f"-{hashlib.sha256(path.encode()).hexdigest()[:12]}.json"
+    # Every name that fits stays whole, because earlier versions stored the records under whole names.
+    if len(f"{engine}-{name}{end}".encode()) > _NAME_MAX:
+        name = name.encode()[:_NAME_LIMIT].decode("utf-8", "ignore")
+    return f"{folder}/{engine}-{name}{end}"
 
 
 def restart_note(engine: str, folder: str = STATE_DIR) -> str:

@@ -147,10 +147,18 @@ class Layout:
         starts = [e.last for e in self.entries if e.node is None and not e.array and e.path == table]
         for start in starts if table else [0]:
             end = next((e.first for e in self.entries if e.node is None and e.first >= start), len(self.text))
-            for found in pattern.finditer(self.text, start, end):
-                if not any(e.start < found.start() < e.end for e in self.entries):
-                    return found.start()
+            # What follows a commented header belongs to its table, which may be switched on later.
+            end = next(self._comment_starts(_COMMENTED_HEADER, start, end), end)
+            found = next(self._comment_starts(pattern, start, end), None)
+            if found is not None:
+                return found
         return None
+
+    def _comment_starts(self, pattern: t.Pattern[str], start: int, end: int) -> t.Iterator[int]:
+        """Where ``pattern`` matches outside the values, such as a string over several lines."""
+        for found in pattern.finditer(self.text, start, end):
+            if not any(e.start < found.start() < e.end for e in self.entries):
+                yield found.start()
 
     def _blank_before(self, at: int) -> bool:
         """Whether a table that comes to stand behind offset ``at`` is set off by a blank line."""

@@ -45,8 +45,9 @@ def connection_error(url: str | None, proxy: str | None) -> str | None:
         return None
     try:
         socket.create_connection(peer, _SECONDS).close()
-    except OSError as error:
-        return f"This host cannot connect to {peer}: {error.strerror or error}."
+    except (OSError, UnicodeError) as error:
+        # A name with an empty label, or with one of more than 63 characters, is a UnicodeError, which has no strerror.
+        return f"This host cannot connect to {peer}: {getattr(error, 'strerror', None) or error}."
     return None
 
 

@@ -35,17 +35,20 @@ def check_runtimes(
 ) -> tuple[list[str], list[str]]:
     """Start a pod through each of ``runtimes`` and remove it: what the daemon lacks, and warnings.
 
-    The warnings name what could not be tried, and pods that could not be removed.
+    The warnings name the runtimes that were not tested, or not conclusively, and pods that could not be removed.
     """
     program = host.find_executable([_PROGRAM])
     if program is None:
         return [], []
     crictl = _Crictl(host, run, (program, "--runtime-endpoint", f"unix://{socket_path}"))
     lacks: list[str] = []
-    warnings = crictl.remove_pods()
-    for name in runtimes:
-        if warnings:
-            # A CRI that is in trouble would take its time for each command.
+    warnings: list[str] = []
+    leftovers = crictl.remove_pods()
+    for index, name in enumerate(runtimes):
+        if leftovers:
+            # A CRI that cannot remove a pod may take long for each further command.
+            untested = ", ".join(runtimes[index:])
+            leftovers.append(f"Because pods of a test may still exist, these runtimes were not tested: {untested}.")
             break
         said = crictl.start_pod(name)
         if _UNKNOWN in said:
@@ -53,8 +56,8 @@ def check_runtimes(
         elif said:
             warnings.append(f"No pod could be started through the runtime {name}, which may have other causes: {said}")
         # Also after an error: the CRI may have made the pod before it.
-        warnings += crictl.remove_pods()
-    return lacks, warnings
+        leftovers = crictl.remove_pods()
+    return lacks, warnings + leftovers
 
 
 class _Crictl(t.NamedTuple):
@@ -75,21 +78,23 @@ class _Crictl(t.NamedTuple):
             return str(error)
 
     def remove_pods(self) -> list[str]:
-        """Remove all pods that have the label; a warning for each command that fails."""
+        """Remove all pods that have the label; warnings for each pod that cannot be removed."""
         listed, problem = self._call("pods", "--quiet", "--label", f"{_LABEL}=1")
         if problem:
             return [f"Pods that a test of a runtime has left could not be listed: {problem}"]
-        warnings = []
-        for pod in listed.split():
-            # A pod that cannot be stopped can often be removed nevertheless.
-            for verb in ("stopp", "rmp"):
-                problem = self._call(verb, pod)[1]
-                if problem:
-                    warnings.append(
-                        f"`{_PROGRAM} {verb}` of the pod {pod}, with which a runtime was tested, failed: {problem}. If"
-                        f" `{_PROGRAM} pods` still lists the pod, run `{_PROGRAM} rmp --force {pod}` on the host."
-                    )
-        return warnings
+        return [warning for pod in listed.split() for warning in self._remove_pod(pod)]
+
+    def _remove_pod(self, pod: str) -> list[str]:
+        # A pod that cannot be stopped can often be removed nevertheless.
+        problems = {verb: self._call(verb, pod)[1] for verb in ("stopp", "rmp")}
+        if not problems["rmp"]:
+            return []
+        return [
+            f"`{_PROGRAM} {verb}` of the pod {pod}, with which a runtime was tested, failed: {problem}. If"
+            f" `{_PROGRAM} pods` still lists the pod, run `{_PROGRAM} rmp --force {pod}` on the host."
+            for verb, problem in problems.items()
+            if problem
+        ]
 
     def _call(self, *arguments: str) -> tuple[str, str]:
         """The output of a command, and why it failed (empty if it did not)."""

@@ -215,8 +215,9 @@ def test_link_stays_a_link(tmp_path: Path, host: HostFS, target: str) -> None:
 
 
 def test_leftovers_are_swept_and_nothing_else(file: Path, host: HostFS) -> None:
-    kept = [".gpufleet-", ".gpufleet-notes", "file.tmp", "gpufleet-x.tmp", "x.gpufleet-y.tmp"]
-    for name in (*kept, _LEFTOVER):
+    kept = [".gpufleet-", ".gpufleet-notes", "file.tmp", "gpufleet-x.tmp", "x.gpufleet-y.tmp", "file.ready"]
+    # An earlier version prepared files under names.
+    for name in (*kept, _LEFTOVER, ".gpufleet-file.ready"):
         (file.parent / name).write_bytes(b"partial")
     replace_file(host, "/etc/file", b"new", 0o644)
     assert sorted(os.listdir(file.parent)) == sorted([*kept, "file"])
@@ -409,6 +410,27 @@ def test_a_file_system_that_needs_names(monkeypatch: pytest.MonkeyPatch, file: P
         prepare_file(host, "/etc/file", b"new", 0o644, None)
     replace_file(host, "/etc/file", b"new", 0o644, parsed=["/"])
     assert (file.read_bytes(), os.listdir(file.parent)) == (b"new", ["file"])
+
+
+@needs_root
+@pytest.mark.parametrize("content", [None, b"old"])
+def test_a_chroot_without_proc(tmp_path: Path, host: HostFS, content: bytes | None) -> None:
+    """A file without a name gets its name through /proc."""
+    assert host.exists("/etc")
+    if content is not None:
+        (tmp_path / "etc/file").write_bytes(content)
+
+    def write() -> None:
+        os.chroot(tmp_path)
+        os.chdir("/")
+        with pytest.raises(HostError, match=r"^/etc/file cannot be prepared: .* /proc"):
+            prepare_file(HostFS(), "/etc/file", b"new", 0o644, None)
+        replace_file(HostFS(), "/etc/file", b"new", 0o644, parsed=["/"])
+
+    assert _fork(write) == 0
+    assert (tmp_path / "etc/file").read_bytes() == b"new"
+    assert os.listdir(tmp_path / "etc") == ["file"]
+    assert os.listdir(tmp_path) == ["etc"]
 
 
 def test_a_new_file_gets_the_access_list_of_its_folder(parsed: Path, host: HostFS) -> None:

@@ -215,6 +215,18 @@ def test_record_path_tells_files_apart() -> None:
     assert record_path("docker", DAEMON).endswith(".json")
 
 
+@pytest.mark.parametrize("letter", ["x", "\u00e6"])
+def test_only_a_name_that_would_be_too_long_is_shortened(letter: str) -> None:
+    """Earlier versions stored each record under the whole name of its file."""
+    fixed = len(f"docker--{'0' * 12}.json")
+    longest = (255 - fixed) // len(letter.encode())
+    fits, longer = letter * longest, letter * (longest + 1)
+    assert record_path("docker", f"/etc/{fits}").startswith(f"{STATE_DIR}/docker-{fits}-")
+    name = record_path("docker", f"/etc/{longer}").rpartition("/")[2]
+    assert len(name.encode()) < 200
+    assert record_path("docker", f"/etc/{longer}x").rpartition("/")[2] != name
+
+
 def test_load_record(tmp_path: Path) -> None:
     host = HostFS(str(tmp_path), live=False)
     assert load_record(host, "docker", DAEMON) is None

@@ -381,7 +381,7 @@ COMMENTED: dict[str, tuple[str, tuple[str, ...], str]] = {
     "no final newline": ("a = 1\n#b = 1", ("b",), "a = 1\n#b = 1\nb = 3"),
     "Windows line ends": ("a = 1\r\n#b = 1\r\nc = 1\r\n", ("b",), "a = 1\r\n#b = 1\r\nb = 3\r\nc = 1\r\n"),
     "of another table": ("[c]\n#b = 1\n[a]\n", ("a", "b"), "[c]\n#b = 1\n[a]\nb = 3\n"),
-    "below a header in a comment": ("[a]\n#[c]\n#b = 1\n", ("a", "b"), "[a]\n#[c]\n#b = 1\nb = 3\n"),
+    "below a header in a comment": ("[a]\n#[c]\n#b = 1\n", ("a", "b"), "[a]\nb = 3\n#[c]\n#b = 1\n"),
     "with its header in a comment": ("d = 1\n\n#[a]\n#b = 1\n", ("a", "b"), "d = 1\n\n#[a]\n#b = 1\n\n[a]\nb = 3\n"),
     "in a string over lines": ("c = '''\n#b = 1\n'''\n", ("b",), "c = '''\n#b = 1\n'''\nb = 3\n"),
     "it is there": ("#b = 1\nb = 2\n", ("b",), "#b = 1\nb = 3\n"),

@@ -374,6 +374,13 @@ def test_where_an_address_leads(url: str | None, expected: str) -> None:
         assert (access.connection_error(url, None), access.access_advice(url, None)) == (None, "")
 
 
+@pytest.mark.parametrize("host", ["mirror..example", "m" * 64 + ".example"])
+def test_a_host_name_that_cannot_be_looked_up(host: str) -> None:
+    problem = access.connection_error(f"https://{host}/toolkit", None)
+    assert problem is not None
+    assert problem.startswith(f"This host cannot connect to {host}:443: ")
+
+
 class Killed(BaseException):
     """As if the process were."""
 

@@ -100,13 +100,42 @@ def test_pods_that_an_interrupted_run_has_left_are_removed(crictl: Crictl) -> No
     assert not crictl.there
 
 
-@pytest.mark.parametrize("failing", [("stopp",), ("rmp",), ("pods",)])
-def test_a_pod_that_may_still_be_there_is_a_warning(crictl: Crictl, failing: tuple[str, ...]) -> None:
-    crictl.failing = failing
+def test_a_refusal_of_one_runtime_does_not_stop_the_tests_of_the_others(crictl: Crictl) -> None:
+    crictl.refusals = {"nvidia": "no route to host", "nvidia-cdi": UNKNOWN}
     lacks, (warning,) = crictl.try_them("nvidia", "nvidia-cdi")
+    assert lacks[0].startswith("no pod can use the runtime nvidia-cdi: ")
+    assert warning.startswith("No pod could be started through the runtime nvidia, ")
+
+
+@pytest.mark.parametrize(
+    ("failing", "untested"),
+    [(("rmp",), "nvidia-cdi, nvidia-legacy"), (("pods",), "nvidia, nvidia-cdi, nvidia-legacy")],
+)
+def test_a_pod_that_may_still_be_there_is_a_warning_and_stops_the_tests(
+    crictl: Crictl, failing: tuple[str, ...], untested: str
+) -> None:
+    crictl.failing = failing
+    lacks, (warning, rest) = crictl.try_them("nvidia", "nvidia-cdi", "nvidia-legacy")
     assert not lacks
     assert f"{failing[0]}: device busy" in warning
     assert failing == ("pods",) or "run `crictl rmp --force abc123` on the host" in warning
+    assert rest.endswith(f": {untested}.")
+
+
+def test_after_the_last_runtime_nothing_is_untested(crictl: Crictl) -> None:
+    crictl.failing = ("rmp",)
+    lacks, (warning,) = crictl.try_them("nvidia")
+    assert not lacks
+    assert "rmp: device busy" in warning
+
+
+def test_a_pod_that_is_removed_without_being_stopped_is_no_warning(crictl: Crictl) -> None:
+    crictl.failing = ("stopp",)
+    assert crictl.try_them("nvidia", "nvidia-cdi") == ([], [])
+    crictl.failing = ("stopp", "rmp")
+    lacks, warnings = crictl.try_them("nvidia")
+    assert not lacks
+    assert ["stopp: device busy" in warnings[0], "rmp: device busy" in warnings[1]] == [True, True]
 
 
 def test_without_it_nothing_is_tried(crictl: Crictl) -> None:
