@@ -13,7 +13,7 @@ import shutil
 import tempfile
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import atomic_write, lock
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import atomic_write, errors, lock
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
@@ -24,6 +24,9 @@ if t.TYPE_CHECKING:
 PREFIX = "gpufleet-toolkit-"
 SCRATCH_PREFIX = "gpufleet-scratch-"
 SCRATCH = "/tmp"
+
+# Seconds to wait for the host's lock before a removal.
+_LOCK_TIMEOUT = 2.0
 
 
 @contextlib.contextmanager
@@ -49,13 +52,14 @@ def scratch_folder(host: hostfs.HostFS, purpose: str) -> t.Iterator[tuple[str, s
 def remove_abandoned(host: hostfs.HostFS, place: str | None = None, prefix: str = SCRATCH_PREFIX) -> None:
     """Remove the directories that killed runs have left in ``place`` (a path for this process), by default SCRATCH.
 
-    If there are any, it takes the host's lock, which the caller must not hold. Raises HostError if it cannot take the
-    lock.
+    If there are any, it takes the host's lock, which the caller must not hold. If another run keeps the lock, they stay
+    for a later run.
     """
     place = host.real_path(SCRATCH) if place is None else place
-    with contextlib.suppress(OSError):
+    # The removal is optional, so it neither ends a run nor delays it for long.
+    with contextlib.suppress(OSError, errors.HostError):
         if abandoned(place, prefix):
-            with lock.host_lock(host):
+            with lock.host_lock(host, _LOCK_TIMEOUT):
                 for path in abandoned(place, prefix):
                     shutil.rmtree(path, ignore_errors=True)
 

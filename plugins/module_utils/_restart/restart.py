@@ -33,6 +33,8 @@ if t.TYPE_CHECKING:
 # Seconds between two probes of a daemon, and seconds after which a healthy daemon is probed once more.
 _PAUSE = 0.2
 _STEADY = 1.0
+# Seconds, at most, for which the probe before a restart is repeated while it fails.
+_BEFORE = 10.0
 
 
 class RestartLoop:
@@ -187,11 +189,15 @@ class RestartError(errors.NvidiaError):
 class Restart:
     """The restart of one engine on one host. The caller holds the host's lock if anything is changed.
 
+    With ``check_mode``, the probe before the restart is not repeated.
+
     Raises:
         NvidiaError: The request cannot be executed. Nothing was changed.
     """
 
-    def __init__(self, options: RestartOptions, host: hostfs.HostFS, run: core_plan.Runner) -> None:
+    def __init__(
+        self, options: RestartOptions, host: hostfs.HostFS, run: core_plan.Runner, check_mode: bool = False
+    ) -> None:
         self.options = options
         self.host = host
         self.run = run
@@ -221,7 +227,7 @@ class Restart:
         self.daemon_reloaded = False
         self.warnings: list[str] = []
         # The probe result while the daemon still runs with the previous files.
-        self.before = self._health_before()
+        self.before = self._health_before(0.0 if check_mode else min(options.timeout / 2, _BEFORE))
 
     def _noted(self) -> tuple[engines_journal.PreviousFile, ...]:
         """Return the previous files that earlier tasks recorded: before a killed restart, or before pending changes."""
@@ -235,21 +241,46 @@ class Restart:
             changes = ()
         return engines_journal.joined(self.note.previous_files(), changes)
 
-    def _health_before(self) -> restart_health.ProbeResult:
+    def _health_before(self, patience: float) -> restart_health.ProbeResult:
         """Return the probe result before the restart; an empty one if it does not describe the previous files.
 
         A daemon that does not run, or that may have been started with the new files, cannot be used for comparison.
+        One that is busy may not answer at once, so the probe is repeated for ``patience`` seconds.
         """
-        if self.unfinished or not self.means.acts or not self.means.up():
+        # A task that was killed may have made the daemon reload the new files, and no time stamp shows a reload.
+        reloaded = self.unfinished and not self.means.restarts
+        if reloaded or not self.means.acts or not self.means.up():
             return restart_health.ProbeResult(None, ())
+        end = time.monotonic() + patience
         found = self.witness.health()
-        born = processes.started(self.host, found.pid) if found.pid is not None else None
-        # The removal of a file changes the modification time of its directory.
-        paths = [
-            file.path if self.host.exists(file.path) else os.path.dirname(file.path) for file in self.previous_files
-        ]
-        restarted = born is not None and any(self.host.modified(path) < born for path in paths)
-        return restart_health.ProbeResult(None, ()) if restarted else found
+        while found.lacks and not found.settled and time.monotonic() < end:
+            time.sleep(_PAUSE)
+            found = self.witness.health()
+        return restart_health.ProbeResult(None, ()) if self._started_since_the_change(found.pid) else found
+
+    def _started_since_the_change(self, pid: int | None) -> bool:
+        """Return whether the daemon may have been started with the new files."""
+        born = processes.started(self.host, pid) if pid is not None else None
+        if born is None:
+            return self.unfinished
+        times = [self._changed(file.path) for file in self.previous_files]
+        if self.unfinished:
+            # A killed task may have restored the files after a restart, but it wrote its note before the restart.
+            times.append(self.host.modified(self.note.path))
+        return any(changed < born for changed in times)
+
+    def _changed(self, path: str) -> float:
+        """Return when the file was changed or removed, in seconds since 1970."""
+        # A removal changes the modification time of the directory, which may have been removed as well.
+        while not self.host.exists(path) and path != "/":
+            path = os.path.dirname(path)
+        return self.host.modified(path)
+
+    def _failed_before(self, evidence: restart_health.ProbeResult) -> bool:
+        """Return whether the probe failed in the same way before the restart."""
+        same = bool(evidence.check) and evidence.check == self.before.check
+        # A settled failure names its cause, and another cause is another failure.
+        return same and (not evidence.settled or evidence.lacks == self.before.lacks)
 
     @property
     def means(self) -> restart_methods.RestartMethod:
@@ -301,15 +332,9 @@ class Restart:
             # The daemon runs with its files, which another tool has changed meanwhile.
             self.warnings.append(f"{', '.join(edited)} was changed by others since: {evidence.reasons}.")
             evidence = evidence._replace(lacks=())
-        if evidence.check and evidence.check == self.before.check:
-            self.warnings.append(
-                self._undetermined(
-                    f"It was so before the {self.options.action}, so the new files stay. Whether the engine works with"
-                    " them is not known."
-                )
-            )
-            self._drop_note()
-            return self._outcome("unknown")
+        # Without previous files, no change is to be judged, and the restart was to make the engine healthy.
+        if self.previous_files and self._failed_before(evidence):
+            return self._leave_unjudged()
         if not evidence.lacks:
             names = self.options.expect.runtimes
             lacks, untried = self.engine.check_runtimes(self.host, self.installation, names, self.run)
@@ -321,6 +346,17 @@ class Restart:
         return self._outcome("new")
 
     # -- the new state -------------------------------------------------------------------------------------------
+
+    def _leave_unjudged(self) -> Restarted:
+        """Keep the new files of an engine that the probe found unhealthy in the same way before the restart."""
+        self.warnings.append(
+            self._undetermined(
+                f"It was so before the {self.options.action}, so the new files stay. Whether the engine works with"
+                " them is not known."
+            )
+        )
+        self._drop_note(applied=False)
+        return self._outcome("unknown")
 
     def _refusal(self) -> str:
         """Return why the restart is refused because it would stop containers; empty if it is allowed."""
@@ -354,10 +390,12 @@ class Restart:
         except errors.HostError as error:
             self.warnings.append(f"The restart is not noted, so nobody would know if this run were killed: {error}")
 
-    def _drop_note(self) -> None:
+    def _drop_note(self, applied: bool = True) -> None:
+        """Remove the notes of this restart; ``applied`` if the daemon is known to work with its files."""
         self.rollback.discard()
         try:
-            self._note_applied()
+            if applied:
+                self._note_applied()
             self.changes.remove()
             self.note.remove()
         except errors.NvidiaError as error:
@@ -401,6 +439,9 @@ class Restart:
         if self.before.lacks:
             message += f" The health probe failed before the {self.options.action} too: {self.before.reasons}."
         if not self.rollback.possible:
+            if not self.previous_files and self._failed_before(evidence):
+                # Nothing was changed, so a later task need not take this restart for an unfinished one.
+                self._drop_note(applied=False)
             self._fail(f"{message} There is nothing to go back to.", "unknown", self._last_words())
         message = self._put_back(message, "unknown")
         self._prove_former(message, self._last_words())
@@ -437,11 +478,13 @@ class Restart:
             self._fail(message, "unknown", journal)
         former = self.bring_up.carry_out(restart_health.Expectation(), patience)
         stronger = self.means.fallback()
-        judged = former.check != self.before.check or not former.check
-        if former.lacks and judged and stronger is not self.means and self._may_restart():
+        if former.lacks and not self._failed_before(former) and stronger is not self.means and self._may_restart():
             self.bring_up.means = stronger
             former = self.bring_up.carry_out(restart_health.Expectation(), patience)
         if former.lacks:
+            if self._failed_before(former):
+                # The daemon was restarted with the previous files. The note would switch off the next probe before.
+                self._drop_note(applied=False)
             message += f". The health of {name} cannot be determined: {former.reasons}. {self._where_to_look()}."
             self._fail(message, "unknown", (*journal, *self._last_words()))
         self._drop_note()
@@ -514,7 +557,7 @@ def restart(options: RestartOptions, host: hostfs.HostFS, run: core_plan.Runner,
             " set host_root_live: true if it is the file system of a running host."
         )
     if check_mode:
-        return Restart(options, host, run).check_mode_result()
+        return Restart(options, host, run, check_mode).check_mode_result()
     if options.mode == "none":
         return Restart(options, host, run).prove()
     scratch.remove_abandoned(host)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import lock, scratch
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import HostError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.lock import host_lock
@@ -59,6 +60,18 @@ def test_what_a_killed_run_has_left_is_removed(host: HostFS) -> None:
         assert names(host) == [left]
     os.waitpid(waiting, 0)
     assert names(host) == []
+
+
+def test_a_lock_that_is_held_for_long_does_not_end_a_run(host: HostFS, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scratch, "_LOCK_TIMEOUT", 0.0)
+    monkeypatch.setattr(lock, "TIMEOUT", 0.0)
+    folder = Path(host.real_path("/tmp"), "gpufleet-scratch-99999999-x")
+    folder.mkdir()
+    with host_lock(host):
+        remove_abandoned(host)
+    assert folder.is_dir()
+    remove_abandoned(host)
+    assert not folder.exists()
 
 
 def test_what_is_not_from_a_killed_run_stays(host: HostFS) -> None:

@@ -12,10 +12,17 @@ import typing as t
 import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import NvidiaError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.configure import ConfigureEngine, Options
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd.engine import CONTAINERD
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.docker.engine import DOCKER
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._restart.health import Expectation, HealthProbe, Preflight
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._restart.restart import RestartError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._restart.health import (
+    Expectation,
+    HealthProbe,
+    Preflight,
+    ProbeResult,
+)
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._restart.restart import Restart, RestartError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._restart.rollback import Change
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_docker import (
     CONTROL_GROUP,
     PID,
@@ -30,6 +37,7 @@ from ansible_collections.gpufleet.nvidia.tests.unit.helpers.restarts import (
     failure,
     only,
     restart,
+    states,
 )
 from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils._systemd.test_gpu_containers import bundle
 
@@ -147,6 +155,79 @@ def test_what_passed_before_is_required_afterwards(systemd: FakeSystemd) -> None
     assert "docker.service is failed (failed). The health probe failed before the restart too: it does not" in message
     assert f"The former files are back. {UNKNOWN}" in message
     assert (done.state, done.attempts, done.rolled_back, systemd.text) == ("unknown", 2, True, OLD)
+    # The next run can use the probe before its restart.
+    assert states(systemd) == []
+    systemd.ends = lambda _text: "active"
+    assert restart(systemd, **elsewhere(systemd)).state == "unknown"
+    assert "nvidia" in systemd.text
+
+
+@pytest.mark.parametrize("action", ["restart", "reload"])
+def test_a_restart_without_a_change_is_judged_by_the_probe(systemd: FakeSystemd, action: str) -> None:
+    message, done = failure(systemd, socket=OTHER, allow_disruption=True, action=action)
+    assert f"The health probe failed before the {action} too: it does not answer on {OTHER}" in message
+    assert "There is nothing to go back to" in message
+    assert done.state == "unknown"
+    assert states(systemd) == []
+
+
+def ill_with(systemd: FakeSystemd, monkeypatch: pytest.MonkeyPatch, bad: str, found: ProbeResult) -> None:
+    """The probe after a restart finds ``found`` while the file holds ``bad``."""
+    examine = HealthProbe.examine
+
+    def examined(probe: HealthProbe, *arguments: t.Any, **more: t.Any) -> ProbeResult:
+        return found if bad in systemd.text else examine(probe, *arguments, **more)
+
+    monkeypatch.setattr(HealthProbe, "examine", examined)
+
+
+def test_one_failed_probe_before_the_change_is_repeated(systemd: FakeSystemd, monkeypatch: pytest.MonkeyPatch) -> None:
+    silent = ProbeResult(PID, ("it does not answer",), check="answers")
+    answers, health = iter([silent, silent]), HealthProbe.health
+    monkeypatch.setattr(HealthProbe, "health", lambda probe: next(answers, None) or health(probe))
+    ill_with(systemd, monkeypatch, "nvidia", silent)
+    message, done = failure(systemd, rollback=configure(systemd), retries=0)
+    assert "The former files are back, and it works with them" in message
+    assert (done.state, systemd.text) == ("old", OLD)
+
+
+def test_check_mode_does_not_repeat_the_probe(systemd: FakeSystemd, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    def health(_probe: HealthProbe) -> ProbeResult:
+        asked.append(1)
+        return ProbeResult(PID, ("it does not answer",), check="answers")
+
+    monkeypatch.setattr(HealthProbe, "health", health)
+    restart(systemd, check_mode=True, allow_disruption=True)
+    assert len(asked) == 1
+
+
+@pytest.mark.parametrize(("cause", "state"), [("no disk", "unknown"), ("no such runtime", "old")])
+def test_a_lasting_failure_is_the_same_one_if_its_cause_is(
+    systemd: FakeSystemd, monkeypatch: pytest.MonkeyPatch, cause: str, state: str
+) -> None:
+    before = ProbeResult(PID, ("no disk",), settled=True, check="cri-loaded")
+    monkeypatch.setattr(HealthProbe, "health", lambda _probe: before)
+    ill_with(systemd, monkeypatch, "nvidia", before._replace(lacks=(cause,)))
+    options: dict[str, t.Any] = {"rollback": configure(systemd), "retries": 0, "allow_disruption": True}
+    if state == "unknown":
+        assert restart(systemd, **options).state == state
+        assert "nvidia" in systemd.text
+    else:
+        assert failure(systemd, **options)[1].state == state
+        assert systemd.text == OLD
+
+
+def test_what_an_unknown_daemon_was_started_with_is_not_noted(
+    systemd: FakeSystemd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noted: list[int] = []
+    monkeypatch.setattr(Restart, "_note_applied", lambda _restart: noted.append(1))
+    restart(systemd, **elsewhere(systemd))
+    assert noted == []
+    restart(systemd)
+    assert noted == [1]
 
 
 def test_check_mode_tells_what_the_probe_lacks(systemd: FakeSystemd) -> None:
@@ -159,16 +240,28 @@ def _stopped(systemd: FakeSystemd) -> None:
     systemd.docker.write(CONTROL_GROUP, "")
 
 
-def _started_since(systemd: FakeSystemd) -> None:
-    ticks = int((time.clock_gettime(time.CLOCK_BOOTTIME) + 1) * os.sysconf("SC_CLK_TCK"))
+def _started(systemd: FakeSystemd, ticks: int) -> None:
     systemd.docker.write(f"/proc/{PID}/stat", f"{PID} (dockerd) {' 0' * 19} {ticks} 0\n")
 
 
-@pytest.mark.parametrize(
-    "happens",
-    [_stopped, _started_since, lambda systemd: systemd.docker.write(NOTE, "[]")],
-    ids=["stopped", "new", "killed"],
-)
+def _started_since(systemd: FakeSystemd) -> None:
+    _started(systemd, int((time.clock_gettime(time.CLOCK_BOOTTIME) + 1) * os.sysconf("SC_CLK_TCK")))
+
+
+def _killed(systemd: FakeSystemd) -> None:
+    """When the daemon started is not known."""
+    systemd.docker.write(NOTE, "[]")
+
+
+def _killed_after_the_restart(systemd: FakeSystemd) -> None:
+    """And the files were written once more since."""
+    _started_since(systemd)
+    _killed(systemd)
+    later = time.time() + 100
+    os.utime(str(systemd.docker.path(FILE)), (later, later))
+
+
+@pytest.mark.parametrize("happens", [_stopped, _started_since, _killed, _killed_after_the_restart])
 def test_another_state_than_the_previous_one_is_no_measure(
     systemd: FakeSystemd, happens: t.Callable[[FakeSystemd], t.Any]
 ) -> None:
@@ -177,6 +270,36 @@ def test_another_state_than_the_previous_one_is_no_measure(
     message, done = failure(systemd, **options)
     assert f"docker did not take {FILE} over: it does not answer on {OTHER}. The former files" in message
     assert (done.state, done.attempts, systemd.text) == ("unknown", 2, OLD)
+
+
+@pytest.mark.parametrize(("action", "state"), [("restart", "unknown"), ("reload", "")])
+def test_a_run_that_was_killed_before_its_restart_leaves_the_previous_state(
+    systemd: FakeSystemd, action: str, state: str
+) -> None:
+    """Whether a reload took place cannot be seen."""
+    options = elsewhere(systemd, action=action)
+    _started(systemd, 0)
+    _killed(systemd)
+    if state:
+        assert restart(systemd, **options).state == state
+        assert "nvidia" in systemd.text
+    else:
+        failure(systemd, **options)
+        assert systemd.text == OLD
+
+
+def test_a_file_may_have_been_removed_with_its_directory(systemd: FakeSystemd) -> None:
+    systemd.docker.path(FILE).unlink()
+    systemd.docker.path("/etc/docker").rmdir()
+    configure(systemd)
+    restart(systemd)
+    outcome = ConfigureEngine(Options("docker", None), systemd.docker.host, systemd.run).execute(check_mode=False)
+    assert not systemd.docker.path("/etc/docker").exists()
+    changes = [Change(str(file["path"]), file["backup"], file["checksum"]) for file in outcome.backup_files]
+    _started(systemd, 0)
+    done = restart(systemd, socket=OTHER, allow_disruption=True, rollback=tuple(changes))
+    assert done.state == "unknown"
+    assert not systemd.docker.path("/etc/docker").exists()
 
 
 # -- disruption ------------------------------------------------------------------------------------------------------
