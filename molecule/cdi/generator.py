@@ -53,7 +53,7 @@ def document(mode: str, request: Any) -> Any:
     # Old loaders do not survive a library without code.
     nvml = machine.now().parts > 0
     found = inventory.machine(host, request.driver_root, nvml, request.library_search_paths)
-    return cdi_modes.generate("nvml" if mode == "auto" else mode, request, found, host)
+    return cdi_modes.generate_all("nvml" if mode == "auto" else mode, request, found, host)[""]
 
 
 def generate(words: Sequence[str]) -> None:
