@@ -4,7 +4,7 @@
 
 """Restart an engine, wait until it is healthy, and roll back if it is not.
 
-The restart methods, the health probe and the rollback itself are in the other files of this package.
+The loop that waits, the restart methods, the health probe and the rollback are in the other files of this package.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import re
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import validator
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._restart import health as restart_health
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._restart import methods as restart_methods
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._restart import restart_loop
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._restart import rollback as restart_rollback
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import processes
 
@@ -30,100 +31,8 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
 
 
-# Seconds between two probes of a daemon, and seconds after which a healthy daemon is probed once more.
-_PAUSE = 0.2
-_STEADY = 1.0
 # Seconds, at most, for which the probe before a restart is repeated while it fails.
 _BEFORE = 10.0
-
-
-class RestartLoop:
-    """The loop that applies the files with the restart method ``means`` until the engine is healthy.
-
-    ``version`` is used if the engine does not report its own. ``timeout`` is in seconds. ``retries`` is the number of
-    attempts after the first. ``attempts`` is the total of all calls.
-    """
-
-    def __init__(
-        self,
-        witness: restart_health.HealthProbe,
-        means: restart_methods.RestartMethod,
-        version: str | None,
-        timeout: float,
-        retries: int,
-    ) -> None:
-        self.witness = witness
-        self.means = means
-        self.version = version
-        self.timeout = timeout
-        self.retries = retries
-        self.attempts = 0
-
-    def carry_out(
-        self, expectation: restart_health.Expectation, patience: float | None = None
-    ) -> restart_health.ProbeResult:
-        """Apply the files and return the last probe result."""
-        deadline = time.monotonic() + self.timeout
-        left = self.retries
-        while True:
-            evidence = self._once(expectation, patience, deadline, left)
-            again = evidence.again or (not self.means.restarts and not _obeys(evidence))
-            if not evidence.lacks or not left or not again or time.monotonic() >= deadline:
-                return evidence
-            left -= 1
-
-    def _once(
-        self, expectation: restart_health.Expectation, patience: float | None, deadline: float, left: int
-    ) -> restart_health.ProbeResult:
-        # A restart may use the whole timeout. A signal without effect is sent again, so each one gets a share.
-        share = 1 if self.means.restarts else left + 1
-        now = time.monotonic()
-        end = now + (deadline - now) / share
-        try:
-            self.means.act(patience)
-            self.attempts += 1
-            evidence = self.wait_until_healthy(expectation, end)
-            if self.means.restarts and not evidence.lacks:
-                evidence = self._confirm_stable(expectation, evidence)
-        except errors.HostError as error:
-            # The engine may be healthy although the command failed.
-            evidence = self.witness.examine(expectation, self.version)
-            return (
-                evidence if not evidence.lacks else restart_health.ProbeResult(evidence.pid, (str(error).rstrip("."),))
-            )
-        return evidence
-
-    def wait_until_healthy(self, expectation: restart_health.Expectation, end: float) -> restart_health.ProbeResult:
-        """Return the probe result when it is healthy, when it can no longer change, or at ``end`` (monotonic)."""
-        while True:
-            obstacle = self.means.not_ready_reason()
-            evidence = self._examine(expectation) if obstacle is None else obstacle
-            # During a reload the daemon still answers with its previous state.
-            at_once = self.means.restarts or not self.means.acts or obstacle is not None
-            settled = evidence.settled and (at_once or _obeys(evidence))
-            if not evidence.lacks or settled or time.monotonic() >= end:
-                return evidence
-            time.sleep(_PAUSE)
-
-    def _confirm_stable(
-        self, expectation: restart_health.Expectation, first: restart_health.ProbeResult
-    ) -> restart_health.ProbeResult:
-        """Probe again after _STEADY seconds, because some daemons end just after they reported that they are ready."""
-        time.sleep(_STEADY)
-        second = self.means.not_ready_reason() or self._examine(expectation)
-        if second.lacks or second.pid == first.pid:
-            return second
-        return restart_health.ProbeResult(
-            second.pid, ("it ended just after its start, and was started again",), again=True
-        )
-
-    def _examine(self, expectation: restart_health.Expectation) -> restart_health.ProbeResult:
-        return self.witness.examine(expectation, self.version, fresh=self.means.restarts)
-
-
-def _obeys(evidence: restart_health.ProbeResult) -> bool:
-    """Return whether the daemon runs with its files, so that unmet expectations are due to the files alone."""
-    return bool(evidence.unmet) and evidence.lacks == evidence.unmet
 
 
 # The number of journal lines quoted in the message; the module's result has more.
@@ -212,7 +121,7 @@ class Restart:
         live = self.engine.live(host, self.installation)
         version = live.version if live is not None and live.version else None
         self.version = version or engines_configure.ask_version(self.engine, self.installation, host, run)
-        self.bring_up = RestartLoop(self.witness, means, self.version, options.timeout, options.retries)
+        self.bring_up = restart_loop.RestartLoop(self.witness, means, self.version, options.timeout, options.retries)
         self.note = engines_journal.Journal.restart_in_progress(host, self.engine.key)
         self.changes = engines_journal.Journal.pending_changes(host, self.engine.key)
         # A task that was killed may have left the engine in any state.
@@ -254,7 +163,7 @@ class Restart:
         end = time.monotonic() + patience
         found = self.witness.health()
         while found.lacks and not found.settled and time.monotonic() < end:
-            time.sleep(_PAUSE)
+            time.sleep(restart_loop.PAUSE)
             found = self.witness.health()
         return restart_health.ProbeResult(None, ()) if self._started_since_the_change(found.pid) else found
 

@@ -11,7 +11,7 @@ import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import file_lookup
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._restart import methods as restart_methods
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._restart import restart
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._restart import restart_loop
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import processes
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.driver_trees import Tree, TreeLookup
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_docker import (
@@ -47,8 +47,8 @@ def driver_tree(tmp_path: Path) -> Tree:
 @pytest.fixture
 def systemd(monkeypatch: pytest.MonkeyPatch) -> t.Iterator[FakeSystemd]:
     """A host whose Docker runs with OLD."""
-    monkeypatch.setattr(restart, "_PAUSE", 0.01)
-    monkeypatch.setattr(restart, "_STEADY", 0.0)
+    monkeypatch.setattr(restart_loop, "PAUSE", 0.01)
+    monkeypatch.setattr(restart_loop, "_STEADY", 0.0)
     monkeypatch.setattr(restart_methods, "_HESITATION", 0.2)
     monkeypatch.setattr(restart_methods, "PATIENCE", 0.05)
     with docker_host() as docker:

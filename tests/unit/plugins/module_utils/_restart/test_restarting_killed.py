@@ -14,6 +14,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.records impo
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.configure import ConfigureEngine, Options
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.journal import Journal
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._restart import restart as restart_restart
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._restart import restart_loop
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_docker import (
     CONTROL_GROUP,
 )
@@ -44,7 +45,7 @@ def test_what_a_killed_run_began_the_next_one_ends(systemd: FakeSystemd, monkeyp
         raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr(restart_restart.RestartLoop, "wait_until_healthy", killed)
+        patch.setattr(restart_loop.RestartLoop, "wait_until_healthy", killed)
         with pytest.raises(Killed):
             restart(systemd, rollback=changes)
     assert "nvidia" in systemd.text
@@ -140,7 +141,7 @@ def test_a_run_that_was_killed_on_its_way_back_is_brought_to_its_end(
 def test_backups_that_are_gone_by_now_are_not_needed(systemd: FakeSystemd, monkeypatch: pytest.MonkeyPatch) -> None:
     changes = configure(systemd)
     systemd.ends = only("nvidia", "failed")
-    cut_off(systemd, monkeypatch, (restart_restart.RestartLoop, "wait_until_healthy"), rollback=changes)
+    cut_off(systemd, monkeypatch, (restart_loop.RestartLoop, "wait_until_healthy"), rollback=changes)
     systemd.docker.path(str(changes[0].backup)).unlink()
     _message, done = failure(systemd)
     assert (done.state, systemd.text) == ("old", OLD)
@@ -148,7 +149,7 @@ def test_backups_that_are_gone_by_now_are_not_needed(systemd: FakeSystemd, monke
 
 def test_what_others_wrote_meanwhile_is_not_undone(systemd: FakeSystemd, monkeypatch: pytest.MonkeyPatch) -> None:
     changes = configure(systemd)
-    cut_off(systemd, monkeypatch, (restart_restart.RestartLoop, "wait_until_healthy"), rollback=changes)
+    cut_off(systemd, monkeypatch, (restart_loop.RestartLoop, "wait_until_healthy"), rollback=changes)
     edited = '{"debug": false, "live-restore": true, "labels": ["mine"]}'
     systemd.docker.write(FILE, edited)
     changes = configure(systemd)
@@ -162,7 +163,7 @@ def test_an_objection_does_not_leave_a_failed_engine_behind(
 ) -> None:
     changes = configure(systemd)
     systemd.ends = only("nvidia", "failed")
-    cut_off(systemd, monkeypatch, (restart_restart.RestartLoop, "wait_until_healthy"), rollback=changes)
+    cut_off(systemd, monkeypatch, (restart_loop.RestartLoop, "wait_until_healthy"), rollback=changes)
     systemd.validates = lambda text: "no" if "nvidia" in text else ""
     message, done = failure(systemd)
     assert "and it works with them" in message

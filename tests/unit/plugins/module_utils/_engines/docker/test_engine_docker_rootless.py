@@ -20,6 +20,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.info impo
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.registry import resolve_target
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._restart import methods as restart_methods
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._restart import restart as restart_restart
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._restart import restart_loop
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._restart.health import Expectation
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._restart.restart import RestartError, RestartOptions
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._restart.rollback import Change
@@ -298,8 +299,8 @@ def test_who_wants_no_cdi_is_not_warned(docker: Rootless, enable_cdi: bool | Non
 @pytest.fixture
 def systemd(docker: Rootless, monkeypatch: pytest.MonkeyPatch) -> t.Iterator[FakeSystemd]:
     """Her Docker runs with OLD."""
-    monkeypatch.setattr(restart_restart, "_PAUSE", 0.01)
-    monkeypatch.setattr(restart_restart, "_STEADY", 0.0)
+    monkeypatch.setattr(restart_loop, "PAUSE", 0.01)
+    monkeypatch.setattr(restart_loop, "_STEADY", 0.0)
     monkeypatch.setattr(restart_methods, "_HESITATION", 0.2)
     docker.write(FILE, OLD)
     found = alices_systemd(docker)
