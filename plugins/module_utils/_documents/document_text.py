@@ -2,9 +2,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What JSON and TOML documents share: bytes as text, and positions in it.
+"""Decode the bytes of JSON and TOML documents, and convert offsets to lines and columns.
 
-It contains nothing of either syntax.
+This file contains nothing of either syntax.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import error
 
 
 def decode(path: str, content: bytes, syntax: str, limit: int) -> tuple[str, bool]:
-    """The text of a file and whether a byte order mark stands before it.
+    """Return the text of a file, and whether it begins with a byte order mark.
 
-    Raises ConfigurationError if it is not UTF-8, or larger than ``limit`` bytes, which is the one for ``syntax``.
+    ``syntax`` is the name of the format for messages. ``limit`` is the largest size in bytes. Raises ConfigurationError
+    if the content is not UTF-8 or is larger than ``limit``.
     """
     if len(content) > limit:
         problem = f"the file is larger than {limit >> 20} MiB, the limit for {syntax}"
@@ -38,13 +39,13 @@ def decode(path: str, content: bytes, syntax: str, limit: int) -> tuple[str, boo
 
 
 def position(text: str, offset: int) -> tuple[int, int]:
-    """Line and column, both from 1, of a character offset."""
+    """Return the line and the column, both from 1, of a character offset."""
     before = text[:offset]
     return before.count("\n") + 1, offset - (before.rfind("\n") + 1) + 1
 
 
 def nest(path: t.Sequence[str], value: t.Any) -> t.Any:
-    """``value`` inside tables with the names of ``path``."""
+    """Return ``value`` inside nested tables with the names of ``path``."""
     for name in reversed(path):
         value = {name: value}
     return value

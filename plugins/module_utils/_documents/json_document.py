@@ -4,7 +4,7 @@
 
 """Parse JSON with the position of each value, and edit it without changing other bytes.
 
-RFC 8259. Python's json module keeps no positions, no order of duplicates and no spelling of numbers.
+The parser follows RFC 8259. Python's json module keeps no positions, no order of duplicates and no spelling of numbers.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ if t.TYPE_CHECKING:
 
 _WHITESPACE = re.compile(r"[ \t\r\n]*")
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
-# In C, and without memory for each character, as a pattern would need it.
+# This function is written in C. Unlike a pattern, it needs no memory for each character.
 _parse_string = json.decoder.scanstring  # type: ignore[attr-defined]
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _LITERALS: tuple[tuple[str, t.Any], ...] = (("true", True), ("false", False), ("null", None))
 
-# No daemon's configuration comes near; the limit keeps a hostile file from exhausting Python's stack.
+# Configuration files of daemons are far below this limit. It keeps a hostile file from exhausting Python's stack.
 MAX_DEPTH = 100
 
 
-# Python refuses to convert integers of more than 4300 digits; nothing here ever needs one exactly.
+# Python refuses to convert integers of more than 4300 digits. This collection needs no such integer exactly.
 _LONGEST_INTEGER = 400
 
 
 class JsonSyntaxError(Exception):
-    """Broken JSON at character ``offset``."""
+    """A syntax error in JSON at character ``offset``."""
 
     def __init__(self, offset: int, problem: str) -> None:
         super().__init__(problem)
@@ -46,7 +46,10 @@ class JsonSyntaxError(Exception):
 
 
 class Node(t.NamedTuple):
-    """One value; ``start`` and ``end`` are character offsets, end exclusive."""
+    """One value. ``start`` and ``end`` are character offsets, ``end`` exclusive.
+
+    ``members`` is set for objects, ``items`` for arrays, and ``value`` for all other values.
+    """
 
     start: int
     end: int
@@ -73,7 +76,7 @@ class Node(t.NamedTuple):
 
 
 class Member(t.NamedTuple):
-    """One ``"name": value`` of an object; ``start`` is where the quoted name begins."""
+    """One ``"name": value`` of an object. ``start`` and ``name_end`` are the offsets of the quoted name."""
 
     name: str
     start: int
@@ -162,7 +165,7 @@ def _number(spelled: str) -> t.Any:
 
 
 def parse(text: str) -> Node | None:
-    """The tree of ``text``, or None where it holds nothing but whitespace.
+    """Return the tree of ``text``, or None if it contains only whitespace.
 
     Raises JsonSyntaxError, also for NaN, Infinity, comments and trailing commas, which daemons refuse.
     """
@@ -178,12 +181,12 @@ def parse(text: str) -> Node | None:
 
 
 def spelled(value: t.Any) -> str:
-    """``value`` as JSON that UTF-8 can encode: a lone surrogate is written as an escape sequence."""
+    """Return ``value`` as JSON that UTF-8 can encode. A lone surrogate is written as an escape sequence."""
     return _SURROGATE.sub(lambda found: f"\\u{ord(found.group()):04x}", json.dumps(value, ensure_ascii=False))
 
 
 def plain(node: Node | None) -> t.Any:
-    """The value as Python's json module would return it (of duplicate names the last)."""
+    """Return the value as Python's json module does. Of duplicate names, the last one is used."""
     if node is None:
         return None
     if node.members is not None:
@@ -193,17 +196,17 @@ def plain(node: Node | None) -> t.Any:
     return node.value
 
 
-# What `dockerd`'s documentation and NVIDIA's own tool use; only for files that show no indentation of their own.
+# dockerd's documentation and NVIDIA's own tool use this indentation. It applies only to files without indentation.
 DEFAULT_INDENT = "    "
 
 
 class _Layout(t.NamedTuple):
-    """How one object is laid out: the next entry is written in the same manner."""
+    """The layout of one object. A new entry is written in the same layout."""
 
-    newline: str  # "" where the entries share a line
+    newline: str  # "" if the entries share a line
     indent: str  # before an entry
     closing: str  # before the closing brace
-    unit: str  # one level more
+    unit: str  # one more level of indentation
     colon: str
     gap: str  # between entries that share a line
 
@@ -218,7 +221,10 @@ class _Layout(t.NamedTuple):
 
 
 class JsonDocument:
-    """The text of one file with its tree; every edit returns a new document."""
+    """The text of one file with its tree. Every edit returns a new document.
+
+    ``bom`` tells whether the file begins with a byte order mark.
+    """
 
     def __init__(self, path: str, text: str, root: Node | None, bom: bool = False) -> None:
         self.path = path
@@ -228,10 +234,10 @@ class JsonDocument:
 
     @classmethod
     def from_bytes(cls, path: str, content: bytes) -> JsonDocument:
-        """Parse ``content``; empty or blank is an empty configuration.
+        """Return the document of ``content``. An empty or blank file is an empty configuration.
 
-        Raises ConfigurationError with line and column for what is not JSON in UTF-8 with an object at the top, and for
-        more than JSON_BYTES.
+        Raises ConfigurationError if ``content`` is larger than JSON_BYTES, is not UTF-8, or is not JSON with an object
+        at the top level. The error has the line and column of a syntax error.
         """
         return _parsed(path, *document_text.decode(path, content, "JSON", hostfs.JSON_BYTES))
 
@@ -239,20 +245,20 @@ class JsonDocument:
         return (codecs.BOM_UTF8 if self.bom else b"") + self.text.encode("utf-8")
 
     def error(self, node: Node | Member, problem: str, advice: str) -> errors.ConfigurationError:
-        """An error that names the place of ``node``."""
+        """Return an error with the line and column of ``node``."""
         line, column = document_text.position(self.text, node.start)
         return errors.ConfigurationError(self.path, problem, advice, line, column)
 
     def value(self, *path: str) -> t.Any:
-        """The plain value at ``path``, None where there is none (or it is null)."""
+        """Return the plain value at ``path``, or None if there is no entry or it is null."""
         return plain(self.node(*path))
 
     def has(self, *path: str) -> bool:
-        """Whether anything stands at ``path``, be it null."""
+        """Return whether there is an entry at ``path``. A null is an entry, too."""
         return self.node(*path) is not None
 
     def node(self, *path: str) -> Node | None:
-        """The node at ``path``; raises ConfigurationError where a name on the way stands twice."""
+        """Return the node at ``path``, or None. Raises ConfigurationError for a duplicate name on the path."""
         node = self.root
         for name in path:
             member = self._member(node, name) if node is not None else None
@@ -262,7 +268,11 @@ class JsonDocument:
         return node
 
     def set(self, path: KeyPath, value: t.Any) -> JsonDocument:
-        """Write ``value`` at ``path``; objects that are missing or null on the way are made."""
+        """Return the document with ``value`` at ``path``.
+
+        Missing objects on the path are created. A value on the path that is not an object, such as null, is replaced by
+        one.
+        """
         if self.root is None:
             return self._reparsed("{}\n").set(path, value)
         present = 0
@@ -276,13 +286,13 @@ class JsonDocument:
             if not node.is_object and present < len(path):
                 return self._replace(node, document_text.nest(path[present:], value), path[:present])
         if present == len(path):
-            # Not ==, for which true is 1.
+            # JSON texts are compared, because in Python True == 1.
             same = json.dumps(plain(node)) == json.dumps(value)
             return self if same else self._replace(node, value, path)
         return self._insert(node, path[: present + 1], document_text.nest(path[present + 1 :], value))
 
     def delete(self, path: KeyPath) -> JsonDocument:
-        """Remove the entry at ``path`` with its comma and its line; nothing happens where there is none."""
+        """Return the document without the entry at ``path``, its comma and its line, or unchanged if there is none."""
         parent = self.node(*path[:-1])
         member = self._member(parent, path[-1]) if parent is not None else None
         if parent is None or member is None or parent.members is None:
@@ -297,10 +307,10 @@ class JsonDocument:
         return self._reparsed(self.text[:start] + self.text[end:])
 
     def restore(self, path: KeyPath, original: JsonDocument) -> JsonDocument:
-        """Give the entry at ``path`` back what it is in ``original``.
+        """Return the document with the entry at ``path`` as it is in ``original``.
 
-        Where the original has none the entry goes, and with it each object around it that this leaves empty and
-        the original does not have either.
+        If the original has no such entry, the entry is removed. Each object around it that becomes empty, and that is
+        not an object in the original, is removed or gets its original value.
         """
         then = original.node(*path)
         if then is not None:
@@ -308,7 +318,7 @@ class JsonDocument:
             now = document.node(*path)
             if now is None or not isinstance(then.value, str):
                 return document
-            # The same text may be spelled with other escape sequences.
+            # The original may spell the same string with other escape sequences.
             spelling = original.text[then.start : then.end]
             return self._reparsed(document.text[: now.start] + spelling + document.text[now.end :])
         document = self.delete(path)
@@ -324,7 +334,7 @@ class JsonDocument:
         found = [member for member in (node.members if node and node.members else ()) if member.name == name]
         if len(found) > 1:
             error = self.error(found[1], f"the name {name!r} stands twice in one object", "Keep one of the two.")
-            # Not "file-invalid": a daemon in Go reads such a file, and takes the last one.
+            # The code is not "file-invalid", because a daemon written in Go reads such a file and uses the last entry.
             error.code = "key-duplicated"
             raise error
         return found[0] if found else None
@@ -350,7 +360,7 @@ class JsonDocument:
         return self._reparsed(self.text[: parent.start] + "{" + entry + "}" + self.text[parent.end :])
 
     def _layout(self, node: Node, path: KeyPath) -> _Layout:
-        """The layout of the object ``node`` at ``path``, from its own entries, else from those around it."""
+        """Return the layout of the object ``node`` at ``path``, from its own entries or else from outer objects."""
         newline = "\r\n" if "\r\n" in self.text else "\n"
         unit = self._indent_unit()
         if not node.members:
@@ -371,7 +381,7 @@ class JsonDocument:
         return _Layout(newline, gap.rpartition("\n")[2], closing if not closing.strip() else "", unit, colon, " ")
 
     def _indent_unit(self) -> str:
-        """One level of indentation as the file itself shows it."""
+        """Return one level of indentation, as the file uses it."""
         if self.root is not None and self.root.members:
             before = self.text[: self.root.members[0].start]
             gap = before[len(before.rstrip(" \t\r\n")) :]
@@ -399,7 +409,7 @@ def _article(kind: str) -> str:
 
 
 def _serialized(value: t.Any, layout: _Layout) -> str:
-    """``value`` as it stands behind its name in an object laid out as ``layout``."""
+    """Return ``value`` as the text behind its name in an object with ``layout``."""
     if not isinstance(value, dict) or not value:
         return spelled(value)
     inner = layout.deeper() if layout.newline else layout

@@ -12,7 +12,7 @@ import typing as t
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import json_document
 
 MASK = "********"
-# A shorter secret is not hidden wherever it occurs, because it may occur in ordinary text, such as "true" or "runc".
+# A shorter secret is not hidden wherever it occurs, because ordinary text may contain it, such as "true" or "runc".
 SHORTEST_HIDDEN = 6
 
 _SECRET_NAME = re.compile(
@@ -20,19 +20,20 @@ _SECRET_NAME = re.compile(
     r"|api[-_]?key|access[-_]?key|private[-_]?key",
     re.IGNORECASE,
 )
-# What stands before the @ of a URL.  A password may hold a slash, although it should be written as %2F; what looks like
-# a port is none.
+# The part of a URL before the @. A password may contain a slash, although it should be written as %2F. A part that
+# looks like a port is not a password.
 _USERINFO = r"(?<=://)(?:[^\s/?#QUOTE]+|(?!\[)[^\s/?#:@QUOTE]*:(?!\d{1,5}(?:[/?#]|\Z))[^\sQUOTE]*)(?=@)"
-# The same without a scheme, as Go takes a proxy's address; a digest of an image looks alike.  The limits bound the time
-# that a long text without a match takes.
+# The same without a scheme, which Go accepts in the address of a proxy. The digest of an image has a similar form and
+# is excluded. The limits bound the time that a long text without a match takes.
 _BARE_USERINFO = (
     r"(?<![^\s\"'=,;(\[{])(?!sha\d+:|mailto:)[^\s/?#:@\"'=,]{1,200}:[^\s/?#QUOTE]{1,500}(?=@(?!sha\d+:)[\w\[])"
 )
 _PATTERN = f"{_USERINFO}|{_BARE_USERINFO}"
 _IN_TEXT = re.compile(_PATTERN.replace("QUOTE", '"'))
-# Inside a string that has been read, a quote is a character like any other.
+# In a parsed string, a quote is an ordinary character.
 _IN_STRING = re.compile(_PATTERN.replace("QUOTE", ""))
-# A word up to a little behind its last @: elsewhere the patterns would search in vain, and in quadratic time.
+# A word up to 40 characters behind its last @. Elsewhere the patterns cannot match, and the search takes quadratic
+# time.
 _AROUND_AT = re.compile(r"(?<!\S)\S*@\S{0,40}")
 # password=…, also in the query of a URL.
 _ASSIGNMENT = re.compile(r"(?<![\w.-])([\w.-]+)=(\"[^\"]*\"|'[^']*'|[^\s&;,\"']+)")
@@ -41,12 +42,15 @@ BYTE_ORDER_MARK = "\ufeff"
 
 
 def mask_urls(text: str) -> str:
-    """``text`` with what stands before the @ of each URL hidden, and what is assigned to secret-looking names."""
+    """Return ``text`` with user information in URLs and the values assigned to secret-looking names hidden."""
     return _without_userinfo(_IN_TEXT, _ASSIGNMENT.sub(_mask_assignment, text))
 
 
 def mask_urls_in_string(value: str) -> str:
-    """The same for a string that has been read; one that is an assignment itself is hidden to its end, with blanks."""
+    """Return a parsed string with the same parts hidden as by mask_urls().
+
+    If the whole string is an assignment to a secret-looking name, everything behind the = is hidden, including blanks.
+    """
     whole = _WHOLE_ASSIGNMENT.match(value)
     if whole is not None and is_secret(whole.group(1)):
         return f"{whole.group(1)}={MASK}"
@@ -58,10 +62,10 @@ def _without_userinfo(pattern: re.Pattern[str], text: str) -> str:
 
 
 def secrets_in(value: str) -> t.Iterator[str]:
-    """What is hidden in a string that has been read, as a whole and in the pieces that somebody may quote of it."""
+    """Yield what masking hides in a parsed string: each secret as a whole, and the parts that a message may quote."""
     whole = _WHOLE_ASSIGNMENT.match(value)
     if whole is not None and is_secret(whole.group(1)):
-        # The pieces are not given: AnsibleModule would hide one of them, and then no longer find the whole value.
+        # The parts are not yielded: AnsibleModule would hide one of them, and then no longer find the whole value.
         yield value[len(whole.group(1)) + 1 :].strip("\"'")
         return
     for word in _AROUND_AT.finditer(value):
@@ -75,7 +79,7 @@ def secrets_in(value: str) -> t.Iterator[str]:
 
 
 def is_secret(name: str) -> bool:
-    """Whether the value of an entry with this name must not be shown."""
+    """Return whether the value of an entry with this name must be hidden."""
     return _SECRET_NAME.search(name) is not None
 
 
@@ -84,9 +88,10 @@ def _mask_assignment(found: re.Match[str]) -> str:
 
 
 def mask_json(text: str) -> str:
-    """``text`` with the values of secret-looking names and all user information in URLs hidden.
+    """Return ``text`` with the values of secret-looking names and all user information in URLs hidden.
 
-    Strings are judged by what they mean, not by how they are spelled: JSON may write / and @ as escapes.
+    The parsed strings are checked, not their spelling, because JSON may write / and @ as escapes. mask_urls() masks a
+    text that is not JSON.
     """
     if text.startswith(BYTE_ORDER_MARK):
         return BYTE_ORDER_MARK + mask_json(text[1:])
@@ -100,7 +105,7 @@ def mask_json(text: str) -> str:
 
 
 def _masked(node: json_document.Node) -> t.Iterator[tuple[int, int, str]]:
-    """Start, end and replacement of each value that must not be shown, in the order of the text."""
+    """Yield start, end and replacement of each name or value that must be hidden, in the order of the text."""
     for member in node.members or ():
         yield from _masked_string(member.start, member.name_end, member.name)
         if is_secret(member.name):
@@ -120,9 +125,10 @@ def _masked_string(start: int, end: int, value: str) -> t.Iterator[tuple[int, in
 
 
 def secrets_of(value: object, secret: bool = False) -> t.Iterator[str]:
-    """The strings and numbers that masking hides in a value that has been read.  ``secret``: all of them.
+    """Yield the strings and numbers that masking hides in a parsed value.
 
-    These are the values of secret-looking names, of assignments in strings, and the user information in URLs.
+    These are the values of secret-looking names, of assignments in strings, and the user information in URLs. If
+    ``secret`` is true, all strings and numbers in the value are yielded.
     """
     if isinstance(value, dict):
         for name, inner in value.items():

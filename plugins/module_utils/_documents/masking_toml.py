@@ -2,7 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Hide secrets in TOML. It is a file of its own, so that tasks for JSON files do not import a TOML parser."""
+"""Hide secrets in TOML.
+
+This is a separate file, so that tasks for JSON files do not import a TOML parser.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +19,15 @@ if t.TYPE_CHECKING:
     Token = t.Tuple[int, int, str]
 
 
-# An entry that somebody has commented out.
+# An entry that is commented out.
 _COMMENTED_ENTRY = re.compile(r"(#)([^=#\n]+)(=[ \t]*)([^\r\n]+)")
 
 
 def mask_toml(text: str) -> str:
-    """``text`` with the values of secret-looking names and all user information in URLs hidden, in comments too.
+    """Return ``text`` with the values of secret-looking names and user information in URLs hidden, in comments too.
 
-    Names are judged with those of the tables around them, and strings by what they mean, not by how they are spelled.
-    What is not TOML only has its URLs masked.
+    The names of the surrounding tables are checked, too. The parsed strings are checked, not their spelling.
+    mask_urls() masks a text that is not TOML.
     """
     if text.startswith(masking.BYTE_ORDER_MARK):
         return masking.BYTE_ORDER_MARK + mask_toml(text[1:])
@@ -42,7 +45,10 @@ def mask_toml(text: str) -> str:
 
 
 def _tokens(text: str) -> t.Iterator[Token]:
-    """Start, end and what may be shown of all names and values: between them are only signs, blanks, and comments."""
+    """Yield start, end and masked text of all names and values.
+
+    Between them are only punctuation, blanks and comments.
+    """
     for entry in toml_parser.scan(text):
         end = entry.end if entry.node is None else entry.node.start
         yield _names(text, entry.start, end, entry.path[-len(entry.raws) :], entry.raws)

@@ -2,9 +2,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""A TOML document that is edited at positions, so that comments and layout stay.
+"""Edit a TOML document at positions, so that comments and layout are kept.
 
-Each edit is read again by a TOML library, and refused if it means something else.
+A TOML library reads the text again after each edit. The edit is refused if the data is not as expected.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ _MISSING: t.Any = object()
 
 
 class TomlDocument:
-    """The text of one file with its data; every edit returns a new document."""
+    """The text of one file with its data. Every edit returns a new document.
+
+    ``bom`` tells whether the file begins with a byte order mark.
+    """
 
     def __init__(self, path: str, text: str, data: dict[str, t.Any], bom: bool = False) -> None:
         self.path = path
@@ -33,10 +36,10 @@ class TomlDocument:
 
     @classmethod
     def from_bytes(cls, path: str, content: bytes) -> TomlDocument:
-        """Parse ``content``; empty, blank or nothing but comments is an empty configuration.
+        """Return the document of ``content``.
 
-        Raises ConfigurationError with line and column for what is not TOML in UTF-8, and NvidiaError where nothing
-        on this host can read TOML.
+        An empty file, or one with only blanks and comments, is an empty configuration. Raises ConfigurationError with
+        line and column if ``content`` is not TOML in UTF-8. Raises NvidiaError if this host has no TOML parser.
         """
         text, bom = document_text.decode(path, content, "TOML", hostfs.TOML_BYTES)
         return cls(path, text, toml_parser.parse(path, text), bom)
@@ -45,7 +48,7 @@ class TomlDocument:
         return (codecs.BOM_UTF8 if self.bom else b"") + self.text.encode("utf-8")
 
     def value(self, *path: str) -> t.Any:
-        """The plain value at ``path`` (not to be changed), None where there is none."""
+        """Return the plain value at ``path``, or None if there is none. The caller must not change it."""
         found = _lookup(self.data, path)
         return None if found is _MISSING else found
 
@@ -53,7 +56,7 @@ class TomlDocument:
         return _lookup(self.data, path) is not _MISSING
 
     def error(self, path: toml_parser.KeyPath, problem: str, advice: str) -> errors.ConfigurationError:
-        """An error that names the place of the entry at ``path``, where the text shows one."""
+        """Return an error with the line and column of the entry at ``path``, if the text contains it."""
         try:
             offset = self.editor().place(path)
         except ValueError:
@@ -64,18 +67,18 @@ class TomlDocument:
         return errors.ConfigurationError(self.path, problem, advice, line, column)
 
     def set(self, path: toml_parser.KeyPath, value: t.Any) -> TomlDocument:
-        """Write ``value`` at ``path``; missing tables on the way are made.
+        """Return the document with ``value`` at ``path``. Missing tables on the path are created.
 
-        A table given for a table becomes equal to it entry by entry.  Raises ConfigurationError where something that
-        is no table stands on the way, or where the file cannot be edited without loss.
+        If the old and the new value are tables, the old table is changed entry by entry until both are equal. Raises
+        ConfigurationError if a value on the path is not a table, or if the file cannot be edited without loss.
         """
         return self._set(path, value, None)
 
     def delete(self, path: toml_parser.KeyPath, prune: bool = False) -> TomlDocument:
-        """Remove the entry at ``path`` with its lines; nothing happens where there is none.
+        """Return the document without the entry at ``path`` and its lines, or unchanged if there is none.
 
-        ``prune``: also the tables around it that this leaves empty.  Tables that exist only through their entries
-        (``a`` in ``a.b = 1``) go with the last of them in any case.
+        With ``prune``, the tables around it that become empty are removed, too. Tables that exist only through their
+        entries (``a`` in ``a.b = 1``) disappear with the last of them in any case.
         """
         if not path or not self.has(*path):
             return self
@@ -89,19 +92,19 @@ class TomlDocument:
         return self._edited(path, change, _replaced(self.data, path, _MISSING), deleted=True)
 
     def restore(self, path: toml_parser.KeyPath, original: TomlDocument) -> TomlDocument:
-        """Give the entry at ``path`` back what it is in ``original``, as it is spelled there.
+        """Return the document with the entry at ``path`` as it is in ``original``, with the same spelling.
 
-        Where the original has none the entry goes, and with it each table around it that this leaves empty and the
-        original does not have either, and each header that only this entry needed.
+        If the original has no such entry, the entry is removed. Each table around it that becomes empty and is not in
+        the original is removed, too, and so is each header that only this entry needed.
         """
         if original.has(*path):
             return self._set(path, original.value(*path), original)
         return self.delete(path).without_tables_around(path, original)
 
     def without_bare_header(self, path: toml_parser.KeyPath) -> TomlDocument:
-        """Without the header of a table that holds nothing but tables, which exists without it.
+        """Return the document without the header at ``path`` if its table contains only tables.
 
-        A header with a comment behind it is a user's own, and stays.
+        Such a table exists without its header. A header with a comment behind it was written by the user, and is kept.
         """
         header = self.editor().bare_header(path)
         if header is None or self.editor().remark(header):
@@ -113,7 +116,10 @@ class TomlDocument:
         return self._edited(path, change, self.data, deleted=True)
 
     def without_tables_around(self, path: toml_parser.KeyPath, original: TomlDocument) -> TomlDocument:
-        """Without empty tables around ``path``, and headers that nothing needs, unless the original has them."""
+        """Return the document without empty tables around ``path`` and without unneeded headers.
+
+        Tables and headers that ``original`` has are kept.
+        """
         document = self
         for depth in range(len(path) - 1, 0, -1):
             around = path[:depth]
@@ -121,13 +127,16 @@ class TomlDocument:
                 if not original.has(*around):
                     document = document._without_table(around)
             elif depth == len(path) - 1 and original.editor().header(around) is None:
-                # Further out a header was bare before the entry went, so a user wants it.
+                # Further out, a header was bare before the entry was removed, so the user wants it.
                 document = document.without_bare_header(around)
         return document
 
     def editor(self, source: TomlDocument | None = None) -> toml_editor.Editor:
-        """The text with its positions; raises ValueError where they cannot be told."""
-        # Only a file that changes, or is refused, pays for this import.
+        """Return an editor of the text. Raises ValueError if the positions of entries cannot be determined.
+
+        The editor uses the spelling of ``source`` for entries that are in both documents.
+        """
+        # Only a file that changes, or is refused, needs this import.
         from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import (  # noqa: PLC0415
             toml_editor,
         )
@@ -135,7 +144,7 @@ class TomlDocument:
         return toml_editor.Editor(self.text, None if source is None else source.editor())
 
     def _without_table(self, path: toml_parser.KeyPath) -> TomlDocument:
-        """Without the empty table at ``path``, unless its header has a comment behind it."""
+        """Return the document without the empty table at ``path``, unless its header has a comment behind it."""
         header = self.editor().header(path)
         return self if header is not None and self.editor().remark(header) else self.delete(path)
 
@@ -166,10 +175,10 @@ class TomlDocument:
         deleted: bool = False,
         source: TomlDocument | None = None,
     ) -> TomlDocument:
-        """The document after ``change``, once its text is read again and proven.
+        """Return the document after ``change``, once its text is parsed again and checked.
 
-        Its data must be the old data with the one change, and every line that is not the entry's must still be there,
-        in its order; otherwise ConfigurationError is raised and nothing is returned that could be written.
+        Its data must equal ``expected``, and every line that does not belong to the entry must still be there in the
+        same order. Otherwise ConfigurationError is raised, and nothing is returned that could be written.
         """
         try:
             editor = self.editor(source)
@@ -213,7 +222,7 @@ def _lookup(data: t.Any, path: toml_parser.KeyPath) -> t.Any:
 
 
 def _replaced(data: t.Any, path: toml_parser.KeyPath, value: t.Any) -> t.Any:
-    """A copy of ``data`` with another value at ``path``, or without one."""
+    """Return a copy of ``data`` with ``value`` at ``path``, or without an entry there if ``value`` is _MISSING."""
     if not path:
         return value
     changed = dict(data)
@@ -242,11 +251,11 @@ def _kind(value: t.Any) -> str:
     return names.get(type(value), "a date or time")
 
 
-# -- proof -----------------------------------------------------------------------------------------------------------
+# -- checks of an edit -----------------------------------------------------------------------------------------------
 
 
 def _concerns(entry: toml_parser.Entry, path: toml_parser.KeyPath, deleted: bool) -> bool:
-    """Whether the entry is part of what stands at ``path``, or the line that holds it."""
+    """Return whether the entry is part of the value at ``path``, or is the line that contains this value."""
     holds = path[: len(entry.path)] == entry.path and (entry.node is not None or deleted)
     return entry.under(path) or holds
 
@@ -256,7 +265,7 @@ def _lines(text: str, entry: toml_parser.Entry) -> tuple[int, int]:
 
 
 def _between(text: str, entries: list[toml_parser.Entry], path: toml_parser.KeyPath) -> list[tuple[int, int]]:
-    """The comments inside a table that goes as a whole."""
+    """Return the first and last lines of the comments inside a table that is removed as a whole."""
     return [
         (_lines(text, above)[1], _lines(text, below)[0])
         for above, below in zip(entries, entries[1:])
@@ -265,7 +274,10 @@ def _between(text: str, entries: list[toml_parser.Entry], path: toml_parser.KeyP
 
 
 def _keeps(before: str, after: str, ours: list[tuple[int, int]]) -> bool:
-    """Whether all lines of ``before``, but blank ones and ours, are in ``after`` in the same order."""
+    """Return whether ``after`` keeps all lines of ``before`` in the same order.
+
+    Blank lines and the ranges of lines in ``ours`` are ignored.
+    """
     excluded = {number for first, last in ours for number in range(first, last + 1)}
     remaining = iter([line.rstrip("\r") for line in after.split("\n")])
     return all(

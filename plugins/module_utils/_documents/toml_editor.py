@@ -2,10 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The edits of a TOML text: set, insert and remove a key, in tables, inline tables and dotted keys.
+"""Set, insert and remove keys of a TOML text, in tables, inline tables and dotted keys.
 
-Edits are made on the text and not on tomlkit's tree: the tree moves tables that are out of order, gives headers to
-dotted keys, and does not know the indentation of a file.
+The edits change the text and not tomlkit's tree, because the tree moves tables that are out of order, writes headers
+for dotted keys, and does not know the indentation of a file.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ _REST_OF_LINE = re.compile(r"[ \t]*(#[^\n]*?)?(?=\r?\n|\Z)")
 
 
 class UneditableError(ValueError):
-    """An edit that would take something along that is not ours: a comment inside a value."""
+    """An edit would remove a user's comment inside a value.
+
+    ``comment`` is one of these comments, with secrets in URLs masked.
+    """
 
     def __init__(self, comments: t.Collection[str]) -> None:
         super().__init__()
@@ -33,12 +36,15 @@ class UneditableError(ValueError):
 
 
 class Editor(toml_layout.Layout):
-    """One text on its way to the next one."""
+    """One text that is edited in place. Each edit replaces ``text`` and scans it again."""
 
-    # -- taking out ------------------------------------------------------------------------------------------------
+    # -- removal ---------------------------------------------------------------------------------------------------
 
     def remove(self, path: toml_parser.KeyPath) -> None:
-        """Take out whatever stands at ``path``, in all the places where it stands."""
+        """Remove everything at ``path``, in all places of the file.
+
+        Raises UneditableError if a removed value in an inline table contains a comment.
+        """
         inline = self._inline_member(path)
         while inline is not None:
             self._remove_member(*inline)
@@ -57,20 +63,20 @@ class Editor(toml_layout.Layout):
         self._changed()
 
     def remove_bare_header(self, path: toml_parser.KeyPath) -> None:
-        """Take out the header of a table that has nothing but tables in it."""
+        """Remove the header of a table that contains only tables."""
         header = self.bare_header(path)
         if header is not None:
             self._cut_lines(header.first, header.last)
             self._changed()
 
     def bare_header(self, path: toml_parser.KeyPath) -> toml_parser.Entry | None:
-        """The header of the table at ``path``, if there is one and no entry of its own."""
+        """Return the header of the table at ``path`` if the table has no assignments of its own, or None."""
         header = self.header(path)
         own = any(entry.node is not None and entry.table == path for entry in self.entries)
         return None if own else header
 
     def remark(self, entry: toml_parser.Entry) -> str:
-        """What stands behind an entry or a header on its line."""
+        """Return the text behind an entry or a header on its line."""
         return self.text[entry.end : entry.last].strip()
 
     def _inline_member(self, path: toml_parser.KeyPath) -> tuple[toml_parser.Node, int] | None:
@@ -82,7 +88,7 @@ class Editor(toml_layout.Layout):
         return None
 
     def _cut_lines(self, start: int, end: int) -> None:
-        """Remove whole lines, and one of two blank lines that this would bring together."""
+        """Remove whole lines. If two blank lines would then follow each other, remove one of them."""
         before, after = self.text[:start], self.text[end:]
         if not before:
             after = after[len(self._line_break(after)) :]
@@ -100,7 +106,10 @@ class Editor(toml_layout.Layout):
         return "\r\n" if text.startswith("\r\n") else text[:1] if text.startswith("\n") else ""
 
     def _remove_member(self, node: toml_parser.Node, index: int) -> None:
-        """Take one element out of an array, or one entry out of an inline table, with its comma and its line."""
+        """Remove one element of an array, or one entry of an inline table, with its comma and its line.
+
+        Raises UneditableError if its value contains a comment.
+        """
         text, members, commas = self.text, node.members, node.commas
         member = members[index]
         if self.comments(member.node):
@@ -120,10 +129,13 @@ class Editor(toml_layout.Layout):
         comma = [(commas[index - 1], commas[index - 1] + 1, "")] if last else []
         return self._splice((*cut, ""), *comma)
 
-    # -- putting in ------------------------------------------------------------------------------------------------
+    # -- insertion -------------------------------------------------------------------------------------------------
 
     def replace(self, path: toml_parser.KeyPath, old: t.Any, value: t.Any) -> None:
-        """Give the existing entry at ``path`` another value; a table is replaced only by what is none."""
+        """Replace the value of the existing entry at ``path``. A table is replaced only by a value that is not a table.
+
+        Raises UneditableError if a comment inside the old value would be lost.
+        """
         member = self.member(path)
         if member is None:
             self.remove(path)
@@ -152,7 +164,7 @@ class Editor(toml_layout.Layout):
             self._append(member.node, [self._value(item) for item in items])
 
     def _replace_between(self, path: toml_parser.KeyPath, old: list[t.Any], value: list[t.Any]) -> bool:
-        """The same, with new elements between those that stay with their comments; False if none stays."""
+        """Replace elements of an array, and keep the others with their comments. Return False if no element is kept."""
         before, after = ([self._value(item) for item in items] for items in (old, value))
         steps = difflib.SequenceMatcher(None, before, after, autojunk=False).get_opcodes()
         if all(kind != "equal" for kind, *_places in steps):
@@ -175,7 +187,7 @@ class Editor(toml_layout.Layout):
         return member.node
 
     def _insert_before(self, node: toml_parser.Node, index: int, items: list[str]) -> None:
-        """Put items before an element of an array, and before the comments above it."""
+        """Insert items before an element of an array, and before the comments above it."""
         element = node.members[index]
         at = node.commas[index - 1] + 1 if index else node.start + 1
         lead, newline, indent = self.text[at : element.start].rpartition("\n")
@@ -188,7 +200,7 @@ class Editor(toml_layout.Layout):
         return self._splice((rest.end(), rest.end(), added))
 
     def insert(self, path: toml_parser.KeyPath, value: t.Any) -> None:
-        """Write ``value`` at ``path``, where nothing stands yet."""
+        """Write ``value`` at ``path``, where no entry exists yet."""
         depth = max(d for d in range(len(path)) if not d or self.place(path[:d]) is not None)
         parent, rest = path[:depth], path[depth:]
         inline = self.member(parent) if depth else None
@@ -237,7 +249,10 @@ class Editor(toml_layout.Layout):
         self._splice((entry.last, entry.last, "".join(self.newline + indent + line for line in lines)))
 
     def _insert_tables(self, path: toml_parser.KeyPath, value: t.Any, depth: int) -> None:
-        """A new table behind its last sibling, else behind its parent (``depth`` names deep), else at the end."""
+        """Insert a new table behind its last sibling, else behind its parent, else at the end.
+
+        The parent is at the first ``depth`` names of ``path``.
+        """
         parent = path[:depth]
         inside = [e for e in self.entries if e.under(parent)]
         tables = [e for e in inside if e.node is None and len(e.path) > depth]
@@ -280,7 +295,7 @@ class Editor(toml_layout.Layout):
         return self._splice((end, at, ("" if trailing else ",") + between + added))
 
     def _fill(self, node: toml_parser.Node, items: list[str]) -> None:
-        """Put items into an empty array or inline table; below the comments that stand in it, if any."""
+        """Insert items into an empty array or inline table, below any comments in it."""
         inside = self.text[node.start + 1 : node.end - 1]
         if self.comments(node):
             at = self._last_line(node.end - 1)
@@ -291,7 +306,7 @@ class Editor(toml_layout.Layout):
         padding = "" if "\n" in inside else inside or (" " if node.kind == "{" else "")
         return self._splice((node.start + 1, node.end - 1, padding + ", ".join(items) + padding))
 
-    # -- turning on and off ----------------------------------------------------------------------------------------
+    # -- changes of the text ---------------------------------------------------------------------------------------
 
     def _splice(self, *changes: tuple[int, int, str]) -> None:
         for start, end, new in sorted(changes, reverse=True):
@@ -307,7 +322,10 @@ def _within(entry: toml_parser.Entry, path: toml_parser.KeyPath) -> bool:
 
 
 def _member_in(node: toml_parser.Node, path: toml_parser.KeyPath) -> tuple[toml_parser.Node, int] | None:
-    """The inline table around the entry at ``path`` (from ``node``) or around a part of it, and which one it is."""
+    """Return the inline table around the entry at ``path`` or a part of it, and the index in this table, or None.
+
+    ``path`` is relative to ``node``.
+    """
     for index, member in enumerate(node.members):
         if member.names and member.names[: len(path)] == path:
             return node, index
@@ -319,7 +337,10 @@ def _member_in(node: toml_parser.Node, path: toml_parser.KeyPath) -> tuple[toml_
 
 
 def _common_start(old: list[t.Any], value: list[t.Any]) -> tuple[int, list[int]]:
-    """How many elements ``value`` begins with that are in ``old`` in this order, and where the others are there."""
+    """Return how many of the first elements of ``value`` are in ``old``, and the indexes of the others in ``old``.
+
+    The elements must be in the same order.
+    """
     kept = 0
     surplus = []
     for index, item in enumerate(old):

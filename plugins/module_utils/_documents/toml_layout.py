@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Where the tables, keys and values of a TOML text begin and end."""
+"""Find where the tables, keys and values of a TOML text begin and end, and spell new ones in the style of the file."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ _COMMENTED_ENTRY = re.compile(r"""[ \t]*#[ \t]*[A-Za-z0-9_."'-]+[ \t]*=""")
 
 
 class Layout:
-    """One text with its entries."""
+    """One text with its entries, and the style in which it is written."""
 
     def __init__(self, text: str, source: Layout | None = None) -> None:
         self.text = text
-        self.source = source  # whose spelling is taken where it has the same entry
+        self.source = source  # its spelling is used for entries that it has, too
         self.entries = toml_parser.scan(text)
         self.newline = "\r\n" if "\r\n" in text else "\n"
 
-    # -- finding ---------------------------------------------------------------------------------------------------
+    # -- search ----------------------------------------------------------------------------------------------------
 
     def header(self, path: toml_parser.KeyPath) -> toml_parser.Entry | None:
         return next((e for e in self.entries if e.node is None and not e.array and e.path == path), None)
 
     def member(self, path: toml_parser.KeyPath) -> toml_parser.Member | None:
-        """The assignment at exactly ``path``, on a line of its own or in an inline table."""
+        """Return the assignment at exactly ``path``, on a line of its own or in an inline table, or None."""
         for entry in self.entries:
             if entry.node is not None and path[: len(entry.path)] == entry.path:
                 found: toml_parser.Member | None = toml_parser.Member(entry.path, entry.raws, entry.start, entry.node)
@@ -45,14 +45,14 @@ class Layout:
         return None
 
     def place(self, path: toml_parser.KeyPath) -> int | None:
-        """Where the entry at ``path``, or the first one in it, starts."""
+        """Return the start of the entry at ``path``, or of the first entry below it, or None."""
         member = self.member(path)
         if member is not None:
             return member.start
         return next((entry.start for entry in self.entries if entry.under(path)), None)
 
     def empty(self, path: toml_parser.KeyPath) -> bool:
-        """Whether a table stands at ``path`` and nothing in it."""
+        """Return whether there is an empty table at ``path``."""
         member = self.member(path)
         if member is not None:
             return member.node.kind == "{" and not member.node.members
@@ -60,7 +60,7 @@ class Layout:
         return bool(inside) and all(e.node is None and not e.array and e.path == path for e in inside)
 
     def comments(self, node: toml_parser.Node) -> set[str]:
-        """The comments inside a value, at any depth."""
+        """Return the comments inside a value, at any depth."""
         found: set[str] = set()
         here = node.start
         for member in node.members:
@@ -77,7 +77,10 @@ class Layout:
         return self.text[entry.first : entry.start]
 
     def _key_indent(self, header: toml_parser.Entry) -> str:
-        """How much deeper than its header an assignment stands: in this table, in one before, in one behind."""
+        """Return how much deeper than its header an assignment is indented.
+
+        The example is an assignment in this table or in a table inside it, or else any assignment of the file.
+        """
         at = self.entries.index(header)
         for entry in [*self.entries[at + 1 :], *reversed(self.entries[:at])]:
             above = next((h for h in self.entries if h.node is None and h.path == entry.table), None)
@@ -96,7 +99,7 @@ class Layout:
         return found or ""
 
     def _nesting(self) -> str:
-        """How much deeper than its parent a table stands in this file."""
+        """Return how much deeper than its parent a table is indented in this file."""
         headers = {e.path: e for e in self.entries if e.node is None}
         for path, entry in reversed(list(headers.items())):
             if path[:-1] in headers:
@@ -108,7 +111,10 @@ class Layout:
         return below[len(above) :] if below.startswith(above) else ""
 
     def _lead(self, entry: toml_parser.Entry) -> int:
-        """The start of the comment lines directly above ``entry``; an entry that is commented out belongs above."""
+        """Return the start of the comment lines directly above ``entry``.
+
+        An entry that is commented out belongs to the table above.
+        """
         start = entry.first
         while start:
             above = self.text.rfind("\n", 0, start - 1) + 1
@@ -119,12 +125,12 @@ class Layout:
         return start
 
     def _last_line(self, limit: int) -> int:
-        """Where the last line above offset ``limit`` with something on it ends, 0 where there is none."""
+        """Return the end of the last line above offset ``limit`` that is not blank, or 0 if there is none."""
         end = len(self.text[:limit].rstrip())
         return toml_parser.line_end(self.text, end) if end else 0
 
     def _block_end(self, entry: toml_parser.Entry) -> int:
-        """Where the table that ``entry`` is the last of ends, with the comments that belong to it."""
+        """Return the end of the table whose last entry is ``entry``, with the comments that belong to it."""
         index = self.entries.index(entry)
         following = self.entries[index + 1] if index + 1 < len(self.entries) else None
         limit = self._lead(following) if following is not None else len(self.text)
@@ -142,7 +148,7 @@ class Layout:
         return end
 
     def _commented_out(self, table: toml_parser.KeyPath, name: str) -> int | None:
-        """The line ``# NAME = …`` in a table, as packages ship it."""
+        """Return the start of the line ``# NAME = …`` in a table, or None. Packages install files with such lines."""
         pattern = re.compile(r"^[ \t]*#[ \t]*" + re.escape(name) + r"[ \t]*=[^\n]*[^\s\[]", re.MULTILINE)
         starts = [e.last for e in self.entries if e.node is None and not e.array and e.path == table]
         for start in starts if table else [0]:
@@ -161,14 +167,14 @@ class Layout:
                 yield found.start()
 
     def _blank_before(self, at: int) -> bool:
-        """Whether a table that comes to stand behind offset ``at`` is set off by a blank line."""
+        """Return whether a table that is inserted behind offset ``at`` is separated by a blank line."""
         following = self.text[at:].split("\n", 2)
         if len(following) > 1 and (len(following) > 2 or following[1]):
             return not following[1].strip()
         return self._sets_off(self.entries)
 
     def _sets_off(self, entries: list[toml_parser.Entry]) -> bool:
-        """Whether tables are mostly set off by blank lines; headers directly below a header say nothing."""
+        """Return whether blank lines separate most tables. Headers directly below another header are not used."""
         votes = [
             "\n" in self.text[above.last : self._lead(entry)].strip(" \t\r\n") or self._gap(above, entry) > 1
             for above, entry in zip(entries, entries[1:])
@@ -180,7 +186,10 @@ class Layout:
         return self.text[above.last : entry.first].count("\n")
 
     def _blank_inside(self, example: toml_parser.Entry | None, outer: bool) -> bool:
-        """Whether a blank line stands between a table and the tables in it."""
+        """Return whether a blank line separates a table from the tables in it.
+
+        The tables inside ``example`` decide. If they show nothing, the result is ``outer``.
+        """
         inside = [e for e in self.entries if example is not None and e.under(example.path)]
         votes = any(e.node is None and e is not example for e in inside) and any(e.node is not None for e in inside)
         return self._sets_off(inside) if votes else outer
@@ -213,7 +222,7 @@ class Layout:
         return lines
 
     def _dotted_lines(self, path: toml_parser.KeyPath, table: toml_parser.KeyPath, value: t.Any) -> list[str]:
-        """Assignments with dotted names, to stand in ``table``."""
+        """Return assignments with dotted names, to be written in ``table``."""
         if isinstance(value, dict) and value:
             return [line for name, inner in value.items() for line in self._dotted_lines((*path, name), table, inner)]
         return [f"{self._names(path, len(table))} = {self._spelled(path, value)}"]
@@ -232,7 +241,7 @@ class Layout:
         return self._value(value) if self.source is None or node is None else self.source.text[node.start : node.end]
 
     def _names(self, path: toml_parser.KeyPath, outer: int = 0) -> str:
-        """A dotted path without its first ``outer`` names, each name as the file spells it already."""
+        """Return a dotted path without its first ``outer`` names. Each name is spelled as in the file."""
         known: dict[toml_parser.KeyPath, str] = {}
         for entry in self.entries:
             for index, raw in enumerate(reversed(entry.raws)):

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Parse TOML with tomllib or tomlkit, and compare and spell values."""
+"""Parse TOML with tomllib or tomlkit, find the positions of its entries, and compare and spell values."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ if t.TYPE_CHECKING:
     KeyPath = t.Tuple[str, ...]
 
 
-# Far beyond any configuration, and far from Python's own limit, which no edit may meet halfway.
+# Configuration files are far below this limit. It is also far from Python's own limit, so that no edit fails halfway.
 MAX_DEPTH = 100
 _TOO_DEEP = f"tables or arrays more than {MAX_DEPTH} deep"
 
-# How the messages of tomllib and tomlkit begin, in words of our own: theirs may quote the file.
+# The first characters of messages of tomllib and tomlkit, and the text that replaces each message. The original
+# messages may quote the file.
 _PROBLEMS = {
     "Cannot declare": "a table that stands twice, or in two forms",
     "Cannot overwrite": "a name that stands twice",
@@ -50,16 +51,19 @@ _CORRECT_FOR_TOMLKIT = (
     "Correct the file; nothing was changed. If its program takes it as it is, put each table before the tables in it,"
     " or let Ansible use Python 3.11 or newer on this host."
 )
-# A key may begin at the start of a line, or in an inline table.
+# A key begins at the start of a line, or in an inline table.
 _KEY = r"""(?:[A-Za-z0-9_-]+|"[^"\\\n]*(?:\\.[^"\\\n]*)*"|'[^'\n]*')[ \t]*"""
 _DEEP_KEY = re.compile(rf"(?:^|[\[{{,])[ \t]*(?:{_KEY}\.[ \t]*){{{MAX_DEPTH}}}", re.MULTILINE)
 _PLACE = re.compile(r"line (\d+),? col(?:umn)? (\d+)")
 
 
-# A plan looks at the same text more than once, and tomlkit takes a tenth of a second for a large one.
+# A plan reads the same text more than once, and tomlkit takes a tenth of a second for a large one.
 @functools.lru_cache(maxsize=16)
 def parse(path: str, text: str) -> dict[str, t.Any]:
-    """The data of ``text``, not to be changed; raises ConfigurationError with the place for what is not TOML."""
+    """Return the data of ``text``. The caller must not change it, because it is cached.
+
+    Raises ConfigurationError with the position if ``text`` is not TOML.
+    """
     # Both parsers need quadratic memory for such a key.
     if _DEEP_KEY.search(text):
         raise errors.ConfigurationError(path, _TOO_DEEP, _CORRECT)
@@ -80,9 +84,10 @@ def parse(path: str, text: str) -> dict[str, t.Any]:
 def _parsed_by_tomlkit(path: str, text: str) -> dict[str, t.Any]:
     tomlkit = tomlkit_loader.load()
     try:
-        # As tomllib does it: in a string over several lines a line end is a line feed.
+        # tomllib, too, reads a line end in a multi-line string as a line feed.
         data: dict[str, t.Any] = tomlkit.parse(text.replace("\r\n", "\n")).unwrap()
-        # It loses or rejects some tables that stand out of order; what it read must be what stands there.
+        # tomlkit loses or rejects some tables that are out of order, so its data is compared with the names in the
+        # text.
         if not _agree(_outline(scan(text)), data):
             raise ValueError
     except (
@@ -117,7 +122,7 @@ def _depth(data: dict[str, t.Any]) -> int:
 
 
 def _outline(entries: list[Entry]) -> dict[str, t.Any]:
-    """The names in a text: tables as dictionaries, arrays of tables as lists, and None for values."""
+    """Return the names in a text: tables as dictionaries, arrays of tables as lists, and None for values."""
     root: dict[str, t.Any] = {}
     table = root
     for entry in entries:
@@ -154,7 +159,11 @@ def _agree(outline: t.Any, data: t.Any) -> bool:
 
 
 class Node(t.NamedTuple):
-    """One value.  ``kind`` is its first character for strings, arrays and inline tables, else empty."""
+    """One value. ``start`` and ``end`` are character offsets, ``end`` exclusive.
+
+    ``kind`` is the first character of strings, arrays and inline tables, else empty. ``commas`` are the offsets of the
+    commas behind ``members``.
+    """
 
     start: int
     end: int
@@ -164,7 +173,7 @@ class Node(t.NamedTuple):
 
 
 class Member(t.NamedTuple):
-    """One entry of an inline table, or an element of an array (no names)."""
+    """One entry of an inline table, or one element of an array, which has no names."""
 
     names: KeyPath
     raws: tuple[str, ...]
@@ -173,15 +182,15 @@ class Member(t.NamedTuple):
 
 
 class Entry(t.NamedTuple):
-    """A table's header (``node`` is None) or one assignment."""
+    """The header of a table (``node`` is None) or one assignment. The positions are character offsets."""
 
     path: KeyPath
-    table: KeyPath  # of the header above it
+    table: KeyPath  # path of the header above it
     raws: tuple[str, ...]  # the names as they are spelled behind ``[`` or before ``=``
     start: int
     end: int
-    first: int  # where its first line starts
-    last: int  # the end of its last line's text
+    first: int  # start of its first line
+    last: int  # end of the text on its last line
     array: bool = False
     node: Node | None = None
     equals: str = ""
@@ -190,18 +199,21 @@ class Entry(t.NamedTuple):
         return self.path[: len(path)] == path
 
 
-# No pattern repeats a group: each repetition would take memory until the whole has matched.
+# No pattern repeats a group, because each repetition takes memory until the whole pattern has matched.
 _BLANK = re.compile(r"[ \t\r\n]*")
 _GAP = re.compile(r"[ \t]*")
 _BARE_NAME = re.compile(r"[A-Za-z0-9_-]+")
 _SCALAR = re.compile(r"[^,\]}#\r\n]+")
-# The last of these joins two lines.
+# The alternative with a line feed joins two lines.
 _ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|x([0-9a-fA-F]{2})|[ \t]*\r?\n\s*|(.))")
 _ESCAPED = {"b": "\b", "t": "\t", "n": "\n", "f": "\f", "r": "\r", "e": "\x1b"}
 
 
 def scan(text: str) -> list[Entry]:
-    """Every header and assignment of a text that ``parse`` accepts; raises ValueError where the two disagree."""
+    """Return every header and assignment of a text that parse() accepts.
+
+    Raises ValueError if this scanner and the parser disagree.
+    """
     entries: list[Entry] = []
     table: KeyPath = ()
     here = _skip(text, 0)
@@ -230,7 +242,7 @@ def scan(text: str) -> list[Entry]:
 
 
 def line_end(text: str, offset: int) -> int:
-    """Where the text of the line around ``offset`` ends, before its line end."""
+    """Return the end of the text on the line at ``offset``, before its line end."""
     end = text.find("\n", offset)
     if end < 0:
         return len(text)
@@ -245,7 +257,7 @@ def _match(pattern: re.Pattern[str], text: str, offset: int) -> re.Match[str]:
 
 
 def _skip(text: str, offset: int) -> int:
-    """Where something stands that is neither blank nor a comment."""
+    """Return the next offset that is neither blank nor in a comment."""
     while True:
         offset = _match(_BLANK, text, offset).end()
         if text[offset : offset + 1] != "#":
@@ -255,7 +267,7 @@ def _skip(text: str, offset: int) -> int:
 
 
 def _string_end(text: str, start: int) -> int:
-    """The end of the string that begins at ``start``; raises ValueError where it has none."""
+    """Return the end of the string that begins at ``start``. Raises ValueError if the string has no end."""
     quote = text[start]
     fence = quote * 3 if text.startswith(quote * 3, start) else quote
     here = start + len(fence)
@@ -269,7 +281,7 @@ def _string_end(text: str, start: int) -> int:
     if end < 0 or (len(fence) == 1 and text.find("\n", start, end) >= 0):
         raise ValueError(start)
     end += len(fence)
-    # Up to two more belong to the content.
+    # Up to two more quotes belong to the content.
     return end + len(text[end : end + 2]) - len(text[end : end + 2].lstrip(quote)) if len(fence) > 1 else end
 
 
@@ -287,7 +299,7 @@ def _names(text: str, offset: int) -> tuple[KeyPath, tuple[str, ...], int]:
 
 
 def plain_string(raw: str) -> str:
-    """What a string or a quoted name means."""
+    """Return the value of a string or a quoted name."""
     quotes = 3 if raw.startswith(('"""', "'''")) else 1
     inner = raw[quotes:-quotes]
     return _ESCAPE.sub(_unescaped, inner) if raw[0] == '"' else inner
@@ -334,7 +346,7 @@ def _sequence(text: str, start: int, kind: str) -> Node:
 
 
 def same(one: t.Any, other: t.Any) -> bool:
-    """Equal in type too: true is not 1, and 1 is not 1.0."""
+    """Return whether two values are equal, in type too: true is not 1, and 1 is not 1.0."""
     if one.__class__ is not other.__class__:
         return False
     if isinstance(one, dict):
@@ -345,7 +357,7 @@ def same(one: t.Any, other: t.Any) -> bool:
 
 
 def iter_leaves(table: t.Mapping[str, t.Any], path: KeyPath = ()) -> t.Iterator[tuple[KeyPath, t.Any]]:
-    """Every entry that is no table, with its path."""
+    """Yield every entry that is not a table, with its path."""
     for name, value in table.items():
         if isinstance(value, dict):
             yield from iter_leaves(value, (*path, name))

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Import tomlkit, from the host or from the task."""
+"""Import tomlkit, from the host or from the archive that is sent with the task."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ _offered: list[str] = []
 
 
 def offer(shipment: str) -> None:
-    """Remember what the controller sent; only load() looks into it."""
+    """Store the archive that the controller sent. Only load() opens it."""
     _offered[:] = [shipment]
 
 
 def load() -> t.Any:
-    """The module tomlkit, this host's own or the controller's; raises NvidiaError where there is none."""
-    # A host that reads TOML itself does not pay for this import.
+    """Return the module tomlkit of this host or of the controller. Raises NvidiaError if neither has one."""
+    # A host whose Python reads TOML does not need this import.
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import bundled  # noqa: PLC0415
 
     for shipment in _offered:

@@ -22,27 +22,32 @@ if t.TYPE_CHECKING:
 
 
 _INDENT = "  "
-# Readers want a key and its colon within 1024 characters of one line.
+# A longer key is written behind a question mark, because parsers require a key and its colon within 1024 characters of
+# one line.
 _LONG_KEY = 120
 
-# A text that needs no quotes: a word, a path, NAME=value, an option of a command.  Nothing that begins with a figure.
+# A string that needs no quotes: a name, a path, NAME=value, an option of a command. It never begins with a digit.
 _PLAIN = re.compile(r"(?:-{0,2}[A-Za-z]|\.{0,2}/)(?:[A-Za-z0-9_./+=@%-]|:(?=[A-Za-z0-9_./+=@%:-]))*")
-# Words that are none to some reader.
+# Strings that some parsers read as booleans or null.
 _WORDS = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null"})
-# Not printable, or a line break to some readers; half a character stays, and is found when the text is encoded.
+# Characters that are not printable, or that some parsers read as a line break. Lone surrogates are not in this list:
+# encoding the text detects them.
 _NOT_PRINTABLE = (*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029, 0xFEFF, 0xFFFE, 0xFFFF)
 _ESCAPES = {
     **{code: f"\\x{code:02X}" if code <= 0xFF else f"\\u{code:04X}" for code in _NOT_PRINTABLE},
     **str.maketrans({'"': r"\"", "\\": r"\\", "\n": r"\n", "\t": r"\t", "\r": r"\r"}),
 }
-# What json leaves as it is, though YAML does not.
+# Characters that json does not escape, but YAML requires to be escaped.
 _ESCAPES_OF_JSON = {code: f"\\u{code:04x}" for code in _NOT_PRINTABLE if code > 0x20}
-# Names of devices look like numbers (0), and like times (0:1), or not: in quotes they look alike.
+# Names of devices may look like numbers (0) or like times (0:1). All names are quoted, so that they have one form.
 _ALWAYS_QUOTED = "name"
 
 
 def yaml_text(document: t.Any) -> str:
-    """The text of one YAML document: mappings with texts as keys, lists, texts, numbers, truths, None."""
+    """Return the text of one YAML document.
+
+    ``document`` consists of mappings with string keys, lists, strings, numbers, booleans and None.
+    """
     lines = ["---"]
     if _is_simple(document):
         lines.append(_simple(document))
@@ -52,7 +57,7 @@ def yaml_text(document: t.Any) -> str:
 
 
 def json_text(document: t.Any) -> str:
-    """Return ``document`` as JSON that is YAML, too: engines read all specifications as that.
+    """Return ``document`` as JSON that is also YAML, because engines read all specifications as YAML.
 
     Raises NvidiaError for a number that JSON cannot express.
     """
@@ -66,7 +71,7 @@ def json_text(document: t.Any) -> str:
 
 
 def _block(data: t.Any) -> Iterator[str]:
-    """The lines of a mapping or a list that is not empty."""
+    """Yield the lines of a mapping or a list that is not empty."""
     if isinstance(data, list):
         for item in data:
             yield from _entry("- ", item)
@@ -84,7 +89,7 @@ def _block(data: t.Any) -> Iterator[str]:
 
 
 def _entry(mark: str, value: t.Any) -> Iterator[str]:
-    """``value`` behind ``mark``, which is as wide as the indentation."""
+    """Yield the lines of ``value`` behind ``mark``, which is as wide as the indentation."""
     if _is_simple(value):
         yield mark + _simple(value)
         return
@@ -94,7 +99,7 @@ def _entry(mark: str, value: t.Any) -> Iterator[str]:
 
 
 def _is_simple(value: t.Any) -> bool:
-    """Whether ``value`` is written in one line."""
+    """Return whether ``value`` is written in one line."""
     return not value or not isinstance(value, (dict, list))
 
 
@@ -120,23 +125,23 @@ def _float(value: float) -> str:
     if not math.isfinite(value):
         return ".nan" if math.isnan(value) else ".inf" if value > 0 else "-.inf"
     text = repr(value)
-    # YAML 1.1 wants a point in it.
+    # YAML 1.1 requires a decimal point.
     return text if "." in text else text.replace("e", ".0e")
 
 
-# JSON that means something else in YAML: line breaks in texts, or between a key and its colon.
+# JSON that has another meaning in YAML: line breaks in strings, or between a key and its colon.
 _LINE_BREAKS = re.compile('[\x85\u2028\u2029]|"[ \t]*[\r\n]\\s*:')
 
 
 class _NotJsonError(Exception):
-    """The text may still be YAML, as which the library reads all files."""
+    """The text is not JSON, but may be YAML. The CDI library reads all files as YAML."""
 
 
 def parse(path: str, content: bytes) -> t.Any:
-    """The data of the first document in ``content``, None if there is none.
+    """Return the data of the first document in ``content``, or None if there is none.
 
-    Raises ConfigurationError where the CDI library would refuse the file whatever its fields, and MissingPackageError
-    where it is not JSON and there is no PyYAML.
+    Raises ConfigurationError if the CDI library would refuse the file whatever its fields. Raises MissingPackageError
+    if the file is not JSON and PyYAML is missing.
     """
     text = yaml_parser.decoded(path, content)
     begin = text.lstrip(" \r\n")[:1]
@@ -147,15 +152,14 @@ def parse(path: str, content: bytes) -> t.Any:
             return _json(path, text)
     except _NotJsonError:
         pass
-    # Who only writes need not wait for these imports, nor who has JSON for this one.
 
     return yaml_parser.read_yaml(path, text)
 
 
 def render(document: t.Mapping[str, t.Any], format: str) -> bytes:  # noqa: A002
-    """``document``, plain data, as a file in ``format`` (yaml or json) that parse() takes for the same.
+    """Return ``document``, plain data, as a file in ``format`` (yaml or json). parse() returns the same data for it.
 
-    The order of keys stays.  Raises NvidiaError for a text that cannot stand in a file.
+    The order of keys is kept. Raises NvidiaError for a string that UTF-8 cannot encode.
     """
     text = json_text(document) if format == "json" else yaml_text(document)
     try:
@@ -195,7 +199,7 @@ def _json(path: str, text: str) -> t.Any:
 
 
 def _refuse(_constant: str) -> t.NoReturn:
-    """NaN and the like are no JSON, but texts in YAML."""
+    """Raise _NotJsonError, because NaN and Infinity are not JSON, but are strings in YAML."""
     raise _NotJsonError
 
 

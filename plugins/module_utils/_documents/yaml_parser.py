@@ -5,8 +5,7 @@
 """Parse the YAML of CDI specifications as the CDI library does (sigs.k8s.io/yaml), with limits for size and depth.
 
 PyYAML only finds where the parts of a document begin and end. The values are constructed here, because PyYAML
-constructs other values than the Go library (version 2, YAML 1.1 without numbers to the base of 60; dates stay
-texts).
+constructs other values than the Go library (version 2, YAML 1.1 without numbers in base 60; dates stay strings).
 """
 
 from __future__ import annotations
@@ -25,9 +24,9 @@ if t.TYPE_CHECKING:
 
 
 def unique(pairs: t.Iterable[tuple[t.Any, t.Any]]) -> dict[t.Any, t.Any]:
-    """A mapping of ``pairs``, for loaders (``json.loads(text, object_pairs_hook=unique)``).
+    """Return a mapping of ``pairs``, for loaders (``json.loads(text, object_pairs_hook=unique)``).
 
-    Raises NvidiaError for a key that stands twice, as the library does.
+    Raises NvidiaError for a duplicate key, as the library does, and for a key that is a mapping or a list.
     """
     mapping: dict[t.Any, t.Any] = {}
     for key, value in pairs:
@@ -57,22 +56,23 @@ _OTHER_BASES = (
     (re.compile(r"[+-]?0[bB][01]+"), 2),
 )
 _FLOAT = re.compile(r"[+-]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][+-]?[0-9]+)?")
-# Here, underscores have to be between figures.
+# In this form, underscores must be between digits.
 _FRACTION = re.compile(r"\.[0-9]+(?:_[0-9]+)*(?:[eE][+-]?[0-9]+(?:_[0-9]+)*)?")
 _TIMESTAMP = re.compile(r"[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}(?:[Tt ][0-9]{1,2}:[0-9:.]+(?:Z|[+-][0-9]{2}:[0-9]{2})?)?")
-# More figures than any number of 64 bits has.
+# More digits than any 64-bit number has.
 _LONG = 100
 _LEAST, _MOST = -(2**63), 2**64 - 1
 
 
 class ScalarError(ValueError):
-    """A scalar is not what its tag says; the message is a part of a sentence."""
+    """A scalar that does not fit its tag. The message is a part of a sentence."""
 
 
 def scalar(tag: str | None, text: str, plain: bool) -> t.Any:
-    """The value of ``text``; ``plain`` says that it stands without quotes, or is marked as without a type.
+    """Return the value of ``text``.
 
-    Raises ScalarError.
+    ``plain`` is true if the text has no quotes, or is marked as without a type (``!``). Raises ScalarError if the text
+    does not fit ``tag``.
     """
     if tag is None:
         return _resolved(text) if plain else text
@@ -80,7 +80,7 @@ def scalar(tag: str | None, text: str, plain: bool) -> t.Any:
     if name == "binary":
         return _binary(text)
     if name not in _KINDS:
-        # All other tags mean nothing to the library.
+        # The library ignores all other tags.
         return text
     value: t.Any = text if name == "timestamp" else _resolved(text)
     fits = isinstance(value, _KINDS[name]) and isinstance(value, bool) == (name == "bool")
@@ -93,7 +93,7 @@ def scalar(tag: str | None, text: str, plain: bool) -> t.Any:
     return value
 
 
-# What may stand behind the tags that the library knows.
+# The Python types that fit the tags of the library.
 _KINDS: dict[str, t.Any] = {
     "bool": bool,
     "int": int,
@@ -104,7 +104,10 @@ _KINDS: dict[str, t.Any] = {
 
 
 def number(text: str) -> t.Any:
-    """A number of JSON as the library, which reads it as YAML, has it: a text if it is far too large."""
+    """Return a number of JSON as the library reads it. A number that is far too large becomes a string.
+
+    The library reads JSON as YAML.
+    """
     return _resolved(text)
 
 
@@ -130,17 +133,17 @@ def _integer(figures: str) -> int | None:
     else:
         for form, base in _OTHER_BASES:
             if form.fullmatch(figures):
-                # Python wants the letter of octal numbers.
+                # The library reads octal numbers with and without the letter. int() with base 8 needs none.
                 value = int(figures.replace("o", "").replace("O", ""), base) if base == 8 else int(figures, base)
                 break
     if value is None or not _LEAST <= value <= _MOST:
         return None
-    # Only a number without a sign may be that large.
+    # Only a number without a sign may be 2**63 or larger.
     return None if value >= 2**63 and figures[0] == "+" else value
 
 
 def _float(form: re.Pattern[str], figures: str, text: str) -> t.Any:
-    """The number that ``figures`` are if they have that form, else ``text``."""
+    """Return the number that ``figures`` represent if they match ``form`` and the number is finite, else ``text``."""
     if form.fullmatch(figures) is None:
         return text
     value = float(figures)
@@ -158,27 +161,32 @@ def _binary(text: str) -> str:
 
 # A specification of 56 MIG devices has 100 kB.
 MOST_BYTES = 4 << 20
-# No field of a specification lies deeper than eight levels.
+# No field of a specification is nested deeper than eight levels.
 MOST_LEVELS = 32
 
 ADVICE = "Correct the file, or remove it if nobody needs it."
 TOO_DEEP = f"lists and mappings lie in each other more than {MOST_LEVELS} levels deep"
 
-# What YAML does not allow, in ASCII and Latin 1, and beyond.  One expression for all would take long to compile.
+# Characters that YAML does not allow, in ASCII and Latin 1 (_CONTROL) and beyond (_BEYOND). One expression for all
+# takes long to compile.
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f]")
-# The first, a byte order mark in between, is a blank to some readers, and a part of the text to others.
+# Some parsers read the first, a byte order mark inside the text, as a blank, and others read it as a part of the text.
 _BEYOND = "\ufeff\ufffe\uffff"
 _BYTE_ORDER_MARKS = (
     (b"\xef\xbb\xbf", "utf-8"),
     (b"\xff\xfe", "utf-16-le"),
     (b"\xfe\xff", "utf-16-be"),
 )
-# A backslash and what follows: the library knows no escaped slash, which JSON has, and no halves of characters.
+# A backslash and the next character. The library refuses the escaped slash of JSON, and surrogates.
 _ESCAPE = re.compile(r"\\(?:(/|u[dD][89a-fA-F])|.)", re.DOTALL)
 
 
 def decoded(path: str, content: bytes) -> str:
-    """The text of a file without its byte order mark.  Raises ConfigurationError."""
+    """Return the text of a file without its byte order mark.
+
+    Raises ConfigurationError if the file is too large, has another encoding, or contains a character that YAML does not
+    allow.
+    """
     if len(content) > MOST_BYTES:
         problem = f"the file is larger than {MOST_BYTES >> 20} MiB, which no CDI specification has to be"
         raise errors.ConfigurationError(path, problem, ADVICE)
@@ -201,7 +209,7 @@ def decoded(path: str, content: bytes) -> str:
 
 
 def check_escapes(path: str, text: str, start: int = 0, end: int | None = None) -> None:
-    """Raises ConfigurationError for an escape between ``start`` and ``end``, in quotes, that the library refuses."""
+    """Raise ConfigurationError for an escape in quotes, between ``start`` and ``end``, that the library refuses."""
     for found in _ESCAPE.finditer(text, start, len(text) if end is None else end):
         if found.group(1):
             what = found.group() if found.group(1) == "/" else "of half a character"
@@ -209,14 +217,16 @@ def check_escapes(path: str, text: str, start: int = 0, end: int | None = None) 
 
 
 def error_at(path: str, problem: str, before: str) -> errors.ConfigurationError:
-    """The error about what stands behind ``before``."""
+    """Return an error with the position directly behind ``before``."""
     line, column = before.count("\n") + 1, len(before) - before.rfind("\n")
     return errors.ConfigurationError(path, problem, ADVICE, line, column)
 
 
-# With all aliases followed.  Beyond these the library, too, becomes strict.
+# A document may have at most this many values after all aliases are followed. Above it, the library becomes stricter,
+# too.
 MOST_VALUES = 400_000
-# The library lets at most so much of what it decodes come from aliases; a small document it leaves alone.
+# The library refuses a document if more than this share of its decoded values comes from aliases. Small documents are
+# exempt.
 _ALIASED_SHARE, _FREE_ALIASED, _FREE_VALUES = 0.99, 100, 1000
 
 _MERGE_TAG = "tag:yaml.org,2002:merge"
@@ -224,7 +234,11 @@ _BREAKS = "\r\n\x85\u2028\u2029"
 
 
 def read_yaml(path: str, text: str) -> t.Any:
-    """The data of the first document in ``text``.  Raises ConfigurationError, and NvidiaError as load()."""
+    """Return the data of the first document in ``text``.
+
+    Raises ConfigurationError if the library would refuse the document, and the NvidiaError of import_bundled() if
+    PyYAML is missing.
+    """
     yaml: t.Any = bundled.import_bundled("yaml")
     builder = _Builder(path, text, yaml)
     try:
@@ -236,7 +250,7 @@ def read_yaml(path: str, text: str) -> t.Any:
         problem = f"the file is not YAML: {getattr(error, 'problem', None) or 'its characters cannot be read'}"
         raise errors.ConfigurationError(path, problem, ADVICE, *place) from error
     except (ValueError, OverflowError) as error:
-        # PyYAML's way with the number of a character that does not exist.
+        # PyYAML raises these errors for the code of a character that does not exist.
         raise errors.ConfigurationError(
             path, "the file is not YAML: an escape that stands for nothing", ADVICE
         ) from error
@@ -244,7 +258,7 @@ def read_yaml(path: str, text: str) -> t.Any:
 
 
 def _events(yaml: t.Any, text: str) -> Iterator[t.Any]:
-    """What the first document consists of; nothing behind it is looked at."""
+    """Yield the events of the first document. The text behind it is not read."""
     kind = yaml.CBaseLoader if yaml.__with_libyaml__ else type("Loader", (_Tabs, yaml.BaseLoader), {"yaml": yaml})
     loader = kind(text)
     try:
@@ -258,7 +272,7 @@ def _events(yaml: t.Any, text: str) -> Iterator[t.Any]:
 
 
 class _Tabs:
-    """PyYAML's own scanner, but with tabs where its compiled one and the library take them for blanks."""
+    """PyYAML's Python scanner, changed to read tabs as blanks where its compiled scanner and the library do."""
 
     yaml: t.Any
     allow_simple_key: bool
@@ -278,7 +292,7 @@ class _Tabs:
             self.forward()
 
     def scan_plain_spaces(self, indent: int, start_mark: t.Any) -> list[str]:
-        """What stands between two words of a text without quotes; nothing where it ends."""
+        """Return the blanks and line breaks inside a string without quotes, or an empty list at its end."""
         width = 0
         while self.peek(width) in (" ", "\t"):
             width += 1
@@ -308,9 +322,10 @@ class _Tabs:
 
 
 class _Node(t.NamedTuple):
-    """What an event, or all from the beginning to the end of a collection, amounts to.
+    """The value of one event, or of all events from the beginning to the end of a collection.
 
-    ``values`` counts it as often as aliases make the library decode it, ``levels`` those of the collections in it.
+    ``values`` is how many values the library decodes for it, aliases included. ``levels`` is how many levels of
+    collections it contains. ``merges`` is true for a merge key.
     """
 
     data: t.Any
@@ -325,7 +340,7 @@ class _Collection:
     def __init__(self, event: t.Any, is_mapping: bool, merged: bool) -> None:
         self.event = event
         self.is_mapping = is_mapping
-        # Whether a list stands behind a merge key.
+        # Whether this is a list behind a merge key.
         self.merged = merged
         self.data: t.Any = {} if is_mapping else []
         self.values = 0 if merged else 1
@@ -334,7 +349,7 @@ class _Collection:
 
 
 class _Builder:
-    """Makes the data of a document from PyYAML's events, as the library makes it from its own."""
+    """The data of a document, built from PyYAML's events as the library builds it from its own events."""
 
     def __init__(self, path: str, text: str, yaml: t.Any) -> None:
         self.document: t.Any = None
@@ -346,7 +361,7 @@ class _Builder:
         self._values = self._aliased = 0
 
     def add(self, event: t.Any) -> None:
-        """Raises ConfigurationError."""
+        """Add one event to the document. Raises ConfigurationError if the library would refuse it."""
         yaml = self._yaml
         if isinstance(event, yaml.ScalarEvent):
             self._scalar(event)
@@ -390,7 +405,7 @@ class _Builder:
         self._put(event, node)
 
     def _check_spelling(self, event: t.Any) -> None:
-        """Raises ConfigurationError where PyYAML reads a scalar, and the library does not, or reads another one."""
+        """Raise ConfigurationError for a scalar that PyYAML reads, but the library refuses or reads differently."""
         start, end = event.start_mark.index, event.end_mark.index
         if event.style == '"':
             check_escapes(self._path, self._text, start, end)
@@ -419,7 +434,7 @@ class _Builder:
     def _end(self) -> None:
         ended = self._open.pop()
         node = _Node(ended.data, ended.values, ended.levels)
-        # Something in it may have taken the anchor's name since.
+        # An entry of the collection may have reused the name of the anchor.
         if self._anchors.get(ended.event.anchor) is ended:
             self._anchors[ended.event.anchor] = node
         self._put(ended.event, node)
@@ -434,7 +449,7 @@ class _Builder:
         self._put(event, node._replace(values=1 + node.values))
 
     def _put(self, event: t.Any, node: _Node) -> None:
-        """``node`` into the collection that is open, or as the document."""
+        """Add ``node`` to the open collection, or store it as the document."""
         if not self._open:
             self.document = node.data
             return
@@ -456,7 +471,7 @@ class _Builder:
     def _key(self, event: t.Any, data: t.Any) -> t.Any:
         if data is None or isinstance(data, (dict, list)):
             self._fail(event, f"a mapping has a key that is {'null' if data is None else 'a mapping or a list'}")
-        # Python takes a truth for the number.
+        # Python treats True as the number 1, so a boolean key becomes a string.
         return str(data).lower() if isinstance(data, bool) else data
 
     def _set(self, event: t.Any, mapping: dict[t.Any, t.Any], key: _Node, data: t.Any) -> None:
@@ -464,7 +479,7 @@ class _Builder:
             merged = data if isinstance(data, list) else [data]
             if not all(isinstance(each, dict) for each in merged):
                 self._fail(event, "a merge key (<<) has something else than mappings")
-            # To the library, which is strict, a key that comes twice is a fault here too.
+            # The library is strict, so it refuses a duplicate key here, too.
             pairs = [pair for each in merged for pair in each.items()]
         else:
             pairs = [(key.data, data)]

@@ -10,7 +10,7 @@ import socket
 import typing as t
 from urllib.parse import urlsplit
 
-# The code in the result of a failed task.
+# The problem code in the result of a failed task.
 UNREACHABLE = "repository-unreachable"
 _SECONDS = 5
 _PORTS = {"https": 443}
@@ -27,7 +27,7 @@ class Endpoint(t.NamedTuple):
 
 
 def endpoint(url: str | None) -> Endpoint | None:
-    """Where ``url`` leads, without a user and a password; None if it names no host."""
+    """Return the host and the port of ``url``, without user and password, or None if it names no host."""
     try:
         parts = urlsplit(url or "")
         return Endpoint(parts.hostname, parts.port or _PORTS.get(parts.scheme, 80)) if parts.hostname else None
@@ -36,9 +36,9 @@ def endpoint(url: str | None) -> Endpoint | None:
 
 
 def connection_error(url: str | None, proxy: str | None) -> str | None:
-    """Why this host cannot connect to the proxy or, without one, to the host of ``url``; None if it can.
+    """Return why this host cannot connect to the proxy or, without one, to the host of ``url``; None if it can.
 
-    The exit status of apt-get and dnf does not tell an unreachable host from a wrong signature.
+    The exit status of apt-get and dnf does not distinguish an unreachable host from a wrong signature.
     """
     peer = endpoint(proxy or url)
     if peer is None:
@@ -52,7 +52,7 @@ def connection_error(url: str | None, proxy: str | None) -> str | None:
 
 
 def access_advice(url: str | None, proxy: str | None) -> str:
-    """The host, the proxy, and the settings that help a host without access; empty if ``url`` names no host."""
+    """Return the host, the proxy, and the settings for a host without access; empty if ``url`` names no host."""
     peer = endpoint(url)
     if peer is None:
         return ""

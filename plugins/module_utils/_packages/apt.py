@@ -4,7 +4,7 @@
 
 """Install, remove and hold packages with apt.
 
-What is installed is read from dpkg's own files, so it needs no process and works in a directory tree.
+The installed packages are read from dpkg's own files. This needs no process, and works in a directory tree.
 """
 
 from __future__ import annotations
@@ -21,35 +21,37 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import b
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import names as packages_names
 
 STATUS_FILE = "/var/lib/dpkg/status"
-# What dpkg has done since it wrote that file; entries here mean that it is at work, or was cut off.
+# The changes that dpkg has made since it wrote that file. Entries exist while dpkg is running, or after it was
+# interrupted.
 UPDATES = "/var/lib/dpkg/updates"
-# Who works with dpkg holds the first all the time, dpkg itself the second.
+# A program that uses dpkg holds the first lock all the time. dpkg itself holds the second.
 LOCKS = ("/var/lib/dpkg/lock-frontend", "/var/lib/dpkg/lock")
 _NOT_INSTALLED = ("config-files", "not-installed")
-# The structure flock of fcntl(2): kind, whence, start, length, pid.
+# The structure flock of fcntl(2): type, whence, start, length, pid.
 _FLOCK = "hhqqi4x"
 
-# The step that completes the packages of others; the toolkit's are configured by name.
+# This step completes the packages of other software. The toolkit's packages are configured by name.
 _CONFIGURE_ALL = "Run `dpkg --configure -a` on the host and fix the package that it reports."
 
-# Nobody is asked about a configuration file: one that was edited stays.
+# dpkg asks no question about a configuration file: an edited one is kept.
 _CONFFILES = ("--force-confdef", "--force-confold")
-# No sources, so nothing can be downloaded (--no-download fails with files of packages on apt 2.6), and no cache on the
-# disk that the next run would have to make anew.
+# Without sources, apt cannot download anything (--no-download fails with package files on apt 2.6). apt uses no cache
+# on the disk, because the next run would have to rebuild it.
 _NO_SOURCES = (
     "Dir::Etc::SourceList=/dev/null",
     "Dir::Etc::SourceParts=/dev/null",
     "Dir::Cache::pkgcache=",
     "Dir::Cache::srcpkgcache=",
 )
-# The others' lists stay as they are.
+# The lists of other sources are kept.
 _OUR_SOURCE = (
     f"Dir::Etc::SourceList={packages_names.APT_SOURCE}",
     "Dir::Etc::SourceParts=/dev/null",
     "APT::Get::List-Cleanup=0",
 )
 _BUSY = re.compile(r"Could not get lock|is locked by|was locked by another process|Unable to acquire the dpkg frontend")
-# What older versions of apt-get update only warn of.  Not every warning is one of these: apt 3.3 has some of its own.
+# Older versions of apt-get update only warn of these errors. Other warnings are not errors: apt 3.3 prints some of its
+# own.
 _NOT_FETCHED = re.compile(
     r"^W: (Failed to fetch|Some index files failed|GPG error|An error occurred during the sig)", re.MULTILINE
 )
@@ -57,7 +59,7 @@ _NOISE = re.compile(
     r"\d+ upgraded,|\(Reading database|(Reading|Building|Solving) .*\.\.\.|(Get|Ign|Hit):\d|After this operation|"
     r"(Need to get|Fetched|Selecting|Preparing|Unpacking|Setting up|Removing|Purging|Processing) |The following .*:$|"
     r"debconf: delaying|N: |Note, |dpkg: warning: downgrading |"
-    # What follows from another failure.
+    # Consequences of another failure.
     r"(dpkg: )?dependency problems |\S+ depends on .*; however:|Package \S+ is not configured yet|Errors were enc"
 )
 _LISTS = re.compile(r"^The following (?!packages have unmet).*:\n(?: .*\n)+", re.MULTILINE)
@@ -67,10 +69,10 @@ _STEP = re.compile(r"^(Inst|Remv|Purg) (\S+)(?: \[[^]]*\])?(?: \((\S+))?", re.MU
 
 
 class Apt:
-    """The packages of one host with dpkg."""
+    """The packages of one host with apt and dpkg."""
 
     name = "apt"
-    # In a tree, too.
+    # dpkg's files are readable in a directory tree, too.
     readable = True
 
     def __init__(
@@ -80,7 +82,7 @@ class Apt:
         self.commands = commands
         self.lock_timeout = lock_timeout
 
-    # -- what is there -------------------------------------------------------------------------------------------
+    # -- installed packages --------------------------------------------------------------------------------------
 
     def installed(self, names: t.Iterable[str]) -> dict[str, packages_base.Package]:
         found = {}
@@ -115,19 +117,19 @@ class Apt:
         if self.interrupted():
             self.refuse_interrupted(own)
         status, output, errors = self._patiently(["dpkg", *_CONFFILES, "--configure", *own], self.commands.change)
-        # Packages that lack the other half of an upgrade cannot be configured yet: the transaction brings it.
+        # Packages that lack the other half of an upgrade cannot be configured yet. The transaction installs that half.
         if status and self._updates():
             raise packages_base.CommandError(
                 f"dpkg --configure {' '.join(own)}", _words(output, errors), _CONFIGURE_ALL
             )
 
     def _pending(self, own: t.Collection[str]) -> list[str]:
-        """The packages, except ``own``, that dpkg has not completed, each with its state."""
+        """Return the packages, except ``own``, that dpkg has not completed, each with its state."""
         states = sorted(self._states(None).items())
         return [f"{name} ({words[2]})" for name, (words, _version) in states if name not in own and _is_pending(words)]
 
     def _advice(self) -> str:
-        """What to do about packages of others that may have made apt-get fail."""
+        """Return the advice for other packages that may have made apt-get fail, or an empty text."""
         others = self._pending((*packages_names.PACKAGES, *packages_names.FORMER_PACKAGES))
         return f"Other packages are pending: {', '.join(others)}. {_CONFIGURE_ALL}" if others else ""
 
@@ -139,7 +141,7 @@ class Apt:
         return found
 
     def _lock(self) -> tuple[str, int] | None:
-        """The lock that is held, and by which process; None if none is."""
+        """Return the path of a lock that is held and the process that holds it, or None."""
         for path in LOCKS:
             pid = _locked_by(self.host.real_path(path)) if self.host.exists(path) else None
             if pid is not None:
@@ -150,10 +152,10 @@ class Apt:
         names = [name for name in self.host.readable_entries(UPDATES) if name.isdigit()]
         return [f"{UPDATES}/{name}" for name in names]
 
-    # -- what is on offer ----------------------------------------------------------------------------------------
+    # -- available packages --------------------------------------------------------------------------------------
 
     def candidates(self, names: t.Sequence[str], offline: bool = False) -> dict[str, list[packages_base.Candidate]]:
-        del offline  # apt-cache knows nothing else
+        del offline  # apt-cache reads only local lists
         output = self._read("asking apt-cache for versions", ["apt-cache", "policy", *names])
         return candidates_of(output)
 
@@ -184,11 +186,11 @@ class Apt:
     # -- transactions --------------------------------------------------------------------------------------------
 
     def preview(self, change: packages_base.Change, offline: bool = False) -> packages_base.Preview:
-        del offline  # nothing is fetched for it
+        del offline  # a simulation fetches nothing
         output = self._read("trying the change (apt-get -s)", ["apt-get", "-s", *self._arguments(change)])
         found = preview_of(output)
         names = (*found.install, *found.remove)
-        # Where held packages may change, apt makes no difference between them.
+        # If held packages may change, apt's output does not distinguish them.
         packages = self.installed([packages_base.plain_name(name) for name in names])
         held = {name for name, package in packages.items() if package.held}
         return found._replace(held=tuple(name for name in names if packages_base.plain_name(name) in held))
@@ -202,25 +204,25 @@ class Apt:
     def _arguments(self, change: packages_base.Change) -> list[str]:
         forced = [f"Dpkg::Options::={option}" for option in _CONFFILES]
         waiting = f"DPkg::Lock::Timeout={self.lock_timeout}"
-        # Somebody's apt.conf may let every transaction take along what nothing needs any more.
+        # The host's apt.conf may let every transaction remove packages that are no longer needed.
         tidying = "APT::Get::AutomaticRemove=false"
         arguments = ["-y", "-q", *_set(*forced, waiting, "Dpkg::Use-Pty=0", tidying)]
         if change.change_held:
             arguments.append("--allow-change-held-packages")
         if not change.install and not change.files:
-            # Sources that are broken are no reason to keep packages.
+            # A broken source must not prevent the removal of packages.
             return [*arguments, *_set(*_NO_SOURCES), "purge", *change.remove]
         if change.files:
             arguments += _set(*_NO_SOURCES)
         named = change.files or [f"{name}={version}" for name, version in change.install.items()]
-        # All in one command: apt does not find the exact versions that the four need of each other.
+        # One command names all packages, because apt does not find the exact versions that the four need of each other.
         going = [f"{name}-" for name in change.remove]
         return [*arguments, "--no-install-recommends", "--allow-downgrades", "install", *named, *going]
 
     # -- holds ---------------------------------------------------------------------------------------------------
 
     def require_holds(self) -> None:
-        """apt-mark is a part of apt."""
+        """Return without a check, because apt-mark is a part of apt."""
 
     def hold(self, packages: t.Mapping[str, str]) -> None:
         self._read("apt-mark hold", ["apt-mark", "hold", *packages])
@@ -239,15 +241,16 @@ class Apt:
         return output
 
     def _patiently(self, argv: list[str], run: t.Callable[[list[str]], tuple[int, str, str]]) -> tuple[int, str, str]:
-        # Only apt-get's transactions know how to wait; its lists, apt-mark and dpkg do not.
+        # Only transactions of apt-get can wait for a lock. apt-get update, apt-mark and dpkg cannot.
         return packages_base.retry_while_locked(
             run, self.host.argv(argv), lambda said: bool(_BUSY.search(said)), self.lock_timeout
         )
 
 
 def states_of(text: str, wanted: t.Collection[str] | None) -> dict[str, tuple[list[str], str]]:
-    """The three parts of the status, and the version, of each of the ``wanted`` packages (None: of all packages) in a
-    file of dpkg's.
+    """Return the three parts of the status, and the version, of each of the ``wanted`` packages in a file of dpkg.
+
+    If ``wanted`` is None, all packages are returned.
     """
     found: dict[str, tuple[list[str], str]] = {}
     for stanza in text.split("\n\n"):
@@ -257,21 +260,21 @@ def states_of(text: str, wanted: t.Collection[str] | None) -> dict[str, tuple[li
         fields = dict(re.findall(r"^(Status|Version):[ \t]*(.*)$", stanza, re.MULTILINE))
         words = fields.get("Status", "").split()
         name = heading[8:].strip()
-        # The same package of a foreign architecture does not count before that of the host.
+        # An entry of a foreign architecture that is not installed must not replace that of the host.
         if len(words) == 3 and not (name in found and words[2] in _NOT_INSTALLED):
             found[name] = (words, fields.get("Version", "").strip())
     return found
 
 
 def _is_pending(status: t.Sequence[str]) -> bool:
-    """Whether dpkg has not completed a package.  One whose triggers are still to be processed is configured."""
+    """Return whether dpkg has not completed a package. A package with unprocessed triggers is configured."""
     _want, flag, state = status
     complete = flag == "ok" and (state == "installed" or state.startswith("triggers-"))
     return state not in _NOT_INSTALLED and not complete
 
 
 def candidates_of(output: str) -> dict[str, list[packages_base.Candidate]]:
-    """The versions in the output of apt-cache policy, which has the newest first."""
+    """Return the versions in the output of apt-cache policy, which lists the newest first."""
     found: dict[str, list[packages_base.Candidate]] = {}
     name, candidate = "", ""
     for line in output.splitlines():
@@ -295,7 +298,7 @@ def candidates_of(output: str) -> dict[str, list[packages_base.Candidate]]:
 
 
 def preview_of(output: str) -> packages_base.Preview:
-    """What apt-get -s would do."""
+    """Return the changes that apt-get -s prints."""
     install: dict[str, str] = {}
     remove: list[str] = []
     for step, name, version in _STEP.findall(output):
@@ -308,9 +311,9 @@ def preview_of(output: str) -> packages_base.Preview:
 
 
 def _locked_by(outer: str) -> int | None:
-    """The process that holds a POSIX lock on a file, 0 if it cannot be seen from here; None if none does.
+    """Return the process that holds a POSIX lock on a file, 0 if it is not visible here, or None if there is no lock.
 
-    It is only asked, since even a moment's lock of ours could make another program fail.
+    The lock is only queried, because a lock by this collection, however short, could make another program fail.
     """
     question = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
     try:
@@ -330,7 +333,7 @@ def _verb(change: packages_base.Change) -> str:
 
 
 def _words(output: str, errors: str) -> list[str]:
-    """The last words, without the lists of packages that a change concerns."""
+    """Return the last lines of the output, without the lists of packages that a change concerns."""
     return packages_base.last_words(_LISTS.sub("", output), errors, _noise)
 
 

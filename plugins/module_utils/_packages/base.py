@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What all package managers share: commands, transactions, versions and locks."""
+"""Commands, transactions, versions and locks that all package managers share."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if t.TYPE_CHECKING:
 
 
 _PAUSE = 2.0
-# How many of a program's last lines an error quotes.
+# The number of a program's last lines that an error quotes.
 _QUOTED = 10
 
 
 class Package(t.NamedTuple):
-    """An installed package; ``whole`` is false where a run was cut off before it was configured."""
+    """An installed package. ``whole`` is false if an interrupted transaction has not completed it."""
 
     version: str
     held: bool = False
@@ -31,10 +31,10 @@ class Package(t.NamedTuple):
 
 
 class Candidate(t.NamedTuple):
-    """A version on offer.
+    """An available version.
 
-    ``origin`` is the source in the package manager's own words; ``preferred`` says that the package manager would take
-    this one if it were not told which.
+    ``origin`` is the source, as the package manager names it. ``preferred`` is true if the package manager chooses this
+    version by default.
     """
 
     version: str
@@ -43,7 +43,7 @@ class Candidate(t.NamedTuple):
 
 
 class PackageFile(t.NamedTuple):
-    """What a package's file says of itself."""
+    """The path of a package file, and the name, version and architecture that the file contains."""
 
     path: str
     name: str
@@ -52,11 +52,11 @@ class PackageFile(t.NamedTuple):
 
 
 class Change(t.NamedTuple):
-    """What one transaction does.
+    """The changes of one transaction.
 
-    ``install`` gives full versions by name, ``files`` the packages' files instead.  What is removed along with an
-    installation keeps its configuration files; what is removed alone loses them.  ``change_held`` allows a held
-    package to change.
+    ``install`` maps names to full versions. ``files`` are package files to install instead. A package that is removed
+    together with an installation keeps its configuration files. A package that is removed alone loses them.
+    ``change_held`` allows a held package to change.
     """
 
     install: t.Mapping[str, str] = types.MappingProxyType({})
@@ -66,9 +66,10 @@ class Change(t.NamedTuple):
 
 
 class Preview(t.NamedTuple):
-    """What the package manager would do: versions that come, by name, and the names of what goes or goes back.
+    """The changes that the package manager would make.
 
-    ``held`` are those of them whose version somebody holds.
+    ``install`` maps names to new versions. ``remove`` and ``downgrade`` are names of packages. ``held`` are those of
+    all these packages whose version is held.
     """
 
     install: t.Mapping[str, str] = types.MappingProxyType({})
@@ -78,7 +79,7 @@ class Preview(t.NamedTuple):
 
 
 class Commands(t.NamedTuple):
-    """Runners for what only reads, for what fetches lists, and for transactions, which nobody may cut off."""
+    """Runners for queries, for commands that fetch lists, and for transactions, which must not be interrupted."""
 
     read: core_plan.Runner
     fetch: core_plan.Runner
@@ -90,37 +91,40 @@ class Commands(t.NamedTuple):
 
 
 class PackageManager(t.Protocol):
-    """The packages of one host.  Every method that runs a program raises CommandError if it fails."""
+    """The packages of one host. Every method that runs a program raises CommandError if the program fails."""
 
     @property
     def name(self) -> str: ...
 
     @property
     def readable(self) -> bool:
-        """Whether ``installed`` can tell; a database that only its own program reads is closed in an offline tree."""
+        """Whether installed() works. A database that only its own program reads is not readable in an offline tree."""
 
     def installed(self, names: t.Iterable[str]) -> dict[str, Package]: ...
 
     def leftovers(self, names: t.Iterable[str]) -> list[str]:
-        """Those of which only configuration files are left."""
+        """Return the packages of which only configuration files are left."""
 
     def interrupted(self) -> bool:
-        """Whether a transaction was interrupted, so that the package manager cannot work until it is completed.
+        """Return whether a transaction was interrupted, so that the package manager cannot work until it is completed.
 
-        Waits for one that is still at work.  Raises HostError if that takes too long.
+        The method waits for a transaction that is still running. Raises HostError if that takes too long.
         """
 
     def refuse_interrupted(self, own: t.Collection[str]) -> None:
-        """Raises HostError if an interrupted transaction needs more than complete() with the packages ``own``."""
+        """Raise HostError if an interrupted transaction needs more than complete() with the packages ``own``."""
 
     def complete(self, own: t.Sequence[str]) -> None:
-        """Configure the half installed packages ``own``, and no others.  Raises HostError if that is not enough."""
+        """Configure the half-installed packages ``own``, and no others. Raises HostError if that is not enough."""
 
     def candidates(self, names: t.Sequence[str], offline: bool = False) -> dict[str, list[Candidate]]:
-        """What is on offer, newest first; ``offline`` asks only the lists that are there."""
+        """Return the available versions, newest first. ``offline`` uses only the lists that are on the host."""
 
     def refresh(self, everything: bool = False) -> None:
-        """Fetch the list of our repository, or those of all."""
+        """Fetch the list of this collection's repository, or of all repositories.
+
+        All lists are fetched if ``everything`` is true, or if the host does not have this collection's repository.
+        """
 
     def describe(self, files: t.Iterable[str]) -> list[PackageFile]: ...
 
@@ -131,7 +135,7 @@ class PackageManager(t.Protocol):
     def carry_out(self, change: Change) -> None: ...
 
     def require_holds(self) -> None:
-        """Raises HostError if versions cannot be held on this host."""
+        """Raise HostError if versions cannot be held on this host."""
 
     def hold(self, packages: t.Mapping[str, str]) -> None:
         """Hold packages at the versions that they have."""
@@ -139,12 +143,12 @@ class PackageManager(t.Protocol):
     def unhold(self, names: t.Sequence[str]) -> None: ...
 
 
-# Where Debian and its kin note that something waits for a reboot.
+# Debian and its derivatives create these files if a reboot is required.
 _REBOOT_FILES = ("/run/reboot-required", "/run/reboot-required.pkgs")
 
 
 def reboot_required(host: hostfs.HostFS, manager: PackageManager | None) -> bool | None:
-    """Whether an earlier installation waits for a reboot; None where nobody notes that."""
+    """Return whether an earlier installation requires a reboot, or None if the host does not record that."""
     if not host.live:
         return None
     if any(host.exists(path) for path in _REBOOT_FILES):
@@ -153,7 +157,7 @@ def reboot_required(host: hostfs.HostFS, manager: PackageManager | None) -> bool
 
 
 class CommandError(core_errors.HostError):
-    """A package manager's program that failed; ``said`` are its own last lines."""
+    """A failure of a package manager's program. ``said`` are its own last lines."""
 
     def __init__(self, doing: str, said: t.Sequence[str], advice: str) -> None:
         words = " | ".join(said).rstrip(".") or "nothing"
@@ -164,7 +168,7 @@ class CommandError(core_errors.HostError):
 def retry_while_locked(
     run: core_plan.Runner, argv: list[str], busy: t.Callable[[str], bool], timeout: float
 ) -> tuple[int, str, str]:
-    """Run ``argv``, again and again for ``timeout`` seconds while it fails because somebody else is at work."""
+    """Run ``argv``, and repeat it for ``timeout`` seconds while it fails because another program holds a lock."""
     deadline = time.monotonic() + timeout
     while True:
         status, output, errors = run(argv)
@@ -174,7 +178,7 @@ def retry_while_locked(
 
 
 def wait_until_idle(busy: t.Callable[[], bool], timeout: float) -> bool:
-    """Whether what is ``busy`` comes to an end within ``timeout`` seconds."""
+    """Wait until ``busy`` returns false. Return whether it does so within ``timeout`` seconds."""
     deadline = time.monotonic() + timeout
     while busy():
         if time.monotonic() >= deadline:
@@ -184,17 +188,17 @@ def wait_until_idle(busy: t.Callable[[], bool], timeout: float) -> bool:
 
 
 def notes_of(manager: PackageManager | None) -> list[str]:
-    """What a package manager did beside its work and people should know, in sentences."""
+    """Return messages for the user about side effects of the package manager."""
     return list(getattr(manager, "notes", ()))
 
 
 def plain_name(name: str) -> str:
-    """A package's name without its architecture."""
+    """Return a package's name without its architecture."""
     return name.split(":", 1)[0]
 
 
 def last_words(output: str, errors: str, noise: t.Callable[[str], bool]) -> list[str]:
-    """The last lines that say something."""
+    """Return the last lines of the output that are not noise."""
     lines = [line.strip() for line in (output + "\n" + errors).splitlines()]
-    # Some say the same each second.
+    # Some programs repeat the same line each second.
     return list(dict.fromkeys(line for line in lines if line and not noise(line)))[-_QUOTED:]

@@ -19,7 +19,7 @@ if t.TYPE_CHECKING:
     _Maker = t.Callable[[hostfs.HostFS, packages_base.Commands, int], packages_base.PackageManager]
 
 
-# os-release(5): the second is what the first usually links to.
+# os-release(5): the first path is usually a link to the second.
 OS_RELEASE = ("/etc/os-release", "/usr/lib/os-release")
 
 
@@ -28,7 +28,10 @@ class UnsupportedError(errors.HostError):
 
 
 class Family(t.NamedTuple):
-    """Distributions by their ID or ID_LIKE, what manages their packages (None: nothing that is supported yet)."""
+    """Distributions by their ID or ID_LIKE, and the programs of their package manager.
+
+    ``make`` creates the package manager. It is None if this collection does not support it yet.
+    """
 
     ids: tuple[str, ...]
     programs: tuple[str, ...]
@@ -47,9 +50,9 @@ def detect_package_manager(
     run: core_plan.Runner | packages_base.Commands,
     lock_timeout: int = lock.PACKAGE_MANAGER_TIMEOUT,
 ) -> packages_base.PackageManager | None:
-    """The package manager of ``host``, None where its distribution is not known.
+    """Return the package manager of ``host``, or None if its distribution is not known.
 
-    ``lock_timeout`` in seconds.  Raises HostError if the distribution is known but not supported, or if a program of
+    ``lock_timeout`` is in seconds. Raises HostError if the distribution is known but not supported, or if a program of
     its package manager is missing on a live host.
     """
     ids = distribution_of(host)
@@ -83,7 +86,7 @@ def _made(
 
 
 def distribution_of(host: hostfs.HostFS) -> list[str]:
-    """ID and the words of ID_LIKE of os-release, the nearest first; empty where there is none."""
+    """Return ID and the parts of ID_LIKE of os-release, the nearest first; empty if there is no os-release."""
     for path in OS_RELEASE:
         text = host.read_text(path)
         if text:

@@ -31,7 +31,10 @@ _ARCHITECTURE = re.compile(rf"\.({'|'.join(ARCHITECTURES)})$")
 
 
 def candidates_of(output: str) -> dict[str, list[packages_base.Candidate]]:
-    """The versions in the output of dnf repoquery; of one repository, dnf would take the newest."""
+    """Return the versions in the output of dnf repoquery, newest first.
+
+    If all come from one repository, dnf chooses the newest.
+    """
     found: dict[str, list[packages_base.Candidate]] = {}
     for line in output.splitlines():
         fields = line.split("\t")
@@ -45,7 +48,10 @@ def candidates_of(output: str) -> dict[str, list[packages_base.Candidate]]:
 
 
 def preview_of(output: str) -> packages_base.Preview:
-    """What dnf --assumeno would do.  A long name stands on a line of its own, and what is replaced has one too."""
+    """Return the changes that dnf --assumeno prints.
+
+    A long name is on a line of its own, and so is a replaced package.
+    """
     install: dict[str, str] = {}
     remove: list[str] = []
     downgrade: list[str] = []
@@ -57,7 +63,7 @@ def preview_of(output: str) -> packages_base.Preview:
         if heading:
             section, row = heading.group(1), []
         elif not line.strip() or not line[0].isspace():
-            # The summary, whose words are the same, has no colons but at its own head.
+            # The summary has the same headings without a colon. Only its title has one.
             section = section if line.startswith("=") else ""
         elif gone:
             replaced.append(_ARCHITECTURE.sub("", gone.group(1)))
@@ -66,7 +72,7 @@ def preview_of(output: str) -> packages_base.Preview:
             row = fields if line[1:2].strip() else [*row, *fields]
             if len(row) >= 3:
                 _sort_in(section, row, install, remove, downgrade)
-    # An upgrade, for dnf 5, replaces its own former version.
+    # In dnf 5, an upgrade replaces the previous version of the same package.
     remove += [name for name in replaced if name not in install and name not in remove]
     return packages_base.Preview(install, tuple(remove), tuple(downgrade))
 
@@ -83,7 +89,7 @@ def _sort_in(section: str, row: list[str], install: dict[str, str], remove: list
 
 
 def version_order(version: str) -> tuple[tuple[tuple[int, int, str], ...], ...]:
-    """A key that sorts full versions as rpm does, where they are made of digits, letters and tildes."""
+    """Return a key that sorts full versions as rpm does, if they consist of digits, letters and tildes."""
     epoch, colon, rest = version.partition(":")
     pieces = [epoch if colon else "0", *(rest if colon else version).split("-")]
     return tuple(_segments(piece) for piece in pieces)
@@ -100,7 +106,7 @@ def rows_of(output: str) -> list[list[str]]:
 
 
 def is_answered(said: str) -> bool:
-    """Whether a preview failed only because nobody agreed to it."""
+    """Return whether a preview failed only because it was not confirmed."""
     return "Operation aborted" in said
 
 
@@ -109,7 +115,7 @@ def with_epoch(epoch: str, version: str) -> str:
 
 
 def words_of(output: str, errors: str) -> list[str]:
-    """The last words, from the one on that is marked as the error; dnf has a lot to say before it."""
+    """Return the last lines from the one that is marked as the error. dnf prints many lines before it."""
     said = packages_base.last_words(output, errors, _noise)
     marked = [place for place, line in enumerate(said) if line.startswith("Error:")]
     return said[marked[-1] :] if marked else said
@@ -119,18 +125,18 @@ def _noise(line: str) -> bool:
     return bool(_NOISE.match(line))
 
 
-# What is locked is installed: no list of any repository is needed for it.
+# Locked packages are installed, so no list of any repository is needed.
 _VERSIONLOCK = ("dnf", "-q", "--disablerepo=*", "versionlock")
 _TAGS = "%{NAME}\\t%{EPOCHNUM}\\t%{VERSION}-%{RELEASE}\\t%{ARCH}\\n"
 _OFFER = "%{name}\\t%{epoch}\\t%{version}-%{release}\\t%{repoid}\\n"
 _ABSENT = re.compile(r"^package (\S+) is not installed$", re.MULTILINE)
-# How transactions are run and previewed.
+# The options of transactions and previews.
 _OPTIONS = ("--setopt=exit_on_lock=1", "--setopt=install_weak_deps=0", "--setopt=clean_requirements_on_remove=0")
 _BUSY = re.compile(r"already locked by|another copy is running|Failed to obtain .*lock", re.IGNORECASE)
 
 
 class Dnf:
-    """The packages of one host with rpm."""
+    """The packages of one host with dnf and rpm."""
 
     name = "dnf"
 
@@ -151,7 +157,7 @@ class Dnf:
     def readable(self) -> bool:
         return self.host.live
 
-    # -- what is there -------------------------------------------------------------------------------------------
+    # -- installed packages --------------------------------------------------------------------------------------
 
     def installed(self, names: t.Iterable[str]) -> dict[str, packages_base.Package]:
         if not self.readable:
@@ -161,14 +167,14 @@ class Dnf:
         return found
 
     def _registered(self, names: t.Sequence[str]) -> dict[str, packages_base.Package]:
-        # Its status is the number of those that are not installed.
+        # The exit status of rpm is the number of packages that are not installed.
         _status, output, errors = self.commands.read(self.host.argv(["rpm", "-q", "--qf", _TAGS, *names]))
         rows = rows_of(output)
         self._refuse_unreadable(names, rows, output, errors)
         locks = self._locks.patterns()
         found: dict[str, packages_base.Package] = {}
         for name, epoch, version, architecture in rows:
-            # A transaction that was cut off leaves the old version and the new one.
+            # An interrupted transaction leaves the old version and the new one.
             twice = [found[name].version] if name in found else []
             newest = max([with_epoch(epoch, version), *twice], key=version_order)
             held = dnf_versionlock.is_locked((name, epoch, version, architecture), locks)
@@ -177,8 +183,8 @@ class Dnf:
 
     @staticmethod
     def _refuse_unreadable(names: t.Sequence[str], rows: list[list[str]], output: str, errors: str) -> None:
-        """Raises CommandError where rpm could not tell: it calls the packages of a broken database not installed."""
-        # One is of a database in the format of an older release, which it reads nevertheless.
+        """Raise CommandError if rpm cannot read its database: it then reports packages as not installed."""
+        # Warnings are not errors: rpm warns of a database in the format of an older release, but reads it.
         said = [line for line in errors.splitlines() if line.strip() and not line.startswith("warning:")]
         told = {*(row[0] for row in rows), *_ABSENT.findall(output)}
         if said or not set(names) <= told:
@@ -203,14 +209,14 @@ class Dnf:
     def complete(self, own: t.Sequence[str]) -> None:
         self.refuse_interrupted(own)
 
-    # -- what is on offer ----------------------------------------------------------------------------------------
+    # -- available packages --------------------------------------------------------------------------------------
 
     def candidates(self, names: t.Sequence[str], offline: bool = False) -> dict[str, list[packages_base.Candidate]]:
         cached = ["-C", "--setopt=*.skip_if_unavailable=1"] if offline else []
-        # Or it asks whether the repository's key may be used, and takes silence for no.
+        # Without -y, dnf asks whether the repository's key may be used, and takes a missing answer as no.
         argv = ["dnf", "-q", "-y", *cached, "repoquery", "--qf", _OFFER, *names]
         found = candidates_of(self._ask("asking dnf for versions", argv, self.commands.fetch))
-        # One repository has no priority over others.
+        # Priorities matter only if there is more than one repository.
         if len({offer.origin for offers in found.values() for offer in offers}) > 1:
             found = self._preferring(found, names, cached)
         return found
@@ -218,13 +224,16 @@ class Dnf:
     def _preferring(
         self, offers: dict[str, list[packages_base.Candidate]], names: t.Sequence[str], cached: list[str]
     ) -> dict[str, list[packages_base.Candidate]]:
-        """``offers`` with what dnf itself would take, for which priorities of repositories count before versions."""
+        """Return ``offers`` with the versions that dnf itself would install marked as preferred.
+
+        For dnf, the priorities of repositories have precedence over versions.
+        """
         argv = ["dnf", *cached, "--assumeno", *self._options(names), "--allowerasing", "install", *names]
         status, output, errors = self._patiently(argv, self.commands.fetch)
         if status and not is_answered(output + errors):
             taken = {}
         else:
-            # What is not to be changed is the best already.
+            # An installed package that dnf does not change has dnf's preferred version already.
             standing = {name: package.version for name, package in self._registered(names).items()}
             taken = {**standing, **preview_of(output).install}
         return {
@@ -235,7 +244,7 @@ class Dnf:
     def refresh(self, everything: bool = False) -> None:
         ours = [packages_names.DNF_REPOSITORY] if not everything and self.host.exists(packages_names.DNF_SOURCE) else []
         only = ["--disablerepo=*", *(f"--enablerepo={name}" for name in ours)] if ours else []
-        # A repository that is optional elsewhere is what this run is about.
+        # The repository's own file may make it optional, but this task needs it.
         must = [f"--setopt={name}.skip_if_unavailable=0" for name in ours]
         argv = ["dnf", "-q", "-y", *must, *only, "makecache", "--refresh"]
         status, output, errors = self._patiently(argv, self.commands.fetch)
@@ -249,7 +258,7 @@ class Dnf:
     def describe(self, files: t.Iterable[str]) -> list[packages_base.PackageFile]:
         found = []
         for path in files:
-            # Or rpm takes any text for a list of files.
+            # Without --nomanifest, rpm reads any text as a list of files.
             argv = ["rpm", "-qp", "--nomanifest", "--qf", _TAGS, path]
             rows = rows_of(self._ask(f"reading the package {path}", argv, self.commands.read))
             if len(rows) != 1:
@@ -280,7 +289,7 @@ class Dnf:
         return found._replace(held=self._held(found))
 
     def _held(self, preview: packages_base.Preview) -> tuple[str, ...]:
-        """Those that go although they are locked, or come at another version than a lock allows."""
+        """Return the locked packages that would be removed, or would get a version that no lock allows."""
         locks = self._locks.patterns()
         names = tuple(dict.fromkeys([*preview.install, *preview.remove]))
         if not locks or not names:
@@ -306,7 +315,8 @@ class Dnf:
         first, *second = self._steps(change, list(_OPTIONS))
         self._transact(first)
         if second:
-            # What the new packages obsolete is gone by then, and its name would stand for them, who provide it.
+            # The new packages have removed the packages that they obsolete, and provide their names. A bare name would
+            # now select a new package, so names with versions are used.
             left = [f"{name}-{package.version}" for name, package in self._registered(change.remove).items()]
             for arguments in self._steps(packages_base.Change(remove=tuple(left)), list(_OPTIONS)):
                 self._transact(arguments)
@@ -321,7 +331,7 @@ class Dnf:
             raise packages_base.CommandError(f"dnf {_verb(arguments)}", words_of(output, errors), "")
 
     def _configuration(self, change: packages_base.Change) -> list[dnf_versionlock.KeptFile]:
-        """The configuration files of packages that are replaced: rpm takes them along, edited or not."""
+        """Return the configuration files of packages that are replaced. rpm removes these files, edited or not."""
         if not self._replaces(change):
             return []
         argv = ["rpm", "-qc", *change.remove]
@@ -329,7 +339,7 @@ class Dnf:
         return dnf_versionlock.snapshot_files(self.host, [line for line in output.splitlines() if line.startswith("/")])
 
     def _without_locks(self, change: packages_base.Change, names: t.Sequence[str]) -> None:
-        """Carry out a change of packages that may be locked; those of others stay locked meanwhile."""
+        """Apply a change of packages that may be locked. Other packages stay locked meanwhile."""
         before, kept = self._registered(names), self._locks.keep()
         try:
             self._release(names)
@@ -345,13 +355,17 @@ class Dnf:
         return [*change.install, *(file.name for file in self.describe(change.files)), *change.remove]
 
     def _options(self, names: t.Collection[str]) -> list[str]:
-        """For a preview, which cannot release locks: where those of ``names`` are in the way, none count."""
+        """Return the options of a preview, which cannot release locks.
+
+        If locks on ``names`` are in the way, the preview ignores all locks.
+        """
         return [*_OPTIONS, *(["--disableplugin=versionlock"] if self._locks.releasing(names) else [])]
 
     def _steps(self, change: packages_base.Change, options: list[str]) -> list[list[str]]:
-        """The arguments of dnf, one list for each transaction: dnf 4 and 5 have no command in common that does both.
+        """Return the arguments of dnf, one list for each transaction.
 
-        What is replaced goes after the new packages came, so that a host is never without either.
+        dnf 4 and 5 have no common command that both installs and removes. Replaced packages are removed after the new
+        packages are installed, so that a host always has one of the two.
         """
         steps = []
         if change.files:
@@ -379,7 +393,7 @@ class Dnf:
             )
 
     def hold(self, packages: t.Mapping[str, str]) -> None:
-        # Locks at other versions would leave no version that is allowed.
+        # Together with locks at other versions, no version would be allowed.
         self.unhold(list(packages))
         named = [f"{name}-{version}" for name, version in packages.items()]
         self._ask("dnf versionlock add", [*_VERSIONLOCK, "add", *named], self.commands.read)
@@ -398,7 +412,7 @@ class Dnf:
     def _release(self, names: t.Sequence[str]) -> None:
         words = self._locks.releasing(names)
         if words:
-            # Whether it did is to be seen in the list.
+            # The exit status is ignored, because the callers check the list.
             self._patiently([*_VERSIONLOCK, "delete", *words], self.commands.read)
 
     def _ask(self, doing: str, argv: list[str], run: core_plan.Runner) -> str:
@@ -417,7 +431,7 @@ def _allows(locks: t.Sequence[str], name: str, version: str | None) -> bool:
     if version is None:
         return False
     epoch, colon, rest = version.partition(":")
-    # A lock of one architecture, too, would be of this one.
+    # The preview has no architecture. A lock that names an architecture is assumed to match.
     own = [lock for lock in locks if dnf_versionlock.names_package(lock, name)] or locks
     return any(
         dnf_versionlock.is_locked((name, epoch if colon else "0", rest if colon else version, architecture), own)

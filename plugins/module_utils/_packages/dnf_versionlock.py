@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Edit the version locks of dnf, and keep files that a removal of packages would take."""
+"""Read the version locks of dnf, and save and restore files that a transaction removes or changes."""
 
 from __future__ import annotations
 
@@ -20,12 +20,16 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
 
 
-# How rpm names what was changed by somebody, when the package goes.
+# rpm adds this suffix to an edited file when it removes the package.
 _SAVED = ".rpmsave"
 
 
 class KeptFile(t.NamedTuple):
-    """A file as it was; ``target`` is that of a link, whose own content does not matter."""
+    """The state of a file before a transaction.
+
+    ``target`` is the target of a symbolic link, whose own content is not kept. ``saved`` is true if a copy with the
+    suffix .rpmsave existed already.
+    """
 
     path: str
     content: bytes
@@ -36,7 +40,10 @@ class KeptFile(t.NamedTuple):
 
 
 def snapshot_files(host: hostfs.HostFS, paths: t.Iterable[str]) -> list[KeptFile]:
-    """What give_back() needs of those ``paths`` that are regular files or links.  Raises HostError."""
+    """Return the state of those ``paths`` that are regular files or links, for restore() and restore_missing().
+
+    Raises HostError if a file cannot be read.
+    """
     kept = []
     for path in paths:
         outer = host.real_path(path, last=False)
@@ -56,7 +63,7 @@ def snapshot_files(host: hostfs.HostFS, paths: t.Iterable[str]) -> list[KeptFile
 
 
 def restore_missing(host: hostfs.HostFS, kept: t.Iterable[KeptFile]) -> list[str]:
-    """Bring back those that went; returns their paths.  What is there, with whatever content, stays."""
+    """Write the files that no longer exist, and return their paths. Existing files are kept, whatever their content."""
     gone = [file for file in kept if not host.lexists(file.path)]
     for file in gone:
         atomic_write.make_directories(host, posixpath.dirname(file.path), 0o755)
@@ -68,7 +75,7 @@ def restore_missing(host: hostfs.HostFS, kept: t.Iterable[KeptFile]) -> list[str
 
 
 def restore(host: hostfs.HostFS, kept: t.Iterable[KeptFile]) -> None:
-    """Bring back those that went, and the content of those that changed."""
+    """Write the files that no longer exist, and the original content of those that changed."""
     kept = list(kept)
     restore_missing(host, kept)
     for file in kept:
@@ -86,13 +93,13 @@ def _make(host: hostfs.HostFS, file: KeptFile) -> None:
         raise atomic_write.os_error(file.path, "written", error) from error
 
 
-# Of dnf 4's plugin, which without it knows no list; and dnf 5's own list.
+# The configuration file of dnf 4's plugin, which has no list without this file, and the list of dnf 5.
 PLUGIN_CONFIG = "/etc/dnf/plugins/versionlock.conf"
 LOCKS_5 = "/etc/dnf/versionlock.toml"
 _PROGRAM = "/usr/bin/dnf"
 _PROGRAM_5 = "dnf5"
 
-# What comes after the name in a pattern: a version, perhaps with an epoch.
+# The part of a pattern after the name: a version, perhaps with an epoch.
 _VERSION = re.compile(r"-[0-9].*")
 _ASSIGNMENT = re.compile(r"""(\w+)\s*=\s*["']([^"']*)["']""")
 _HEADING = re.compile(r"\[+\s*([\w.]+)\s*\]+")
@@ -100,20 +107,20 @@ _EXCLUSION = "!"
 
 
 class LockList(t.NamedTuple):
-    """The list of locks of one host."""
+    """The list of version locks of one host."""
 
     host: hostfs.HostFS
 
     @property
     def path(self) -> str | None:
-        """Where it lies, None where versions are not locked."""
+        """The path of the list, or None if versions are not locked on this host."""
         if posixpath.basename(self.host.resolve(_PROGRAM)) == _PROGRAM_5:
             return LOCKS_5 if self.host.exists(LOCKS_5) else None
         path = _list_of_plugin(self.host.read_text(PLUGIN_CONFIG))
         return path if path is not None and self.host.exists(path) else None
 
     def patterns(self) -> list[str]:
-        """The locks, as patterns of names with versions; what excludes a version is none."""
+        """Return the locks as patterns of names with versions, without the entries that exclude a version."""
         path = self.path
         if path is None:
             return []
@@ -121,15 +128,18 @@ class LockList(t.NamedTuple):
         return locks_of_dnf5(text) if path == LOCKS_5 else locks_of_dnf4(text)
 
     def releasing(self, names: t.Collection[str]) -> list[str]:
-        """The words that make dnf delete the locks of these packages, as far as locks name them one by one."""
+        """Return the arguments that make dnf delete the locks of these packages.
+
+        A lock is included only if it names one package, not several by a pattern.
+        """
         locks = [lock for lock in self.patterns() if any(names_package(lock, name) for name in names)]
         if self.path != LOCKS_5:
-            # By a package's name, dnf 4 would delete what excludes a version of it, too.
+            # With the name of a package, dnf 4 would also delete the entries that exclude a version of it.
             return locks
         return [name for name in names if any(names_package(lock, name) for lock in locks)]
 
     def keep(self) -> list[KeptFile]:
-        """What give_back() needs to bring the list back as it is now."""
+        """Return the state of the list, for restore()."""
         return [] if self.path is None else snapshot_files(self.host, [self.path])
 
 
@@ -145,13 +155,13 @@ def _list_of_plugin(text: str) -> str | None:
 
 
 def locks_of_dnf4(text: str) -> list[str]:
-    """The patterns in versionlock.list."""
+    """Return the patterns in versionlock.list."""
     lines = [line.strip() for line in text.splitlines()]
     return [line for line in lines if line and not line.startswith(("#", _EXCLUSION))]
 
 
 def locks_of_dnf5(text: str) -> list[str]:
-    """What amounts to them in versionlock.toml: the packages of which one version is demanded."""
+    """Return the equivalent patterns of versionlock.toml: the packages that must have one certain version."""
     found = []
     name = ""
     condition: dict[str, str] = {}
@@ -172,14 +182,15 @@ def locks_of_dnf5(text: str) -> list[str]:
 
 
 def names_package(lock: str, name: str) -> bool:
-    """Whether ``lock`` is of the package ``name`` by its name, at whatever version."""
+    """Return whether ``lock`` names the package ``name``, at any version."""
     return lock == name or (lock.startswith(name) and _VERSION.fullmatch(lock[len(name) :]) is not None)
 
 
 def is_locked(package: t.Sequence[str], locks: t.Iterable[str]) -> bool:
-    """Whether one of ``locks`` holds a package (name, epoch, version with release, architecture) where it is.
+    """Return whether one of ``locks`` holds a package at its current version.
 
-    One that is locked at another version is not held, but due to change.
+    ``package`` is (name, epoch, version with release, architecture). A package that is locked at another version is not
+    held, because dnf is due to change it.
     """
     name, epoch, version, architecture = package
     plain = [f"{name}-{version.split('-')[0]}", f"{name}-{version}", f"{name}-{epoch}:{version}"]

@@ -4,7 +4,7 @@
 
 """Find package sources that conflict with the one to be written.
 
-apt refuses all sources of one address whose keys are named differently (Signed-By); dnf may use either.
+apt refuses all sources of one address if they name different keys (Signed-By). dnf may use any of them.
 """
 
 from __future__ import annotations
@@ -22,24 +22,25 @@ if t.TYPE_CHECKING:
 _APT_MAIN = "/etc/apt/sources.list"
 _APT_FOLDER = "/etc/apt/sources.list.d"
 _DNF_FOLDER = "/etc/yum.repos.d"
-# What apt does not take for a source is no conflict (sources.list(5)).
+# apt ignores files with other names, so they cannot conflict (sources.list(5)).
 _APT_NAME = re.compile(r"[A-Za-z0-9_.-]+\.(?:list|sources)")
 
 _ONE_LINE = re.compile(r"(?:deb|deb-src)\s+(?:\[[^]]*\]\s*)?([^\s[]\S*)(?:\s+(\S+))?")
 _OPTIONS_OR_COMMENT = re.compile(r"(\[[^]]*\])|#.*")
 # Scheme ("https", "mirror+http"), user and password, host, port.
 _ADDRESS = re.compile(r"(?:[a-z0-9.+-]+:/*)?(?:[^/@]*@)?([^/:]*)(?::[0-9]+)?(/.*)?", re.IGNORECASE)
-# As apt (sources.list(5), apt.conf(5)) and dnf (dnf.conf(5)) spell it.
+# The values for false of apt (sources.list(5), apt.conf(5)) and dnf (dnf.conf(5)).
 _NO = ("no", "false", "without", "off", "disable", "0")
-# As they stand in addresses, and what apt and dnf put them in the place of.
+# Architectures in addresses, and the variables that apt and dnf replace with an architecture.
 _ARCHITECTURES = ("$(ARCH)", "$basearch", "$arch", "amd64", "arm64", "x86_64", "aarch64", "ppc64el", "ppc64le")
 _ADDRESS_KEYS = ("baseurl", "mirrorlist", "metalink")
 
 
 class Entry(t.NamedTuple):
-    """One address of a source; ``line`` counts from 1.  ``flat``: without suites, as NVIDIA's are.
+    """One address of a source. ``line`` counts from 1.
 
-    apt takes one address with another suite for another source.
+    ``flat`` is true for a source without suites, such as NVIDIA's. apt treats the same address with another suite as
+    another source.
     """
 
     line: int
@@ -48,7 +49,7 @@ class Entry(t.NamedTuple):
 
 
 class MixedSourceFile(t.NamedTuple):
-    """An entry for NVIDIA's packages in a file that has others too; ``address`` is without a user and password."""
+    """An entry for NVIDIA's packages in a file that has other entries, too. ``address`` has no user and password."""
 
     path: str
     line: int
@@ -56,18 +57,20 @@ class MixedSourceFile(t.NamedTuple):
 
 
 class Conflicts(t.NamedTuple):
-    """``files`` may go as a whole; of a ``mixed`` one, somebody has to take the entry out."""
+    """The files that conflict. ``files`` can be removed as a whole. The user must edit those in ``mixed``."""
 
     files: list[str]
     mixed: list[MixedSourceFile]
 
 
 def conflicts(host: hostfs.HostFS, family: str, address: str | None = None) -> Conflicts:
-    """The sources on ``host`` for the packages that ours offers; ``family`` is ``apt`` or ``dnf``.
+    """Return the sources on ``host`` for the packages that this collection's source offers.
 
-    ``address`` is that of ours, if it is known: others must not name it, as they must not name NVIDIA's.  A file by a
-    name of NVIDIA's instructions counts, too, if each of its addresses looks like a mirror of the toolkit's packages.
-    What is switched off is none, nor is a file that cannot be read.
+    ``family`` is ``apt`` or ``dnf``. ``address`` is the address of this collection's source, if it is known. Other
+    sources must not contain it, nor an address of NVIDIA's.
+
+    A file with a name from NVIDIA's instructions conflicts, too, if each of its addresses looks like a mirror of the
+    toolkit's packages. Disabled sources and files that cannot be read do not conflict.
     """
     found = Conflicts([], [])
     for path in _apt_files(host) if family == "apt" else host.glob(f"{_DNF_FOLDER}/*.repo"):
@@ -83,7 +86,7 @@ def conflicts(host: hostfs.HostFS, family: str, address: str | None = None) -> C
 
 
 def written(host: hostfs.HostFS) -> list[str]:
-    """The files that are ours for the sake of the source, keys that were only fetched too, as far as they are there."""
+    """Return the existing files that this collection wrote for its source, including keys that were only fetched."""
     keys = [
         path for pattern in (*packages_names.KEY_PATTERNS, packages_names.STAGED_KEYS) for path in host.glob(pattern)
     ]
@@ -106,13 +109,13 @@ def _entries(path: str, text: str) -> list[Entry]:
 
 
 def is_former(address: str) -> bool:
-    """Whether it is one of NVIDIA's for the toolkit, by whatever way it is fetched."""
+    """Return whether ``address`` is one of NVIDIA's addresses for the toolkit, with any scheme."""
     plain = _plain(address)
     return any((plain + "/").startswith(known + "/") for known in packages_names.FORMER_ADDRESSES)
 
 
 def _is_same(entry: Entry, address: str | None) -> bool:
-    """Whether two addresses have host and path in common, be the architecture named or left open in them."""
+    """Return whether two addresses have the same host and path. Architectures in the path are not compared."""
     return entry.flat and bool(address) and _comparable(entry.address) == _comparable(str(address))
 
 
@@ -126,26 +129,26 @@ def _looks_like_toolkit(address: str) -> bool:
 
 
 def _plain(address: str) -> str:
-    """The host in small letters and the path, without scheme, user and port."""
+    """Return the host in lower case and the path, without scheme, user and port."""
     found = _ADDRESS.fullmatch(address)
     host, path = found.groups() if found is not None else ("", address)
     return host.lower() + re.sub("/+", "/", path or "").rstrip("/")
 
 
-# -- what the files say ------------------------------------------------------------------------------------------
+# -- parsers of the files ----------------------------------------------------------------------------------------
 
 
 def one_line(text: str) -> t.Iterator[Entry]:
-    """The active entries of a ``.list`` file."""
+    """Yield the active entries of a ``.list`` file."""
     for number, line in enumerate(text.splitlines(), 1):
-        # A number sign inside the options begins no comment.
+        # A number sign inside the options does not begin a comment.
         found = _ONE_LINE.match(_OPTIONS_OR_COMMENT.sub(lambda match: match.group(1) or "", line).strip())
         if found is not None:
             yield Entry(number, found.group(1), (found.group(2) or "/").endswith("/"))
 
 
 def deb822(text: str) -> t.Iterator[Entry]:
-    """The active entries of a ``.sources`` file: one for each address of each stanza."""
+    """Yield the active entries of a ``.sources`` file: one for each address of each stanza."""
     for stanza in _stanzas(text):
         fields = {name: " ".join(value for _line, value in values).strip() for name, values in stanza.items()}
         if fields.get("enabled", "").lower() not in _NO:
@@ -154,7 +157,7 @@ def deb822(text: str) -> t.Iterator[Entry]:
                 yield from (Entry(line, address, flat) for address in value.split())
 
 
-# By the field's name in small letters: its lines, with their numbers.
+# The lines of each field with their numbers, by the field's name in lower case.
 _Stanza = t.Dict[str, t.List[t.Tuple[int, str]]]
 
 
@@ -176,7 +179,7 @@ def _stanzas(text: str) -> t.Iterator[_Stanza]:
 
 
 def sections(text: str) -> t.Iterator[Entry]:
-    """The active entries of a ``.repo`` file: one for each address of each section."""
+    """Yield the active entries of a ``.repo`` file: one for each address of each section."""
     pending: list[Entry] = []
     enabled = True
     key = ""
