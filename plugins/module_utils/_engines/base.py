@@ -2,9 +2,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What all engines share: the request, the state of an installation, the plan, and the protocol of an engine.
+"""Types that all engines share: the request, the state of an installation, the plan, and the protocol of an engine.
 
-The engines themselves are packages beside this file; `registry.py` lists them.
+The engines themselves are packages beside this file. `registry.py` lists them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if t.TYPE_CHECKING:
 
 
 class Action(enum.IntEnum):
-    """What a daemon needs to take a change over; the greater includes the lesser."""
+    """What a daemon needs to apply a change. A higher value includes the lower ones."""
 
     NONE = 0
     RELOAD = 1
@@ -38,12 +38,17 @@ class Action(enum.IntEnum):
 
 
 class Installation(t.NamedTuple):
-    """One engine as it stands on one host.
+    """One engine as it is installed on one host.
 
-    ``config_path`` is the file that its unit really uses, ``flags`` the unit's command line behind the program,
-    ``pid`` the daemon's process (None while it does not run), ``user`` whose systemd has the unit (None: the system's).
-    ``binary`` is its program; ``there`` says whether the engine is there (None: as ``binary`` says).  ``unsupported``
-    says why it is only reported and never configured; it is empty for all others.
+    - ``binary``: path of the engine's program.
+    - ``unit``: the systemd unit that starts the engine.
+    - ``service``: the name of that unit.
+    - ``socket``: path of the engine's API socket.
+    - ``config_path``: the configuration file that the unit uses.
+    - ``pid``: process of the daemon, None if it does not run.
+    - ``user``: the user whose systemd manages the unit, None for the system's.
+    - ``there``: whether the engine is installed. None: it is installed if ``binary`` is set.
+    - ``unsupported``: why this collection reports the engine but does not configure it. Empty for all others.
     """
 
     binary: str | None
@@ -58,11 +63,11 @@ class Installation(t.NamedTuple):
 
     @property
     def installed(self) -> bool:
-        """Whether the engine is there."""
+        """Whether the engine is installed."""
         return self.binary is not None if self.there is None else self.there
 
     def doubts(self) -> list[str]:
-        """Why what is known of it may not be all."""
+        """Return warnings about information that may be incomplete."""
         if self.unsupported:
             return [self.unsupported]
         if self.unit is None or not self.unit.wrapper:
@@ -75,12 +80,15 @@ class Installation(t.NamedTuple):
 
 
 class LiveState(t.NamedTuple):
-    """What a running daemon says of itself.
+    """What a running daemon reports about itself.
 
-    ``runtimes`` are their programs, ``entries`` what else it tells of each in the words of its files.  ``cdi`` is None
-    where it does not tell.  ``silent`` is for a daemon that tells nothing of its runtimes: then all that is known is
-    whether it is ``outdated``, that is older than a file that it reads (one that answers: than what we wrote last).
-    ``live_restore`` and ``running_containers`` are Docker's alone, whose restart ends containers.
+    - ``runtimes``: program of each runtime by name.
+    - ``entries``: the other reported settings of each runtime, with the key names of the configuration file.
+    - ``cdi``: whether CDI is enabled, None if the daemon does not report it.
+    - ``live_restore``, ``running_containers``: only for Docker, where a restart may stop containers.
+    - ``silent``: True for a daemon that does not report its runtimes. Only ``outdated`` is known of it.
+    - ``outdated``: the process is older than a file that it reads. For a daemon that reports its runtimes: older than
+      the last file that this collection wrote.
     """
 
     version: str
@@ -95,9 +103,11 @@ class LiveState(t.NamedTuple):
 
 
 class HealthProblem(t.NamedTuple):
-    """Why a daemon cannot do its work, in its own words if it has any; ``lasting`` if waiting will not help.
+    """Why a daemon does not work.
 
-    ``check`` is the code of the health check that failed.
+    - ``check``: code of the health check that failed.
+    - ``words``: the message, in the daemon's own text if it has one.
+    - ``lasting``: True if waiting does not help.
     """
 
     check: str
@@ -106,10 +116,12 @@ class HealthProblem(t.NamedTuple):
 
 
 class ConfiguredState(t.NamedTuple):
-    """What a daemon that starts now would know, from its file and its unit's flags.
+    """What a daemon that starts now would use, from its files and the flags of its unit.
 
-    ``default_runtime`` is None where the engine's own default applies, ``cdi`` None where it is unknown or does not
-    exist in this version.  ``lists_runtimes`` says whether the file has a table of runtimes at all, be it empty.
+    - ``default_runtime``: None if the engine's own default applies.
+    - ``cdi``: None if it is unknown or if this version does not support CDI.
+    - ``flagged_runtimes``: runtimes that the unit's flags define.
+    - ``lists_runtimes``: whether the file has a table of runtimes, even an empty one.
     """
 
     runtimes: t.Mapping[str, t.Any] = core_plan.NOTHING
@@ -119,35 +131,39 @@ class ConfiguredState(t.NamedTuple):
     lists_runtimes: bool = True
 
     def paths(self) -> dict[str, str]:
-        """Name to path of each runtime that is registered by path."""
+        """Return the program of each runtime that is registered by path, by name."""
         entries = ((name, entry.get("path")) for name, entry in self.runtimes.items() if isinstance(entry, dict))
         return {name: path for name, path in entries if isinstance(path, str)}
 
 
 class Files(t.Protocol):
-    """The configuration files of a host and what was recorded of them; paths are the host's own."""
+    """The configuration files of a host and their records. Paths are paths on the host."""
 
     def read(self, path: str) -> bytes | None:
-        """The content, None where there is no file."""
+        """Return the content, None if there is no file."""
 
     def record(self, path: str) -> core_records.OriginalFile | None:
-        """What was recorded of the file."""
+        """Return the record of the file, None if there is none."""
 
     def resolve(self, path: str) -> str:
-        """The path with all links resolved."""
+        """Return the path with all links resolved."""
 
     def glob(self, pattern: str) -> list[str]:
-        """The paths that match, sorted."""
+        """Return the sorted paths that match."""
 
     def walk(self, folder: str) -> list[str]:
-        """All files in the folder and those below it, in lexical order."""
+        """Return all files in the directory and its subdirectories, in lexical order."""
 
 
 class Context(t.NamedTuple):
-    """All that a plan depends on beside the request: the file, what was recorded of it, and the engine around it.
+    """Everything that a plan depends on besides the request: the file, its record, and the engine.
 
-    ``recorded`` are the other files that belong to the same configuration, or (removal without a named file) to the
-    same engine.  ``keep_unrecorded``: a removal leaves NVIDIA's runtimes that were not recorded.
+    - ``path``, ``content``, ``record``: the main configuration file. Links in ``path`` are resolved.
+    - ``version``: version of the engine, None if it is unknown.
+    - ``same_program``: tells whether two paths lead to the same program.
+    - ``recorded``: other recorded files of the same configuration. For a removal that names no file: of the same
+      engine.
+    - ``keep_unrecorded``: a removal keeps NVIDIA runtimes that this collection did not record.
     """
 
     path: str
@@ -161,12 +177,12 @@ class Context(t.NamedTuple):
     keep_unrecorded: bool = False
 
     def about(self, path: str) -> Context:
-        """The same for another file."""
+        """Return the same context for another file."""
         return self._replace(path=path, content=self.files.read(path), record=self.files.record(path))
 
 
 class EnginePlan(t.NamedTuple):
-    """The files in the order in which they must be written, and what follows from them."""
+    """The files in the order in which they must be written, the resulting state, and the required action."""
 
     files: tuple[core_plan.PlannedFile, ...]
     state: ConfiguredState
@@ -176,7 +192,7 @@ class EnginePlan(t.NamedTuple):
     config_version: int | None = None
 
     def joined(self, other: EnginePlan) -> EnginePlan:
-        """Both at once; the state stays this one's."""
+        """Return a plan with the files, actions and warnings of both. The state stays that of this plan."""
         return self._replace(
             files=self.files + other.files,
             action=max(self.action, other.action),
@@ -185,10 +201,13 @@ class EnginePlan(t.NamedTuple):
 
 
 class Trial(t.NamedTuple):
-    """How the engine judges a plan: ``argv`` is run with ``files`` (by name) in its scratch folder.
+    """The validation command of a plan.
 
-    ``stands_for`` names the file that each is a copy of.  ``compare`` is a command whose output, of what stands now,
-    ``Engine.verdict`` compares with that of ``argv``.
+    - ``files``: content by name. The validator writes them into a scratch directory.
+    - ``argv``: the command that validates these files.
+    - ``compare``: a command that dumps the current configuration. ``Engine.verdict`` compares its output with that of
+      ``argv``. Empty: no comparison.
+    - ``stands_for``: the path of the real file by the name of its copy.
     """
 
     files: t.Mapping[str, bytes]
@@ -198,15 +217,18 @@ class Trial(t.NamedTuple):
 
 
 class Engine(t.Protocol):
-    """What an engine's file offers; the table that lists all engines is in ``_engines/registry.py``.
+    """The interface of an engine. ``_engines/registry.py`` has the table of all engines.
 
-    ``flavor`` is how it comes to the host, ``key`` in whose name its records and notes are kept.
-    ``program`` is the name of its process, ``companions`` the units that start it or are started with it.
-    ``no_reload`` says why a signal does not make it read its files again, and is empty for one that does; only such an
-    engine needs a ``greeting``, which it answers on its socket.
-    ``default_aliases`` are names that a running daemon may give to its default runtime, whatever that is.
-    ``judged_together``: whether its validator judges all files of a plan at once, or one after the other.
-    ``tells_all``: whether a running daemon that answers tells of everything that our files can change.
+    - ``flavor``: how the engine is installed on the host.
+    - ``key``: the name under which its records and journal entries are stored.
+    - ``program``: the name of its process.
+    - ``companions``: units that start the engine or are started with it.
+    - ``no_reload``: why a signal does not make the engine read its files again. Empty if it does.
+    - ``ping_request``: a request that the engine answers on its socket. Only an engine that reloads needs it.
+    - ``default_aliases``: names that a running daemon may report for its default runtime, whatever that is.
+    - ``validates_all_files``: the validator checks all files of a plan at once, otherwise one after the other.
+    - ``reports_full_state``: a running daemon that answers reports everything that the files of this collection can
+      change.
     """
 
     name: str
@@ -226,59 +248,68 @@ class Engine(t.Protocol):
     default_runtime: str
 
     def inspect(self, host: hostfs.HostFS, service: str | None = None) -> Installation:
-        """How the engine is installed on ``host``; ``service`` is for another unit than its own.
+        """Return how the engine is installed on ``host``. The engine need not be installed.
 
-        Nothing of it needs to be there.
+        ``service`` names another unit than the engine's usual one.
         """
 
     def live(self, host: hostfs.HostFS, installation: Installation) -> LiveState | None:
-        """What the running daemon says of itself, None where none runs or it does not answer."""
+        """Return what the running daemon reports, None if no daemon runs or it does not answer."""
 
     def present(self, request: RuntimeRequest, context: Context) -> EnginePlan:
-        """The plan that makes ``request`` true.  Raises NvidiaError before anything is written."""
+        """Return the plan that fulfills ``request``.
+
+        Raises NvidiaError before anything is written.
+        """
 
     def absent(self, context: Context) -> EnginePlan:
-        """The plan that takes away what is ours."""
+        """Return the plan that removes the entries of this collection."""
 
     def configured(self, context: Context) -> ConfiguredState:
-        """What the files and the unit say now."""
+        """Return what the files and the unit configure now."""
 
     def required_action(self, live: LiveState, state: ConfiguredState) -> Action:
-        """The least that brings a daemon in state ``live`` to ``state``."""
+        """Return the smallest action that brings a daemon in state ``live`` to ``state``."""
 
     def defines_runtime(self, runtime: str, state: ConfiguredState, version: tuple[int, ...] | None) -> bool:
-        """Whether an engine of ``version`` that starts in ``state`` defines ``runtime``, be it built in."""
+        """Return whether an engine of ``version`` that starts in ``state`` defines ``runtime``, even built in."""
 
     def ailment(
         self, host: hostfs.HostFS, installation: Installation, live: LiveState, state: ConfiguredState | None
     ) -> HealthProblem | None:
-        """Why a daemon that runs, and says ``live`` of itself, cannot do its work; None if nothing is known.
+        """Return why a running daemon that reports ``live`` does not work, None if no problem is known.
 
-        ``state`` is what it is meant to do, None where that is of no concern.
+        ``state`` is the required state, None if it does not matter.
         """
 
     def sources(self, host: hostfs.HostFS, installation: Installation) -> list[str]:
-        """The files that its configuration consists of.  Raises NvidiaError."""
+        """Return the files that the engine's configuration consists of.
+
+        Raises NvidiaError if they cannot be read.
+        """
 
     def check_runtimes(
         self, host: hostfs.HostFS, installation: Installation, runtimes: t.Sequence[str], run: core_plan.Runner
     ) -> tuple[list[str], list[str]]:
-        """Whether the daemon, which seems to work, can use ``runtimes``: what it lacks, and what could not be tried."""
+        """Return what prevents a healthy daemon from using ``runtimes``, and what could not be checked."""
 
     def containers_stopped_by_restart(self, host: hostfs.HostFS, installation: Installation) -> list[str] | None:
-        """The running containers that a restart would stop, None if the daemon does not tell."""
+        """Return the running containers that a restart would stop, None if the daemon does not report them."""
 
     def version_argv(self, binary: str) -> list[str]:
-        """The command that prints the engine's version."""
+        """Return the command that prints the engine's version."""
 
     def trial(self, binary: str, folder: str, files: t.Sequence[core_plan.PlannedFile], context: Context) -> Trial:
-        """How the engine judges ``files``, copies of which are put into ``folder``."""
+        """Return the validation command for ``files``. The validator puts copies of them into ``folder``."""
 
     def verdict(self, before: str, after: str, files: t.Sequence[core_plan.PlannedFile]) -> str:
-        """What is wrong with ``files`` of which the trial's ``argv`` printed ``after``; empty if nothing is."""
+        """Return what is wrong with ``files``, empty if nothing is.
+
+        ``before`` and ``after`` are the outputs of the commands ``compare`` and ``argv`` of the trial.
+        """
 
     def validator_missing(self, output: str) -> bool:
-        """Whether ``output`` of that command says that this version has no validator."""
+        """Return whether ``output`` of the validation command shows that this version has no validator."""
 
 
 class HostFiles(t.NamedTuple):
@@ -303,9 +334,9 @@ class HostFiles(t.NamedTuple):
         return self.host.walk(folder)
 
     def as_configured(self, installation: Installation, version: str | None) -> Context:
-        """What the engine's configuration is read from, without what was recorded of it.
+        """Return the context from which the engine's configuration is read, without its records.
 
-        That is of no concern to those who only read, and perhaps for root's eyes only.
+        Code that only reads does not need the records, and only root may be able to read them.
         """
         path, unit = self.resolve(installation.config_path), installation.unit
         return Context(
@@ -319,29 +350,29 @@ class HostFiles(t.NamedTuple):
         version: tuple[int, ...] | None,
         recorded: tuple[str, ...] = (),
     ) -> Context:
-        """Everything that a plan for the configuration in ``path`` (links resolved) may look at."""
+        """Return everything that a plan for the configuration in ``path`` (links resolved) may read."""
         return Context(path, self.read(path), self.record(path), unit, version, self.host.same_program, self, recorded)
 
 
 MODE_NAMES = {mode: f"nvidia-{mode}" for mode in core_constants.MODE_PROGRAMS}
 MAIN_NAME = "nvidia"
 CDI_AUTO = "auto"
-# Releases 1.12 and 1.13 had another program, in two spellings.
+# Releases 1.12 and 1.13 of the toolkit had another program, with two spellings.
 _EXPERIMENTAL = (f"{core_constants.MAIN_PROGRAM}.experimental", f"{core_constants.MAIN_PROGRAM}-experimental")
 _PROGRAMS = (core_constants.MAIN_PROGRAM, *core_constants.MODE_PROGRAMS.values(), *_EXPERIMENTAL)
 
-# A runtime under one of these names would shadow the low-level runtime that the NVIDIA one itself calls.
+# A runtime with one of these names would hide the low-level runtime that the NVIDIA runtime itself calls.
 RESERVED_NAMES = ("runc", "crun")
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*\Z")
 
 
 class RuntimeRequest(t.NamedTuple):
-    """What the user asks of one engine, in words that every engine understands.
+    """What the user requests for one engine, in terms that all engines understand.
 
-    ``set_as_default`` and ``enable_cdi`` are None where the user said nothing: leave it as it is.  ``enable_cdi`` may
-    also be CDI_AUTO: on in a version in which it is off by default.  From ``config_mode`` on the fields are for engines
-    that are configured in TOML.
+    ``set_as_default`` and ``enable_cdi`` are None if the user did not set them: the engine's setting stays as it is.
+    ``enable_cdi`` may also be CDI_AUTO: CDI is enabled in versions in which it is off by default. The fields from
+    ``config_mode`` on are for engines that are configured in TOML.
     """
 
     runtime_name: str = MAIN_NAME
@@ -358,7 +389,7 @@ class RuntimeRequest(t.NamedTuple):
     use_legacy_config: bool = False
 
     def check(self) -> None:
-        """Raises NvidiaError for a name or a directory that no engine should be given."""
+        """Raise NvidiaError for a runtime name that no engine accepts."""
         if not _NAME.match(self.runtime_name):
             raise errors.NvidiaError(
                 f"runtime_name {self.runtime_name!r} is not usable. Use letters, digits, '_', '.' and '-' only."
@@ -369,7 +400,7 @@ class RuntimeRequest(t.NamedTuple):
             )
 
     def check_plain(self, engine: str) -> None:
-        """Raises NvidiaError for what an engine that is not configured in TOML has no place for."""
+        """Raise NvidiaError for settings that an engine without TOML files does not support."""
         given = {
             "config_mode": self.config_mode in ("drop_in", "hook"),
             "drop_in_path": self.drop_in_path is not None,
@@ -383,9 +414,10 @@ class RuntimeRequest(t.NamedTuple):
             raise errors.NvidiaError(f"{engine} has no {' and no '.join(unfit)}. Leave it out for this engine.")
 
     def runtimes(self) -> dict[str, str]:
-        """Name to path of each runtime, the main one first.
+        """Return the path of each requested runtime by name, the main one first.
 
-        As in NVIDIA's installer: if the name asked for is that of a mode, the main runtime keeps the name nvidia.
+        This follows NVIDIA's installer: if ``runtime_name`` is the name of a mode, the main runtime keeps the name
+        nvidia.
         """
         modes = [
             mode
@@ -398,17 +430,21 @@ class RuntimeRequest(t.NamedTuple):
         return {name: posixpath.join(self.runtime_dir, program) for name, program in names.items()}
 
     def default(self, kept: str | None) -> str | None:
-        """The runtime to make the default: the one asked for, or where nothing is said, ours so far while it stays."""
+        """Return the runtime to make the default, None for no change.
+
+        Without ``set_as_default``, it is ``kept`` (the default that an earlier run set) while that runtime is still
+        requested.
+        """
         if self.set_as_default is None:
             return kept if kept in self.runtimes() else None
         return self.runtime_name if self.set_as_default else None
 
 
 def is_nvidia_program(path: t.Any) -> bool:
-    """Whether ``path`` names one of NVIDIA's runtimes, of whatever version and wherever it was installed."""
+    """Return whether ``path`` names one of NVIDIA's runtimes, of any version and in any directory."""
     return isinstance(path, str) and posixpath.basename(path) in _PROGRAMS
 
 
 def is_nvidia_runtime(name: str, program: t.Any) -> bool:
-    """Whether a runtime is one of NVIDIA's by its name or its program, from which no other may inherit."""
+    """Return whether a runtime is NVIDIA's by its name or its program. Other runtimes must not inherit from it."""
     return name.startswith("nvidia") or is_nvidia_program(program)

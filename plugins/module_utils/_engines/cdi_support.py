@@ -2,9 +2,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Which CDI version and which directories of specifications each engine and release reads.
+"""Which CDI version and which specification directories each engine and release reads.
 
-It is separate from the packages of the engines, so that a CDI task that changes nothing need not import these.
+This file is separate from the packages of the engines, so that a CDI task that changes nothing need not import them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if t.TYPE_CHECKING:
 
 
 AUTO = "auto"
-# A version as programs print it; the commits and API versions around it have no dot between digits, or no digits.
+# A version as programs print it. The commits and API versions beside it have no dot between digits, or no digits.
 _NUMBER = "[0-9]{1,9}"
 _PRINTED = re.compile(rf"v?({_NUMBER}(?:\.{_NUMBER})+)")
 _NAMED = re.compile(rf"v?({_NUMBER}(?:\.{_NUMBER})*)(?=\Z|[-+~])")
@@ -32,9 +32,10 @@ _NAMED = re.compile(rf"v?({_NUMBER}(?:\.{_NUMBER})*)(?=\Z|[-+~])")
 class CdiEngine(t.NamedTuple):
     """One engine as a reader of CDI specifications.
 
-    ``newest`` is the highest version of CDI that it accepts: None where that is unknown, or where it does not read any
-    (``reads``).  ``folders`` come in its order, the one that goes before the others last.  ``doubt`` is a sentence on
-    why it is not known, and what to do.
+    - ``newest``: the highest CDI version that it accepts. None if that is unknown, or if it reads no specifications.
+    - ``reads``: whether it reads CDI specifications.
+    - ``folders``: the directories in the engine's order. The last one has precedence over the others.
+    - ``doubt``: a warning that says why the version is unknown and what to do. Empty otherwise.
     """
 
     name: str
@@ -50,10 +51,10 @@ class CdiEngine(t.NamedTuple):
 
 
 class _Row(t.NamedTuple):
-    """What is known of one engine, by the first of its versions for which it holds.
+    """The facts of one engine, each with the first version of the engine for which it holds.
 
-    ``newest``: the highest version of CDI; engines before the first entry read none.  ``folders``: where not the usual
-    ones.
+    - ``newest``: the highest CDI version. Engines before the first entry read no specifications.
+    - ``folders``: the directories of specifications, where they are not the usual ones.
     """
 
     programs: tuple[str, ...]
@@ -61,25 +62,25 @@ class _Row(t.NamedTuple):
     folders: tuple[tuple[Version, tuple[str, ...]], ...] = ()
 
 
-# An engine accepts the versions of CDI that its copy of the CDI project's library knows: releases 0.3 to 0.8.x of that
-# end with the version of the same number, 1.0.x with 1.0.0, 1.1.x with 1.1.0.  It skips a specification of a later
-# version, or with a field that it does not know, as a whole.
+# An engine accepts the CDI versions that its copy of the CDI project's library supports. Releases 0.3 to 0.8.x of the
+# library support CDI versions up to the one of the same number, 1.0.x up to 1.0.0, and 1.1.x up to 1.1.0. An engine
+# skips the whole specification if it has a later version or an unknown field.
 #
-# "run": that build was given specifications of all versions, and of the fields that each brought, in both folders.
-# "read": the library that the release's go.mod (Docker: vendor.mod) asks for, or the change that brought it in.
-# Between the entries an engine may accept more than is said here, never less.  Distributions may build with another
-# library: Debian's packages do, and what was run with them stands below.
+# "run": that build was given specifications of all versions, with the fields that each version added, in both
+# directories. "read": the library that the release's go.mod (Docker: vendor.mod) requires, or the change that added it.
+# Between the entries an engine may accept more than the table says, never less. Distributions may build with another
+# library: Debian's packages do, and the entries below include what was run with them.
 #
-# The folders are the defaults.  Others may be named by an engine's own configuration (cdi-spec-dirs of Docker's
-# daemon.json, cdi_spec_dirs of containerd, CRI-O, and containers.conf), which is not looked at here, nor are the
-# engines that k3s, RKE2 or snap bring with them.
+# The directories are the defaults. An engine's own configuration can name others (cdi-spec-dirs of Docker's
+# daemon.json, cdi_spec_dirs of containerd, CRI-O and containers.conf). This file does not read it, and does not cover
+# the engines that k3s, RKE2 and snap include.
 _ROWS = {
     "docker": _Row(
         ("dockerd",),
         (
-            # read: the first with CDI; library 0.6.2 (moby #45134, #46774).
+            # read: 25.0 is the first release with CDI; library 0.6.2 (moby #45134, #46774).
             ((25, 0), "0.6.0"),
-            # run: 26.1.5 of Debian 13, with the library that it comes with; read: 0.7.1 (moby #47706).
+            # run: 26.1.5 of Debian 13, with its own library; read: 0.7.1 (moby #47706).
             ((26, 1), "0.7.0"),
             # run: 28.5.2 of Debian sid; read: 1.0.1 (moby #49738).
             ((28, 5), "1.0.0"),
@@ -88,7 +89,8 @@ _ROWS = {
     "containerd": _Row(
         ("containerd",),
         (
-            # run: 1.6.20 of Debian 12 reads none; read: the first with CDI is 1.7.0, library 0.5.4 (containerd #8152).
+            # run: 1.6.20 of Debian 12 reads no specifications; read: 1.7.0 is the first with CDI, library 0.5.4
+            # (containerd #8152).
             ((1, 7), "0.5.0"),
             # read: 0.6.2 (containerd #9685).
             ((1, 7, 13), "0.6.0"),
@@ -103,7 +105,7 @@ _ROWS = {
     "crio": _Row(
         ("crio",),
         (
-            # read: the first with CDI, of the CDI project's README.
+            # read: the first release with CDI, according to the CDI project's README.
             ((1, 23), "0.3.0"),
             # read: go.mod of the 1.26 branch, library 0.5.3.
             ((1, 26), "0.5.0"),
@@ -111,7 +113,7 @@ _ROWS = {
             ((1, 28), "0.6.0"),
             # read: go.mod of 1.30, 0.7.x (cri-o #7971).
             ((1, 30), "0.7.0"),
-            # read: the 1.32 branch moved on to 0.8.1 (cri-o #9025).
+            # read: the 1.32 branch changed to 0.8.1 (cri-o #9025).
             ((1, 33), "0.8.0"),
             # read: go.mod between 1.34 and 1.35, 1.0.1.
             ((1, 35), "1.0.0"),
@@ -120,7 +122,7 @@ _ROWS = {
     "podman": _Row(
         ("podman",),
         (
-            # read: the first with CDI as it was released, of the CDI project's README.
+            # read: the first release with CDI as it was released, according to the CDI project's README.
             ((4, 1), "0.3.0"),
             # run: 4.3.1 of Debian 12, whose library is 0.5.2.
             ((4, 3), "0.5.0"),
@@ -133,7 +135,8 @@ _ROWS = {
             # run: 5.8.6 of Debian sid.
             ((5, 8), "1.0.0"),
         ),
-        # run: 4.3.1, 5.4.2 and 5.8.6 read both; read: 5.5 does not (podman #26569), until containers/common #2462.
+        # run: 4.3.1, 5.4.2 and 5.8.6 read both; read: 5.5 reads only /etc/cdi (podman #26569), until containers/common
+        # #2462.
         (((5, 5), ("/etc/cdi",)), ((5, 6), core_constants.SPECIFICATION_FOLDERS)),
     ),
 }
@@ -141,11 +144,15 @@ ENGINES = tuple(_ROWS)
 
 
 def engines_for(wanted: t.Sequence[str], host: hostfs.HostFS, run: core_plan.Runner) -> list[CdiEngine]:
-    """The engines that ``wanted`` names.
+    """Return the engines that ``wanted`` names.
 
-    wanted: ``auto`` for those whose programs the host has, NAME, or NAME:VERSION where the program cannot be asked or
-    another version is to come; a NAME given takes the place of what ``auto`` finds.  Nothing of an offline tree is run.
-    Raises NvidiaError for other words.
+    Each entry of ``wanted`` is one of:
+
+    - ``auto``: all engines whose programs are on the host, except those that another entry names.
+    - NAME: that engine, with the version that its program prints.
+    - NAME:VERSION: that engine in that version, for a program that cannot be run or an upgrade that is planned.
+
+    No program of an offline tree is run. Raises NvidiaError for any other entry.
     """
     named = list(dict.fromkeys(_parsed(word) for word in wanted if word != AUTO))
     if AUTO in wanted:
@@ -176,7 +183,7 @@ def _example(name: str) -> str:
 
 
 def _printed_version(binary: str, host: hostfs.HostFS, run: core_plan.Runner) -> str | None:
-    """The version that the program prints, None where it prints none or must not be run."""
+    """Return the version that the program prints, None if it prints none or must not be run."""
     if not host.live:
         return None
     status, output, _errors = run(host.argv([binary, "--version"]))
@@ -204,7 +211,7 @@ _Fact = t.TypeVar("_Fact")
 
 
 def _at(facts: t.Iterable[tuple[Version, _Fact]], number: Version) -> _Fact | None:
-    """The last of ``facts`` that ``number`` has come to; 4.9 is 4.9.0."""
+    """Return the last of ``facts`` whose version is not above ``number``. 4.9 is treated as 4.9.0."""
     padded = (*number, 0, 0)
     return next((fact for since, fact in reversed(tuple(facts)) if since <= padded), None)
 

@@ -4,7 +4,7 @@
 
 """Configure one engine: plan, validate, lock, plan again, write, and build the result.
 
-The steps are the same for all engines; an engine only makes the plan.
+The steps are the same for all engines. An engine only makes the plan.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ if t.TYPE_CHECKING:
 
 
 class ConfigureResult(t.NamedTuple):
-    """What was found and done, or would be done in check mode.
+    """What was found and changed, or would be changed in check mode.
 
-    ``restart_action`` is what the change alone needs, ``pending_action`` what the running daemon needs, None where it
-    could not be asked.  ``unrecorded`` are files with NVIDIA's runtimes that a removal has left.
+    - ``restart_action``: the action that the change of this task needs.
+    - ``pending_action``: the action that the running daemon needs, None if it could not be asked.
+    - ``unrecorded``: files with NVIDIA runtimes that a removal kept.
     """
 
     changed: bool
@@ -60,6 +61,7 @@ def build_result(
     backups: list[dict[str, str | None]],
     unrecorded: list[str],
 ) -> ConfigureResult:
+    """Return the result of the task."""
     pending, doubts = _pending(planning, plan)
     return ConfigureResult(
         changed=changed,
@@ -73,7 +75,7 @@ def build_result(
         runtimes=plan.state.paths(),
         default_runtime=plan.state.default_runtime or planning.engine.default_runtime,
         cdi=plan.state.cdi,
-        # A file that the daemon does not read is no reason to disturb it.
+        # If the daemon does not read the file, no restart is needed.
         restart_action=plan.action if planning.takes_effect else engines_base.Action.NONE,
         pending_action=pending,
         service=planning.installation.service,
@@ -86,7 +88,7 @@ def build_result(
 
 
 def _pending(planning: EngineState, plan: engines_base.EnginePlan) -> tuple[engines_base.Action | None, list[str]]:
-    """What the running daemon needs to take the planned file over, and why that may be unknown."""
+    """Return the action that applies the planned file to the running daemon (None: unknown), and warnings."""
     installation, live = planning.installation, planning.live
     doubts = list(installation.doubts())
     if planning.keeps_everything and not any(file.changed for file in plan.files):
@@ -98,7 +100,8 @@ def _pending(planning: EngineState, plan: engines_base.EnginePlan) -> tuple[engi
         )
     elif live is not None:
         action = planning.engine.required_action(live, plan.state)
-        # What a daemon does not tell it has to be given, and its age was looked at before the change.
+        # A daemon that does not report a setting needs the action of the plan, since its age was checked before the
+        # change.
         changing = not planning.engine.reports_full_state and any(file.changed for file in plan.files)
         return max(action, plan.action if changing else engines_base.Action.NONE), doubts
     elif installation.pid is not None:
@@ -111,7 +114,7 @@ def _pending(planning: EngineState, plan: engines_base.EnginePlan) -> tuple[engi
 
 def _missing_runtimes(planning: EngineState, plan: engines_base.EnginePlan) -> list[str]:
     asked = planning.request.runtimes() if planning.request is not None else {}
-    # Some engines look for the programs themselves, and some need none.
+    # Some engines search for the programs themselves, and some need none.
     runtimes = {name: path for name, path in plan.state.paths().items() if name in asked}
     return [
         f"The runtime {name} is registered with {path}, which is not an executable file on this host."
@@ -125,7 +128,7 @@ _VERSION = re.compile(r"v?([0-9]+\.[0-9].*)")
 
 
 class Options(t.NamedTuple):
-    """The task's parameters; ``request`` is None for state=absent."""
+    """The parameters of the task. ``request`` is None for state=absent."""
 
     engine: str
     request: engines_base.RuntimeRequest | None
@@ -143,7 +146,7 @@ class Options(t.NamedTuple):
 
 
 class EngineState:
-    """One engine of one host as this run finds it; plans are made of the files as they stand at the moment."""
+    """One engine of one host in the current run. Each plan is made from the current files."""
 
     def __init__(self, options: Options, host: hostfs.HostFS, run: core_plan.Runner) -> None:
         self.options = options
@@ -159,14 +162,14 @@ class EngineState:
                 " 26.1.5, or leave it out."
             )
         self._named_path = host.check_path("config_path", options.config_path) if options.config_path else None
-        # What the last plan takes away for good.
+        # What the last plan removes permanently.
         self.leftovers: tuple[legacy_cleanup.Leftover, ...] = ()
         self.version = options.engine_version
         self.observe()
         self.version = self.version or ask_version(self.engine, self.installation, host, run)
 
     def observe(self) -> None:
-        """Read how the engine is installed and what the running daemon says, which another run may change."""
+        """Read how the engine is installed and what the running daemon reports. Another run may have changed both."""
         self.installation: engines_base.Installation = self.engine.inspect(self.host, self.options.service)
         self.config_path = self._named_path or self.installation.config_path
         self.live: engines_base.LiveState | None = self.engine.live(self.host, self.installation)
@@ -184,7 +187,7 @@ class EngineState:
 
     @property
     def takes_effect(self) -> bool:
-        """Whether the engine reads the file, as far as that can be known."""
+        """Whether the engine reads the file, as far as that is known."""
         unit = self.installation.unit
         return (unit is not None and bool(unit.wrapper)) or self.main_path == self.host.resolve(
             self.installation.config_path
@@ -196,7 +199,7 @@ class EngineState:
     def _plan_of(self, context: engines_base.Context) -> engines_base.EnginePlan:
         if not self.options.purge_legacy:
             return self._of(context)
-        # Only who asks for it pays for this import.
+        # The import is needed for purge_legacy only.
         from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import (  # noqa: PLC0415
             legacy_cleanup,
         )
@@ -209,7 +212,10 @@ class EngineState:
         return self.engine.absent(context) if self.request is None else self.engine.present(self.request, context)
 
     def context(self) -> engines_base.Context:
-        """The files as they stand now; a removal that names no file is about all that the engine's records name."""
+        """Return the context of a plan with the current files.
+
+        A removal that names no file covers all files that the engine's records name.
+        """
         path = self.main_path
         everything = self.removal and not self.options.config_path
         recorded = tuple(
@@ -222,24 +228,24 @@ class EngineState:
         return context._replace(keep_unrecorded=self.options.keep_unrecorded)
 
     def unrecorded(self, plan: engines_base.EnginePlan) -> list[str]:
-        """The files that ``plan`` leaves because of ``keep_unrecorded``, and would change without it."""
+        """Return the files that ``plan`` keeps because of ``keep_unrecorded`` and would change without it."""
         if not (self.removal and self.options.keep_unrecorded):
             return []
         context = self.context()
         try:
             full = self._plan_of(context._replace(keep_unrecorded=False))
         except errors.NvidiaError:
-            # This removal leaves the file; only one without keep_unrecorded is refused.
+            # This removal keeps the file. Only a removal without keep_unrecorded would be refused.
             return [context.path] if any(map(engines_base.is_nvidia_program, plan.state.paths().values())) else []
         kept = {file.path: file.after for file in plan.files}
         return [file.path for file in full.files if file.changed and file.after != kept.get(file.path, file.before)]
 
     @property
     def keeps_everything(self) -> bool:
-        """Whether a removal with ``keep_unrecorded`` has no record, and no interrupted change, to act on."""
+        """Whether a removal with ``keep_unrecorded`` has no record and no interrupted change to act on."""
         if not (self.removal and self.options.keep_unrecorded):
             return False
-        # Only a removal pays for this import.
+        # The import is needed for a removal only.
         from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import (  # noqa: PLC0415
             journal as engines_journal,
         )
@@ -251,7 +257,7 @@ class EngineState:
         return not core_records.load_records(self.host, self.engine.key) and not any(note.exists() for note in notes)
 
     def gives_back(self, file: core_plan.PlannedFile) -> bool:
-        """Whether the file becomes what it was before us."""
+        """Return whether the file becomes what it was before this collection changed it."""
         if file.after is None or not self.removal:
             return file.after is None
         record = core_records.load_record(self.host, self.engine.key, file.path)
@@ -261,17 +267,20 @@ class EngineState:
 def ask_version(
     engine: engines_base.Engine, installation: engines_base.Installation, host: hostfs.HostFS, run: core_plan.Runner
 ) -> str | None:
-    """The version that the engine's program prints; None where no program of the host may be run."""
+    """Return the version that the engine's program prints, None if no program of the host may be run."""
     if not host.live or installation.binary is None:
         return None
     status, output, _errors = run(host.argv(engine.version_argv(installation.binary)))
-    # The commit that follows may begin with a digit too, but has no dots.
+    # The commit that follows may begin with a digit too, but contains no dots.
     words = (_VERSION.match(word.strip(",")) for word in output.split())
     return next((word.group(1) for word in words if status == 0 and word is not None), None)
 
 
 def _checked(request: engines_base.RuntimeRequest | None, host: hostfs.HostFS) -> engines_base.RuntimeRequest | None:
-    """The request with its paths normalised; raises NvidiaError for one that no engine should be given."""
+    """Return the request with normalized paths.
+
+    Raises NvidiaError for a request that no engine accepts.
+    """
     if request is None:
         return None
     request.check()
@@ -282,7 +291,7 @@ def _checked(request: engines_base.RuntimeRequest | None, host: hostfs.HostFS) -
 
 
 class ConfigureEngine:
-    """One engine of one host, brought to the state that ``options`` describe."""
+    """The task that brings one engine of one host to the state in ``options``."""
 
     def __init__(self, options: Options, host: hostfs.HostFS, run: core_plan.Runner) -> None:
         self.options = options
@@ -303,10 +312,13 @@ class ConfigureEngine:
         )
 
     def execute(self, check_mode: bool) -> ConfigureResult:
-        """Plan, and unless ``check_mode`` write under the host's lock.  Raises NvidiaError."""
+        """Plan the change, and unless ``check_mode`` is set, write it under the lock of the host.
+
+        Raises NvidiaError.
+        """
         self._require_runtime()
         plan = self.planning.plan()
-        # Before the records go.
+        # This needs the records, which the write below may remove.
         unrecorded = self.planning.unrecorded(plan)
         changed = self.writer.has_work(plan.files)
         backups: list[dict[str, str | None]] = []
@@ -314,16 +326,17 @@ class ConfigureEngine:
         if objection is not None and check_mode:
             raise objection
         if changed and not check_mode:
-            # Only a change pays for this import.
+            # The import is needed for a change only.
             from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import scratch  # noqa: PLC0415
 
             scratch.remove_abandoned(self.host)
             with lock.host_lock(self.host):
-                # Another run may have written since, or restarted the engine; only what is read under the lock counts.
+                # Another run may have written files or restarted the engine since. Only what is read under the lock is
+                # current.
                 self.planning.observe()
                 self.writer.main_path = self.planning.main_path
                 fresh = self.planning.plan()
-                # Nor need an objection hold that was raised while another run wrote.
+                # The first validation may have failed because another run was writing, so it is repeated here.
                 if fresh.files != plan.files or objection is not None:
                     self._validate(fresh)
                 plan, changed = fresh, self.writer.has_work(fresh.files)
@@ -333,13 +346,16 @@ class ConfigureEngine:
         return build_result(self.planning, plan, changed, backups, unrecorded)
 
     def _note_changes(self, plan: engines_base.EnginePlan) -> None:
-        """Keep what a running engine works with now, for a restart in whatever play: this one may end before it."""
+        """Record the files that a running engine uses now, for a rollback by a restart in a later play.
+
+        This play may end before the restart.
+        """
         planning, host = self.planning, self.host
         engine = planning.engine
         changed = [file for file in plan.files if file.changed]
         if not changed or planning.installation.pid is None or not planning.takes_effect:
             return
-        # Only a change of a live host pays for this import.
+        # The import is needed for a change on a live host only.
         from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import (  # noqa: PLC0415
             journal as engines_journal,
         )
@@ -360,12 +376,12 @@ class ConfigureEngine:
         note.write(engines_journal.joined(() if taken else note.previous_files(), steps))
 
     def _require_runtime(self) -> None:
-        """A default runtime that is not there would stop every container of the host from starting."""
+        """Raise NvidiaError for a default runtime whose program is missing: no container of the host would start."""
         request = self.planning.request
         if request is None or not request.set_as_default or not self.options.require_runtime:
             return
         if request.config_mode == "hook" or not self.planning.engine.default_runtime:
-            # Where no runtime is registered, the plan refuses one as the default.
+            # For an engine without registered runtimes, the plan refuses a default runtime.
             return
         path = request.runtimes()[request.runtime_name]
         if not self.host.is_executable(path):
@@ -382,14 +398,17 @@ class ConfigureEngine:
         return None
 
     def _validate(self, plan: engines_base.EnginePlan) -> None:
-        """Let the engine judge each new text before it replaces the old one; what is given back as it was is exempt."""
+        """Let the engine validate each new file before it replaces the old one. Restored originals are exempt.
+
+        Raises NvidiaError for a file that the engine refuses.
+        """
         planning = self.planning
         changed = [file for file in plan.files if file.changed]
         foreign = [file for file in changed if not planning.gives_back(file)]
         if self.options.validate == "false" or not foreign:
             return
         strict = self.options.validate == "true"
-        # Only a change pays for this import.
+        # The import is needed for a change only.
         from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import validator  # noqa: PLC0415
 
         judge = validator.ConfigValidator(planning.engine, self.host, self.run, planning.installation.binary, strict)

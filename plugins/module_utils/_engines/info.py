@@ -21,20 +21,21 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
 
 
-# Seconds for one engine.  Each read has limits of its own, but a hundred imports of 4 MiB or a hung program add up.
+# Seconds for one engine. Each read has its own limit, but a hundred imports of 4 MiB or a hung program add up.
 PATIENCE = 30.0
-# Seconds until a work that was interrupted in its cleaning up is interrupted again.
+# Seconds until work that was interrupted during its cleanup is interrupted again.
 _AGAIN = 1.0
 
 
 class _OverdueError(BaseException):
-    """One engine took too long.  No code that catches Exception takes this for a broken answer."""
+    """One engine took too long. Code that catches Exception does not catch this error."""
 
 
 def describe_engines(host: hostfs.HostFS, run: core_plan.Runner) -> tuple[list[dict[str, t.Any]], str | None]:
-    """Every engine of which there is anything on ``host``, in every flavour; a strange one gives problems, no error.
+    """Return a description of every engine on ``host``, in every flavor. An unusual engine yields problems, no error.
 
-    The second value names a Python package for want of which files were left unread.
+    The second value names the Python package that is missing if files could not be read without it, otherwise it is
+    None.
     """
     looks = [_Look(target, host, run) for target in engines_registry.targets_on(host)]
     described = [look.describe() for look in looks]
@@ -43,7 +44,7 @@ def describe_engines(host: hostfs.HostFS, run: core_plan.Runner) -> tuple[list[d
 
 
 def _unknown(target: engines_registry.Target) -> dict[str, t.Any]:
-    """The description of an engine of which nothing is known yet."""
+    """Return the description of an engine before it is inspected."""
     return {
         "engine": target.engine,
         "flavor": target.flavor,
@@ -71,7 +72,7 @@ def _unknown(target: engines_registry.Target) -> dict[str, t.Any]:
 
 
 def _users_engines(host: hostfs.HostFS, described: t.Collection[str]) -> t.Iterator[dict[str, t.Any]]:
-    """What is known of other users' engines without opening a file that they control."""
+    """Yield what is known of other users' engines. No file that these users control is opened."""
     running = rootless.running_engines(host)
     for user in dict.fromkeys([*running, *rootless.recorded_users(host)]):
         target = engines_registry.Target("docker", "rootless", user)
@@ -89,7 +90,7 @@ def _users_engines(host: hostfs.HostFS, described: t.Collection[str]) -> t.Itera
 
 
 class _Look:
-    """One engine, of which is told what can be read whatever cannot."""
+    """The inspection of one engine. A part that cannot be read becomes a problem. The other parts are reported."""
 
     def __init__(self, target: engines_registry.Target, host: hostfs.HostFS, run: core_plan.Runner) -> None:
         self.needed: str | None = None
@@ -193,10 +194,10 @@ def _describe_live(live: engines_base.LiveState) -> dict[str, t.Any]:
 
 
 def _in_time(seconds: float, work: t.Callable[[], None]) -> bool:
-    """Whether ``work`` ended within ``seconds``; it is interrupted where it does not.
+    """Return whether ``work`` ended within ``seconds``. If not, it is interrupted.
 
-    By a signal: it ends a computation and a wait alike, without a process that has to hand over its findings.  The
-    command that it may have waited for ends by its own time limit.
+    A signal interrupts it: a signal ends a computation as well as a wait, and needs no second process that returns the
+    results. A command that ``work`` waited for ends by its own time limit.
     """
 
     def interrupt(_number: int, _frame: object) -> t.NoReturn:
@@ -205,7 +206,7 @@ def _in_time(seconds: float, work: t.Callable[[], None]) -> bool:
     try:
         before = signal.signal(signal.SIGALRM, interrupt)
     except ValueError:
-        # Only the main thread gets signals; elsewhere the limits of each read have to do.
+        # Only the main thread gets signals. In other threads only the limits of each read apply.
         work()
         return True
     try:

@@ -2,9 +2,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Notes for the next run: unconfirmed changes, a restart in progress, and the files that a daemon has read.
+"""Journal entries for the next run: unconfirmed changes, a restart in progress, and the files that a daemon has read.
 
-A note contains the previous files, because backups may be gone when the next run needs them.
+An entry contains the previous files, because backups may be gone when the next run needs them.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ if t.TYPE_CHECKING:
 
 
 class PreviousFile(t.NamedTuple):
-    """A file as it was before it was changed: content and record (None: there was none).
+    """A file before it was changed: its content and its record (None: there was none).
 
-    ``written`` is the digest of what took its place, None where it is not known.
+    ``written`` is the digest of the content that replaced it, None if that is unknown.
     """
 
     path: str
@@ -33,9 +33,10 @@ class PreviousFile(t.NamedTuple):
 
 
 def joined(earlier: t.Iterable[PreviousFile], later: t.Iterable[PreviousFile]) -> tuple[PreviousFile, ...]:
-    """What each file was before ``earlier`` and then ``later`` changes; those that are in both count once.
+    """Return each file as it was before the ``earlier`` and then the ``later`` changes, one entry for each file.
 
-    Where somebody else wrote in between, the way back ends there: what they wrote is not ours to undo.
+    If another program wrote the file between both, the entry of the later change is used: this collection does not undo
+    changes of other programs.
     """
     found = {former.path: former for former in earlier}
     for step in later:
@@ -45,12 +46,12 @@ def joined(earlier: t.Iterable[PreviousFile], later: t.Iterable[PreviousFile]) -
     return tuple(found.values())
 
 
-# Seconds.  When a process started is known to about a hundredth of one, but the clock may be corrected.
+# Seconds. A process start time is known to about a hundredth of a second, but the clock may be corrected.
 SAME_PROCESS = 1.0
 
 
 class Journal(t.NamedTuple):
-    """A note about one engine, in the directory of its records."""
+    """A journal entry of one engine, in the directory of its records."""
 
     host: hostfs.HostFS
     path: str
@@ -70,9 +71,9 @@ class Journal(t.NamedTuple):
         return self.host.lexists(self.path)
 
     def previous_files(self) -> tuple[PreviousFile, ...]:
-        """The files as they were before what was or is to be taken over, none where there is no note.
+        """Return the files as they were before the changes of this entry, none if there is no entry.
 
-        One that cannot be read is as good as one that names no files.
+        An unreadable entry is treated as an empty one.
         """
         try:
             entries = json_data.check(json_data.load(self.host.read(self.path) or b"[]"), list)
@@ -81,7 +82,10 @@ class Journal(t.NamedTuple):
             return ()
 
     def write(self, formers: t.Iterable[PreviousFile]) -> None:
-        """Raises HostError where it cannot be written."""
+        """Write the entry.
+
+        Raises HostError if it cannot be written.
+        """
         entries = [
             {
                 **former._asdict(),
@@ -91,7 +95,7 @@ class Journal(t.NamedTuple):
             for former in formers
         ]
         atomic_write.make_directories(self.host, self.folder, 0o700)
-        # The files may hold secrets.
+        # The files may contain secrets.
         atomic_write.replace_file(self.host, self.path, (json.dumps(entries, indent=2) + "\n").encode("utf-8"), 0o600)
 
     def remove(self) -> None:
@@ -110,7 +114,10 @@ class AppliedNote(t.NamedTuple):
         return cls(host, f"{core_records.state_dir(host, engine)}/applied-{engine}.json")
 
     def start_of(self, files: t.Iterable[str]) -> float | None:
-        """When the noted process started (seconds since 1970), None if it did not read ``files`` as they are now."""
+        """Return when the recorded process started, in seconds since 1970.
+
+        Returns None if that process did not read ``files`` as they are now.
+        """
         try:
             noted = json_data.load(self.host.read(self.path) or b"{}")
             return (
@@ -122,7 +129,10 @@ class AppliedNote(t.NamedTuple):
             return None
 
     def write(self, started: float, files: t.Iterable[str]) -> None:
-        """Raises HostError where it cannot be written."""
+        """Write the entry.
+
+        Raises HostError if it cannot be written.
+        """
         text = json.dumps({"started": started, "files": self._digests(files)}, indent=2) + "\n"
         atomic_write.replace_file(self.host, self.path, text.encode("utf-8"), 0o600)
 
@@ -134,7 +144,10 @@ class AppliedNote(t.NamedTuple):
 
 
 def _decoded(entry: t.Any) -> PreviousFile:
-    """Raises ValueError for anything but what write() has written."""
+    """Return the decoded entry.
+
+    Raises ValueError for anything that write() does not produce.
+    """
     path, written = json_data.field(entry, "path", str), entry.get("written")
     if not path.startswith("/") or not isinstance(written, (str, type(None))):
         raise ValueError("this is no former file")

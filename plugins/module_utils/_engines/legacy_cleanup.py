@@ -36,7 +36,7 @@ DROP_IN, IMPORT, RUNTIME, HOOK = "drop-in", "import", "runtime", "hook"
 
 
 class Leftover(t.NamedTuple):
-    """Something that goes; ``path`` is the file that it is in, ``reason`` a sentence."""
+    """Something that is removed. ``path`` is the file that contains it, ``reason`` a sentence for the user."""
 
     path: str
     kind: str
@@ -44,11 +44,16 @@ class Leftover(t.NamedTuple):
 
 
 class LegacyScan:
-    """What goes from the files of one engine: ``after`` is what is left of each, ``stays`` says what does not go.
+    """What is removed from the files of one engine.
 
-    ``wanted`` are runtimes that this run registers anyway, ``keeps_hooks``: it writes a hook itself.  With ``removal``
-    all runtimes of NVIDIA go, whether their programs are there or not.  ``read`` are the files among them that the
-    engine reads, ``forgotten`` those of which only the record goes.
+    - ``wanted``: runtimes that this run registers anyway.
+    - ``keeps_hooks``: this run writes a hook itself.
+    - ``removal``: all runtimes of NVIDIA's are removed, even if their programs exist.
+    - ``stays``: warnings about files and entries that resemble leftovers but are kept.
+    - ``after``: the remaining content of each changed file, by its path without links.
+    - ``originals``: the content that replaces the recorded original of each file.
+    - ``read``: those changed files that the engine reads.
+    - ``forgotten``: files of which only the record is removed.
     """
 
     def __init__(
@@ -74,7 +79,10 @@ class LegacyScan:
     # -- whole files ---------------------------------------------------------------------------------------------
 
     def candidate(self, path: str) -> bytes | None:
-        """The content of a file that may go as a whole; None where there is none, or it is ours or not plain."""
+        """Return the content of a file that may be removed as a whole.
+
+        Returns None if there is no file, or if it belongs to this collection or is no regular file.
+        """
         if not self.host.lexists(path):
             return None
         if os.path.islink(self.host.real_path(path, last=False)):
@@ -88,7 +96,10 @@ class LegacyScan:
         return None if content is None else self._of_others(path, content)
 
     def _of_others(self, path: str, content: bytes) -> bytes | None:
-        """What others have left of the file: all of it, or what stood there before our entries."""
+        """Return the part of the file that this collection did not write: all of it, or its original content.
+
+        Returns None for a file that this collection created.
+        """
         if content.startswith((toml_plan.OPENING, containerd_plan.SNAPSHOT)):
             return None
         real = self.context.files.resolve(path)
@@ -101,7 +112,10 @@ class LegacyScan:
     def drop_in(
         self, path: str, look: t.Callable[[toml_document.TomlDocument], nvidia_files.DropIn | None]
     ) -> nvidia_files.DropIn | None:
-        """What the file at ``path`` holds if that is the tool's alone; else a sentence says why it stays."""
+        """Return what the drop-in at ``path`` contains if only the tool wrote it.
+
+        Returns None otherwise. A warning then says why the file is kept.
+        """
         content = self.candidate(path)
         if content is None:
             return None
@@ -110,7 +124,7 @@ class LegacyScan:
         except errors.ConfigurationError as error:
             self.stays.append(f"{path} stays, for it cannot be judged. {error}")
             return None
-        # The tool writes no comments, so somebody else was here.
+        # The tool writes no comments, so a person edited the file.
         why = "holds comments" if b"#" in content else ""
         if found is None:
             why = "holds no runtime of NVIDIA's"
@@ -122,12 +136,13 @@ class LegacyScan:
         return found
 
     def remove(self, path: str, kind: str, reason: str) -> None:
+        """Plan the removal of the whole file ``path``, and add it to the leftovers."""
         real = self.context.files.resolve(path)
         self.after[real] = self.originals[real] = None
         self.leftovers.append(Leftover(path, kind, reason))
 
     def forget(self, path: str) -> None:
-        """What was recorded of a hook that this collection removed, or replaced: it must not come back."""
+        """Drop the record of a hook that this collection removed or replaced, so that it is not restored later."""
         real = self.context.files.resolve(path)
         record = self.context.files.record(real)
         if (
@@ -146,7 +161,7 @@ class LegacyScan:
     # -- parts of the main file ----------------------------------------------------------------------------------
 
     def change(self, document: Doc, leftover: Leftover, change: t.Callable[[Doc], Doc]) -> Doc:
-        """The main file's ``document`` after ``change``, unless that would touch more than the leftover."""
+        """Return the main file's ``document`` after ``change``, unless that would change more than the leftover."""
         try:
             changed = change(document)
         except errors.ConfigurationError as error:
@@ -162,7 +177,7 @@ class LegacyScan:
         return changed
 
     def _changed_original(self, document: Doc, change: t.Callable[[Doc], Doc]) -> bytes | None:
-        """What was recorded of the file from before us, after the same change."""
+        """Return the recorded original of the main file after the same change."""
         path, record = self.context.path, self.context.record
         if record is None:
             return self.after[path]
@@ -174,18 +189,18 @@ class LegacyScan:
             return original
 
     def is_recorded(self, path: KeyPath) -> bool:
-        """Whether anything at ``path`` of the main file, or below, was written by this collection."""
+        """Return whether this collection wrote anything at ``path`` of the main file or below it."""
         record = self.context.record
         return record is not None and any(key[: len(path)] == path for key in record.keys or {})
 
     def is_dead(self, name: str, program: t.Any) -> bool:
-        """Whether a runtime is NVIDIA's, is not asked for now, and is not needed by any container."""
+        """Return whether a runtime is NVIDIA's, is not requested now, and is not needed by any container."""
         if not engines_base.is_nvidia_program(program) or name in self.wanted:
             return False
         return self.removal or name == nvidia_files.EXPERIMENTAL or self.host.find_executable([program]) is None
 
     def reason(self, name: str, program: str) -> str:
-        """Why a runtime goes."""
+        """Return why a runtime is removed."""
         why = "which is not there"
         if name == nvidia_files.EXPERIMENTAL:
             why = "which the toolkit has had no program for since 1.14"
@@ -194,7 +209,7 @@ class LegacyScan:
         return f"{self.context.path} registers {name} with {program}, {why}."
 
     def give_up(self, why: str) -> None:
-        """Leave the files alone that the engine reads."""
+        """Keep the leftovers in the files that the engine reads, with ``why`` as a warning."""
         self.stays.append(why)
         for path in self.read:
             del self.after[path], self.originals[path]
@@ -207,7 +222,10 @@ class LegacyScan:
 
 
 def containerd(sweep: LegacyScan) -> None:
-    """Raises NvidiaError where containerd's files cannot be read."""
+    """Scan the files of containerd.
+
+    Raises NvidiaError if they cannot be read.
+    """
     before = containerd_config.ContainerdFiles.of(sweep.context)
     imported = {file.path for file in before.files[1:]}
     for path in (nvidia_files.STRAY_CONTAINERD, nvidia_files.CONTAINERD_DROP_IN):
@@ -248,9 +266,9 @@ def containerd(sweep: LegacyScan) -> None:
 
 
 def _without_imports(sweep: LegacyScan, before: containerd_config.ContainerdFiles) -> toml_document.TomlDocument:
-    """The main file without entries of ``imports`` that name what goes.
+    """Return the main file without entries of ``imports`` that name removed files.
 
-    A pattern stays: it is an administrator's, and one that matches nothing is no error to containerd.
+    A pattern is kept: an administrator wrote it, and containerd accepts a pattern that matches nothing.
     """
     main, path = before.main, sweep.context.path
     record = sweep.context.record
@@ -273,7 +291,7 @@ def _without_import(entry: str) -> t.Callable[[toml_document.TomlDocument], toml
             return document
         left = [other for other in entries if other != entry]
         without = document.delete(containerd_config.IMPORTS)
-        # An array that is left empty goes, unless there are comments in it.
+        # An empty array is removed, unless it contains comments.
         keep = bool(left) or without.text.count("#") != document.text.count("#")
         return document.set(containerd_config.IMPORTS, left) if keep else without
 
@@ -283,7 +301,7 @@ def _without_import(entry: str) -> t.Callable[[toml_document.TomlDocument], toml
 def _without_table(
     path: KeyPath, default: KeyPath
 ) -> t.Callable[[toml_document.TomlDocument], toml_document.TomlDocument]:
-    """Without the runtime at ``path``, and without a default that names it."""
+    """Return a change that removes the runtime at ``path``, and a default that names it."""
 
     def change(document: toml_document.TomlDocument) -> toml_document.TomlDocument:
         if document.has(*path) and document.value(*default) == path[-1]:
@@ -294,7 +312,7 @@ def _without_table(
 
 
 def _lacks_default(files: containerd_config.ContainerdFiles) -> bool:
-    """Whether a CRI with these files would be dead: before 2.1 runtimes in files hide the built-in one."""
+    """Return whether a CRI with these files would not work: before 2.1, runtimes in files hide the built-in one."""
     default, runtimes = files.default_runtime() or containerd_runtimes.BUILTIN_DEFAULT, files.runtimes()
     hidden = default != containerd_runtimes.BUILTIN_DEFAULT or (bool(runtimes) and not files.merges)
     return hidden and default not in runtimes and files.legacy_default() is None
@@ -304,7 +322,10 @@ def _lacks_default(files: containerd_config.ContainerdFiles) -> bool:
 
 
 def crio(sweep: LegacyScan) -> None:
-    """Raises NvidiaError where CRI-O's files cannot be read."""
+    """Scan the files of CRI-O.
+
+    Raises NvidiaError if they cannot be read.
+    """
     before = crio_config.CrioFiles.of(sweep.context)
     folder = sweep.context.files.resolve(os.path.dirname(nvidia_files.STRAY_CRIO))
     if before.directory != folder:
@@ -338,7 +359,7 @@ def crio(sweep: LegacyScan) -> None:
 
 
 def hooks(sweep: LegacyScan) -> None:
-    """NVIDIA's hook, which CRI-O and Podman run beside CDI and the runtimes."""
+    """Scan for NVIDIA's hook, which CRI-O and Podman run in addition to CDI and the runtimes."""
     for path in (f"{folder}/{nvidia_files.HOOK_NAME}" for folder in nvidia_files.HOOK_FOLDERS):
         if sweep.keeps_hooks:
             continue
@@ -352,7 +373,10 @@ def hooks(sweep: LegacyScan) -> None:
 
 
 def docker(sweep: LegacyScan) -> None:
-    """Raises NvidiaError where the file cannot be read."""
+    """Scan the file of Docker.
+
+    Raises NvidiaError if it cannot be read.
+    """
     context = sweep.context
     document = json_document.JsonDocument.from_bytes(context.path, context.content or b"")
     flagged = context.unit.flag_values("--default-runtime") if context.unit is not None else []
@@ -369,7 +393,7 @@ def docker(sweep: LegacyScan) -> None:
 
 
 def _without_entry(name: str) -> t.Callable[[json_document.JsonDocument], json_document.JsonDocument]:
-    """The same of one in Docker's file."""
+    """Return a change of Docker's file that removes the runtime ``name``, and a default that names it."""
 
     def change(document: json_document.JsonDocument) -> json_document.JsonDocument:
         if document.has(docker_plan.RUNTIMES, name) and document.value(docker_plan.DEFAULT) == name:
@@ -380,7 +404,7 @@ def _without_entry(name: str) -> t.Callable[[json_document.JsonDocument], json_d
     return change
 
 
-# By the names under which the engines keep their records: what others of a kind have is their own business.
+# By the key of an engine's records. Other flavors have files that this collection does not clean.
 CLEANERS: dict[str, t.Callable[[LegacyScan], None]] = {
     "containerd": containerd,
     "crio": crio,
@@ -393,7 +417,10 @@ _HOOK_MODE = "hook"
 
 
 class FilteredFiles(t.NamedTuple):
-    """The files of a host as they are without leftovers; ``after`` is what these are then, by paths without links."""
+    """The files of a host without leftovers.
+
+    ``after`` has the content of the changed files and ``originals`` their recorded originals, by paths without links.
+    """
 
     files: engines_base.Files
     after: t.Mapping[str, bytes | None]
@@ -430,9 +457,9 @@ class FilteredFiles(t.NamedTuple):
 
 
 class LegacyCleanup:
-    """What goes for one engine, and plans that take it along.
+    """What is removed for one engine, and plans that include the removal.
 
-    ``leftovers`` are all that go, ``stays`` are sentences on what looks like them and does not.
+    ``leftovers`` is everything that is removed. ``stays`` are warnings about what resembles a leftover but is kept.
     """
 
     def __init__(
@@ -442,7 +469,10 @@ class LegacyCleanup:
         context: engines_base.Context,
         request: engines_base.RuntimeRequest | None = None,
     ) -> None:
-        """``request`` is what the plan will be for, None for a removal.  Raises NvidiaError."""
+        """Scan the files of ``engine``. ``request`` is that of the plan, None for a removal.
+
+        Raises NvidiaError.
+        """
         wanted = () if request is None else tuple(request.runtimes())
         self._engine = engine
         self._context = context
@@ -459,7 +489,7 @@ class LegacyCleanup:
         self.stays: tuple[str, ...] = tuple(self._sweep.stays)
 
     def context(self) -> engines_base.Context:
-        """What a plan is made of, without the leftovers."""
+        """Return the context of a plan, without the leftovers."""
         sweep, former = self._sweep, self._context
         if not sweep.after:
             return former
@@ -467,15 +497,15 @@ class LegacyCleanup:
         return former._replace(files=files, content=files.read(former.path), record=files.record(former.path))
 
     def plan(self, make: t.Callable[[engines_base.Context], engines_base.EnginePlan]) -> engines_base.EnginePlan:
-        """The plan that ``make`` makes, with the leftovers in it; each file is in it once."""
+        """Return the plan that ``make`` creates, including the removal of leftovers. Each file is in it once."""
         plan = make(self.context())
         planned = {file.path for file in plan.files}
         files = [self._with_leftovers(file) for file in plan.files]
-        # Behind the others: nothing may name them any more when they go.
+        # These files come last: when they are removed, no other file may name them.
         alone = [path for path in self._sweep.after if path not in planned]
         files += [self._alone(path) for path in alone]
         if not self._removal:
-            # A removal drops all records.
+            # A removal drops all records anyway.
             files += [self._record(path) for path in alone if path in self._sweep.forgotten]
         action = max(plan.action, self._action(plan.state))
         return plan._replace(files=tuple(files), action=action, warnings=(*plan.warnings, *self.stays))
@@ -495,12 +525,12 @@ class LegacyCleanup:
         )
 
     def _record(self, path: str) -> core_plan.PlannedFile:
-        """The record of a file that is as it should be, which goes: nothing else is left to change."""
+        """Return the planned removal of the record of ``path``, a file that itself does not change."""
         where = self._context.files.resolve(core_records.record_path(self._engine.key, path))
         return core_plan.PlannedFile(where, self._context.files.read(where), None)
 
     def _action(self, after: engines_base.ConfiguredState) -> engines_base.Action:
-        """What the daemon needs to forget the leftovers."""
+        """Return the action after which the daemon no longer uses the leftovers."""
         if not self._sweep.read:
             return engines_base.Action.NONE
         if not self._engine.reports_full_state:

@@ -4,9 +4,9 @@
 
 """Recognize programs, drop-ins and OCI hooks that NVIDIA's tools install.
 
-The layouts are those of nvidia-container-toolkit 1.8 to 1.20. OCI hooks (oci-hooks(5)): CRI-O and Podman as root
-read every .json file of their directories; a file in a later directory replaces one of the same name. A hook whose
-program is missing is an error: Podman starts no container and CRI-O does not start (containers/common,
+The layouts are those of nvidia-container-toolkit 1.8 to 1.20. OCI hooks (oci-hooks(5)): CRI-O and Podman as root read
+every .json file of their directories. A file in a later directory replaces one of the same name. A hook whose program
+is missing is an error: Podman starts no container and CRI-O does not start (containers/common,
 pkg/hooks/1.0.0/hook.go).
 """
 
@@ -32,20 +32,20 @@ if t.TYPE_CHECKING:
     KeyPath = t.Tuple[str, ...]
 
 
-# What NVIDIA's packages and instructions call the file.
+# The file name in NVIDIA's packages and instructions.
 HOOK_NAME = "oci-nvidia-hook.json"
-# In the order in which they are read.
+# In the order in which engines read them.
 HOOK_FOLDERS = ("/usr/share/containers/oci/hooks.d", "/etc/containers/oci/hooks.d")
 HOOK_PROGRAM = "nvidia-container-runtime-hook"
-# The second is its former name, which packages keep as a link.
+# The second is its previous name, which packages keep as a link.
 _HOOK_PROGRAMS = (HOOK_PROGRAM, "nvidia-container-toolkit")
 
-# Among the entries of a record: the program of a hook that was written, and that a hook was removed.
+# Keys in the record of a hook: the program of a hook that was written, and the mark that a hook was removed.
 WRITTEN, REMOVED = ("hook", "path"), ("removed",)
 
 
 def hook_text(directory: str) -> bytes:
-    """The hook for the program in ``directory``, byte for byte as nvidia-ctk 1.20 writes it."""
+    """Return the hook for the program in ``directory``, byte for byte as nvidia-ctk 1.20 writes it."""
     program = posixpath.join(directory, HOOK_PROGRAM)
     path = [*hostfs.SERVICE_PATH, *([] if directory in hostfs.SERVICE_PATH else [directory])]
     hook = {
@@ -58,7 +58,7 @@ def hook_text(directory: str) -> bytes:
 
 
 def read_hook(content: bytes) -> t.Any:
-    """What a hook's file says, None where it is no JSON."""
+    """Return the content of a hook's file, None if it is not JSON."""
     try:
         return json_data.load(content)
     except ValueError:
@@ -66,10 +66,10 @@ def read_hook(content: bytes) -> t.Any:
 
 
 def is_nvidia_hook(content: bytes) -> bool:
-    """Whether a hook runs NVIDIA's program, wherever that is installed."""
+    """Return whether a hook runs NVIDIA's program, wherever that is installed."""
     said = read_hook(content)
     hook = said.get("hook") if isinstance(said, dict) else None
-    # Version 0.1.0 of the format has the path itself in this place.
+    # Version 0.1.0 of the format has the path itself here.
     program = hook.get("path") if isinstance(hook, dict) else hook
     return isinstance(program, str) and posixpath.basename(program) in _HOOK_PROGRAMS
 
@@ -77,9 +77,9 @@ def is_nvidia_hook(content: bytes) -> bool:
 def nvidia_hooks(
     files: engines_base.Files, folders: t.Iterable[str] = HOOK_FOLDERS, planned: t.Iterable[core_plan.PlannedFile] = ()
 ) -> list[str]:
-    """The hooks of NVIDIA that an engine runs which reads ``folders``, once ``planned`` is written.
+    """Return NVIDIA's hooks that an engine with the directories ``folders`` runs once ``planned`` is written.
 
-    What cannot be read is not among them.
+    Files that cannot be read are left out.
     """
     later = {file.path: file.after for file in planned}
     paths = {path: files.resolve(path) for folder in folders for path in files.glob(f"{folder}/*.json")}
@@ -93,12 +93,15 @@ def nvidia_hooks(
 
 
 def taken_away(path: str, content: bytes) -> core_plan.PlannedFile:
-    """A hook of others that goes until we are gone."""
+    """Return the planned removal of a foreign hook. A removal of this collection's configuration restores it."""
     return core_plan.PlannedFile(path, content, None, {REMOVED: True})
 
 
 def restore_hook(record: core_records.OriginalFile, content: bytes | None) -> tuple[core_plan.PlannedFile, str]:
-    """The file that was recorded, as it was before us, and why it is not that; ``content`` is what it is now."""
+    """Return the planned file with its recorded original content, and a warning if it is not restored.
+
+    ``content`` is the current content. The warning is empty if the file is restored.
+    """
     path, keys = record.path, record.keys or {}
     if REMOVED in keys:
         undone = content is None
@@ -112,25 +115,25 @@ def restore_hook(record: core_records.OriginalFile, content: bytes | None) -> tu
 
 
 def is_hook_record(record: core_records.OriginalFile | None) -> bool:
-    """Whether a hook was written, or removed."""
+    """Return whether the record is about a hook that was written or removed."""
     keys = {} if record is None else record.keys or {}
     return WRITTEN in keys or REMOVED in keys
 
 
 def hook_records(files: engines_base.Files, paths: t.Iterable[str]) -> list[core_records.OriginalFile]:
-    """Of the files in ``paths`` the records of those that are hooks."""
+    """Return the records of those files in ``paths`` that are hooks."""
     records = [files.record(path) for path in paths]
     return [record for record in records if record is not None and is_hook_record(record)]
 
 
-# A runtime that came with 1.12 and went with 1.14.
+# A runtime that the toolkit added in 1.12 and removed in 1.14.
 EXPERIMENTAL = "nvidia-experimental"
-# Where the tool of 1.18.0 put its drop-in for containerd, which nothing imports by itself; of 1.18.1 and newer; and of
-# up to 1.19.0 for CRI-O, which never looks there.
+# Drop-ins of NVIDIA's tool, in this order: for containerd by 1.18.0, which no file imports by default; for containerd
+# by 1.18.1 and newer; for CRI-O by releases up to 1.19.0, in a directory that CRI-O never reads.
 STRAY_CONTAINERD = "/etc/containerd/config.d/99-nvidia.toml"
 CONTAINERD_DROP_IN = "/etc/containerd/conf.d/99-nvidia.toml"
 STRAY_CRIO = "/etc/crio/conf.d/99-nvidia.toml"
-# A setting that the tool makes beside its runtimes.
+# A setting that the tool writes beside its runtimes.
 _CDI: KeyPath = ("enable_cdi",)
 # Settings that version 2 of containerd's file has in the table of the CRI, and newer versions elsewhere (migrateConfig
 # in plugins/cri/images/plugin.go and plugins/cri/runtime/plugin.go of 2.3.4).
@@ -145,10 +148,12 @@ _MOVED: dict[KeyPath, KeyPath] = {
 
 
 class DropIn(t.NamedTuple):
-    """What a drop-in of NVIDIA's tool holds beside its runtimes, by dotted names.
+    """The content of a drop-in of NVIDIA's tool, as dotted names.
 
-    ``copied`` are settings that the main file has too, ``drifted`` those of them that it has otherwise, ``foreign``
-    what neither the tool nor the main file would put there.
+    - ``runtimes``: the runtimes in the drop-in.
+    - ``copied``: other settings that the main file has too.
+    - ``drifted``: those copied settings whose value differs in the main file.
+    - ``foreign``: settings that neither the tool nor the main file explains.
     """
 
     runtimes: tuple[str, ...]
@@ -157,12 +162,15 @@ class DropIn(t.NamedTuple):
     foreign: tuple[str, ...] = ()
 
     def is_alone(self, document: toml_document.TomlDocument) -> bool:
-        """Whether the file holds nothing of others; the tool writes no comments."""
+        """Return whether the file contains only what the tool wrote. The tool writes no comments."""
         return not self.foreign and "#" not in document.text
 
 
 def containerd_drop_in(document: toml_document.TomlDocument, main: toml_document.TomlDocument) -> DropIn | None:
-    """What a drop-in for containerd holds, beside the main file ``main``; None without runtimes of NVIDIA's."""
+    """Return the content of a drop-in for containerd, compared with the main file ``main``.
+
+    Returns None if the drop-in has no runtimes of NVIDIA's.
+    """
     names: list[str] = []
     found: dict[str, list[str]] = {"copied": [], "drifted": [], "foreign": []}
     for path, value in toml_parser.iter_leaves(document.data):
@@ -184,7 +192,7 @@ def containerd_drop_in(document: toml_document.TomlDocument, main: toml_document
 
 
 def _places(path: KeyPath, inner: KeyPath) -> list[KeyPath]:
-    """Where the main file may have the setting ``path`` of a drop-in: it may be in another version of the format."""
+    """Return where the main file may have the setting ``path`` of a drop-in, in any version of the format."""
     if not inner:
         return []
     return [
@@ -195,7 +203,7 @@ def _places(path: KeyPath, inner: KeyPath) -> list[KeyPath]:
 
 
 def _is_of_vendor(document: toml_document.TomlDocument, root: KeyPath, inner: KeyPath) -> bool:
-    """Whether a setting of the CRI is one that the tool writes itself."""
+    """Return whether a setting of the CRI is one that the tool writes itself."""
     runtimes = document.value(*root, *containerd_config.RUNTIMES)
     depth = len(containerd_config.RUNTIMES)
     if inner[:depth] == containerd_config.RUNTIMES and len(inner) > depth:
@@ -214,7 +222,7 @@ def _is_of_vendor(document: toml_document.TomlDocument, root: KeyPath, inner: Ke
 
 
 def crio_drop_in(document: toml_document.TomlDocument) -> DropIn | None:
-    """The same of one for CRI-O."""
+    """Return the content of a drop-in for CRI-O, None if it has no runtimes of NVIDIA's."""
     names: list[str] = []
     foreign: list[str] = []
     depth = len(crio_config.RUNTIMES)

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The table of engines and flavors: by what each is known on a host, and how it is loaded.
+"""The table of engines and flavors: how a host is searched for each, and how it is loaded.
 
 A new engine is a package beside this file and a row here.
 """
@@ -26,12 +26,14 @@ _SYSTEM_CONTAINERD_FILE = "/etc/containerd/config.toml"
 
 
 class Flavor(t.NamedTuple):
-    """One way in which an engine comes to a host.
+    """One way in which an engine is installed on a host.
 
-    ``load`` makes it, given the name of an instance (``""`` is the usual one).  ``programs``, ``paths`` and
-    ``services`` are what it is known by.  ``key`` is in whose name records are kept.  ``instances`` finds others
-    beside the usual one; they are units (``by_unit``), or the user who runs the task (``by_user``).
-    ``daemon``: whether anything of it runs between containers.
+    - ``load``: creates the engine, given the name of an instance (``""`` is the usual one).
+    - ``key``: the name under which its records are stored.
+    - ``programs``, ``paths``, ``services``: an engine is on the host if one of them exists.
+    - ``instances``: finds other instances than the usual one. They are units (``by_unit``), or the user who runs the
+      task (``by_user``).
+    - ``daemon``: whether a process of the engine runs between containers.
     """
 
     engine: str
@@ -47,7 +49,7 @@ class Flavor(t.NamedTuple):
     daemon: bool = True
 
 
-# Each is imported when it is asked for: a task for one engine does not pay for the others.
+# Each engine is imported on demand: a task for one engine need not import the others.
 def _docker(_instance: str) -> engines_base.Engine:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.docker import (  # noqa: PLC0415
         engine as docker_engine,
@@ -135,9 +137,9 @@ def _podman(_instance: str) -> engines_base.Engine:
 
 
 def _containerd_units(host: hostfs.HostFS) -> list[str]:
-    """Other units of a containerd, by their names: every file of every unit is too much to read.
+    """Return other units of a containerd, found by their names: reading every file of every unit would take too long.
 
-    Units that are gone count while there are records of theirs.
+    Units that no longer exist are included while this collection has records of them.
     """
     names = {
         name
@@ -156,19 +158,23 @@ def _is_instance(host: hostfs.HostFS, name: str) -> bool:
     try:
         unit = systemd_units.load_unit(host, name, "containerd")
     except errors.HostError:
-        # Whoever inspects it reports why its files are refused.
+        # The inspection of this engine reports why its files are refused.
         return True
     return unit is not None and _has_own_file(host, unit)
 
 
 def _has_own_file(host: hostfs.HostFS, unit: systemd_units.Unit) -> bool:
-    """Whether it starts a containerd with a file of its own, under no other unit's name: else it is that one."""
+    """Return whether the unit starts a containerd with its own configuration file and is no alias of another unit.
+
+    Otherwise it is that other containerd.
+    """
     named = unit.flag_values("--config", "-c")
     alias = posixpath.basename(host.resolve(unit.path)) != unit.name
     return bool(unit.arguments) and bool(named) and not alias and named[-1] != _SYSTEM_CONTAINERD_FILE
 
 
 def _recorded_units(host: hostfs.HostFS) -> list[str]:
+    """Return the units of which this collection has records."""
     entries = [
         name for name in host.readable_entries(core_records.STATE_DIR) if name.startswith(core_constants.UNIT_KEY)
     ]
@@ -184,7 +190,7 @@ _SNAP_DOCKER_UNIT, _MICROK8S_UNIT = "snap.docker.dockerd.service", "snap.microk8
 _KNOWN_UNITS = ("containerd.service", _MICROK8S_UNIT)
 
 _ROWS = (
-    # The package podman-docker brings a program docker, too.
+    # The package podman-docker also installs a program named docker.
     Flavor("docker", core_constants.SYSTEM, _docker, "docker", ("dockerd",), ("/etc/docker",), ("docker.service",)),
     Flavor("docker", "snap", _docker_snap, "docker_snap", paths=("/var/snap/docker",), services=(_SNAP_DOCKER_UNIT,)),
     Flavor("docker", "rootless", _docker_rootless, "", instances=_own_users, by_user=True),
@@ -218,8 +224,8 @@ DAEMONS = tuple(dict.fromkeys(row.engine for row in _ROWS if row.daemon))
 class Target(t.NamedTuple):
     """One engine of one host.
 
-    ``instance`` tells apart those of one flavour: the user of a rootless engine, the unit of a second containerd; it is
-    empty for the one that there is usually.
+    ``instance`` distinguishes engines of one flavor: it is the user of a rootless engine or the unit of a second
+    containerd, and empty for the usual one.
     """
 
     engine: str
@@ -232,18 +238,19 @@ class Target(t.NamedTuple):
 
     @property
     def user(self) -> str | None:
-        """The user whose engine it is, None where it is the system's."""
+        """The user of the engine, None if it is the system's."""
         return self.instance if FLAVORS[self.engine, self.flavor].by_user else None
 
     def load(self) -> engines_base.Engine:
-        """The engine itself."""
+        """Return the engine. This imports its package."""
         return FLAVORS[self.engine, self.flavor].load(self.instance)
 
 
 def targets_on(host: hostfs.HostFS, engine: str | None = None) -> list[Target]:
-    """All of which there is anything on the host (of that ``engine``), in the order of the table; none is loaded.
+    """Return all engines (or those named ``engine``) of which the host has a trace, in the order of the table.
 
-    Of the engines of users, that of the user who runs this is among them; root handles none.
+    No engine is loaded. Of the engines of users, only that of the user who runs the task is included. Root manages none
+    of them.
     """
     return [
         Target(row.engine, row.flavor, instance)
@@ -260,9 +267,9 @@ def resolve_target(
     user: str | None = None,
     service: str | None = None,
 ) -> Target:
-    """The one that is meant; of an engine that there is nothing of, the system's own.
+    """Return the target that the parameters select. If the host has no trace of the engine, it is the system's own.
 
-    Raises NvidiaError where several may be meant, or where the words contradict each other.
+    Raises NvidiaError if several engines match, or if the parameters contradict each other.
     """
     if flavor != core_constants.AUTO and (engine, flavor) not in FLAVORS:
         known = [row.flavor for row in FLAVORS.values() if row.engine == engine]
@@ -274,7 +281,7 @@ def resolve_target(
         )
     if user is not None or flavor in _of_users(engine):
         return Target(engine, _of_users(engine)[0], _own_user(host, user))
-    # A user's engine is meant only if the task says so: any user may have one.
+    # A user's engine is selected only if the task names it, since any user may have one.
     wanted = targets_on(host, engine)
     found = [
         target
@@ -288,7 +295,7 @@ def resolve_target(
     if usual:
         return usual[0]
     if len(found) > 1:
-        # What only left its files behind is not meant if another one is there.
+        # An engine that only left files is ignored if another one is installed.
         found = [target for target in found if target.load().inspect(host).installed] or found
     if len(found) > 1:
         raise errors.NvidiaError(
@@ -301,11 +308,14 @@ def resolve_target(
 
 
 def _own_user(host: hostfs.HostFS, user: str | None) -> str:
-    """The user who runs this.  Raises NvidiaError for everybody else, with what to do about records of root's."""
+    """Return the user who runs the task.
+
+    Raises NvidiaError for any other user, with advice on records that an earlier version wrote as root.
+    """
     try:
         return accounts.require_own(host, user).name
     except errors.NvidiaError as error:
-        # Only a task that is refused pays for this import.
+        # The import is needed for a refused task only.
         from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import rootless  # noqa: PLC0415
 
         users = rootless.recorded_users(host) if user is None else [user]
@@ -315,9 +325,9 @@ def _own_user(host: hostfs.HostFS, user: str | None) -> str:
 
 
 def _served(engine: str, flavor: str, service: str, found: t.Sequence[Target], host: hostfs.HostFS) -> Target:
-    """The one that a unit starts, be it a unit of which nothing tells what it starts.
+    """Return the target that the unit ``service`` starts, also for a unit that does not show what it starts.
 
-    Raises NvidiaError for one that is not there: the files of another one would be taken for its own.
+    Raises NvidiaError for a unit that does not exist: the files of another engine would be used instead.
     """
     known = [target for target in found if service in (target.instance, *FLAVORS[target[:2]].services)]
     if known:
@@ -338,7 +348,7 @@ def _instances(row: Flavor, host: hostfs.HostFS) -> list[str]:
 
 
 def _leaves_trace(row: Flavor, host: hostfs.HostFS) -> bool:
-    """Whether there is anything of it: its program, its unit, its configuration, or our record of that."""
+    """Return whether the host has a program, a unit, a configuration or a record of this flavor."""
     units = (f"{folder}/{service}" for folder in systemd_units.UNIT_FOLDERS for service in row.services)
     return (
         (bool(row.programs) and host.find_executable(row.programs) is not None)
@@ -352,5 +362,5 @@ def _leaves_trace(row: Flavor, host: hostfs.HostFS) -> bool:
 
 
 def engines_on(host: hostfs.HostFS) -> list[engines_base.Engine]:
-    """The engines that there is anything of; only these are loaded."""
+    """Return the engines of which the host has a trace. Only these are loaded."""
     return [target.load() for target in targets_on(host)]

@@ -23,7 +23,10 @@ if t.TYPE_CHECKING:
 
 
 class TomlEngine:
-    """How such an engine is installed, and how its program is run; ``socket_flags`` name the socket of its unit."""
+    """The installation of an engine with TOML files, and the commands of its program.
+
+    ``socket_flags`` are the flags of the unit that name its socket.
+    """
 
     name: str
     flavor: str
@@ -45,7 +48,7 @@ class TomlEngine:
         service = systemd_units.unit_name(service or self.service)
         unit = systemd_units.load_unit(host, service, self.program)
         pid = processes.process_of(host, unit, self.program)
-        # What a wrapper keeps to itself the process tells.
+        # If a wrapper hides the flags, the command line of the process has them.
         told = hostfs.arguments_of(host, pid) if unit is not None and unit.wrapper and pid is not None else ()
         if unit is not None and told:
             unit = unit._replace(arguments=told, wrapper="")
@@ -73,7 +76,7 @@ class TomlEngine:
     def containers_stopped_by_restart(
         self, _host: hostfs.HostFS, _installation: engines_base.Installation
     ) -> list[str] | None:
-        """None at all: containers outlive these engines."""
+        """Return an empty list: containers keep running when these engines restart."""
         return []
 
     def version_argv(self, binary: str) -> list[str]:
@@ -83,16 +86,16 @@ class TomlEngine:
         return False
 
 
-# The first words of a drop-in that is ours.
+# The beginning of a drop-in of this collection.
 OPENING = b"# Written by gpufleet.nvidia.nvidia_runtime_config, which takes it away again with state: absent.\n"
 
 _KINDS = {dict: "a table", str: "a string", bool: "true or false", list: "an array", int: "a number"}
 
 
 class TomlFiles:
-    """The files of one configuration that a plan looks at or changes, each read once.
+    """The files of one configuration that a plan reads or changes. Each is read once.
 
-    ``openings`` are the words with which files of ours may begin, longest first.
+    ``openings`` are the texts with which files of this collection may begin, longest first.
     """
 
     def __init__(self, context: engines_base.Context, openings: t.Sequence[bytes] = ()) -> None:
@@ -101,7 +104,7 @@ class TomlFiles:
         self.edits: dict[str, TomlEdit] = {}
 
     def edit(self, path: str) -> TomlEdit:
-        """The file at ``path``, as it is or as it was left by the last call."""
+        """Return the edit of the file at ``path``, with the changes made so far."""
         path = self.context.files.resolve(path)
         if path not in self.edits:
             about = self.context if path == self.context.path else self.context.about(path)
@@ -113,19 +116,21 @@ class TomlFiles:
         return self.edits[path]
 
     def overlay(self) -> dict[str, toml_document.TomlDocument]:
-        """The documents as they are after all edits so far, of files that there are or will be."""
+        """Return the documents after all edits so far, of files that exist or will exist."""
         there = {path: edit for path, edit in self.edits.items() if edit.content is not None or edit.wanted}
         return {path: edit.document for path, edit in there.items()}
 
     def outcome(self) -> dict[str, toml_document.TomlDocument | None]:
-        """The same, with None for files that go."""
+        """Return the same documents as ``overlay``, with None for files that are removed."""
         overlay = self.overlay()
         return {path: document if _after(self.edits[path]) is not None else None for path, document in overlay.items()}
 
     def planned(self, read: t.Sequence[str] = ()) -> tuple[core_plan.PlannedFile, ...]:
-        """All files in the order that a crash survives: a drop-in comes before what reads it, and goes after that.
+        """Return all files in an order that survives a crash.
 
-        ``read`` are the files of the configuration: what is inherited from them is not to be more readable in ours.
+        A new drop-in is written before the file that reads it, and a removed one is deleted after that file. ``read``
+        are the files of the configuration: a drop-in copies settings from them, so it must not be readable by more
+        users than they are.
         """
         main = self.context.path
         like = tuple(dict.fromkeys([main, *read]))
@@ -147,14 +152,17 @@ def _made_by_us(edit: TomlEdit) -> bool:
 
 
 def _after(edit: TomlEdit) -> bytes | None:
-    """What the file shall hold; one that was made by us goes with the last of our entries."""
+    """Return the planned content, None if the file is removed.
+
+    A file that this collection created is removed with the last entry of this collection.
+    """
     if edit.removed or (_made_by_us(edit) and (edit.emptied or (edit.content is None and not edit.wanted))):
         return None
     return edit.document.to_bytes()
 
 
 def revert_own_entries(edit: TomlEdit, keep: t.Callable[[KeyPath], bool] = lambda _path: False) -> None:
-    """Take out what earlier runs wrote and this one does not want; with ``keep`` some of it stays."""
+    """Remove entries that earlier runs wrote and this one does not want. Entries that ``keep`` accepts stay."""
     record = edit.record
     if record is None:
         return
@@ -168,13 +176,13 @@ def revert_own_entries(edit: TomlEdit, keep: t.Callable[[KeyPath], bool] = lambd
         edit.give_back(path)
     if record.original is not None and record.restorable(edit.content):
         original = toml_document.TomlDocument.from_bytes(edit.path, record.original)
-        # The same entries as before our first run: restore blank lines and comments too.
+        # If the entries are those from before the first run, restore blank lines and comments too.
         if toml_parser.same(edit.document.data, original.data):
             edit.document = original
 
 
 def write_table(edit: TomlEdit, path: KeyPath, table: t.Mapping[str, t.Any]) -> None:
-    """Write the entries of ``table`` at ``path``, beside others that stand there."""
+    """Write the entries of ``table`` at ``path`` and keep all other entries there."""
     if not edit.document.has(*path) and table:
         edit.document = edit.document.set(path, plain_copy(table))
     for leaf, value in toml_parser.iter_leaves(table, path):
@@ -185,7 +193,7 @@ def write_table(edit: TomlEdit, path: KeyPath, table: t.Mapping[str, t.Any]) -> 
 
 
 def merged(below: t.Mapping[str, t.Any], above: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
-    """Both tables in one, at every depth; where both have a value, that of ``above``."""
+    """Return both tables merged at every depth. Where both have a value, that of ``above`` is used."""
     result = dict(below)
     for name, value in above.items():
         beneath = result.get(name)
@@ -194,7 +202,7 @@ def merged(below: t.Mapping[str, t.Any], above: t.Mapping[str, t.Any]) -> dict[s
 
 
 def plain_copy(table: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
-    """The table without the tables in it that hold nothing."""
+    """Return a copy of the table without empty tables in it."""
     copied: dict[str, t.Any] = {}
     for name, value in table.items():
         inner = plain_copy(value) if isinstance(value, dict) else copy.deepcopy(value)
@@ -204,21 +212,24 @@ def plain_copy(table: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
 
 
 def lookup(data: t.Any, path: KeyPath) -> t.Any:
-    """The value at ``path``, None where there is none."""
+    """Return the value at ``path``, None if there is none."""
     for name in path:
         data = data.get(name) if isinstance(data, dict) else None
     return data
 
 
 def put(table: dict[str, t.Any], path: KeyPath, value: t.Any) -> None:
-    """Set the value at ``path``; tables that are missing on the way are made."""
+    """Set the value at ``path``, and create missing tables on the way."""
     for name in path[:-1]:
         table = table.setdefault(name, {})
     table[path[-1]] = value
 
 
 def require(document: toml_document.TomlDocument, path: KeyPath, kind: type, advice: str) -> t.Any:
-    """The value at ``path``, None where there is none; raises ConfigurationError if it is of another kind."""
+    """Return the value at ``path``, None if there is none.
+
+    Raises ConfigurationError if the value is of another type than ``kind``.
+    """
     for depth in range(1, len(path)):
         around = document.value(*path[:depth])
         if around is not None and not isinstance(around, dict):
@@ -232,8 +243,8 @@ def require(document: toml_document.TomlDocument, path: KeyPath, kind: type, adv
 
 
 def check_options(options: t.Mapping[str, t.Any], reserved: t.Mapping[KeyPath, str]) -> None:
-    """Raises NvidiaError for runtime_options that say what another parameter says, or what TOML cannot."""
-    # The engines match names whatever their case.
+    """Raise NvidiaError for runtime_options that another parameter sets, or that TOML cannot express."""
+    # The engines compare names without regard to case.
     parameters = {tuple(map(str.lower, path)): parameter for path, parameter in reserved.items()}
     for path, value in toml_parser.iter_leaves(options):
         beginnings = (tuple(map(str.lower, path[:depth])) for depth in range(1, len(path) + 1))

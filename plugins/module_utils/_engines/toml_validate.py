@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Compare two dumps of a TOML configuration after a planned change."""
+"""Compare two dumps of a TOML configuration, from before and after a planned change."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if t.TYPE_CHECKING:
 
 
 _SHOWN = 3
-# What is left out is as good as its zero value: programs print built-in entries in full, written ones not.
+# A missing value equals its zero value: programs print all fields of built-in entries, but not of written ones.
 _ZERO: tuple[t.Any, ...] = (None, "", 0, False, [])
 
 
 def overlay_of(files: t.Sequence[core_plan.PlannedFile]) -> dict[str, toml_document.TomlDocument | None]:
-    """The documents as they will be, None for a file that goes."""
+    """Return the planned documents by path, None for a file that is removed."""
     return {
         file.path: None if file.after is None else toml_document.TomlDocument.from_bytes(file.path, file.after)
         for file in files
@@ -31,7 +31,10 @@ def overlay_of(files: t.Sequence[core_plan.PlannedFile]) -> dict[str, toml_docum
 
 
 def verdict(before: str, after: str, is_ours: t.Callable[[KeyPath], bool]) -> str:
-    """What would change beside our entries; empty if nothing would, or if what was printed cannot be read."""
+    """Return what would change besides entries that ``is_ours`` accepts.
+
+    Returns an empty string if nothing would change, or if a dump cannot be parsed.
+    """
     try:
         old, new = (
             dict(toml_parser.iter_leaves(toml_document.TomlDocument.from_bytes("output", text.encode()).data))
@@ -48,7 +51,7 @@ def verdict(before: str, after: str, is_ours: t.Callable[[KeyPath], bool]) -> st
 
 
 def changed_tables(files: t.Sequence[core_plan.PlannedFile], path: KeyPath) -> set[str]:
-    """The names of the tables at ``path`` that a plan writes, changes or takes away."""
+    """Return the names of the tables at ``path`` that a plan adds, changes or removes."""
     found: set[str] = set()
     for file in files:
         documents = (

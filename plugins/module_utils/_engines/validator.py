@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Run the validator of an engine on planned files, and redact what it prints."""
+"""Run the validator of an engine on planned files, and redact its output."""
 
 from __future__ import annotations
 
@@ -23,13 +23,16 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import units as systemd_units
 
 
-# dockerd on a setting that stands in the unit and in the file: both values, of all kinds.
+# dockerd's message about a setting that is both in the unit and in the file. It prints both values, of any type.
 _CONFLICT = re.compile(r"\(from flag: .*\)")
 _NEXT_CONFLICT = re.compile(r", ([\w.-]+): \(from flag: ")
 
 
 def redact(said: str, syntax: str, contents: t.Iterable[bytes], unit: systemd_units.Unit | None) -> str:
-    """``said`` about files with ``contents``, in an engine that starts with the flags of ``unit``."""
+    """Return the message ``said`` without secrets.
+
+    Secrets are taken from ``contents`` and from the flags of ``unit``, with which the engine starts.
+    """
     said = _CONFLICT.sub(_without_values, said)
     hidden = set(_secret_flags(unit.arguments if unit is not None else ()))
     for content in contents:
@@ -37,7 +40,7 @@ def redact(said: str, syntax: str, contents: t.Iterable[bytes], unit: systemd_un
     spellings = {spelling for value in hidden for spelling in (value, json.dumps(value)[1:-1], value.strip())}
     for spelling in sorted(spellings - {""}, key=len, reverse=True):
         pattern = re.escape(spelling)
-        # A short secret is hidden only where it stands alone.
+        # A short secret is hidden only where it is a word of its own.
         said = re.sub(
             pattern if len(spelling) >= masking.SHORTEST_HIDDEN else rf"(?<!\w){pattern}(?!\w)", masking.MASK, said
         )
@@ -53,7 +56,7 @@ def _read(syntax: str, content: bytes) -> t.Any:
     try:
         if syntax == "json":
             return json_document.JsonDocument.from_bytes("", content).value()
-        # Docker's users need not wait for this import.
+        # A Docker task need not import the TOML reader.
         from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import (  # noqa: PLC0415
             toml_document,
         )
@@ -64,7 +67,7 @@ def _read(syntax: str, content: bytes) -> t.Any:
 
 
 def _secret_flags(arguments: t.Sequence[str]) -> t.Iterator[str]:
-    """The values of ``--name value``, ``--name=value`` and ``--option name=value`` whose name is that of a secret."""
+    """Yield the values of ``--name value``, ``--name=value`` and ``--option name=value`` with the name of a secret."""
     for word, following in zip(arguments, [*arguments[1:], ""]):
         name, sign, value = word.lstrip("-").partition("=")
         if word.startswith("-") and not sign and masking.is_secret(name):
@@ -76,7 +79,7 @@ def _secret_flags(arguments: t.Sequence[str]) -> t.Iterator[str]:
 
 
 class ConfigValidator(t.NamedTuple):
-    """One engine of one host as a judge; ``strict`` fails where it cannot judge."""
+    """The validator of one engine on one host. With ``strict``, a missing validator is an error."""
 
     engine: engines_base.Engine
     host: hostfs.HostFS
@@ -85,7 +88,10 @@ class ConfigValidator(t.NamedTuple):
     strict: bool
 
     def check(self, files: t.Sequence[core_plan.PlannedFile], context: engines_base.Context) -> None:
-        """Raises NvidiaError for files that the engine would not start with, or would misread."""
+        """Validate ``files``, which are the planned changes.
+
+        Raises NvidiaError if the engine would not start with them or would interpret other settings differently.
+        """
         if self.binary is None or not self.host.live:
             if files:
                 self._refuse_blind()
@@ -95,7 +101,7 @@ class ConfigValidator(t.NamedTuple):
                 self._check(self.binary, group, context)
 
     def objection(self, context: engines_base.Context) -> str:
-        """What the engine has against its files as they stand, in its own words; empty if nothing is known."""
+        """Return the engine's error message about its current files, empty if it reports none."""
         if self.binary is None:
             self._refuse_blind()
             return ""
@@ -120,7 +126,11 @@ class ConfigValidator(t.NamedTuple):
     def _objection(
         self, binary: str, files: t.Sequence[core_plan.PlannedFile], context: engines_base.Context, compared: str | None
     ) -> str:
-        """What the engine says against ``files``; if it has nothing to say they are compared under that name."""
+        """Return the engine's error message about ``files``, empty if it reports none.
+
+        If the files are valid, the dumps before and after are compared. ``compared`` names the files in the error
+        message. None: there is no comparison.
+        """
         with scratch.scratch_folder(self.host, "the validator") as (outer, folder):
             trial = self.engine.trial(binary, folder, files, context)
             for name, content in trial.files.items():
@@ -146,7 +156,7 @@ class ConfigValidator(t.NamedTuple):
         if not argv:
             return
         status, before, _errors = self.run(self.host.argv(argv))
-        # An engine that cannot read what stands now has nothing to compare with.
+        # If the engine cannot read its current files, there is nothing to compare with.
         complaint = self.engine.verdict(before, after, files) if not status else ""
         if complaint:
             raise core_errors.NvidiaError(

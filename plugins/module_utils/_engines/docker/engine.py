@@ -32,7 +32,7 @@ _SNAP = (
 
 
 class Docker:
-    """The system's own Docker; other flavours are made from it."""
+    """The system's own Docker. The other flavors are subclasses."""
 
     name = "docker"
     flavor = core_constants.SYSTEM
@@ -85,14 +85,17 @@ class Docker:
         if any(address.startswith("fd://") for address in addresses):
             activation = systemd_units.load_unit(host, SOCKET_UNIT)
             for stream in activation.listen if activation is not None else ():
-                # %t is where a system unit's sockets are (systemd.unit(5), "Specifiers").
+                # %t is the directory of a system unit's sockets (systemd.unit(5), "Specifiers").
                 stream = stream.replace("%t", "/run", 1)
                 if stream.startswith("/"):
                     return stream
         return self.socket
 
     def _pid(self, host: hostfs.HostFS, unit: systemd_units.Unit | None, pid_files: t.Sequence[str]) -> int | None:
-        """The unit's process, else (no systemd, or not its control groups) the one in dockerd's own pid file."""
+        """Return the unit's process, otherwise the one in dockerd's own pid file.
+
+        The pid file is used without systemd or its control groups.
+        """
         if not host.live:
             return None
         pid = processes.process_of(host, unit, PROGRAM)
@@ -101,15 +104,15 @@ class Docker:
         text = host.read_text(pid_files[-1] if pid_files else self.pid_file, hostfs.UNIT_BYTES).strip()
         if not (text.isascii() and text.isdigit()) or host.read_text(f"/proc/{text}/comm").strip() != PROGRAM:
             return None
-        # An old pid file may name a dockerd of a user.
+        # An old pid file may name the dockerd of a user.
         return None if processes.uid_of(host, text) else int(text)
 
     def _ask(self, host: hostfs.HostFS, installation: engines_base.Installation, request: str) -> t.Any:
-        """What the daemon answers, None where it does not."""
+        """Return the daemon's answer, None if it does not answer."""
         return docker_live.ask_json(host.real_path(installation.socket), request)
 
     def live(self, host: hostfs.HostFS, installation: engines_base.Installation) -> engines_base.LiveState | None:
-        # Without a process nobody may be asked: socket activation would start the daemon.
+        # Without a process there must be no request: socket activation would start the daemon.
         if installation.pid is None:
             return None
         info = self._ask(host, installation, "/info")
@@ -135,7 +138,7 @@ class Docker:
         _live: engines_base.LiveState,
         _state: engines_base.ConfiguredState | None,
     ) -> engines_base.HealthProblem | None:
-        """A dockerd that answers does its work."""
+        """Return None: a dockerd that answers works."""
         return None
 
     def sources(self, _host: hostfs.HostFS, installation: engines_base.Installation) -> list[str]:
@@ -148,7 +151,7 @@ class Docker:
         _runtimes: t.Sequence[str],
         _run: core_plan.Runner,
     ) -> tuple[list[str], list[str]]:
-        """What dockerd says of its runtimes is so."""
+        """Return nothing: what dockerd reports about its runtimes is reliable."""
         return [], []
 
     def containers_stopped_by_restart(
@@ -158,7 +161,7 @@ class Docker:
         containers = self._ask(host, installation, "/containers/json") if installation.pid is not None else []
         if not isinstance(info, dict) or not isinstance(containers, list):
             return None
-        # The daemon that stops leaves them alone if it knows of this setting, and so does the one that starts.
+        # Containers keep running only if both the daemon that stops and the one that starts have this setting.
         if info.get("LiveRestoreEnabled") and self._keeps_containers(host, installation):
             return []
         return sorted(_name_of(container) for container in containers if isinstance(container, dict))
@@ -179,7 +182,8 @@ class Docker:
     def absent(self, context: engines_base.Context) -> engines_base.EnginePlan:
         plan = self.planner(context).absent()
         for path in context.recorded:
-            # dockerd reads one file: with another one the unit's flags have no quarrel, and its change disturbs nobody.
+            # dockerd reads one file. The unit's flags cannot conflict with another file, and changing that one needs no
+            # restart.
             other = self.planner(context.about(path)._replace(unit=None)).absent()
             plan = plan.joined(other._replace(action=engines_base.Action.NONE))
         return plan
@@ -204,7 +208,7 @@ class Docker:
     def trial(
         self, binary: str, folder: str, files: t.Sequence[core_plan.PlannedFile], context: engines_base.Context
     ) -> engines_base.Trial:
-        # With the unit's own flags, so that a setting that stands in both is found too.
+        # The unit's own flags are included, so that a setting that is both in the unit and in the file is found.
         flags = _without_config_file(context.unit.arguments[1:]) if context.unit is not None else []
         (file,) = files
         name = posixpath.basename(file.path)
@@ -219,14 +223,14 @@ class Docker:
 
 
 def _name_of(container: t.Mapping[str, t.Any]) -> str:
-    """Its name as people know it: the API puts a slash before it."""
+    """Return the name of a container as users know it: the API puts a slash before it."""
     listed: list[t.Any] = json_data.get(container, "Names", [])
     names = [name for name in listed if isinstance(name, str)]
     return (names or [json_data.get(container, "Id", "")[:12]])[0].lstrip("/")
 
 
 def settings_in(host: hostfs.HostFS, path: str) -> dict[str, t.Any]:
-    """The file as a dictionary, empty where it cannot be read: plans complain of that, and better."""
+    """Return the file as a dictionary, empty if it cannot be read. The plan reports such a file with more detail."""
     try:
         found = json_data.load(host.read(path, hostfs.JSON_BYTES) or b"{}")
     except (errors.HostError, ValueError):
@@ -235,14 +239,17 @@ def settings_in(host: hostfs.HostFS, path: str) -> dict[str, t.Any]:
 
 
 def socket_in(addresses: t.Iterable[str], usual: str) -> str | None:
-    """The first Unix socket among the addresses; an address without a path means the ``usual`` one."""
+    """Return the first Unix socket among the addresses. An address without a path stands for ``usual``."""
     return next((found[len("unix://") :] or usual for found in addresses if found.startswith("unix://")), None)
 
 
 def setting_values(
     unit: systemd_units.Unit | None, settings: t.Mapping[str, t.Any], key: str, *flags: str
 ) -> list[str]:
-    """What the unit's flags say, else what the file says; the flags give a list even where there can be only one."""
+    """Return the values of a setting from the unit's flags, otherwise from the file.
+
+    The result is a list even for a setting with only one value.
+    """
     values = unit.flag_values(*flags) if unit is not None else []
     found = settings.get(key)
     if not values and found:
@@ -265,14 +272,14 @@ class _SnapPlanner(docker_plan.DockerPlanner):
     """A removal from the snap's daemon.json."""
 
     def leftover(self, _path: t.Any) -> bool:
-        """An entry without a record is the snap's own."""
+        """Return False: an entry without a record belongs to the snap."""
         return False
 
 
 class DockerSnap(Docker):
-    """Canonical's snap of Docker: it is reported and refused.
+    """Canonical's snap of Docker, which is reported but refused.
 
-    What earlier versions of this collection recorded of its file is still restored.
+    Entries that earlier versions of this collection recorded in its file are still restored.
     """
 
     flavor = "snap"
@@ -284,13 +291,13 @@ class DockerSnap(Docker):
     planner = _SnapPlanner
 
     def inspect(self, host: hostfs.HostFS, service: str | None = None) -> engines_base.Installation:
-        # Its program runs inside the snap only, so neither its version nor its validator is asked for.
+        # Its program runs inside the snap only, so it is not run to get its version or to validate files.
         installation = super().inspect(host, service)
         there = installation.unit is not None or installation.pid is not None
         return installation._replace(binary=None, there=there, unsupported=_SNAP)
 
     def _unit(self, host: hostfs.HostFS, service: str) -> systemd_units.Unit | None:
-        """The unit without its arguments, which are those of the program ``snap``."""
+        """Return the unit without its arguments, which are those of the program ``snap``."""
         unit = systemd_units.load_unit(host, service)
         return unit._replace(arguments=()) if unit is not None else None
 
@@ -302,7 +309,8 @@ DOCKER = Docker()
 DOCKER_SNAP = DockerSnap()
 
 
-# Before, its namespace hid what is in /etc/cdi and /var/run/cdi (moby #47676; release notes of 27.4.0, moby #49027).
+# Before this version, its namespace hid the files in /etc/cdi and /var/run/cdi (moby #47676; release notes of 27.4.0,
+# moby #49027).
 _CDI_SEEN_SINCE = (27, 4)
 
 
@@ -345,7 +353,10 @@ class RootlessDocker(Docker):
     # -- the host ------------------------------------------------------------------------------------------------
 
     def inspect(self, host: hostfs.HostFS, service: str | None = None) -> engines_base.Installation:
-        """Raises NvidiaError unless that user runs this."""
+        """Return how the user's engine is installed.
+
+        Raises NvidiaError unless that user runs the task.
+        """
         account = accounts.require_own(host, self.user)
         service = systemd_units.unit_name(service or self.service)
         unit = rootless.user_unit(host, account, service)
@@ -373,12 +384,12 @@ class RootlessDocker(Docker):
         )
 
     def _keeps_containers(self, _host: hostfs.HostFS, _installation: engines_base.Installation) -> bool:
-        """They end with the namespaces that dockerd-rootless.sh has made, whatever live-restore says."""
+        """Return False: containers end with the namespaces that dockerd-rootless.sh made, whatever live-restore is."""
         return False
 
 
 def _program(host: hostfs.HostFS, unit: systemd_units.Unit | None, environment: t.Mapping[str, str]) -> str | None:
-    """The dockerd that dockerd-rootless.sh finds."""
+    """Return the dockerd that dockerd-rootless.sh finds."""
     folders = environment.get("PATH", "").split(":")
     if unit is not None and unit.arguments:
         folders.append(posixpath.dirname(unit.arguments[0]))

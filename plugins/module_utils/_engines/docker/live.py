@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Ask a running Docker over its API."""
+"""Send requests to a running Docker over its API."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ import typing as t
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import json_data
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._rpc import unix_socket
 
-# Seconds for a whole answer.  A busy daemon answers late, but a hung one must not hold up a whole fleet.
+# Seconds for a whole answer. A busy daemon answers late, but a hung one must not delay a whole fleet.
 TIMEOUT = 10.0
 
-# Bytes of an answer.
+# Maximum size of an answer in bytes.
 _MOST = 16 << 20
 
 
 class Answer(t.NamedTuple):
-    """What a dockerd answers: the status of HTTP, and the body."""
+    """An answer of dockerd: the HTTP status and the body."""
 
     status: int
     body: bytes
@@ -31,11 +31,14 @@ class Answer(t.NamedTuple):
         return self.status >= 400
 
     def value(self) -> t.Any:
-        """The body as JSON, raises ValueError where it is none."""
+        """Return the body as JSON.
+
+        Raises ValueError if it is not JSON.
+        """
         return json_data.load(self.body)
 
     def words(self) -> str:
-        """What the daemon says of a request that it refuses."""
+        """Return the daemon's message about a request that it refused."""
         try:
             message = json_data.get(self.value(), "message", "")
         except ValueError:
@@ -44,9 +47,9 @@ class Answer(t.NamedTuple):
 
 
 def ask_json(socket_path: str, request: str) -> t.Any:
-    """The decoded JSON answer to ``GET request``, None where nobody answers it properly.
+    """Return the decoded JSON answer to ``GET request``, None if there is no valid answer.
 
-    The caller makes sure that a daemon runs: under socket activation the mere connection would start one.
+    The caller makes sure that a daemon runs: with socket activation, a connection would start one.
     """
     try:
         answer = ask(socket_path, "GET", request)
@@ -56,12 +59,13 @@ def ask_json(socket_path: str, request: str) -> t.Any:
 
 
 def ask(socket_path: str, method: str, request: str, body: t.Any = None, timeout: float | None = None) -> Answer:
-    """The answer to a request with ``body`` as JSON; ``timeout`` is for the whole exchange.
+    """Return the answer to a request with ``body`` as JSON.
 
-    Raises OSError or ValueError where nobody answers in HTTP, or there is no end to the answer.
+    ``timeout`` in seconds is for the whole exchange. Raises OSError or ValueError if there is no answer in HTTP, or if
+    the answer does not end.
 
-    HTTP/1.0, which ends an answer by closing: the standard library's client knows more, but importing it would be the
-    greatest single expense of an unchanged task.
+    This is HTTP/1.0, which ends an answer by closing the connection. The standard library's client supports more, but
+    its import would be the greatest single cost of an unchanged task.
     """
     content = b"" if body is None else json.dumps(body).encode("utf-8")
     about = f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n" if method == "POST" else ""

@@ -22,13 +22,13 @@ DEFAULT = "default-runtime"
 FEATURES = "features"
 CDI = (FEATURES, "cdi")
 BUILTIN_DEFAULT = "runc"
-# Docker's release notes; measured: 20.10 ignores features.cdi, 26.1 has it off, 28.5 on.
+# Sources: Docker's release notes. Measured: 20.10 ignores features.cdi, 26.1 has it off, 28.5 on.
 CDI_SINCE = (25,)
 CDI_BY_DEFAULT_SINCE = (28, 2)
 
 
 def is_builtin(name: str) -> bool:
-    """Runtimes that dockerd knows without being told (moby, daemon/runtime_unix.go)."""
+    """Return whether dockerd defines the runtime without configuration (moby, daemon/runtime_unix.go)."""
     return name == "runc" or name.startswith("io.containerd.")
 
 
@@ -100,17 +100,17 @@ class DockerPlanner:
         return self._plan(self.document.to_bytes())
 
     def leftover(self, path: t.Any) -> bool:
-        """Whether an entry with this path that nobody recorded goes at a removal."""
+        """Return whether a removal removes an entry with this path that has no record."""
         return engines_base.is_nvidia_program(path)
 
     # -- steps ---------------------------------------------------------------------------------------------------
 
     def _enable_cdi_by_version(self) -> None:
-        """Enable CDI where it is off by default, unless the user's file or unit says otherwise."""
+        """Enable CDI where it is off by default, unless the user's file or unit sets it."""
         version, unit = self.context.version, self.context.unit
         if version is None:
             return
-        # dockerd does not start with features in the unit and in the file.
+        # dockerd does not start with features both in the unit and in the file.
         foreign = (self.file.original if self.file.owns(CDI) else self.document).has(*CDI)
         foreign = foreign or (unit is not None and bool(unit.flag_values("--feature")))
         if not foreign and CDI_SINCE <= version < CDI_BY_DEFAULT_SINCE:
@@ -119,10 +119,11 @@ class DockerPlanner:
             self.file.give_back(CDI)
 
     def _restore_ours(self, path: tuple[str, ...]) -> None:
-        """Give back what stood at ``path`` before us, unless somebody changed it since."""
+        """Restore the value that ``path`` had before this collection wrote it, unless it was changed since."""
         entry = self.file.original.node(*path[:2])
         if path[0] == RUNTIMES and self.file.owns(path) and (entry is None or not entry.is_object):
-            # A runtime without a path would stop dockerd: what was ours from the start goes as a whole.
+            # A runtime without a path would stop dockerd, so an entry that this collection created is removed as a
+            # whole.
             self.document = self.document.restore(path[:2], self.file.original)
         else:
             self.file.give_back(path)
@@ -146,7 +147,7 @@ class DockerPlanner:
         self.file.write((DEFAULT,), name)
 
     def _repair_default_runtime(self) -> None:
-        """Never leave a default that is not defined: dockerd would not start."""
+        """Replace or remove a default runtime that is no longer defined: dockerd would not start with it."""
         default = self.document.value(DEFAULT)
         flagged = _flagged_runtimes(self.context.unit)
         if not isinstance(default, str) or not default or is_builtin(default) or default in flagged:
@@ -188,7 +189,11 @@ class DockerPlanner:
             raise self.document.error(node, f"{'.'.join(path)} holds {node.kind} where {kind} is expected", advice)
 
     def _check_flags(self) -> None:
-        """A setting that stands in the file and on the unit's command line stops dockerd, except for runtimes."""
+        """Check for settings that are both in the file and on the unit's command line.
+
+        They stop dockerd from starting, except for runtimes. Raises NvidiaError for a conflict that the plan causes,
+        and adds a warning for an existing one.
+        """
         unit = self.context.unit
         if unit is None:
             return
@@ -240,7 +245,7 @@ def _flagged_runtimes(unit: systemd_units.Unit | None) -> tuple[str, ...]:
 def configured_state(
     document: json_document.JsonDocument, unit: systemd_units.Unit | None, version: tuple[int, ...] | None
 ) -> engines_base.ConfiguredState:
-    """What a dockerd of ``version`` (None: unknown) knows that starts with this file and this unit."""
+    """Return what a dockerd of ``version`` (None: unknown) uses if it starts with this file and this unit."""
     flags = unit.flag_values("--default-runtime") if unit is not None else []
     runtimes = document.value(RUNTIMES)
     return engines_base.ConfiguredState(
@@ -255,7 +260,10 @@ def configured_state(
 def _cdi(
     document: json_document.JsonDocument, unit: systemd_units.Unit | None, version: tuple[int, ...] | None
 ) -> bool | None:
-    """Whether CDI is on; measured on 28.5: no folder for its specifications means off, whatever the feature says."""
+    """Return whether CDI is on, None if that is unknown or if this version does not support it.
+
+    Measured on 28.5: without a directory for its specifications CDI is off, even if the feature is on.
+    """
     if version is not None and version < CDI_SINCE:
         return None
     folders = document.value("cdi-spec-dirs")
@@ -269,16 +277,16 @@ def _cdi(
     flags = unit.flag_values("--feature") if unit is not None else []
     switched = [value.partition("=")[2] for value in flags if value.partition("=")[0] == CDI[1]]
     if switched:
-        # What Go's strconv.ParseBool takes for true; the name alone means true, too.
+        # These are the values that Go's strconv.ParseBool reads as true. The name alone is true, too.
         return switched[-1] in ("", "1", "t", "T", "true", "TRUE", "True")
     return None if version is None else version >= CDI_BY_DEFAULT_SINCE
 
 
 def _action(before: engines_base.ConfiguredState, after: engines_base.ConfiguredState) -> engines_base.Action:
-    """The least that makes the step effective, measured on dockerd 20.10, 26.1 and 28.5.
+    """Return the smallest action that makes the change effective, measured on dockerd 20.10, 26.1 and 28.5.
 
-    SIGHUP takes a table of runtimes over as a whole, but not its absence, and a default, but not its absence (20.10
-    even dies of a table without the default that it runs with).  It never switches CDI.
+    SIGHUP applies a table of runtimes as a whole, but not its absence, and a default, but not its absence (20.10 even
+    crashes on a table without the default that it runs with). SIGHUP never changes CDI.
     """
     actions = [engines_base.Action.NONE]
     if before.runtimes != after.runtimes:
@@ -292,12 +300,12 @@ def _action(before: engines_base.ConfiguredState, after: engines_base.Configured
 
 
 def required_action(live: engines_base.LiveState, state: engines_base.ConfiguredState) -> engines_base.Action:
-    """The least that brings a dockerd in state ``live`` to what its file and flags say."""
+    """Return the smallest action that brings a dockerd in state ``live`` to what its file and flags configure."""
     paths = state.paths()
-    # Of a runtime that stands in the unit and in the file dockerd takes the file's.
+    # If a runtime is both in the unit and in the file, dockerd uses that of the file.
     foreign = [name for name in state.flagged_runtimes if name not in state.runtimes]
     known = {
-        # A runtime that is not registered by path shows none that could be compared.
+        # A runtime that is not registered by path reports no path that could be compared.
         name: {"path": path} if name in paths or name not in state.runtimes else state.runtimes[name]
         for name, path in live.runtimes.items()
         if (not is_builtin(name) or name in state.runtimes) and name not in foreign

@@ -4,10 +4,10 @@
 
 """Read the files of Podman: containers.conf with its drop-ins, and its hook directories.
 
-Podman 5 (containers/common 0.63, pkg/config/new.go) reads /usr/share, then /etc, then the drop-ins in /etc by name;
-each overrides the ones before. Podman 6 (container-libs, storage/pkg/configfile) reads the main file in /etc or
-else in /usr/share, then the drop-ins of all directories sorted by name; a drop-in hides one of its name in an
-earlier directory, and links do not count. A user's home, modules and CONTAINERS_CONF are not read.
+Podman 5 (containers/common 0.63, pkg/config/new.go) reads /usr/share, then /etc, then the drop-ins in /etc by name.
+Each file overrides the ones before. Podman 6 (container-libs, storage/pkg/configfile) reads the main file in /etc, or
+else in /usr/share, then the drop-ins of all directories sorted by name. A drop-in hides one of the same name in an
+earlier directory, and links are ignored. This file does not read a user's home, modules and CONTAINERS_CONF.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ CDI_DIRS: KeyPath = ("engine", "cdi_spec_dirs")
 
 _PACKAGED_MAIN = "/usr/share/containers/containers.conf"
 _FOLDER = posixpath.dirname(DROP_IN)
-# Podman 6, for root.
+# The directories of Podman 6 for root.
 _ALL_FOLDERS = (
     "/usr/share/containers/containers.conf.d",
     "/usr/share/containers/containers.rootful.conf.d",
@@ -44,20 +44,20 @@ _ADVICE = 'Make it an array of folders, such as ["/etc/cdi", "/var/run/cdi"].'
 
 
 class ConfFile(t.NamedTuple):
-    """One file, and what it says."""
+    """One file and its content."""
 
     path: str
     document: toml_document.TomlDocument
 
 
 class Reading(t.NamedTuple):
-    """What has been read so far: the folders, and whether later files add to them instead of replacing them."""
+    """The setting after some of the files: its directories, and whether later files append to them or replace them."""
 
     folders: tuple[str, ...]
     appends: bool = False
 
     def after(self, value: t.Sequence[t.Any]) -> Reading:
-        """What it is once ``value`` was read too (containers.conf(5), "Appending to string arrays")."""
+        """Return the setting after ``value`` was read too (containers.conf(5), "Appending to string arrays")."""
         said = [entry["append"] for entry in value if isinstance(entry, dict)]
         appends = said[-1] if said else self.appends
         folders = tuple(entry for entry in value if isinstance(entry, str))
@@ -67,8 +67,10 @@ class Reading(t.NamedTuple):
 class ContainersConf:
     """All files in the order in which a Podman of ``version`` reads them.
 
-    ``default`` are the folders where no file names any, ``ours`` stands for the drop-in as it is to be.  Raises
-    ConfigurationError where a file, or the setting in it, is not what Podman reads.
+    ``default`` are the directories that are used if no file names any. ``ours`` is the planned content of the drop-in
+    of this collection.
+
+    Raises ConfigurationError if a file, or the setting in it, is not valid for Podman.
     """
 
     def __init__(
@@ -83,7 +85,7 @@ class ContainersConf:
                 self.files.append(ConfFile(path, document))
 
     def reading(self, before: str | None = None) -> Reading:
-        """What all files say, or those that are read earlier than ``before``."""
+        """Return the setting after all files, or after those that are read before the file ``before``."""
         found = Reading(self._default)
         for path, document in self.files:
             if path == before:
@@ -93,14 +95,14 @@ class ContainersConf:
         return found
 
     def hiding(self, path: str) -> str | None:
-        """The file that is read in the place of ``path``."""
+        """Return the file that is read instead of ``path``, None if there is none."""
         name = posixpath.basename(path)
         others = (file.path for file in self.files if file.path != path)
         return next((other for other in others if posixpath.basename(other) == name), None)
 
 
 def _paths(files: engines_base.Files, version: Version) -> list[str]:
-    """The files that are read, with ours whether or not it is there."""
+    """Return the files that are read. The drop-in of this collection is included even if it does not exist."""
     if version < _MIXED_SINCE:
         drop_ins = {**_drop_ins(files, _FOLDER), posixpath.basename(DROP_IN): DROP_IN}
         return [_PACKAGED_MAIN, MAIN, *(drop_ins[name] for name in sorted(drop_ins))]
@@ -139,5 +141,5 @@ def _check(document: toml_document.TomlDocument) -> None:
 
 
 def _is_attribute(entry: t.Any) -> bool:
-    """Whether an entry is Podman's word on what becomes of earlier ones."""
+    """Return whether an entry is the attribute that tells Podman to append to or replace earlier entries."""
     return isinstance(entry, dict) and list(entry) == ["append"] and isinstance(entry["append"], bool)

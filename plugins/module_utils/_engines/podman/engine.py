@@ -42,7 +42,7 @@ class Podman:
         return engines_base.Installation(binary, unit=None, service="", socket="", config_path=self.config_path)
 
     def live(self, _host: hostfs.HostFS, _installation: engines_base.Installation) -> engines_base.LiveState | None:
-        """None: nothing runs."""
+        """Return None: there is no daemon."""
         return None
 
     def ailment(
@@ -69,7 +69,7 @@ class Podman:
     def containers_stopped_by_restart(
         self, _host: hostfs.HostFS, _installation: engines_base.Installation
     ) -> list[str] | None:
-        """None at all: nothing is restarted."""
+        """Return an empty list: nothing is restarted."""
         return []
 
     # -- plans ---------------------------------------------------------------------------------------------------
@@ -101,7 +101,7 @@ class Podman:
     def trial(
         self, binary: str, _folder: str, _files: t.Sequence[core_plan.PlannedFile], _context: engines_base.Context
     ) -> engines_base.Trial:
-        """Podman judges nothing beforehand, which it says itself; a later release may."""
+        """Return a command that fails with an unknown flag: Podman has no validator. A later release may have one."""
         return engines_base.Trial({}, [binary, "--validate"])
 
     def verdict(self, _before: str, _after: str, _files: t.Sequence[core_plan.PlannedFile]) -> str:

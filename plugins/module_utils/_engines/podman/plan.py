@@ -20,12 +20,13 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import cd
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.crio import config as crio_config
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.podman import config as podman_config
 
-# Podman's release notes: with --cdi-spec-dir came the setting (podman #25717); before, it was read and ignored.
+# Podman's release notes: the setting takes effect since --cdi-spec-dir was added (podman #25717). Earlier releases read
+# and ignore it.
 HONOURED_SINCE = (5, 5)
 
 CRIO_MAIN = "/etc/crio/crio.conf"
 
-# The facts about releases are asked for in the name of a host that has nothing.
+# The facts about releases are queried for an empty host, so that no program of the real host is used.
 _NOWHERE = hostfs.HostFS("/dev/null", live=False)
 
 
@@ -71,7 +72,7 @@ class PodmanPlanner:
         )
 
     def _check(self, request: engines_base.RuntimeRequest) -> None:
-        """Raises NvidiaError for what Podman has no place for."""
+        """Raise NvidiaError for settings that Podman does not support."""
         if self.context.path != self.files.resolve(podman_config.MAIN):
             raise errors.NvidiaError(
                 f"Podman reads {podman_config.MAIN} and what lies beside it, and no other file. Leave out config_path."
@@ -92,9 +93,9 @@ class PodmanPlanner:
             raise errors.NvidiaError("Podman always uses CDI; it cannot be switched off. Leave out enable_cdi.")
 
     def _write_folders(self, version: tuple[int, ...], default: t.Sequence[str]) -> None:
-        """Make Podman read all folders of specifications, if it does not do so without us."""
+        """Make Podman read all directories of specifications, unless it already does without this collection."""
         if version < HONOURED_SINCE:
-            # What no Podman of this release heeds need not be read, only taken back.
+            # This release ignores the setting, so the files need not be read. Only earlier entries are reverted.
             if self.files.record(self.drop_in) is not None:
                 toml_plan.revert_own_entries(self.toml.edit(self.drop_in))
             return
@@ -111,12 +112,12 @@ class PodmanPlanner:
         toml_plan.revert_own_entries(edit)
 
     def _missing(self, folders: t.Iterable[str]) -> list[str]:
-        """The folders of specifications that are not among ``folders``, under whatever name."""
+        """Return the directories of specifications that are not among ``folders`` under any name."""
         real = {self.files.resolve(folder) for folder in folders}
         return [folder for folder in core_constants.SPECIFICATION_FOLDERS if self.files.resolve(folder) not in real]
 
     def _check_effective_config(self, after: podman_config.ContainersConf) -> None:
-        """Raises NvidiaError where another file takes precedence over ours."""
+        """Raise NvidiaError if another file has precedence over the drop-in of this collection."""
         missing = self._missing(after.reading().folders)
         hiding = after.hiding(podman_config.DROP_IN)
         if missing and hiding is not None:
@@ -135,7 +136,10 @@ class PodmanPlanner:
                 )
 
     def _hooks(self) -> list[core_plan.PlannedFile]:
-        """NVIDIA's hook, taken away: beside CDI it injects the GPUs again, and without its program nothing starts."""
+        """Return the planned removal of NVIDIA's hook.
+
+        With CDI, the hook injects the GPUs a second time. If its program is missing, no container starts.
+        """
         planned: dict[str, core_plan.PlannedFile] = {}
         for path in (f"{folder}/{nvidia_files.HOOK_NAME}" for folder in nvidia_files.HOOK_FOLDERS):
             real = self.files.resolve(path)
@@ -174,14 +178,14 @@ class PodmanPlanner:
         return list(planned.values())
 
     def _specified(self) -> bool:
-        """Whether there is any CDI specification."""
+        """Return whether there is any CDI specification."""
         patterns = (
             f"{folder}/*.{form}" for folder in core_constants.SPECIFICATION_FOLDERS for form in ("yaml", "json")
         )
         return any(self.files.glob(pattern) for pattern in patterns)
 
     def _is_of_crio(self, path: str) -> bool:
-        """Whether we wrote the hook for CRI-O."""
+        """Return whether this collection wrote the hook for CRI-O."""
         where = core_records.record_path("crio", path)
         with contextlib.suppress(errors.HostError):
             content = self.files.read(where)
@@ -191,7 +195,7 @@ class PodmanPlanner:
         return False
 
     def _crio_may_need_it(self) -> bool:
-        """Whether there is a CRI-O that has no runtime of NVIDIA's, as far as its usual files tell."""
+        """Return whether there is a CRI-O without a runtime of NVIDIA's, according to its usual files."""
         programs = [path for folder in hostfs.SERVICE_PATH for path in self.files.glob(f"{folder}/crio")]
         if not programs and not self.files.glob(CRIO_MAIN) and not self.files.walk(crio_config.CONFIG_DIR):
             return False
@@ -218,25 +222,25 @@ class PodmanPlanner:
         )
 
     def _planned(self) -> list[core_plan.PlannedFile]:
-        """Our drop-in as it will be.  It names folders only, so everybody may read it, as rootless users must."""
+        """Return the planned drop-in. Its mode is not limited: rootless users must read it, and it only has paths."""
         return [file._replace(like=()) for file in self.toml.planned()]
 
 
 def default_folders(version: tuple[int, ...]) -> tuple[str, ...]:
-    """The folders in which a Podman of ``version`` looks for CDI specifications unless it is told otherwise."""
+    """Return the directories in which a Podman of ``version`` searches for CDI specifications by default."""
     word = f"podman:{'.'.join(map(str, version))}"
     (engine,) = cdi_support.engines_for([word], _NOWHERE, lambda _argv: (1, "", ""))
     return engine.folders
 
 
 def configured_state(version: tuple[int, ...] | None) -> engines_base.ConfiguredState:
-    """Podman has no runtimes of ours; it uses CDI if its release knows it."""
+    """Return the state of Podman: no runtimes of this collection, and CDI if the release supports it."""
     return engines_base.ConfiguredState(
         cdi=None if version is None else bool(default_folders(version)), lists_runtimes=False
     )
 
 
 def _in_order(theirs: t.Sequence[str], missing: t.Sequence[str]) -> list[str]:
-    """Both, in the order in which one goes before the other: what is made at run time goes before what lies in /etc."""
+    """Return both lists in ascending precedence: specifications that are made at run time have precedence over /etc."""
     static = [folder for folder in missing if folder == core_constants.SPECIFICATION_FOLDERS[0]]
     return [*static, *theirs, *(folder for folder in missing if folder not in static)]
