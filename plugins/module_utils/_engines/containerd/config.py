@@ -159,7 +159,7 @@ class ContainerdFiles:
         real = self._files.resolve(pattern)
         return _matches(real, path) if "*" in pattern else real == path
 
-    # -- effective settings --------------------------------------------------------------------------------------------
+    # -- effective settings --------------------------------------------------------------------------------------
 
     def covers(self, path: str) -> bool:
         """Return whether containerd would import a file at ``path``."""

@@ -185,7 +185,7 @@ class RancherPlanner:
         return f"{self.before.config_file}.d/{FILE_NAME}"
 
     def _given_back(self, paths: t.Iterable[str]) -> list[core_plan.PlannedFile]:
-        """Return the planned files at ``paths``: the original, or the present content without this collection's lines."""
+        """Return the planned files at ``paths``: the original, or the content without this collection's lines."""
         planned = []
         for path in paths:
             content, record = self.host.read(path), self.context.files.record(path)
