@@ -460,7 +460,7 @@ class ContainerdPlanner:
 
 
 def configured_state(files: containerd_config.ContainerdFiles) -> engines_base.ConfiguredState:
-    """Return what a containerd that starts with these files knows of runtimes."""
+    """Return runtimes, default runtime and CDI setting of a containerd that starts with these files."""
     runtimes = {
         name: {"path": containerd_config.program_of(entry), **entry}
         for name, entry in files.runtimes().items()
@@ -482,7 +482,7 @@ def _cdi_of(files: containerd_config.ContainerdFiles) -> bool | None:
 
 
 def _withdraw(edit: toml_plan.TomlEdit, *kept: toml_plan.KeyPath) -> None:
-    """Remove all entries of this collection except ``kept``, and the version if entries of others depend on it."""
+    """Remove all entries of this collection except ``kept``. A version on which entries of others depend stays."""
     toml_plan.revert_own_entries(edit, kept.__contains__)
     bare = edit.before.has(*containerd_runtimes.VERSION) and not edit.document.has(*containerd_runtimes.VERSION)
     if bare and not _as_recorded(edit) and not containerd_config.has_no_versioned_settings(edit.document):

@@ -29,7 +29,7 @@ PARENTS = ("runc", "crun")
 
 
 class RuntimeTableWriter:
-    """Writes runtimes into one file.
+    """A writer for the runtimes in one file.
 
     ``others`` is the configuration of all files without the entries of this collection. ``target`` is the file to edit.
     ``mode`` is in_place, drop_in or snapshot.

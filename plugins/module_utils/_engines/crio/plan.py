@@ -354,7 +354,7 @@ class CrioPlanner:
 
 
 def configured_state(files: crio_config.CrioFiles, version: tuple[int, ...] | None) -> engines_base.ConfiguredState:
-    """Return what a CRI-O that starts with these files knows of runtimes."""
+    """Return runtimes, default runtime and CDI setting of a CRI-O that starts with these files."""
     runtimes = {name: {"path": table.get(crio_config.PROGRAM), **table} for name, table in files.runtimes().items()}
     default = files.default_runtime() or crio_config.builtin_runtimes(version)[0]
     return engines_base.ConfiguredState(

@@ -44,7 +44,7 @@ _NO_CONTAINERD = (1, 8)
 
 
 def is_release(version: Version | None) -> bool:
-    """Return whether a version is that of k0s, which its program prints, and not containerd's, which the CRI reports."""
+    """Return whether a version is that of k0s, which its program prints, not containerd's, which the CRI reports."""
     return version is not None and _NO_CONTAINERD <= version < CONTAINERD_2
 
 

@@ -105,7 +105,7 @@ class TemplateFiles(containerd_config.ContainerdFiles):
 
 
 class TemplateWriter(containerd_runtimes.RuntimeTableWriter):
-    """Writes runtimes into the template."""
+    """A writer for the runtimes in the template."""
 
     def _is_runc(self, kind: str) -> bool:
         return kind == RUNTIME_TYPE or super()._is_runc(kind)
