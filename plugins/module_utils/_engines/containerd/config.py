@@ -2,10 +2,11 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Read the configuration of containerd: versions 1 to 4, imports, and how releases merge and migrate files.
+"""Read the configuration of containerd: format versions 1 to 4, imports, and how releases merge and migrate files.
 
-Measured on containerd 1.6.20, 1.7.24, 2.0.11, 2.1.9 and 2.3.4: up to 1.7 a later file's table of a plugin replaces
-the earlier one as a whole. From 2.0 on they are merged entry by entry, and lists replace.
+This module does not plan changes, except for the entries of ``imports``. Measured on containerd 1.6.20, 1.7.24,
+2.0.11, 2.1.9 and 2.3.4: up to 1.7, the table of a plugin in a later file replaces the earlier table as a whole.
+From 2.0 on, containerd merges the tables entry by entry, and a later list replaces an earlier one.
 """
 
 from __future__ import annotations
@@ -26,48 +27,49 @@ if t.TYPE_CHECKING:
     KeyPath = t.Tuple[str, ...]
 
 
-# Where the CRI's settings stand, by the version of the file.
+# The table of the CRI settings, by the format version of the file.
 CRI_TABLE: dict[int, KeyPath] = {
     1: ("plugins", "cri"),
     2: ("plugins", "io.containerd.grpc.v1.cri"),
     3: ("plugins", "io.containerd.cri.v1.runtime"),
     4: ("plugins", "io.containerd.cri.v1.runtime"),
 }
-# The first containerd that reads a version of the file (containerd's RELEASES.md).
+# The first containerd release that reads a format version (containerd's RELEASES.md).
 READ_SINCE = {3: (2, 0), 4: (2, 3)}
-# From 2.0 to 2.2 the CRI's settings in a file of version 1 are ignored without a word.
+# containerd 2.0 to 2.2 silently ignores the CRI settings of a version 1 file.
 VERSION_1_IGNORED_SINCE = (2, 0)
-# From then on each file is brought to version 4 before it is merged (LoadConfigWithPlugins in
-# cmd/containerd/server/config/config.go of 2.3.0), so files of different versions all count.
+# From this release on, containerd migrates each file to version 4 before it merges them (LoadConfigWithPlugins in
+# cmd/containerd/server/config/config.go of 2.3.0), so files of different versions all have effect.
 MIGRATES_SINCE = (2, 3)
-# Until then an imported file must not have a higher version than the main file (same file of 2.3.4 and of 2.4.0-beta.0;
-# commit a8ed5466 of main takes the check out).
+# Before this release, an imported file must not have a higher version than the main file (same file of 2.3.4 and of
+# 2.4.0-beta.0; commit a8ed5466 on main removes the check).
 HIGHER_IMPORTS_SINCE = (2, 4)
-# mergeConfig in cmd/containerd/server/config/config.go is the same in 2.0.0, 2.0.11, 2.1.0 and 2.2.7; that of 1.7
-# replaces.
+# mergeConfig in cmd/containerd/server/config/config.go is the same in 2.0.0, 2.0.11, 2.1.0 and 2.2.7. The one of 1.7
+# replaces tables.
 MERGES_SINCE = (2, 0)
 
-# Inside the settings of the CRI, and inside the table of a runtime.
+# The first three paths are relative to the CRI settings, PROGRAM is relative to the table of a runtime.
 RUNTIMES: KeyPath = ("containerd", "runtimes")
 DEFAULT: KeyPath = ("containerd", "default_runtime_name")
 LEGACY_DEFAULT: KeyPath = ("containerd", "default_runtime")
 PROGRAM: KeyPath = ("options", "BinaryName")
 
-# What means other things in other versions of the file.
+# Settings whose meaning depends on the format version.
 _VERSION_DEPENDENT = ("plugins", "disabled_plugins", "required_plugins")
 
 
 class ConfigFile(t.NamedTuple):
-    """One file of the configuration, by its path with all links resolved."""
+    """One file of the configuration. All links in ``path`` are resolved."""
 
     path: str
     document: toml_document.TomlDocument
 
 
 class ContainerdFiles:
-    """All files in the order in which containerd reads them, later ones taking precedence.
+    """All files in the order in which containerd reads them. Later files take precedence.
 
-    ``overlay`` are documents that stand for files as they will be (None: gone).
+    ``overlay`` maps paths to planned documents, which replace the files on the host (None: the file is removed).
+    ``missing`` lists imported files that do not exist.
     """
 
     def __init__(
@@ -119,7 +121,10 @@ class ContainerdFiles:
         return list(loaded.values())
 
     def _version(self) -> int:
-        """The version in which the main file is read; raises ConfigurationError for one that nobody knows."""
+        """Return the format version of the main file.
+
+        Raises ConfigurationError for a version that this collection does not support.
+        """
         versions = [toml_plan.require(file.document, ("version",), int, "Write 2 or 3.") for file in self.files]
         if versions[0] is not None:
             _check_known(self.main, versions[0])
@@ -137,7 +142,7 @@ class ContainerdFiles:
         return None if content is None else toml_document.TomlDocument.from_bytes(path, content)
 
     def expand(self, pattern: str) -> list[str]:
-        """The files that an entry of ``imports`` means; only ``*`` makes it a pattern."""
+        """Return the files that an entry of ``imports`` selects. Only ``*`` makes the entry a pattern."""
         if "*" not in pattern:
             return [pattern]
         found = {self._files.resolve(name): name for name in self._files.glob(pattern)}
@@ -150,28 +155,28 @@ class ContainerdFiles:
         return sorted(found.values())
 
     def means(self, pattern: str, path: str) -> bool:
-        """Whether an entry of ``imports`` means ``path``, in which all links are resolved."""
+        """Return whether an entry of ``imports`` selects ``path``, in which all links are resolved."""
         real = self._files.resolve(pattern)
         return _matches(real, path) if "*" in pattern else real == path
 
-    # -- what it says --------------------------------------------------------------------------------------------
+    # -- effective settings --------------------------------------------------------------------------------------
 
     def covers(self, path: str) -> bool:
-        """Whether a file at ``path`` would be imported."""
+        """Return whether containerd would import a file at ``path``."""
         return any(self.means(pattern, path) for file in self.files for pattern in _patterns(file.path, file.document))
 
     def roots(self, document: toml_document.TomlDocument) -> list[KeyPath]:
-        """Where containerd finds settings of the CRI in a file, the place that takes precedence first."""
+        """Return the tables in which containerd finds CRI settings of a file, the one with precedence first."""
         version = document.value("version")
         if not self.migrates:
             return [self.cri_path] if version in (None, self.version) else []
-        # Up to version 3 the older and the newer name both count (configMigration in plugins/cri/runtime/plugin.go of
-        # 2.3.0); a file without a version counts as one of version 1.
+        # Up to version 3, containerd reads the older and the newer table name (configMigration in
+        # plugins/cri/runtime/plugin.go of 2.3.0). It reads a file without a version as version 1.
         names = (4,) if version == 4 else (3, 2) if version in (2, 3) else (3, 2, 1)
         return [CRI_TABLE[name] for name in names]
 
     def tables(self) -> list[tuple[ConfigFile, dict[str, t.Any]]]:
-        """The files with settings for the CRI that count, and these settings."""
+        """Return the files whose CRI settings have effect, with these settings."""
         found = []
         for file in self.files:
             given = [
@@ -184,7 +189,7 @@ class ContainerdFiles:
         return found
 
     def strangers(self) -> list[str]:
-        """Imported files with settings for the CRI that do not count beside the main file's version of the format."""
+        """Return imported files whose CRI settings have no effect, since their version differs from the main file's."""
         return [
             file.path
             for file in self.files[1:]
@@ -192,14 +197,14 @@ class ContainerdFiles:
         ]
 
     def cri(self) -> dict[str, t.Any]:
-        """The settings of the CRI that take effect; what is built into containerd is not among them."""
+        """Return the effective CRI settings of all files, without containerd's built-in defaults."""
         table: dict[str, t.Any] = {}
         for _file, later in self.tables():
             table = toml_plan.merged(table, later) if self.merges else later
         return table
 
     def source(self) -> str:
-        """The file whose settings for the CRI take effect, of which a change shows."""
+        """Return the file in which a change of the CRI settings has effect."""
         tables = self.tables()
         return tables[-1][0].path if tables and not self.merges else self.files[0].path
 
@@ -212,17 +217,20 @@ class ContainerdFiles:
         return found if isinstance(found, str) else None
 
     def legacy_default(self) -> dict[str, t.Any] | None:
-        """The table that containerd 1.x puts before default_runtime_name, which is empty in its printed defaults."""
+        """Return the table default_runtime, which in containerd 1.x has precedence over default_runtime_name.
+
+        The printed defaults of containerd contain an empty one, for which this returns None.
+        """
         found = toml_plan.lookup(self.cri(), LEGACY_DEFAULT)
         return found if not self.merges and isinstance(found, dict) and found.get("runtime_type") else None
 
     def holder(self, entry: KeyPath) -> str:
-        """The file from which an entry of the CRI's settings comes, or would be changed."""
+        """Return the file that sets an entry of the CRI settings, or in which a change of it has effect."""
         with_it = [file.path for file, table in self.tables() if toml_plan.lookup(table, entry) is not None]
         return with_it[-1] if with_it and self.merges else self.source()
 
     def cri_disabled_in(self) -> str | None:
-        """The file that switches the CRI off, if one does; the entries of all files add up."""
+        """Return the file that disables the CRI, or None. containerd adds up the entries of all files."""
         old = self.engine_version is not None and self.engine_version < VERSION_1_IGNORED_SINCE
         names = {"cri"}
         if self.version > 1 or not old:
@@ -239,20 +247,23 @@ class ContainerdFiles:
 
 
 def _migrated(newer: dict[str, t.Any], older: dict[str, t.Any]) -> dict[str, t.Any]:
-    """Settings of a file under the names of two versions, as containerd unites them: runtimes are not merged."""
+    """Return the settings that a file has under the names of two versions, merged as containerd merges them.
+
+    A runtime that both have is not merged: the newer table replaces the older one.
+    """
     inner = [table.get(RUNTIMES[0]) for table in (older, newer)]
     united = [table for table in inner if isinstance(table, dict)]
     return {**older, **newer, **({RUNTIMES[0]: {**united[0], **united[-1]}} if united else {})}
 
 
 def program_of(entry: t.Any) -> t.Any:
-    """The program of a runtime; containerd reads the names of options in any case."""
+    """Return the program of a runtime. containerd ignores the case of option names."""
     options = toml_plan.lookup(entry, PROGRAM[:-1])
     return toml_plan.lookup(options, (spelling(options, PROGRAM[-1]),))
 
 
 def spelling(table: t.Any, name: str) -> str:
-    """How ``name`` is spelled in ``table``, in whatever case."""
+    """Return the spelling of ``name`` in ``table``, ignoring case."""
     names = list(table) if isinstance(table, dict) else []
     return name if name in names else next((known for known in names if known.lower() == name.lower()), name)
 
@@ -267,22 +278,22 @@ def _check_known(document: toml_document.TomlDocument, version: int) -> None:
 
 
 def fresh_version(engine_version: tuple[int, ...] | None) -> int:
-    """The version for a file that has none: the newest that the engine is known to read, but not newer than 3."""
+    """Return the version for a file that has none: the newest that the engine is known to read, but at most 3."""
     return 3 if engine_version is not None and engine_version >= READ_SINCE[3] else 2
 
 
 def has_no_versioned_settings(document: toml_document.TomlDocument) -> bool:
-    """Whether a file without version may be given one: nothing in it would change its meaning."""
+    """Return whether a file has no version and no setting whose meaning a version would change."""
     return not document.has("version") and not any(document.value(name) for name in _VERSION_DEPENDENT)
 
 
 def too_new(files: ContainerdFiles) -> bool:
-    """Whether the main file is in a version of the format that this containerd does not read."""
+    """Return whether this containerd is too old to read the format version of the main file."""
     return files.engine_version is not None and files.engine_version < READ_SINCE.get(files.version, ())
 
 
 def check_readable(files: ContainerdFiles) -> None:
-    """Raises NvidiaError where containerd would not see what is written into its main file."""
+    """Raise NvidiaError if containerd would ignore what is written into its main file."""
     version = files.engine_version or ()
     if too_new(files):
         raise files.main.error(
@@ -299,7 +310,7 @@ def check_readable(files: ContainerdFiles) -> None:
 
 
 def check_order(files: ContainerdFiles) -> None:
-    """Raises ConfigurationError for an imported file of a higher version than containerd takes beside the others."""
+    """Raise ConfigurationError if an imported file has a higher version than this containerd accepts."""
     engine = files.engine_version or ()
     if not files.migrates or engine >= HIGHER_IMPORTS_SINCE:
         return
@@ -323,7 +334,7 @@ def _patterns(path: str, document: toml_document.TomlDocument) -> list[str]:
 
 
 def _matches(pattern: str, path: str) -> bool:
-    """As Go's filepath.Match: no part of a pattern reaches beyond one name."""
+    """Return whether ``pattern`` matches ``path`` as in Go's filepath.Match: a wildcard does not match a slash."""
     parts, names = pattern.split("/"), path.split("/")
     return len(parts) == len(names) and all(
         fnmatch.fnmatchcase(name, part.replace("[^", "[!")) for part, name in zip(parts, names)
@@ -334,9 +345,10 @@ IMPORTS: toml_plan.KeyPath = ("imports",)
 
 
 class Imports:
-    """The entries of ``imports`` that are ours.
+    """The entries of ``imports`` that this collection added.
 
-    Others may add theirs to the same array at any time, so what is recorded are entries and not the whole array.
+    Other tools may add entries to the same array at any time, so the record holds single entries instead of the whole
+    array.
     """
 
     def __init__(self, context: engines_base.Context, files: toml_plan.TomlFiles, warnings: list[str]) -> None:
@@ -348,14 +360,14 @@ class Imports:
         self._recorded: list[str] = list((record.keys or {}).get(IMPORTS) or []) if record is not None else []
 
     def ensure(self, drop_in: str) -> None:
-        """Have the main file import the drop-in, if it does not already."""
+        """Add an entry that imports the drop-in to the main file, unless another entry already does."""
         if not self._now().covers(drop_in):
             pattern = self._pattern(drop_in)
             self._recorded.append(pattern)
             self._main.document = self._main.document.set(IMPORTS, [*self._entries(), pattern])
 
     def remove_own(self, drop_in: str | None = None) -> None:
-        """Take out what earlier runs added and nobody needs; ``drop_in`` is needed."""
+        """Remove the entries that earlier runs added and that are no longer needed. ``drop_in`` is still needed."""
         needed = self.needed(drop_in)
         added = [entry for entry in self.ours() if entry not in needed]
         if not added:
@@ -368,7 +380,7 @@ class Imports:
             self._main.document = self._main.document.set(IMPORTS, left)
 
     def needed(self, drop_in: str | None = None) -> list[str]:
-        """The entries that we added and that read files which stay, and which no other entry reads."""
+        """Return the entries of this collection that import a file which stays and which no other entry imports."""
         ours = self.ours()
         if not ours:
             return []
@@ -389,12 +401,12 @@ class Imports:
         return needed
 
     def ours(self) -> list[str]:
-        """The entries that we added and that are still there."""
+        """Return the entries that this collection added and that still exist."""
         here = self._entries()
         return [entry for entry in dict.fromkeys(self._recorded) if entry in here]
 
     def counted(self, file: core_plan.PlannedFile) -> core_plan.PlannedFile:
-        """The main file as planned, with our entries of the array instead of the whole of it."""
+        """Return the planned main file, recording only the entries of this collection instead of the whole array."""
         keys = {path: value for path, value in file.keys.items() if path != IMPORTS}
         ours = self.ours() if file.after is not None else []
         return file._replace(keys={**keys, IMPORTS: ours} if ours else keys)
@@ -406,9 +418,9 @@ class Imports:
         return list(self._main.document.value(*IMPORTS) or [])
 
     def _pattern(self, drop_in: str) -> str:
-        """One glob for the drop-in's folder, or a narrow one if it holds files that are not imported so far.
+        """Return a glob for the drop-in's directory, or a narrower one if that would import additional files.
 
-        Never the plain name: containerd does not start if an imported file is missing.
+        Never return a plain file name: containerd does not start if an imported file is missing.
         """
         folder, name = drop_in.rsplit("/", 1)
         stem, dot, suffix = name.rpartition(".")
@@ -422,7 +434,7 @@ class Imports:
             " imported."
         )
         narrow, strangers = self._tried(f"{folder}/{stem}*{ending}", drop_in)
-        # The narrowest that is still a pattern.
+        # This is the narrowest entry that is still a pattern.
         return f"{folder}/{name[:-1]}*{name[-1]}" if strangers else narrow
 
     def _tried(self, pattern: str, drop_in: str) -> tuple[str, list[str]]:

@@ -2,7 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""containerd on a host: unit, socket, version, and what the running daemon reports."""
+"""containerd on a host: unit, socket, version, and what the running daemon reports.
+
+This module does not parse or plan configuration files; ``config`` and ``plan`` do.
+"""
 
 from __future__ import annotations
 
@@ -26,10 +29,11 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import toml_document
 
 
-# How containerd 1.x calls the default that stands in the old table default_runtime.
+# The name that containerd 1.x reports for the default runtime of the old table default_runtime.
 LEGACY_DEFAULT_NAME = "default"
 BUILTIN_STAYS_SINCE = (2,)
-# Entries of a runtime's table that the CRI tells, and how it calls them (its Status, in all versions tried).
+# The entries of a runtime's table that the CRI reports, and its names for them (Status of the CRI, the same in all
+# tested versions).
 _TOLD = {
     "runtime_type": "runtimeType",
     "options": "options",
@@ -38,17 +42,17 @@ _TOLD = {
     "privileged_without_host_devices": "privileged_without_host_devices",
 }
 
-# Where a file names the socket: a plugin's settings, which up to version 3 take precedence over the older table
+# The settings that name the socket. Up to version 3, the plugin's settings have precedence over the older table
 # (serviceMigrate in cmd/containerd/server/config/config.go of 2.3.0).
 _SOCKET, _SOCKET_OF_PLUGIN = ("grpc", "address"), ("plugins", "io.containerd.server.v1.grpc", "address")
-# Whether a file may do so, or import one that does.
+# Matches a file that may name the socket, or import a file that does.
 _NAMES_SOCKET = re.compile(
     r"^\s*(\[\s*)?[\"']?(grpc|imports)[\"']?\s*[].=]|io\.containerd\.server\.v1\.grpc", re.MULTILINE
 )
 
 
 class Containerd(toml_plan.TomlEngine):
-    """The system's own containerd; other flavours are made from it."""
+    """The containerd of the system. The other flavors are subclasses."""
 
     name = "containerd"
     flavor = core_constants.SYSTEM
@@ -64,14 +68,14 @@ class Containerd(toml_plan.TomlEngine):
     default_runtime = containerd_runtimes.BUILTIN_DEFAULT
 
     def inspect(self, host: hostfs.HostFS, service: str | None = None) -> engines_base.Installation:
-        """With the socket that its files name, unless its unit does."""
+        """Return the installation, with the socket that the files name unless the unit names one."""
         found = super().inspect(host, service)
         if found.unit is not None and found.unit.flag_values(*self.socket_flags):
             return found
         return found._replace(socket=self._named_socket(host, found.config_path) or found.socket)
 
     def _named_socket(self, host: hostfs.HostFS, path: str) -> str | None:
-        # Most files say nothing of sockets, and need not be parsed for that.
+        # Most files do not mention sockets, so they need not be parsed.
         if not _NAMES_SOCKET.search(host.read_text(path)):
             return None
         try:
@@ -79,7 +83,7 @@ class Containerd(toml_plan.TomlEngine):
                 engines_base.HostFiles(host, self.key), host.resolve(path), None
             ).files
         except errors.NvidiaError:
-            # Who plans reads them again, and is told.
+            # The planner reads the same files again and reports the error.
             return None
         named = [address for file in reversed(files) for address in _addresses(file.document)]
         return next((address for address in named if isinstance(address, str) and address.startswith("/")), None)
@@ -87,12 +91,12 @@ class Containerd(toml_plan.TomlEngine):
     def live(self, host: hostfs.HostFS, installation: engines_base.Installation) -> engines_base.LiveState | None:
         if installation.pid is None:
             return None
-        # Only where a containerd runs.
+        # Imported here because only a host with a running containerd needs it.
         from ansible_collections.gpufleet.nvidia.plugins.module_utils._rpc import cri  # noqa: PLC0415
 
         said = cri.status(host.real_path(installation.socket))
         if said is None:
-            # A dead or disabled CRI tells nothing; what is left is whether the process has seen the files.
+            # A failed or disabled CRI reports nothing, so only the age of the process can be compared with the files.
             late = processes.outdated(host, installation.pid, self._paths(host, installation))
             return engines_base.LiveState("", {}, "", silent=True, outdated=late)
         runtimes = toml_plan.lookup(said, ("containerd", "runtimes"))
@@ -108,7 +112,10 @@ class Containerd(toml_plan.TomlEngine):
         )
 
     def _written(self, host: hostfs.HostFS) -> list[str]:
-        """Files made by us that are as we left them: a snapshot holds settings that the CRI does not tell."""
+        """Return the files that this collection created and that have not changed since.
+
+        A snapshot contains settings that the CRI does not report, so the age of these files is compared instead.
+        """
         made = [record for record in core_records.load_records(host, self.key) if record.created]
         return [record.path for record in made if core_records.digest(host.read(record.path)) in record.written]
 
@@ -133,7 +140,7 @@ class Containerd(toml_plan.TomlEngine):
         return containerd_plan.configured_state(containerd_config.ContainerdFiles.of(context))
 
     def required_action(self, live: engines_base.LiveState, state: engines_base.ConfiguredState) -> engines_base.Action:
-        """Restart or nothing, see no_reload."""
+        """Return RESTART or NONE. ``no_reload`` says why there is no reload."""
         if not state.lists_runtimes:
             return engines_base.Action.NONE
         if live.silent or live.outdated:
@@ -147,7 +154,7 @@ class Containerd(toml_plan.TomlEngine):
         ]
         default = state.default_runtime or containerd_runtimes.BUILTIN_DEFAULT
         differs = known != paths or bool(surplus) or live.default_runtime not in (default, LEGACY_DEFAULT_NAME)
-        # Of others' runtimes only the programs matter here.
+        # For runtimes of other tools, only the program is compared.
         ours = [name for name, path in paths.items() if engines_base.is_nvidia_runtime(name, path)]
         differs = differs or any(
             _set(live.entries.get(name, {})) != _set(_told_entries(state.runtimes[name])) for name in ours
@@ -158,7 +165,10 @@ class Containerd(toml_plan.TomlEngine):
     def defines_runtime(
         self, runtime: str, state: engines_base.ConfiguredState, version: tuple[int, ...] | None
     ) -> bool:
-        """Before 2.0 the runc that is built in is only there while no file has runtimes."""
+        """Return whether containerd defines ``runtime``.
+
+        Before 2.0, the built-in runc exists only while no file defines runtimes.
+        """
         if not state.lists_runtimes or runtime in state.runtimes:
             return True
         lone = version is not None and version < BUILTIN_STAYS_SINCE and bool(state.runtimes)
@@ -171,10 +181,10 @@ class Containerd(toml_plan.TomlEngine):
         live: engines_base.LiveState,
         state: engines_base.ConfiguredState | None,
     ) -> engines_base.HealthProblem | None:
-        # One that tells of its runtimes has a CRI that works.
+        # A containerd that reports its runtimes has a working CRI.
         if not live.silent:
             return None
-        # Only a restart pays for this import.
+        # Imported here because only a restart needs it.
         from ansible_collections.gpufleet.nvidia.plugins.module_utils._rpc import cri  # noqa: PLC0415
 
         told = cri.list_plugins(host.real_path(installation.socket))
@@ -187,9 +197,9 @@ class Containerd(toml_plan.TomlEngine):
                 "cri-loaded", f"its CRI is not loaded ({'; '.join(broken)})", lasting=True
             )
         if parts:
-            # One that has just started needs a moment.
+            # A containerd that has just started needs a moment.
             return engines_base.HealthProblem("cri-answers", f"its CRI does not answer on {installation.socket}")
-        # One that is switched off is not even listed.
+        # containerd does not list a disabled CRI.
         expected = state is not None and state.lists_runtimes
         return engines_base.HealthProblem("cri-enabled", "its CRI is switched off", lasting=True) if expected else None
 
@@ -201,7 +211,7 @@ class Containerd(toml_plan.TomlEngine):
     def trial(
         self, binary: str, folder: str, files: t.Sequence[core_plan.PlannedFile], context: engines_base.Context
     ) -> engines_base.Trial:
-        # Only a change pays for this import.
+        # Imported here because only a change needs it.
         from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd import (  # noqa: PLC0415
             validate as containerd_validate,
         )
@@ -217,13 +227,13 @@ class Containerd(toml_plan.TomlEngine):
 
 
 def _addresses(document: toml_document.TomlDocument) -> list[t.Any]:
-    """What a file names as the socket, the place that takes precedence first."""
+    """Return the socket addresses that a file names, the one with precedence first."""
     named = [document.value(*_SOCKET_OF_PLUGIN)]
     return named if document.value("version") == 4 else [*named, document.value(*_SOCKET)]
 
 
 def _in_words_of_files(entry: t.Any) -> dict[str, t.Any]:
-    """What the CRI tells of a runtime, under the names that files have for it."""
+    """Return the entries that the CRI reports for a runtime, under the names that configuration files use."""
     return {name: entry.get(told) for name, told in _TOLD.items()} if isinstance(entry, dict) else {}
 
 
@@ -232,14 +242,14 @@ def _told_entries(entry: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
 
 
 def _set(entry: t.Any) -> t.Any:
-    """What is set in it: zero values may be left out."""
+    """Return the entry without zero values, which the CRI may omit."""
     if not isinstance(entry, dict):
         return entry
     return {name: kept for name, kept in ((name, _set(value)) for name, value in entry.items()) if kept}
 
 
 class ContainerdOfUnit(Containerd):
-    """A containerd beside the system's own, known by its unit: binary, socket and file are what that names."""
+    """A containerd beside the system's own, identified by its unit, which names the binary, the socket and the file."""
 
     drop_in_path = None
 
@@ -248,7 +258,10 @@ class ContainerdOfUnit(Containerd):
         self.key = f"{core_constants.UNIT_KEY}{service}"
 
     def inspect(self, host: hostfs.HostFS, service: str | None = None) -> engines_base.Installation:
-        """Without its unit only what was recorded tells its file: the usual one is the system's own."""
+        """Return the installation. Without a unit, only a record can name the configuration file.
+
+        The default path is not used, because it belongs to the system's containerd.
+        """
         installation = super().inspect(host, service)
         if installation.unit is not None:
             return installation
@@ -258,7 +271,7 @@ class ContainerdOfUnit(Containerd):
         return installation._replace(binary=None, config_path=mains[0])
 
     def present(self, request: engines_base.RuntimeRequest, context: engines_base.Context) -> engines_base.EnginePlan:
-        """The drop-in of the system's own is for that one."""
+        """Return the plan, with a drop-in path of its own. The default drop-in belongs to the system's containerd."""
         drop_in = request.drop_in_path or posixpath.join(
             posixpath.dirname(context.path),
             f"{posixpath.splitext(self.service)[0]}.d",

@@ -4,8 +4,9 @@
 
 """Plan the changes of containerd's files for present and absent.
 
-The default runtime as a table of its own is deprecated since containerd 1.3 and gone in 2.0 (RELEASES.md). Until
-then it goes before the name of the default runtime (pkg/cri/config of 1.7).
+This module reads through ``config`` and writes nothing to the host. The table default_runtime is deprecated since
+containerd 1.3 and removed in 2.0 (RELEASES.md). Until then it has precedence over default_runtime_name (pkg/cri/config
+of 1.7).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import to
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd import config as containerd_config
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd import runtimes as containerd_runtimes
 
-# How containerd calls the runtime of the table.
+# containerd's name for the runtime that the table default_runtime defines.
 LEGACY_NAME = "default"
 GONE_SINCE, GONE_SINCE_FILE = (2,), 3
 
@@ -27,7 +28,10 @@ GONE_SINCE, GONE_SINCE_FILE = (2,), 3
 def check_legacy(
     request: engines_base.RuntimeRequest, files: containerd_config.ContainerdFiles, warnings: list[str]
 ) -> None:
-    """Raises NvidiaError where the old way does not exist; where it does, warns of it."""
+    """Check whether use_legacy_config is possible, and add a deprecation warning if it is.
+
+    Raises NvidiaError if this containerd or this file version ignores the table default_runtime.
+    """
     if not request.use_legacy_config:
         return
     engine = files.engine_version
@@ -46,9 +50,12 @@ def check_legacy(
 
 
 def kept_legacy(edit: toml_plan.TomlEdit, root: toml_plan.KeyPath) -> str | None:
-    """The name of the runtime of which our table is a copy; ``root`` is where the CRI's settings stand."""
+    """Return the runtime of which this collection's table default_runtime is a copy, or None.
+
+    ``root`` is the path of the CRI settings.
+    """
     options = (*root, *containerd_config.LEGACY_DEFAULT, *containerd_config.PROGRAM[:-1])
-    # The names of options mean the same in any case.
+    # containerd ignores the case of option names.
     programs = (
         path
         for path in edit.recorded()
@@ -63,7 +70,7 @@ def kept_legacy(edit: toml_plan.TomlEdit, root: toml_plan.KeyPath) -> str | None
 
 
 def without_legacy(document: toml_document.TomlDocument, root: toml_plan.KeyPath) -> toml_document.TomlDocument:
-    """Without the table, if it runs one of NVIDIA's programs."""
+    """Return the document without the table default_runtime, if that runs one of NVIDIA's programs."""
     path = (*root, *containerd_config.LEGACY_DEFAULT)
     return (
         document.delete(path, prune=True)
@@ -75,7 +82,7 @@ def without_legacy(document: toml_document.TomlDocument, root: toml_plan.KeyPath
 def with_legacy(
     runtimes: dict[str, t.Any], files: containerd_config.ContainerdFiles
 ) -> tuple[dict[str, t.Any], str | None]:
-    """The runtimes and the default, with the table if that runs one of NVIDIA's programs."""
+    """Return the runtimes and the default runtime, including the table default_runtime if it runs an NVIDIA program."""
     table = files.legacy_default()
     program = containerd_config.program_of(table)
     if table is None or not engines_base.is_nvidia_program(program):
@@ -89,8 +96,8 @@ def _named(runtimes: t.Any, program: t.Any) -> str | None:
 
 
 DROP_IN = "/etc/containerd/conf.d/99-nvidia.toml"
-# containerd's RELEASES.md: the setting exists from 1.7 on, and is on by default from 2.0 on.  2.4.0-beta.0 obeys false,
-# although its removal was planned for 2.4 (internal/cri/server/container_create_linux.go).
+# containerd's RELEASES.md: the setting exists from 1.7 on and is on by default from 2.0 on. 2.4.0-beta.0 still obeys
+# false, although its removal was planned for 2.4 (internal/cri/server/container_create_linux.go).
 CDI_SINCE, CDI_BY_DEFAULT_SINCE = (1, 7), (2,)
 MODES = ("auto", "in_place", "drop_in")
 RESERVED = {
@@ -99,7 +106,7 @@ RESERVED = {
     containerd_runtimes.ANNOTATIONS: "container_annotations",
 }
 
-# The first words of a drop-in that holds a copy of all settings of the CRI.
+# The first lines of a drop-in that contains a copy of all CRI settings.
 SNAPSHOT = toml_plan.OPENING + (
     b"# This containerd replaces a plugin's settings by those of a later file. So this is a copy of all settings\n"
     b"# of the CRI, made from the other files on every run: change those and run again, not this one.\n"
@@ -109,8 +116,8 @@ SNAPSHOT = toml_plan.OPENING + (
 class ContainerdPlanner:
     """One plan for all files of one containerd.
 
-    ``reads`` and ``writes`` are how these files are read and written; those that bring a containerd of their own have
-    other ways.  ``drop_in`` is where ours go if no other place is asked for.
+    ``reads`` and ``writes`` are the classes that read and write the files. Flavors with a containerd of their own
+    replace them. ``drop_in`` is the default path of the drop-in.
     """
 
     reads: type[containerd_config.ContainerdFiles] = containerd_config.ContainerdFiles
@@ -152,13 +159,13 @@ class ContainerdPlanner:
             writer.write_version(self.main)
 
     def _import(self, needed: str | None) -> None:
-        """Have the drop-in read that is ``needed``, and none that is not."""
+        """Import the drop-in ``needed``, and remove the imports of this collection that are no longer needed."""
         self.imports.remove_own(needed)
         if needed is not None:
             self.imports.ensure(needed)
 
     def _writer(self, request: engines_base.RuntimeRequest) -> containerd_runtimes.RuntimeTableWriter:
-        """Which file ours goes into, and what the others say."""
+        """Return the writer for the file that receives the entries of this collection."""
         drop_in = self.context.files.resolve(request.drop_in_path or self.drop_in)
         mode = self._mode(request.config_mode)
         if mode != "in_place" and drop_in == self.main.path:
@@ -166,7 +173,7 @@ class ContainerdPlanner:
         others = self._others(None if mode == "in_place" else drop_in)
         containerd_config.check_readable(others)
         target = self.files.edit(others.source() if mode == "in_place" else drop_in)
-        # What is in it of ours is told apart entry by entry.
+        # The writer identifies the entries of this collection in it one by one.
         target.document = target.before
         if mode == "snapshot" and target.record is None and target.document.has(*others.cri_path):
             raise errors.NvidiaError(
@@ -179,14 +186,14 @@ class ContainerdPlanner:
         return self.writes(self.context, others, target, mode)
 
     def _others(self, drop_in: str | None) -> containerd_config.ContainerdFiles:
-        """All files without our entries, and without the drop-in that these go into."""
+        """Return all files without the entries of this collection, and without ``drop_in``."""
         for path in self.context.recorded:
             _withdraw(self.files.edit(path))
         _withdraw(self.main, containerd_runtimes.VERSION, containerd_config.IMPORTS)
         hidden = {} if drop_in is None else {drop_in: None}
         others = self.reads.of(self.context, {**self.files.outcome(), **hidden})
         if containerd_config.too_new(others) and self.main.owns(containerd_runtimes.VERSION):
-            # Of an engine that was newer then.
+            # An earlier run wrote this version for a newer containerd.
             self.main.give_back(containerd_runtimes.VERSION)
             others = self.reads.of(self.context, {**self.files.outcome(), **hidden})
         return others
@@ -205,7 +212,7 @@ class ContainerdPlanner:
         )
 
     def _mode(self, asked: str) -> str:
-        """in_place, drop_in (minimal) or snapshot."""
+        """Return in_place, drop_in (only the entries of this collection) or snapshot (a copy of all CRI settings)."""
         if asked not in MODES:
             raise errors.NvidiaError(f"containerd has no config_mode: {asked}. Use one of {', '.join(MODES)}.")
         merges = self.current.merges
@@ -230,8 +237,8 @@ class ContainerdPlanner:
     def _cdi(self, request: engines_base.RuntimeRequest, writer: containerd_runtimes.RuntimeTableWriter) -> None:
         version, wanted = self.context.version, request.enable_cdi
         if wanted == engines_base.CDI_AUTO and version is not None:
-            # `containerd config default` of 1.7 prints enable_cdi = false, so false in a file tells no decision there.
-            # Later versions print true.  give_back() removes what an earlier run wrote and this one does not.
+            # `containerd config default` of 1.7 prints enable_cdi = false, so false in a file is not a decision of the
+            # user. Later versions print true. give_back() removes what an earlier run wrote and this run does not.
             if CDI_SINCE <= version < CDI_BY_DEFAULT_SINCE:
                 writer.leaf(containerd_runtimes.CDI, value=True)
             return
@@ -248,11 +255,11 @@ class ContainerdPlanner:
                 writer.leaf(containerd_runtimes.CDI, wanted)
 
     def _kept(self, path: toml_plan.KeyPath) -> t.Any:
-        """A setting of ours that a run says nothing about, in whichever file it stands."""
+        """Return the value of a setting that this collection wrote, from whichever file holds it, or None."""
         for name in (self.main.path, *self.context.recorded):
             edit = self.files.edit(name)
             for root in containerd_config.CRI_TABLE.values():
-                # Beside our table a name is a copy, which counts less.
+                # The table default_runtime of this collection has precedence over default_runtime_name.
                 legacy = kept_legacy(edit, root) if path == containerd_config.DEFAULT else None
                 if legacy is not None:
                     return legacy
@@ -267,9 +274,9 @@ class ContainerdPlanner:
         resolved = self.context.files.resolve(self.drop_in)
         if resolved not in paths and self._belongs(resolved):
             paths.append(resolved)
-        # With a record of one file it is known that the others were not touched.
+        # A record of one file proves that this collection did not touch the others.
         unknown = not self.context.keep_unrecorded and all(self.files.edit(path).record is None for path in paths)
-        # The main file last: what it must go on importing depends on what is left of the others.
+        # The main file comes last, because the imports that it keeps depend on what remains of the other files.
         for path in reversed(paths):
             edit = self.files.edit(path)
             if edit.record is not None:
@@ -286,15 +293,15 @@ class ContainerdPlanner:
         return self._plan(None)
 
     def _belongs(self, drop_in: str) -> bool:
-        """Whether a drop-in is part of this configuration, and not of another one."""
+        """Return whether a drop-in belongs to this configuration and not to another one."""
         record = self.files.edit(drop_in).record
         if record is not None:
             return record.main == self.main.path
         return any(file.path == drop_in for file in self.current.files)
 
     def _remove_unrecorded(self, edit: toml_plan.TomlEdit) -> None:
-        """Take out runtimes that run NVIDIA's programs, where nothing says what stood there before."""
-        # Only a removal pays for this import.
+        """Remove runtimes that run NVIDIA's programs from a file whose earlier content is not recorded."""
+        # Imported here because only a removal needs it.
         from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import (  # noqa: PLC0415
             nvidia_files,
         )
@@ -302,8 +309,8 @@ class ContainerdPlanner:
         found = nvidia_files.containerd_drop_in(edit.document, self.main.document) if edit is not self.main else None
         if found is not None and found.is_alone(edit.document):
             without = self.reads.of(self.context, {**self.files.overlay(), edit.path: None})
-            # The rest of it is a copy, which would hide later changes of the main file.  One that is imported by its
-            # name has to stay.
+            # The rest of the drop-in is a copy, which would hide later changes of the main file. A drop-in that is
+            # imported by its plain name has to stay, because containerd does not start without it.
             edit.removed = not without.missing
             if edit.removed:
                 return
@@ -315,7 +322,10 @@ class ContainerdPlanner:
             edit.document = without_legacy(edit.document, root)
 
     def _repair_default(self) -> None:
-        """Never leave a default that is not defined, nor runtimes that hide the built-in one which they need."""
+        """Repair a default runtime that is no longer defined, and keep runc defined where other runtimes would hide it.
+
+        Without this, the CRI would not start.
+        """
         after = self._after()
         root, runtimes, default = after.cri_path, after.runtimes(), after.default_runtime()
         edit = self.files.edit(after.holder(containerd_config.DEFAULT))
@@ -377,7 +387,7 @@ class ContainerdPlanner:
                 )
 
     def _check_effective_config(self, request: engines_base.RuntimeRequest) -> None:
-        """Raises NvidiaError where another file hides what is planned, or the CRI would not start."""
+        """Raise NvidiaError if another file overrides a planned entry, or if the CRI would not start."""
         after = self._after()
         containerd_config.check_order(after)
         runtimes = after.runtimes()
@@ -390,7 +400,7 @@ class ContainerdPlanner:
                     f" the runtime {name}."
                     " Remove its entry for this runtime, or its settings for the CRI, then run this again."
                 )
-        # The old table of the default goes before its name.
+        # The table default_runtime has precedence over default_runtime_name.
         if after.legacy_default() is None:
             self._prove_named_default(request, after, runtimes)
         for path in after.strangers():
@@ -439,7 +449,7 @@ class ContainerdPlanner:
             for file in self.files.planned([file.path for file in self.current.files])
         )
         after = self._after()
-        # A signal would end containerd, and nothing else makes it read its files.
+        # containerd reads its files only when it starts, and a reload signal would end it.
         action = engines_base.Action.RESTART if any(file.changed for file in files) else engines_base.Action.NONE
         return engines_base.EnginePlan(
             files, configured_state(after), action, tuple(self.warnings), drop_in, after.version
@@ -450,7 +460,7 @@ class ContainerdPlanner:
 
 
 def configured_state(files: containerd_config.ContainerdFiles) -> engines_base.ConfiguredState:
-    """What a containerd that starts with these files knows of runtimes."""
+    """Return runtimes, default runtime and CDI setting of a containerd that starts with these files."""
     runtimes = {
         name: {"path": containerd_config.program_of(entry), **entry}
         for name, entry in files.runtimes().items()
@@ -472,7 +482,7 @@ def _cdi_of(files: containerd_config.ContainerdFiles) -> bool | None:
 
 
 def _withdraw(edit: toml_plan.TomlEdit, *kept: toml_plan.KeyPath) -> None:
-    """Take out all of ours, but never the version under which others have written since."""
+    """Remove all entries of this collection except ``kept``. A version on which entries of others depend stays."""
     toml_plan.revert_own_entries(edit, kept.__contains__)
     bare = edit.before.has(*containerd_runtimes.VERSION) and not edit.document.has(*containerd_runtimes.VERSION)
     if bare and not _as_recorded(edit) and not containerd_config.has_no_versioned_settings(edit.document):
@@ -481,18 +491,18 @@ def _withdraw(edit: toml_plan.TomlEdit, *kept: toml_plan.KeyPath) -> None:
 
 
 def _as_recorded(edit: toml_plan.TomlEdit) -> bool:
-    """Whether the file is again what it was before the first change."""
+    """Return whether the file has the content that it had before the first change."""
     return edit.record is not None and edit.document.to_bytes() == edit.record.original
 
 
 def _migrated(edit: toml_plan.TomlEdit) -> bool:
-    """Whether somebody has brought the file to another version since, where our entries have other places."""
+    """Return whether another tool migrated the file to another version, which moved the entries of this collection."""
     roots = {path[:2] for path in edit.recorded() if path[:1] == ("plugins",)}
     return bool(roots) and not any(edit.before.has(*root) for root in roots)
 
 
 def _check_settings(document: toml_document.TomlDocument, root: toml_plan.KeyPath) -> None:
-    """Raises ConfigurationError for settings of the CRI that are of another kind than containerd takes."""
+    """Raise ConfigurationError for CRI settings whose type containerd does not accept."""
     for depth in range(1, len(root) + 1):
         toml_plan.require(document, root[:depth], dict, "Make it a table, or remove it.")
     toml_plan.require(document, (*root, *containerd_runtimes.CDI), bool, "Write true or false without quotes.")
@@ -509,7 +519,7 @@ def _check_settings(document: toml_document.TomlDocument, root: toml_plan.KeyPat
 
 
 def _begin(edit: toml_plan.TomlEdit, words: bytes) -> None:
-    """Have a drop-in of ours begin with ``words``, which tell what it is."""
+    """Start a drop-in of this collection with ``words``, the comment that says what the file is."""
     text = edit.document.to_bytes()
     former = next((known for known in (SNAPSHOT, toml_plan.OPENING) if text.startswith(known)), b"")
     if (former or not text) and former != words:

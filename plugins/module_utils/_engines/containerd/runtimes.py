@@ -2,7 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Write the table of a runtime into a containerd configuration, in the names of its version."""
+"""Write the table of a runtime into a containerd configuration, with the names of its format version.
+
+This module edits documents in memory and does not choose the file; ``plan`` does.
+"""
 
 from __future__ import annotations
 
@@ -18,15 +21,19 @@ BUILTIN_TYPE = "io.containerd.runc.v2"
 VERSION: toml_plan.KeyPath = ("version",)
 CDI: toml_plan.KeyPath = ("enable_cdi",)
 ANNOTATIONS: toml_plan.KeyPath = ("container_annotations",)
-# The low-level program of a runtime, which no other inherits.
+# The options that name the low-level program of a runtime, which no other runtime inherits.
 _PROGRAMS = ("binaryname", "runtime")
 LEGACY_PROGRAM = "Runtime"
-# Where a runtime takes its options from, if the default one is of no use (the order of NVIDIA's own tool).
+# The runtimes whose options are inherited if the default runtime is unsuitable (same order as in nvidia-ctk).
 PARENTS = ("runc", "crun")
 
 
 class RuntimeTableWriter:
-    """Puts runtimes into one file; ``others`` is what all files say without our entries."""
+    """A writer for the runtimes in one file.
+
+    ``others`` is the configuration of all files without the entries of this collection. ``target`` is the file to edit.
+    ``mode`` is in_place, drop_in or snapshot.
+    """
 
     def __init__(
         self,
@@ -39,13 +46,16 @@ class RuntimeTableWriter:
         self.others = others
         self.target = target
         self.mode = mode
-        # A drop-in that others gave a version keeps it; where that must be the main file's, the plan has checked it.
+        # A drop-in keeps a version that another tool wrote. Where it must equal the main file's, the plan checks it.
         given = target.document.value(*VERSION) if mode != "in_place" and not target.owns(VERSION) else None
         self.version: int = given or others.version
         self.root = containerd_config.CRI_TABLE[self.version]
 
     def write_version(self, main: toml_plan.TomlEdit) -> None:
-        """A main file that says nothing yet gets the version of the rest, a drop-in that of the main file."""
+        """Write the format version into the files that need one.
+
+        A main file without versioned settings gets the version of the other files, a drop-in that of the target.
+        """
         if containerd_config.has_no_versioned_settings(main.document) or main.owns(VERSION):
             main.write(VERSION, self.others.version)
         if self.mode != "in_place":
@@ -70,7 +80,7 @@ class RuntimeTableWriter:
             self._runtime(name, inherited, toml_plan.merged(asked, self._program(name, program, twice)))
 
     def _program(self, name: str, program: str, twice: bool) -> dict[str, t.Any]:
-        """Its program; ``twice``: also under the name that it had in the oldest files."""
+        """Return the entries that name the program. ``twice`` adds the name that version 1 files use."""
         existing = self._existing(name)
         spelled = containerd_config.program_of(existing)
         same = isinstance(spelled, str) and self.context.same_program(spelled, program)
@@ -83,7 +93,10 @@ class RuntimeTableWriter:
         }
 
     def _annotations(self, name: str, parent: t.Mapping[str, t.Any]) -> list[str]:
-        """Those that a runtime inherits or that others gave it; a list replaces one in a file beneath."""
+        """Return the annotations that the runtime inherits or that others wrote.
+
+        They are written again, because a list replaces the list of an earlier file.
+        """
         path = (*self.root, *containerd_config.RUNTIMES, name, *ANNOTATIONS)
         here = self.target.original if self.target.owns(path) else self.target.document
         beneath = toml_plan.lookup(self.others.runtimes().get(name), ANNOTATIONS)
@@ -91,7 +104,7 @@ class RuntimeTableWriter:
         return [entry for entries in found if isinstance(entries, list) for entry in entries]
 
     def _hides_builtin(self, present: t.Mapping[str, t.Any]) -> bool:
-        """Whether runtimes in a file hide the built-in one, and no other that could be the default is there."""
+        """Return whether runtimes in a file hide the built-in runc while no other usable default is defined."""
         default = self.others.default_runtime() or BUILTIN_DEFAULT
         strangers = [
             name
@@ -99,13 +112,13 @@ class RuntimeTableWriter:
             if not engines_base.is_nvidia_runtime(name, containerd_config.program_of(entry))
         ]
         lost = not strangers or (default == BUILTIN_DEFAULT and default not in present)
-        # Of our entry something may be left that others wrote into it, which is none without its type.
+        # Other tools may have added options to this collection's runc entry; without its type, the rest is no runtime.
         typed = toml_plan.lookup(present, (BUILTIN_DEFAULT, "runtime_type")) is not None
         ours = self.target.owns((*self.root, *containerd_config.RUNTIMES, BUILTIN_DEFAULT, "runtime_type"))
         return not self.others.merges and (lost or (ours and not typed))
 
     def _parent(self, present: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
-        """The options of the low-level runtime that is in use; never those of another NVIDIA runtime."""
+        """Return the options of the low-level runtime that is in use, never those of another NVIDIA runtime."""
         named = [(name, present.get(name)) for name in (self.others.default_runtime() or "", *PARENTS)]
         for name, entry in [("", self.others.legacy_default()), *named]:
             if not isinstance(entry, dict) or engines_base.is_nvidia_runtime(name, containerd_config.program_of(entry)):
@@ -120,21 +133,21 @@ class RuntimeTableWriter:
         return {}
 
     def _is_runc(self, kind: str) -> bool:
-        """Whether a runtime of this type takes the options of runc."""
+        """Return whether a runtime of this type accepts the options of runc."""
         return kind.startswith("io.containerd.runc.")
 
     def _existing(self, name: str) -> dict[str, t.Any]:
-        """What stands for the runtime where the new entry goes, and in files beneath it."""
+        """Return the present entries of the runtime in the target, merged with those of earlier files."""
         here = self.target.document.value(*self.root, *containerd_config.RUNTIMES, name)
         return toml_plan.merged(self._beneath(name), here if isinstance(here, dict) else {})
 
     def _beneath(self, name: str) -> dict[str, t.Any]:
-        """What files beneath a drop-in that merges with them say of the runtime."""
+        """Return the runtime's entries in the files that a drop-in is merged with."""
         found = self.others.runtimes().get(name) if self.mode == "drop_in" else None
         return found if isinstance(found, dict) else {}
 
     def _runtime(self, name: str, inherited: t.Mapping[str, t.Any], asked: t.Mapping[str, t.Any]) -> None:
-        """Write one runtime: what was asked for, and of the rest only what is missing or ours."""
+        """Write one runtime: the requested entries, and of the inherited ones only those that no other tool wrote."""
         path = (*self.root, *containerd_config.RUNTIMES, name)
         existing, beneath = self._existing(name), self._beneath(name)
         wanted: dict[str, t.Any] = {}
@@ -148,29 +161,32 @@ class RuntimeTableWriter:
         toml_plan.write_table(self.target, path, wanted)
 
     def _foreign(self, path: toml_plan.KeyPath) -> bool:
-        """Whether others wrote an entry of the target, be it that we have put ours over it since."""
+        """Return whether another tool wrote this entry of the target, even if this collection replaced its value."""
         return (self.target.original if self.target.owns(path) else self.target.document).has(*path)
 
     def leaf(self, path: toml_plan.KeyPath, value: t.Any) -> None:
-        """Write one setting of the CRI, unless a file beneath says the same."""
+        """Write one setting of the CRI, unless an earlier file has the same value."""
         if self.mode != "drop_in" or toml_plan.lookup(self.others.cri(), path) != value:
             self.target.write(self.root + path, value)
 
     def legacy_default(self, name: str) -> None:
-        """Write the table that was the default runtime before that had a name: a copy of the runtime's."""
+        """Write the table default_runtime as a copy of the table of the runtime ``name``."""
         path, runtime = (*self.root, *containerd_config.LEGACY_DEFAULT), (*self.root, *containerd_config.RUNTIMES, name)
         here = self.target.document.value(*path)
         table: dict[str, t.Any] = {}
         for leaf, value in toml_parser.iter_leaves(self._existing(name)):
-            # What earlier runs wrote and this one does not want still stands there.
+            # Entries that an earlier run wrote and this run does not want are still in the document here.
             if runtime + leaf in self.target.wanted or not self.target.owns(runtime + leaf):
                 toml_plan.put(table, _respelled(here if isinstance(here, dict) else {}, leaf), value)
         toml_plan.write_table(self.target, path, table)
 
     def finish(self, request: engines_base.RuntimeRequest) -> None:
-        """Take out what earlier runs wrote and this one does not want, but no setting that it says nothing about."""
+        """Remove the entries that earlier runs wrote and this run does not want.
+
+        Settings that the request leaves open stay.
+        """
         if set(self.target.wanted) <= {VERSION} and self.mode != "in_place":
-            # All that was asked for stands in other files.
+            # Other files already contain everything that the request needs.
             self.target.wanted.clear()
             self.target.document = self.target.before
         stays: set[toml_plan.KeyPath] = {containerd_config.IMPORTS}
@@ -180,7 +196,7 @@ class RuntimeTableWriter:
 
 
 def _respelled(table: t.Mapping[str, t.Any], path: toml_plan.KeyPath) -> toml_plan.KeyPath:
-    """``path`` as ``table`` spells it; the names of options mean the same in any case."""
+    """Return ``path`` as ``table`` spells it, since containerd ignores the case of option names."""
     return (
         (path[0], containerd_config.spelling(table.get(path[0]), path[1]))
         if len(path) == 2 and path[0] == containerd_config.PROGRAM[0]

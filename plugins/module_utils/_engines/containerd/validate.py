@@ -4,7 +4,8 @@
 
 """Validate planned containerd files with `containerd config dump`.
 
-The dump lists what all files amount to. After a change, foreign entries must be in it as before.
+The dump prints the merged configuration of all files. This module compares the dumps before and after a change, in
+which all entries of other tools must be equal. It does not run the commands.
 """
 
 from __future__ import annotations
@@ -26,14 +27,17 @@ if t.TYPE_CHECKING:
     KeyPath = t.Tuple[str, ...]
 
 
-# What no file says: how the format was read, and which files were.
+# Entries of the dump that describe the files themselves: the format version and the list of imports.
 _ABOUT_FILES = ("version", "imports")
 
 
 def trial(
     binary: str, folder: str, files: t.Sequence[core_plan.PlannedFile], context: engines_base.Context
 ) -> engines_base.Trial:
-    """The dump of copies of ``files`` together with all that they import, and that of the files as they stand."""
+    """Return the validation command, which dumps copies of ``files`` and of all that they import.
+
+    The command in ``compare`` dumps the present files. Raises NvidiaError if an imported file does not exist.
+    """
     planned = containerd_config.ContainerdFiles.of(context, toml_validate.overlay_of(files))
     if planned.missing:
         raise errors.NvidiaError(
@@ -47,8 +51,9 @@ def trial(
         file.path: None for file in files if _held_back(file) and file.path != context.path
     }
     if context.content is None or stale:
-        # Where there is no file containerd runs on what is built in, but 1.x refuses to dump that.  And a snapshot
-        # holds back what others have changed since; it is all ours, so what stands now is what stands without it.
+        # Without a main file, containerd runs with its built-in defaults, but 1.x refuses to dump them.
+        # A snapshot hides later changes of the other files. It belongs to this collection as a whole, so the planned
+        # files are compared with the present files without it.
         copies, _paths = _copies(containerd_config.ContainerdFiles.of(context, stale), folder, "before")
         present = f"{folder}/{next(iter(copies))}"
         staged.update(copies)
@@ -58,9 +63,10 @@ def trial(
 def _copies(
     files: containerd_config.ContainerdFiles, folder: str, prefix: str
 ) -> tuple[dict[str, bytes], dict[str, str]]:
-    """Copies of all files by name, the main one first, and the paths that they stand for."""
+    """Return copies of all files by name, the main file first, and the path that each copy represents."""
     names = [f"{prefix}{number}-{posixpath.basename(file.path)}" for number, file in enumerate(files.files)]
-    # In the same order, for a later file takes precedence; an import that an import names follows all of its kind.
+    # The copies keep the order, because a later file takes precedence. Nested imports come after those of the level
+    # above.
     imports = [f"{folder}/{name}" for name in names[1:]]
     copies = {
         name: _with_imports(file.document, imports if name == names[0] else [])
@@ -70,23 +76,23 @@ def _copies(
 
 
 def _with_imports(document: toml_document.TomlDocument, paths: list[str]) -> bytes:
-    # Taken out first: an array that holds comments cannot be changed as a whole.
+    # The entry is deleted first, because an array that contains comments cannot be replaced as a whole.
     document = document.delete(("imports",))
     return (document.set(("imports",), paths) if paths else document).to_bytes()
 
 
 def _held_back(file: core_plan.PlannedFile) -> bool:
-    """Whether the file, which holds a copy of settings as they were once, is ours, or goes for good."""
+    """Return whether the file is a snapshot of this collection, or a leftover file that is removed for good."""
     leftover = file.purged is not None and file.purged.original is None
     return leftover or (file.before is not None and file.before.startswith(containerd_plan.SNAPSHOT))
 
 
 def verdict(before: str, after: str, files: t.Sequence[core_plan.PlannedFile]) -> str:
-    """What would change beside our entries; empty if nothing would, or if the dumps cannot be read."""
+    """Return the entries of other tools that would change; empty if none would, or if a dump cannot be parsed."""
     roots = set(containerd_config.CRI_TABLE.values())
     names = {name for root in roots for name in toml_validate.changed_tables(files, root + containerd_config.RUNTIMES)}
     if any(_held_back(file) for file in files):
-        # Compared is with what stands without the snapshot, in which ours are not.
+        # The present files are compared without the snapshot, so the entries of this collection are missing there.
         names.update(path[4] for file in files for path in file.keys if path[2:4] == containerd_config.RUNTIMES)
 
     def is_ours(path: KeyPath) -> bool:

@@ -4,8 +4,9 @@
 
 """Read the configuration of CRI-O: crio.conf and its drop-ins in the order in which CRI-O reads them.
 
-crio.conf.d(5), and tried on CRI-O 1.37: every file below the directory counts, whatever its name and depth, in
-lexical order. A later key wins. A later table of the same runtime replaces the earlier one as a whole.
+This module does not plan changes. crio.conf.d(5), tested on CRI-O 1.37: CRI-O reads every file below the directory,
+whatever its name and depth, in lexical order. A later key replaces an earlier one. A later table of the same runtime
+replaces the earlier table as a whole.
 """
 
 from __future__ import annotations
@@ -30,21 +31,24 @@ RUNTIME: KeyPath = ("crio", "runtime")
 RUNTIMES: KeyPath = (*RUNTIME, "runtimes")
 DEFAULT: KeyPath = (*RUNTIME, "default_runtime")
 CDI_DIRS: KeyPath = (*RUNTIME, "cdi_spec_dirs")
-# An old setting for all runtimes at once, which takes precedence over monitor_path.
+# A deprecated setting for all runtimes at once, which has precedence over monitor_path.
 CONMON: KeyPath = (*RUNTIME, "conmon")
-# Inside the table of a runtime.
+# Keys of a runtime's table.
 PROGRAM = "runtime_path"
 KIND = "runtime_type"
 ANNOTATIONS = "allowed_annotations"
 
-# CRI-O's release notes: crun, which is built in, takes the place of runc, which was.
+# CRI-O's release notes: from 1.31 on, the built-in runtime is crun instead of runc.
 CRUN_SINCE = (1, 31)
 
 _TABLE = "Make it a table, or remove it."
 
 
 class ConfigFile(t.NamedTuple):
-    """One file of the configuration: where CRI-O finds it, its path with all links resolved, and what it says."""
+    """One file of the configuration.
+
+    ``name`` is the path under which CRI-O finds the file, ``path`` the same with all links resolved.
+    """
 
     name: str
     path: str
@@ -52,13 +56,13 @@ class ConfigFile(t.NamedTuple):
 
 
 def config_dir(unit: systemd_units.Unit | None) -> str:
-    """The directory with drop-ins, empty where the unit switches it off."""
+    """Return the directory of the drop-ins; empty if a flag of the unit disables drop-ins."""
     named = unit.flag_values("--config-dir", "-d") if unit is not None else []
     return posixpath.normpath(named[-1]) if named and named[-1] else "" if named else CONFIG_DIR
 
 
 def builtin_runtimes(version: tuple[int, ...] | None) -> tuple[str, ...]:
-    """The runtimes that need no table, the default one first."""
+    """Return the runtimes that need no table, the default one first."""
     if version is None:
         return ("crun", "runc")
     return ("crun",) if version >= CRUN_SINCE else ("runc",)
@@ -67,8 +71,8 @@ def builtin_runtimes(version: tuple[int, ...] | None) -> tuple[str, ...]:
 class CrioFiles:
     """All files in the order in which CRI-O reads them, the main file first.
 
-    ``directory`` is free of links.  ``overlay`` are documents that stand for files as they will be (None: gone).
-    ``missing`` are links that lead nowhere, with which CRI-O does not start.
+    ``directory`` contains no links. ``overlay`` maps paths to planned documents, which replace the files on the host
+    (None: the file is removed). ``missing`` lists dangling links, with which CRI-O does not start.
     """
 
     def __init__(
@@ -93,7 +97,7 @@ class CrioFiles:
         directory = config_dir(context.unit)
         found = cls(context.files, context.path, directory and context.files.resolve(directory), overlay)
         if context.unit is not None:
-            # As for all of CRI-O's settings, a flag takes precedence over all files.
+            # Flags have precedence over all files, as for all settings of CRI-O.
             found.flagged_default = next(iter(context.unit.flag_values("--default-runtime")[-1:]), None)
             flagged = context.unit.flag_values("--runtimes")
             found.flagged_runtimes = tuple(entry.partition(":")[0] for words in flagged for entry in words.split(","))
@@ -119,7 +123,7 @@ class CrioFiles:
         known = set(names.values())
         planned = [path for path, document in self._overlay.items() if document is not None and path not in known]
         names.update((path, path) for path in planned if path.startswith(self.directory + "/"))
-        # A walk sorts the names in each folder: the folder a comes before the file a.conf.
+        # A directory walk sorts the names in each directory, so the directory a comes before the file a.conf.
         return sorted(names.items(), key=lambda item: item[0].split("/"))
 
     def _document(self, path: str) -> toml_document.TomlDocument | None:
@@ -129,7 +133,7 @@ class CrioFiles:
         return None if content is None else toml_document.TomlDocument.from_bytes(path, content)
 
     def check(self) -> None:
-        """Raises ConfigurationError where a setting that matters here is of a kind that CRI-O does not read."""
+        """Raise ConfigurationError if a setting that this collection needs has a type that CRI-O does not accept."""
         for file in self.files:
             toml_plan.require(file.document, RUNTIME, dict, _TABLE)
             toml_plan.require(file.document, DEFAULT, str, "Write the name of a runtime in quotes.")
@@ -143,19 +147,19 @@ class CrioFiles:
                     file.document, (*table, "inherit_default_runtime"), bool, "Write true or false without quotes."
                 )
 
-    # -- what it says --------------------------------------------------------------------------------------------
+    # -- effective settings --------------------------------------------------------------------------------------
 
     def definer(self, path: KeyPath) -> ConfigFile | None:
-        """The file whose word on ``path`` counts."""
+        """Return the file whose value of ``path`` has effect."""
         return next((file for file in reversed(self.files) if file.document.has(*path)), None)
 
     def value(self, path: KeyPath) -> t.Any:
-        """A setting that takes effect; of no use for tables, which add up."""
+        """Return the effective value of a setting. Not for tables, which CRI-O merges."""
         file = self.definer(path)
         return None if file is None else file.document.value(*path)
 
     def runtimes(self) -> dict[str, dict[str, t.Any]]:
-        """The tables of all runtimes that take effect; what is built into CRI-O is not among them."""
+        """Return the effective tables of all runtimes, without those that are built into CRI-O."""
         found: dict[str, dict[str, t.Any]] = {}
         for file in self.files:
             tables = file.document.value(*RUNTIMES)
@@ -164,9 +168,10 @@ class CrioFiles:
         return found
 
     def equal_in(self, reported: t.Mapping[str, t.Any]) -> bool:
-        """Whether a CRI-O that reports this configuration has the runtimes, default and CDI directories of the files.
+        """Return whether ``reported``, the configuration of a running CRI-O, equals these files.
 
-        CRI-O fills in what a file leaves out or empty.
+        The comparison covers runtimes, default runtime and CDI directories. It skips values that a file omits or leaves
+        empty, because CRI-O fills them in.
         """
         tables, own = toml_plan.lookup(reported, RUNTIMES), self.runtimes()
         settings = {(*RUNTIMES, name, key): value for name in own for key, value in own[name].items() if value}
@@ -175,19 +180,19 @@ class CrioFiles:
         return known and all(value in (None, toml_plan.lookup(reported, path)) for path, value in settings.items())
 
     def beneath(self, path: str, name: str) -> dict[str, t.Any]:
-        """The table of a runtime that one in the file ``path`` replaces."""
+        """Return the table of the runtime ``name`` that a table in the file ``path`` replaces."""
         places = [number for number, file in enumerate(self.files) if file.path == path]
         earlier = self.files[: places[0]] if places else self.files
         tables = [file.document.value(*RUNTIMES, name) for file in earlier]
         return next((table for table in reversed(tables) if isinstance(table, dict)), {})
 
     def default_runtime(self) -> str | None:
-        """The default that flags or files name, None where CRI-O's own applies."""
+        """Return the default runtime that a flag or a file names, or None if CRI-O's own default applies."""
         found = self.value(DEFAULT) if self.flagged_default is None else self.flagged_default
         return found if isinstance(found, str) and found else None
 
     def defines(self, name: str, version: tuple[int, ...] | None) -> bool:
-        """Whether CRI-O would know a runtime of this name."""
+        """Return whether CRI-O defines a runtime of this name."""
         return name in self.runtimes() or name in self.flagged_runtimes or name in builtin_runtimes(version)
 
     def conmon(self) -> str | None:

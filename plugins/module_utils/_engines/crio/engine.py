@@ -2,7 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""CRI-O on a host: unit, socket, version, and whether it runs with its present files."""
+"""CRI-O on a host: unit, socket, version, and whether it runs with its present files.
+
+This module does not parse or plan configuration files; ``config``, ``plan`` and ``hook`` do.
+"""
 
 from __future__ import annotations
 
@@ -26,12 +29,12 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
 
 
-# Of HTTP.
+# The HTTP status 200.
 _OK = 200
 
 
 class Crio(toml_plan.TomlEngine):
-    """The system's own CRI-O."""
+    """The CRI-O of the system."""
 
     name = "crio"
     flavor = core_constants.SYSTEM
@@ -46,10 +49,10 @@ class Crio(toml_plan.TomlEngine):
     default_runtime = "crun"
 
     def live(self, host: hostfs.HostFS, installation: engines_base.Installation) -> engines_base.LiveState | None:
-        """Only whether the process has seen the files.
+        """Return only whether the process is older than its files.
 
-        Its CRI names no runtimes, and after a reload it reports settings that no pod can use yet.  So what it reports
-        only counts for files that CRI-O was proven to work with before.
+        The CRI of CRI-O names no runtimes, and after a reload it reports settings that no pod can use yet. So its
+        report is only used for files with which a health check of CRI-O succeeded before.
         """
         if installation.pid is None:
             return None
@@ -61,7 +64,7 @@ class Crio(toml_plan.TomlEngine):
             return True
         if not processes.outdated(host, pid, _there(host, _watched(host, installation))):
             return False
-        # Only where a file is newer than the process.
+        # Imported here because only a file that is newer than the process needs it.
         from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import (  # noqa: PLC0415
             journal as engines_journal,
         )
@@ -72,17 +75,17 @@ class Crio(toml_plan.TomlEngine):
         )
         if birth is None or applied is None:
             return True
-        # A later process may have been started with other files, which were changed back since.
+        # A later process may have started with other files that were changed back since.
         return abs(birth - applied) >= engines_journal.SAME_PROCESS and not self._reports_files(host, installation)
 
     def _reports_files(self, host: hostfs.HostFS, installation: engines_base.Installation) -> bool:
-        """Whether the running CRI-O reports the runtimes, default and CDI directories of its files."""
+        """Return whether the running CRI-O reports the runtimes, default and CDI directories of its files."""
         from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.docker import (  # noqa: PLC0415
             live as docker_live,
         )
 
         try:
-            # What `crio status config` asks (server/inspect.go, 1.24 to 1.36).
+            # `crio status config` sends the same request (server/inspect.go, 1.24 to 1.36).
             answer = docker_live.ask(host.real_path(installation.socket), "GET", "/config")
             reported = toml_document.TomlDocument.from_bytes(installation.socket, answer.body).data
             files = crio_config.CrioFiles.of(engines_base.HostFiles(host, self.key).as_configured(installation, None))
@@ -118,7 +121,7 @@ class Crio(toml_plan.TomlEngine):
         runtimes: t.Sequence[str],
         run: core_plan.Runner,
     ) -> tuple[list[str], list[str]]:
-        # Only a restart pays for this import.
+        # Imported here because only a restart needs it.
         from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.crio import (  # noqa: PLC0415
             live as crio_live,
         )
@@ -132,7 +135,7 @@ class Crio(toml_plan.TomlEngine):
         _live: engines_base.LiveState,
         _state: engines_base.ConfiguredState | None,
     ) -> engines_base.HealthProblem | None:
-        # Only a restart pays for this import.
+        # Imported here because only a restart needs it.
         from ansible_collections.gpufleet.nvidia.plugins.module_utils._rpc import cri  # noqa: PLC0415
 
         answers = cri.status(host.real_path(installation.socket)) is not None
@@ -149,7 +152,7 @@ class Crio(toml_plan.TomlEngine):
     def trial(
         self, binary: str, folder: str, files: t.Sequence[core_plan.PlannedFile], context: engines_base.Context
     ) -> engines_base.Trial:
-        # Only a change pays for this import.
+        # Imported here because only a change needs it.
         from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.crio import (  # noqa: PLC0415
             validate as crio_validate,
         )
@@ -165,12 +168,12 @@ class Crio(toml_plan.TomlEngine):
 
 
 def _without_hooks(files: t.Sequence[core_plan.PlannedFile]) -> list[core_plan.PlannedFile]:
-    """Hooks are no part of the configuration that CRI-O prints."""
+    """Return the files without OCI hooks, which are not part of the configuration that CRI-O prints."""
     return [file for file in files if posixpath.basename(file.path) != nvidia_files.HOOK_NAME]
 
 
 def _watched(host: hostfs.HostFS, installation: engines_base.Installation) -> list[str]:
-    """All that changes when a file of the configuration changes, comes, or goes."""
+    """Return all paths that change when a configuration file is changed, added or removed."""
     directory = crio_config.config_dir(installation.unit)
     found = [installation.config_path]
     if directory:
@@ -184,12 +187,12 @@ def _hook_folders(host: hostfs.HostFS) -> list[str]:
 
 
 def _there(host: hostfs.HostFS, paths: list[str]) -> list[str]:
-    """A file or directory that was removed is only seen in the folder that it was in."""
+    """Return the paths, replacing each missing one by its directory, which changed when the path was removed."""
     return [path if host.exists(path) else posixpath.dirname(path) for path in paths]
 
 
 def _made_for_hooks(host: hostfs.HostFS, folder: str) -> bool:
-    """Whether we made a folder of hooks, which a CRI-O that was started before does not see."""
+    """Return whether this collection created a hook directory, which a CRI-O that was started before does not watch."""
     with contextlib.suppress(errors.HostError):
         real = host.resolve(folder)
         record = core_records.load_record(host, "crio", f"{real}/{nvidia_files.HOOK_NAME}")

@@ -4,9 +4,9 @@
 
 """The deprecated hook mode of CRI-O: an OCI hook instead of a runtime.
 
-nvidia-ctk calls it deprecated since 1.18. CRI-O watches its hook directories (cmd/crio/main.go), but only those
-that existed when it started: older releases skip a missing directory, newer ones create it at that moment
-(pkg/config/config.go).
+Files other than hooks are left to ``plan``. NVIDIA deprecates the mode in nvidia-ctk since 1.18. CRI-O watches its
+hook directories (cmd/crio/main.go), but only those that exist when it starts: older releases skip a missing directory,
+newer ones create it at that moment (pkg/config/config.go).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if t.TYPE_CHECKING:
 
 HOOK_MODE = "hook"
 HOOKS_DIR = (*crio_config.RUNTIME, "hooks_dir")
-# crio.conf.d(5).
+# The default of CRI-O (crio.conf.d(5)).
 _DEFAULT = nvidia_files.HOOK_FOLDERS[:1]
 
 _ADVICE = "Make it an array of strings."
@@ -38,7 +38,7 @@ _DEPRECATED = (
 
 
 class CrioHooks:
-    """The hooks of one CRI-O beside its configuration; all files that hooks do not stand in are left to CrioPlanner."""
+    """The hooks of one CRI-O. CrioPlanner plans all other files."""
 
     def __init__(self, context: engines_base.Context) -> None:
         self.context = context
@@ -51,7 +51,7 @@ class CrioHooks:
     # -- plans ---------------------------------------------------------------------------------------------------
 
     def present(self, request: engines_base.RuntimeRequest) -> engines_base.EnginePlan:
-        """The hook if it is asked for, else the runtimes without it."""
+        """Return the plan with the hook if the request asks for it, else the plan of the runtimes without it."""
         if request.config_mode == HOOK_MODE:
             return self._with_hook(request)
         plan = self._without_hook(self.planner.present(request))
@@ -60,7 +60,7 @@ class CrioHooks:
         return plan
 
     def absent(self) -> engines_base.EnginePlan:
-        # With a record of a hook it is known that no runtime is ours.
+        # A record of a hook proves that this collection registered no runtime.
         return self._without_hook(self.planner.withdrawn() if self.records else self.planner.absent())
 
     def _with_hook(self, request: engines_base.RuntimeRequest) -> engines_base.EnginePlan:
@@ -85,7 +85,7 @@ class CrioHooks:
         )
 
     def _without_hook(self, plan: engines_base.EnginePlan, kept: str | None = None) -> engines_base.EnginePlan:
-        """``plan`` and with it all hooks of ours given back, but for the one in ``kept``."""
+        """Return ``plan`` extended by restoring all hooks of this collection, except the one at ``kept``."""
         gone = [self._given_back(record) for record in self.records if record.path != kept]
         warnings = [doubt for _file, doubt in gone if doubt]
         files = tuple(file for file, _doubt in gone)
@@ -120,7 +120,7 @@ class CrioHooks:
         return core_plan.PlannedFile(path, before, after, {nvidia_files.WRITTEN: program})
 
     def folders(self) -> list[str]:
-        """The folders that CRI-O reads hooks in, as far as that can be understood."""
+        """Return the absolute paths of the directories in which CRI-O reads hooks, ignoring invalid values."""
         unit, value = self.context.unit, self.planner.current.value(HOOKS_DIR)
         flagged = unit.flag_values("--hooks-dir") if unit is not None else []
         named = [word for words in flagged for word in words.split(",")] if flagged else value
@@ -128,7 +128,11 @@ class CrioHooks:
         return [posixpath.normpath(name) for name in known if isinstance(name, str) and name.startswith("/")]
 
     def _folder(self) -> str:
-        """The usual one if CRI-O reads it, else the one that it reads last."""
+        """Return the default hook directory if CRI-O reads it, else the last one that CRI-O reads.
+
+        Raises NvidiaError if CRI-O reads no hook directory, or if a hook of the same name in a later directory has
+        precedence.
+        """
         current = self.planner.current
         for file in current.files:
             if not all(
@@ -156,7 +160,7 @@ class CrioHooks:
 
 
 def _check(request: engines_base.RuntimeRequest) -> None:
-    """Raises NvidiaError for what has no meaning where no runtime is registered."""
+    """Raise NvidiaError for options that have no effect without a registered runtime."""
     given = {
         "set_as_default": bool(request.set_as_default),
         "extra_modes": bool(request.extra_modes),

@@ -2,7 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Plan the changes of CRI-O's files for present and absent."""
+"""Plan the changes of CRI-O's files for present and absent.
+
+This module reads through ``config`` and writes nothing to the host. OCI hooks are planned in ``hook``.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +21,14 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.crio impo
 
 DEFAULT_KIND = "oci"
 MONITOR = "monitor_path"
-# Where a runtime takes its settings from, if the default one is of no use.
+# The runtimes whose settings are inherited if the default runtime is unsuitable.
 PARENTS = ("crun", "runc")
-# With these in the table CRI-O would run another program than runtime_path.
+# With one of these keys in the table, CRI-O runs another program than runtime_path.
 _MISLEADING = ("inherit_default_runtime", "platform_runtime_paths")
-# What belongs to the program of the runtime that it stands in, and to no other.
+# Keys that belong to the program of one runtime and apply to no other.
 _OWN = (crio_config.PROGRAM, crio_config.KIND, "runtime_config_path", *_MISLEADING)
-# The root of another program's containers; without one CRI-O uses its own default (newRuntimeOCI in
-# internal/oci/runtime_oci.go, 1.31 to 1.37).
+# runtime_root, the state directory of another program's containers, is not inherited either. Without the key, CRI-O
+# uses its own default (newRuntimeOCI in internal/oci/runtime_oci.go, 1.31 to 1.37).
 _NOT_INHERITED = (*_OWN, "runtime_root")
 RESERVED: dict[toml_plan.KeyPath, str] = {
     (crio_config.PROGRAM,): "runtime_dir",
@@ -68,7 +71,7 @@ class CrioPlanner:
         return self._plan(target)
 
     def _target(self, request: engines_base.RuntimeRequest) -> toml_plan.TomlEdit:
-        """The file that ours goes into."""
+        """Return the file that receives the entries of this collection."""
         if request.config_mode == "in_place":
             return self.main
         directory = crio_config.config_dir(self.context.unit)
@@ -86,7 +89,7 @@ class CrioPlanner:
         return self.files.edit(posixpath.join(self.context.files.resolve(folder), name))
 
     def _parent(self, request: engines_base.RuntimeRequest, others: crio_config.CrioFiles) -> dict[str, t.Any]:
-        """What a runtime takes over from the low-level one that is in use; never from another NVIDIA runtime."""
+        """Return the settings to inherit from the low-level runtime in use, never those of another NVIDIA runtime."""
         kind = request.runtime_type or DEFAULT_KIND
         tables, default, version = others.runtimes(), others.default_runtime(), self.context.version
         name = next((name for name in (*crio_config.builtin_runtimes(version), *PARENTS) if name in tables), None)
@@ -123,9 +126,9 @@ class CrioPlanner:
         target: toml_plan.TomlEdit,
         others: crio_config.CrioFiles,
     ) -> None:
-        """Write one runtime: what was asked for, and of the rest only what nobody else says."""
+        """Write one runtime: the requested entries, and of the inherited ones only those that no other tool wrote."""
         path = (*crio_config.RUNTIMES, name)
-        # CRI-O will not see what stands for it in earlier files, so that moves in here.
+        # The new table replaces the table of earlier files, so its entries are copied into the new one.
         beneath = {key: value for key, value in others.beneath(target.path, name).items() if key not in _OWN}
         own = _table(others, target.path, path)
         program, spelled = request.runtimes()[name], target.document.value(*path, crio_config.PROGRAM)
@@ -156,7 +159,7 @@ class CrioPlanner:
             target.write(crio_config.DEFAULT, name)
 
     def _kept_default(self) -> str | None:
-        """A default of ours that this run may say nothing about, in whichever file it stands."""
+        """Return the default runtime that this collection wrote, from whichever file holds it, or None."""
         for path in (self.main.path, *self.context.recorded):
             edit = self.files.edit(path)
             if edit.owns(crio_config.DEFAULT):
@@ -179,7 +182,7 @@ class CrioPlanner:
         return self._taken_back(unrecorded=not self.context.keep_unrecorded)
 
     def withdrawn(self) -> engines_base.EnginePlan:
-        """The plan that takes back what earlier runs wrote, and leaves all else, also NVIDIA's runtimes of others."""
+        """Return the plan that removes what earlier runs wrote, and keeps NVIDIA runtimes of other tools."""
         return self._taken_back(unrecorded=False)
 
     def _taken_back(self, unrecorded: bool) -> engines_base.EnginePlan:
@@ -187,7 +190,7 @@ class CrioPlanner:
         drop_in = self.context.files.resolve(f"{directory}/{crio_config.DROP_IN_NAME}") if directory else self.main.path
         target = self.main if self.context.files.read(drop_in) is None else self.files.edit(drop_in)
         paths = [path for path in self._ours(target) if self._belongs(self.files.edit(path))]
-        # With a record of one file it is known that the others were not touched.
+        # A record of one file proves that this collection did not touch the others.
         unknown = unrecorded and all(self.files.edit(path).record is None for path in paths)
         for path in paths:
             self._take_back(self.files.edit(path))
@@ -197,13 +200,13 @@ class CrioPlanner:
         return self._plan(target)
 
     def _belongs(self, edit: toml_plan.TomlEdit) -> bool:
-        """Whether a file is not part of another configuration."""
+        """Return whether a file does not belong to another configuration."""
         recorded = (self.main.path, *self.context.recorded)
         return edit.path in recorded or edit.record is None or edit.record.main == self.main.path
 
     def _remove_unrecorded(self, edit: toml_plan.TomlEdit) -> None:
-        """Take out runtimes that run NVIDIA's programs, where nothing says what stood there before."""
-        # Only a removal pays for this import.
+        """Remove runtimes that run NVIDIA's programs from a file whose earlier content is not recorded."""
+        # Imported here because only a removal needs it.
         from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import (  # noqa: PLC0415
             nvidia_files,
         )
@@ -219,16 +222,19 @@ class CrioPlanner:
 
     @staticmethod
     def _take_back(edit: toml_plan.TomlEdit) -> None:
-        """Take out what earlier runs wrote and this one does not want."""
+        """Remove what earlier runs wrote and this run does not want."""
         for name in _whole_tables(edit):
             path = (*crio_config.RUNTIMES, name)
             if not any(wanted[: len(path)] == path for wanted in edit.wanted):
-                # With what others put into it: without its program it would only hide what stands in other files.
+                # Entries that others added are removed too: a table without its program only hides other tables.
                 edit.document = edit.document.restore(path, edit.original)
         toml_plan.revert_own_entries(edit)
 
     def _repair_default(self, target: toml_plan.TomlEdit) -> None:
-        """Never leave a default that is no longer defined: CRI-O would not start."""
+        """Repair a default runtime that is no longer defined, with which CRI-O would not start.
+
+        Raises NvidiaError if a flag, or a file that this collection does not change, names that default.
+        """
         mended = False
         for _attempt in self.current.files:
             after = self._view(self.files.overlay())
@@ -255,19 +261,19 @@ class CrioPlanner:
                 f"The default runtime is no longer defined: it is now {default or 'the one that is built into CRI-O'}."
             )
 
-    # -- ours and others' ----------------------------------------------------------------------------------------
+    # -- entries of this collection and of others ----------------------------------------------------------------
 
     def _ours(self, target: toml_plan.TomlEdit) -> list[str]:
-        """The files that may hold entries of ours."""
+        """Return the files that may contain entries of this collection."""
         return list(dict.fromkeys([self.main.path, target.path, *self.context.recorded]))
 
     def _without_ours(self, target: toml_plan.TomlEdit) -> crio_config.CrioFiles:
-        """The configuration as it would be without us, to be looked at only."""
+        """Return the configuration without the entries of this collection. It is only read, never written."""
         overlay = {path: _foreign(self.files.edit(path), target) for path in self._ours(target)}
         return self._view(overlay)
 
     def _view(self, overlay: t.Mapping[str, toml_document.TomlDocument | None]) -> crio_config.CrioFiles:
-        """The configuration with other documents in some places; nothing is read and parsed again."""
+        """Return the configuration with ``overlay`` in place of some documents, without parsing any file again."""
         return crio_config.CrioFiles.of(
             self.context, {**{file.path: file.document for file in self.current.files}, **overlay}
         )
@@ -281,7 +287,7 @@ class CrioPlanner:
     # -- checks --------------------------------------------------------------------------------------------------
 
     def _check_effective_config(self, request: engines_base.RuntimeRequest, target: toml_plan.TomlEdit) -> None:
-        """Raises NvidiaError where something else takes precedence, or CRI-O would not start."""
+        """Raise NvidiaError if another setting overrides a planned entry, or if CRI-O would not start."""
         after = self._view(self.files.overlay())
         for name in request.runtimes():
             path = (*crio_config.RUNTIMES, name)
@@ -339,7 +345,7 @@ class CrioPlanner:
         files = self.files.planned([file.path for file in self.current.files])
         gone = {file.path: None for file in files if file.after is None}
         after = self._view({**self.files.overlay(), **gone})
-        # After a reload CRI-O says that it knows the new runtimes, but cannot start pods with them (seen on 1.37).
+        # After a reload, CRI-O reports the new runtimes but cannot start pods with them (seen on 1.37).
         action = engines_base.Action.RESTART if any(file.changed for file in files) else engines_base.Action.NONE
         drop_in = self.drop_in if target is not self.main else None
         return engines_base.EnginePlan(
@@ -348,7 +354,7 @@ class CrioPlanner:
 
 
 def configured_state(files: crio_config.CrioFiles, version: tuple[int, ...] | None) -> engines_base.ConfiguredState:
-    """What a CRI-O that starts with these files knows of runtimes."""
+    """Return runtimes, default runtime and CDI setting of a CRI-O that starts with these files."""
     runtimes = {name: {"path": table.get(crio_config.PROGRAM), **table} for name, table in files.runtimes().items()}
     default = files.default_runtime() or crio_config.builtin_runtimes(version)[0]
     return engines_base.ConfiguredState(
@@ -357,7 +363,7 @@ def configured_state(files: crio_config.CrioFiles, version: tuple[int, ...] | No
 
 
 def _whole_tables(edit: toml_plan.TomlEdit) -> list[str]:
-    """The runtimes in the file that are there because of us, whatever others may have added to them."""
+    """Return the runtimes in the file that this collection created, even if others added entries to them."""
     names = dict.fromkeys(
         path[len(crio_config.RUNTIMES)]
         for path in edit.recorded()
@@ -372,7 +378,10 @@ def _whole_tables(edit: toml_plan.TomlEdit) -> list[str]:
 
 
 def _foreign(edit: toml_plan.TomlEdit, target: toml_plan.TomlEdit) -> toml_document.TomlDocument | None:
-    """A file with the data that it would have without our entries; its text stays, for the places of errors."""
+    """Return a file with the data that it would have without the entries of this collection.
+
+    Its text is unchanged, so that errors name the right line.
+    """
     if edit.content is None:
         return None
     if edit.record is None:
@@ -393,19 +402,19 @@ def _restore(data: dict[str, t.Any], path: toml_plan.KeyPath, original: toml_doc
         return
     toml_plan.lookup(data, path[:-1]).pop(path[-1])
     for depth in range(len(path) - 1, 0, -1):
-        # A table that is left empty says nothing.
+        # An empty table has no effect.
         if toml_plan.lookup(data, path[:depth]) == {}:
             toml_plan.lookup(data, path[: depth - 1]).pop(path[depth - 1])
 
 
 def _table(files: crio_config.CrioFiles, path: str, entry: toml_plan.KeyPath) -> dict[str, t.Any]:
-    """The table at ``entry`` in one of the files."""
+    """Return the table at ``entry`` in the file ``path``, empty if there is none."""
     found = next((file.document.value(*entry) for file in files.files if file.path == path), None)
     return found if isinstance(found, dict) else {}
 
 
 def _difference(table: t.Mapping[str, t.Any], known: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
-    """The entries of ``table`` that ``known`` does not have, or has otherwise."""
+    """Return the entries of ``table`` that are missing in ``known`` or differ there."""
     found: dict[str, t.Any] = {}
     for path, value in toml_parser.iter_leaves(table):
         if not toml_parser.same(toml_plan.lookup(known, path), value):

@@ -4,7 +4,8 @@
 
 """Validate planned CRI-O files with `crio config`.
 
-It prints what all files amount to. After a change, foreign entries must be in it as before.
+The command prints the merged configuration of all files. This module compares the output before and after a change, in
+which all entries of other tools must be equal. It does not run the commands.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ if t.TYPE_CHECKING:
     KeyPath = t.Tuple[str, ...]
 
 
-# A file that --config may name where there is none; CRI-O refuses to start without one that was named.
+# A value for --config where there is no main file: CRI-O refuses to start if the named file is missing.
 _NO_FILE = "/dev/null"
 _MAIN, _DROP_INS = "crio.conf", "crio.conf.d"
 
@@ -31,7 +32,10 @@ _MAIN, _DROP_INS = "crio.conf", "crio.conf.d"
 def trial(
     binary: str, folder: str, files: t.Sequence[core_plan.PlannedFile], context: engines_base.Context
 ) -> engines_base.Trial:
-    """What CRI-O makes of copies of all its files with ``files`` among them, and of the files as they stand."""
+    """Return the validation command, which prints the configuration of copies of all files with ``files`` among them.
+
+    The command in ``compare`` prints the present configuration. Raises NvidiaError for a dangling link.
+    """
     planned = crio_config.CrioFiles.of(context, toml_validate.overlay_of(files))
     if planned.missing:
         raise errors.NvidiaError(
@@ -39,7 +43,7 @@ def trial(
             " file there."
         )
     main, *drop_ins = planned.files
-    # The names of drop-ins stay, for they make the order.
+    # The drop-ins keep their names, which determine the order.
     names = {_MAIN: main, **{_DROP_INS + file.name[len(planned.directory) :]: file for file in drop_ins}}
     here = context.path if context.content is not None else _NO_FILE
     return engines_base.Trial(
@@ -55,7 +59,7 @@ def _argv(binary: str, path: str, directory: str) -> list[str]:
 
 
 def verdict(before: str, after: str, files: t.Sequence[core_plan.PlannedFile]) -> str:
-    """What would change beside our entries; empty if nothing would, or if what was printed cannot be read."""
+    """Return the entries of other tools that would change; empty if none would, or if the output cannot be parsed."""
     names = toml_validate.changed_tables(files, crio_config.RUNTIMES)
     defaults = {
         toml_document.TomlDocument.from_bytes(file.path, text or b"").value(*crio_config.DEFAULT)

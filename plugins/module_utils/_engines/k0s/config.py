@@ -4,8 +4,9 @@
 
 """Read the containerd configuration of k0s: its main file, its drop-ins, and who manages them.
 
-k0s merges the CRI settings of drop-ins entry by entry, in lexical order; in releases after 1.36.0 its containerd
-does (k0s, pkg/component/worker/containerd of 1.27 to 1.36; pull request 7713).
+This module does not plan changes. k0s merges the CRI settings of drop-ins entry by entry, in lexical order. In
+releases after 1.36.0, its containerd does that (k0s, pkg/component/worker/containerd of 1.27 to 1.36; pull request
+7713).
 """
 
 from __future__ import annotations
@@ -26,31 +27,32 @@ if t.TYPE_CHECKING:
 MAIN = "/etc/k0s/containerd.toml"
 DROP_INS = "/etc/k0s/containerd.d"
 DATA_DIR = "/var/lib/k0s"
-# What k0s merged at its last start, defaults first.  Newer ones leave the merging to containerd and make no such file.
+# The settings that k0s merged at its last start, defaults first. Newer releases leave the merging to containerd and do
+# not create this file.
 GENERATED = "/run/k0s/containerd-cri.toml"
-# What marks a main file that k0s writes anew at each start: its first line in 1.36.1 and newer, any line in older
-# releases (isK0sManagedConfig in pkg/component/worker/containerd/component.go of 1.35.7 and 1.36.1).
+# Marks a main file that k0s rewrites at each start: the first line in 1.36.1 and newer, any line in older releases
+# (isK0sManagedConfig in pkg/component/worker/containerd/component.go of 1.35.7 and 1.36.1).
 MARKER = "# k0s_managed=true"
 
-# The releases of k0s from which on drop-ins are read; are merged (until then they are laid behind each other, k0s #3283
-# and pull request 3426 of August 2023, after 1.27.4); and are for a containerd 2 (k0s #7178).
+# The first releases of k0s that read drop-ins; that merge them (earlier ones concatenate them, k0s #3283 and pull
+# request 3426 of August 2023, after 1.27.4); and that contain containerd 2 (k0s #7178).
 READS_SINCE, MERGES_SINCE, CONTAINERD_2_SINCE = (1, 27, 1), (1, 27, 5), (1, 36)
-# The containerd of k0s 1.27.1, and that of 1.36.
+# The containerd versions of k0s 1.27.1 and of k0s 1.36.
 CONTAINERD_SINCE, CONTAINERD_2 = (1, 7), containerd_config.READ_SINCE[3]
 # No containerd 1.x is newer than 1.7.
 _NO_CONTAINERD = (1, 8)
 
 
 def is_release(version: Version | None) -> bool:
-    """Whether a version is that of k0s itself, as its program tells it, and not of its containerd, as the CRI does."""
+    """Return whether a version is that of k0s, which its program prints, not containerd's, which the CRI reports."""
     return version is not None and _NO_CONTAINERD <= version < CONTAINERD_2
 
 
 def containerd_of(version: Version | None, running: Version | None = None) -> Version | None:
-    """The version of containerd that comes with a release of k0s, as far as it matters.
+    """Return the version of the containerd in a k0s release, as precisely as this collection needs it.
 
-    That of a containerd is its own.  One that is ``running`` reads what is written, to whatever release k0s was brought
-    since.
+    A version of containerd is returned unchanged. The version of a ``running`` containerd has precedence, because that
+    process reads the files even if k0s was upgraded since.
     """
     if version is not None and not is_release(version):
         return version
@@ -62,16 +64,17 @@ def containerd_of(version: Version | None, running: Version | None = None) -> Ve
 
 
 def is_managed(text: str, containerd: Version | None) -> bool:
-    """Whether k0s writes a main file itself that it finds; ``containerd`` is the version that comes with k0s."""
+    """Return whether k0s manages a main file with this text. ``containerd`` is the version that comes with k0s."""
     lines = [line.rstrip("\r") for line in text.split("\n")]
     only_first = containerd is not None and containerd >= CONTAINERD_2
     return MARKER in (lines[:1] if only_first else lines)
 
 
 class K0sFiles(containerd_config.ContainerdFiles):
-    """All files of k0s' containerd; one whose main file is the user's own is read as containerd reads it.
+    """All files of k0s' containerd.
 
-    ``managed`` says which of the two it is.
+    ``managed`` is True if k0s manages the main file, and False if the user does. In the latter case, the files are read
+    as containerd reads them.
     """
 
     managed = True
@@ -82,7 +85,7 @@ class K0sFiles(containerd_config.ContainerdFiles):
         self.managed = main is None or is_managed(main.text, self.engine_version)
         if not self.managed:
             return super()._load(path)
-        # A k0s with a containerd that migrates does not start with drop-ins of another version
+        # A k0s whose containerd migrates files does not start with drop-ins of another version
         # (internal/pkg/sysinfo/probes/containerd.go of 1.36.1).
         self.merges, self.migrates = True, False
         loaded = {real: containerd_config.ConfigFile(real, main or toml_document.TomlDocument.from_bytes(real, b""))}
@@ -94,7 +97,7 @@ class K0sFiles(containerd_config.ContainerdFiles):
         return list(loaded.values())
 
     def _version(self) -> int:
-        """That of the main file as k0s writes it: for a containerd 2 it is 3 at least, else 2."""
+        """Return the version in which k0s writes the main file: at least 3 for containerd 2, else 2."""
         written = super()._version()
         if not self.managed:
             return written
@@ -106,12 +109,12 @@ class K0sFiles(containerd_config.ContainerdFiles):
         return toml_plan.merged(self._base(), super().cri()) if self.managed else super().cri()
 
     def _base(self) -> dict[str, t.Any]:
-        """What k0s begins with, as far as it says anything of runtimes."""
+        """Return what the built-in settings of k0s say about runtimes."""
         shown = toml_plan.lookup(self._generated(), (*containerd_config.RUNTIMES, runtimes.BUILTIN_DEFAULT))
         options = toml_plan.lookup(shown, containerd_config.PROGRAM[:-1])
         kind = toml_plan.lookup(shown, ("runtime_type",))
         runc: dict[str, t.Any] = {"runtime_type": kind if isinstance(kind, str) and kind else runtimes.BUILTIN_TYPE}
-        # All options are printed, also those that are not set.
+        # The file contains all options, including unset ones.
         runc["options"] = {name: value for name, value in options.items() if value} if isinstance(options, dict) else {}
         base: dict[str, t.Any] = {}
         toml_plan.put(base, (*containerd_config.RUNTIMES, runtimes.BUILTIN_DEFAULT), toml_plan.plain_copy(runc))
@@ -122,13 +125,13 @@ class K0sFiles(containerd_config.ContainerdFiles):
             content = self._files.read(GENERATED)
             document = toml_document.TomlDocument.from_bytes(GENERATED, content or b"")
         except (errors.ConfigurationError, errors.HostError):
-            # k0s makes it anew.
+            # k0s recreates the file at its next start.
             return {}
         found = document.value(*self.cri_path)
         return found if isinstance(found, dict) else {}
 
     def mistaken(self) -> list[tuple[containerd_config.ConfigFile, str]]:
-        """Drop-ins in another version of the format than k0s takes, with what gives them away."""
+        """Return drop-ins in a format version that k0s does not accept, each with the setting that shows it."""
         found = []
         for file in self.files[1:]:
             version = file.document.value("version")
@@ -142,6 +145,6 @@ class K0sFiles(containerd_config.ContainerdFiles):
 
 
 def drop_in_name(path: str) -> str | None:
-    """The name of a drop-in that k0s would read, None for a file that it would not."""
+    """Return the name of a drop-in that k0s reads, None for a file that it does not read."""
     folder, name = posixpath.split(path)
     return name if folder == DROP_INS and name.endswith(".toml") else None

@@ -2,7 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The containerd of k0s on a host."""
+"""The containerd of k0s on a host.
+
+This module does not parse or plan configuration files; ``config`` and ``plan`` do.
+"""
 
 from __future__ import annotations
 
@@ -25,17 +28,18 @@ if t.TYPE_CHECKING:
 
 
 _PROGRAM = "k0s"
-# What `k0s install` calls its services.
+# The services that `k0s install` creates.
 SERVICES = ("k0sworker.service", "k0scontroller.service")
-# The words of a command that could not be started, here and in a tree.
+# Parts of the error message when the validation command cannot start, on this host and in a chroot.
 _NOT_STARTED = ("cannot be run: ", "failed to run command")
 
 
 class K0s(containerd_engine.Containerd):
-    """k0s' containerd is a child of k0s in the unit of that; ``binary`` is k0s, which unpacks it when it starts.
+    """The containerd of k0s, a child process in the unit of k0s.
 
-    k0s 1.27.1 and newer restart it by themselves a few seconds after a drop-in changed, by the signal that ends it.
-    Its versions are those of k0s; that of the containerd that ``live`` met last decides how drop-ins are written.
+    ``binary`` is k0s, which unpacks containerd when it starts. k0s 1.27.1 and newer restart containerd a few seconds
+    after a drop-in changed, with the signal that ends it. Versions are those of k0s. ``running`` is the version of the
+    containerd that ``live`` found last; it determines the format of drop-ins.
     """
 
     flavor = "k0s"
@@ -97,13 +101,16 @@ class K0s(containerd_engine.Containerd):
     # -- the program ---------------------------------------------------------------------------------------------
 
     def version_argv(self, binary: str) -> list[str]:
-        """k0s prints its own, such as v1.30.4+k0s.0."""
+        """Return the command that prints the version of k0s, such as v1.30.4+k0s.0."""
         return [binary, "version"]
 
     def trial(
         self, _binary: str, folder: str, files: t.Sequence[core_plan.PlannedFile], context: engines_base.Context
     ) -> engines_base.Trial:
-        """The dump of what drop-ins amount to, made into one file as k0s does it, without what k0s begins with."""
+        """Return the command that dumps the merged drop-ins.
+
+        This collection merges the drop-ins into one file, as k0s does, without the defaults of k0s.
+        """
         from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import (  # noqa: PLC0415
             toml_validate,
         )
@@ -117,7 +124,7 @@ class K0s(containerd_engine.Containerd):
         return engines_base.Trial(texts, after, before, {"after.toml": ", ".join(file.path for file in files)})
 
     def validator_missing(self, output: str) -> bool:
-        """k0s that never started has not unpacked its containerd."""
+        """Return whether containerd could not be started. A k0s that never started has not unpacked it."""
         return any(words in output for words in _NOT_STARTED)
 
     def _files(self, context: engines_base.Context, overlay: t.Any = None) -> k0s_config.K0sFiles:

@@ -2,7 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Plan the drop-in of k0s for present and absent."""
+"""Plan the drop-in of k0s for present and absent.
+
+The plan of containerd does most of the work; this module contains the differences.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ class K0sPlanner(containerd_plan.ContainerdPlanner):
     drop_in = DROP_IN
 
     def __init__(self, context: engines_base.Context, running: tuple[int, ...] | None = None) -> None:
-        """``running`` is the version of the containerd that runs now."""
+        """Create the planner. ``running`` is the version of the running containerd."""
         self.release = context.version if k0s_config.is_release(context.version) else None
         super().__init__(context._replace(version=k0s_config.containerd_of(context.version, running)))
 
@@ -42,7 +45,7 @@ class K0sPlanner(containerd_plan.ContainerdPlanner):
             and self.release is not None
             and self.release < k0s_config.MERGES_SINCE
         ):
-            # It has containerd 1.7, but no place for the setting.
+            # This k0s has containerd 1.7, but the drop-ins that it concatenates cannot contain the setting.
             request = request._replace(enable_cdi=None)
         self._check_release(request)
         if self.main.content is not None and not k0s_config.is_managed(self.main.before.text, self.context.version):
@@ -62,7 +65,7 @@ class K0sPlanner(containerd_plan.ContainerdPlanner):
     # -- requests ------------------------------------------------------------------------------------------------
 
     def _check(self, request: engines_base.RuntimeRequest) -> None:
-        """Raises NvidiaError for what k0s has no place for."""
+        """Raise NvidiaError for options that k0s does not support."""
         if request.config_mode not in MODES:
             raise errors.NvidiaError(
                 f"k0s has no config_mode: {request.config_mode}, for it writes {self.main.path} itself. Use one of"
@@ -79,7 +82,7 @@ class K0sPlanner(containerd_plan.ContainerdPlanner):
             )
 
     def _check_release(self, request: engines_base.RuntimeRequest) -> None:
-        """Raises NvidiaError for a k0s that reads no drop-ins, or not as they are needed."""
+        """Raise NvidiaError if this k0s reads no drop-ins, or does not merge them although the request needs it."""
         version = self.context.version
         if version is not None and version < k0s_config.CONTAINERD_SINCE:
             known = self.release is not None and self.release < k0s_config.READS_SINCE
@@ -98,20 +101,20 @@ class K0sPlanner(containerd_plan.ContainerdPlanner):
             )
 
     def kept_default(self, request: engines_base.RuntimeRequest) -> bool:
-        """Whether a setting of an earlier run would be written again."""
+        """Return whether this run would write a setting of an earlier run again."""
         return request.set_as_default is None and any(value is not None for value in self.kept.values())
 
-    # -- the ways of k0s -----------------------------------------------------------------------------------------
+    # -- differences from containerd -----------------------------------------------------------------------------
 
     def _mode(self, _asked: str) -> str:
-        """k0s merges."""
+        """Return drop_in, because k0s merges drop-ins."""
         return "drop_in"
 
     def _write_version(self, writer: runtimes.RuntimeTableWriter) -> None:
         writer.target.write(runtimes.VERSION, writer.version)
 
     def _import(self, _needed: str | None) -> None:
-        """k0s finds drop-ins by itself."""
+        """Do nothing, because k0s reads all files in the directory of drop-ins."""
 
     def _remove_unrecorded(self, edit: toml_plan.TomlEdit) -> None:
         if edit is not self.main:
@@ -128,7 +131,7 @@ class K0sPlanner(containerd_plan.ContainerdPlanner):
 
 
 def _idle(unit: systemd_units.Unit) -> str:
-    """Why k0s starts no containerd of its own; empty if it does."""
+    """Return why k0s starts no containerd of its own; empty if it does."""
     flags = [word.partition("=") for word in unit.arguments[1:]]
     given = {name for name, _sign, value in flags if value != "false"}
     if "controller" in given and not given & {"--enable-worker", "--single"}:

@@ -4,8 +4,8 @@
 
 """Read the settings of K3s and RKE2 from their configuration files, units and environment.
 
-The order is that of pkg/configfilearg/parser.go of K3s 1.31: the YAML file, the files in the directory beside it,
-then the flags of the unit. The last value counts.
+This module writes nothing. The order is that of pkg/configfilearg/parser.go of K3s 1.31: the YAML file, the files in
+the directory beside it, then the flags of the unit. The last value has effect.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ if t.TYPE_CHECKING:
 
 
 DATA_DIR, DEFAULT_RUNTIME = "data-dir", "default-runtime"
-# With either it does not start a containerd of its own.
+# With either setting, the distribution does not start a containerd of its own.
 DOCKER, ENDPOINT = "docker", "container-runtime-endpoint"
 _NAMES = {name: name for name in (DATA_DIR, DEFAULT_RUNTIME, DOCKER, ENDPOINT)}
 _NAMES["d"] = DATA_DIR
 _SWITCHES = (DOCKER,)
 
-# Whether a file can hold one of these at all: any other is none of our business, and needs no PyYAML.
+# Matches a file that may contain one of these settings. Any other file needs no PyYAML.
 _CONCERNS_US = re.compile(rb"(?<![\w.-])(?:" + "|".join(_NAMES).encode() + rb")\+?[\"']?\s*:")
 _SUFFIXES = (".yaml", ".yml")
 _OURS = re.compile(re.escape(toml_plan.OPENING) + DEFAULT_RUNTIME.encode() + rb": ([A-Za-z0-9_.-]+)\n\Z")
 
 
 class Setting(t.NamedTuple):
-    """The words given for one setting, of which the last counts, and where they stand."""
+    """The values given for one setting, of which the last has effect, and the file or unit that sets them."""
 
     words: tuple[str, ...]
     source: str
@@ -47,7 +47,7 @@ class Setting(t.NamedTuple):
 
 
 class Place(t.NamedTuple):
-    """Where one distribution has its files: ``program`` is its name in paths, in its unit and in variables."""
+    """The paths of one distribution. ``program`` is its name in paths, in its unit and in variables."""
 
     program: str
 
@@ -60,28 +60,32 @@ class Place(t.NamedTuple):
         return f"/var/lib/rancher/{self.program}"
 
     def variable(self, name: str) -> str:
-        """The environment variable that stands for a flag."""
+        """Return the environment variable that corresponds to a flag."""
         return f"{self.program.upper()}_{name}"
 
 
 def own_line(name: str) -> bytes:
-    """The one setting in the file that is ours."""
+    """Return the line that sets the default runtime in the file of this collection."""
     return f"{DEFAULT_RUNTIME}: {name}\n".encode()
 
 
 def own_text(name: str) -> bytes:
-    """The whole of it."""
+    """Return the whole content of the file of this collection."""
     return toml_plan.OPENING + own_line(name)
 
 
 def own_default(content: bytes | None) -> str | None:
-    """The default in a file that is ours and as we write it, None for any other."""
+    """Return the default runtime in an unchanged file of this collection, None for any other file."""
     match = _OURS.match(content or b"")
     return match.group(1).decode() if match is not None else None
 
 
 class Settings:
-    """The settings of one installation; ``overlay`` are files as they will be (None: gone), by resolved paths."""
+    """The settings of one installation.
+
+    ``overlay`` maps resolved paths to planned contents, which replace the files on the host (None: the file is
+    removed).
+    """
 
     def __init__(
         self,
@@ -90,7 +94,10 @@ class Settings:
         unit: systemd_units.Unit | None,
         overlay: t.Mapping[str, bytes | None] | None = None,
     ) -> None:
-        """Raises NvidiaError for a file that cannot be read, MissingPackageError for want of PyYAML."""
+        """Read all files.
+
+        Raises NvidiaError for a file that cannot be read, and MissingPackageError if PyYAML is needed and missing.
+        """
         self._host = host
         self._overlay = overlay or {}
         self.config_file = config_file(place, unit)
@@ -101,23 +108,23 @@ class Settings:
         self._found.update(flags(unit))
 
     def value(self, name: str) -> str:
-        """What is set, empty if nothing is."""
+        """Return the value of a setting, empty if it is not set."""
         found = self._found.get(name)
         return found.value if found is not None else ""
 
     def source(self, name: str) -> str:
-        """Where it is set: a file, or the unit."""
+        """Return the file or the unit that sets a value, empty if it is not set."""
         found = self._found.get(name)
         return found.source if found is not None else ""
 
     def files(self) -> list[str]:
-        """The files that are there, in the order in which they are read."""
+        """Return the existing files in the order in which they are read."""
         return [path for path in self._candidates() if self._host.exists(path) or self._planned(path) is not None]
 
     def _candidates(self) -> list[str]:
         folder = f"{self.config_file}.d"
         if not folder.startswith("/"):
-            # It may come from the network.
+            # The configuration file may be a URL.
             return []
         names = set(self._host.readable_entries(folder))
         beside = self._host.resolve(folder)
@@ -136,7 +143,7 @@ class Settings:
         ours = own_default(content)
         if ours is not None:
             return {DEFAULT_RUNTIME: ours}
-        # Most hosts have nothing else of concern there, and need not wait for this import.
+        # Imported here because most hosts have no other settings in these files.
         from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import (  # noqa: PLC0415
             yaml_document,
         )
@@ -163,18 +170,18 @@ class Settings:
 
 
 def config_file(place: Place, unit: systemd_units.Unit | None) -> str:
-    """The file that it reads: named by a variable, which comes first, or by a flag, or the usual one."""
+    """Return the configuration file that a variable names, else the one that a flag names, else the default path."""
     named = unit.environment.get(place.variable("CONFIG_FILE")) if unit is not None else None
     given = _flag_words(unit, ("config", "c")) if unit is not None else []
     return named or (given[0] if given else place.config_file)
 
 
 def data_dir(place: Place, host: hostfs.HostFS, unit: systemd_units.Unit | None) -> str:
-    """The folder of all that it makes; where its files cannot be read, as far as the unit tells."""
+    """Return the data directory. If the files cannot be read, only flags and environment of the unit are used."""
     try:
         found = Settings(place, host, unit).value(DATA_DIR)
     except errors.NvidiaError:
-        # Who plans reads them again, and is told.
+        # The planner reads the same files again and reports the error.
         given = flags(unit).get(DATA_DIR)
         found = given.value if given is not None else ""
     named = unit.environment.get(place.variable("DATA_DIR")) if unit is not None else None
@@ -183,7 +190,7 @@ def data_dir(place: Place, host: hostfs.HostFS, unit: systemd_units.Unit | None)
 
 
 def flags(unit: systemd_units.Unit | None) -> dict[str, Setting]:
-    """The settings that the unit's command line has."""
+    """Return the settings on the command line of the unit."""
     if unit is None:
         return {}
     found = {name: _flag_words(unit, [flag for flag in _NAMES if _NAMES[flag] == name]) for name in _NAMES.values()}
@@ -191,7 +198,7 @@ def flags(unit: systemd_units.Unit | None) -> dict[str, Setting]:
 
 
 def _flag_words(unit: systemd_units.Unit, names: t.Collection[str]) -> list[str]:
-    """The values of a flag as Go reads them: one dash or two, the value behind a sign or as the next word."""
+    """Return the values of a flag as Go parses them: one or two dashes, the value after ``=`` or as next argument."""
     found = []
     words = iter(unit.arguments[1:])
     for word in words:

@@ -2,7 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The containerd of K3s and RKE2 on a host."""
+"""The containerd of K3s and RKE2 on a host.
+
+This module does not parse or plan configuration files; ``config``, ``generated`` and ``plan`` do.
+"""
 
 from __future__ import annotations
 
@@ -23,19 +26,20 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
 
 
-# Below the folder of all that it makes; so named whatever the version of its format (pkg/agent/containerd/config.go).
+# Relative to the data directory. The name is the same for all format versions (pkg/agent/containerd/config.go).
 _GENERATED = "agent/etc/containerd/config.toml"
 
 
 class K3sFamily(containerd_engine.Containerd):
-    """One of the two; ``title`` is what people call it, ``services`` are its units, that of a server first.
+    """K3s or RKE2.
 
-    Its versions are those of the distribution, not of the containerd in it.
+    ``title`` is the display name, ``services`` are the units, the server's first. The versions are those of the
+    distribution, not of its containerd.
     """
 
-    # The same for both (pkg/agent/config/config_linux.go).
+    # The same path for both (pkg/agent/config/config_linux.go).
     socket = "/run/k3s/containerd/containerd.sock"
-    # The CRI tells all that our file can change.
+    # The CRI reports everything that the file of this collection can change.
     reports_full_state = True
 
     def __init__(self, title: str, program: str, services: tuple[str, ...]) -> None:
@@ -69,10 +73,10 @@ class K3sFamily(containerd_engine.Containerd):
     def _generated(self, host: hostfs.HostFS, unit: systemd_units.Unit | None) -> str:
         return f"{k3s_config.data_dir(self.place, host, unit)}/{_GENERATED}"
 
-    # -- what it says of itself ----------------------------------------------------------------------------------
+    # -- reported state ------------------------------------------------------------------------------------------
 
     def live(self, host: hostfs.HostFS, installation: engines_base.Installation) -> engines_base.LiveState | None:
-        """What the CRI tells; one that is silent runs with the file that was generated at its start."""
+        """Return what the CRI reports, or the state of the file generated at the last start if it reports nothing."""
         said = super().live(host, installation)
         if said is None:
             return None
@@ -88,11 +92,11 @@ class K3sFamily(containerd_engine.Containerd):
                 default_runtime=state.default_runtime or containerd_runtimes.BUILTIN_DEFAULT,
                 cdi=state.cdi,
             )
-        # Our file says only what it tells anyway, whatever its age.
+        # The CRI reports everything that the file of this collection sets, so the age of the file does not matter.
         return said._replace(version="", outdated=False)
 
     def required_action(self, live: engines_base.LiveState, state: engines_base.ConfiguredState) -> engines_base.Action:
-        """A restart for a runtime of NVIDIA's that came, went or moved, and for another default; else nothing."""
+        """Return RESTART if an NVIDIA runtime was added, removed or moved, or if the default changed; else NONE."""
         if not state.lists_runtimes:
             return engines_base.Action.NONE
         programs = state.paths()
@@ -108,7 +112,10 @@ class K3sFamily(containerd_engine.Containerd):
     def defines_runtime(
         self, runtime: str, state: engines_base.ConfiguredState, _version: tuple[int, ...] | None
     ) -> bool:
-        """runc is always there, but as a default that is set it is not found (pkg/agent/containerd/config_linux.go)."""
+        """Return whether the distribution defines ``runtime``.
+
+        runc is always defined, but the setting default-runtime does not find it (pkg/agent/containerd/config_linux.go).
+        """
         if runtime == containerd_runtimes.BUILTIN_DEFAULT:
             return runtime != state.default_runtime
         return not state.lists_runtimes or runtime in state.runtimes
@@ -127,7 +134,7 @@ class K3sFamily(containerd_engine.Containerd):
         )
 
     def configured(self, context: engines_base.Context) -> engines_base.ConfiguredState:
-        """What it would know after a restart.  Raises NvidiaError."""
+        """Return the state after the next restart. Raises NvidiaError."""
         settings = k3s_config.Settings(self.place, k3s_generated.host_of(context), context.unit)
         return k3s_generated.GeneratedConfig(context).expected(settings.value(k3s_config.DEFAULT_RUNTIME))
 
@@ -142,7 +149,10 @@ class K3sFamily(containerd_engine.Containerd):
     def trial(
         self, _binary: str, _folder: str, _files: t.Sequence[core_plan.PlannedFile], _context: engines_base.Context
     ) -> engines_base.Trial:
-        """There is no command that judges settings: this one only fails, as one that an old program does not know."""
+        """Return a command that always fails, because no command validates the settings.
+
+        The failure is handled like that of an old program without a validator.
+        """
         return engines_base.Trial({}, ("false",))
 
     def verdict(self, _before: str, _after: str, _files: t.Sequence[core_plan.PlannedFile]) -> str:

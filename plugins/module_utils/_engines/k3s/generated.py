@@ -4,7 +4,7 @@
 
 """Compare the containerd configuration that K3s or RKE2 generated with what they would find now.
 
-The generated file is only read. What templates or imports of others make of it is not predicted.
+This module only reads the generated file. It does not predict the effect of templates or imports of other tools.
 """
 
 from __future__ import annotations
@@ -24,33 +24,37 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
 
 
-# A generated file imports others only in releases whose containerd merges them (K3s pull request 13680, 2026).
+# Generated files import others only in releases whose containerd merges them (K3s pull request 13680, 2026).
 _MERGING = (2, 1)
-# containerd 2, whose CDI is on unless it is switched off, gets files of this version (pull request 11626).
+# The version of the files generated for containerd 2 (pull request 11626), whose CDI is on unless a file disables it.
 _CDI_BY_DEFAULT_SINCE = 3
-# In the order of precedence; only releases with containerd 2 look for the first.
+# In order of precedence. Only releases with containerd 2 read the first.
 _TEMPLATES = ("config-v3.toml.tmpl", "config.toml.tmpl")
-# A template that contains the distribution's own text, as both distributions recommend.
+# Matches a template that includes the distribution's base template, as both distributions recommend.
 _EXTENDS_BASE = re.compile(rb"template\s+[\"`]base[\"`]")
 
 
 def host_of(context: engines_base.Context) -> hostfs.HostFS:
-    """The host itself, which tells what programs it has."""
+    """Return the host, on which the programs of the runtimes are searched."""
     return t.cast("engines_base.HostFiles", context.files).host
 
 
 def environment_of(context: engines_base.Context) -> t.Mapping[str, str]:
-    """The variables with which the distribution starts."""
+    """Return the environment variables of the distribution's unit."""
     return context.unit.environment if context.unit is not None else {}
 
 
 def found_in(context: engines_base.Context) -> dict[str, str]:
-    """The runtimes of NVIDIA's that the next start would find, and their programs."""
+    """Return the NVIDIA runtimes that the next start would find, with their programs."""
     return releases.found_on(host_of(context), context.version, environment_of(context))
 
 
 class GeneratedConfig:
-    """The file of the last start, and what it imports.  Raises NvidiaError for one that cannot be read."""
+    """The file generated at the last start, and what it imports.
+
+    ``template`` is the template of another tool, ``override`` the file that has precedence over the distribution (None:
+    there is none). Raises NvidiaError for a file that cannot be read.
+    """
 
     def __init__(self, context: engines_base.Context) -> None:
         self._context = context
@@ -61,7 +65,7 @@ class GeneratedConfig:
         self.override = self._override()
 
     def _override(self) -> str | None:
-        """The file of others that decides instead of the search and the settings: an import, or a template."""
+        """Return the import or template that has precedence over the search for programs and the settings, or None."""
         imported = [(file.path, table) for file, table in self._files.tables() if file is not self._files.files[0]]
         for path, table in imported:
             programs = [
@@ -76,11 +80,11 @@ class GeneratedConfig:
         return self.template if text is not None and not _EXTENDS_BASE.search(text) else None
 
     def sources(self) -> list[str]:
-        """The file, its imports and its template."""
+        """Return the generated file, its imports and its template."""
         return [*(file.path for file in self._files.files), *([self.template] if self.template is not None else [])]
 
     def state(self) -> engines_base.ConfiguredState:
-        """What containerd knows that was started with it, nothing where there is no file yet."""
+        """Return the state of a containerd that was started with this file, empty if there is no file yet."""
         state = containerd_plan.configured_state(self._files)
         default = None if state.default_runtime == containerd_runtimes.BUILTIN_DEFAULT else state.default_runtime
         written = toml_plan.lookup(self._files.cri(), containerd_runtimes.CDI)
@@ -88,14 +92,14 @@ class GeneratedConfig:
         return state._replace(default_runtime=default, cdi=cdi if self._files.main.data else None)
 
     def expected(self, default: str) -> engines_base.ConfiguredState:
-        """The same after the next start, with ``default`` as the setting (empty: none)."""
+        """Return the state after the next start, with ``default`` as the setting (empty: none)."""
         state = self.state()
         if self.override is not None:
             return state
         runtimes = {name: entry for name, entry in state.runtimes.items() if name not in releases.PROGRAMS}
         for name, found in found_in(self._context).items():
             previous = state.runtimes.get(name, {})
-            # Another name for the same file is no difference: systemd may search other folders than we know.
+            # Another path to the same file is no difference: systemd may search other directories than listed here.
             known = containerd_config.program_of(previous)
             same = isinstance(known, str) and self._context.same_program(known, found)
             runtimes[name] = {

@@ -2,7 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Plan the drop-in that sets the default runtime of K3s or RKE2, and compare what they generated."""
+"""Plan the drop-in that sets the default runtime of K3s or RKE2, and compare what they generated.
+
+This module never changes the generated containerd configuration.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ _KEY: KeyPath = (k3s_config.DEFAULT_RUNTIME,)
 
 
 class RancherPlanner:
-    """One plan for the settings of one installation; ``title`` is what people call the distribution."""
+    """One plan for the settings of one installation. ``title`` is the display name of the distribution."""
 
     def __init__(self, title: str, place: k3s_config.Place, generated: str, context: engines_base.Context) -> None:
         self.title = title
@@ -44,14 +47,14 @@ class RancherPlanner:
     # -- present -------------------------------------------------------------------------------------------------
 
     def present(self, request: engines_base.RuntimeRequest) -> engines_base.EnginePlan:
-        """Raises NvidiaError before anything is written."""
+        """Return the plan that fulfills ``request``. Raises NvidiaError before anything is written."""
         self._check(request)
         kept = self._said() if request.set_as_default is None else None
         name = request.runtime_name if request.set_as_default else kept
         if name is not None:
             self._check_default(name)
         files = [self._file(name)] if name is not None else []
-        # Where nothing is said of a default, what others made of our file is theirs.
+        # If the request leaves the default open, a file that others changed since is kept.
         unwanted = [self.path] if request.set_as_default is False else []
         unwanted += [path for path in self.context.recorded if path != self.path]
         plan = self._plan([*files, *self._given_back(unwanted)])
@@ -61,7 +64,7 @@ class RancherPlanner:
         return plan._replace(warnings=tuple(self.warnings), drop_in_path=self.path if name is not None else None)
 
     def _check(self, request: engines_base.RuntimeRequest) -> None:
-        """Raises NvidiaError for what has no meaning here, or would have no effect."""
+        """Raise NvidiaError for options that do not exist here or would have no effect."""
         request.check_plain(self.title)
         if request.config_mode != "auto":
             raise errors.NvidiaError(
@@ -100,7 +103,7 @@ class RancherPlanner:
             )
 
     def _check_default(self, name: str) -> None:
-        """Raises NvidiaError for a default with which it would not start."""
+        """Raise NvidiaError for a default runtime with which the distribution would not start."""
         if not releases.sets_default(self.context.version):
             raise errors.NvidiaError(
                 f"This release of {self.title} has no setting {k3s_config.DEFAULT_RUNTIME}, which came with"
@@ -124,7 +127,7 @@ class RancherPlanner:
             )
 
     def _check_effect(self, name: str, state: engines_base.ConfiguredState) -> None:
-        """Raises NvidiaError where another setting of the default takes precedence over ours."""
+        """Raise NvidiaError if another setting of the default runtime has precedence over this collection's file."""
         if self.after.value(k3s_config.DEFAULT_RUNTIME) == name != state.default_runtime:
             raise errors.NvidiaError(
                 f"{self.generated.override}: it takes precedence, and with it {name} would not be the default runtime."
@@ -140,10 +143,10 @@ class RancherPlanner:
                 " changed."
             )
 
-    # -- our file ------------------------------------------------------------------------------------------------
+    # -- file of this collection ---------------------------------------------------------------------------------
 
     def _said(self) -> str | None:
-        """The default in our file, None where there is none."""
+        """Return the default runtime in the file of this collection, or None."""
         said = k3s_config.own_default(self.content)
         if said is not None:
             return said
@@ -152,7 +155,10 @@ class RancherPlanner:
         return str(kept) if kept is not None and k3s_config.own_line(kept) in _lines(self.content) else None
 
     def _file(self, name: str) -> core_plan.PlannedFile:
-        """Our file with ``name`` as the default; raises NvidiaError rather than replace what others wrote."""
+        """Return the planned file with ``name`` as the default.
+
+        Raises NvidiaError instead of replacing what others wrote.
+        """
         record = self.context.files.record(self.path)
         undisturbed = k3s_config.own_default(self.content) is not None or (
             record is not None and record.restorable(self.content)
@@ -175,18 +181,18 @@ class RancherPlanner:
         )
 
     def _shown(self) -> str:
-        """Our file by the name under which the distribution reads it."""
+        """Return the path under which the distribution reads the file of this collection."""
         return f"{self.before.config_file}.d/{FILE_NAME}"
 
     def _given_back(self, paths: t.Iterable[str]) -> list[core_plan.PlannedFile]:
-        """What becomes of files in which something may be ours, once nothing of ours is wanted."""
+        """Return the planned files at ``paths``: the original, or the content without this collection's lines."""
         planned = []
         for path in paths:
             content, record = self.host.read(path), self.context.files.record(path)
             if record is not None:
                 kept = (record.keys or {}).get(_KEY)
                 after = record.original if record.restorable(content) else _without(content, kept)
-                # A file of ours may have stood there before its record did.
+                # An unrecorded file of this collection may have existed before the record was made.
                 after = None if k3s_config.own_default(after) is not None else after
                 planned.append(core_plan.PlannedFile(path, content, after))
             elif k3s_config.own_default(content) is not None:
@@ -252,6 +258,9 @@ def _lines(content: bytes | None) -> list[bytes]:
 
 
 def _without(content: bytes | None, kept: t.Any) -> bytes | None:
-    """A file that others have changed since, without our two lines; None if nothing else is in it."""
+    """Return a file without the two lines of this collection, None if nothing else remains.
+
+    This is for files that others changed since.
+    """
     rest = b"".join(line for line in _lines(content) if line not in (toml_plan.OPENING, k3s_config.own_line(str(kept))))
     return rest if rest.strip() else None

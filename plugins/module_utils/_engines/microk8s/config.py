@@ -2,7 +2,11 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Edit the containerd template of MicroK8s."""
+"""Edit the containerd template of MicroK8s.
+
+The plan of containerd does most of the work; this module contains the differences. It does not write the file that
+MicroK8s generates from the template.
+"""
 
 from __future__ import annotations
 
@@ -25,23 +29,24 @@ if t.TYPE_CHECKING:
 MODES = ("auto", "in_place")
 GENERATED_NAME = "containerd.toml"
 RUNTIME, RUNTIME_TYPE = "${RUNTIME}", "${RUNTIME_TYPE}"
-# A runtime of this name is in the template as it comes with the snap.
+# The template of the snap contains a runtime of this name.
 SHIPPED = core_constants.MAIN_PROGRAM
 _SNAP_INFO = "/snap/microk8s/current/meta/snap.yaml"
 _PLACEHOLDER = re.compile(r"\$\{[A-Z_]+\}")
 
 
 def placeholders(files: engines_base.Files, path: str) -> dict[str, str]:
-    """What the start script puts for the placeholders of the template at ``path`` (links resolved).
+    """Return the values that the start script substitutes for the placeholders of the template at ``path``.
 
-    Read in run-containerd-with-args of MicroK8s.  The default is runc; in older releases it is NVIDIA's runtime while
-    there is a file var/lock/gpu.  The type is that for cgroup v1 or v2, which is told from what was generated last.
+    All links in ``path`` are resolved. The source is run-containerd-with-args of MicroK8s. The default runtime is runc;
+    older releases use NVIDIA's runtime while the file var/lock/gpu exists. The runtime type depends on cgroup v1 or v2,
+    so it is read from the file that was generated last.
     """
     arguments = posixpath.dirname(path)
     data = posixpath.dirname(arguments)
     revision = posixpath.basename(data)
     default, kind = _generated(files, f"{arguments}/{GENERATED_NAME}")
-    # Another name than these two was put into the template by somebody, and may be gone from it.
+    # A user or another tool may have written another name into the template and removed it since.
     if default not in (containerd_runtimes.BUILTIN_DEFAULT, SHIPPED):
         default = SHIPPED if files.glob(f"{data}/var/lock/gpu") else containerd_runtimes.BUILTIN_DEFAULT
     return {
@@ -55,7 +60,7 @@ def placeholders(files: engines_base.Files, path: str) -> dict[str, str]:
 
 
 def _generated(files: engines_base.Files, path: str) -> tuple[str | None, t.Any]:
-    """The default runtime and the type of runc in what was made of the template last."""
+    """Return the default runtime and the type of runc in the file that was generated last."""
     try:
         if files.glob(path):
             made = containerd_config.ContainerdFiles(files, path, None)
@@ -63,13 +68,13 @@ def _generated(files: engines_base.Files, path: str) -> tuple[str | None, t.Any]
                 made.runtimes().get(containerd_runtimes.BUILTIN_DEFAULT), ("runtime_type",)
             )
     except (errors.ConfigurationError, errors.HostError):
-        # It is made anew at each start.
+        # MicroK8s recreates the file at each start.
         pass
     return None, None
 
 
 class TemplateFiles(containerd_config.ContainerdFiles):
-    """The template; which runtime is the default is told in words of what is made of it."""
+    """The template. Values for the placeholders are those of the start script."""
 
     def __init__(
         self,
@@ -86,7 +91,7 @@ class TemplateFiles(containerd_config.ContainerdFiles):
         return found if found is None else str(self.filled(found))
 
     def filled(self, value: t.Any) -> t.Any:
-        """``value`` with what the start script puts for the placeholders in it."""
+        """Return ``value`` with the placeholders replaced."""
         if isinstance(value, dict):
             return {name: self.filled(entry) for name, entry in value.items()}
         if isinstance(value, list):
@@ -100,7 +105,7 @@ class TemplateFiles(containerd_config.ContainerdFiles):
 
 
 class TemplateWriter(containerd_runtimes.RuntimeTableWriter):
-    """Writes into the template."""
+    """A writer for the runtimes in the template."""
 
     def _is_runc(self, kind: str) -> bool:
         return kind == RUNTIME_TYPE or super()._is_runc(kind)
@@ -127,7 +132,7 @@ class TemplatePlanner(containerd_plan.ContainerdPlanner):
         return self._filled(super().absent())
 
     def _check(self, request: engines_base.RuntimeRequest) -> None:
-        """Raises NvidiaError for what MicroK8s has no place for."""
+        """Raise NvidiaError for options that MicroK8s does not support."""
         if request.config_mode not in MODES:
             raise errors.NvidiaError(
                 f"MicroK8s has no config_mode: {request.config_mode}, for all its containerd reads is made from"
@@ -151,11 +156,14 @@ class TemplatePlanner(containerd_plan.ContainerdPlanner):
         return plan._replace(state=view.filled_state(plan.state)) if isinstance(view, TemplateFiles) else plan
 
     def _mode(self, _asked: str) -> str:
-        """What is generated is lost at the next start, and nothing is imported."""
+        """Return in_place, because MicroK8s overwrites the generated file at each start and imports nothing."""
         return "in_place"
 
     def _remove_unrecorded(self, edit: toml_plan.TomlEdit) -> None:
-        """All but what the snap brings along."""
+        """Remove all NVIDIA runtimes except the one that the snap contains.
+
+        A default runtime that is removed becomes the placeholder of the template again.
+        """
         for root in dict.fromkeys(containerd_config.CRI_TABLE.values()):
             runtimes = edit.document.value(*root, *containerd_config.RUNTIMES)
             names = [

@@ -2,7 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The containerd of MicroK8s on a host."""
+"""The containerd of MicroK8s on a host.
+
+This module does not parse or plan configuration files; ``config`` does.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +23,14 @@ if t.TYPE_CHECKING:
 
 
 _ARGUMENTS = "/var/snap/microk8s/current/args"
-# Fedora and its kin have snaps below /var/lib/snapd.
+# Fedora and related distributions have snaps below /var/lib/snapd.
 _PROGRAMS = ("/snap/microk8s/current/bin/containerd", "/var/lib/snapd/snap/microk8s/current/bin/containerd")
-# Of a program that finds its libraries inside the snap only, and of one that cannot be started at all.
+# The errors of a program that finds its libraries only inside the snap, and of one that cannot be started at all.
 _NOT_STARTED = ("error while loading shared libraries", "cannot be run: ", "failed to run command")
 
 
 class MicroK8s(containerd_engine.Containerd):
-    """All that is configured is the template; what is made of it is a file beside it."""
+    """The containerd of MicroK8s. Its configuration is the template, from which MicroK8s generates a file beside it."""
 
     flavor = "microk8s"
     key = "microk8s"
@@ -38,7 +41,7 @@ class MicroK8s(containerd_engine.Containerd):
 
     def inspect(self, host: hostfs.HostFS, service: str | None = None) -> engines_base.Installation:
         name = systemd_units.unit_name(service or self.service)
-        # It starts `snap run`, whose script names the files above.
+        # The unit runs `snap run`, whose script names the paths above.
         unit = systemd_units.load_unit(host, name)
         return engines_base.Installation(
             binary=host.find_executable(_PROGRAMS),
