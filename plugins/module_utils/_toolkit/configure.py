@@ -331,7 +331,7 @@ def _by_path(settings: t.Mapping[str, t.Any]) -> Asked:
 
 
 class _Reader:
-    """Flattens and checks settings given as nested dictionaries, with dotted keys, or as a mix of both."""
+    """A reader that flattens and checks settings: nested dictionaries, dotted keys, or a mix of both."""
 
     def __init__(self, allow_unknown: bool) -> None:
         self.allow_unknown = allow_unknown

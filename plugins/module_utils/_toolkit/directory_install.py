@@ -219,7 +219,7 @@ class DirectoryInstallation(toolkit_directory.DirectoryTask):
         self.object_to(problem, "Choose other components, or configure the engines first", problem)
 
     def _check_final_version(self, version: str | None) -> None:
-        """Check the version when no other source can tell it. An unknown version may be an error then."""
+        """Check the version after the programs were run. An unknown version is then an error if the task needs it."""
         self._check_version(version)
         policy = self.options.minimum_version_policy
         if version is None and (self.options.version is not None or policy == "fail"):
@@ -239,9 +239,7 @@ class DirectoryInstallation(toolkit_directory.DirectoryTask):
         self.check_minimum(version)
 
     def _refuse_installer(self) -> None:
-        """Refuse to replace the directory of NVIDIA's toolkit container while it runs, since the container rebuilds
-        it.
-        """
+        """Raise HostError if NVIDIA's toolkit container runs, since it rebuilds its directory."""
         with contextlib.suppress(FileNotFoundError, PermissionError), open(
             self.host.real_path(_INSTALLER_LOCK)
         ) as stream:
@@ -303,9 +301,7 @@ class DirectoryInstallation(toolkit_directory.DirectoryTask):
         device_nodes.make_nodes(self.host, nodes, self.tools.run)
 
     def _refresh_manifest(self, plan: Plan, source: toolkit_source.Source) -> None:
-        """Write the identities of files that were read again and are unchanged, so that the next run does not read
-        them.
-        """
+        """Write the new identities of unchanged files, so that the next run need not read them."""
         before, damage = plan.before, plan.damage
         if before is None or damage is None or not (damage.fresh or before.sources != source.sources):
             return
@@ -377,7 +373,7 @@ def wanted_differs(wanted: directory_layout.Directory, before: toolkit_manifest.
 
 
 class VersionBuilder(t.NamedTuple):
-    """Builds one version of ``source`` in ``store``."""
+    """A builder of one version of ``source`` in ``store``."""
 
     store: directory_store.VersionStore
     tools: toolkit_directory.Tools

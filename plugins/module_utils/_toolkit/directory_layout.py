@@ -96,7 +96,7 @@ def wrapper(program: str, around: WrapperContext) -> str:
         runtimes = " ".join(map(shlex.quote, around.runtimes))
         looked_for = shlex.quote(", ".join(around.runtimes))
         lines.append(_WITHOUT_DRIVER.format(program=program, runtimes=runtimes, looked_for=looked_for))
-    # nvidia-ctk writes the programs that it finds there into CDI specifications, which outlive a version.
+    # nvidia-ctk writes the programs that it finds in PATH into CDI specifications, which outlive a version.
     lines.append(_variable("PATH", around.dest if program == CTK else around.folder))
     if program == CLI:
         lines.append(_variable("LD_LIBRARY_PATH", around.folder))
@@ -233,7 +233,7 @@ class Directory(t.NamedTuple):
 
 
 def check_dest(dest: str) -> None:
-    """Raise NvidiaError for a path that programs cannot use to run the toolkit.
+    """Raise NvidiaError if ``dest`` cannot be the directory of the toolkit's programs.
 
     The shell accepts any path, but PATH and LD_LIBRARY_PATH have no quoting, and ld.so(8) expands ``$``.
     """

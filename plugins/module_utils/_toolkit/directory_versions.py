@@ -53,7 +53,7 @@ class IntegrityReport(t.NamedTuple):
 
 
 class VersionReader:
-    """Reads the versions behind ``dest`` on ``host``. The name of a version is the name of its directory."""
+    """A reader of the versions behind ``dest`` on ``host``. The name of a version is the name of its directory."""
 
     def __init__(self, host: hostfs.HostFS, dest: str) -> None:
         self.host = host
@@ -67,7 +67,7 @@ class VersionReader:
         return f"{self.folder}/{name}"
 
     def current(self) -> str | None:
-        """Return the version that ``dest`` links to. None if ``dest`` is another entry or the version does not exist."""
+        """Return the version that ``dest`` links to, or None if ``dest`` is another entry or links to no version."""
         name = self._version_of(self._dest())
         return name if name is not None and toolkit_manifest.is_folder(self._outer(name)) else None
 

@@ -398,7 +398,7 @@ class Installation(toolkit_packages.PackageTask):
         wanted: str | None,
         offline: bool = False,
     ) -> None:
-        """Raise NvidiaError if a rule of this collection refuses ``target``, CommandError if the package manager does."""
+        """Raise NvidiaError if this collection refuses ``target``, CommandError if the package manager does."""
         self.check_minimum(target.version)
         if package_versions.common_version(seen.packages) == target.version and not needs.former:
             return

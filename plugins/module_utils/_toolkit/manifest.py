@@ -226,8 +226,9 @@ def is_mount_point(path: str) -> bool:
 
 
 def is_open(path: str, owner: tuple[int, int] | None = None) -> bool:
-    """Return whether ``path`` is a directory with the mode of make_folder(), and owned by ``owner`` (uid, gid) if
-    given.
+    """Return whether ``path`` is a directory with the mode of make_folder(), and owned by ``owner``.
+
+    ``owner`` is (uid, gid). None accepts every owner.
     """
     try:
         status = os.lstat(path)

@@ -26,7 +26,7 @@ class Target(t.NamedTuple):
 
 
 class NotOfferedError(errors.HostError):
-    """No source offers the wanted version of all four packages."""
+    """The error for a version that no source offers of all four packages."""
 
 
 def is_version(full: str, wanted: str) -> bool:

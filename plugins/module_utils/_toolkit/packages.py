@@ -303,8 +303,9 @@ class PackageTask(toolkit_policy.Policies):
         )
 
     def guard_containers(self) -> None:
-        """Raise HostError, or warn, for containers that lose their GPU when package scripts reload the units of
-        systemd.
+        """Raise HostError, or warn, for containers that lose their GPU in this change.
+
+        Package scripts make systemd reload its units.
         """
         self.gpu_containers = gpu_containers.legacy_gpu_containers(self.host)
         self.guard(
@@ -385,7 +386,7 @@ def explain_failure(error: packages_base.CommandError, before: State, after: Sta
 
 
 def not_downloaded(error: packages_base.CommandError) -> bool:
-    """Return whether a transaction failed because a package could not be fetched, for example since the lists are old."""
+    """Return whether a transaction failed because a package could not be fetched, for example with old lists."""
     return any(_NOT_DOWNLOADED.search(line) for line in error.said)
 
 

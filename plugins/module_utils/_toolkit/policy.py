@@ -13,7 +13,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import in
 
 
 class Policies:
-    """Applies the policies of a task. ``warnings`` collects the warnings.
+    """The policies of a task, and the warnings that they cause (``warnings``).
 
     Raises NvidiaError for an invalid ``minimum_version``.
     """

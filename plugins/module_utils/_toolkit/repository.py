@@ -235,7 +235,7 @@ def carry_out(host: hostfs.HostFS, plan: RepositoryPlan, backup_dir: str) -> lis
     """Write the planned files. Returns the backups. The caller holds the host's lock."""
     backups: list[dict[str, str | None]] = []
     for files, removal in ((plan.files, False), (plan.back, True)):
-        # No file is passed as the main one, so that no backup or temporary file lies in the directory of any of them.
+        # No file is passed as the main one, so the writer keeps temporary files out of the directories of all of them.
         writer = apply.ChangeWriter(host, apply.REPOSITORY, "", backup_dir, removal=removal, purge=False)
         backups += writer.carry_out(files)
         for file in files:
@@ -245,7 +245,10 @@ def carry_out(host: hostfs.HostFS, plan: RepositoryPlan, backup_dir: str) -> lis
 
 
 def clean_staged(host: hostfs.HostFS, plan: RepositoryPlan) -> None:
-    """Remove the fetched keys that are no longer needed. The caller tests the repository first."""
+    """Remove the fetched keys that are no longer needed.
+
+    The caller tests the repository first, since a failed change is undone and needs the keys again.
+    """
     for path in plan.staged:
         atomic_write.remove_file(host, path)
 

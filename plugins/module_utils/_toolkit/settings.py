@@ -30,7 +30,7 @@ _RUNTIME = "nvidia-container-runtime"
 _MODES = f"{_RUNTIME}.modes"
 
 LDCONFIG_KEY = f"{_CLI}.ldconfig"
-# The values are environment variables for programs. They may contain passwords, whatever the names are.
+# The values are environment variables for programs. Any of them may contain a password.
 ENVIRONMENT_KEY = f"{_CLI}.environment"
 # Debian's ldconfig is a script that runs this program, if it exists.
 REAL_LDCONFIG = "/sbin/ldconfig.real"
@@ -112,7 +112,7 @@ TABLES = frozenset(path[:depth] for path in BY_PATH for depth in range(1, len(pa
 
 
 class _Danger(t.NamedTuple):
-    """A key, a function that tells whether a value is unsafe, and a message about the danger."""
+    """A key, a function that returns whether a value is unsafe, and a message about the danger."""
 
     key: str
     judge: t.Callable[[t.Any], bool]
@@ -374,5 +374,5 @@ def _sentence(key: str, value: t.Any, wanted: str) -> str:
 def _given(key: str, value: t.Any) -> str:
     if key == ENVIRONMENT_KEY:
         return "a list that is not shown" if isinstance(value, list) else "a value that is not shown"
-    # The quotes tell a string such as "5" from a value of another type.
+    # The quotes distinguish a string such as "5" from a value of another type.
     return repr(masking.mask_urls_in_string(value)) if isinstance(value, str) else spelled(value)

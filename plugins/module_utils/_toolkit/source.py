@@ -304,11 +304,11 @@ class ControllerSource(t.NamedTuple):
 
 
 class NotSentError(errors.NvidiaError):
-    """The contents of parts are needed, and the controller has not sent them yet."""
+    """The error for parts whose contents are needed, but not sent by the controller yet."""
 
 
 class SourceReader:
-    """Reads one source. close() removes the unpacked files.
+    """A reader of one source. close() removes the unpacked files.
 
     ``before`` is the current installation. With ``thorough`` every file is read, even if its status has not changed.
     """
@@ -336,8 +336,9 @@ class SourceReader:
     def packages(
         self, files: t.Sequence[str], components: t.Sequence[str] | None, unpack: t.Callable[[list[str], str], None]
     ) -> Source:
-        """Return the source in packages on the host. ``unpack`` gets the packages and a directory as paths of this
-        process.
+        """Return the source in packages on the host.
+
+        ``unpack`` gets the packages and a directory as paths of this process.
         """
         sources: dict[str, toolkit_manifest.Known] = {}
         outers = {path: self._host.real_path(path) for path in files}
@@ -368,8 +369,9 @@ class SourceReader:
         return Source(sent.parts, {}, fetch)
 
     def _folder(self) -> str:
-        """Return an empty temporary directory of this machine, since an offline tree may have none. close() removes
-        it.
+        """Return an empty temporary directory of this machine, which close() removes.
+
+        An offline tree may have no directory for temporary files.
         """
         try:
             return self._stack.enter_context(tempfile.TemporaryDirectory(prefix=f"{scratch.PREFIX}{os.getpid()}-"))

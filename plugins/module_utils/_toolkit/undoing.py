@@ -49,9 +49,9 @@ def forget(host: hostfs.HostFS) -> None:
 
 
 class Undo:
-    """Restores the files that one run changes. The caller holds the host's lock.
+    """The saved state of the files that one run changes, and their restoration. The caller holds the host's lock.
 
-    ``changed`` says that there is a change to undo.
+    ``changed`` says that the run has changed files.
     """
 
     def __init__(self, host: hostfs.HostFS, backup_dir: str) -> None:

@@ -23,7 +23,7 @@ if t.TYPE_CHECKING:
 
 
 class PathPrefix:
-    """Tells whether a path is below one of ``folders``, also with another spelling or through a link."""
+    """A test whether a path is below one of ``folders``, also with another spelling or through a link."""
 
     def __init__(self, host: hostfs.HostFS, folders: t.Iterable[str]) -> None:
         self._host = host
@@ -125,7 +125,7 @@ _CRIO, _CRIO_NAMES = "crio", ("crun", "runc")
 # settings in a later file hide those in an earlier one.
 _NEWEST = (999,)
 
-# Programs that behave like runc, whatever the names of their runtimes are.
+# Programs that behave like runc. The names of their runtimes do not matter.
 _LIKE_RUNC = re.compile(r"(?:(?:runc|crun)(?:[-_.].*)?|youki)\Z")
 # Programs that start something other than an ordinary container. Some of them are crun with another name.
 _UNLIKE_RUNC = re.compile(r"runsc|gvisor|kata|containerd-shim|krun|crun-vm|.*wasm")
@@ -274,11 +274,11 @@ SPECIFICATIONS_AND_HOOKS = (
 
 
 def users(host: hostfs.HostFS, folder: str) -> list[str]:
-    """Return a description of each process, container, engine, and CDI or hook file that needs a path below
-    ``folder``.
+    """Return a description of each user of a path below ``folder``.
 
-    A process needs the program that it runs, the libraries that it has loaded, the script that its shell reads, and
-    the paths that are mounted for it from there. In an offline tree there are no processes.
+    Users are processes, containers, engines, and CDI and hook files. A process needs the program that it runs, the
+    libraries that it has loaded, the script that its shell reads, and the paths that are mounted for it from
+    ``folder``. In an offline tree there are no processes.
     """
     # The kernel shows paths without links.
     folders = tuple(dict.fromkeys((folder, host.resolve(folder))))
@@ -312,8 +312,8 @@ def _needs(host: hostfs.HostFS, pid: str, folder: str) -> bool:
     links = [f"{process}/exe", *(f"{process}/fd/{name}" for name in host.readable_entries(f"/proc/{pid}/fd"))]
     if any(f"{folder}/" in _target(link) for link in links):
         return True
-    # A process of a user can block a reader of its memory map, so only maps of root's and the own processes are read.
-    # The libraries of such a process stay loaded.
+    # A user can block a reader of the memory maps of that user's processes, so only the maps of root and of this
+    # process's user are read. The libraries that other processes have loaded stay loaded.
     if processes.uid_of(host, pid) in (0, os.geteuid()) and f"{folder}/" in host.read_text(f"/proc/{pid}/maps"):
         return True
     # The root of a mount is relative to its file system, so only the last two names are compared.
