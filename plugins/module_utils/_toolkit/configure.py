@@ -2,7 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Write the toolkit's config.toml: settings, profiles, and their removal."""
+"""Plan and write the toolkit's config.toml: settings, profiles and removal.
+
+settings.py defines the settings and checks their values.
+"""
 
 from __future__ import annotations
 
@@ -23,14 +26,15 @@ if t.TYPE_CHECKING:
 
     KeyPath = t.Tuple[str, ...]
 
-    # None: as if nobody had ever set it.
+    # A value of None resets the setting to its default.
     Asked = t.Dict[KeyPath, t.Any]
 
 
 class ToolkitPlan(t.NamedTuple):
-    """The file before and after, and what it amounts to then.
+    """The file before and after, and the resulting settings.
 
-    ``settings`` are the effective ones, ``changed_keys`` those whose values in the file change, both by dotted keys.
+    ``settings`` are the effective settings. ``changed_keys`` are the settings whose values in the file change. Both
+    use dotted keys.
     """
 
     file: core_plan.PlannedFile
@@ -40,9 +44,10 @@ class ToolkitPlan(t.NamedTuple):
 
 
 class ConfigFile(t.NamedTuple):
-    """config.toml as it stands (``content`` None: not at all), and what was recorded of it.
+    """The content of config.toml and the record of its original.
 
-    ``real_ldconfig``: whether the host has an ldconfig of that name, which the default then is.
+    ``content`` is None if the file does not exist. ``real_ldconfig`` says whether the host has REAL_LDCONFIG, which
+    is then the default of the ldconfig setting.
     """
 
     path: str
@@ -51,7 +56,7 @@ class ConfigFile(t.NamedTuple):
     real_ldconfig: bool = False
 
     def present(self, wishes: SettingsRequest) -> ToolkitPlan:
-        """The plan that makes ``wishes`` true.  Raises NvidiaError before anything is written."""
+        """Return the plan that applies ``wishes``. Raises NvidiaError before anything is written."""
         edit = _ConfigEdit(self)
         asked = wishes.asked()
         for path in sorted(asked, key=_place):
@@ -69,7 +74,7 @@ class ConfigFile(t.NamedTuple):
         return plan
 
     def absent(self) -> ToolkitPlan:
-        """The plan that takes back what earlier runs wrote."""
+        """Return the plan that removes what earlier runs wrote."""
         edit = _ConfigEdit(self)
         if self.content is not None:
             toml_plan.revert_own_entries(edit)
@@ -84,16 +89,16 @@ class ConfigFile(t.NamedTuple):
 
 
 class _ConfigEdit(core_plan.TrackedEdit[toml_document.TomlDocument]):
-    """The changes to config.toml: a setting that is commented out is written below its comment, which stays."""
+    """The changes to config.toml. A commented setting is written below its comment, and the comment stays."""
 
     def __init__(self, file: ConfigFile) -> None:
         super().__init__(toml_document.TomlDocument.from_bytes, file.path, file.content, file.record)
         self._real_ldconfig = file.real_ldconfig
 
     def silence(self, path: KeyPath, loud: tuple[t.Any, ...]) -> None:
-        """Give back what is ours at ``path``; what is one of the ``loud`` values without us is reset.
+        """Restore the setting at ``path`` if this collection wrote it, and reset a value that is in ``loud``.
 
-        So a log that a person keeps elsewhere, or a level of their own, stays.
+        A log file or a level that the user chose, and that is not in ``loud``, stays.
         """
         ours = self.owns(path)
         theirs = self.original.value(*path) if ours else self.document.value(*path)
@@ -103,7 +108,7 @@ class _ConfigEdit(core_plan.TrackedEdit[toml_document.TomlDocument]):
             self.give_back(path)
 
     def put(self, path: KeyPath, value: t.Any) -> None:
-        """Make the setting at ``path`` say ``value``; None makes it what it is when nobody has set it."""
+        """Write ``value`` to the setting at ``path``. None resets the setting to its default."""
         document = self.document
         if path in toolkit_settings.BY_PATH and isinstance(document.value(*path), dict):
             problem = (
@@ -127,9 +132,10 @@ class _ConfigEdit(core_plan.TrackedEdit[toml_document.TomlDocument]):
 
     @property
     def _rewritten(self) -> bool:
-        """Whether the packages have written the file anew since: then it has lines that neither we nor others wrote.
+        """Whether the packages have written the file again since this collection recorded it.
 
-        A setting of ours that is taken back then is what they write.
+        The file then has default settings that neither this collection nor the user wrote. A setting that is reset
+        then gets the default that the packages write.
         """
         others = [
             s
@@ -141,24 +147,27 @@ class _ConfigEdit(core_plan.TrackedEdit[toml_document.TomlDocument]):
         )
 
     def give_back(self, path: KeyPath) -> None:
-        """Put back what stood at ``path`` before us, unless somebody changed it since."""
+        """Restore the original setting at ``path`` unless another program has changed it since."""
         if not self.owns(path):
             return
         has_original = self.original.has(*path)
         self.document = self.document.restore(path, self.original) if has_original else self._reset(path)
 
     def outcome(self) -> core_plan.PlannedFile:
-        """The file; one that was made by us goes with the last of our settings."""
+        """Return the planned file. A file that this collection created is removed with its last setting."""
         made_by_us = self.content is None or (self.record is not None and self.record.created)
         after = None if made_by_us and self.emptied else self.document.to_bytes()
         keys = self._keys(toml_document.TomlDocument.from_bytes(self.path, after or b""))
         if not keys and self.record is not None and self.record.restorable(self.content):
-            # All values are those of before, if perhaps in other words, and the record goes now.
+            # All values equal the original ones, so the original bytes are restored and the record is removed.
             after = self.record.original
         return core_plan.PlannedFile(self.path, self.content, after, keys)
 
     def _keys(self, final: toml_document.TomlDocument) -> dict[KeyPath, t.Any]:
-        """Our settings in ``final``: what somebody else had set to the wanted value already is not ours."""
+        """Return the entries of this collection in ``final``.
+
+        A setting that already had the wanted value before this collection wrote the file is not one of them.
+        """
         recorded = (self.record.keys or {}) if self.record is not None else {}
         written = {
             path: value
@@ -173,7 +182,7 @@ class _ConfigEdit(core_plan.TrackedEdit[toml_document.TomlDocument]):
 
 
 def _place(path: KeyPath) -> tuple[int, KeyPath]:
-    """Where a setting stands in the packages' file, what is not in it last."""
+    """Return the position of a setting in the packages' file. Unknown settings come last."""
     return next(
         (index for index, setting in enumerate(toolkit_settings.SETTINGS) if setting.path == path),
         len(toolkit_settings.SETTINGS),
@@ -191,7 +200,7 @@ def _changed(before: toml_document.TomlDocument, after: toml_document.TomlDocume
 
 
 class ToolkitOptions(t.NamedTuple):
-    """The task's parameters; ``wishes`` is None for state=absent."""
+    """The task's parameters. ``wishes`` is None for state=absent."""
 
     wishes: SettingsRequest | None
     path: str = toolkit_constants.CONFIG_FILE
@@ -200,7 +209,7 @@ class ToolkitOptions(t.NamedTuple):
 
 
 class ToolkitOutcome(t.NamedTuple):
-    """What was found and done, or would be done in check mode; secrets in ``settings`` are hidden."""
+    """The result of the task, or the predicted result in check mode. Secrets in ``settings`` are masked."""
 
     changed: bool
     files: list[core_plan.PlannedFile]
@@ -212,7 +221,7 @@ class ToolkitOutcome(t.NamedTuple):
 
 
 class ToolkitConfiguration:
-    """config.toml of one host, brought to the state that ``options`` describe."""
+    """The task that brings config.toml of one host to the state in ``options``."""
 
     def __init__(self, options: ToolkitOptions, host: hostfs.HostFS) -> None:
         self.options = options
@@ -230,13 +239,13 @@ class ToolkitConfiguration:
         )
 
     def execute(self, check_mode: bool) -> ToolkitOutcome:
-        """Plan, and unless ``check_mode`` write under the host's lock.  Raises NvidiaError."""
+        """Plan the change, and write it under the host's lock unless ``check_mode``. Raises NvidiaError."""
         plan = self._plan()
         changed = self.writer.has_work([plan.file])
         backups: list[dict[str, str | None]] = []
         if changed and not check_mode:
             with lock.host_lock(self.host):
-                # Another run may have written since; only what is read under the lock counts.
+                # Another run may have written the file since, so the plan is made again under the lock.
                 plan = self._plan()
                 changed = self.writer.has_work([plan.file])
                 if changed:
@@ -259,21 +268,21 @@ class ToolkitConfiguration:
 
 
 PROFILES: dict[str, dict[str, t.Any]] = {
-    # Pods get GPUs from the device plugin only, and not by an environment variable of their own.
+    # Pods get GPUs only from the device plugin, not from an environment variable that they set themselves.
     "kubernetes_hardened": {
         "accept-nvidia-visible-devices-as-volume-mounts": True,
         "accept-nvidia-visible-devices-envvar-when-unprivileged": False,
     },
-    # Who is not root may not change control groups.
+    # A user other than root may not change control groups.
     "rootless": {"nvidia-container-cli.no-cgroups": True},
 }
-# The hook has no log of its own: it hands that of nvidia-container-cli on.
+# The hook has no log setting: it uses the log of nvidia-container-cli.
 _LOGS = ("nvidia-container-cli.debug", "nvidia-container-runtime.debug")
 _DEBUG: dict[str, t.Any] = {
     **{setting.key: setting.default for setting in toolkit_settings.SETTINGS if setting.key in _LOGS},
     toolkit_settings.LEVEL_KEY: "debug",
 }
-# What a person may have turned on with the same purpose.
+# Values that a user may have set for the same purpose.
 _LOUD: dict[str, tuple[t.Any, ...]] = {
     **{key: (value,) for key, value in _DEBUG.items()},
     toolkit_settings.LEVEL_KEY: ("debug", "trace"),
@@ -281,9 +290,9 @@ _LOUD: dict[str, tuple[t.Any, ...]] = {
 
 
 class SettingsRequest(t.NamedTuple):
-    """The task's parameters; ``debug`` None leaves the logs alone.
+    """The task's parameters. ``debug`` None leaves the log settings unchanged.
 
-    ``exclusive``: what earlier runs wrote and this one does not name goes back to what it was.
+    With ``exclusive``, settings that earlier runs wrote and this task does not name are restored.
     """
 
     settings: t.Mapping[str, t.Any]
@@ -294,9 +303,10 @@ class SettingsRequest(t.NamedTuple):
     create: bool = True
 
     def asked(self) -> Asked:
-        """Every setting that is asked for, by its path: those named themselves win over the switches' and profile's.
+        """Return every requested setting by its path.
 
-        Raises NvidiaError for settings that do not exist, or cannot have their value.
+        Named settings have precedence over ``debug``, and ``debug`` over ``profile``. Raises NvidiaError for an
+        unknown setting or an invalid value.
         """
         found: Asked = {}
         if self.profile is not None:
@@ -307,7 +317,10 @@ class SettingsRequest(t.NamedTuple):
         return found
 
     def silenced(self) -> dict[KeyPath, tuple[t.Any, ...]]:
-        """What ``debug`` False turns off, as far as it is not named itself: for each setting its loud values."""
+        """Return the settings that ``debug: false`` resets, each with the values that enable debugging.
+
+        Settings that the task names are not among them.
+        """
         named = self.asked()
         loud = _by_path(_LOUD) if self.debug is False else {}
         return {path: values for path, values in loud.items() if path not in named}
@@ -318,7 +331,7 @@ def _by_path(settings: t.Mapping[str, t.Any]) -> Asked:
 
 
 class _Reader:
-    """Settings in nested dictionaries, with dotted keys, or in a mix of both, made flat and checked."""
+    """A reader that flattens and checks settings: nested dictionaries, dotted keys, or a mix of both."""
 
     def __init__(self, allow_unknown: bool) -> None:
         self.allow_unknown = allow_unknown
@@ -331,7 +344,7 @@ class _Reader:
 
     def _table(self, outer: KeyPath, table: t.Mapping[t.Any, t.Any]) -> None:
         for name, value in table.items():
-            # YAML takes some names for something else.
+            # YAML reads some names as another type, such as a boolean.
             names = tuple(name.split(".")) if isinstance(name, str) else ("",)
             path = (*outer, *names)
             if not all(part.strip() for part in path):
@@ -365,7 +378,10 @@ class _Reader:
             raise _unknown(path)
 
     def _new_feature(self, path: KeyPath) -> toolkit_settings.Setting | None:
-        """A switch of a newer toolkit: all in that table are booleans."""
+        """Return a boolean setting for an unknown key of ``features``, which newer toolkits may have.
+
+        All settings in that table are booleans.
+        """
         return (
             toolkit_settings.Setting(toolkit_settings.dotted(path), bool, None)
             if self.allow_unknown and _is_feature(path)
@@ -415,7 +431,10 @@ def _unknown(path: KeyPath) -> errors.NvidiaError:
 
 
 def _nearest(path: KeyPath) -> str | None:
-    """The known name that was perhaps meant: the same in another table, or one that looks alike."""
+    """Return the known key that the user probably meant, or None.
+
+    This is the same name in another table, or a similar name.
+    """
     last = path[-1].replace("_", "-").lower()
     same_name = [setting.key for setting in toolkit_settings.SETTINGS if setting.path[-1] == last]
     keys = same_name if len(same_name) > 0 else [setting.key for setting in toolkit_settings.SETTINGS]

@@ -18,42 +18,45 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
 
 
-# Without these there is no toolkit.
+# Every toolkit has these programs.
 PROGRAMS = (
     "nvidia-container-runtime",
     "nvidia-container-runtime-hook",
     "nvidia-container-cli",
     "nvidia-ctk",
 )
-# These came later: they need not be there, but must be of the same version.
+# Only newer toolkits have these programs. They are optional, but must be of the same version.
 LATER_PROGRAMS = ("nvidia-cdi-hook",)
 
 CONFIG_FILE = "/etc/nvidia-container-runtime/config.toml"
-# Below the folder of the programs, where these were installed into one of their own.
+# Relative to the directory of the programs, if the toolkit is installed into a directory of its own.
 OWN_CONFIG_FILE = ".config/nvidia-container-runtime/config.toml"
-# Where it keeps packages that the controller sends.
+# The directory of packages that the controller sends.
 PACKAGE_CACHE = "/var/cache/gpufleet-nvidia/packages"
 
-# Where the toolkit goes on hosts whose packages are not to be touched, as NVIDIA's installer has it.
+# NVIDIA's installer uses the same directory.
 DIRECTORY = "/usr/local/nvidia/toolkit"
-# That is a link to one of several versions, which lie beside it in a folder of this name.
+# DIRECTORY is a link to one of several versions. The versions are in a directory with this suffix.
 VERSIONS_SUFFIX = ".versions"
 
 
 def config_file(host: hostfs.HostFS, folder: str) -> str:
-    """The config.toml of the programs in ``folder``: their own, if they were installed into a folder of their own."""
+    """Return the path of config.toml for the programs in ``folder``.
+
+    Programs in a directory of their own may have their own config.toml.
+    """
     own = posixpath.join(folder, OWN_CONFIG_FILE)
     return own if host.exists(own) else CONFIG_FILE
 
 
 RUNTIMES = (core_constants.MAIN_PROGRAM, *core_constants.MODE_PROGRAMS.values())
-# CDI specifications name it, and run it without an environment; it needs none.
+# CDI specifications name this program and run it without an environment, so it needs no wrapper.
 UNWRAPPED = ("nvidia-cdi-hook",)
 REAL_SUFFIX = ".real"
 
 
 class Vulnerability(t.NamedTuple):
-    """A toolkit older than ``floor`` is open to ``name``."""
+    """A vulnerability of toolkits older than ``floor``."""
 
     floor: str
     name: str

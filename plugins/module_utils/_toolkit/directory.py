@@ -2,7 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Install the toolkit into a directory, and remove it again."""
+"""Install the toolkit into a directory, and remove it: options, result, removal.
+
+directory_install.py contains the installation.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +30,9 @@ if t.TYPE_CHECKING:
 
 
 class DirectoryOptions(t.NamedTuple):
-    """What the user asks, as documented in nvidia_toolkit_install.
+    """The user's options, as documented in nvidia_toolkit_install.
 
-    ``components`` and ``low_level_runtimes`` are None where nothing is said.  ``sent`` stands for a source on the
+    ``components`` and ``low_level_runtimes`` are None if the user does not set them. ``sent`` is a source on the
     controller.
     """
 
@@ -55,7 +58,10 @@ class DirectoryOptions(t.NamedTuple):
 
 
 class Tools(t.NamedTuple):
-    """What a task needs of Ansible: commands, an unpacker of packages into a folder, and SELinux labels."""
+    """What a task needs from Ansible.
+
+    ``run`` runs commands, ``unpack`` unpacks packages into a directory, and ``label`` sets SELinux labels.
+    """
 
     run: core_plan.Runner
     unpack: t.Callable[[list[str], str], None]
@@ -63,10 +69,10 @@ class Tools(t.NamedTuple):
 
 
 class DirectoryOutcome(t.NamedTuple):
-    """What was done, or in check mode what would be.
+    """The result of the task, or the predicted result in check mode.
 
-    ``before`` and ``after`` are lines for people, one for each name.  ``kept`` are versions that are no longer needed
-    but used, with their users.
+    ``before`` and ``after`` are the lines of the diff, one for each file. ``kept`` are old versions that are still
+    used, with their users.
     """
 
     changed: bool
@@ -86,7 +92,7 @@ class DirectoryOutcome(t.NamedTuple):
 
 
 class DirectoryTask(toolkit_policy.Policies):
-    """The toolkit in one directory of one host, for one task."""
+    """A task for the toolkit in one directory of one host."""
 
     def __init__(self, options: DirectoryOptions, host: hostfs.HostFS, tools: Tools) -> None:
         super().__init__(options.running_gpu_containers, options.minimum_version, options.minimum_version_policy)
@@ -100,8 +106,8 @@ class DirectoryTask(toolkit_policy.Policies):
         apply.check_backup_dir(host, self.backup_dir, (*core_constants.CONFIG_DIRS, dest, self.store.folder))
 
     def writing(self) -> directory_store.VersionStore:
-        """The versions, to be changed."""
-        # An unchanged host need not wait for this import.
+        """Return the store that changes the versions."""
+        # Only a task that changes the host needs this import.
         from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import (  # noqa: PLC0415
             directory_store,
         )
@@ -109,18 +115,18 @@ class DirectoryTask(toolkit_policy.Policies):
         return directory_store.VersionStore(self.host, self.store.dest)
 
     def remove(self, name: str) -> None:
-        """Remove a version; files in it that nobody has installed stay."""
+        """Remove a version. Files in it that the toolkit did not install stay."""
         left = self.writing().remove(name)
         if left:
             self.warn(f"{', '.join(left)} did not come with the toolkit, and stays.")
 
     def current(self) -> toolkit_manifest.Manifest | None:
-        """The current version, None where there is none or where it is not whole."""
+        """Return the manifest of the current version, or None if there is no version or it is incomplete."""
         name = self.store.current()
         return None if name is None else self.store.manifest(name)
 
     def result(self, outcome: DirectoryOutcome) -> dict[str, t.Any]:
-        """The module's result as documented, but for the diff of config.toml."""
+        """Return the module's result as documented, without the diff of config.toml."""
         version, dest = outcome.version, self.store.dest
         installed = [
             name
@@ -151,14 +157,17 @@ class DirectoryTask(toolkit_policy.Policies):
         }
 
     def read_config(self, path: str) -> bytes | None:
-        """A config.toml, None where there is none or where it cannot be one."""
+        """Return the content of a config.toml, or None if it does not exist or cannot be read."""
         try:
             return self.host.read(path)
         except errors.HostError:
             return None
 
     def save_config(self, name: str, damage: directory_versions.IntegrityReport | None) -> list[dict[str, str | None]]:
-        """Keep a copy of a config.toml that somebody has edited, or may have (None), before its version goes."""
+        """Write a backup of a config.toml that the user has edited before its version is removed.
+
+        ``damage`` is None if it is unknown whether the file was edited. Returns the backup for the module's result.
+        """
         path = f"{self.store.path(name)}/{toolkit_constants.OWN_CONFIG_FILE}"
         edited = damage is None or toolkit_constants.OWN_CONFIG_FILE in damage.changed
         content = self.read_config(path) if edited else None
@@ -180,7 +189,7 @@ class DirectoryTask(toolkit_policy.Policies):
 def lines_of(
     manifest: toolkit_manifest.Manifest | None, damage: directory_versions.IntegrityReport | None = None
 ) -> tuple[str, ...]:
-    """What a version holds, a line for each name."""
+    """Return the diff lines of a version, one for each file."""
     if manifest is None:
         return ()
     changed = damage.changed if damage is not None else ()
@@ -194,7 +203,7 @@ def lines_of(
 
 
 def line(name: str, mode: int, sha256: str, target: str) -> str:
-    """One name of a version, for people to compare."""
+    """Return the diff line of one file of a version."""
     return f"{name} -> {target}" if target else f"{name} {mode:04o} {sha256[:16]}"
 
 
@@ -205,10 +214,10 @@ def _open_cves(version: str | None, there: bool) -> list[dict[str, t.Any]] | Non
 
 
 class DirectoryRemoval(DirectoryTask):
-    """No toolkit behind ``dest``, nor a version of it beside."""
+    """The task that removes the toolkit at ``dest`` and all its versions."""
 
     def execute(self, check_mode: bool) -> DirectoryOutcome:
-        """Remove what is there unless ``check_mode``.  Raises NvidiaError."""
+        """Remove the toolkit unless ``check_mode``. Raises NvidiaError."""
         if not self._something():
             return DirectoryOutcome(changed=False)
         self._object(check_mode)
@@ -226,12 +235,12 @@ class DirectoryRemoval(DirectoryTask):
         return former or bool(store.current() or store.names() or store.leftovers()) or store.is_empty()
 
     def _object(self, check_mode: bool) -> None:
-        """Raise what speaks for containers and engines that need the toolkit."""
+        """Raise an error, or warn, if containers or engines need the toolkit."""
         if self.store.current() is None:
             return
         dest = self.store.dest
         folders = (dest, self.store.folder)
-        # What earlier tasks of the play would have taken from the engines is there still in check mode.
+        # In check mode the engines still have the entries that earlier tasks of the play would have removed.
         self._object_for_engines(folders, check_mode)
         self.guard(
             sorted(
@@ -257,7 +266,7 @@ class DirectoryRemoval(DirectoryTask):
             )
             advice = "Run gpufleet.nvidia.nvidia_runtime_config with nvidia_runtime_state (state): absent first"
         else:
-            # A file says what an engine that starts would do, not what one does that runs.
+            # The configuration file shows what an engine uses after its next start, not what the running engine uses.
             problem = " ".join(toolkit_usage.unsettled_engines(self.host, folders))
             advice = "Restart it first, so that it lets go of the runtimes there"
         if not problem:
@@ -277,7 +286,7 @@ class DirectoryRemoval(DirectoryTask):
         current = store.current()
         store.sweep()
         store.give_back()
-        # The current one last, for a run that is cut off.
+        # The current version is removed last, so that an interrupted run can be continued.
         for name in sorted(store.names(), key=lambda name: name == current):
             self.remove(name)
         store.remove_folder()

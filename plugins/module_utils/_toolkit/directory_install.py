@@ -2,7 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Build a version of the toolkit beside the current one, test it, and make it the current one."""
+"""Build a version of the toolkit beside the current one, test it, and make it the current one.
+
+directory.py contains the options, the result and the removal.
+"""
 
 from __future__ import annotations
 
@@ -27,16 +30,17 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import directory_store, directory_versions
 
 
-# Locked by NVIDIA's own toolkit container for as long as it runs (nvidia-toolkit of 1.17 to 1.20).
+# NVIDIA's toolkit container locks this file while it runs (nvidia-toolkit of 1.17 to 1.20).
 _INSTALLER_LOCK = "/run/nvidia/toolkit/toolkit.pid"
 _FAPOLICYD = "/run/fapolicyd/fapolicyd.fifo"
 
 
 class Plan(t.NamedTuple):
-    """What has to be done.
+    """The required changes.
 
-    ``before`` is the current version where it is whole, ``wanted`` the directory in its place.  ``stale`` versions go,
-    ``kept`` ones have users.  ``former_config`` is what its config.toml says if there is to be another.
+    ``before`` is the current version if it is complete, and ``wanted`` the directory that replaces it. ``stale``
+    versions are removed. ``kept`` versions have users, so they stay. ``former_config`` is the previous content of
+    config.toml if a version is built.
     """
 
     before: toolkit_manifest.Manifest | None
@@ -55,10 +59,10 @@ class Plan(t.NamedTuple):
 
 
 class DirectoryInstallation(toolkit_directory.DirectoryTask):
-    """The toolkit behind ``dest``, complete and of one version."""
+    """The task that installs the toolkit at ``dest``, complete and of one version."""
 
     def execute(self, check_mode: bool) -> toolkit_directory.DirectoryOutcome:
-        """Install what is asked for unless ``check_mode``.  Raises NvidiaError."""
+        """Install the toolkit unless ``check_mode``. Raises NvidiaError."""
         self._design = self._asked()
         if self.options.create_device_nodes and not self.host.live:
             raise errors.HostError(
@@ -79,12 +83,12 @@ class DirectoryInstallation(toolkit_directory.DirectoryTask):
             if check_mode:
                 return self._check_mode_result(plan, source)
             with lock.host_lock(self.host):
-                # Another run may have worked since.
+                # Another run may have changed the versions since, so the plan is made again under the lock.
                 plan = self._plan(source)
                 self._object(plan, source)
                 return self._work(plan, source)
 
-    # -- what is asked and what is there -------------------------------------------------------------------------
+    # -- Requested and installed state ---------------------------------------------------------------------------------
 
     def _asked(self) -> directory_layout.DirectorySpec:
         options, dest = self.options, self.store.dest
@@ -112,7 +116,7 @@ class DirectoryInstallation(toolkit_directory.DirectoryTask):
         for folder in (self.store.dest, self.host.resolve(self.store.folder)):
             directory_layout.check_runtime(parameter, runtime, folder)
             if runtime.startswith("/"):
-                # Whatever it is called.
+                # The runtime may be a link with another name.
                 directory_layout.check_runtime(
                     f"{parameter} {runtime}, which leads to", self.host.resolve(runtime), folder
                 )
@@ -141,7 +145,7 @@ class DirectoryInstallation(toolkit_directory.DirectoryTask):
             source.parts, self._design, self.store.path(name or toolkit_source.name_of(source, self._design))
         )
         build = before is None or damage is None or damage.something or wanted_differs(wanted, before)
-        # What was the current one until now is what stays next to the new one.
+        # The current version stays as the previous one when a new version is built.
         stay = {name} if build or before is None else {name, before.replaces}
         used = {other: self._users(other) for other in self.store.names() if other not in stay}
         return Plan(
@@ -159,12 +163,12 @@ class DirectoryInstallation(toolkit_directory.DirectoryTask):
         )
 
     def _users(self, name: str) -> list[str]:
-        # Most hosts have no third version.
+        # Called only for a third or older version, which most hosts do not have.
 
         return toolkit_usage.users(self.host, self.store.path(name))
 
     def _missing_nodes(self) -> list[device_nodes.Node]:
-        # Most hosts have their nodes from the driver.
+        # On most hosts the driver has created the device nodes already.
         from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import device_nodes  # noqa: PLC0415
 
         found, warnings = device_nodes.missing_nodes(self.host, self._design.config.driver_root)
@@ -172,10 +176,10 @@ class DirectoryInstallation(toolkit_directory.DirectoryTask):
             self.warn(warning)
         return found
 
-    # -- objections ----------------------------------------------------------------------------------------------
+    # -- Refusals ------------------------------------------------------------------------------------------------------
 
     def _object(self, plan: Plan, source: toolkit_source.Source) -> None:
-        """Raise what can be known before anything is touched."""
+        """Raise an error, or warn, for every problem that is known before the host is changed."""
         for warning in plan.wanted.warnings:
             self.warn(warning)
         self._check_version(
@@ -198,7 +202,7 @@ class DirectoryInstallation(toolkit_directory.DirectoryTask):
             )
 
     def _object_to_loss(self, plan: Plan) -> None:
-        """Refuse to take programs away that engines are configured with."""
+        """Refuse to remove programs that engines are configured with."""
         there = plan.before.files if plan.before is not None else self.store.names_at_dest()
         lost = {name for name in there if name not in plan.wanted.entries}
         if not lost:
@@ -215,7 +219,7 @@ class DirectoryInstallation(toolkit_directory.DirectoryTask):
         self.object_to(problem, "Choose other components, or configure the engines first", problem)
 
     def _check_final_version(self, version: str | None) -> None:
-        """The same when no more can be found out."""
+        """Check the version after the programs were run. An unknown version is then an error if the task needs it."""
         self._check_version(version)
         policy = self.options.minimum_version_policy
         if version is None and (self.options.version is not None or policy == "fail"):
@@ -235,7 +239,7 @@ class DirectoryInstallation(toolkit_directory.DirectoryTask):
         self.check_minimum(version)
 
     def _refuse_installer(self) -> None:
-        """Leave the directory of NVIDIA's own container alone for as long as that runs: it would build it anew."""
+        """Raise HostError if NVIDIA's toolkit container runs, since it rebuilds its directory."""
         with contextlib.suppress(FileNotFoundError, PermissionError), open(
             self.host.real_path(_INSTALLER_LOCK)
         ) as stream:
@@ -248,7 +252,7 @@ class DirectoryInstallation(toolkit_directory.DirectoryTask):
                     " GPU operator, or choose another dest."
                 ) from None
 
-    # -- the work, under the lock --------------------------------------------------------------------------------
+    # -- Changes under the lock ----------------------------------------------------------------------------------------
 
     def _work(self, plan: Plan, source: toolkit_source.Source) -> toolkit_directory.DirectoryOutcome:
         store, after = self.writing(), plan.before
@@ -266,8 +270,7 @@ class DirectoryInstallation(toolkit_directory.DirectoryTask):
         return self._outcome(plan, after)._replace(backups=tuple(backups))
 
     def _build(self, store: directory_store.VersionStore, source: toolkit_source.Source) -> toolkit_manifest.Manifest:
-        """The new version, whole and tried, but not the current one yet."""
-        # An unchanged host need not wait for this import.
+        """Return the manifest of the new version, which is complete and tested, but not the current one yet."""
 
         builder = VersionBuilder(store, self.tools, source, self._design, self.options.components)
         return builder.build(self._check_final_version)
@@ -276,7 +279,7 @@ class DirectoryInstallation(toolkit_directory.DirectoryTask):
         if current is None:
             return []
         if plan.before is None or plan.damage is None:
-            # Nobody knows what it was.
+            # The version is incomplete, so it is unknown whether the user edited the file.
             return self.save_config(current, None)
         return self.save_config(current, plan.damage)
 
@@ -284,7 +287,7 @@ class DirectoryInstallation(toolkit_directory.DirectoryTask):
         try:
             store.switch(name)
         except errors.NvidiaError:
-            # Nobody sees the new version, so that it may go.
+            # No program uses the new version yet, so it is removed.
             with contextlib.suppress(errors.NvidiaError):
                 store.sweep()
                 if store.current() != name:
@@ -298,13 +301,13 @@ class DirectoryInstallation(toolkit_directory.DirectoryTask):
         device_nodes.make_nodes(self.host, nodes, self.tools.run)
 
     def _refresh_manifest(self, plan: Plan, source: toolkit_source.Source) -> None:
-        """Write down which files were read again and had their content, so that the next run need not read them."""
+        """Write the new identities of unchanged files, so that the next run need not read them."""
         before, damage = plan.before, plan.damage
         if before is None or damage is None or not (damage.fresh or before.sources != source.sources):
             return
         self.writing().refresh_manifest(before.refreshed(damage.fresh, source.sources))
 
-    # -- what is told --------------------------------------------------------------------------------------------
+    # -- Result --------------------------------------------------------------------------------------------------------
 
     def _check_mode_result(self, plan: Plan, source: toolkit_source.Source) -> toolkit_directory.DirectoryOutcome:
         outcome = self._outcome(plan, plan.before)
@@ -348,7 +351,7 @@ class DirectoryInstallation(toolkit_directory.DirectoryTask):
     def _shown(
         self, outcome: toolkit_directory.DirectoryOutcome, new: directory_layout.Directory, plan: Plan
     ) -> toolkit_directory.DirectoryOutcome:
-        """With what differs afterwards, for people."""
+        """Return the result with the new files and config.toml for the diff."""
         path = f"{self.store.dest}/{toolkit_constants.OWN_CONFIG_FILE}"
         return outcome._replace(
             after=tuple(
@@ -361,7 +364,7 @@ class DirectoryInstallation(toolkit_directory.DirectoryTask):
 
 
 def wanted_differs(wanted: directory_layout.Directory, before: toolkit_manifest.Manifest) -> bool:
-    """Whether a version was made for other names, modes, or contents."""
+    """Return whether a version has other names, modes or contents than the wanted directory."""
     recorded = {
         name: (entry.mode, entry.known.sha256 if entry.known is not None else "", entry.target)
         for name, entry in before.files.items()
@@ -370,7 +373,7 @@ def wanted_differs(wanted: directory_layout.Directory, before: toolkit_manifest.
 
 
 class VersionBuilder(t.NamedTuple):
-    """Builds one version of ``source`` in ``store``."""
+    """A builder of one version of ``source`` in ``store``."""
 
     store: directory_store.VersionStore
     tools: toolkit_directory.Tools
@@ -379,7 +382,10 @@ class VersionBuilder(t.NamedTuple):
     components: tuple[str, ...] | None
 
     def build(self, check_version: t.Callable[[str | None], None]) -> toolkit_manifest.Manifest:
-        """The manifest of the new version; if ``check_version`` or anything else raises, nothing is left of it."""
+        """Return the manifest of the new version.
+
+        If ``check_version`` or another step raises NvidiaError, the new version is removed.
+        """
         contents = self.source.fetch()
         try:
             self.store.begin()
@@ -408,14 +414,14 @@ class VersionBuilder(t.NamedTuple):
         return self.store.finish(manifest, final.entries, self.tools.label)
 
     def _try_programs(self, new: directory_layout.Directory) -> str | None:
-        """The version that the new programs say they are of.  Raises NvidiaError."""
+        """Return the version that the new programs report. Raises NvidiaError if one does not run or if they differ."""
         folder, found = self.store.building_path, {}
         for name, entry in new.entries.items():
             if not entry.part or entry.part.startswith("lib"):
                 continue
             argv = [f"{folder}/{name}"]
             if entry.part == directory_layout.CLI:
-                # env(1) would take a path with "=" in it for a variable.
+                # env(1) would read a path that contains "=" as a variable.
                 argv = ["/bin/sh", "-c", 'export LD_LIBRARY_PATH="$0"; exec "$@"', folder, *argv]
             answer = toolkit_installed.ask(argv, self.store.host, self.tools.run)
             if answer.version is None and answer.status:

@@ -33,14 +33,16 @@ HOOK = "nvidia-container-runtime-hook"
 CLI = "nvidia-container-cli"
 CTK = "nvidia-ctk"
 
-# From this version on a variable names config.toml; before, one named the folder above, and the hook had an option.
+# Since 1.18 a variable names config.toml. Before 1.18 a variable named the directory above it, and the hook had an
+# option.
 _NAMES_ITS_FILE = (1, 18)
 _WRAPPER_HEAD = """\
 #!/bin/sh
 # Written by Ansible, gpufleet.nvidia.nvidia_toolkit_install. What is changed here by hand does not last.
 """
-# As the wrappers of NVIDIA's installer: without the driver a node still starts its ordinary containers.  No program is
-# run to find that out, and more than one runtime is tried.  sysfs knows the same modules, by one look instead of many.
+# Like the wrappers of NVIDIA's installer, this starts ordinary containers on a node without the driver. It runs no
+# program to find that out, and it tries more than one runtime. sysfs shows the module with one check; /proc/modules has
+# to be read line by line.
 _WITHOUT_DRIVER = """\
 loaded=
 if [ -d /sys/module/nvidia ]; then
@@ -74,10 +76,11 @@ export {name}
 
 
 class WrapperContext(t.NamedTuple):
-    """What wrappers lead to: the directory of their version, the path by which everybody else knows the current one,
-    and the low-level runtimes that take over without a driver, the first that is there.
+    """What the wrappers of one version refer to.
 
-    ``version`` is None where it is not known.
+    ``folder`` is the directory of the version, and ``dest`` the path of the current version that all other programs
+    use. ``runtimes`` are the low-level runtimes to use without a driver: the first one that exists is used.
+    ``version`` is None if it is unknown.
     """
 
     folder: str
@@ -87,13 +90,13 @@ class WrapperContext(t.NamedTuple):
 
 
 def wrapper(program: str, around: WrapperContext) -> str:
-    """The shell script that stands for ``program``."""
+    """Return the wrapper script of ``program``."""
     lines = [_WRAPPER_HEAD]
     if program in toolkit_constants.RUNTIMES:
         runtimes = " ".join(map(shlex.quote, around.runtimes))
         looked_for = shlex.quote(", ".join(around.runtimes))
         lines.append(_WITHOUT_DRIVER.format(program=program, runtimes=runtimes, looked_for=looked_for))
-    # What nvidia-ctk finds there it writes into CDI specifications, which outlive a version.
+    # nvidia-ctk writes the programs that it finds in PATH into CDI specifications, which outlive a version.
     lines.append(_variable("PATH", around.dest if program == CTK else around.folder))
     if program == CLI:
         lines.append(_variable("LD_LIBRARY_PATH", around.folder))
@@ -123,9 +126,10 @@ _CONFIG_HEAD = (
 
 
 class ConfigInputs(t.NamedTuple):
-    """What is asked of the file: ``settings`` win over ``profile`` and ``debug``, and these over NVIDIA's usual ones.
+    """The inputs of config.toml.
 
-    ``real_ldconfig``: whether the root of the driver has an ldconfig of that name.
+    ``settings`` have precedence over ``profile`` and ``debug``, and these over NVIDIA's defaults. ``real_ldconfig``
+    says whether the root of the driver has sbin/ldconfig.real.
     """
 
     driver_root: str
@@ -138,7 +142,7 @@ class ConfigInputs(t.NamedTuple):
 
 
 class OwnConfig(t.NamedTuple):
-    """The file, and what it amounts to by dotted keys."""
+    """The text of config.toml, and the effective settings by dotted keys."""
 
     text: str
     settings: dict[str, t.Any]
@@ -146,21 +150,21 @@ class OwnConfig(t.NamedTuple):
 
 
 def own_config(wanted: ConfigInputs, programs: t.Collection[str], folder: str) -> OwnConfig:
-    """The file for ``programs`` in ``folder``.  Raises NvidiaError for settings that cannot be."""
+    """Return config.toml for ``programs`` in ``folder``. Raises NvidiaError for invalid settings."""
     values = {tuple(key.split(".")): value for key, value in _usual(wanted, programs, folder).items()}
     values.update(
         toolkit_configure.SettingsRequest(
             wanted.settings, wanted.profile, wanted.debug, allow_unknown=wanted.allow_unknown
         ).asked()
     )
-    # Null is as if nobody had set it.
+    # None resets a setting to its default, so the file does not contain it.
     data = _nested({path: value for path, value in values.items() if value is not None})
     settings = toolkit_settings.effective(data, wanted.real_ldconfig)
     return OwnConfig(_CONFIG_HEAD + "".join(_lines(data)), settings, tuple(toolkit_settings.unsafe(settings)))
 
 
 def _usual(wanted: ConfigInputs, programs: t.Collection[str], folder: str) -> dict[str, t.Any]:
-    """What NVIDIA's installer (1.20) writes at least; the programs are those of this version."""
+    """Return the settings that NVIDIA's installer (1.20) always writes, with the programs of this version."""
     ldconfig = posixpath.join(wanted.driver_root, "sbin/ldconfig.real" if wanted.real_ldconfig else "sbin/ldconfig")
     paths = {CLI: "nvidia-container-cli.path", HOOK: "nvidia-container-runtime-hook.path", CTK: "nvidia-ctk.path"}
     return {
@@ -175,7 +179,7 @@ def _usual(wanted: ConfigInputs, programs: t.Collection[str], folder: str) -> di
 
 
 def _nested(values: t.Mapping[KeyPath, t.Any]) -> dict[str, t.Any]:
-    """Tables within tables, everything in the order of the packages' file."""
+    """Return nested tables with all settings in the order of the packages' file."""
     places = {setting.path: place for place, setting in enumerate(toolkit_settings.SETTINGS)}
     data: dict[str, t.Any] = {}
     for path in sorted(values, key=lambda path: (places.get(path, len(places)), path)):
@@ -187,7 +191,7 @@ def _nested(values: t.Mapping[KeyPath, t.Any]) -> dict[str, t.Any]:
 
 
 def _lines(data: t.Mapping[str, t.Any]) -> t.Iterator[str]:
-    """The text: values at the top first, then each table that has some."""
+    """Return the lines of the file: the values at the top first, then each table that has values."""
     tables: dict[KeyPath, list[str]] = {(): []}
     for path, value in toml_parser.iter_leaves(data):
         tables.setdefault(path[:-1], []).append(f"{path[-1]} = {_spelled(value)}\n")
@@ -198,20 +202,20 @@ def _lines(data: t.Mapping[str, t.Any]) -> t.Iterator[str]:
 
 
 def _spelled(value: bool | str | list[str]) -> str:
-    """As TOML writes it: strings are JSON's, but that DEL has to be escaped (TOML 1.0)."""
+    """Return a value in TOML. Its strings are those of JSON, except that DEL must be escaped (TOML 1.0)."""
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-# The name that the hook had first, which engines' hook files may still call.
+# The first name of the hook. Hook files of engines may still use it.
 _HOOK_LINK = "nvidia-container-toolkit"
 _UNUSABLE = ":;$"
 _CONFIG_MODE = 0o644
 
 
 class DirectorySpec(t.NamedTuple):
-    """What is asked of an installation beside its parts.
+    """The inputs of an installation, without its parts.
 
-    ``default_runtime`` takes over without a driver, None for the first low-level runtime of ``config``.
+    ``default_runtime`` is used without a driver. None selects the first low-level runtime of ``config``.
     """
 
     dest: str
@@ -220,7 +224,7 @@ class DirectorySpec(t.NamedTuple):
 
 
 class Directory(t.NamedTuple):
-    """The directory of one version, and what its config.toml amounts to (``settings`` without secrets)."""
+    """The files of one version, and the effective settings of its config.toml (``settings`` without secrets)."""
 
     entries: dict[str, toolkit_manifest.Entry]
     config: str
@@ -229,9 +233,9 @@ class Directory(t.NamedTuple):
 
 
 def check_dest(dest: str) -> None:
-    """Raises NvidiaError for a path that the toolkit cannot be called by.
+    """Raise NvidiaError if ``dest`` cannot be the directory of the toolkit's programs.
 
-    The shell would take any; PATH and LD_LIBRARY_PATH have no way to quote, and ld.so(8) expands ``$``.
+    The shell accepts any path, but PATH and LD_LIBRARY_PATH have no quoting, and ld.so(8) expands ``$``.
     """
     _check_words("dest", dest)
     found = [character for character in _UNUSABLE if character in dest]
@@ -244,7 +248,7 @@ def check_dest(dest: str) -> None:
 
 
 def check_runtime(parameter: str, runtime: str, dest: str) -> None:
-    """Raises NvidiaError for a low-level runtime that cannot be one."""
+    """Raise NvidiaError for a low-level runtime that is invalid or belongs to the toolkit."""
     _check_words(parameter, runtime)
     below = (runtime + "/").startswith(dest + "/")
     if engines_base.is_nvidia_program(runtime) or below:
@@ -266,13 +270,13 @@ def _check_words(parameter: str, text: str) -> None:
 
 
 def content_digest(parts: t.Sequence[toolkit_manifest.PartDigest], design: DirectorySpec) -> str:
-    """One word for all that makes a version what it is, wherever it will lie."""
+    """Return a digest of everything that defines a version, independent of its path."""
     told = [[list(part) for part in parts], list(design)]
     return hashlib.sha256(json.dumps(told, sort_keys=True, default=str).encode()).hexdigest()
 
 
 def directory(parts: t.Sequence[toolkit_manifest.PartDigest], design: DirectorySpec, folder: str) -> Directory:
-    """The directory at ``folder``.  Raises NvidiaError for settings that cannot be."""
+    """Return the directory at ``folder``. Raises NvidiaError for invalid settings."""
     config = own_config(design.config, {part.name for part in parts}, folder)
     _check_files(config.settings, design.dest)
     runtimes = [*filter(None, [design.default_runtime]), *config.settings[RUNTIMES_KEY]]
@@ -289,7 +293,10 @@ def directory(parts: t.Sequence[toolkit_manifest.PartDigest], design: DirectoryS
 
 
 def _check_files(settings: t.Mapping[str, t.Any], dest: str) -> None:
-    """Refuse logs and the like among what is installed: they would be damage to it."""
+    """Raise NvidiaError for settings that write logs or caches into the toolkit's directory.
+
+    Such files would be reported as damage of the version.
+    """
     for key, value in settings.items():
         written = key.rpartition(".")[2] in ("debug", "ldcache")
         if (
@@ -303,7 +310,7 @@ def _check_files(settings: t.Mapping[str, t.Any], dest: str) -> None:
 
 
 def version_in(parts: t.Iterable[toolkit_manifest.PartDigest]) -> str | None:
-    """What the library's name tells of the version, without running anything."""
+    """Return the version in the library's name, without running a program. None if there is no library."""
     names = [part.name.partition(".so.")[2] for part in parts if part.name.startswith("libnvidia-container.so.")]
     return toolkit_installed.upstream_version(names[0]) if names else None
 
@@ -321,7 +328,7 @@ def _entries_of(
         yield part.name, toolkit_manifest.Entry(mode, part.sha256, part.name)
         return
     yield part.name + toolkit_constants.REAL_SUFFIX, toolkit_manifest.Entry(mode, part.sha256, part.name)
-    # Scripts have to be read too.
+    # A shell has to read the script, so the script needs read permission too.
     yield part.name, _text(wrapper(part.name, around), mode | 0o444)
 
 

@@ -2,7 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The versions of a toolkit directory on the disk: stage, exchange, keep and remove."""
+"""Change the versions of a toolkit directory on the disk: build, switch, remove.
+
+directory_versions.py only reads them.
+"""
 
 from __future__ import annotations
 
@@ -20,22 +23,23 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import di
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import manifest as toolkit_manifest
 
 if t.TYPE_CHECKING:
-    # Gives the first path, which is there, the SELinux label that the policy has for the second; both for this process.
+    # Sets on the first path, which exists, the SELinux label that the policy has for the second. Both are paths of this
+    # process.
     Label = t.Callable[[str, str], None]
 
 
-# linux/fs.h and fcntl.h.
+# RENAME_EXCHANGE of linux/fs.h and AT_FDCWD of fcntl.h.
 _EXCHANGE = 2
 _HERE = -100
-# Of renameat2(2), for C libraries without a function for it (musl before 1.2.5).
+# Numbers of renameat2(2), for C libraries without a function for it (musl before 1.2.5).
 _NUMBERS = {"x86_64": 316, "aarch64": 276, "ppc64le": 357}
 
 
 def exchange(one: str, other: str) -> None:
-    """Let each name stand for what the other one did, without a moment in which one stands for nothing.
+    """Exchange two names in one step, so that both always exist.
 
-    Links are exchanged themselves.  Raises OSError, with ENOSYS, EINVAL, or EXDEV where kernel or file system cannot
-    (renameat2(2), since Linux 3.15).
+    Links themselves are exchanged. Raises OSError with ENOSYS, EINVAL or EXDEV if the kernel or the file system does
+    not support this (renameat2(2), since Linux 3.15).
     """
     library = ctypes.CDLL(None, use_errno=True)
     names = ctypes.c_char_p(os.fsencode(one)), ctypes.c_char_p(os.fsencode(other))
@@ -52,17 +56,17 @@ def exchange(one: str, other: str) -> None:
         raise OSError(number, os.strerror(number), one)
 
 
-# Beside the content: texts, folders, and the rounding of both.
+# Bytes needed in addition to the content: texts, directories and rounding.
 _MARGIN = 1 << 20
 
 
 class VersionStore(directory_versions.VersionReader):
-    """The same, to be changed."""
+    """The versions of a toolkit directory, with methods that change them."""
 
-    # -- building ------------------------------------------------------------------------------------------------
+    # -- Build ---------------------------------------------------------------------------------------------------------
 
     def check_room(self, size: int) -> None:
-        """Raises HostError unless ``size`` bytes can be written, and run from there."""
+        """Raise HostError unless the file system has ``size`` free bytes and can run programs."""
         place = self.host.resolve(self.folder)
         while not self.host.exists(place):
             place = posixpath.dirname(place)
@@ -79,12 +83,12 @@ class VersionStore(directory_versions.VersionReader):
             )
 
     def begin(self) -> None:
-        """Make an empty place to build in."""
+        """Create an empty directory to build a version in."""
         missing = atomic_write.missing_directories(self.host, self.folder)
         if missing:
             self._make_folders(missing)
         with self._explained("given its mode"):
-            # Who could write into it could replace what root runs.
+            # A user who can write into this directory could replace programs that root runs.
             os.chown(self._outer(""), os.geteuid(), os.getegid())
             toolkit_manifest.make_folder(self._outer(""))
         self.sweep()
@@ -92,7 +96,10 @@ class VersionStore(directory_versions.VersionReader):
             toolkit_manifest.make_folder(self.building)
 
     def _make_folders(self, missing: t.Sequence[str]) -> None:
-        """Make the folder, and what is missing above it, in one step: so it is always known what was made."""
+        """Create the directory of the versions and its missing parents in one step.
+
+        The list of created directories is therefore always complete.
+        """
         (staging,), outermost = self._staging(), self.host.real_path(missing[0])
         with self._explained("created", missing[0]):
             outer = self.host.real_path(staging, last=False)
@@ -108,16 +115,16 @@ class VersionStore(directory_versions.VersionReader):
 
     @property
     def building(self) -> str:
-        """Where a version is being built, for this process."""
+        """The directory in which a version is built, as a path of this process."""
         return self._outer(directory_versions.NEW)
 
     @property
     def building_path(self) -> str:
-        """The same as the host sees it."""
+        """The directory in which a version is built, as a path of the host."""
         return self.path(directory_versions.NEW)
 
     def sweep(self) -> None:
-        """Remove what a run that was cut off has left, but for what it had just taken from ``dest``."""
+        """Remove the files of an interrupted run, but keep the entry that it had just moved away from ``dest``."""
         link = self._outer(directory_versions.LINK)
         with self._explained("cleaned up"):
             if toolkit_manifest.is_folder(link):
@@ -132,7 +139,7 @@ class VersionStore(directory_versions.VersionReader):
                     shutil.rmtree(path)
 
     def copy(self, name: str, entry: toolkit_manifest.Entry, source: str) -> None:
-        """Copy ``source``, a path for this process, into what is being built.  Raises HostError."""
+        """Copy ``source``, a path of this process, into the version that is built. Raises HostError."""
         with self._explained("written"):
             digest = toolkit_manifest.create(
                 os.path.join(self.building, name), entry.mode, toolkit_manifest.chunks_of(source)
@@ -141,7 +148,7 @@ class VersionStore(directory_versions.VersionReader):
             raise errors.HostError(f"{source} has changed while it was read. Run this again; nothing was changed.")
 
     def put(self, name: str, entry: toolkit_manifest.Entry) -> None:
-        """Write a text or a link into what is being built.  Raises HostError."""
+        """Write a text or a link into the version that is built. Raises HostError."""
         path = os.path.join(self.building, name)
         with self._explained("written"):
             for folder in toolkit_manifest.folders_above(name):
@@ -152,7 +159,7 @@ class VersionStore(directory_versions.VersionReader):
                 toolkit_manifest.create(path, entry.mode, [entry.text])
 
     def new_name(self, wanted: str) -> str:
-        """``wanted``, or where that is taken the same with the first number that is free."""
+        """Return ``wanted``, or ``wanted`` with the first free number if that name is taken."""
         taken = set(self.host.entries(self.folder))
         stem, end = (
             (wanted[: -len(directory_versions.LEFT)], directory_versions.LEFT)
@@ -165,7 +172,7 @@ class VersionStore(directory_versions.VersionReader):
     def finish(
         self, manifest: toolkit_manifest.Manifest, entries: t.Mapping[str, toolkit_manifest.Entry], label: Label
     ) -> toolkit_manifest.Manifest:
-        """Write down what was built, and give it its name; the manifest with its files.  Raises HostError."""
+        """Write the manifest of the new version and rename the version. Returns the manifest. Raises HostError."""
         new, final = self.building, self._outer(manifest.name)
         folders = [name for name in toolkit_manifest.walk(new) if toolkit_manifest.is_folder(os.path.join(new, name))]
         label(self._outer(""), self._outer(""))
@@ -184,16 +191,16 @@ class VersionStore(directory_versions.VersionReader):
         return manifest
 
     def refresh_manifest(self, manifest: toolkit_manifest.Manifest) -> None:
-        """Write a manifest with newer identities of the same files, if that is possible; it only saves time."""
+        """Write a manifest with newer identities of the same files. Errors are ignored, since this only saves time."""
         with contextlib.suppress(errors.HostError):
             atomic_write.replace_file(
                 self.host, f"{self.path(manifest.name)}/{toolkit_manifest.NAME}", manifest.to_bytes(), 0o644
             )
 
-    # -- switching -----------------------------------------------------------------------------------------------
+    # -- Switch --------------------------------------------------------------------------------------------------------
 
     def check_switch(self) -> None:
-        """Raises HostError if what stands at ``dest`` cannot be replaced."""
+        """Raise HostError if the entry at ``dest`` cannot be replaced."""
         entry_type = self.foreign_entry_type()
         if entry_type == "file":
             raise errors.HostError(f"{self.dest} is a file. Move it away, or choose another dest; nothing was changed.")
@@ -221,9 +228,9 @@ class VersionStore(directory_versions.VersionReader):
             )
 
     def switch(self, name: str) -> None:
-        """Let ``dest`` lead to a version, in one step whatever stood there; that is kept, to be given back one day.
+        """Replace ``dest`` with a link to a version in one step.
 
-        Raises HostError.
+        The previous entry is kept, so that a removal can restore it. Raises HostError.
         """
         self.check_switch()
         entry_type, link = self.foreign_entry_type(), self._outer(directory_versions.LINK)
@@ -243,7 +250,7 @@ class VersionStore(directory_versions.VersionReader):
             atomic_write.sync_folder(self._outer(""))
 
     def give_back(self) -> None:
-        """Let ``dest`` be what it was before us, unless somebody else has replaced it since.  Raises HostError."""
+        """Restore the original entry at ``dest`` unless another program has replaced it since. Raises HostError."""
         former = self._outer(directory_versions.FORMER)
         if self.foreign_entry_type() is not None:
             if self._kept_already():
@@ -261,7 +268,7 @@ class VersionStore(directory_versions.VersionReader):
                 toolkit_manifest.unlink(self._dest())
 
     def _kept_already(self) -> bool:
-        """Whether a run was cut off when it had kept the link at ``dest``, but not replaced it."""
+        """Return whether an interrupted run had kept the link at ``dest``, but not replaced it."""
         former, dest = self._outer(directory_versions.FORMER), self._dest()
         if not (os.path.islink(former) and os.path.islink(dest)):
             return False
@@ -278,13 +285,16 @@ class VersionStore(directory_versions.VersionReader):
                 " Choose another dest, or move the directory away at a time when no container starts."
             ) from error
 
-    # -- removing ------------------------------------------------------------------------------------------------
+    # -- Remove --------------------------------------------------------------------------------------------------------
 
     def remove(self, name: str) -> list[str]:
-        """Remove a version but for files that are nobody's, which stay in a directory of another name; their paths."""
+        """Remove a version, except files that the toolkit did not install.
+
+        Those files stay in a directory with another name. Returns their paths.
+        """
         manifest, outer = self.manifest(name), self._outer(name)
         left = []
-        # The manifest goes last, so that what a run leaves that is cut off is known to the next one.
+        # The manifest is removed last, so that the next run recognizes the files of an interrupted run.
         names = sorted(toolkit_manifest.walk(outer), key=lambda each: each == toolkit_manifest.NAME)
         with self._explained("removed"):
             for each in names:
@@ -301,14 +311,14 @@ class VersionStore(directory_versions.VersionReader):
                 os.rmdir(os.path.join(outer, folder))
         if not left:
             return []
-        # Under this name they are nobody's for good.
+        # A directory with this name is never treated as a version again.
         kept = self.new_name(f"{name}{directory_versions.LEFT}")
         with self._explained("moved"):
             os.rename(outer, self._outer(kept))
         return [f"{self.path(kept)}/{each}" for each in left]
 
     def remove_folder(self) -> None:
-        """Remove the folder of all versions if nothing is in it, and the folders above that were made for it."""
+        """Remove the directory of the versions if it is empty, and the parents that were created for it."""
         self.sweep()
         if not self.is_empty():
             return
@@ -318,7 +328,7 @@ class VersionStore(directory_versions.VersionReader):
                 toolkit_manifest.unlink(self._outer(directory_versions.CREATED))
             atomic_write.remove_empty_directories(self.host, made or [self.folder])
             return
-        # In one step, for the same reason as they came in one.
+        # The directories are removed in one step, like they were created.
         (staging,) = self._staging()
         with self._explained("removed", made[0]):
             os.rename(self.host.real_path(made[0]), self.host.real_path(staging, last=False))

@@ -2,7 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Read the versions of a toolkit directory, and check their integrity."""
+"""Read the versions of a toolkit directory, and check their integrity.
+
+directory_store.py changes them.
+"""
 
 from __future__ import annotations
 
@@ -21,22 +24,23 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
 
 
-# What is being built, the link on its way, and what stood at the path before us.
+# The version that is built, the link that will replace ``dest``, and the original entry of ``dest``.
 NEW, LINK, FORMER = ".new", ".link", "former"
-# What the name of a version ends with of which only files are left that are nobody's.
+# Suffix of a removed version of which only files remain that the toolkit did not install.
 LEFT = ".left"
-# Which folders were made for all this.
+# The list of directories that were created for the versions.
 CREATED = ".created.json"
-# As _toolkit_source.name_of() calls them, perhaps with a number behind.
+# The names that source.name_of() returns, with an optional number.
 _VERSION_NAME = re.compile(r".+-[0-9a-f]{12}(-[0-9]+)?\Z")
-# What NVIDIA's installer and this collection put into such a directory.
+# Names that NVIDIA's installer and this collection create in such a directory.
 TOOLKIT_NAME = re.compile(r"nvidia-[^/]*\Z|libnvidia-container[^/]*\Z|\.config(/nvidia-container-runtime(/[^/]*)?)?\Z")
 
 
 class IntegrityReport(t.NamedTuple):
-    """How a version differs from its manifest: names that are missing or other, and names that are nobody's.
+    """The differences between a version and its manifest.
 
-    ``fresh`` are identities for the manifest, of files that were read and have their content.
+    ``changed`` are missing or different names. ``strangers`` are names that are not in the manifest. ``fresh`` are
+    new identities, for the manifest, of files that were read and are unchanged.
     """
 
     changed: tuple[str, ...]
@@ -49,36 +53,36 @@ class IntegrityReport(t.NamedTuple):
 
 
 class VersionReader:
-    """The versions behind ``dest`` on ``host``, to be looked at; names are those of their directories."""
+    """A reader of the versions behind ``dest`` on ``host``. The name of a version is the name of its directory."""
 
     def __init__(self, host: hostfs.HostFS, dest: str) -> None:
         self.host = host
         self.dest = dest
         self.folder = dest + toolkit_constants.VERSIONS_SUFFIX
 
-    # -- what is there -------------------------------------------------------------------------------------------
+    # -- Read ----------------------------------------------------------------------------------------------------------
 
     def path(self, name: str) -> str:
-        """The directory of a version, as the host sees it."""
+        """Return the directory of a version as a path of the host."""
         return f"{self.folder}/{name}"
 
     def current(self) -> str | None:
-        """The version that ``dest`` leads to; None if it is no link of ours, or leads to nothing."""
+        """Return the version that ``dest`` links to, or None if ``dest`` is another entry or links to no version."""
         name = self._version_of(self._dest())
         return name if name is not None and toolkit_manifest.is_folder(self._outer(name)) else None
 
     def manifest(self, name: str) -> toolkit_manifest.Manifest | None:
-        """What a version is; None if it does not say, so that it is not whole.  Raises HostError."""
+        """Return the manifest of a version, or None if the version is incomplete. Raises HostError."""
         content = self.host.read(self._manifest_path(name))
         found = None if content is None else toolkit_manifest.Manifest.from_bytes(self._manifest_path(name), content)
         return found if found is not None and found.name == name else None
 
     def names(self) -> list[str]:
-        """All versions, whole or not; what somebody else put there is none."""
+        """Return all versions, complete or not. Entries of other programs are not versions."""
         return [name for name in self.host.entries(self.folder) if self._is_version(name)]
 
     def leftovers(self) -> list[str]:
-        """The paths of what a run that was cut off has left beside versions."""
+        """Return the paths that an interrupted run left beside the versions."""
         names = [
             name for name in self.host.entries(self.folder) if name in (NEW, LINK) or atomic_write.is_temporary(name)
         ]
@@ -88,15 +92,18 @@ class VersionReader:
         return [*(self.path(name) for name in names), *staging]
 
     def is_empty(self) -> bool:
-        """Whether there is the folder, but no version in it, nor anything else."""
+        """Return whether the directory of the versions exists and contains no version or other entry."""
         return self.host.lexists(self.folder) and not set(self.host.entries(self.folder)) - {CREATED}
 
     def has_former(self) -> bool:
-        """Whether something stood at ``dest`` before us, to be given back."""
+        """Return whether ``dest`` had an original entry, which a removal restores."""
         return os.path.lexists(self._outer(FORMER)) and self._version_of(self._outer(FORMER)) is None
 
     def foreign_entry_type(self) -> str | None:
-        """What stands at ``dest`` that is not ours: ``link``, ``directory``, or ``file``; None for ours and nothing."""
+        """Return the type of a foreign entry at ``dest``: ``link``, ``directory`` or ``file``.
+
+        None if ``dest`` does not exist or is a link of this collection.
+        """
         with self._explained("read", self.dest):
             try:
                 mode = os.lstat(self._dest()).st_mode
@@ -107,18 +114,21 @@ class VersionReader:
         return "directory" if stat.S_ISDIR(mode) else "file"
 
     def foreign_names(self) -> list[str]:
-        """What of the directory at ``dest`` is not of a toolkit."""
+        """Return the names in the directory at ``dest`` that do not belong to a toolkit."""
         return [name for name in self.names_at_dest() if not TOOLKIT_NAME.match(name)]
 
     def names_at_dest(self) -> list[str]:
-        """Everything in the directory that ``dest`` is, or leads to."""
+        """Return all names in the directory at ``dest``, or in the directory that it links to."""
         with self._explained("read", self.dest):
             return toolkit_manifest.walk(
                 os.path.realpath(self._dest()) if self.host.root == "/" else self.host.real_path(self.dest)
             )
 
     def damage(self, manifest: toolkit_manifest.Manifest, thorough: bool) -> IntegrityReport:
-        """How a version differs from its manifest; contents are read if ``thorough``, or if they may be others."""
+        """Return how a version differs from its manifest.
+
+        A file's content is read if ``thorough`` is true or if the status of the file has changed.
+        """
         outer = self._outer(manifest.name)
         with self._explained("read"):
             found = {
@@ -145,7 +155,7 @@ class VersionReader:
             ]
         return IntegrityReport(tuple(changed), tuple(sorted(found.difference(folders, manifest.files))), fresh)
 
-    # -- helpers, also for those who write -------------------------------------------------------------------------
+    # -- Helpers, also for VersionStore --------------------------------------------------------------------------------
 
     def _manifest_path(self, name: str) -> str:
         return f"{self.path(name)}/{toolkit_manifest.NAME}"
@@ -157,7 +167,10 @@ class VersionReader:
         return self.host.real_path(self.dest, last=False)
 
     def _staging(self) -> list[str]:
-        """Under which name the folder, or the outermost that is missing above it, comes and goes."""
+        """Return the temporary name of the directory of the versions, or of its outermost missing parent.
+
+        The list is empty if there is no such directory.
+        """
         outermost = next(iter(atomic_write.missing_directories(self.host, self.folder)), None)
         made = names_in(self.host.read(f"{self.folder}/{CREATED}")) if outermost is None else [outermost]
         above = [posixpath.split(path) for path in made[:1]]
@@ -167,7 +180,7 @@ class VersionReader:
         return bool(_VERSION_NAME.match(name)) and toolkit_manifest.is_folder(self._outer(name))
 
     def _version_of(self, link: str) -> str | None:
-        """The version that a link of ours leads to, be it there or not; None for anything else."""
+        """Return the version that a link of this collection names, whether it exists or not. None for other entries."""
         try:
             head, name = posixpath.split(os.readlink(link))
         except OSError:
@@ -183,7 +196,7 @@ class VersionReader:
 
 
 def names_in(content: bytes | None) -> list[str]:
-    """The folders that CREATED names, outermost first."""
+    """Return the directories that CREATED lists, outermost first."""
     try:
         found = json_data.load(content or b"[]")
     except ValueError:

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Report what a host has of the toolkit."""
+"""Report the toolkit that is installed on a host. This reads only and changes nothing."""
 
 from __future__ import annotations
 
@@ -33,7 +33,10 @@ _Found = t.TypeVar("_Found")
 
 
 class _Installed(t.NamedTuple):
-    """An installation of ours in a directory, as it is told; ``damaged`` are its names that are not what they were."""
+    """An installation of this collection in a directory.
+
+    ``told`` are the fields of the result. ``damaged`` are the names that differ from the manifest.
+    """
 
     told: dict[str, t.Any]
     manifest: toolkit_manifest.Manifest | None = None
@@ -44,7 +47,7 @@ class _Installed(t.NamedTuple):
         return self.manifest.version if self.manifest is not None else None
 
     def differences(self) -> list[str]:
-        """What is wrong with it, in sentences."""
+        """Return a message for each problem of the installation."""
         path = self.told["path"]
         if self.manifest is None:
             return [f"{path} leads to {self.told['installed_path']}, which was not installed to its end."]
@@ -54,15 +57,16 @@ class _Installed(t.NamedTuple):
 def describe_toolkit(
     host: hostfs.HostFS, run: core_plan.Runner, directory: str = toolkit_constants.DIRECTORY
 ) -> dict[str, t.Any]:
-    """Everything about the toolkit on ``host``; a strange one gives problems in the answer, never an error.
+    """Return everything about the toolkit on ``host``. A problem with the toolkit is reported in the result.
 
-    ``directory`` is where one may be that did not come from packages.  Raises NvidiaError if it is no absolute path.
+    ``directory`` is the path of an installation that does not come from packages. Raises NvidiaError only if this is
+    not an absolute path.
     """
     return _Look(host, run, host.check_path("toolkit_dir", directory)).describe()
 
 
 class _Look:
-    """One look at a host, in which every part is told whatever cannot be read of the others."""
+    """One scan of a host. A part that cannot be read becomes a problem, and the other parts are still reported."""
 
     def __init__(self, host: hostfs.HostFS, run: core_plan.Runner, directory: str) -> None:
         self._host = host
@@ -130,7 +134,7 @@ class _Look:
         return found
 
     def _folder(self, in_directory: _Installed | None) -> str:
-        """Where the toolkit's programs are, or would be."""
+        """Return the directory of the toolkit's programs, or where they would be installed."""
         names = [
             f"{toolkit_installed.FOLDER}/{core_constants.MAIN_PROGRAM}",
             f"{self._directory}/{core_constants.MAIN_PROGRAM}",
@@ -139,15 +143,15 @@ class _Look:
         main = self._host.find_executable(names)
         if main is not None:
             return posixpath.dirname(main)
-        # An installation of ours may do without a runtime.
+        # An installation in a directory may lack a runtime.
         return toolkit_installed.FOLDER if in_directory is None else self._directory
 
     def _in_directory(self) -> _Installed | None:
-        """What nvidia_toolkit_install has put into the directory; None if that is nothing."""
+        """Return the installation of nvidia_toolkit_install in the directory, or None."""
         host, path = self._host, self._directory
         if not host.lexists(path + toolkit_constants.VERSIONS_SUFFIX):
             return None
-        # Only hosts that have one pay for these.
+        # Only hosts with such an installation need this import.
         from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import (  # noqa: PLC0415
             directory_versions,
         )
@@ -169,7 +173,7 @@ class _Look:
         return _Installed({**told, **more}, manifest, reader.damage(manifest, thorough=False).changed)
 
     def _programs(self, own: _Installed) -> dict[str, toolkit_installed.Program]:
-        """The programs of such an installation, which are asked only if it does not say of which version they are."""
+        """Return the programs of such an installation. They are run only if the manifest lacks their version."""
         folder = own.told["path"]
         if own.manifest is None or own.version is None:
             return toolkit_installed.programs(self._host, self._run, folder)
@@ -193,7 +197,7 @@ class _Look:
     ) -> list[str]:
         if own is not None:
             return own.differences()
-        # Where there is nothing of the toolkit, nothing of it is missing.
+        # Nothing is missing on a host without the toolkit.
         return toolkit_installed.version_mismatches(versions, found, folder) if versions or found else []
 
     def _settings(self, path: str, has_toolkit: bool) -> dict[str, t.Any]:

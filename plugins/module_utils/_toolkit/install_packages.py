@@ -2,7 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Bring the toolkit's packages to one version in one transaction."""
+"""Install the toolkit's packages at one version in one transaction.
+
+package_versions.py chooses the version; the package managers in _packages change the host.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,11 @@ _UNKNOWN = "(not known yet)"
 
 
 class PendingChanges(t.NamedTuple):
-    """What has to be done, as far as it can be told without asking what is on offer."""
+    """The required changes, as far as they are known without the package lists.
+
+    ``packages`` and ``hold`` say whether packages or their holds change. ``former`` are packages to remove,
+    ``sources`` are conflicting source files to remove, and ``stale`` are files to remove from the cache.
+    """
 
     packages: bool
     former: tuple[str, ...]
@@ -47,13 +54,13 @@ class PendingChanges(t.NamedTuple):
 
 
 class Installation(toolkit_packages.PackageTask):
-    """The four packages on the host, at one version."""
+    """The task that installs the four packages at one version."""
 
     # The packages that earlier runs installed.
     _recorded: tuple[str, ...] = ()
 
     def execute(self, check_mode: bool) -> toolkit_packages.Outcome:
-        """Install what is missing unless ``check_mode``.  Raises NvidiaError."""
+        """Install the missing packages unless ``check_mode``. Raises NvidiaError."""
         if self.options.source == "existing":
             return self._existing(check_mode)
         wanted = self._wanted(check_mode)
@@ -68,16 +75,16 @@ class Installation(toolkit_packages.PackageTask):
         if check_mode:
             return self._check_mode_result(seen, needs, wanted)
         with lock.host_lock(self.host):
-            # Another run may have worked since, and containers may have started.
+            # Another run may have changed packages since, and containers may have started.
             seen = self.look()
             needs = self._needs(seen, wanted)
             self._object(seen, needs, wanted)
             return self._work(seen, needs, wanted)
 
-    # -- what is asked and what is there -------------------------------------------------------------------------
+    # -- Requested and installed state ---------------------------------------------------------------------------------
 
     def _existing(self, check_mode: bool) -> toolkit_packages.Outcome:
-        """Whatever is there has to do; it is only looked at."""
+        """Check the installed toolkit for ``source: existing``. This changes nothing."""
         seen = self.look()
         found = self.ask_programs()
         versions = {name: package.version for name, package in seen.packages.items()}
@@ -86,7 +93,7 @@ class Installation(toolkit_packages.PackageTask):
             versions, found, self.options.version, self.options.minimum_version_policy
         )
         if problem is not None:
-            # What earlier tasks of the play would install is not there in check mode.
+            # In check mode, earlier tasks of the play have not installed what they would install.
             if not check_mode:
                 raise errors.HostError(problem)
             self.warnings.append(problem)
@@ -94,7 +101,7 @@ class Installation(toolkit_packages.PackageTask):
         return toolkit_packages.Outcome(changed=False, before=seen, after=seen)
 
     def _wanted(self, check_mode: bool) -> str | None:
-        """The version to have; with files it is theirs, in full, where they are there already."""
+        """Return the requested version. With files, this is their full version if the files are on the host already."""
         options = self.options
         if options.source != "files":
             return options.version
@@ -106,7 +113,7 @@ class Installation(toolkit_packages.PackageTask):
     def _needs(self, seen: toolkit_packages.State, wanted: str | None, *, foretold: bool = False) -> PendingChanges:
         options = self.options
         packages = not package_versions.satisfies(seen.packages, wanted)
-        # What is newest is not to be seen here, nor what files are that are still to come.
+        # The newest version, and the version of files that are not on the host yet, are unknown here.
         packages = packages or wanted == package_versions.LATEST or (options.source == "files" and wanted is None)
         hold = options.hold is not None and any(p.held != options.hold for p in seen.packages.values())
         keep = self.files if options.source == "files" else ()
@@ -121,19 +128,19 @@ class Installation(toolkit_packages.PackageTask):
 
     def _repository(self, foretold: bool) -> toolkit_repository.RepositoryPlan:
         plan = toolkit_repository.plan_of(self.host, self.repository_files, self.options.proxy, foretold=foretold)
-        # Packages that come as files prove nothing.
+        # Packages that are given as files do not test a repository.
         if self.repository_files is None and self.options.source != "repository":
             return toolkit_repository.RepositoryPlan()
         return plan
 
     def _sources_in_the_way(self) -> tuple[str, ...]:
-        # Files need no source, and say nothing about those that are there.
+        # An installation from files needs no source and does not change the existing sources.
         if not self.options.remove_conflicts or self.options.source != "repository":
             return ()
         family = self.manager.name
         address = toolkit_repository.address_of(self.host, self.repository_files, family)
         if address is None:
-            # Those of others are all that there is.
+            # This collection has no repository here, so the other sources are the only ones.
             return ()
         found = packages_sources.conflicts(self.host, family, address)
         for entry in found.mixed:
@@ -145,17 +152,17 @@ class Installation(toolkit_packages.PackageTask):
             )
         return tuple(found.files)
 
-    # -- objections ----------------------------------------------------------------------------------------------
+    # -- Refusals ------------------------------------------------------------------------------------------------------
 
     def _object(self, seen: toolkit_packages.State, needs: PendingChanges, wanted: str | None) -> None:
-        """Raise what can be known before anything is touched."""
+        """Raise an error, or warn, for every problem that is known before the host is changed."""
         if self.options.hold:
             self.manager.require_holds()
         known = wanted if wanted != package_versions.LATEST else None
         self.check_minimum(known)
         if known is not None:
             self._refuse_held(seen, needs, known)
-        # With "latest", packages may well stay as they are; then it is asked when that is known.
+        # With "latest" the packages may stay unchanged. This is checked again when the version is known.
         if needs.former or (
             needs.packages
             and not (wanted == package_versions.LATEST and package_versions.common_version(seen.packages))
@@ -172,7 +179,7 @@ class Installation(toolkit_packages.PackageTask):
         ]
         package_versions.refuse_held(changing + [name for name in needs.former if seen.former[name].held])
 
-    # -- check mode ----------------------------------------------------------------------------------------------
+    # -- Check mode ----------------------------------------------------------------------------------------------------
 
     def _check_mode_result(
         self, seen: toolkit_packages.State, needs: PendingChanges, wanted: str | None
@@ -191,7 +198,7 @@ class Installation(toolkit_packages.PackageTask):
                 target = self._choose(seen, needs, wanted, offline=True)
                 self._preview(seen, needs, target, wanted, offline=True)
             except (packages_base.CommandError, package_versions.NotOfferedError):
-                # The lists on the host may be old, or none; they are fetched in a real run only.
+                # The lists on the host may be old or missing. Only a real run fetches lists.
                 self.warnings.append(
                     "The package lists on this host do not tell all that would change; check mode fetches no others."
                 )
@@ -209,7 +216,7 @@ class Installation(toolkit_packages.PackageTask):
             return self.options.hold
         return name in seen.packages and seen.packages[name].held
 
-    # -- the work, under the lock --------------------------------------------------------------------------------
+    # -- Changes under the lock ----------------------------------------------------------------------------------------
 
     def _work(
         self, before: toolkit_packages.State, needs: PendingChanges, wanted: str | None
@@ -228,13 +235,14 @@ class Installation(toolkit_packages.PackageTask):
     ) -> toolkit_packages.Outcome:
         seen = before
         if needs.transaction and seen.half:
-            # This waits for another program that changes them now.
+            # This waits for another program that is changing the packages.
             self.manager.interrupted()
             seen = self.look()
         if needs.transaction and seen.half:
             self.manager.complete(seen.half)
             seen = self.look()
-        # Before there is a record of the repository.
+        # This is read before this run records the repository: without a list, such a record marks all packages as
+        # installed by this collection.
         self._recorded = toolkit_packages.recorded_packages(self.host)
         try:
             backups = self._put_sources(needs, undo)
@@ -255,7 +263,7 @@ class Installation(toolkit_packages.PackageTask):
         return self._outcome(changed, before, after, needs, target)._replace(backups=tuple(backups))
 
     def _put_sources(self, needs: PendingChanges, undo: toolkit_undoing.Undo) -> list[dict[str, str | None]]:
-        """Have the sources that are asked for, and none that is in their way."""
+        """Write the requested sources and remove the conflicting ones. Returns the backups."""
         if not needs.sources and not needs.repository.to_prove:
             return []
         undo.begin([file.path for file in needs.repository.touched], needs.sources)
@@ -265,7 +273,7 @@ class Installation(toolkit_packages.PackageTask):
     def _go_back(
         self, seen: toolkit_packages.State, needs: PendingChanges, undo: toolkit_undoing.Undo, error: errors.NvidiaError
     ) -> None:
-        """Leave the sources as they were, unless packages have come from the new ones."""
+        """Restore the previous sources, unless packages from the new sources were installed."""
         if self.look() != seen:
             undo.settle()
             return
@@ -274,7 +282,7 @@ class Installation(toolkit_packages.PackageTask):
         except errors.HostError as another:
             raise errors.HostError(f"{error} The sources of packages could not be put back: {another}") from error
         if undo.begun:
-            # One that was of no concern has served before; after a run that was cut off, nobody knows.
+            # A key that this run did not change worked before. After an interrupted run this is unknown for all keys.
             concerned = {file.path for file in needs.repository.files}
             every = needs.repository.unproven
             tried = [f for f in self.repository_files or () if every or self.host.resolve(f.path) in concerned]
@@ -283,14 +291,14 @@ class Installation(toolkit_packages.PackageTask):
     def _transaction(
         self, seen: toolkit_packages.State, needs: PendingChanges, wanted: str | None
     ) -> package_versions.Target:
-        """Find the version, try the change, carry it out; the target that the packages now have."""
+        """Find the version, preview the change, and apply it. Returns the version that the packages now have."""
         if not needs.transaction:
             self._try_source(needs)
             return package_versions.Target(package_versions.common_version(seen.packages) or "")
         target = self._find(seen, needs, wanted)
         failure = self._carry_out(seen, needs, target)
         if failure is not None and self._may_be_outdated(failure) and self.look() == seen:
-            # What is still missing then is told by the first failure.
+            # If a package is still missing, the first failure is the one to report.
             with contextlib.suppress(packages_base.CommandError):
                 target = self._find(seen, needs, wanted, again=True)
                 failure = self._carry_out(seen, needs, target)
@@ -299,13 +307,13 @@ class Installation(toolkit_packages.PackageTask):
         return target
 
     def _may_be_outdated(self, failure: packages_base.CommandError) -> bool:
-        """Whether the lists may be older than what the mirror has by now."""
+        """Return whether a newer list of the mirror may avoid this failure."""
         return self.options.source == "repository" and toolkit_packages.not_downloaded(failure)
 
     def _carry_out(
         self, seen: toolkit_packages.State, needs: PendingChanges, target: package_versions.Target
     ) -> packages_base.CommandError | None:
-        """Change the packages; what the package manager failed with, None if it did not."""
+        """Apply the change. Returns the error of the package manager, or None."""
         if package_versions.common_version(seen.packages) == target.version and not needs.former:
             return None
         record = toolkit_packages.track_config(self.host)
@@ -324,12 +332,16 @@ class Installation(toolkit_packages.PackageTask):
     def _find(
         self, seen: toolkit_packages.State, needs: PendingChanges, wanted: str | None, *, again: bool = False
     ) -> package_versions.Target:
-        """The target, from lists that are as fresh as they have to be: ours are fetched first, the others' only if
-        what is wanted, or what it depends on, is not to be found without."""
+        """Return the target, from lists that are as new as necessary.
+
+        The list of this collection's repository is fetched first. The lists of other sources are fetched only if the
+        version, or a package that it depends on, is not found without them.
+        """
         changed = self.options.pending or needs.sources or needs.repository.to_prove
         fresh = [False] if changed or wanted == package_versions.LATEST else [None, False]
         if again:
-            # Ours was fetched already, or is now.
+            # If the first attempt fetched the list of this collection's repository, this one fetches all lists.
+            # Otherwise it fetches that list.
             fresh = [None not in fresh]
         problem: errors.HostError | None = None
         for everything in [*fresh, True] if self.options.source == "repository" else [None]:
@@ -337,7 +349,7 @@ class Installation(toolkit_packages.PackageTask):
                 if everything is not None:
                     self._refresh(everything)
             except packages_base.CommandError:
-                # Of all sources any may be broken; what is missing matters more.
+                # Any of all sources may be broken, so the error about the missing package is more useful.
                 if not everything or problem is None:
                     raise
                 break
@@ -351,12 +363,12 @@ class Installation(toolkit_packages.PackageTask):
         raise problem or errors.HostError("No package list could be asked.")
 
     def _try_source(self, needs: PendingChanges) -> None:
-        """Fetch the list of a source that has just been changed, though nothing comes from it now: does it work?"""
+        """Fetch the list of a source that has just changed, to test it, although no package comes from it now."""
         if self.options.source == "repository" and (self.options.pending or needs.repository.to_prove):
             self._refresh()
 
     def _refresh(self, everything: bool = False) -> None:
-        """Fetch lists of packages; a failure also says how this host is connected to our repository."""
+        """Fetch package lists. A failure also reports how this host connects to the repository of this collection."""
         try:
             self.manager.refresh(everything)
         except packages_base.CommandError as error:
@@ -386,7 +398,7 @@ class Installation(toolkit_packages.PackageTask):
         wanted: str | None,
         offline: bool = False,
     ) -> None:
-        """Raises NvidiaError if ``target`` is refused by a rule of ours, CommandError if by the package manager."""
+        """Raise NvidiaError if this collection refuses ``target``, CommandError if the package manager does."""
         self.check_minimum(target.version)
         if package_versions.common_version(seen.packages) == target.version and not needs.former:
             return
@@ -403,7 +415,7 @@ class Installation(toolkit_packages.PackageTask):
         return packages_base.Change(install, self.files, needs.former, change_held=self.options.hold is not None)
 
     def _set_holds(self) -> None:
-        """Hold or release as asked; a transaction releases what it was allowed to change."""
+        """Set or remove holds as requested. A transaction removes the holds of packages that it may change."""
         hold, seen = self.options.hold, self.look()
         other = {name: package.version for name, package in seen.packages.items() if package.held != hold}
         if hold is None or not other:
@@ -413,10 +425,10 @@ class Installation(toolkit_packages.PackageTask):
         else:
             self.manager.unhold(list(other))
 
-    # -- what is told --------------------------------------------------------------------------------------------
+    # -- Result --------------------------------------------------------------------------------------------------------
 
     def _check_parts(self, seen: toolkit_packages.State) -> None:
-        """Raises HostError if packages and programs are not of one version."""
+        """Raise HostError if packages and programs are not of one version."""
         versions = {name: package.version for name, package in seen.packages.items()}
         self.check_minimum(package_versions.common_version(seen.packages))
         found = toolkit_installed.version_mismatches(versions, self.ask_programs())

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Which parts of the toolkit a host has, and whether their versions match."""
+"""Find the installed parts of the toolkit, and compare their versions."""
 
 from __future__ import annotations
 
@@ -22,21 +22,22 @@ FOLDER = "/usr/bin"
 
 # Debian writes 1.18.0~rc.1-1, the programs 1.18.0-rc.1, and RPM 1.18.0-0.1.rc.1.
 _VERSION = re.compile(r"(?<![\w.])v?([0-9]+(?:\.[0-9]+)+)(?:[~-](?:[0-9][0-9.]*)?(alpha|beta|rc)\.?([0-9]*))?")
-# The runtime adds what the low-level one says of itself, and without a driver a wrapper runs only that one.
+# The runtime prints the version of the low-level runtime after its own. Without a driver a wrapper runs only the
+# low-level runtime.
 _LOW_LEVEL = re.compile(r"^(?:runc|crun|youki)\b", re.MULTILINE)
 
 
 class Program(t.NamedTuple):
-    """A program of the toolkit; ``version`` is None where it could not be asked or did not tell."""
+    """A program of the toolkit. ``version`` is None if the program was not run or did not report one."""
 
     path: str
     version: str | None
 
 
 def programs(host: hostfs.HostFS, run: core_plan.Runner, folder: str = FOLDER) -> dict[str, Program]:
-    """The toolkit's programs by name: those in ``folder``, else where a service would find them.
+    """Return the toolkit's programs by name: those in ``folder``, otherwise those that a service would find.
 
-    Only the former are run.
+    Only programs in ``folder`` are run.
     """
     found = {}
     for name in (*toolkit_constants.PROGRAMS, *toolkit_constants.LATER_PROGRAMS):
@@ -50,7 +51,7 @@ def programs(host: hostfs.HostFS, run: core_plan.Runner, folder: str = FOLDER) -
 def _told_by(path: str, host: hostfs.HostFS, run: core_plan.Runner) -> str | None:
     if not host.live:
         return None
-    # Without the driver a wrapper runs the low-level runtime, which is of another version.
+    # Without the driver a wrapper runs the low-level runtime, which has another version.
     real = path + toolkit_constants.REAL_SUFFIX
     return ask(
         [real if posixpath.basename(path) in toolkit_constants.RUNTIMES and host.is_executable(real) else path],
@@ -60,7 +61,10 @@ def _told_by(path: str, host: hostfs.HostFS, run: core_plan.Runner) -> str | Non
 
 
 class Answer(t.NamedTuple):
-    """What a program says if it is asked for its version, None where that is not said; ``words`` for people."""
+    """The answer of a program to --version.
+
+    ``version`` is None if the output contains none. ``words`` is the output for messages.
+    """
 
     version: str | None
     status: int
@@ -68,15 +72,15 @@ class Answer(t.NamedTuple):
 
 
 def ask(argv: t.Sequence[str], host: hostfs.HostFS, run: core_plan.Runner) -> Answer:
-    """Run a program of the toolkit on a live host."""
-    # The runtime prints its version and then fails where it finds no low-level one: the status says nothing.
+    """Run a program of the toolkit with --version on a live host."""
+    # The runtime prints its version and then fails if it finds no low-level runtime, so the status is not used.
     status, output, errors = run(host.argv([*argv, "--version"]))
     version = next(filter(None, (upstream_version(_LOW_LEVEL.split(text)[0]) for text in (output, errors))), None)
     return Answer(version, status, " ".join((errors or output).split()))
 
 
 def upstream_version(text: str) -> str | None:
-    """The first version in ``text`` as NVIDIA's tags have it, without a package's revision; None if it has none."""
+    """Return the first version in ``text`` in the form of NVIDIA's tags, without a package's revision, or None."""
     found = _VERSION.search(text)
     if found is None:
         return None
@@ -85,9 +89,9 @@ def upstream_version(text: str) -> str | None:
 
 
 def version_key(text: str) -> tuple[tuple[int, ...], tuple[str, int]]:
-    """What to sort versions by: 1.19.10 is newer than 1.19.9, and 1.20.0 than 1.20.0-rc.2.
+    """Return the sort key of a version: 1.19.10 is newer than 1.19.9, and 1.20.0 than 1.20.0-rc.2.
 
-    A package's revision does not count.  A text without a version is older than all.
+    A package's revision is ignored. A text without a version is older than every version.
     """
     found = _VERSION.search(text)
     if found is None:
@@ -96,21 +100,22 @@ def version_key(text: str) -> tuple[tuple[int, ...], tuple[str, int]]:
     parts = [int(part) for part in number.split(".")]
     while parts and not parts[-1]:
         parts.pop()
-    # Behind every letter, so that the release is newer than what came before it.
+    # "~" sorts after every letter, so that the release is newer than its release candidates.
     return tuple(parts), (kind or "~", int(count or 0))
 
 
 def open_vulnerabilities(version: str) -> list[toolkit_constants.Vulnerability]:
-    """The known vulnerabilities of a toolkit of this version."""
+    """Return the known vulnerabilities of a toolkit of this version."""
     return [entry for entry in toolkit_constants.VULNERABILITIES if version_key(version) < version_key(entry.floor)]
 
 
 def affecting_cves(
     packages: t.Mapping[str, str], programs: t.Mapping[str, Program]
 ) -> list[toolkit_constants.Vulnerability] | None:
-    """The known vulnerabilities of the oldest part of a toolkit; None where it is there but tells no version.
+    """Return the known vulnerabilities of the oldest part of a toolkit.
 
-    ``packages`` are the installed ones with their versions, others than the toolkit's own do not count.
+    None if parts are installed but their version is unknown. ``packages`` are the installed packages with their
+    versions; other packages than those of the toolkit are ignored.
     """
     versions = [*_versions_of(packages).values(), *_told(programs).values()]
     known = [version for version in versions if upstream_version(version) is not None]
@@ -120,12 +125,12 @@ def affecting_cves(
 
 
 def newest_floor() -> str:
-    """The oldest version without a known vulnerability."""
+    """Return the oldest version without a known vulnerability."""
     return max((entry.floor for entry in toolkit_constants.VULNERABILITIES), key=version_key)
 
 
 def one_version(packages: t.Mapping[str, str], programs: t.Mapping[str, Program]) -> str | None:
-    """The version of all that is there, without a package's revision; None if there is none or more than one."""
+    """Return the version of all parts, without a package's revision. None if there are no parts or several versions."""
     versions = {*_versions_of(packages).values(), *_told(programs).values()}
     return versions.pop() if len(versions) == 1 else None
 
@@ -133,10 +138,11 @@ def one_version(packages: t.Mapping[str, str], programs: t.Mapping[str, Program]
 def version_mismatches(
     packages: t.Mapping[str, str], programs: t.Mapping[str, Program], folder: str = FOLDER
 ) -> list[str]:
-    """What of the toolkit is missing or of another version than the rest, in sentences; empty if nothing is.
+    """Return a message for each part of the toolkit that is missing or of another version than the rest.
 
-    ``packages`` are the installed ones with their versions, others than the toolkit's own do not count; none at all is
-    no difference, since a toolkit need not come from packages.  ``folder`` is where the programs should be.
+    ``packages`` are the installed packages with their versions; other packages than those of the toolkit are ignored.
+    An empty mapping is not a mismatch, since a toolkit need not come from packages. ``folder`` is where the programs
+    should be.
     """
     versions, told = _versions_of(packages), _told(programs)
     return [
@@ -187,7 +193,7 @@ def _of_versions(
         yield f"The programs are of several versions: {each}."
     folders = {posixpath.dirname(programs[name].path) for name in told}
     for name, program in programs.items():
-        # Where others of its folder could be asked, so could it.
+        # Other programs of the same directory report a version, so this one should too.
         if name not in told and posixpath.dirname(program.path) in folders:
             yield f"{program.path} tells no version: run it with --version to see why."
 

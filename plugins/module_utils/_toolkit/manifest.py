@@ -2,7 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The manifest of a toolkit version: each file with size, mode, owner and time."""
+"""The manifest of a toolkit version: each file with size, mode, owner and time.
+
+It also has the functions that compare files with the manifest and that create files and directories.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,10 @@ _SCHEMA = 1
 
 
 class Identity(t.NamedTuple):
-    """What of a file cannot stay the same when its content changes; ``ctime`` and ``mtime`` in nanoseconds."""
+    """The status fields of a file of which at least one changes with its content.
+
+    ``ctime`` and ``mtime`` are in nanoseconds.
+    """
 
     size: int
     mtime: int
@@ -34,14 +40,14 @@ class Identity(t.NamedTuple):
 
 
 class Known(t.NamedTuple):
-    """A file whose content was read once: its SHA-256, and what it was then."""
+    """A file whose content was read once: its SHA-256, and its identity at that time."""
 
     sha256: str
     identity: Identity
 
 
 class Entry(t.NamedTuple):
-    """One name in the directory of a version: a copy of ``part``, a text of ours, or a link to ``target``."""
+    """One name in the directory of a version: a copy of ``part``, a generated text, or a link to ``target``."""
 
     mode: int
     sha256: str = ""
@@ -51,7 +57,7 @@ class Entry(t.NamedTuple):
 
 
 class Installed(t.NamedTuple):
-    """One name of an installation; a link has only a ``target``."""
+    """One name of an installation. A link has only a ``target``."""
 
     mode: int
     uid: int
@@ -61,9 +67,10 @@ class Installed(t.NamedTuple):
 
 
 class PartDigest(t.NamedTuple):
-    """One file of the toolkit as its source has it; ``soname`` is for a library known by another name too.
+    """One file of the toolkit as the source has it.
 
-    ``size`` in bytes, ``machine`` as in ELF headers.
+    ``size`` is in bytes, and ``machine`` is the e_machine of the ELF header. ``soname`` is a second name of a
+    library, or empty.
     """
 
     name: str
@@ -77,8 +84,9 @@ class PartDigest(t.NamedTuple):
 class Manifest(t.NamedTuple):
     """One version.
 
-    ``sources`` are the files that it came from, by their paths, ``components`` what of them was asked for (None: all).
-    ``replaces`` is the name of the version before it.  ``version`` is None where the programs could not be asked.
+    ``sources`` are the files that the version was made from, by path. ``components`` are the requested components
+    (None: all). ``replaces`` is the name of the previous version. ``version`` is None if the programs could not
+    report it.
     """
 
     name: str
@@ -90,7 +98,7 @@ class Manifest(t.NamedTuple):
     files: t.Mapping[str, Installed]
 
     def refreshed(self, identities: t.Mapping[str, Identity], sources: t.Mapping[str, Known]) -> Manifest:
-        """The same with what was found out anew: identities of files by name, and the sources."""
+        """Return the manifest with new ``identities`` of files, by name, and new ``sources``."""
         files = {
             name: entry._replace(known=entry.known._replace(identity=identities[name]))
             if entry.known is not None and name in identities
@@ -120,7 +128,10 @@ class Manifest(t.NamedTuple):
 
     @classmethod
     def from_bytes(cls, path: str, content: bytes) -> Manifest | None:
-        """None for what is no manifest; raises HostError for that of a newer collection."""
+        """Return the manifest, or None if the content is not a manifest.
+
+        Raises HostError for the manifest of a newer collection.
+        """
         try:
             fields = json_data.load(content)
             if fields["schema"] > _SCHEMA:
@@ -167,12 +178,15 @@ def _installed(fields: t.Mapping[str, t.Any]) -> Installed:
 
 _CHUNK = 1 << 20
 _FOLDER_MODE = 0o755
-# How mountinfo writes blanks and the like.
+# mountinfo escapes blanks and similar characters in this form.
 _ESCAPED = re.compile(rb"\\([0-7]{3})")
 
 
 def walk(folder: str) -> list[str]:
-    """Everything below ``folder`` by its relative name, sorted, folders before what is in them; no link is followed."""
+    """Return the relative names of all entries below ``folder``, sorted, directories before their entries.
+
+    Links are not followed.
+    """
     found: list[str] = []
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
         for entry in sorted(os.scandir(folder), key=lambda each: each.name):
@@ -183,25 +197,25 @@ def walk(folder: str) -> list[str]:
 
 
 def folders_above(name: str) -> list[str]:
-    """The folders that the relative ``name`` lies in, outermost first."""
+    """Return the parent directories of the relative ``name``, outermost first."""
     parts = name.split("/")
     return ["/".join(parts[:depth]) for depth in range(1, len(parts))]
 
 
 def is_folder(path: str) -> bool:
-    """Whether ``path`` itself is one, not what a link leads to."""
+    """Return whether ``path`` itself is a directory and not a link to one."""
     return os.path.isdir(path) and not os.path.islink(path)
 
 
 def make_folder(path: str) -> None:
-    """Make one that all can enter, whatever the umask; one that is there will do."""
+    """Create a directory that all users can enter, independent of the umask. An existing one gets this mode too."""
     with contextlib.suppress(FileExistsError):
         os.mkdir(path)
     os.chmod(path, _FOLDER_MODE)
 
 
 def is_mount_point(path: str) -> bool:
-    """Whether something is mounted at ``path``, be it a part of the same file system (mount --bind, proc(5))."""
+    """Return whether ``path`` is a mount point, also of a part of the same file system (mount --bind, proc(5))."""
     real = os.path.realpath(path)
     try:
         with open("/proc/self/mountinfo", "rb") as stream:
@@ -212,7 +226,10 @@ def is_mount_point(path: str) -> bool:
 
 
 def is_open(path: str, owner: tuple[int, int] | None = None) -> bool:
-    """Whether ``path`` is a folder as make_folder() makes it, and belongs to ``owner`` (uid, gid) if that is said."""
+    """Return whether ``path`` is a directory with the mode of make_folder(), and owned by ``owner``.
+
+    ``owner`` is (uid, gid). None accepts every owner.
+    """
     try:
         status = os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -223,7 +240,7 @@ def is_open(path: str, owner: tuple[int, int] | None = None) -> bool:
 
 
 def create(path: str, mode: int, chunks: t.Iterable[bytes]) -> str:
-    """Write a file that was not there; the SHA-256 of its content, which is on the disk by then."""
+    """Write a new file and sync it to the disk. Returns the SHA-256 of its content."""
     digest = hashlib.sha256()
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     with os.fdopen(handle, "wb") as stream:
@@ -237,13 +254,13 @@ def create(path: str, mode: int, chunks: t.Iterable[bytes]) -> str:
 
 
 def chunks_of(path: str) -> t.Iterator[bytes]:
-    """The content of a file, piece by piece."""
+    """Yield the content of a file in chunks."""
     with open(path, "rb") as stream:
         yield from iter(lambda: stream.read(_CHUNK), b"")
 
 
 def digest_of(path: str) -> str:
-    """The SHA-256 of a file's content."""
+    """Return the SHA-256 of a file's content."""
     digest = hashlib.sha256()
     for chunk in chunks_of(path):
         digest.update(chunk)
@@ -251,7 +268,10 @@ def digest_of(path: str) -> str:
 
 
 def known(path: str, before: Known | None, thorough: bool) -> Known:
-    """The content of a file, which is only read if ``thorough``, or if it may be another than ``before``."""
+    """Return the digest and identity of a file.
+
+    The content is read if ``thorough`` is true or if the identity differs from that of ``before``.
+    """
     identity = Identity.of(os.stat(path))
     if before is not None and before.identity == identity and not thorough:
         return before
@@ -259,14 +279,17 @@ def known(path: str, before: Known | None, thorough: bool) -> Known:
 
 
 def installed(path: str, entry: Entry) -> Installed:
-    """What was written for ``entry``, as it stands."""
+    """Return the manifest entry of a file or link that was written for ``entry``."""
     status = os.lstat(path)
     content = None if entry.target else Known(entry.sha256, Identity.of(status))
     return Installed(stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid, content, entry.target)
 
 
 def unharmed(path: str, entry: Installed, thorough: bool) -> Identity | None:
-    """The identity of what stands at ``path``, None if that is not ``entry``; the content is read as in known()."""
+    """Return the identity of the file at ``path``, or None if it differs from ``entry``.
+
+    The content is read under the same conditions as in known().
+    """
     try:
         status = os.lstat(path)
         if entry.known is None:
@@ -282,6 +305,6 @@ def unharmed(path: str, entry: Installed, thorough: bool) -> Identity | None:
 
 
 def unlink(path: str) -> None:
-    """Remove a file or a link, if there is one."""
+    """Remove a file or a link if it exists."""
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)

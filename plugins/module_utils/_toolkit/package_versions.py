@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Choose the package versions that belong together, and refuse unrelated changes."""
+"""Choose package versions that belong together, and refuse unrelated changes."""
 
 from __future__ import annotations
 
@@ -14,35 +14,35 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import n
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import installed as toolkit_installed
 
 LATEST = "latest"
-# The architectures of packages that run everywhere, and dpkg's and rpm's names for those that mean the same.
+# The architecture of packages that run on every machine, as dpkg and rpm name it.
 _EVERYWHERE = ("all", "noarch")
 
 
 class Target(t.NamedTuple):
-    """The full version that all four packages shall have, and where it comes from."""
+    """The full version that all four packages get, and its origin."""
 
     version: str
     origin: str | None = None
 
 
 class NotOfferedError(errors.HostError):
-    """No source has the wanted version of all four packages."""
+    """The error for a version that no source offers of all four packages."""
 
 
 def is_version(full: str, wanted: str) -> bool:
-    """Whether a package's full version is the one that somebody means: 1.19.1 means 1.19.1-1, but not 1.19.10-1."""
+    """Return whether a package's full version is the ``wanted`` one: 1.19.1 is 1.19.1-1, but not 1.19.10-1."""
     return full == wanted or full.startswith(wanted + "-")
 
 
 def common_version(packages: t.Mapping[str, packages_base.Package]) -> str | None:
-    """The full version of all four packages, None if one is missing, half installed or of another version."""
+    """Return the full version of all four packages. None if one is missing, half installed or of another version."""
     versions = {packages[name].version for name in packages_names.PACKAGES if name in packages and packages[name].whole}
     complete = all(name in packages and packages[name].whole for name in packages_names.PACKAGES)
     return versions.pop() if complete and len(versions) == 1 else None
 
 
 def satisfies(packages: t.Mapping[str, packages_base.Package], wanted: str | None) -> bool:
-    """Whether what is installed will do without asking anybody what is on offer."""
+    """Return whether the installed packages satisfy ``wanted``. This needs no package lists."""
     found = common_version(packages)
     return found is not None and (wanted in (None, LATEST) or is_version(found, str(wanted)))
 
@@ -52,10 +52,10 @@ def choose(
     wanted: str | None,
     installed: t.Mapping[str, packages_base.Package],
 ) -> Target:
-    """The newest version on offer that is ``wanted`` and there is of all four packages.
+    """Return the newest offered version that matches ``wanted`` and exists for all four packages.
 
-    Without one that is wanted, what the package manager itself prefers; but nothing goes back because a source is
-    behind.  Raises NotOfferedError.
+    Without a wanted version, this is the version that the package manager prefers. The installed version is kept if
+    the sources offer only older ones. Raises NotOfferedError.
     """
     common = [
         entry
@@ -64,7 +64,7 @@ def choose(
     ]
     if wanted in (None, LATEST):
         found = next((entry for entry in common if _preferred(offers, entry.version, all)), None)
-        # A repository that is just being written may have one of them earlier than another.
+        # A repository that is being updated may have some of the four packages earlier than others.
         found = found or next((entry for entry in common if _preferred(offers, entry.version, any)), None)
         standing = common_version(installed)
         if standing and (
@@ -92,7 +92,7 @@ def _not_offered(offers: t.Mapping[str, t.Sequence[packages_base.Candidate]], wa
     meant = f"{'a version' if unnamed else f'version {wanted}'} of all four packages of the toolkit"
     taken = " that the package manager would take by itself" if unnamed else ""
     listed = {name: _listed(offers.get(name, ())) for name in packages_names.PACKAGES}
-    # As a rule a repository has the same of all.
+    # Usually a repository offers the same versions of all four packages.
     if len(set(listed.values())) == 1:
         lines = [f"of each {listed[packages_names.PACKAGES[0]]}"]
     else:
@@ -108,7 +108,10 @@ def _listed(entries: t.Sequence[packages_base.Candidate]) -> str:
 
 
 def version_of_files(files: t.Sequence[packages_base.PackageFile], architecture: str, wanted: str | None) -> str:
-    """The full version of the four packages in ``files``.  Raises NvidiaError unless it is them and nothing else."""
+    """Return the full version of the four packages in ``files``.
+
+    Raises NvidiaError unless the files are exactly these packages, of one version and for this host.
+    """
     by_name: dict[str, packages_base.PackageFile] = {}
     for file in files:
         if file.name not in packages_names.PACKAGES:
@@ -140,7 +143,7 @@ def version_of_files(files: t.Sequence[packages_base.PackageFile], architecture:
 
 
 def refuse_unrelated_changes(preview: packages_base.Preview, ours: t.Collection[str], going: t.Collection[str]) -> None:
-    """Raises HostError if a change would take along what nobody asked for; ``going`` may go."""
+    """Raise HostError if a change would also change other packages. The packages in ``going`` may be removed."""
     held = [name for name in preview.held if packages_base.plain_name(name) not in (*ours, *going)]
     if held:
         raise errors.HostError(
@@ -163,14 +166,14 @@ def refuse_unrelated_changes(preview: packages_base.Preview, ours: t.Collection[
 
 def _about_conflicts(preview: packages_base.Preview, removed: t.Sequence[str]) -> str:
     known = [name for name in removed if packages_base.plain_name(name) in packages_names.FORMER_PACKAGES]
-    # A removal looks after no former packages.
+    # A removal does not handle former packages.
     if not known or not preview.install:
         return ""
     return " Former packages of the toolkit go with remove_conflicts: true."
 
 
 def refuse_held(held: t.Sequence[str]) -> None:
-    """Raises HostError for held packages that would have to change although nobody said whose the hold is."""
+    """Raise HostError for held packages that would have to change if the task does not set ``hold``."""
     if held:
         raise errors.HostError(
             f"{', '.join(held)} would have to change, but somebody holds the version. Set hold: true to change the"
@@ -181,9 +184,10 @@ def refuse_held(held: t.Sequence[str]) -> None:
 def problem_of(
     packages: t.Mapping[str, str], programs: t.Mapping[str, toolkit_installed.Program], asked: str | None, policy: str
 ) -> str | None:
-    """Why what is there will not do, None if it will; ``packages`` are full versions by name.
+    """Return why the installed toolkit does not satisfy the task, or None.
 
-    ``asked`` is the version to have, ``policy`` what is done about one that is too old.
+    ``packages`` are full versions by name, ``asked`` is the requested version, and ``policy`` is the
+    minimum_version_policy.
     """
     if not packages and not programs:
         return "source is existing, but nothing of the NVIDIA Container Toolkit is on this host. Install it first."

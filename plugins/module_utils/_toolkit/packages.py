@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The task that all operations on the toolkit's packages share, and what it tracks on the host."""
+"""The task that all operations on the toolkit's packages share, and the files that it keeps on the host."""
 
 from __future__ import annotations
 
@@ -30,18 +30,19 @@ if t.TYPE_CHECKING:
 
 
 _OUR_FOLDER = "gpufleet-nvidia"
-# The list of packages that runs of this collection installed.  No owner of records has a name that it begins with.
+# The list of packages that runs of this collection installed. No owner of records has a name that this file name begins
+# with.
 INSTALLED = f"{core_records.STATE_DIR}/installed-packages.json"
 
 
 def remove_sources(host: hostfs.HostFS, paths: t.Iterable[str], backup_dir: str) -> list[dict[str, str | None]]:
-    """Remove source files, each after a backup; returns where their content is kept."""
+    """Remove source files, each after a backup. Returns the backups."""
     backups: list[dict[str, str | None]] = []
     for path in paths:
         content = host.read(path)
         if content is None:
             continue
-        # Under the name of what is removed, be it reached by a link.
+        # The backup is named after the removed file, also if a link leads to it.
         backup = apply.save(host, backup_dir, host.resolve(path), content)
         backups.append({"path": path, "backup": backup, "checksum": core_records.digest(None)})
         atomic_write.remove_file(host, path)
@@ -52,7 +53,10 @@ def remove_sources(host: hostfs.HostFS, paths: t.Iterable[str], backup_dir: str)
 
 
 def track_config(host: hostfs.HostFS) -> core_records.OriginalFile | None:
-    """Record that config.toml is not there before package scripts make it; None if it is, or was noted before."""
+    """Write a record that config.toml does not exist, before package scripts create it.
+
+    Returns None if the file exists or was recorded before.
+    """
     path = host.resolve(toolkit_constants.CONFIG_FILE)
     if host.lexists(toolkit_constants.CONFIG_FILE) or core_records.load_record(host, apply.PACKAGES, path) is not None:
         return None
@@ -76,26 +80,29 @@ def track_config(host: hostfs.HostFS) -> core_records.OriginalFile | None:
 
 
 def untrack_config(host: hostfs.HostFS, record: core_records.OriginalFile | None) -> None:
-    """Take note_config() back where the packages did not come to make the file."""
+    """Remove the record of track_config() if the packages did not create the file."""
     if record is not None and not host.lexists(toolkit_constants.CONFIG_FILE):
         _drop(host, record)
 
 
 def noted_config(host: hostfs.HostFS) -> core_records.OriginalFile | None:
-    """The record of a config.toml that the packages made, None if they did not or it is none of theirs any more."""
+    """Return the record of a config.toml that the packages created, or None."""
     path = host.resolve(toolkit_constants.CONFIG_FILE)
     return core_records.load_record(host, apply.PACKAGES, path)
 
 
 def settings_are_written(host: hostfs.HostFS) -> bool:
-    """Whether nvidia_toolkit_config has settings in config.toml, and will want to give back what it found."""
+    """Return whether nvidia_toolkit_config has settings in config.toml and may have to restore the original file."""
     return core_records.load_record(host, apply.TOOLKIT, host.resolve(toolkit_constants.CONFIG_FILE)) is not None
 
 
 def remove_config(
     host: hostfs.HostFS, record: core_records.OriginalFile, backup_dir: str
 ) -> list[dict[str, str | None]]:
-    """Remove what the packages made, after a backup; the record goes last, so that a crash in between can be healed."""
+    """Remove the config.toml that the packages created, after a backup. Returns the backup.
+
+    The record is removed last, so that the next run can complete an interrupted removal.
+    """
     backups: list[dict[str, str | None]] = []
     content = host.read(record.path)
     if content is not None:
@@ -116,10 +123,10 @@ def _drop(host: hostfs.HostFS, record: core_records.OriginalFile) -> None:
 
 
 def recorded_packages(host: hostfs.HostFS) -> tuple[str, ...]:
-    """The packages that runs of this collection installed.  Raises HostError for a damaged list.
+    """Return the packages that runs of this collection installed. Raises HostError for a damaged list.
 
-    Earlier releases kept no list: their packages are known by the records of the repository, unless a run was
-    interrupted before it used that, or of config.toml.
+    Earlier releases kept no list. Their packages are recognized by the record of config.toml, or by the records of
+    the repository, unless a run was interrupted before it tested the repository.
     """
     content = host.read(INSTALLED)
     if content is not None:
@@ -136,7 +143,7 @@ def recorded_packages(host: hostfs.HostFS) -> tuple[str, ...]:
 
 
 def record_packages(host: hostfs.HostFS, names: t.Collection[str]) -> bytes | None:
-    """Record ``names`` before a change installs them; returns the list as it was, for restore_packages()."""
+    """Write ``names`` to the list before a change installs them. Returns the previous list for restore_packages()."""
     before = host.read(INSTALLED)
     restore_packages(host, (json.dumps({"packages": sorted(names)}) + "\n").encode("ascii"))
     return before
@@ -156,7 +163,7 @@ def restore_packages(host: hostfs.HostFS, content: bytes | None) -> None:
 
 
 def check_cache(host: hostfs.HostFS, path: str) -> str:
-    """``path`` normalised; raises NvidiaError if it could be somebody else's folder."""
+    """Return ``path`` normalized. Raises NvidiaError if other programs may use the directory."""
     normal = host.check_path("package_cache", path)
     if normal != toolkit_constants.PACKAGE_CACHE and _OUR_FOLDER not in posixpath.dirname(normal).split("/"):
         raise errors.NvidiaError(
@@ -168,7 +175,7 @@ def check_cache(host: hostfs.HostFS, path: str) -> str:
 
 
 def stale_files(host: hostfs.HostFS, cache: str | None, keep: t.Collection[str]) -> list[str]:
-    """The files in the cache that are not to be kept."""
+    """Return the files in the cache that are not in ``keep``."""
     if cache is None:
         return []
     kept = {host.resolve(path, last=False) for path in keep}
@@ -178,22 +185,22 @@ def stale_files(host: hostfs.HostFS, cache: str | None, keep: t.Collection[str])
 
 
 def clean_cache(host: hostfs.HostFS, cache: str, files: t.Iterable[str]) -> None:
-    """Remove ``files`` of the cache, and what of its folders is empty then."""
+    """Remove ``files`` of the cache, and its directories if they are empty then."""
     for path in files:
         atomic_write.remove_file(host, path)
     atomic_write.remove_empty_directories(host, [posixpath.dirname(cache), cache])
 
 
-# Where any file would be taken for a source of packages.
+# In these directories apt and dnf may read any file as configuration.
 SOURCE_FOLDERS = ("/etc/apt/sources.list.d", "/etc/apt/preferences.d", "/etc/apt/apt.conf.d", "/etc/yum.repos.d")
-# How apt-get and dnf, 4 and 5, tell of a package that they could not fetch.
+# The messages of apt-get and dnf (4 and 5) about a package that they could not fetch.
 _NOT_DOWNLOADED = re.compile(
     r"Failed to fetch|Unable to fetch|Error downloading|Failed to download|Cannot download|Status code: 4|No more mirr"
 )
 
 
 class InstallOptions(t.NamedTuple):
-    """What the user asks, as documented in nvidia_toolkit_install."""
+    """The user's options, as documented in nvidia_toolkit_install."""
 
     state: str = "present"
     source: str = "repository"
@@ -213,18 +220,18 @@ class InstallOptions(t.NamedTuple):
 
 
 class State(t.NamedTuple):
-    """The installed packages: the four, and those that they replace."""
+    """The installed packages: the four of the toolkit, and the former packages that they replace."""
 
     packages: dict[str, packages_base.Package]
     former: dict[str, packages_base.Package]
 
     @property
     def half(self) -> tuple[str, ...]:
-        """Those that were left half installed."""
+        """The packages that are half installed."""
         return tuple(name for name, package in {**self.packages, **self.former}.items() if not package.whole)
 
     def lines(self) -> list[str]:
-        """One line for each, for people to compare."""
+        """Return the diff lines, one for each package."""
         every = {**self.packages, **self.former}
         return [
             f"{name} {package.version}{' (held)' if package.held else ''}{'' if package.whole else ' (half installed)'}"
@@ -233,7 +240,10 @@ class State(t.NamedTuple):
 
 
 class Outcome(t.NamedTuple):
-    """What was done, or in check mode what would be; ``unrecorded`` packages were left by a removal."""
+    """The result of the task, or the predicted result in check mode (``foretold``).
+
+    A removal does not remove ``unrecorded`` packages.
+    """
 
     changed: bool
     before: State
@@ -248,7 +258,7 @@ class Outcome(t.NamedTuple):
 
 
 class PackageTask(toolkit_policy.Policies):
-    """The packages of one host, for one task."""
+    """A task for the packages of one host."""
 
     def __init__(
         self,
@@ -274,7 +284,7 @@ class PackageTask(toolkit_policy.Policies):
 
     @property
     def manager(self) -> packages_base.PackageManager:
-        """Raises HostError where there is none to be asked."""
+        """The package manager. Raises HostError if the host has no known one."""
         if self._manager is None:
             raise errors.HostError(
                 "The package manager of this host is not known: /etc/os-release names no distribution with apt or dnf."
@@ -283,7 +293,7 @@ class PackageTask(toolkit_policy.Policies):
         return self._manager
 
     def look(self) -> State:
-        """Read what is installed."""
+        """Read the installed packages."""
         if self._manager is None:
             return State({}, {})
         found = self._manager.installed((*packages_names.PACKAGES, *packages_names.FORMER_PACKAGES))
@@ -293,7 +303,10 @@ class PackageTask(toolkit_policy.Policies):
         )
 
     def guard_containers(self) -> None:
-        """Tell of containers that lose their GPU when package scripts make systemd read its units again."""
+        """Raise HostError, or warn, for containers that lose their GPU in this change.
+
+        Package scripts make systemd reload its units.
+        """
         self.gpu_containers = gpu_containers.legacy_gpu_containers(self.host)
         self.guard(
             self.gpu_containers,
@@ -304,12 +317,12 @@ class PackageTask(toolkit_policy.Policies):
         )
 
     def ask_programs(self) -> dict[str, toolkit_installed.Program]:
-        """The toolkit's programs as they are now, to be told of in the end."""
+        """Return the toolkit's programs as they are now. The result reports them too."""
         self._programs = toolkit_installed.programs(self.host, self.run)
         return self._programs
 
     def result(self, outcome: Outcome) -> dict[str, t.Any]:
-        """The module's result as documented."""
+        """Return the module's result as documented."""
         found = self.ask_programs() if self._programs is None else self._programs
         versions = {name: package.version for name, package in outcome.after.packages.items()}
         version = toolkit_installed.one_version(versions, {} if outcome.foretold else found)
@@ -325,7 +338,7 @@ class PackageTask(toolkit_policy.Policies):
         return {
             "changed": outcome.changed,
             "diff": [packages_diff, *outcome.repository.diff()],
-            # What is not known yet is no version.
+            # A version that is not known yet is reported as None.
             "version": version if version is not None and toolkit_installed.upstream_version(version) else None,
             "packages": {
                 name: {"version": package.version, "held": package.held}
@@ -360,7 +373,7 @@ class PackageTask(toolkit_policy.Policies):
 
 
 def explain_failure(error: packages_base.CommandError, before: State, after: State) -> errors.HostError:
-    """A failed transaction in words that say what became of the packages."""
+    """Return the error of a failed transaction, with the state of the packages after it."""
     if after == before:
         state = "The packages are as they were."
     else:
@@ -373,7 +386,7 @@ def explain_failure(error: packages_base.CommandError, before: State, after: Sta
 
 
 def not_downloaded(error: packages_base.CommandError) -> bool:
-    """Whether a transaction failed because a package could not be fetched, say since the lists are older than it."""
+    """Return whether a transaction failed because a package could not be fetched, for example with old lists."""
     return any(_NOT_DOWNLOADED.search(line) for line in error.said)
 
 

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Decide what is an error and what is a warning, by the policies of the task."""
+"""Decide by the policies of the task whether a problem is an error or a warning."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import in
 
 
 class Policies:
-    """What is fatal, what is worth a warning, and what is said in vain; ``warnings`` are collected.
+    """The policies of a task, and the warnings that they cause (``warnings``).
 
-    Raises NvidiaError for a ``minimum_version`` that is no version.
+    Raises NvidiaError for an invalid ``minimum_version``.
     """
 
     def __init__(self, running_gpu_containers: str, minimum_version: str | None, minimum_version_policy: str) -> None:
@@ -30,13 +30,13 @@ class Policies:
         self.warnings: list[str] = []
 
     def guard(self, containers: t.Sequence[str], harm: str, advice: str, remedy: str) -> None:
-        """Raises HostError, or warns once, if a change does ``harm`` to containers."""
+        """Raise HostError, or warn once, if a change does ``harm`` to containers."""
         if containers:
             problem = f"The containers {', '.join(containers)} {harm}"
             self.object_to(problem, advice, f"{problem} {remedy}")
 
     def object_to(self, problem: str, advice: str, warning: str) -> None:
-        """Raises HostError, or says ``warning`` once, for what would hurt containers."""
+        """Raise HostError, or add ``warning`` once, for a change that harms containers."""
         policy = self._running_gpu_containers
         if policy == "fail":
             raise errors.HostError(
@@ -46,12 +46,12 @@ class Policies:
             self.warn(warning)
 
     def warn(self, warning: str) -> None:
-        """Say something once."""
+        """Add a warning once."""
         if warning not in self.warnings:
             self.warnings.append(warning)
 
     def check_minimum(self, version: str | None) -> None:
-        """Raises NvidiaError, or warns once, if ``version`` is older than the policy wants."""
+        """Raise NvidiaError, or warn once, if ``version`` is older than the minimum version."""
         policy = self._minimum_version_policy
         if version is None or policy == "ignore":
             return
@@ -64,9 +64,9 @@ class Policies:
 
 
 def below_minimum(version: str, floor: str) -> str | None:
-    """What is wrong with ``version``, in a sentence; None if it is not older than ``floor``.
+    """Return the problem with ``version`` as a message, or None if it is not older than ``floor``.
 
-    Raises NvidiaError for a ``floor`` that is no version.
+    Raises NvidiaError for an invalid ``floor``.
     """
     if toolkit_installed.upstream_version(floor) is None:
         raise errors.NvidiaError(f"minimum_version {floor!r} is no version of the toolkit. Write one like 1.19.1.")

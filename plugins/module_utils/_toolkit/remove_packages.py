@@ -22,9 +22,9 @@ if t.TYPE_CHECKING:
 
 
 class RemovalPlan(t.NamedTuple):
-    """What is to go: packages, a config.toml that they made, files that the controller sent, and the repository's.
+    """What the task removes: packages, a config.toml that they created, files in the cache, and repository files.
 
-    ``recorded`` is whether the list of packages that were installed goes too; the ``unrecorded`` packages stay.
+    ``recorded`` says whether the list of installed packages is removed too. The ``unrecorded`` packages stay.
     """
 
     packages: tuple[str, ...]
@@ -41,10 +41,10 @@ class RemovalPlan(t.NamedTuple):
 
 
 class Removal(toolkit_packages.PackageTask):
-    """None of the four packages on the host."""
+    """The task that removes the four packages from the host."""
 
     def execute(self, check_mode: bool) -> toolkit_packages.Outcome:
-        """Remove what is there unless ``check_mode``.  Raises NvidiaError."""
+        """Remove the packages and files unless ``check_mode``. Raises NvidiaError."""
         seen = self.look()
         removal = self._removal_plan(seen)
         if not removal.something:
@@ -56,7 +56,7 @@ class Removal(toolkit_packages.PackageTask):
             left = {name: package for name, package in seen.packages.items() if name not in removal.packages}
             return self._outcome(seen, toolkit_packages.State(left, seen.former), removal, foretold=True)
         with lock.host_lock(self.host):
-            # Another run may have worked since.
+            # Another run may have changed the host since, so the plan is made again under the lock.
             seen = self.look()
             removal = self._removal_plan(seen)
             if not removal.something:
@@ -65,7 +65,7 @@ class Removal(toolkit_packages.PackageTask):
             return self._work(seen, removal)
 
     def _object(self, seen: toolkit_packages.State, removal: RemovalPlan) -> None:
-        """Raise what can be known before anything is touched."""
+        """Raise an error, or warn, for every problem that is known before the host is changed."""
         if removal.packages and self.manager.interrupted():
             self.manager.refuse_interrupted(seen.half)
         if not removal.packages or not seen.packages:
@@ -81,7 +81,8 @@ class Removal(toolkit_packages.PackageTask):
     def _removal_plan(self, seen: toolkit_packages.State) -> RemovalPlan:
         repository = toolkit_repository.plan_of_removal(self.host)
         cached = tuple(toolkit_packages.stale_files(self.host, self.cache, ()))
-        # What exists is not ours to remove; and where packages cannot be managed, none came from us.
+        # ``source: existing`` never removes packages. Without a known package manager this collection has installed
+        # none.
         if self.options.source == "existing" or self._manager is None:
             return RemovalPlan((), None, cached, repository)
         config = toolkit_packages.noted_config(self.host)
@@ -139,7 +140,7 @@ class Removal(toolkit_packages.PackageTask):
         going = {name: package for name, package in before.packages.items() if name in removal.packages}
         held = {name: package.version for name, package in going.items() if package.held}
         if held:
-            # Or a lock would keep out what is installed one day.
+            # Otherwise the hold would apply to a package that is installed later.
             self.manager.unhold(list(held))
         try:
             self.manager.carry_out(_purge(removal))
@@ -174,5 +175,5 @@ def _unchanged(seen: toolkit_packages.State, removal: RemovalPlan) -> toolkit_pa
 
 
 def _purge(removal: RemovalPlan) -> packages_base.Change:
-    # One that is held is on its way to be released.
+    # Held packages are released before this change.
     return packages_base.Change(remove=removal.packages, change_held=True)

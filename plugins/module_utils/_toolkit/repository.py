@@ -2,7 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Write the files of the package repository: key, source, pin, proxy."""
+"""Write the files of the package repository: key, source, pin, proxy.
+
+undoing.py restores the previous files after a failed transaction.
+"""
 
 from __future__ import annotations
 
@@ -27,14 +30,14 @@ if t.TYPE_CHECKING:
 
 PROXY = "@PROXY@"
 _MODE = re.compile(r"0[0-7]{3}")
-# What would end the value that it is put into, in apt.conf(5) or in dnf.conf(5).
+# Characters that would end the value in apt.conf(5) or dnf.conf(5).
 _NOT_IN_A_PROXY = re.compile(r"[\s\"'\\;{}]")
-# What a key that is still to be fetched is shown as.
+# The diff shows this for a key that is not fetched yet.
 _TO_COME = b"(not fetched yet)\n"
 
 
 class RepositoryFile(t.NamedTuple):
-    """A file as it is asked for, with its ``content`` or the ``source`` on the host that it is a copy of."""
+    """A requested file, with its ``content`` or with the ``source`` on the host that it is a copy of."""
 
     path: str
     content: str | None = None
@@ -43,15 +46,16 @@ class RepositoryFile(t.NamedTuple):
 
     @property
     def staged(self) -> bool:
-        """Whether it comes from a key that was fetched for this, and can be fetched again."""
+        """Whether the source is a key that was fetched for this file and can be fetched again."""
         return self.source is not None and fnmatch.fnmatchcase(self.source, packages_names.STAGED_KEYS)
 
 
 class RepositoryPlan(t.NamedTuple):
-    """What is to be done: ``files`` are written, those of ``back`` go back to what they were before us.
+    """The required changes.
 
-    ``modes`` are the present and the wanted one of those files that have another.  ``staged`` are fetched keys that
-    are of no use any more.  ``unproven`` says that an earlier run wrote, and was cut off before it could try.
+    ``files`` are written, and the original content of the files in ``back`` is restored. ``modes`` are the present
+    and the wanted mode of files whose mode changes. ``staged`` are fetched keys that are no longer needed.
+    ``unproven`` says that an earlier run wrote the files and was interrupted before it tested them.
     """
 
     files: tuple[core_plan.PlannedFile, ...] = ()
@@ -73,7 +77,7 @@ class RepositoryPlan(t.NamedTuple):
         return bool(self.touched or self.staged)
 
     def diff(self) -> list[dict[str, str]]:
-        """One entry for each file, secrets hidden."""
+        """Return the diff of each file, with masked secrets."""
         return [
             {
                 "before_header": self._heading(file.path, file.before, 0),
@@ -90,13 +94,13 @@ class RepositoryPlan(t.NamedTuple):
         return f"{path} (mode {self.modes[path][which]:04o})" if path in self.modes else path
 
 
-# -- what is asked ---------------------------------------------------------------------------------------------------
+# -- Requested files ---------------------------------------------------------------------------------------------------
 
 
 def check_files(files: t.Iterable[RepositoryFile], proxy: str | None) -> tuple[RepositoryFile, ...]:
-    """``files`` with normal paths.  Raises NvidiaError for what cannot be meant."""
+    """Return ``files`` with normalized paths. Raises NvidiaError for invalid files."""
     if proxy and _NOT_IN_A_PROXY.search(proxy):
-        # It may hold a password, so it is not quoted.
+        # The message does not quote the proxy, since it may contain a password.
         raise errors.NvidiaError(
             "proxy has a blank, a quote or a bracket in it. Write such a character as %20 or the like."
         )
@@ -133,28 +137,28 @@ def _check(file: RepositoryFile, path: str, proxy: str | None) -> None:
 
 
 def is_ours(path: str) -> bool:
-    """Whether files of that name are written by this collection and nobody else."""
+    """Return whether only this collection writes files with this name."""
     return path in packages_names.REPOSITORY_FILES or any(
         fnmatch.fnmatchcase(path, pattern) for pattern in packages_names.KEY_PATTERNS
     )
 
 
-# -- what is to be done ----------------------------------------------------------------------------------------------
+# -- Plan --------------------------------------------------------------------------------------------------------------
 
 
 def plan_of(
     host: hostfs.HostFS, files: t.Sequence[RepositoryFile] | None, proxy: str | None, *, foretold: bool
 ) -> RepositoryPlan:
-    """What has to be done so that ``files``, and none else, are there; None leaves all as they are.
+    """Return the plan that leaves exactly ``files`` of this collection on the host. None changes no files.
 
-    ``foretold`` is for check mode, in which a file that is to be copied may be still to come.  Raises HostError.
+    ``foretold`` is for check mode, in which the source of a copy may not exist yet. Raises HostError.
     """
     unproven = toolkit_undoing.is_unproven(host)
     if files is None:
         return RepositoryPlan(unproven=unproven)
     planned: list[core_plan.PlannedFile] = []
     modes: dict[str, tuple[int, int]] = {}
-    # A source that is read before its key is there would be refused.
+    # Sources come last, since a package manager refuses a source whose key does not exist yet.
     for file in sorted(files, key=lambda file: file.path in (packages_names.APT_SOURCE, packages_names.DNF_SOURCE)):
         path = host.resolve(file.path)
         before, after = host.read(path), _content(host, file, proxy, foretold)
@@ -171,12 +175,12 @@ def plan_of(
 
 
 def plan_of_removal(host: hostfs.HostFS) -> RepositoryPlan:
-    """What has to be done so that nothing of ours is left.  Raises HostError."""
+    """Return the plan that removes all files of this collection. Raises HostError."""
     return plan_of(host, (), None, foretold=False)
 
 
 def address_of(host: hostfs.HostFS, files: t.Sequence[RepositoryFile] | None, family: str) -> str | None:
-    """The address of our repository, as asked for or as it stands; None if there is none.
+    """Return the address of this collection's repository, as requested or as written on the host, or None.
 
     ``family`` is ``apt`` or ``dnf``.
     """
@@ -224,14 +228,14 @@ def _readable(content: bytes | None) -> str:
     return masking.mask_urls((content or b"").decode("utf-8", "replace"))
 
 
-# -- doing it --------------------------------------------------------------------------------------------------------
+# -- Write -------------------------------------------------------------------------------------------------------------
 
 
 def carry_out(host: hostfs.HostFS, plan: RepositoryPlan, backup_dir: str) -> list[dict[str, str | None]]:
-    """Write what is to be written; returns where the former content is kept.  The host's lock is held."""
+    """Write the planned files. Returns the backups. The caller holds the host's lock."""
     backups: list[dict[str, str | None]] = []
     for files, removal in ((plan.files, False), (plan.back, True)):
-        # None of them is the main one, so their folders are all kept free of other names.
+        # No file is passed as the main one, so the writer keeps temporary files out of the directories of all of them.
         writer = apply.ChangeWriter(host, apply.REPOSITORY, "", backup_dir, removal=removal, purge=False)
         backups += writer.carry_out(files)
         for file in files:
@@ -241,7 +245,10 @@ def carry_out(host: hostfs.HostFS, plan: RepositoryPlan, backup_dir: str) -> lis
 
 
 def clean_staged(host: hostfs.HostFS, plan: RepositoryPlan) -> None:
-    """Remove the fetched keys that are of no use any more; what was tried without success may be given up again."""
+    """Remove the fetched keys that are no longer needed.
+
+    The caller tests the repository first, since a failed change is undone and needs the keys again.
+    """
     for path in plan.staged:
         atomic_write.remove_file(host, path)
 

@@ -21,7 +21,7 @@ if t.TYPE_CHECKING:
 
     KeyPath = t.Tuple[str, ...]
 
-    # What is wrong with a string, as the end of "KEY should be ..."; empty if nothing is.
+    # Returns what a string should be, as the end of "KEY should be ...". Empty if the string is valid.
     Check = t.Callable[[str], str]
 
 
@@ -30,17 +30,17 @@ _RUNTIME = "nvidia-container-runtime"
 _MODES = f"{_RUNTIME}.modes"
 
 LDCONFIG_KEY = f"{_CLI}.ldconfig"
-# Its values are for programs, and may be passwords whatever their names.
+# The values are environment variables for programs. Any of them may contain a password.
 ENVIRONMENT_KEY = f"{_CLI}.environment"
-# Debian's ldconfig is a script around this one, where it is there.
+# Debian's ldconfig is a script that runs this program, if it exists.
 REAL_LDCONFIG = "/sbin/ldconfig.real"
 
 
 class Setting(t.NamedTuple):
-    """One setting: its dotted key, the kind of its value, and its default.
+    """One setting: its dotted key, the type of its value, and its default.
 
-    ``commented``: the default stands in the packages' file as a comment.  Of a string this means that it is not set at
-    all; of a boolean, that it would say the same.  None is the default of what does not stand there in any form.
+    ``commented``: the packages' file contains the default as a comment. A string is then not set, and a boolean has
+    the value in the comment. A default of None means that the packages' file does not contain the setting.
     """
 
     key: str
@@ -54,7 +54,7 @@ class Setting(t.NamedTuple):
 
     @property
     def implied(self) -> t.Any:
-        """What is in effect where the file does not say it; None: nothing."""
+        """The effective value if the file does not contain the setting. None: not set."""
         if self.kind is bool:
             return bool(self.default)
         return None if self.commented else self.default
@@ -73,7 +73,7 @@ def _feature(name: str) -> Setting:
     return Setting(f"features.{name}", bool, None)
 
 
-# In the order of the file.
+# In the order of the packages' file.
 SETTINGS = (
     _commented("accept-nvidia-visible-devices-as-volume-mounts", default=False),
     _commented("accept-nvidia-visible-devices-envvar-when-unprivileged", default=True),
@@ -112,7 +112,7 @@ TABLES = frozenset(path[:depth] for path in BY_PATH for depth in range(1, len(pa
 
 
 class _Danger(t.NamedTuple):
-    """A key, which of its values are unsafe, and what that means."""
+    """A key, a function that returns whether a value is unsafe, and a message about the danger."""
 
     key: str
     judge: t.Callable[[t.Any], bool]
@@ -154,9 +154,9 @@ _UNSAFE = (
 
 
 def effective(data: t.Mapping[str, t.Any], real_ldconfig: bool = False) -> dict[str, t.Any]:
-    """What a config.toml with ``data`` amounts to, by dotted keys: its own values over the defaults.
+    """Return the effective settings of a config.toml with ``data``, by dotted keys: its values over the defaults.
 
-    A setting that is neither there nor has a default is None.  ``real_ldconfig`` says whether the host has
+    A setting without a value and without a default is None. ``real_ldconfig`` says whether the host has
     REAL_LDCONFIG.
     """
     found = {setting.key: _plain(setting.implied) for setting in SETTINGS}
@@ -166,12 +166,12 @@ def effective(data: t.Mapping[str, t.Any], real_ldconfig: bool = False) -> dict[
 
 
 def unsafe(settings: t.Mapping[str, t.Any]) -> list[str]:
-    """What is dangerous in effective settings, with advice."""
+    """Return a message with advice for each unsafe value in effective settings."""
     return [f"{key} is {spelled(settings[key])}: {words}" for key, judge, words in _UNSAFE if judge(settings.get(key))]
 
 
 def default_of(setting: Setting, real_ldconfig: bool) -> t.Any:
-    """The default as the packages write it on this host."""
+    """Return the default as the packages write it on this host."""
     return f"@{REAL_LDCONFIG}" if setting.key == LDCONFIG_KEY and real_ldconfig else setting.default
 
 
@@ -180,7 +180,7 @@ def dotted(path: KeyPath) -> str:
 
 
 def spelled(value: t.Any) -> str:
-    """A value for a message, without secrets."""
+    """Return a value for a message, without secrets."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, dict):
@@ -191,9 +191,9 @@ def spelled(value: t.Any) -> str:
 
 
 def shown(value: t.Any) -> t.Any:
-    """``value`` as a result may hold it: secret-looking values and user information in URLs are hidden.
+    """Return ``value`` for a result: values of secret names and user information in URLs are masked.
 
-    Strings are judged as ``NAME=value`` too, which is how an environment is written.
+    Strings are also checked as ``NAME=value``, the form of an environment variable.
     """
     if isinstance(value, dict):
         return {name: masking.MASK if _hides(name, entry) else shown(entry) for name, entry in value.items()}
@@ -203,12 +203,12 @@ def shown(value: t.Any) -> t.Any:
 
 
 def _hides(name: t.Any, entry: t.Any) -> bool:
-    # Dotted keys hold no dictionaries, so that only the last name says what a value is.
+    # The last part of a dotted key names the value. A dotted key never contains a dictionary.
     return entry is not None and not isinstance(entry, (bool, dict)) and masking.is_secret(str(name).rpartition(".")[2])
 
 
 def _plain(value: t.Any) -> t.Any:
-    """As a module can return it."""
+    """Return the value in a form that a module can return."""
     if isinstance(value, dict):
         return {name: _plain(entry) for name, entry in value.items()}
     if isinstance(value, list):
@@ -217,7 +217,7 @@ def _plain(value: t.Any) -> t.Any:
 
 
 LEVEL_KEY = "nvidia-container-runtime.log-level"
-# As Ansible's templates may deliver them.
+# Ansible's templates may return booleans as these strings.
 _WORDS = {"true": True, "yes": True, "false": False, "no": False}
 _KINDS = {bool: "true or false", str: "a string", list: "a list of strings"}
 _CAPABILITIES = ("compat32", "compute", "display", "graphics", "ngx", "utility", "video")
@@ -242,7 +242,10 @@ def _absolute(value: str) -> str:
 
 
 def _program(value: str) -> str:
-    """A name is looked up in PATH; a path that is relative would depend on who starts the container."""
+    """Return "" for a valid program. A name is found in PATH.
+
+    A relative path is invalid, since it depends on the process that starts the container.
+    """
     return "" if value.startswith("/") or not re.search(r"[/~]", value) else "an absolute path or the name of a program"
 
 
@@ -257,7 +260,7 @@ def _capabilities(value: str) -> str:
 
 _USER = r"(?:[A-Za-z_][A-Za-z0-9_.-]*\$?|[0-9]+)"
 _VARIABLE = r"[A-Za-z_][A-Za-z0-9_]*"
-# Of a list, for each of its entries.
+# The check of a list applies to each of its entries.
 _CHECKS: dict[str, Check] = {
     "supported-driver-capabilities": _capabilities,
     "swarm-resource": _matching(
@@ -271,7 +274,7 @@ _CHECKS: dict[str, Check] = {
     "nvidia-container-cli.root": _absolute,
     "nvidia-container-cli.user": _matching(f"{_USER}(?::{_USER})?", "USER or USER:GROUP, as names or numbers"),
     "nvidia-container-runtime.debug": _absolute,
-    # As the library that writes the log names them.
+    # The levels of the library that writes the log.
     LEVEL_KEY: _one_of(*("panic", "fatal", "error", "warn", "warning", "info", "debug", "trace")),
     "nvidia-container-runtime.mode": _one_of("auto", "legacy", "cdi", "csv", "jit-cdi"),
     "nvidia-container-runtime.runtimes": _program,
@@ -284,12 +287,12 @@ _CHECKS: dict[str, Check] = {
     "nvidia-container-runtime-hook.path": _program,
     "nvidia-ctk.path": _program,
 }
-# The runtime refuses to start a container without one.
+# The runtime refuses to start a container if this list is empty.
 _NEVER_EMPTY = ("nvidia-container-runtime.runtimes",)
 
 
 def checked(setting: Setting, value: t.Any) -> t.Any:
-    """``value`` as it goes into the file; raises NvidiaError for one that the setting cannot have."""
+    """Return ``value`` as it is written to the file. Raises NvidiaError for an invalid value."""
     if setting.kind is bool and isinstance(value, str):
         value = _WORDS.get(value.lower(), value)
     if isinstance(value, tuple):
@@ -301,7 +304,7 @@ def checked(setting: Setting, value: t.Any) -> t.Any:
 
 
 def unfit(document: toml_document.TomlDocument) -> list[str]:
-    """What a config.toml holds that the toolkit cannot use, in sentences with its place."""
+    """Return a message, with its position, for each value in a config.toml that the toolkit cannot use."""
     advice = "The toolkit cannot use that. Correct it by hand or with the module nvidia_toolkit_config."
     tables = [path for path in sorted(TABLES) if document.has(*path) and not isinstance(document.value(*path), dict)]
     found = [(path, _sentence(dotted(path), document.value(*path), "a table")) for path in tables]
@@ -311,15 +314,15 @@ def unfit(document: toml_document.TomlDocument) -> list[str]:
 
 
 def _complaint_of_person(setting: Setting, value: t.Any) -> str:
-    """The same as for a task, but for what the toolkit accepts beyond that."""
-    # It takes an empty string as none at all, and levels in any case.
+    """Return the problem with a value in the file. The toolkit accepts more values there than a task does."""
+    # The toolkit reads an empty string as not set, and levels in upper or lower case.
     if value == "" and setting.kind is str and setting.commented:
         return ""
     return _complaint(setting, value.lower() if setting.key == LEVEL_KEY and isinstance(value, str) else value)
 
 
 def _complaint(setting: Setting, value: t.Any) -> str:
-    """What is wrong with a value, as a sentence without its end; empty if nothing is."""
+    """Return the problem with a value as a sentence without its end. Empty if the value is valid."""
     if not _fits(setting, value):
         return _sentence(setting.key, value, _KINDS[setting.kind])
     if setting.key in _NEVER_EMPTY and not value:
@@ -332,19 +335,19 @@ def _complaint(setting: Setting, value: t.Any) -> str:
 
 
 def _fits(setting: Setting, value: t.Any) -> bool:
-    """Whether ``value`` is of the setting's kind."""
+    """Return whether ``value`` has the setting's type."""
     if setting.kind is list:
         return isinstance(value, list) and all(isinstance(item, str) for item in value)
     return isinstance(value, setting.kind)
 
 
 def kind_of(setting: Setting) -> str:
-    """The setting's kind in words."""
+    """Return the setting's type for a message."""
     return _KINDS[setting.kind]
 
 
 def checked_unknown(key: str, value: t.Any) -> t.Any:
-    """The value of a setting that is not in the table; raises NvidiaError for what TOML cannot hold."""
+    """Return the value of an unknown setting. Raises NvidiaError for a value that TOML cannot contain."""
     if isinstance(value, dict):
         return {name: checked_unknown(f"{key}.{name}", entry) for name, entry in value.items()}
     if isinstance(value, (list, tuple)):
@@ -371,5 +374,5 @@ def _sentence(key: str, value: t.Any, wanted: str) -> str:
 def _given(key: str, value: t.Any) -> str:
     if key == ENVIRONMENT_KEY:
         return "a list that is not shown" if isinstance(value, list) else "a value that is not shown"
-    # A word that stands for another kind, such as "5", is told from it by its quotes.
+    # The quotes distinguish a string such as "5" from a value of another type.
     return repr(masking.mask_urls_in_string(value)) if isinstance(value, str) else spelled(value)

@@ -26,7 +26,7 @@ _HOOK, _CLI, _CTK = toolkit_constants.PROGRAMS[1:]
 
 
 class Component(t.NamedTuple):
-    """Files that belong together; ``optional``: those of ``programs`` that older toolkits do not have."""
+    """Files that belong together. ``optional`` are those of ``programs`` that older toolkits do not have."""
 
     programs: tuple[str, ...]
     libraries: tuple[str, ...] = ()
@@ -45,7 +45,7 @@ COMPONENTS = {
 }
 
 PROGRAM_FOLDERS = ("/usr/bin", "/usr/sbin", "/bin", "/sbin", "/usr/local/bin")
-# Where multiarch distributions have the libraries of a machine.
+# The library directories of multiarch distributions, by machine.
 _MULTIARCH = {gpu_elf.X86_64: "/usr/lib/x86_64-linux-gnu", gpu_elf.AARCH64: "/usr/lib/aarch64-linux-gnu"}
 
 SHELL = "/bin/sh"
@@ -54,9 +54,12 @@ SHELL = "/bin/sh"
 class Part(t.NamedTuple):
     """A file to install.
 
-    ``name``: in the installation, for a library its real file's; ``path``: as this process opens it, links resolved;
-    ``mode``: its permissions, without those to write for others and without set-user-ID; ``size``: bytes; ``machine``:
-    its e_machine; ``soname``: the link that a library needs beside it, empty if it has that name itself.
+    ``name``: its name in the installation, for a library that of its real file
+    ``path``: its path for this process, with links resolved
+    ``mode``: its permissions without set-user-ID and without write permission for others
+    ``size``: bytes
+    ``machine``: its e_machine
+    ``soname``: the link that a library needs beside it, empty if the file itself has that name
     """
 
     name: str
@@ -68,7 +71,7 @@ class Part(t.NamedTuple):
 
 
 class BinaryInfo(t.Protocol):
-    """What check_machine wants to know of a file: its ``name``, and the e_machine of its header."""
+    """The properties that check_machine reads: a file's ``name``, and the e_machine of its header."""
 
     @property
     def name(self) -> str: ...
@@ -78,7 +81,7 @@ class BinaryInfo(t.Protocol):
 
 
 class _Place(t.NamedTuple):
-    """What is asked for by ``name``, and where below the root it was found."""
+    """A file requested by ``name``, and its path below the root."""
 
     name: str
     path: str
@@ -86,10 +89,10 @@ class _Place(t.NamedTuple):
 
 
 def find_parts(root: hostfs.HostFS, components: t.Sequence[str] | None, label: str) -> list[Part]:
-    """The files of ``components`` below ``root``; None: all, as far as the toolkit's version has them.
+    """Return the files of ``components`` below ``root``. None: all that this version of the toolkit has.
 
-    ``label`` is what messages call the root.  Raises NvidiaError for what is not a whole toolkit for one machine,
-    HostError for what cannot be read.
+    ``label`` is the name of the root in messages. Raises NvidiaError unless the files are a complete toolkit for one
+    machine, HostError for a file that cannot be read.
     """
     wanted = _wanted(components)
     _check_directory(root, label)
@@ -110,9 +113,9 @@ def find_parts(root: hostfs.HostFS, components: t.Sequence[str] | None, label: s
 
 
 def check_machine(parts: t.Sequence[BinaryInfo], host: hostfs.HostFS) -> None:
-    """Raises NvidiaError if ``parts`` cannot run on ``host``, HostError if that has no shell for the wrappers.
+    """Raise NvidiaError if ``parts`` cannot run on ``host``, HostError if the host has no shell for the wrappers.
 
-    The shell tells the machine: a kernel may run programs of two.
+    The machine is that of the shell, since a kernel may run programs of two machines.
     """
     if not host.exists(SHELL):
         if host.live:
@@ -133,7 +136,7 @@ def check_machine(parts: t.Sequence[BinaryInfo], host: hostfs.HostFS) -> None:
 
 
 def _wanted(components: t.Sequence[str] | None) -> list[Component]:
-    """Raises NvidiaError for names that there are not, or none at all."""
+    """Return the components with these names. Raises NvidiaError for unknown names and for an empty list."""
     names = list(COMPONENTS) if components is None else components
     unknown = [name for name in names if name not in COMPONENTS]
     if unknown or not names:
@@ -144,7 +147,7 @@ def _wanted(components: t.Sequence[str] | None) -> list[Component]:
 
 def _check_directory(root: hostfs.HostFS, label: str) -> None:
     try:
-        # This tells, too, whether it may be searched: else everything in it would pass for missing.
+        # This also fails if the directory may not be searched. Otherwise all its files would be reported as missing.
         os.stat(os.path.join(root.root, "."))
     except (FileNotFoundError, NotADirectoryError):
         raise errors.HostError(
@@ -155,7 +158,7 @@ def _check_directory(root: hostfs.HostFS, label: str) -> None:
 
 
 def _programs(root: hostfs.HostFS, wanted: t.Sequence[Component], by_default: bool) -> tuple[list[_Place], list[str]]:
-    """Those that are there, and the names of those that should be."""
+    """Return the programs that exist, and the names of required programs that do not."""
     places, missing = [], []
     for component in wanted:
         for name in component.programs:
@@ -170,7 +173,7 @@ def _programs(root: hostfs.HostFS, wanted: t.Sequence[Component], by_default: bo
 def _libraries(
     root: hostfs.HostFS, wanted: t.Sequence[Component], machine: int | None
 ) -> tuple[list[_Place], list[str]]:
-    """The same for libraries, those for ``machine`` before others."""
+    """Return the libraries that exist, those for ``machine`` before others, and the names of missing ones."""
     places, missing = [], []
     for name in (name for component in wanted for name in component.libraries):
         path = _first(root, _library_folders(machine), name)
@@ -191,7 +194,7 @@ def _first(root: hostfs.HostFS, folders: t.Sequence[str], name: str) -> str | No
 
 
 def _machine_of(root: hostfs.HostFS, places: t.Sequence[_Place]) -> int | None:
-    """The machine of the first program that tells; what is wrong with the others is said later."""
+    """Return the machine of the first program that is an ELF file. Problems of the others are reported later."""
     for place in places:
         elf = gpu_elf.read_elf(_head_of(root, place.path))
         if elf is not None:
@@ -200,7 +203,7 @@ def _machine_of(root: hostfs.HostFS, places: t.Sequence[_Place]) -> int | None:
 
 
 def _head_of(root: hostfs.HostFS, path: str) -> bytes:
-    """How a regular file begins; empty where it cannot be read."""
+    """Return the first bytes of a regular file. Empty if it cannot be read."""
     try:
         outer = root.real_path(path)
         return _head(outer) if stat.S_ISREG(os.stat(outer).st_mode) else b""
@@ -214,7 +217,7 @@ def _head(path: str) -> bytes:
 
 
 def _part(root: hostfs.HostFS, place: _Place, label: str) -> Part:
-    """Raises NvidiaError for a file that nobody could run or load, HostError for one that cannot be read."""
+    """Return a part. Raises NvidiaError for a file that cannot be run or loaded, HostError for an unreadable one."""
     called = f"{label}: {place.path[1:]}"
     try:
         outer = root.real_path(place.path)
@@ -233,7 +236,7 @@ def _part(root: hostfs.HostFS, place: _Place, label: str) -> Part:
         raise errors.NvidiaError(f"{called} is not a regular file. Give a directory with the toolkit's own files.")
     machine = _checked_machine(called, head, status.st_size)
     name = posixpath.basename(root.resolve(place.path)) if place.library else place.name
-    # A library whose file is called like none goes by the name that programs ask for.
+    # A library whose real file has another kind of name is installed with the name that programs load.
     name = name if name.startswith("lib") or not place.library else place.name
     soname = place.name if place.library and name != place.name else ""
     return Part(name, outer, stat.S_IMODE(status.st_mode) & 0o755, status.st_size, machine, soname)
@@ -244,7 +247,7 @@ def _advice(error: OSError) -> str:
 
 
 def _checked_machine(called: str, head: bytes, size: int) -> int:
-    """The machine that a file is for.  Raises NvidiaError if it is not a whole ELF file of 64 bits."""
+    """Return the machine that a file is for. Raises NvidiaError unless it is a complete 64-bit ELF file."""
     again = "Fetch or unpack the toolkit's packages again."
     if not head:
         raise errors.NvidiaError(f"{called} is empty: it was not fetched to its end. {again}")
@@ -268,7 +271,7 @@ def _checked_machine(called: str, head: bytes, size: int) -> int:
 
 
 def _check_one_machine(parts: t.Sequence[Part], label: str) -> None:
-    """Raises NvidiaError if ``parts`` are for several machines."""
+    """Raise NvidiaError if ``parts`` are for several machines."""
     machines: dict[int, list[str]] = {}
     for part in parts:
         machines.setdefault(part.machine, []).append(part.name)
@@ -282,10 +285,10 @@ def _check_one_machine(parts: t.Sequence[Part], label: str) -> None:
 
 
 class Source(t.NamedTuple):
-    """The parts, the files that they are made of, and how to get their contents.
+    """The parts, the files that they come from, and how to get their contents.
 
-    ``sources`` are the files by their paths, for the manifest.  ``fetch`` returns the paths of the parts by their
-    names, for this process.
+    ``sources`` are the files by path, for the manifest. ``fetch`` returns the paths of the parts by name, as paths of
+    this process.
     """
 
     parts: tuple[toolkit_manifest.PartDigest, ...]
@@ -294,20 +297,20 @@ class Source(t.NamedTuple):
 
 
 class ControllerSource(t.NamedTuple):
-    """What the controller offers: the parts, and an archive with their contents once it was asked for it."""
+    """A source on the controller: the parts, and an archive with their contents if the controller has sent it."""
 
     parts: tuple[toolkit_manifest.PartDigest, ...]
     archive: str | None = None
 
 
 class NotSentError(errors.NvidiaError):
-    """The contents of parts are needed, and the controller still has them."""
+    """The error for parts whose contents are needed, but not sent by the controller yet."""
 
 
 class SourceReader:
-    """Reads one source; close() removes what was unpacked for it.
+    """A reader of one source. close() removes the unpacked files.
 
-    ``before`` is the current installation.  With ``thorough`` every file is read, whatever its status says.
+    ``before`` is the current installation. With ``thorough`` every file is read, even if its status has not changed.
     """
 
     def __init__(self, host: hostfs.HostFS, before: toolkit_manifest.Manifest | None, *, thorough: bool) -> None:
@@ -318,11 +321,11 @@ class SourceReader:
         self._stack = contextlib.ExitStack()
 
     def close(self) -> None:
-        """Remove what was unpacked."""
+        """Remove the unpacked files."""
         self._stack.close()
 
     def root(self, src: str, components: t.Sequence[str] | None) -> Source:
-        """A directory tree on the host.  Raises NvidiaError."""
+        """Return the source in a directory tree on the host. Raises NvidiaError."""
         outer = self._host.real_path(src)
         if not os.path.isdir(outer):
             raise errors.HostError(
@@ -333,7 +336,10 @@ class SourceReader:
     def packages(
         self, files: t.Sequence[str], components: t.Sequence[str] | None, unpack: t.Callable[[list[str], str], None]
     ) -> Source:
-        """Packages on the host, which ``unpack`` puts into a folder; both by paths for this process."""
+        """Return the source in packages on the host.
+
+        ``unpack`` gets the packages and a directory as paths of this process.
+        """
         sources: dict[str, toolkit_manifest.Known] = {}
         outers = {path: self._host.real_path(path) for path in files}
         for path, outer in outers.items():
@@ -353,7 +359,7 @@ class SourceReader:
         return unpacked()._replace(sources=sources)
 
     def sent(self, sent: ControllerSource) -> Source:
-        """What the controller has.  Raises NotSentError from ``fetch`` unless it was sent."""
+        """Return the source on the controller. ``fetch`` raises NotSentError unless the controller has sent it."""
 
         def fetch() -> dict[str, str]:
             if sent.archive is None:
@@ -363,7 +369,10 @@ class SourceReader:
         return Source(sent.parts, {}, fetch)
 
     def _folder(self) -> str:
-        """An empty one of this machine, which goes with this reader; a tree may have none for such purposes."""
+        """Return an empty temporary directory of this machine, which close() removes.
+
+        An offline tree may have no directory for temporary files.
+        """
         try:
             return self._stack.enter_context(tempfile.TemporaryDirectory(prefix=f"{scratch.PREFIX}{os.getpid()}-"))
         except OSError as error:
@@ -391,8 +400,8 @@ def _digests(sources: t.Mapping[str, toolkit_manifest.Known]) -> dict[str, str]:
 
 
 def _extract(archive: str, names: t.Sequence[str], folder: str) -> dict[str, str]:
-    """The members ``names`` of a tar archive, each a plain file."""
-    # Only what the controller sends comes in one.
+    """Write the members ``names`` of a tar archive to ``folder``, each a regular file. Returns their paths by name."""
+    # Only a source on the controller needs this import.
     import tarfile  # noqa: PLC0415
 
     paths = {}
@@ -413,10 +422,10 @@ def _extract(archive: str, names: t.Sequence[str], folder: str) -> dict[str, str
 
 
 def version_of(source: Source) -> str | None:
-    """The version as far as it is known without running anything."""
+    """Return the version as far as it is known without running a program."""
     return directory_layout.version_in(source.parts)
 
 
 def name_of(source: Source, design: directory_layout.DirectorySpec, version: str | None = None) -> str:
-    """How the directory of a version is called: after the version, and after all that makes it what it is."""
+    """Return the directory name of a version: its version number and a digest of everything that defines it."""
     return f"{version or version_of(source) or 'unknown'}-{directory_layout.content_digest(source.parts, design)[:12]}"

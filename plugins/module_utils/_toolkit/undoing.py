@@ -18,12 +18,16 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
 
 
-# Is there from before the first change until the change has proved itself, or was undone.
+# Exists from before the first change until the new sources are tested or the change is undone.
 MARKER = f"{core_records.STATE_DIR}/unproven-repository"
 
 
 class Standing(t.NamedTuple):
-    """A file as it was: content and record are None where there was none.  ``ours``: nobody else writes there."""
+    """The previous state of a file.
+
+    ``content`` and ``record`` are None if they did not exist. ``ours`` says that only this collection writes the
+    file.
+    """
 
     path: str
     ours: bool
@@ -34,20 +38,20 @@ class Standing(t.NamedTuple):
 
 
 def is_unproven(host: hostfs.HostFS) -> bool:
-    """Whether a run was cut off between changing the sources and trying them."""
+    """Return whether a run was interrupted between changing the sources and testing them."""
     return host.lexists(MARKER)
 
 
 def forget(host: hostfs.HostFS) -> None:
-    """Take the marker away: what stands there stays."""
+    """Remove the marker. The changed files stay."""
     atomic_write.remove_file(host, MARKER)
     atomic_write.remove_empty_directories(host, [posixpath.dirname(core_records.STATE_DIR), core_records.STATE_DIR])
 
 
 class Undo:
-    """The way back from one run's changes.  The host's lock is held.
+    """The saved state of the files that one run changes, and their restoration. The caller holds the host's lock.
 
-    ``changed`` says that there is something to go back from.
+    ``changed`` says that the run has changed files.
     """
 
     def __init__(self, host: hostfs.HostFS, backup_dir: str) -> None:
@@ -60,13 +64,16 @@ class Undo:
         self._backups: set[str] = set()
 
     def begin(self, ours: t.Iterable[str], others: t.Iterable[str]) -> None:
-        """Note how the files stand that are about to change: ours and those of others.  Raises HostError."""
+        """Read and save the state of the files that are about to change. Raises HostError.
+
+        ``ours`` are the files of this collection and ``others`` the source files that it removes.
+        """
         now = [self._look(path, ours=True) for path in ours]
         now += [self._look(self.host.resolve(path), ours=False) for path in others]
         earlier, made = self._noted()
         self._standing = {standing.path: standing for standing in now}
         for standing in earlier:
-            # What somebody has put in the place of theirs since is not ours to undo.
+            # A file that another program wrote in place of a removed one stays.
             if standing.ours or self.host.read(standing.path) is None:
                 self._standing[standing.path] = standing
         folders = [*(posixpath.dirname(path) for path in self._standing), self.backup_dir, core_records.STATE_DIR]
@@ -79,12 +86,12 @@ class Undo:
         self.changed = bool(now)
 
     def settle(self) -> None:
-        """What was changed stays."""
+        """Keep the changes."""
         if self.begun:
             forget(self.host)
 
     def put_back(self) -> None:
-        """Undo what was changed, in this run or in one before it that was cut off.  Raises HostError."""
+        """Undo the changes of this run, and of an earlier run that was interrupted. Raises HostError."""
         if not self.begun:
             return
         for standing in self._standing.values():
@@ -117,7 +124,7 @@ class Undo:
     def _write(self, standing: Standing, content: bytes) -> None:
         folder = posixpath.dirname(standing.path)
         atomic_write.make_directories(self.host, folder, 0o755)
-        # No moment in which others may read what they could not read before.
+        # At no moment may users read a file that they could not read before.
         mode, owner = standing.mode, standing.owner
         atomic_write.replace_file(self.host, standing.path, content, mode, owner, parsed=(folder,), ceiling=mode)
         atomic_write.set_access(self.host, standing.path, mode, owner)
@@ -125,7 +132,7 @@ class Undo:
     def _all_backups(self) -> list[str]:
         return [backup for path in self._standing for backup in apply.backups_of(self.host, self.backup_dir, path)]
 
-    # -- on the disk ---------------------------------------------------------------------------------------------
+    # -- Saved state ---------------------------------------------------------------------------------------------------
 
     def _to_bytes(self) -> bytes:
         files = [

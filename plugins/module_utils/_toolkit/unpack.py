@@ -4,8 +4,8 @@
 
 """Unpack deb, rpm and tar archives with limits for size, ratio, number of entries and time.
 
-Programs that unpack follow links which an earlier package left, and give directories the mode of the archive. This
-code does neither.
+Other programs follow links that an earlier package left, and give directories the mode of the archive. This code does
+neither.
 """
 
 from __future__ import annotations
@@ -26,13 +26,14 @@ import typing as t
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import atomic_write
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors as core_errors
 
-# Bytes and entries of a package.  The largest of the toolkit's has less than 80 MiB, and about 20 entries.
+# Limits for the bytes and entries of a package. The toolkit's largest package has less than 80 MiB and about 20
+# entries.
 MAX_SIZE = 256 << 20
 MAX_ENTRIES = 10_000
 
 
 class Entry(t.NamedTuple):
-    """One name in an archive; ``mode`` with the kind of file; ``content`` of a link is its target."""
+    """One name in an archive. ``mode`` includes the file type. ``content`` of a link is its target."""
 
     name: str
     mode: int
@@ -40,24 +41,24 @@ class Entry(t.NamedTuple):
 
 
 def damaged(label: str, problem: str) -> core_errors.NvidiaError:
-    """What to raise for an archive that cannot be read; ``label`` is what messages call it."""
+    """Return the error for an archive that cannot be read. ``label`` is its name in messages."""
     return core_errors.NvidiaError(f"{label} cannot be unpacked: {problem}. Fetch the package again.")
 
 
 def check_number(entries: t.Sized, label: str) -> None:
-    """Raises NvidiaError for more than MAX_ENTRIES; to be called while they are read, since there may be millions."""
+    """Raise NvidiaError for more than MAX_ENTRIES. Call this while entries are read, since there may be millions."""
     if len(entries) > MAX_ENTRIES:
         raise damaged(label, f"it holds more than {MAX_ENTRIES} entries")
 
 
 def write_entries(entries: t.Sequence[Entry], folder: str, label: str) -> None:
-    """Write the regular files, directories and symbolic links of an archive below ``folder``, which exists.
+    """Write the regular files, directories and symbolic links of an archive below the existing ``folder``.
 
-    ``folder`` itself stays as it is, owners are not taken over, and of modes no more than 0755.  ``label`` is what
-    messages call the archive.  Raises NvidiaError for one that would write outside ``folder``, before anything is
-    written as far as names tell; HostError if something cannot be written.
+    ``folder`` itself does not change. Owners are ignored, and modes are limited to 0755. ``label`` is the archive's
+    name in messages. Raises NvidiaError for an archive that would write outside ``folder``: before anything is
+    written, if the names show it. Raises HostError if a file cannot be written.
     """
-    # A file with many names is written once for each of them.
+    # A file with several names is written once for each name.
     if sum(len(entry.content) for entry in entries) > MAX_SIZE:
         raise damaged(label, f"it holds more than {MAX_SIZE} bytes")
     placed = [(_parts(entry.name, label), entry) for entry in entries]
@@ -70,7 +71,10 @@ def write_entries(entries: t.Sequence[Entry], folder: str, label: str) -> None:
 
 
 def _parts(name: str, label: str) -> list[str]:
-    """The components of an entry's name, none for the folder itself.  Raises NvidiaError for one that leads away."""
+    """Return the components of an entry's name, none for the directory itself.
+
+    Raises NvidiaError for a name that leads outside the directory.
+    """
     parts = [part for part in name.split("/") if part not in {"", "."}]
     if name.startswith("/") or ".." in parts or "\0" in name:
         raise core_errors.NvidiaError(
@@ -81,7 +85,7 @@ def _parts(name: str, label: str) -> list[str]:
 
 
 def _write(folder: str, names: t.Sequence[str], entry: Entry, label: str) -> None:
-    """Write one entry; what is neither file, directory nor link (no package of the toolkit has such) is left out."""
+    """Write one entry. Special files are skipped; no package of the toolkit contains any."""
     try:
         above = _make_folders(folder, names[:-1], label)
         path = os.path.join(above, names[-1])
@@ -98,11 +102,11 @@ def _write(folder: str, names: t.Sequence[str], entry: Entry, label: str) -> Non
 
 
 def _make_folders(folder: str, names: t.Sequence[str], label: str) -> str:
-    """``folder`` with ``names`` below it, each of them a real directory: never through a link."""
+    """Create ``names`` below ``folder`` and return the path. Each of them is a real directory, never a link."""
     for name in names:
         folder = os.path.join(folder, name)
         if not os.path.lexists(folder):
-            # Whatever mode the archive wants: it must be possible to write into it, and to remove it.
+            # The mode of the archive is ignored, so that this process can write into the directory and remove it.
             os.mkdir(folder)
         elif os.path.islink(folder) or not os.path.isdir(folder):
             raise core_errors.NvidiaError(
@@ -113,7 +117,7 @@ def _make_folders(folder: str, names: t.Sequence[str], label: str) -> str:
 
 
 def _make_way(path: str, label: str) -> None:
-    """Remove a file of that name: packages may share files."""
+    """Remove an existing file with this name, since packages may share files."""
     if os.path.isdir(path) and not os.path.islink(path):
         raise core_errors.NvidiaError(
             f"{label} has a file {os.path.basename(path)!r} where what was unpacked before has a directory. Give"
@@ -131,21 +135,22 @@ def _write_file(path: str, content: bytes, mode: int) -> None:
 
 
 # cpio(5): six characters, then thirteen numbers of eight hexadecimal digits each: inode, mode, owner, group, links,
-# time, size, its device (two), the device that it is (two), size of the name with its null, sum of the content's bytes.
+# time, size, device of the file (two), device that it represents (two), size of the name with its null, sum of the
+# content's bytes.
 _PLAIN, _SUMMED = b"070701", b"070702"
 _HEADER = 6 + 13 * 8
-# int() would take signs, too.
+# int() also accepts signs.
 _DIGITS = re.compile(rb"[0-9A-Fa-f]+\Z")
 _END = b"TRAILER!!!"
 
 
 def read_newc(archive: bytes, label: str) -> list[Entry]:
-    """The entries of an archive, each with its content.
+    """Return the entries of a cpio archive, each with its content.
 
-    ``label`` is what messages call the archive.  Raises NvidiaError where it is damaged.
+    ``label`` is the archive's name in messages. Raises NvidiaError for a damaged archive.
     """
     entries: list[Entry] = []
-    # Of several names of one file, only the last has the content: what file each entry is, and what that holds.
+    # Of several names of one file, only the last has the content. These are the file of each entry, and its content.
     files: list[tuple[int, int, int] | None] = []
     contents: dict[tuple[int, int, int], bytes] = {}
     place = 0
@@ -190,11 +195,11 @@ def _numbers(header: bytes, label: str) -> list[int]:
 
 
 def _padded(place: int) -> int:
-    """Everything begins at a multiple of four bytes."""
+    """Return the next multiple of four bytes, where each part of the archive begins."""
     return place + -place % 4
 
 
-# deb(5): old tar, ustar, and of GNU's extensions long names; neither sparse files nor pax headers.
+# deb(5): old tar, ustar, and long names of the GNU extensions; neither sparse files nor pax headers.
 _TAR_KINDS = {
     tarfile.REGTYPE: stat.S_IFREG,
     tarfile.AREGTYPE: stat.S_IFREG,
@@ -205,18 +210,18 @@ _TAR_KINDS = {
     tarfile.CHRTYPE: stat.S_IFCHR,
     tarfile.BLKTYPE: stat.S_IFBLK,
 }
-# What tarfile raises, beside its own errors, for numbers that nobody would write and for chains of headers.
+# The errors that tarfile raises, in addition to its own, for extreme numbers and chains of headers.
 _TAR_ERRORS = (tarfile.TarError, ValueError, ArithmeticError, LookupError, EOFError, RecursionError)
 
 
 def read_tar(archive: bytes, label: str) -> list[Entry]:
-    """The entries of an archive that is not compressed, each with its content; no owner is read.
+    """Return the entries of an uncompressed tar archive, each with its content. Owners are not read.
 
-    A hard link gets what the name has that it stands for.  ``label`` is what messages call the archive.  Raises
-    NvidiaError where it is damaged, or in a form that no Debian package may have.
+    A hard link gets the content of its target. ``label`` is the archive's name in messages. Raises NvidiaError for an
+    archive that is damaged or in a form that Debian packages may not have.
     """
     entries: list[Entry] = []
-    # By name, without "./": what a hard link may stand for.
+    # By name without "./": the possible targets of a hard link.
     files: dict[str, Entry] = {}
     for member in _members(archive, label):
         entry = _linked(member, files, label) if member.islnk() else _entry(archive, member, label)
@@ -231,12 +236,12 @@ def _members(archive: bytes, label: str) -> t.Iterator[tarfile.TarInfo]:
     try:
         with tarfile.open(fileobj=io.BytesIO(archive), mode="r:") as tar:
             for member in tar:
-                # Below zero, some versions of tarfile would read the same for ever.
+                # With a negative size, some versions of tarfile would read the same header forever.
                 size = member.size if member.isreg() and not member.issparse() else 0
                 if member.size < 0 or member.offset_data + size > len(archive):
                     raise damaged(label, "it ends too early")
                 yield member
-            # Where tarfile stops; for it, a header that is cut or damaged ends the archive, too.
+            # The block where tarfile stops. tarfile also stops without an error at a cut or damaged header.
             last = archive[tar.offset : tar.offset + tarfile.BLOCKSIZE]
     except _TAR_ERRORS as error:
         raise damaged(label, f"its content is no whole tar archive ({error})") from error
@@ -259,19 +264,19 @@ def _entry(archive: bytes, member: tarfile.TarInfo, label: str) -> Entry:
 
 
 def _linked(member: tarfile.TarInfo, files: t.Mapping[str, Entry], label: str) -> Entry:
-    """A hard link, as a file of its own."""
+    """Return a hard link as a separate file."""
     original = files.get(os.path.normpath(member.linkname))
     if original is None:
         raise damaged(label, f"it holds {member.name!r} as another name of {member.linkname!r}, which is not before it")
     return original._replace(name=member.name)
 
 
-# A command, and how many bytes it may write; gives its status, its output, and its errors.
+# Runs a command that may write a number of bytes. Returns its status, output and error messages.
 LimitedRunner = t.Callable[[t.List[str], int], t.Tuple[int, bytes, str]]
 
 
 class _Kind(t.NamedTuple):
-    """A kind of package: what it begins with, the tool that opens it, and what reads the archive inside."""
+    """A kind of package: its first bytes, the tool that opens it, and the reader of the archive inside."""
 
     magic: bytes
     tool: str
@@ -279,18 +284,18 @@ class _Kind(t.NamedTuple):
     read: t.Callable[[bytes, str], list[Entry]]
 
 
-# deb(5), and the lead of an RPM file.  dpkg-deb could write the files, too, but it would follow links, and give the
-# folder the mode and the owner that the package says.
+# deb(5), and the lead of an RPM file. dpkg-deb could write the files too, but it follows links and gives the directory
+# the mode and the owner from the package.
 _ARCHIVE_KINDS = (
     _Kind(b"!<arch>\n", "dpkg-deb", ("--fsys-tarfile",), read_tar),
     _Kind(b"\xed\xab\xee\xdb", "rpm2cpio", (), read_newc),
 )
-# What a shell, timeout(1) and our runners say of a command that is not there.
+# The status of a shell, timeout(1) and the runners of this collection for a command that does not exist.
 _NOT_FOUND = 127
-# A package may expand to this many times its size, at least to _SMALL bytes, and at most to MAX_SIZE.  NVIDIA's
-# packages expand to about 5 times their size.
+# A package may expand to this many times its size, at least to _SMALL bytes, and at most to MAX_SIZE. NVIDIA's packages
+# expand to about 5 times their size.
 _RATIO, _SMALL = 100, 16 << 20
-# Seconds to unpack a package, and bytes of a tool's errors that are reported.
+# Seconds to unpack a package, and bytes of a tool's error messages that are reported.
 _SECONDS, _UNPACK_ERRORS = 120, 4096
 _BLOCK = 1 << 16
 
@@ -298,11 +303,11 @@ _BLOCK = 1 << 16
 def unpack(
     packages: t.Sequence[str], folder: str, on_controller: bool = False, run: LimitedRunner | None = None
 ) -> None:
-    """Unpack ``packages`` (.deb and .rpm, told apart by their content), one after the other, into ``folder``.
+    """Unpack ``packages`` (.deb and .rpm, recognized by their content) one after the other into ``folder``.
 
-    All are paths as this process opens them; ``folder`` exists, is empty, and keeps its mode and owner.
-    ``on_controller`` only changes the advice.  Raises NvidiaError for a file that is no package, and for one that
-    would write elsewhere; HostError for what this machine cannot do.
+    All paths are those of this process. ``folder`` exists, is empty, and keeps its mode and owner. ``on_controller``
+    only changes the advice in messages. Raises NvidiaError for a file that is not a package or that would write
+    outside ``folder``, HostError for a problem of this machine.
     """
     kinds = [_kind_of(package) for package in packages]
     for package, kind in zip(packages, kinds):
@@ -313,15 +318,15 @@ def unpack(
 
 
 def run_limited(argv: list[str], limit: int) -> tuple[int, bytes, str]:
-    """Run a command without input that may write ``limit`` bytes, and take _SECONDS.
+    """Run a command without input that may write ``limit`` bytes and run for _SECONDS.
 
-    Its messages are in English.  A command that is not there has the status that a shell gives it.  The last of
-    ``argv`` is what messages call its output.  Raises NvidiaError for a command beyond a limit; it is killed then.
+    Its messages are in English. A command that does not exist gets the status that a shell uses. Messages name the
+    output after the last item of ``argv``. Raises NvidiaError if the command exceeds a limit; it is killed then.
     """
     environment = {**os.environ, "LC_ALL": "C.UTF-8", "LANGUAGE": "C"}
     with tempfile.TemporaryFile() as errors:
         try:
-            # run_command would hold the whole output, however large, before this could refuse it.
+            # run_command would read the whole output, however large, before this function could refuse it.
             process = subprocess.Popen(  # pylint: disable=ansible-bad-function
                 argv,
                 stdin=subprocess.DEVNULL,
@@ -337,7 +342,7 @@ def run_limited(argv: list[str], limit: int) -> tuple[int, bytes, str]:
             output = _output_of(process, limit, deadline, argv[-1])
             status = process.wait(max(0, deadline - time.monotonic()))
         except BaseException as error:
-            # The tool may have started a program that unpacks.
+            # The tool may have started another program, so the whole process group is killed.
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
@@ -349,7 +354,7 @@ def run_limited(argv: list[str], limit: int) -> tuple[int, bytes, str]:
 
 
 def _output_of(process: subprocess.Popen[bytes], limit: int, deadline: float, label: str) -> bytes:
-    """What ``process`` writes.  Raises TimeoutError, and NvidiaError if that is more than ``limit`` bytes."""
+    """Return the output of ``process``. Raises TimeoutError, and NvidiaError for more than ``limit`` bytes."""
     output = bytearray()
     with t.cast("t.IO[bytes]", process.stdout) as stream:
         while select.select([stream], [], [], max(0, deadline - time.monotonic()))[0]:
@@ -363,7 +368,7 @@ def _output_of(process: subprocess.Popen[bytes], limit: int, deadline: float, la
 
 
 def _kind_of(package: str) -> _Kind:
-    """What a package is, by how it begins: its name may be anything."""
+    """Return the kind of a package by its first bytes. Its name is ignored."""
     try:
         if not stat.S_ISREG(os.stat(package).st_mode):
             raise core_errors.NvidiaError(f"{package} is not a regular file. Give the files of the packages.")
@@ -386,7 +391,7 @@ def _kind_of(package: str) -> _Kind:
 
 
 def _check(package: str, tool: str, status: int, said: str, on_controller: bool) -> None:
-    """Raises HostError if ``tool`` is not there, or failed."""
+    """Raise HostError if ``tool`` does not exist or failed."""
     if status == _NOT_FOUND:
         here, there = ("the controller", "true to unpack on the host") if on_controller else ("this host", "")
         way = f"remote_src: {there or 'false to unpack on the controller'}"

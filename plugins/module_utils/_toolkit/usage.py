@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Find which engines and containers use a toolkit directory, and their low-level runtimes."""
+"""Find the engines, containers and processes that use a toolkit directory, and the low-level runtimes of a host."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if t.TYPE_CHECKING:
 
 
 class PathPrefix:
-    """Whether a path is below one of ``folders``, be it by another spelling, or through a link that leads there."""
+    """A test whether a path is below one of ``folders``, also with another spelling or through a link."""
 
     def __init__(self, host: hostfs.HostFS, folders: t.Iterable[str]) -> None:
         self._host = host
@@ -41,10 +41,11 @@ class PathPrefix:
 
 
 def configured_programs(host: hostfs.HostFS, folders: t.Iterable[str]) -> dict[str, dict[str, str | None]]:
-    """By engine, the runtimes with programs below ``folders`` that its files or its unit's flags name.
+    """Return, by engine, the runtimes with programs below ``folders`` that its files or the flags of its unit name.
 
-    Of a flag the name is the flag.  An engine whose files cannot be understood may name any: then a sentence stands for
-    the name, and None for the program.  Raises MissingPackageError where nothing can read such files.
+    For a flag, the flag itself is the name. An engine whose files cannot be read may name any program: its entry then
+    has a message as the name and None as the program. Raises MissingPackageError if the package that reads such files
+    is missing.
     """
     below = PathPrefix(host, folders)
     found = {}
@@ -66,7 +67,7 @@ def _in_files(
     try:
         state = engine.configured(engines_base.HostFiles(host, engine.key).as_configured(installation, None))
     except errors.MissingPackageError:
-        # The controller may have it.
+        # The controller may have the missing package and send it.
         raise
     except errors.NvidiaError as error:
         return [(f"not known: {error}", None)]
@@ -82,8 +83,10 @@ def _in_flags(installation: engines_base.Installation) -> t.Iterator[tuple[str, 
 
 
 def unsettled_engines(host: hostfs.HostFS, folders: t.Iterable[str]) -> list[str]:
-    """Running engines that still use, or may use, programs below ``folders``, whatever their files say by now; a
-    sentence for each."""
+    """Return a message for each running engine that uses, or may use, programs below ``folders``.
+
+    Such an engine may have another configuration in its files by now.
+    """
     below = PathPrefix(host, folders)
     return [words for engine in engines_registry.engines_on(host) for words in _unsettled(engine, host, below)]
 
@@ -104,7 +107,7 @@ def _unsettled(engine: engines_base.Engine, host: hostfs.HostFS, below: PathPref
 
 
 def programs_among(found: t.Mapping[str, t.Mapping[str, str | None]], names: t.Collection[str]) -> list[str]:
-    """Those of configured_programs() whose programs have one of ``names``, in words."""
+    """Return the entries of configured_programs() whose programs have one of ``names``, for a message."""
     return [
         f"{engine} ({runtime})"
         for engine, programs in found.items()
@@ -113,27 +116,27 @@ def programs_among(found: t.Mapping[str, t.Mapping[str, str | None]], names: t.C
     ]
 
 
-# What NVIDIA's runtimes look up in their PATH when no configured program is there (NVIDIA Container Toolkit 1.20).
+# NVIDIA's runtimes search these names in PATH if no configured program exists (NVIDIA Container Toolkit 1.20).
 NAMES = ("runc", "crun")
-# Where there is CRI-O alone, whose packages bring crun.
+# The order for hosts where CRI-O is the only engine. Its packages contain crun.
 _CRIO, _CRIO_NAMES = "crio", ("crun", "runc")
 
-# No program is run for its version here.  To the newest engines everything counts: before containerd 2.0 the settings
-# in a later file hide those in an earlier one.
+# No program is run here to get its version. The newest version includes the most settings: before containerd 2.0 the
+# settings in a later file hide those in an earlier one.
 _NEWEST = (999,)
 
-# Programs that do what runc does, whatever their runtimes are called.
+# Programs that behave like runc. The names of their runtimes do not matter.
 _LIKE_RUNC = re.compile(r"(?:(?:runc|crun)(?:[-_.].*)?|youki)\Z")
-# Programs that start something else than an ordinary container, be it that one of them is crun under another name.
+# Programs that start something other than an ordinary container. Some of them are crun with another name.
 _UNLIKE_RUNC = re.compile(r"runsc|gvisor|kata|containerd-shim|krun|crun-vm|.*wasm")
-# The kinds of containerd's runtimes and of CRI-O's ("oci" and "pod") that call a program like runc.
+# The runtime types of containerd and of CRI-O ("oci" and "pod") that run a program like runc.
 _KINDS = ("io.containerd.runc.", "io.containerd.runtime.v1.", "oci", "pod")
-# What a toolkit that was installed into a directory has beside its runtimes, and no other directory has.
+# Only a toolkit that is installed into a directory has this file beside its runtimes.
 _MARK = f"{core_constants.MAIN_PROGRAM}.real"
 
 
 class _Found(t.NamedTuple):
-    """What one engine contributes; ``paths`` are programs that exist, in order of preference."""
+    """The result for one engine. ``paths`` are programs that exist, in order of preference."""
 
     installed: bool
     paths: tuple[str, ...]
@@ -141,13 +144,13 @@ class _Found(t.NamedTuple):
 
 
 def low_level_runtimes(host: hostfs.HostFS) -> tuple[list[str], list[str]]:
-    """The low-level runtimes in the order in which NVIDIA's are to try them, and warnings.
+    """Return the low-level runtimes in the order in which NVIDIA's runtimes try them, and warnings.
 
-    First the absolute paths of programs that the host's engines are configured with, each program once, then NAMES:
-    these always, for they are looked up when a container starts, with what the host has by then.  The answer is the
-    same whether this collection has registered NVIDIA's runtimes in an engine or not.  A configured program that is
-    not on the host is left out with a warning, and so are the runtimes of an engine whose files cannot be read.
-    Raises MissingPackageError where nothing can read them.
+    The absolute paths of programs that the host's engines are configured with come first, each program once. NAMES
+    follow always, since they are searched when a container starts, and the host may have them by then. The result
+    does not depend on whether this collection has registered NVIDIA's runtimes in an engine. A configured program
+    that does not exist on the host is left out with a warning, and so are the runtimes of an engine whose files
+    cannot be read. Raises MissingPackageError if the package that reads them is missing.
     """
     engines = engines_registry.engines_on(host)
     found = [_of_engine(engine, host) for engine in engines]
@@ -155,7 +158,7 @@ def low_level_runtimes(host: hostfs.HostFS) -> tuple[list[str], list[str]]:
     for path in (path for one in found for path in one.paths):
         if not any(host.same_program(path, known) for known in paths):
             paths.append(path)
-    # Podman calls none of NVIDIA's runtimes.
+    # Podman is left out, since it does not use NVIDIA's runtimes.
     installed = [engine.name for engine, one in zip(engines, found) if one.installed and engine.default_runtime]
     names = _CRIO_NAMES if installed == [_CRIO] else NAMES
     return [*paths, *names], [warning for one in found for warning in one.warnings]
@@ -167,7 +170,7 @@ def _of_engine(engine: engines_base.Engine, host: hostfs.HostFS) -> _Found:
     try:
         state, doubt = _without_nvidia(engine, host, installation)
     except errors.MissingPackageError:
-        # The controller may have it.
+        # The controller may have the missing package and send it.
         raise
     except errors.NvidiaError as error:
         return _Found(installed, (), (f"The runtimes of {engine.name} are not known: {error}",))
@@ -189,10 +192,10 @@ def _of_engine(engine: engines_base.Engine, host: hostfs.HostFS) -> _Found:
 def _without_nvidia(
     engine: engines_base.Engine, host: hostfs.HostFS, installation: engines_base.Installation
 ) -> tuple[engines_base.ConfiguredState, tuple[str, ...]]:
-    """What the engine would be configured with if our entries were taken out, and why that may be wrong.
+    """Return the engine's configuration without the entries of this collection, and warnings.
 
-    That is the very plan of a removal, so that what the default was before us is told by the same rules.  Where there
-    can be none, what stands there now has to do.  Raises NvidiaError if that cannot be read either.
+    This is the plan of a removal, so the same rules determine the original default runtime. If such a plan is not
+    possible, the present configuration is used. Raises NvidiaError if that cannot be read either.
     """
     files = engines_base.HostFiles(host, engine.key)
     doubt: tuple[str, ...] = ()
@@ -205,14 +208,14 @@ def _without_nvidia(
     except (errors.ConfigurationError, errors.HostError) as error:
         doubt = (f"The runtimes of {engine.name} may not all be known: {error}",)
     except errors.NvidiaError:
-        # A unit or another file needs our runtimes; those that are not ours are all the same.
+        # A unit or another file needs the runtimes of this collection. The other runtimes are not affected.
         doubt = ()
     context = files.as_configured(installation, None)._replace(version=_NEWEST)
     return engine.configured(context), doubt
 
 
 class _Candidates:
-    """The runtimes of one engine that NVIDIA's can call."""
+    """The runtimes of one engine that NVIDIA's runtimes can run."""
 
     def __init__(self, host: hostfs.HostFS, state: engines_base.ConfiguredState) -> None:
         self._host = host
@@ -225,16 +228,19 @@ class _Candidates:
         }
 
     def names(self, builtin_default: str) -> list[str]:
-        """In the order in which they are to be tried: the default, the usual ones, others that do the same."""
+        """Return the runtimes in the order to try them: the default, the usual ones, others that behave like runc."""
         default = self._default
         if not isinstance(default, str) or self._is_nvidia(default):
-            # Nobody knows what somebody else's tool has put one of NVIDIA's over.
+            # The original default is unknown if another tool has set one of NVIDIA's runtimes as the default.
             default = builtin_default
         others = [name for name, path in self.paths.items() if _LIKE_RUNC.match(posixpath.basename(path))]
         return [name for name in dict.fromkeys([default, *NAMES, *others]) if name in self.paths]
 
     def _is_nvidia(self, name: str) -> bool:
-        """Whether a runtime is one of NVIDIA's, or otherwise of a toolkit: it would call itself, or go with that."""
+        """Return whether a runtime is one of NVIDIA's or belongs to a toolkit.
+
+        Such a runtime would run itself, or would be removed with its toolkit.
+        """
         return name.startswith(engines_base.MAIN_NAME) or any(
             posixpath.basename(path).startswith(core_constants.MAIN_PROGRAM)
             or self._host.lexists(posixpath.join(posixpath.dirname(path), _MARK))
@@ -248,18 +254,18 @@ class _Candidates:
         return any(_UNLIKE_RUNC.match(posixpath.basename(path)) for path in self._spellings(name))
 
     def _spellings(self, name: str) -> list[str]:
-        """The path of a runtime as it is configured, and with all links resolved."""
+        """Return the configured path of a runtime, and its path with all links resolved."""
         path = self._all.get(name)
         program = None if path is None else _program(self._host, path)
         return [found for found in (path, program and self._host.resolve(program)) if found]
 
 
 def _program(host: hostfs.HostFS, path: str) -> str | None:
-    """The absolute path of a program, None where there is none; a bare name is looked up as an engine does."""
+    """Return the absolute path of a program, or None. A bare name is searched like an engine does."""
     return None if "/" in path and not path.startswith("/") else host.find_executable([path])
 
 
-# Where engines look for what they do to containers; what nvidia-ctk wrote names the programs that it was run beside.
+# Engines read specifications and hooks here. Those that nvidia-ctk wrote name the programs in its own directory.
 SPECIFICATIONS_AND_HOOKS = (
     *core_constants.SPECIFICATION_FOLDERS,
     "/etc/containers/oci/hooks.d",
@@ -268,12 +274,13 @@ SPECIFICATIONS_AND_HOOKS = (
 
 
 def users(host: hostfs.HostFS, folder: str) -> list[str]:
-    """Who needs something below ``folder``, in words: processes, containers, engines, and files of CDI and of hooks.
+    """Return a description of each user of a path below ``folder``.
 
-    A process needs the program that it runs, the libraries that it has loaded, the script that its shell reads, and
-    what is mounted for it from there.  In an offline tree nothing runs.
+    Users are processes, containers, engines, and CDI and hook files. A process needs the program that it runs, the
+    libraries that it has loaded, the script that its shell reads, and the paths that are mounted for it from
+    ``folder``. In an offline tree there are no processes.
     """
-    # The kernel knows no links.
+    # The kernel shows paths without links.
     folders = tuple(dict.fromkeys((folder, host.resolve(folder))))
     return [
         *_processes(host, folders),
@@ -284,7 +291,7 @@ def users(host: hostfs.HostFS, folder: str) -> list[str]:
 
 
 def mentioned_in(host: hostfs.HostFS, places: t.Iterable[str], folders: t.Iterable[str]) -> list[str]:
-    """The files in ``places`` in which something below ``folders`` is named."""
+    """Return the files in ``places`` that name a path below ``folders``."""
     return [
         f"{place}/{name}"
         for place in places
@@ -305,10 +312,11 @@ def _needs(host: hostfs.HostFS, pid: str, folder: str) -> bool:
     links = [f"{process}/exe", *(f"{process}/fd/{name}" for name in host.readable_entries(f"/proc/{pid}/fd"))]
     if any(f"{folder}/" in _target(link) for link in links):
         return True
-    # A user can block who reads the memory map of a process of that user. What such a process has loaded stays loaded.
+    # A user can block a reader of the memory maps of that user's processes, so only the maps of root and of this
+    # process's user are read. The libraries that other processes have loaded stay loaded.
     if processes.uid_of(host, pid) in (0, os.geteuid()) and f"{folder}/" in host.read_text(f"/proc/{pid}/maps"):
         return True
-    # The root of a mount is told from the file system's own; two names are enough to know it by.
+    # The root of a mount is relative to its file system, so only the last two names are compared.
     root = "/".join(["", *folder.split("/")[-2:]])
     lines = host.read_text(f"/proc/{pid}/mountinfo").splitlines()
     return any((line.split(" ")[3] + "/").find(f"{root}/") >= 0 for line in lines if line.count(" ") > 3)
@@ -318,5 +326,5 @@ def _target(link: str) -> str:
     try:
         return os.readlink(link)
     except OSError:
-        # It has ended meanwhile, or is one of the kernel's.
+        # The process has ended meanwhile, or belongs to the kernel.
         return ""
