@@ -135,7 +135,7 @@ def _is_program(host: hostfs.HostFS, path: str) -> bool:
         return False
 
 
-# -- a document against a host ----------------------------------------------------------------------------------------
+# -- comparing a document with a host ---------------------------------------------------------------------------------
 
 
 class _Check:
@@ -288,7 +288,7 @@ def _described(document: t.Mapping[str, t.Any]) -> int:
     return len({json.dumps(device.get(cdi_schema.EDITS, {}), sort_keys=True) for device in single})
 
 
-# -- a document against a newer one -----------------------------------------------------------------------------------
+# -- comparing a document with a newer one ----------------------------------------------------------------------------
 
 
 def same_meaning(one: t.Mapping[str, t.Any], other: t.Mapping[str, t.Any]) -> bool:

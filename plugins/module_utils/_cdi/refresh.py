@@ -103,7 +103,7 @@ class CdiRefresh:
             raise _invalid(problems, result)
         return result
 
-    # -- what is to be done --------------------------------------------------------------------------------------------
+    # -- planning ------------------------------------------------------------------------------------------------------
 
     def _work(self) -> Work:
         host = self._host
@@ -156,7 +156,7 @@ class CdiRefresh:
             return False
         return posixpath.basename(link.path) in (plan.service, plan.watcher) or link.target in plan.contents
 
-    # -- doing it ------------------------------------------------------------------------------------------------------
+    # -- writing -------------------------------------------------------------------------------------------------------
 
     def _apply(self) -> tuple[Work, list[dict[str, str | None]]]:
         # An unchanged host does not need these imports.
@@ -349,7 +349,7 @@ def _invalid(problems: t.Sequence[str], result: t.Mapping[str, t.Any]) -> errors
     return error
 
 
-# -- the specification that the service has written --------------------------------------------------------------------
+# -- checking the specification that the service wrote -----------------------------------------------------------------
 
 
 def specification_problems(path: str, options: cdi_options.CdiOptions, host: hostfs.HostFS) -> list[str]:
