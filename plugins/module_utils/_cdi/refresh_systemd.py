@@ -4,8 +4,8 @@
 
 """Enable the refresh units, and run the service.
 
-This module creates the same links as systemctl enable. It does not call systemctl, which would reload all units, and
-then containers that the legacy hook prepared would lose their GPUs.
+This module creates the same links as systemctl enable. It does not run that command, which would reload all units:
+containers that the legacy hook prepared would lose their GPUs.
 """
 
 from __future__ import annotations
