@@ -4,7 +4,7 @@
 
 """Discover devices, libraries and graphics files for CDI specifications.
 
-What is discovered, and in which order, is as in nvidia-ctk 1.20.
+Contents and order follow nvidia-ctk 1.20.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ if t.TYPE_CHECKING:
 _PCI = "/sys/bus/pci/devices"
 _DRI, _CAPABILITIES = "/dev/dri", "/dev/nvidia-caps"
 _BY_PATH = f"{_DRI}/by-path"
-# Folders that crun once made unreachable for others than root.
+# Directories that old releases of crun made inaccessible to users other than root.
 _FOLDERS = frozenset({_DRI, _CAPABILITIES})
 
 
 class DeviceNodes:
-    """The nodes in the folder ``dev`` of ``root``; a node that is not there is left out.
+    """The device nodes below ``dev`` in the directory ``root``.
 
-    Methods raise HostError where something is there but may not be looked at.
+    Methods omit nodes that do not exist. They raise HostError for a path that exists but cannot be read.
     """
 
     def __init__(self, lookup: file_lookup.CachedFS, root: str, hooks: cdi_options.Hooks, with_gids: bool) -> None:
@@ -44,11 +44,11 @@ class DeviceNodes:
         self._capabilities = procfs.Capabilities(lookup.host)
 
     def named(self, paths: t.Iterable[str]) -> list[cdi_edits.DeviceNode]:
-        """The character devices among ``paths``, which are given as the container sees them."""
+        """Return the character devices among ``paths``, which are paths inside the container."""
         return [node for node in map(self._node, paths) if node is not None]
 
     def matching(self, *patterns: str) -> list[cdi_edits.DeviceNode]:
-        """The character devices that match patterns of their paths, each once."""
+        """Return the character devices whose paths match ``patterns``, without duplicates."""
         found = [path for pattern in patterns for path in self._lookup.glob(self.root, pattern.lstrip("/"))]
         return self.named(dict.fromkeys(file_lookup.without(self.root, path) for path in found))
 
@@ -56,21 +56,21 @@ class DeviceNodes:
         return cdi_edits.node_edits(nodes, self._with_gids)
 
     def gpu(self, gpu: inventory.Gpu) -> cdi_edits.Edits:
-        """A GPU as a whole: its node, those of DRM, and their links."""
+        """Return the edits of a whole GPU: its device node, its DRM nodes and their links."""
         nodes = self.named([f"/dev/nvidia{gpu.minor}", *self._drm_paths(gpu.bus)])
         return cdi_edits.merged(self.edits(nodes), self._links(gpu.bus, nodes), self.folders(nodes))
 
     def mig(self, gpu: inventory.Gpu, part: inventory.MigDevice) -> cdi_edits.Edits:
-        """A MIG device: the node of its GPU, and what its instances are reached by.
+        """Return the edits of a MIG device: the node of its GPU and the capability nodes of its instances.
 
-        Raises HostError or ConfigurationError where the driver does not tell the numbers of the latter.
+        Raises HostError or ConfigurationError if the driver does not report the numbers of the capability nodes.
         """
         paths = [f"/dev/nvidia{gpu.minor}", *self._capabilities.nodes(gpu.minor, part.gi, part.ci)]
         nodes = self.named([*paths, *(self._drm_paths(gpu.bus) if part.gfx else [])])
         return cdi_edits.merged(self.edits(nodes), self._links(gpu.bus, nodes))
 
     def folders(self, nodes: t.Iterable[cdi_edits.DeviceNode]) -> cdi_edits.Edits:
-        """The hook that opens their folders to all users."""
+        """Return the hook that makes the directories of ``nodes`` accessible to all users."""
         folders = dict.fromkeys(posixpath.dirname(node.path) for node in nodes)
         return self._hooks.chmod(folder for folder in folders if folder in _FOLDERS)
 
@@ -102,9 +102,10 @@ class DeviceNodes:
         return self._hooks.symlinks(links)
 
 
-# Whose version is their own.
+# This library has its own version, not the driver's.
 _OTHER_LIBRARIES = "libnvidia-nvvm70.so.*"
-# With the feature flag: those of the loader, too, which other packages have.
+# Libraries that the feature flag enable-explicit-driver-libraries adds. They include loader libraries, which other
+# packages also install.
 _EXPLICIT = (
     "libEGL.so",
     "libGL.so",
@@ -129,25 +130,25 @@ _PROGRAMS = (
 )
 _SOCKETS = ("nvidia-persistenced/socket", "nvidia-fabricmanager/socket")
 _RUNTIME_FOLDERS = ("/run", "/var/run")
-# NVIDIA's generator takes this only if it is no directory, and MPS makes a directory of it.
+# NVIDIA's generator mounts this path only if it is not a directory, and MPS creates a directory there.
 _MPS = "/tmp/nvidia-mps"
-# Links that programs need, which no soname tells: what is linked to (the file itself where empty), and its name.
+# Links that programs need and that no soname defines: pattern of the file, target (the file itself if empty), name.
 _LINKS = (
     (re.compile(r"libcuda\.so\..*\..*\Z"), "libcuda.so.1", "libcuda.so"),
     (re.compile(r"libGLX_nvidia\.so\..*\..*\Z"), "", "libGLX_indirect.so.0"),
     (re.compile(r"libnvidia-opticalflow\.so\..*\..*\Z"), "libnvidia-opticalflow.so.1", "libnvidia-opticalflow.so"),
 )
 _VERSIONED = re.compile(r".*\..*\..*\Z")
-# What ldconfig takes for a library.
+# The names that ldconfig accepts as libraries.
 _LIBRARY = re.compile(r"lib.+\.so(\..*)?\Z")
 
 
 def driver_edits(
     files: driver_files.DriverFiles, version: str, request: cdi_options.Request, hooks: cdi_options.Hooks
 ) -> cdi_edits.Edits:
-    """All of the driver that is for computing, for a container with GPUs or for one that manages them.
+    """Return the driver's edits for compute, for containers with GPUs and for containers that manage GPUs.
 
-    Raises HostError where there are no libraries of this version.
+    Raises HostError if the host has no libraries of this version.
     """
     files.require(version)
     folders = files.library_folders(version)
@@ -170,7 +171,7 @@ def driver_edits(
 def driver_libraries(
     files: driver_files.DriverFiles, folders: t.Sequence[str], version: str, explicit: bool
 ) -> list[driver_files.Found]:
-    """All libraries of this version in ``folders``, and some others there."""
+    """Return all libraries of this version in ``folders``, and the libraries there that have other versions."""
     found = files.in_folders([*folders, *(f"{folder}/vdpau" for folder in folders)], f"*.so.{version}")
     found += files.in_folders(folders, _OTHER_LIBRARIES)
     for name in _EXPLICIT if explicit else ():
@@ -183,7 +184,7 @@ def mounts(found: t.Iterable[driver_files.Found]) -> tuple[cdi_edits.Mount, ...]
 
 
 def _library_links(files: driver_files.DriverFiles, library: driver_files.Found) -> list[str]:
-    """The links to a library that a container needs, as its hook takes them."""
+    """Return the links that a container needs for a library, in the hook's format."""
     folder, name = posixpath.split(library.inside)
     links = [f"{target or name}::{folder}/{link}" for pattern, target, link in _LINKS if pattern.match(name)]
     if not _VERSIONED.match(name):
@@ -200,14 +201,14 @@ def _library_links(files: driver_files.DriverFiles, library: driver_files.Found)
 
 
 def _plain_name(soname: str) -> str:
-    """As the linker asks for it: libx.so for libx.so.1; empty where the name has no such part."""
+    """Return the name that the linker uses, such as libx.so for libx.so.1; empty if ``soname`` has no ".so"."""
     while soname and not soname.endswith(".so"):
         soname = soname.rpartition(".")[0]
     return soname
 
 
 def _is_link_beside(files: driver_files.DriverFiles, library: driver_files.Found, name: str) -> bool:
-    # A name with a slash is one of a garbled file.
+    # Only a damaged file has a soname with a slash.
     return "/" not in name and files.lookup.link(posixpath.join(posixpath.dirname(library.host), name)) is not None
 
 
@@ -231,9 +232,9 @@ def _sockets(files: driver_files.DriverFiles) -> t.Iterator[cdi_edits.Mount]:
         yield cdi_edits.Mount(mps, _MPS, cdi_edits.SOCKET_OPTIONS)
 
 
-# Their versions are their own.
+# These libraries have their own versions, not the driver's.
 _LIBRARIES = tuple(f"libnvidia-egl-{name}.so.*.*" for name in ("gbm", "wayland", "wayland2", "xcb", "xlib"))
-# Mounted with all others of the driver's version; looked for here because of their links.
+# driver_edits() mounts these with all libraries of the driver's version. graphics_edits() adds their links.
 _ALLOCATOR, _VULKAN_PRODUCER = "libnvidia-allocator.so", "libnvidia-vulkan-producer.so"
 _X_DRIVER, _X_EXTENSION = "nvidia_drv.so", "libglxserver_nvidia.so"
 _X_MODULES = ("modules/drivers", "modules/extensions", "modules/updates/drivers", "modules/updates/extensions")
@@ -244,7 +245,7 @@ _X_FOLDERS = tuple(
 )
 _X_PROGRAM = "nvidia-xconfig"
 _SHARED, _SETTINGS = "/usr/share", "/etc"
-# Found wherever the host keeps such files, and seen by the container below /usr/share.
+# The host may keep these in several places. In the container they are below /usr/share.
 _SHARED_FILES = (
     "glvnd/egl_vendor.d/10_nvidia.json",
     "egl/egl_external_platform.d/15_nvidia_gbm.json",
@@ -256,7 +257,7 @@ _SHARED_FILES = (
     "X11/xorg.conf.d/10-nvidia.conf",
     "X11/xorg.conf.d/nvidia-drm-outputclass.conf",
 )
-# The same below /etc.
+# In the container these are below /etc.
 _OPENCL = ("OpenCL/vendors/nvidia.icd",)
 _VULKAN = (
     "vulkan/icd.d/nvidia_icd.json",
@@ -267,7 +268,7 @@ _VULKAN_OF_MACHINE = "vulkan/icd.d/nvidia_icd.{machine}.json"
 
 
 def graphics_edits(files: driver_files.DriverFiles, version: str, hooks: cdi_options.Hooks) -> cdi_edits.Edits:
-    """All that only drawing needs; nothing of it has to be there."""
+    """Return the edits that only graphics needs. All of its files are optional."""
     folders = files.library_folders(version)
     libraries = [library for pattern in _LIBRARIES for library in files.libraries(pattern)]
     allocators = files.libraries(f"{_ALLOCATOR}.{version}")
@@ -285,7 +286,7 @@ def graphics_edits(files: driver_files.DriverFiles, version: str, hooks: cdi_opt
         cdi_edits.Edits(mounts=mounts(dict.fromkeys([*libraries, *producers, *x_files]))),
         cdi_edits.Edits(mounts=tuple(_configs(files, _SHARED, _SHARED_FILES))),
         cdi_edits.Edits(mounts=tuple(_configs(files, _SETTINGS, _OPENCL))),
-        # Where there is no place for them, they are directly in the driver's root (as on GKE).
+        # If the usual directories lack these files, they are directly in the driver's root (as on GKE).
         cdi_edits.Edits(mounts=tuple(_configs(files, _SETTINGS, vulkan, files.root))),
         cdi_edits.Edits(mounts=mounts([program] if program else [])),
         hooks.symlinks(links),
@@ -299,7 +300,7 @@ def _x_files(files: driver_files.DriverFiles, folders: t.Sequence[str], version:
 
 
 def _graphics_links(libraries: t.Iterable[driver_files.Found], name: str, target: str, link: str) -> list[str]:
-    """A link for each file of that name: to ``target``, or to the file where that is empty."""
+    """Return a link for each file of that name. It leads to ``target``, or to the file if ``target`` is empty."""
     pattern = re.compile(re.escape(name) + r"\..*\..*\Z")
     parts = [posixpath.split(library.inside) for library in libraries]
     return [f"{target or file}::{folder}/{link}" for folder, file in parts if pattern.match(file)]
@@ -308,7 +309,7 @@ def _graphics_links(libraries: t.Iterable[driver_files.Found], name: str, target
 def _configs(
     files: driver_files.DriverFiles, place: str, names: t.Iterable[str], last: str = ""
 ) -> t.Iterator[cdi_edits.Mount]:
-    """Those that are there; ``last`` is where else to look."""
+    """Return mounts of the files that exist. ``last`` is a directory to search after the usual ones."""
     for name in names:
         path = files.config(name)
         if path is None and last and files.lookup.is_file(file_lookup.under(last, f"/{name}")):

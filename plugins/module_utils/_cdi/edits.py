@@ -4,7 +4,7 @@
 
 """The container edits of a CDI specification: device nodes, mounts, hooks and environment.
 
-Order and omissions are those of nvidia-ctk 1.20.
+Order and omissions follow nvidia-ctk 1.20.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ _Entity = t.TypeVar("_Entity")
 
 
 class DeviceNode(t.NamedTuple):
-    """A node of the host in the container; ``host_path`` is empty where it is the same; numbers are 0 where unknown."""
+    """A device node of the host in the container.
+
+    ``host_path`` is empty if it equals ``path``. Numbers are 0 if they are unknown.
+    """
 
     path: str
     host_path: str = ""
@@ -48,7 +51,7 @@ class DeviceNode(t.NamedTuple):
 
 
 class Hook(t.NamedTuple):
-    """A program that the runtime starts in the container's namespaces before the container does."""
+    """A program that the runtime runs in the container's namespaces before the container starts."""
 
     path: str
     arguments: tuple[str, ...]
@@ -72,7 +75,7 @@ class Mount(t.NamedTuple):
 
 
 class Edits(t.NamedTuple):
-    """What changes in a container, in the order in which it was found."""
+    """The changes to a container, in the order of discovery."""
 
     env: tuple[str, ...] = ()
     nodes: tuple[DeviceNode, ...] = ()
@@ -81,11 +84,11 @@ class Edits(t.NamedTuple):
     gids: tuple[int, ...] = ()
 
     def is_empty(self) -> bool:
-        """Groups alone make no device, in the eyes of the generator."""
+        """Return whether the generator treats the edits as empty. It ignores additional groups."""
         return not (self.env or self.nodes or self.hooks or self.mounts)
 
     def document(self) -> Data:
-        """A fresh copy of everything: a writer of YAML makes references of what it meets twice."""
+        """Return the edits as new data. A YAML writer turns an object that occurs twice into an alias."""
         return _filled(
             env=list(self.env),
             deviceNodes=[node.document() for node in self.nodes],
@@ -96,7 +99,7 @@ class Edits(t.NamedTuple):
 
 
 class Device(t.NamedTuple):
-    """``coherent`` is that of a whole GPU; it is not part of the document."""
+    """A device of a specification. ``coherent`` applies to whole GPUs and is not part of the specification."""
 
     name: str
     edits: Edits
@@ -104,7 +107,7 @@ class Device(t.NamedTuple):
 
 
 def merged(*parts: Edits) -> Edits:
-    """All of ``parts``, one behind the other."""
+    """Return all ``parts`` as one, in their order."""
     return Edits(
         tuple(entry for part in parts for entry in part.env),
         tuple(node for part in parts for node in part.nodes),
@@ -115,17 +118,17 @@ def merged(*parts: Edits) -> Edits:
 
 
 def node_edits(nodes: t.Iterable[DeviceNode], with_gids: bool) -> Edits:
-    """``nodes``, and the groups that a process in the container needs to use them."""
+    """Return the edits for ``nodes``, and, with ``with_gids``, the groups that processes in the container need."""
     found = tuple(nodes)
-    # Whom everybody's permissions suffice needs no group.
+    # A node that all users may read and write needs no group.
     gids = [node.gid for node in found if node.mode & _OTHERS_READ_AND_WRITE != _OTHERS_READ_AND_WRITE]
     return Edits(nodes=found, gids=tuple(gid for gid in gids if gid) if with_gids else ())
 
 
 def to_spec(kind: str, devices: t.Iterable[Device], common: Edits, all_device: bool) -> Data:
-    """The specification as plain data, with the keys in the generator's order, and of the least version that it needs.
+    """Return the specification as plain data, with keys in the generator's order and the lowest sufficient version.
 
-    all_device: add one that stands for all, unless there is one of that name.
+    all_device: add a device that stands for all others, unless a device of that name exists.
     """
     shared = _simplified(common)
     listed = sorted((Device(device.name, _device_edits(device.edits, shared)) for device in devices), key=_by_name)
@@ -143,7 +146,7 @@ def to_spec(kind: str, devices: t.Iterable[Device], common: Edits, all_device: b
 
 
 def _device_edits(edits: Edits, common: Edits) -> Edits:
-    """Without what all devices have, unless nothing would be left: a device must have something."""
+    """Return the edits without those in ``common``, but all of them if none were left: a device must not be empty."""
     simple = _simplified(edits)
     rest = Edits(
         _other(simple.env, common.env),
@@ -156,7 +159,7 @@ def _device_edits(edits: Edits, common: Edits) -> Edits:
 
 
 def _simplified(edits: Edits) -> Edits:
-    """Everything once; what is not done one after the other is sorted."""
+    """Return the edits without duplicates. Nodes, mounts and groups are sorted; variables and hooks are not."""
     return Edits(
         tuple(dict.fromkeys(edits.env)),
         tuple(sorted(dict.fromkeys(edits.nodes), key=lambda node: (node.path.count("/"), node.path))),

@@ -4,7 +4,7 @@
 
 """Reduce a specification to the CDI version that the engines of a host read.
 
-An engine skips a file of a later version as a whole, and then finds none of its devices.
+An engine skips a whole file of a later version, and finds none of its devices.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _GROUPS_MEANING = (
     "In containers that do not run as root, processes may then lack the groups of device nodes: give these groups to"
     " such containers, or use a newer version"
 )
-# What containers can do without: the version that has it, and what its absence means.
+# Fields that containers can do without: field, the first version that has it, and the effect of its absence.
 _DISPENSABLE = (
     ("additionalGids", "0.7.0", _GROUPS_MEANING),
     ("annotations", "0.6.0", "They are remarks, which change nothing in containers"),
 )
-# What to do about the rest, by field.
+# Advice for fields that cannot be left out.
 _WAYS_OUT = {
     "name": "Use device_name_strategies: [type-index] for names that begin with a letter.",
     "kind": "Use a class without a dot.",
@@ -39,18 +39,20 @@ _WAYS_OUT = {
 
 
 class Limited(t.NamedTuple):
-    """A document that all engines read, and sentences on what was left out for that."""
+    """A document that all engines read, and messages about the fields that were left out."""
 
     document: cdi_edits.Data
     sentences: tuple[str, ...]
 
 
 def downgrade_spec(document: cdi_edits.Data, engines: t.Sequence[cdi_support.CdiEngine]) -> Limited:
-    """``document``, which is not changed itself, without what is too new for one of ``engines``.
+    """Return ``document`` without the fields that are too new for one of ``engines``. The argument is not changed.
 
-    Engines that read no CDI, or of which it is not known how much, do not limit it.  What comes out without additional
-    groups equals what is generated with the flag no-additional-gids-for-device-nodes.
-    Raises NvidiaError where the rest still is too new.
+    Engines that do not read CDI, and engines whose newest CDI version is unknown, are ignored. A document without
+    additional groups equals the output with the flag no-additional-gids-for-device-nodes.
+
+    Raises:
+        NvidiaError: The remaining document is still too new.
     """
     limits = {engine: engine.newest for engine in engines if engine.reads and engine.newest is not None}
     lowest = min(limits.values(), key=cdi_validate.version_number, default=None)
@@ -73,7 +75,7 @@ def downgrade_spec(document: cdi_edits.Data, engines: t.Sequence[cdi_support.Cdi
 
 
 def unreached(engines: t.Iterable[cdi_support.CdiEngine], folder: str) -> list[str]:
-    """For each engine that reads CDI specifications, but not in ``folder`` unless it is configured to, a sentence."""
+    """Return a message for each engine that reads CDI specifications, but does not read ``folder`` by default."""
     return [
         f"{engine} reads no specifications in {folder}, only in {' and '.join(engine.folders)}, unless its own"
         " configuration names the folder. Write the specification to one of these."
@@ -83,7 +85,7 @@ def unreached(engines: t.Iterable[cdi_support.CdiEngine], folder: str) -> list[s
 
 
 def _stated(document: cdi_edits.Data) -> str:
-    """The greater of the version that stands there and the one that is needed."""
+    """Return the higher of the version that the document states and the version that it needs."""
     stated, needed = str(document.get("cdiVersion", "")), cdi_validate.minimum_version(document)
     try:
         return max(stated, needed, key=cdi_validate.version_number)
@@ -92,7 +94,7 @@ def _stated(document: cdi_edits.Data) -> str:
 
 
 def _holders(document: cdi_edits.Data) -> list[cdi_edits.Data]:
-    """All that may have annotations; the groups are in the edits of each."""
+    """Return all mappings that may have annotations. The additional groups are in the edits of each."""
     return [document, *document.get("devices", ())]
 
 

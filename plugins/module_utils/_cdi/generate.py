@@ -30,27 +30,27 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import driver
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
 
-    # argv and the whole environment; returns the exit status, standard output and standard error.
+    # Arguments: argv and the whole environment. Returns the exit status, standard output and standard error.
     PinnedRunner = t.Callable[[t.List[str], t.Mapping[str, str]], t.Tuple[int, str, str]]
 
     Version = t.Tuple[int, ...]
 
-    # A flag that may be given several times, what the request has for it, and which parameter that is.
+    # A flag that may be repeated, its values in the request, and the name of the parameter.
     Repeated = t.Tuple[str, t.Sequence[str], str]
 
 
 _CSV, _WSL = "csv", "wsl"
-# Windows' own library for its GPUs, and where it puts that.
+# The Windows library for GPUs in WSL, and the directory where Windows mounts it.
 _WSL_LIBRARY, _WSL_FOLDER = "libdxcore.so", "/usr/lib/wsl/lib"
 _TEGRA_RELEASE, _FAMILY, _TEGRA = "/etc/nv_tegra_release", "/sys/devices/soc0/family", "tegra"
 _NVML_LIBRARY = "libnvidia-ml.so.1"
 
 
 class Generated(t.NamedTuple):
-    """A specification that may be written, and how it came about.
+    """A specification that may be written, and how it was generated.
 
-    ``variants`` are specifications that go into files beside it, by the names of VARIANTS.
-    ``limits`` say what was left out of it for which engine.
+    ``variants`` are specifications for additional files, by the names in VARIANTS.
+    ``limits`` are messages about fields that were left out for an engine.
     """
 
     document: dict[str, t.Any]
@@ -64,7 +64,7 @@ class Generated(t.NamedTuple):
 
 
 class Generation:
-    """The way to the specification that ``options`` ask for, on one host."""
+    """The generation of the specification that ``options`` describe, on one host."""
 
     def __init__(
         self, options: cdi_options.CdiOptions, host: hostfs.HostFS, run: core_plan.Runner, run_pinned: PinnedRunner
@@ -75,12 +75,13 @@ class Generation:
         self._run_pinned = run_pinned
 
     def execute(self, owned_by_unit: bool, hooks_may_come: bool = False) -> Generated:
-        """Make it and judge it.
+        """Generate and validate the specification.
 
-        owned_by_unit: a refresh service writes the same file, so that it must come from the same program, nvidia-ctk.
-        With ``hooks_may_come`` a missing program of hooks is a warning only.
+        owned_by_unit: a refresh unit writes the same file, so nvidia-ctk must generate it here too.
+        hooks_may_come: report a missing hook program as a warning instead of an error.
 
-        Raises NvidiaError for what nobody can make, HostError where the host lacks what containers would need.
+        Raises NvidiaError for a request that cannot be generated, and HostError if the host lacks something that
+        containers would need.
         """
         options = self._options._replace(request=cdi_options.checked(self._options.request, self._host))
         found, doubts = self._machine(options)
@@ -92,7 +93,7 @@ class Generation:
         engines = cdi_support.engines_for(options.for_engines, self._host, self._run)
         sentences: tuple[str, ...] = ()
         if engines:
-            # A host without engines need not wait for this import.
+            # A host without engines does not need this import.
             from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import (  # noqa: PLC0415
                 engine_support,
             )
@@ -126,7 +127,7 @@ class Generation:
         )
 
     def _machine(self, options: cdi_options.CdiOptions) -> tuple[inventory.GpuInventory | None, tuple[str, ...]]:
-        """The host's GPUs where the mode may be about them, and what is doubtful of that."""
+        """Return the host's GPUs if the mode may need them, and warnings about them."""
         if options.mode not in (cdi_options.AUTO, cdi_modes.NVML) or (
             options.mode == cdi_options.AUTO and self._is_wsl(options)
         ):
@@ -139,12 +140,12 @@ class Generation:
         except inventory.IntegratedGpuError:
             if options.mode != cdi_options.AUTO:
                 raise
-            # Mode csv does not need the rest.
+            # Mode csv does not need the other facts.
             return None, ()
         return found, found.warnings
 
     def _mode(self, options: cdi_options.CdiOptions, found: inventory.GpuInventory | None) -> str:
-        """As the generator decides it ("nvidia-ctk cdi generate --mode=auto", 1.20)."""
+        """Return the mode that "nvidia-ctk cdi generate --mode=auto" (1.20) would choose."""
         if options.mode != cdi_options.AUTO:
             return options.mode
         if found is None:
@@ -183,7 +184,6 @@ class Generation:
     ) -> dict[str, dict[str, t.Any]]:
         if backend == cdi_options.NATIVE:
             return cdi_modes.generate_all(mode, options.request, found, self._host)
-        # Who does without nvidia-ctk need not wait for this import.
 
         program = find_program(self._host, options.request.cdi_hook_path)
         if program is None:
@@ -212,7 +212,7 @@ def _backend(wanted: str, mode: str, owned_by_unit: bool) -> str:
 def _required(
     options: cdi_options.CdiOptions, found: inventory.GpuInventory | None, host: hostfs.HostFS
 ) -> host_check.Required | None:
-    """What must not be missing; where single devices are asked for, only what each of them needs."""
+    """Return what the specification must contain. If ``device_ids`` selects devices, only those are required."""
     if not options.require_devices or found is None or cdi_options.NONE in options.request.device_ids:
         return None
     chosen = cdi_modes.chosen_of(found, options.request.device_ids)
@@ -242,7 +242,7 @@ def _without_coherence(options: cdi_options.CdiOptions, found: inventory.GpuInve
 
 
 def _judged(document: t.Mapping[str, t.Any], kind: str) -> dict[str, t.Any]:
-    """The specification as engines read it; raises NvidiaError for what they would not load."""
+    """Return the specification as engines read it. Raises NvidiaError if engines would not load it."""
     judgement = cdi_validate.validate(document)
     if judgement.errors:
         raise core_errors.NvidiaError(
@@ -253,16 +253,16 @@ def _judged(document: t.Mapping[str, t.Any], kind: str) -> dict[str, t.Any]:
         raise core_errors.HostError(
             f"nvidia-ctk was asked for {kind}, but described {judgement.document['kind']}. Reinstall it."
         )
-    # Where both say the same, the order of its fields stays, too.
+    # Equal documents may differ in the order of fields; this keeps the order of ``document``.
     return dict(document) if document == judgement.document else judgement.document
 
 
 PROGRAM = "nvidia-ctk"
-# The search path of the toolkit's own refresh service; programs of the driver are looked up in it, too.
+# The search path of the toolkit's own refresh service. nvidia-ctk also searches it for the driver's programs.
 _ENVIRONMENT = {"PATH": ":".join(hostfs.SERVICE_PATH)}
-# The first with nvidia-cdi-hook.
+# The first version with nvidia-cdi-hook.
 _OLDEST = (1, 16)
-# Since when later flags are there (NVIDIA's releases; its changelog and source), and the newest of these versions.
+# The versions that introduced later flags (NVIDIA's releases: changelog and source), and the newest of them.
 _SINCE = {
     "disable-hook": (1, 18),
     "enable-hook": (1, 18),
@@ -272,24 +272,24 @@ _SINCE = {
     "csv.compat-container-root": (1, 19),
 }
 NEWEST = max(_SINCE.values())
-# Before, nobody got additional groups.
+# Earlier versions never add groups.
 _GIDS_SINCE = (1, 19)
 _VERSION = re.compile(r"(?<![\w.])v?([0-9]+(?:\.[0-9]+)+)")
-# A line of its log that tells of an error; the message is quoted as in Go where it has to be.
+# A line of nvidia-ctk's log that reports an error. The message is quoted as in Go where necessary.
 _ERROR = re.compile(r'level=(?:error|fatal|panic) msg=("(?:[^"\\]|\\.)*"|\S+)')
 _PANIC = re.compile(r"^(?:panic|fatal error): .*", re.MULTILINE)
 _MOST_WORDS = 400
 
 
 class Output(t.NamedTuple):
-    """Where a specification goes, standard output if ``path`` is empty, and in which format."""
+    """Where nvidia-ctk writes a specification, and its format. An empty ``path`` is standard output."""
 
     path: str
     format: str
 
 
 def find_program(host: hostfs.HostFS, cdi_hook_path: str) -> str | None:
-    """The host's nvidia-ctk: the one beside its hooks, for these are of one version; None where there is none."""
+    """Return the path of the host's nvidia-ctk, or None. The one beside the hook program is preferred: same version."""
     beside = posixpath.join(posixpath.dirname(cdi_hook_path), PROGRAM)
     return host.find_executable([beside, f"/usr/bin/{PROGRAM}", PROGRAM])
 
@@ -297,12 +297,13 @@ def find_program(host: hostfs.HostFS, cdi_hook_path: str) -> str | None:
 def generate_all_with(
     program: str, mode: str, request: cdi_options.Request, run_pinned: PinnedRunner, host: hostfs.HostFS
 ) -> dict[str, cdi_edits.Data]:
-    """The specification of ``mode``, any that ``program`` (a nvidia-ctk of the host) knows, as plain data.
+    """Return the specification of ``mode`` as plain data, generated by ``program``, a nvidia-ctk of the host.
 
-    With it come those of VARIANTS, by the names that generate_all() in _cdi_modes gives them.
+    ``mode`` is any mode that ``program`` supports. The result also has the specifications of VARIANTS, by the same
+    names as in the result of ``modes.generate_all()``.
 
-    Raises NvidiaError for a request that this version cannot be told, HostError where it cannot be run or fails, in
-    its own words.
+    Raises NvidiaError for a request that this version does not support. Raises HostError if ``program`` cannot be run
+    or fails; the error contains its own message.
     """
     if not host.live:
         raise core_errors.HostError(
@@ -311,14 +312,14 @@ def generate_all_with(
         )
     request = cdi_options.checked(request, host)
     version = version_of(program, run_pinned, host)
-    # In JSON, which no host needs a package for.
+    # Reading JSON needs no additional package on the host.
     argv = command_of(program, version, mode, request, Output("", "json"))
     printed = _printed(argv, f"made no specification for mode {mode}", _advice(mode), run_pinned, host)
     return _parsed(program, request, printed)
 
 
 def version_of(program: str, run_pinned: PinnedRunner, host: hostfs.HostFS) -> Version:
-    """The version of ``program``.  Raises HostError where it cannot be run or is too old."""
+    """Return the version of ``program``. Raises HostError if it cannot be run or is too old."""
     advice = "Reinstall the NVIDIA Container Toolkit."
     output = _printed([program, "--version"], "does not tell its version", advice, run_pinned, host)
     match = _VERSION.search(output)
@@ -335,10 +336,10 @@ def version_of(program: str, run_pinned: PinnedRunner, host: hostfs.HostFS) -> V
 
 
 def command_of(program: str, version: Version, mode: str, request: cdi_options.Request, output: Output) -> list[str]:
-    """The command that writes the specification to ``output``.
+    """Return the command that writes the specification to ``output``.
 
-    Every option that the environment could set otherwise is given, also where it is empty.  Raises NvidiaError that
-    names the first option that ``version`` lacks.
+    The command passes every option that the environment could set otherwise, even if it is empty. Raises NvidiaError
+    with the name of the first option that ``version`` lacks.
     """
     arguments = [
         program,
@@ -372,7 +373,7 @@ def command_of(program: str, version: Version, mode: str, request: cdi_options.R
 
 def _repeated(version: Version, request: cdi_options.Request) -> list[Repeated]:
     flags = [flag for flag in request.feature_flags if flag != cdi_options.NO_GIDS or version >= _GIDS_SINCE]
-    # What is enabled goes before what is disabled.
+    # For nvidia-ctk, enabled hooks have precedence over disabled hooks. So hooks: none must not pass any enabled hook.
     without_hooks = request.hooks == cdi_options.NONE
     compat = request.csv_compat_container_root
     disabled = (cdi_edits.ALL,) if without_hooks else request.disabled_hooks
@@ -409,7 +410,7 @@ def _printed(argv: t.Sequence[str], failure: str, advice: str, run_pinned: Pinne
 
 
 def _parsed(program: str, request: cdi_options.Request, output: str) -> dict[str, cdi_edits.Data]:
-    """The first specification, and those of VARIANTS that follow it."""
+    """Return the first specification and the specifications of VARIANTS that follow it."""
     text = rest = output.strip()
     documents = []
     try:
@@ -430,7 +431,7 @@ def _parsed(program: str, request: cdi_options.Request, output: str) -> dict[str
 
 
 def _words(errors: str) -> str:
-    """What it says, cut down to its last error: the rest of its log is about what it did before."""
+    """Return the last error of nvidia-ctk's log, shortened. The other lines describe earlier steps."""
     found = [_unquoted(match.group(1)) for match in _ERROR.finditer(errors)] or _PANIC.findall(errors)
     lines = [line.strip() for line in (found[-1:] or errors.splitlines()) if line.strip()]
     words = " ".join(lines[-1].split()) if lines else ""

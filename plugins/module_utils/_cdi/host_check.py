@@ -25,8 +25,8 @@ if t.TYPE_CHECKING:
 
     Edits = t.Mapping[str, t.Any]
 
-    # What is needed of those in _gpu_machine: an import, even here, would send that room and all behind it to every
-    # host whose specifications are looked at.
+    # The parts of _gpu/inventory that this file needs. An import, even a type-only one, would send that module and its
+    # imports to every host whose specifications are read.
     class Gpu(t.Protocol):
         @property
         def minor(self) -> int: ...
@@ -44,29 +44,29 @@ if t.TYPE_CHECKING:
 ALL = "all"
 _TYPES = {"c": stat.S_ISCHR, "u": stat.S_ISCHR, "b": stat.S_ISBLK, "p": stat.S_ISFIFO}
 _LDCONFIG = "--ldconfig-path"
-# The library that gives a driver its version, and the one that does where the first is not mounted.
+# The libraries whose names contain the driver's version. The second is used if the first is not mounted.
 _VERSIONED = tuple(re.compile(rf"{name}\.so\.([0-9]+(?:\.[0-9]+)+)") for name in ("libcuda", "libnvidia-ml"))
 
 
 class Required(t.NamedTuple):
-    """What a specification must not lack: device nodes, as containers see them, and how many GPUs and MIG devices."""
+    """What a specification must contain: device nodes, as containers see them, and a number of GPUs and MIG devices."""
 
     nodes: frozenset[str] = frozenset()
     devices: int = 0
 
 
 class HostVerdict(t.NamedTuple):
-    """Sentences; a specification with errors must not be written."""
+    """Errors and warnings as messages. A specification with errors must not be written."""
 
     errors: tuple[str, ...]
     warnings: tuple[str, ...]
 
 
 def required_of(machine: Machine, mig_nodes: t.Iterable[str] = ()) -> Required:
-    """What a specification of the GPUs of ``machine`` has to have: their nodes, those of the driver, and all of them.
+    """Return what a specification of the GPUs of ``machine`` must contain: all GPUs, their nodes and the driver's.
 
-    A GPU in MIG mode is there as its MIG devices, which need its node too, and ``mig_nodes`` of their own; without any
-    it is not there at all.
+    A GPU in MIG mode is described by its MIG devices. These need the node of the GPU, and their own ``mig_nodes``. A
+    GPU in MIG mode without MIG devices is not required.
     """
     whole = [gpu for gpu in machine.gpus if not gpu.mig]
     split = [gpu for gpu in machine.gpus if gpu.mig and gpu.migs]
@@ -81,11 +81,11 @@ def check_host(
     hooks_may_come: bool = False,
     missing: t.Collection[str] = (),
 ) -> HostVerdict:
-    """Whether containers with the devices of ``document`` would start on ``host``, and lack nothing.
+    """Return what prevents containers with the devices of ``document`` from starting on ``host``, and what they lack.
 
-    ``required`` None asks for no more than what the document names.  With ``hooks_may_come`` a missing program of hooks
-    is a warning: in check mode the toolkit is not there yet.  ``missing``: paths that are known to be missing, which
-    are not reported again.
+    required: what the document must contain; None for no requirements beyond the document itself.
+    hooks_may_come: report a missing hook program as a warning, since check mode does not install the toolkit.
+    missing: paths that are known to be missing. They are not reported again.
     """
     check = _Check(host, hooks_may_come, missing)
     if required is not None:
@@ -96,7 +96,7 @@ def check_host(
 
 
 def missing_paths(document: t.Mapping[str, t.Any], host: hostfs.HostFS) -> list[str]:
-    """The paths of a document that are not on the host: sources of mounts, device nodes, programs of hooks."""
+    """Return the document's paths that the host lacks: sources of mounts, device nodes and hook programs."""
     missing: dict[str, None] = {}
     for _place, edits in _all_edits(document):
         sources = [mount["hostPath"] for mount in edits.get("mounts", ()) if cdi_validate.is_bind(mount)]
@@ -120,11 +120,11 @@ def _on_host(node: t.Mapping[str, t.Any]) -> str:
 
 
 def _status(host: hostfs.HostFS, path: str) -> os.stat_result | None:
-    """What is at ``path``, its last link not followed, as engines look at nodes; None where nothing is."""
+    """Return the status of ``path``, or None. The last link is not followed, as engines do for device nodes."""
     try:
         return os.lstat(host.real_path(path, last=False))
     except (core_errors.HostError, OSError, ValueError):
-        # ValueError: no file can have such a name.
+        # ValueError: the path cannot be the name of a file.
         return None
 
 
@@ -135,7 +135,7 @@ def _is_program(host: hostfs.HostFS, path: str) -> bool:
         return False
 
 
-# -- a document against a host ----------------------------------------------------------------------------------------
+# -- comparing a document with a host ---------------------------------------------------------------------------------
 
 
 class _Check:
@@ -144,7 +144,7 @@ class _Check:
         self._missing = missing
         self._hooks_may_come = hooks_may_come
         self._majors: t.Mapping[str, int] | None = None
-        # The same node is part of several devices; one sentence is enough.
+        # Several devices contain the same node; it is reported once.
         self._seen: set[str] = set()
         self.errors: list[str] = []
         self.warnings: list[str] = []
@@ -183,7 +183,7 @@ class _Check:
     def _node(self, place: str, node: t.Mapping[str, t.Any]) -> None:
         path = _on_host(node)
         if not path.startswith("/") or path in self._missing:
-            # A relative path is a fault of the document, which is warned of where it is judged.
+            # The validation of the document reports relative paths.
             return
         status = _status(self._host, path)
         if status is None:
@@ -203,11 +203,11 @@ class _Check:
             )
             return
         if self._is_of_driver(_shown(path), node["path"], status) and node.get("major"):
-            # Otherwise engines look at the node themselves.
+            # Without a major number, engines read the node's numbers from the host.
             self._numbers(_shown(path), place, node, status)
 
     def _is_of_driver(self, path: str, name: str, status: os.stat_result) -> bool:
-        """False, with an error, for a node of the driver that is not the device of its name, as containers see it."""
+        """Return whether the node ``name``, as containers see it, has the driver's numbers. Record an error if not."""
         if self._majors is None:
             self._majors = device_nodes.kernel_majors(self._host)
         numbers = device_nodes.numbers_of(name, self._majors)
@@ -283,23 +283,23 @@ def _colon(numbers: tuple[int, int]) -> str:
 
 
 def _described(document: t.Mapping[str, t.Any]) -> int:
-    """How many different devices there are: each naming strategy repeats them, and one stands for all."""
+    """Return the number of different devices. Naming strategies repeat them, and the device "all" is not counted."""
     single = [device for device in document.get("devices", ()) if device.get("name") != ALL]
     return len({json.dumps(device.get(cdi_schema.EDITS, {}), sort_keys=True) for device in single})
 
 
-# -- a document against a newer one -----------------------------------------------------------------------------------
+# -- comparing a document with a newer one ----------------------------------------------------------------------------
 
 
 def same_meaning(one: t.Mapping[str, t.Any], other: t.Mapping[str, t.Any]) -> bool:
-    """Whether two documents do the same to containers."""
+    """Return whether two documents have the same effect on containers."""
     return bool(_meaning(one) == _meaning(other))
 
 
 def staleness(old: t.Mapping[str, t.Any], new: t.Mapping[str, t.Any], host: hostfs.HostFS | None = None) -> list[str]:
-    """Why ``old`` is to be replaced by ``new``, in sentences; none if they mean the same.
+    """Return the reasons to replace ``old`` by ``new`` as messages; none if both have the same effect.
 
-    With ``host`` the paths of the old document that are not there any more are named.
+    With ``host``, the reasons include the paths of the old document that no longer exist.
     """
     if same_meaning(old, new):
         return []
@@ -366,7 +366,7 @@ def _changed_edits(what: str, old: Edits, new: Edits) -> list[str]:
 
 
 def _changed_fields(old: Edits, new: Edits) -> tuple[str, ...]:
-    """The fields that differ, device numbers left out: these have a sentence of their own."""
+    """Return the names of the fields that differ. Device numbers are ignored: _changed_numbers() reports them."""
     before, after = _plain(old, numbered=False), _plain(new, numbered=False)
     return tuple(name for name in {**before, **after} if before.get(name) != after.get(name))
 
@@ -395,14 +395,14 @@ def _version(document: t.Mapping[str, t.Any]) -> str:
 
 
 def driver_of(document: t.Mapping[str, t.Any]) -> str:
-    """The version of the driver whose libraries are mounted, empty if that is unknown."""
+    """Return the version of the driver whose libraries are mounted, or an empty string."""
     names = [posixpath.basename(mount["hostPath"]) for mount in _common(document).get("mounts", ())]
     found = (pattern.fullmatch(name) for pattern in _VERSIONED for name in names)
     return next((match.group(1) for match in found if match), "")
 
 
 def _meaning(document: t.Mapping[str, t.Any]) -> t.Any:
-    """What is compared: the order of devices, nodes, mounts and groups, and what is empty, mean nothing."""
+    """Return the data to compare. Empty fields and the order of devices, nodes, mounts and groups have no effect."""
     devices = {
         device.get("name", ""): (_plain(device.get(cdi_schema.EDITS, {})), device.get("annotations") or {})
         for device in document.get("devices", ())
@@ -420,7 +420,7 @@ def _plain(edits: Edits, numbered: bool = True) -> dict[str, t.Any]:
         if field in plain:
             plain[field] = [{name: value for name, value in item.items() if value} for item in plain[field]]
     if "mounts" in plain:
-        # Engines sort them by depth, and mount those of one depth in their order.
+        # Engines sort mounts by depth, and keep the order of mounts of the same depth.
         plain["mounts"].sort(key=lambda mount: posixpath.normpath(mount["containerPath"]).count("/"))
     if "additionalGids" in plain:
         plain["additionalGids"] = sorted(set(plain["additionalGids"]))
@@ -428,7 +428,7 @@ def _plain(edits: Edits, numbered: bool = True) -> dict[str, t.Any]:
 
 
 def _plain_node(node: t.Mapping[str, t.Any], numbered: bool) -> dict[str, t.Any]:
-    # An owner or a mode of zero is one; without them the node gets those of the container's process.
+    # Zero is a valid owner or mode. Without these fields, the node gets those of the container's process.
     plain = {name: value for name, value in node.items() if value or name in ("uid", "gid", "fileMode")}
     if plain.get("hostPath") == plain.get("path"):
         plain.pop("hostPath", None)
@@ -446,9 +446,9 @@ PATH_MISSING = "path-missing"
 def why_stale(
     document: t.Mapping[str, t.Any], host: hostfs.HostFS, driver: str | None = None
 ) -> tuple[list[core_errors.Problem], list[str]]:
-    """Why ``document`` does not fit ``host``, nothing if it does; and its paths that are not there.
+    """Return the reasons why ``document`` does not fit ``host``, and its paths that do not exist.
 
-    ``driver`` is the version of the loaded driver, None where that is not known.
+    ``driver`` is the version of the loaded driver, or None if it is unknown.
     """
     missing = missing_paths(document, host)
     message = f"Not there any more: {core_text.few([repr(path)[1:-1] for path in missing])}."

@@ -28,7 +28,7 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
 
 
-# How the generators name devices: by UUID, by index, by type and index.
+# How generators name devices: by UUID, by index, by type and index.
 _STYLES = {
     "uuid": re.compile(r"(?:GPU|MIG)-.*"),
     "index": re.compile(r"[0-9]+(?::[0-9]+)?"),
@@ -38,10 +38,10 @@ _GPU_NODE = re.compile(r"/dev/nvidia[0-9]+")
 
 
 class Unit(t.NamedTuple):
-    """What a container can be given: a GPU, or a MIG device.
+    """A GPU or a MIG device that a container can get.
 
-    ``names`` has its name in each style, where that is known; ``nodes`` its device nodes.  One that is not ``sure`` may
-    be in a specification or not: the driver has trouble with it.
+    ``names`` are its known names by style. ``nodes`` are its device nodes. If ``sure`` is false, the driver reports it
+    incompletely, and a specification may or may not contain it.
     """
 
     names: t.Mapping[str, str]
@@ -58,9 +58,9 @@ def changed_gpus(
     gpus: t.Mapping[str, t.Any],
     elsewhere: frozenset[str] | None = frozenset(),
 ) -> list[core_errors.Problem]:
-    """What ``document`` has other than the driver; ``gpus`` is the answer of describe_gpus().
+    """Return the differences between ``document`` and the driver's GPUs. ``gpus`` is the result of describe_gpus().
 
-    elsewhere: names of devices that other files of the kind have; None if the document is to have only some.
+    elsewhere: names of devices in other files of the same kind; None if the document should have only some.
     """
     return [] if gpus["source"] is None else _by_gpus(document, _units(host, gpus), elsewhere)
 
@@ -70,7 +70,7 @@ def _units(host: hostfs.HostFS, gpus: t.Mapping[str, t.Any]) -> list[Unit]:
     for gpu in gpus["devices"]:
         index, minor = gpu["index"], gpu["minor"]
         nodes = [f"/dev/nvidia{minor}"]
-        # Without these NVML was cut short.
+        # Without these values, the NVML query was incomplete.
         cut = gpus["source"] == "nvml" and (gpu["uuid"] is None or gpu["mig_enabled"] is None)
         sure = not cut and index is not None and minor is not None
         if not gpu["mig_enabled"]:
@@ -102,7 +102,7 @@ def _by_gpus(
     devices = {device["name"]: _nodes(device) | common for device in document.get("devices", ())}
     every = frozenset(node for nodes in devices.values() for node in nodes)
     if not any(_GPU_NODE.fullmatch(node) for node in every) and not any(map(_STYLES["uuid"].fullmatch, devices)):
-        # It describes something else of NVIDIA's, or GPUs that have other drivers.
+        # The document describes something else, or GPUs that use other drivers.
         return []
     lacking: list[str] = []
     gone: list[str] = []
@@ -143,9 +143,9 @@ TOOLKIT, OURS = "toolkit", "gpufleet"
 def describe_refresh(
     host: hostfs.HostFS, run: core_plan.Runner
 ) -> tuple[dict[str, t.Any] | None, list[core_errors.Problem]]:
-    """The service that makes the specification anew, None where there is none; and what is wrong with it.
+    """Return the service that generates the specification, or None, and the problems with it.
 
-    An enabled one goes before others, and the toolkit's before ours.
+    An enabled service has precedence over a disabled one, and the toolkit's service over the one of this collection.
     """
     problems: list[core_errors.Problem] = []
     found = [one for one in (_toolkit(host), _ours(host)) if one is not None]
@@ -186,7 +186,7 @@ def _ours(host: hostfs.HostFS) -> dict[str, t.Any] | None:
         refresh_units.is_enabled(host, refresh_units.OWN_SERVICE)
         or refresh_units.is_enabled(host, refresh_units.OWN_PATH)
     )
-    # Without an output of its own the unit runs the command of the toolkit's unit, earlier than that one would.
+    # Without its own output, the unit runs the command of the toolkit's unit, at an earlier time.
     owner = TOOLKIT if own is None and toolkit is not None else OURS
     output = own.output if own is not None else toolkit.output if toolkit is not None else ""
     return {"owner": owner, "service": refresh_units.OWN_SERVICE, "enabled": enabled, "output": output or None}
@@ -207,10 +207,10 @@ def _failed(
 def describe_cdi(
     host: hostfs.HostFS, run: core_plan.Runner, gpus: t.Mapping[str, t.Any] | None = None
 ) -> tuple[dict[str, t.Any], str | None]:
-    """All that is known of the CDI specifications of ``host``; strange ones give problems in the answer, no error.
+    """Return a report of the CDI specifications of ``host``. Invalid files are problems in the report, not errors.
 
-    ``gpus`` is the answer of describe_gpus(), which the specifications are compared with.  The second value is the
-    package without which some files were left unread, as MissingPackageError names it, None where all were read.
+    ``gpus`` is the result of describe_gpus(). The specifications are compared with it. The second value is the package
+    that is missing to read some files, as MissingPackageError names it, or None if all files were read.
     """
     problems: list[core_errors.Problem] = []
     records = _records(host, problems)
@@ -229,7 +229,7 @@ def describe_cdi(
         "files": sorted(files, key=lambda file: _place(file["path"])),
         "devices": found.devices,
         "conflicts": {
-            # What is wrong with a single file stands there.
+            # The entry of each file has its own errors.
             "sentences": found._replace(files=()).warnings(),
             "shadowed": {name: list(paths) for name, paths in found.shadowed.items()},
             "unresolvable": {name: list(paths) for name, paths in found.unresolvable.items()},
@@ -242,7 +242,7 @@ def describe_cdi(
 
 
 class _Described(t.NamedTuple):
-    """A file as it is told; None is what cannot be known."""
+    """The entry of a file in the report. None stands for a value that is not known."""
 
     path: str
     kind: str | None = None
@@ -264,7 +264,7 @@ def _described(
     gpus: t.Mapping[str, t.Any] | None,
     elsewhere: frozenset[str] | None,
 ) -> dict[str, t.Any]:
-    """``elsewhere``: the devices of other files; None for a file that is to have only some of the GPUs."""
+    """Return the entry of a file. ``elsewhere``: the devices of other files; None for a file with only some GPUs."""
     if isinstance(data, core_errors.NvidiaError):
         return _Described(file.path, valid=False, errors=file.faults)._asdict()
     judgement = cdi_validate.validate(data)
@@ -296,7 +296,7 @@ def _described(
 def _read(
     host: hostfs.HostFS, known: dict[str, t.Any], problems: list[core_errors.Problem]
 ) -> tuple[dict[str, t.Any], list[str], str | None]:
-    """The data of all files, or the error of reading it; the files that need a package that is not there, and that."""
+    """Return the data of each file or the error of reading it, the files that need a missing package, and its name."""
     try:
         return cdi_registry.read_specifications(host, known), [], None
     except core_errors.MissingPackageError as error:
@@ -338,7 +338,7 @@ def _real(host: hostfs.HostFS, path: str) -> str:
 
 
 def _records(host: hostfs.HostFS, problems: list[core_errors.Problem]) -> list[cdi_records.OwnRecord]:
-    """What we wrote: that needs no parser."""
+    """Return the records of this collection. Reading them needs no parser."""
     try:
         return cdi_records.own_records(host)
     except core_errors.NvidiaError as error:
@@ -347,7 +347,7 @@ def _records(host: hostfs.HostFS, problems: list[core_errors.Problem]) -> list[c
 
 
 def _ignored(host: hostfs.HostFS, paths: t.Collection[str]) -> list[str]:
-    """What lies in the folders and is no specification by its name, or for engines."""
+    """Return paths in the directories that engines do not read as specifications."""
     found = []
     for folder in core_constants.SPECIFICATION_FOLDERS:
         found += [f"{folder}/{name}" for name in host.readable_entries(folder)]

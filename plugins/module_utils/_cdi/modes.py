@@ -25,12 +25,12 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import inventory
 
 
-# A GPU, or its MIG device.
+# A GPU, or a MIG device of a GPU.
 _NUMBERS = re.compile(r"([0-9]{1,4})(?::([0-9]{1,4}))?\Z")
 
 
 class _Chosen(t.NamedTuple):
-    """A GPU as a whole, or its part."""
+    """A whole GPU, or its MIG device ``part``."""
 
     gpu: inventory.Gpu
     part: inventory.MigDevice | None
@@ -39,9 +39,9 @@ class _Chosen(t.NamedTuple):
 def selected_devices(
     machine: inventory.GpuInventory, ids: t.Sequence[str], strategies: t.Sequence[str], nodes: cdi_discover.DeviceNodes
 ) -> list[cdi_edits.Device]:
-    """The devices with one of ``ids``, all without any; each once for every name that the strategies give it.
+    """Return the devices that ``ids`` select, or all if it is empty, once for each name that the strategies give them.
 
-    Raises NvidiaError for an unknown identifier, HostError where a device has no node or no name.
+    Raises NvidiaError for an unknown identifier, and HostError if a device has no node or no name.
     """
     chosen = _all(machine) if not ids or cdi_edits.ALL in ids else [_by_identifier(machine, wanted) for wanted in ids]
     if not chosen:
@@ -60,7 +60,7 @@ def selected_devices(
 
 
 def chosen_of(machine: inventory.GpuInventory, ids: t.Sequence[str]) -> inventory.GpuInventory:
-    """``machine`` with no more than what ``ids`` name; a GPU that is asked for as a whole counts as one.
+    """Return ``machine`` with only the devices that ``ids`` name. A GPU that is selected as a whole is one device.
 
     Raises NvidiaError for an unknown identifier.
     """
@@ -83,7 +83,7 @@ def _all(machine: inventory.GpuInventory) -> list[_Chosen]:
 
 
 def _by_identifier(machine: inventory.GpuInventory, wanted: str) -> _Chosen:
-    # Asked for by its own name a GPU is given as a whole, be MIG mode on or off.
+    # An identifier of a GPU selects the whole GPU, whether or not MIG mode is on.
     candidates = [_Chosen(gpu, part) for gpu in machine.gpus for part in (None, *gpu.migs)]
     match = _NUMBERS.match(wanted)
     for candidate in candidates:
@@ -121,7 +121,7 @@ def _require_nodes(gpu: inventory.Gpu, edits: cdi_edits.Edits) -> None:
         )
 
 
-# NVIDIA's runtime must not add GPUs of its own to a container that has them by CDI.
+# NVIDIA's runtime must not add GPUs to a container that gets its GPUs by CDI.
 _VOID = cdi_edits.Edits(env=("NVIDIA_VISIBLE_DEVICES=void",))
 _NOTHING = cdi_edits.Device(cdi_options.NONE, cdi_edits.Edits(env=("NVCT_EMPTY_DEVICE=",)))
 _MANAGEMENT_NODES = (
@@ -133,11 +133,11 @@ _MANAGEMENT_NODES = (
 _NOT_FOR_MANAGEMENT = ("/dev/nvidia-fs", "/dev/nvidia-nvswitch", "/dev/nvidia-nvlink")
 _CHANNELS = "/dev/nvidia-caps-imex-channels/channel"
 _CHANNEL = re.compile(r"(?:channel)?(0|[1-9][0-9]{0,6})\Z")
-# As many as the driver has.
+# The driver's limit.
 _MOST_CHANNELS = 1 << 20
 
 NVML, MANAGEMENT, IMEX, GDS = "nvml", "management", "imex", "gds"
-# Modes of one device that is made of nodes: their patterns, and what to do where there is none.
+# Modes with a single device that consists of nodes: their patterns, and advice if no node exists.
 _NODE_MODES = {
     GDS: (("/dev/nvidia-fs*",), "Load the module nvidia-fs of GPUDirect Storage."),
     "gdrcopy": (("/dev/gdrdrv",), "Load the module gdrdrv of GDRCopy."),
@@ -151,7 +151,7 @@ MODES = (NVML, MANAGEMENT, *_NODE_MODES, IMEX)
 
 
 class _Sources(t.NamedTuple):
-    """What a mode makes its specification from."""
+    """The inputs of a mode."""
 
     request: cdi_options.Request
     machine: inventory.GpuInventory | None
@@ -163,20 +163,23 @@ class _Sources(t.NamedTuple):
 def generate_all(
     mode: str, request: cdi_options.Request, machine: inventory.GpuInventory | None, host: hostfs.HostFS
 ) -> dict[str, cdi_edits.Data]:
-    """The specification of ``mode``, by the empty name, and those of VARIANTS that the request and the GPUs have.
+    """Return the specification of ``mode`` by the empty name, and the variants that the request and the GPUs have.
 
-    mode: one of MODES.  Specifications are plain data with their keys in the generator's order.
-    machine: needed for nvml.  Without it, management takes the version of the driver that is loaded on a live host, and
-    that of libcuda in a tree.
-    Raises NvidiaError for a request that nothing can be made of, HostError where the host lacks what the
-    specification is about.  A device node that is missing beside others is left out, as the generator does: whoever
-    writes the specification has to look for those that must be there.
+    Specifications are plain data with keys in the generator's order. VARIANTS has the names of the variants.
+
+    mode: one of MODES.
+    machine: required for nvml. Without it, management uses the version of the loaded driver on a live host, and the
+    version of libcuda in an offline tree.
+
+    Raises NvidiaError for a request that cannot be generated, and HostError if the host lacks what the specification
+    describes. Like the generator, this leaves out single device nodes that are missing. The caller must check the nodes
+    that are required.
     """
     if mode not in MODES:
         raise errors.NvidiaError(f"mode {mode!r} is not known. Use one of {', '.join(MODES)}.")
     request = cdi_options.checked(request, host)
     lookup = file_lookup.CachedFS(host)
-    # As in NVIDIA's generator (pkg/nvcdi/options.go, v1.20.0), where enabled_hooks still counts.
+    # As in NVIDIA's generator (pkg/nvcdi/options.go, v1.20.0), where enabled_hooks still has effect.
     hooks = cdi_options.Hooks(request, off=(cdi_options.NODE_MODIFICATION,) if mode == MANAGEMENT else ())
     files = driver_files.DriverFiles(
         lookup, request.driver_root, request.library_search_paths, request.config_search_paths

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The options of a CDI task, checked."""
+"""The options of a CDI task, validated."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CREATE_SYMLINKS, CHMOD, CUDA_COMPAT = "create-symlinks", "chmod", "enable-cuda-c
 LDCACHE, NODE_MODIFICATION = "update-ldcache", "disable-device-node-modification"
 APPLICATION_PROFILE = "update-application-profile"
 HOOKS = (CREATE_SYMLINKS, CHMOD, CUDA_COMPAT, LDCACHE, NODE_MODIFICATION, APPLICATION_PROFILE)
-# It repairs what crun did once; NVIDIA has switched it off in 1.18.
+# This hook repairs directories that old releases of crun made inaccessible. NVIDIA switched it off in 1.18.
 _OFF = frozenset({CHMOD})
 NONE = "none"
 
@@ -30,8 +30,8 @@ STRATEGIES = (INDEX, TYPE_INDEX, UUID)
 EXPLICIT_LIBRARIES, NO_IPC = "enable-explicit-driver-libraries", "disable-ipc-discoverer"
 NO_GIDS = "no-additional-gids-for-device-nodes"
 COHERENCE = "enable-coherent-annotations"
-# The two without a constant change nothing in a specification made here: it uses no libnvidia-sandboxutils, and is of
-# no Tegra.
+# The two flags without a constant have no effect on specifications of this collection: it does not use
+# libnvidia-sandboxutils, and does not describe Tegra.
 FEATURE_FLAGS = (
     EXPLICIT_LIBRARIES,
     NO_IPC,
@@ -40,21 +40,23 @@ FEATURE_FLAGS = (
     "disable-multiple-csv-devices",
     COHERENCE,
 )
-# With COHERENCE, what is added to the class, and to the file's name, for a specification of such GPUs alone
+# With COHERENCE, suffixes of the class and of the file name for specifications of only coherent or only other GPUs
 # (generateSpecs in cmd/nvidia-ctk/cdi/generate/generate.go, v1.20.0).
 VARIANTS = {"coherent": True, "noncoherent": False}
 
 CDI_HOOK = "/usr/bin/nvidia-cdi-hook"
-# Programs that have the hooks as a subcommand; nvidia-cdi-hook is one of hooks only.
+# Programs that contain the hooks as a subcommand. nvidia-cdi-hook contains only hooks.
 _WITH_SUBCOMMAND = frozenset({"nvidia-ctk"})
 
 
 class Request(t.NamedTuple):
-    """Which specification is wanted; every path is one on the host.
+    """The specification to generate. All paths are paths on the host.
 
-    driver_root: where the driver is; dev_root: where the folder ``dev`` is, in driver_root if empty.  ``device_ids``:
-    empty for all.  The fields that begin with csv count in mode csv only; the last is a path in containers.
-    ``hooks`` is "toolkit", or "none" for a host without NVIDIA's toolkit.
+    driver_root: the root directory of the driver.
+    dev_root: the directory that contains ``dev``; driver_root if empty.
+    device_ids: empty for all devices.
+    csv_*: used by mode csv only. ``csv_compat_container_root`` is a path in containers.
+    hooks: "toolkit", or "none" for a host without NVIDIA's toolkit.
     """
 
     vendor: str = "nvidia.com"
@@ -78,7 +80,7 @@ class Request(t.NamedTuple):
 
 
 def checked(request: Request, host: hostfs.HostFS) -> Request:
-    """``request`` with its paths normalised; raises NvidiaError for what no specification can be made of."""
+    """Return ``request`` with normalized paths. Raises NvidiaError for values that cannot make a specification."""
     _known("device_name_strategies", request.device_name_strategies, STRATEGIES)
     _known("enabled_hooks", request.enabled_hooks, HOOKS)
     _known("disabled_hooks", request.disabled_hooks, (*HOOKS, cdi_edits.ALL))
@@ -105,9 +107,9 @@ def checked(request: Request, host: hostfs.HostFS) -> Request:
 
 
 class Hooks:
-    """The hooks that a request wants; what it does not want comes out as no edit at all.
+    """The hooks that a request enables. Methods return empty edits for other hooks.
 
-    ``off`` are those that the mode has only where they are enabled.
+    ``off`` are hooks that the mode uses only if the request enables them.
     """
 
     def __init__(self, request: Request, off: t.Iterable[str] = ()) -> None:
@@ -119,12 +121,12 @@ class Hooks:
         self._start = (name, "hook") if name in _WITH_SUBCOMMAND else (name,)
 
     def symlinks(self, links: t.Iterable[str]) -> cdi_edits.Edits:
-        """Links as the hook takes them, TARGET::PATH; each is made once."""
+        """Return the hook that creates ``links``, in the hook's format TARGET::PATH, without duplicates."""
         arguments = [word for link in dict.fromkeys(links) for word in ("--link", link)]
         return self.plain(CREATE_SYMLINKS, *arguments) if arguments else cdi_edits.Edits()
 
     def chmod(self, folders: t.Iterable[str]) -> cdi_edits.Edits:
-        """Only for who asks for it by its name, and so the generator makes it for no folder, too."""
+        """Return the hook that changes modes, also for no directory, like the generator. It must be enabled by name."""
         arguments = [word for folder in dict.fromkeys(folders) for word in ("--path", folder)]
         return self.plain(CHMOD, "--mode", "755", *arguments)
 
@@ -142,7 +144,7 @@ def _known(parameter: str, values: t.Iterable[str], known: t.Sequence[str]) -> N
 
 AUTO, NATIVE, REFERENCE = "auto", "native", "nvidia-ctk"
 BACKENDS = (AUTO, NATIVE, REFERENCE)
-# In the order of the generator's documentation; what makes each is known in _cdi_modes and _cdi_reference.
+# In the order of the generator's documentation. _cdi/modes and _cdi/generate implement them.
 MODES = (AUTO, "nvml", "management", "gds", "gdrcopy", "mofed", "nvswitch", "imex", "csv", "wsl")
 YAML, JSON = "yaml", "json"
 FORMATS = (YAML, JSON)
@@ -183,7 +185,7 @@ CDI_OPTIONS: dict[str, dict[str, t.Any]] = {
 
 
 class CdiOptions(t.NamedTuple):
-    """A CDI specification and where it is to stand; what is None is for the module to decide."""
+    """The options of a task for one specification. The module chooses the values that are None."""
 
     state: str = "present"
     path: str | None = None
@@ -195,7 +197,7 @@ class CdiOptions(t.NamedTuple):
     for_engines: tuple[str, ...] = (AUTO,)
     require_devices: bool = True
     exclusive: bool = False
-    # None: the collection's own.
+    # None: the backup directory of this collection.
     backup_dir: str | None = None
     purge_backups: bool = False
 
@@ -205,7 +207,7 @@ class CdiOptions(t.NamedTuple):
 
 
 def options_of(params: t.Mapping[str, t.Any]) -> CdiOptions:
-    """The options of a task's parameters, which are those of CDI_OPTIONS and what a module adds to them."""
+    """Return the options from a task's parameters: those of CDI_OPTIONS and those that the module adds."""
     request = Request(
         vendor=params["vendor"],
         class_=params["class"],

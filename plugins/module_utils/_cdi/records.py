@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Where a specification is written, and what is recorded of it."""
+"""The location of a specification, and the records of specifications."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
 
 
-# Where NVIDIA's instructions have it, and what for.
+# The file name in NVIDIA's instructions, for the kind of GPUs.
 _USUAL_NAME = "nvidia"
 
 
 class SpecLocation(t.NamedTuple):
-    """Where a specification goes; ``owned`` is whether a refresh unit writes the same file, by nvidia-ctk."""
+    """The location of a specification. ``owned``: a refresh unit writes the same file with nvidia-ctk."""
 
     path: str
     format: str
@@ -40,9 +40,10 @@ def place_of(
     refresh: refresh_units.Refresh | None,
     own: refresh_units.Refresh | None = None,
 ) -> SpecLocation:
-    """The place that ``options`` name, or the usual one.  Raises NvidiaError for one that would be in vain.
+    """Return the location that ``options`` name, or the default one.
 
-    ``refresh`` and ``own`` are the refresh units of the toolkit and of this collection.
+    ``refresh`` and ``own`` are the refresh units of the toolkit and of this collection. Raises NvidiaError for a
+    location that engines would not read, or that contradicts other options.
     """
     problem = cdi_schema.kind_problem(options.kind)
     if problem:
@@ -70,22 +71,22 @@ def place_of(
 
 
 def _output(refresh: refresh_units.Refresh | None, host: hostfs.HostFS) -> str:
-    """The file that a refresh service writes, empty for none; one that systemd has to spell out is not known."""
+    """Return the file that a refresh service writes, or "". A path that systemd must expand first is unknown."""
     if refresh is None or not refresh.enabled or not posixpath.isabs(refresh.output):
         return ""
-    # nvidia-ctk has it end so.
+    # nvidia-ctk appends this suffix.
     suffix = "" if refresh.output.endswith(cdi_registry.SUFFIXES) else f".{cdi_options.YAML}"
     return cdi_registry.canonical(host, posixpath.normpath(refresh.output)) + suffix
 
 
 def variant_path(path: str, variant: str) -> str:
-    """Where the specification of a variant goes: beside the one at ``path``, as nvidia-ctk has it."""
+    """Return the path for the specification of a variant. It is beside ``path``, as with nvidia-ctk."""
     stem, extension = posixpath.splitext(path)
     return f"{stem}.{variant}{extension}"
 
 
 def usual_path(kind: str, form: str) -> str:
-    """Where a specification of ``kind`` goes if nobody says otherwise."""
+    """Return the default path for a specification of ``kind``."""
     name = _USUAL_NAME if kind == core_constants.GPU_KIND else kind.replace("/", "-")
     return f"{core_constants.SPECIFICATION_FOLDERS[0]}/{name}.{form}"
 
@@ -105,18 +106,18 @@ def _refuse_odd(path: str, form: str, host: hostfs.HostFS) -> None:
         raise errors.NvidiaError(f"path {path} does not fit format: {form}. Leave one of them out, or let them agree.")
 
 
-# In whose name records are kept.
+# The owner in the names of the records.
 OWNER = "cdi"
-# Among the entries of a record: the document in a file, the mode in which it was made, the devices that it was limited
-# to, for which kind a file had to go, and for which kind a file beside the specification was written.
+# Keys of a record: the document in the file, the mode that generated it, the devices that it is limited to, the kind
+# for which a file was moved away, and the kind to whose specification a variant belongs.
 _DOCUMENT, _MODE, _DEVICES, _MADE_ROOM = ("document",), ("mode",), ("device_ids",), ("made room for",)
 _VARIANT_OF = ("variant of",)
 
 
 class OwnRecord(t.NamedTuple):
-    """A file of this collection (``document``), or one that was moved away for such a file (None).
+    """The record of a file of this collection, or of a file that was moved away for one (``document`` is None then).
 
-    ``variant_of`` is the kind whose specification the file belongs to, None where it is that specification.
+    ``variant_of`` is the kind of the specification that a variant belongs to, or None for the specification itself.
     """
 
     record: core_records.OriginalFile
@@ -128,42 +129,42 @@ class OwnRecord(t.NamedTuple):
 
     @property
     def path(self) -> str:
-        """Of the file, links resolved."""
+        """The path of the file, with links resolved."""
         return self.record.path
 
     @property
     def by_unit(self) -> bool:
-        """Whether no task has written the file yet, only a unit of this collection."""
+        """Whether only a unit of this collection has written the file, and no task has."""
         return self.document is not None and not self.record.written
 
     @property
     def kind(self) -> t.Any:
-        """The kind that a task names to write or to remove the file."""
+        """The kind by which a task writes or removes the file."""
         if self.variant_of is not None:
             return self.variant_of
         return self.made_room_for if self.document is None else self.document.get("kind")
 
 
 def own_records(host: hostfs.HostFS) -> list[OwnRecord]:
-    """What is recorded.  Raises HostError for a damaged record."""
+    """Return all records. Raises HostError for a damaged record."""
     return [_own(record) for record in core_records.load_records(host, OWNER)]
 
 
 def entries_of(
     document: t.Mapping[str, t.Any], mode: str, device_ids: t.Iterable[str], variant_of: str | None = None
 ) -> dict[tuple[str, ...], t.Any]:
-    """What to record with a file of ours."""
+    """Return the entries to record with a file of this collection."""
     entries: dict[tuple[str, ...], t.Any] = {_DOCUMENT: document, _MODE: mode, _DEVICES: [*device_ids]}
     return entries if variant_of is None else {**entries, _VARIANT_OF: variant_of}
 
 
 def entries_of_room(kind: str) -> dict[tuple[str, ...], t.Any]:
-    """What to record with a file that makes room for one that describes ``kind``."""
+    """Return the entries to record with a file that is moved away for a specification of ``kind``."""
     return {_MADE_ROOM: kind}
 
 
 def known_documents(records: t.Iterable[OwnRecord]) -> dict[str, t.Any]:
-    """The documents that we wrote, by the digests of their files: what is unchanged need not be parsed."""
+    """Return the documents that this collection wrote, by the digests of their files. These need no parser."""
     return {own.record.written[-1]: own.document for own in records if own.document is not None and own.record.written}
 
 
@@ -187,12 +188,12 @@ def _own(record: core_records.OriginalFile) -> OwnRecord:
 def record_for_unit(
     host: hostfs.HostFS, path: str, kind: str, original: bytes | None, variant_of: str | None = None
 ) -> None:
-    """Record what was at ``path`` before a unit of this collection writes a specification of ``kind`` there.
+    """Record the content of ``path`` before a unit of this collection writes a specification of ``kind`` there.
 
-    ``variant_of`` is as in OwnRecord.
-    So state: absent of nvidia_cdi_spec removes the unit's file too.  The host's lock is held.
+    With this record, ``state: absent`` of nvidia_cdi_spec also removes the unit's file. ``variant_of`` is as in
+    OwnRecord. The caller holds the host's lock.
     """
-    # Only a new unit needs these.
+    # Only a new unit needs this.
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import atomic_write  # noqa: PLC0415
 
     uid, gid, mode = os.geteuid(), os.getegid(), 0o644
@@ -215,14 +216,14 @@ def is_recorded(host: hostfs.HostFS, path: str) -> bool:
 
 
 def unused_unit_records(host: hostfs.HostFS) -> list[core_records.OriginalFile]:
-    """The records of record_for_unit() whose files are as they were: no unit has written them."""
+    """Return the records of record_for_unit() whose files are unchanged because no unit has written them yet."""
     records = [own.record for own in own_records(host) if own.by_unit]
     return [record for record in records if host.read(record.path) == record.original]
 
 
 def forget(host: hostfs.HostFS, records: t.Iterable[core_records.OriginalFile]) -> None:
-    """Remove records, and the directories that were made for them where nothing is left in them; the lock is held."""
-    # Only a removal needs these.
+    """Remove records, and the directories created for them if these are empty. The caller holds the host's lock."""
+    # Only a removal needs this.
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import atomic_write  # noqa: PLC0415
 
     for record in records:

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Set up the units that refresh the specification, and check what they wrote."""
+"""Set up the units that refresh the specification, and check the specification that they write."""
 
 from __future__ import annotations
 
@@ -30,20 +30,21 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
 
 
-# A file of this collection is recorded with this key; records of another file have the keys of its lines.
+# The key in the record of a file of this collection. Records of other files have the keys of their lines instead.
 _CONTENT = ("content",)
-# A digest of the files with which the service last ran and wrote a valid specification.  Whether files changed in this
-# run does not show that: an earlier one did not start the service, failed, or was killed in between.  It is no record
-# of a file, and its name does not end like one.
+# Contains a digest of the files with which the service last ran and wrote a valid specification. The changes of this
+# run do not show that: an earlier run may not have started the service, or failed, or been killed. The file is not a
+# record, so its name does not end like one.
 _LAST_RUN = f"{core_records.STATE_DIR}/cdi.refresh.ran"
 _NVML = "nvml"
 
 
 class Work(t.NamedTuple):
-    """What changes on the disk: files that stay, files that are removed or restored, links made and removed.
+    """The changes on the disk.
 
-    ``purged`` are copies of files that earlier runs wrote and have removed already.  ``noted`` is whether a note on the
-    service's last run is left where no service is any more.
+    ``files`` are files to write, ``leaving`` are files to remove or restore, ``made`` and ``removed`` are links.
+    ``purged`` are backups of files that earlier runs wrote and removed. ``noted`` is whether the file with the last run
+    exists although no service remains.
     """
 
     plan: refresh_units.RefreshPlan | None
@@ -65,7 +66,7 @@ class Work(t.NamedTuple):
 
 
 class CdiRefresh:
-    """What keeps the specification of ``options`` fresh, on one host."""
+    """The units that refresh the specification of ``options``, on one host."""
 
     def __init__(
         self, options: refresh_plan.RefreshOptions, host: hostfs.HostFS, runners: refresh_plan.Runners
@@ -75,9 +76,9 @@ class CdiRefresh:
         self._runners = runners
 
     def execute(self, check_mode: bool) -> dict[str, t.Any]:
-        """Bring the host to what is asked for, unless ``check_mode``; the module's result as documented.
+        """Apply the options to the host, unless ``check_mode``, and return the module's result as documented.
 
-        ``files`` in it are the PlannedFiles that changed.  Raises NvidiaError.
+        ``files`` in the result are the PlannedFiles that changed. Raises NvidiaError.
         """
         work = self._work()
         backups: list[dict[str, str | None]] = []
@@ -102,7 +103,7 @@ class CdiRefresh:
             raise _invalid(problems, result)
         return result
 
-    # -- what is to be done --------------------------------------------------------------------------------------------
+    # -- planning ------------------------------------------------------------------------------------------------------
 
     def _work(self) -> Work:
         host = self._host
@@ -126,7 +127,7 @@ class CdiRefresh:
         )
 
     def _purged(self) -> tuple[str, ...]:
-        """The backups that a purge removes."""
+        """Return the backups that a purge removes."""
         if self._options.state != "absent" or not self._options.cdi.purge_backups:
             return ()
         # Only a purge needs this.
@@ -142,7 +143,7 @@ class CdiRefresh:
             yield core_plan.PlannedFile(real, self._host.read(real), content, {_CONTENT: core_records.digest(content)})
 
     def _restored(self, record: core_records.OriginalFile) -> core_plan.PlannedFile:
-        """A file that is not needed any more, as it was before: one of others only loses this collection's lines."""
+        """Return how a file that is no longer needed is restored. Foreign files only lose this collection's lines."""
         path = refresh_plan.own_file_path(self._host, record.path)
         content = self._host.read(path)
         whole = _CONTENT in (record.keys or {})
@@ -155,10 +156,10 @@ class CdiRefresh:
             return False
         return posixpath.basename(link.path) in (plan.service, plan.watcher) or link.target in plan.contents
 
-    # -- doing it ------------------------------------------------------------------------------------------------------
+    # -- writing -------------------------------------------------------------------------------------------------------
 
     def _apply(self) -> tuple[Work, list[dict[str, str | None]]]:
-        # An unchanged host need not wait for these imports.
+        # An unchanged host does not need these imports.
         from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import (  # noqa: PLC0415
             apply,
             lock,
@@ -172,7 +173,7 @@ class CdiRefresh:
         apply.check_backup_dir(host, backup_dir, core_constants.CONFIG_DIRS)
         purge = self._options.state == "absent" and cdi.purge_backups
         with lock.host_lock(host):
-            # Another run may have written since; only what is read under the lock counts.
+            # Another run may have changed the host, so everything is read again under the lock.
             work = self._work()
             self._stop(work)
             self._record_specification(work.plan)
@@ -181,7 +182,7 @@ class CdiRefresh:
             refresh_systemd.change_links(host, (), work.removed)
             self._purge(work)
             backups = []
-            # What leaves goes last, for only then do the records of what stays know of all folders that were made.
+            # Removals come last, when the records of the remaining files have all directories that were created.
             for files, removal in ((work.files, False), (work.leaving, True)):
                 for file in files:
                     writer = apply.ChangeWriter(
@@ -193,7 +194,7 @@ class CdiRefresh:
         return work, backups
 
     def _unrecorded(self, plan: refresh_units.RefreshPlan | None) -> bool:
-        """Whether a unit of this collection is to write a specification that has no record yet."""
+        """Return whether a unit of this collection would write a specification that has no record yet."""
         return (
             plan is not None
             and plan.owner == refresh_plan.COLLECTION
@@ -204,7 +205,7 @@ class CdiRefresh:
         return self._host.resolve(plan.output)
 
     def _record_specification(self, plan: refresh_units.RefreshPlan | None) -> None:
-        """Record what was there before the first specification of a unit of this collection."""
+        """Record the file that exists before a unit of this collection writes its first specification."""
         unused = cdi_records.unused_unit_records(self._host)
         if plan is not None and plan.owner == refresh_plan.COLLECTION:
             path, kind = self._real_output(plan), self._options.cdi.kind
@@ -220,7 +221,7 @@ class CdiRefresh:
         cdi_records.forget(self._host, unused)
 
     def _purge(self, work: Work) -> None:
-        """Remove the copies, and their folder before the records that say what else was made for it."""
+        """Remove the backups, and their directory before the records that list the other created directories."""
         if not work.purged:
             return
         # Only a purge needs these.
@@ -236,14 +237,14 @@ class CdiRefresh:
         )
 
     def _stop(self, work: Work) -> None:
-        """No unit may be waiting for changes whose file goes."""
+        """Stop path units whose files this run removes."""
         going = {posixpath.basename(link.path) for link in work.removed}
         for name in (refresh_units.OWN_PATH, refresh_units.PATH):
             if name in going and systemctl.Systemctl.booted(self._host):
                 systemctl.Systemctl(self._host, self._runners.run, name).stop()
 
     def _unload(self, work: Work) -> None:
-        """Have systemd unload the removed units, unless a container would lose its GPUs by that."""
+        """Reload systemd so that it unloads removed units, unless a container would lose its GPUs by that."""
         gone = [file.path for file in work.leaving if file.changed and file.path.startswith(refresh_units.UNITS + "/")]
         if not gone or not systemctl.Systemctl.booted(self._host):
             return
@@ -258,9 +259,9 @@ class CdiRefresh:
             ).daemon_reload()
 
     def _require_reader(self) -> None:
-        """Raises MissingPackageError if what the service will write could not be read; then nothing has changed yet."""
+        """Raise MissingPackageError if PyYAML, which reads the service's output, is missing. Nothing changes before."""
         if self._options.start:
-            # A task that starts nothing need not wait for this import.
+            # Without a start, this import is not needed.
             from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import bundled  # noqa: PLC0415
 
             bundled.import_bundled("yaml")
@@ -268,7 +269,7 @@ class CdiRefresh:
     def _settle(self, work: Work, plan: refresh_units.RefreshPlan, check_mode: bool) -> refresh_systemd.ServiceOutcome:
         def ready() -> None:
             self._require_reader()
-            # The service may fail now, or this run may end: the state of the last run no longer counts.
+            # The service may fail, or this run may be killed, so the recorded last run is no longer valid.
             self._record_last_run(None)
 
         # With start: false a change is reported once, in the run that makes it.
@@ -279,8 +280,8 @@ class CdiRefresh:
         return service.settle(changed, self._options.start, check_mode)
 
     def _record_last_run(self, state: str | None) -> None:
-        """Record that the service has run in this state, or forget the recorded one (None)."""
-        # A task that starts nothing need not wait for these imports.
+        """Record that the service ran with this state, or remove the recorded state (None)."""
+        # Without a start, these imports are not needed.
         from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import (  # noqa: PLC0415
             atomic_write,
             lock,
@@ -294,10 +295,10 @@ class CdiRefresh:
                 atomic_write.replace_file(self._host, _LAST_RUN, f"{state}\n".encode(), 0o600)
 
     def _forget_last_run(self) -> None:
-        """Remove the note; the host's lock is held."""
+        """Remove the file with the last run. The caller holds the host's lock."""
         if not self._host.lexists(_LAST_RUN):
             return
-        # A task that starts nothing need not wait for this import.
+        # Without a start, this import is not needed.
         from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import atomic_write  # noqa: PLC0415
 
         atomic_write.remove_file(self._host, _LAST_RUN)
@@ -318,7 +319,7 @@ class CdiRefresh:
             "path_unit": None if plan is None else plan.watcher,
             "enabled": plan is not None and (bool(plan.links) or refresh_units.is_enabled(host, plan.service)),
             "toolkit_enabled": refresh is not None and refresh.enabled,
-            # Not "path": with that, Ansible replaces "owner" by the owner of the file.
+            # The key is not "path": with that key, Ansible replaces "owner" by the owner of the file.
             "specification": None if plan is None else plan.output,
             "present": plan is not None and host.exists(plan.output),
             "variables": {} if plan is None else dict(plan.variables),
@@ -333,7 +334,7 @@ class CdiRefresh:
 
 
 def _state_of(work: Work) -> str:
-    """A digest of all files by which the service works, as they are to be."""
+    """Return a digest of all planned files that affect the service."""
     found = {file.path: core_records.digest(file.after) for file in work.files}
     service = None if work.plan is None else work.plan.service
     return core_records.digest(json.dumps([service, found], sort_keys=True).encode("utf-8"))
@@ -348,20 +349,20 @@ def _invalid(problems: t.Sequence[str], result: t.Mapping[str, t.Any]) -> errors
     return error
 
 
-# -- the specification that the service has written --------------------------------------------------------------------
+# -- checking the specification that the service wrote -----------------------------------------------------------------
 
 
 def specification_problems(path: str, options: cdi_options.CdiOptions, host: hostfs.HostFS) -> list[str]:
-    """What is wrong with the specification in ``path``, in sentences; it need not be there where no driver is loaded.
+    """Return the problems of the specification in ``path`` as messages. Without a loaded driver it may be missing.
 
-    Raises MissingPackageError where it takes PyYAML to read it, and there is none.
+    Raises MissingPackageError if reading it needs PyYAML and PyYAML is missing.
     """
     content = host.read(path)
     if content is None and gpu_detect.loaded_driver(host) is None:
         return []
     if content is None:
         return [f"{path} is not there, though the driver is loaded. Read the service's log with journalctl."]
-    # A run that starts nothing need not wait for this import.
+    # Without a start, this import is not needed.
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import (  # noqa: PLC0415
         yaml_document,
     )
@@ -376,10 +377,10 @@ def specification_problems(path: str, options: cdi_options.CdiOptions, host: hos
 
 
 def _required(options: cdi_options.CdiOptions, host: hostfs.HostFS) -> host_check.Required | None:
-    """What it must not lack; None where that is not known, or not asked for."""
+    """Return what the specification must contain, or None if that is unknown or not required."""
     if not options.require_devices or options.mode not in (cdi_options.AUTO, _NVML) or options.request.device_ids:
         return None
-    # Other modes need not wait for this import.
+    # Other modes do not need this import.
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import inventory  # noqa: PLC0415
 
     request = options.request

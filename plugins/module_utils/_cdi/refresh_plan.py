@@ -27,15 +27,15 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
 
 
-# In whose name records are kept.
+# The owner in the names of the records.
 CDI_REFRESH = "cdi.refresh"
 TOOLKIT, COLLECTION = "toolkit", "collection"
 OWNERS = (cdi_options.AUTO, TOOLKIT, COLLECTION)
-# The first version of CDI with additional groups, without which older engines skip a specification.
+# The first CDI version with additional groups. Engines that read only older versions skip a specification with them.
 _GIDS_SINCE = "0.7.0"
 _SUFFIXES = (".yaml", ".json")
 _GPU_MODES = (cdi_options.AUTO, "nvml", "csv", "wsl")
-# Modes whose devices are made by the driver's modules.
+# Modes whose device nodes the driver's modules create.
 _DRIVER_MODES = (cdi_options.AUTO, "nvml", "management", "imex")
 _SMI = "nvidia-smi"
 _DROP_IN = f"{refresh_units.UNITS}/{refresh_units.SERVICE}.d/{refresh_units.DROP_IN}"
@@ -43,7 +43,7 @@ _NULL = "/dev/null"
 
 
 class RefreshOptions(t.NamedTuple):
-    """What a task asks for; the specification is that of nvidia_cdi_spec with the options ``cdi``."""
+    """The options of a task. ``cdi`` describes the specification, as in nvidia_cdi_spec."""
 
     cdi: cdi_options.CdiOptions = cdi_options.CdiOptions()
     state: str = "present"
@@ -53,14 +53,14 @@ class RefreshOptions(t.NamedTuple):
 
 
 class Runners(t.NamedTuple):
-    """What runs commands on the host: in the task's environment, and in one that is given with the command."""
+    """Functions that run commands on the host: in the task's environment, and in an environment passed as argument."""
 
     run: core_plan.Runner
     run_pinned: cdi_generate.PinnedRunner
 
 
 def own_paths() -> list[str]:
-    """All files that a run may have written, of earlier versions too."""
+    """Return all files that a run of this or an earlier version may have written."""
     units = [
         f"{refresh_units.UNITS}/{refresh_units.OWN_SERVICE}",
         f"{refresh_units.UNITS}/{refresh_units.OWN_PATH}",
@@ -75,10 +75,10 @@ def own_paths() -> list[str]:
 
 
 def own_file_path(host: hostfs.HostFS, path: str) -> str:
-    """Where a file of this collection lies, links in its directory resolved.
+    """Return the path of a file of this collection, with links in its directory resolved.
 
-    Raises HostError where the file itself is a link: systemctl masks a unit by one to /dev/null, and writing through it
-    would replace the device.
+    Raises HostError if the file itself is a link. systemctl masks a unit by a link to /dev/null, and writing through
+    that link would replace the device.
     """
     real = host.resolve(path, last=False)
     if not os.path.islink(host.real_path(real, last=False)):
@@ -99,9 +99,9 @@ def own_file_path(host: hostfs.HostFS, path: str) -> str:
 def plan_of(
     options: RefreshOptions, host: hostfs.HostFS, runners: Runners
 ) -> tuple[refresh_units.RefreshPlan | None, tuple[str, ...]]:
-    """What ``options`` amount to on ``host``, and warnings; no plan where nothing on the host can make specifications.
+    """Return the plan for ``options`` and its warnings. The plan is None if the host has no generator.
 
-    Raises NvidiaError before anything is written.
+    Raises NvidiaError. Nothing has been written at this point.
     """
     cdi = options.cdi._replace(request=cdi_options.checked(options.cdi.request, host))
     if cdi.backend == cdi_options.NATIVE:
@@ -129,12 +129,12 @@ def plan_of(
 
 
 def _is_usual(options: cdi_options.CdiOptions) -> bool:
-    """Whether the toolkit's own file, which describes the GPUs, is what is asked for, or another one is named."""
+    """Return whether the task names a path, or describes the GPUs, as the toolkit's own file does."""
     return options.path is not None or (options.kind == core_constants.GPU_KIND and options.mode in _GPU_MODES)
 
 
 def _generator(host: hostfs.HostFS, options: cdi_options.CdiOptions) -> str | None:
-    """The path of nvidia-ctk, None where the host has none."""
+    """Return the path of nvidia-ctk, or None if the host has none."""
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import (  # noqa: PLC0415
         generate as cdi_generate,
     )
@@ -149,9 +149,10 @@ def _command(
     host: hostfs.HostFS,
     runners: Runners,
 ) -> tuple[str, ...]:
-    """The command that writes to ``place``.  Raises NvidiaError that names an option which ``program`` lacks.
+    """Return the command that writes to ``place``.
 
-    An offline tree's programs are not run: there it is taken for a recent one.
+    Programs of an offline tree are not run. There, ``program`` is assumed to be recent. Raises NvidiaError with the
+    name of the first option that ``program`` lacks.
     """
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import (  # noqa: PLC0415
         generate as cdi_generate,
@@ -196,14 +197,14 @@ def _with_toolkit(
             f" and engines"
             " read no other files. Let it end so."
         )
-    # Without a file, or masked, it was refused above.
+    # The checks above refuse a unit without a file and a masked unit, so this is not None.
     unit = t.cast(
         "systemd_units.Unit",
         systemd_units.load_unit(host, refresh_units.SERVICE, refresh_units.PROGRAM, without=_DROP_IN),
     )
     program = host.find_executable(unit.arguments[:1] or [refresh_units.PROGRAM]) or f"/usr/bin/{refresh_units.PROGRAM}"
     if cdi.request.device_ids or not cdi.request.all_device or cdi.request.csv_compat_container_root:
-        # The options that are newer than the toolkit's units.
+        # These options are newer than the toolkit's units, so this run of _command() checks that nvidia-ctk has them.
         _command(program, cdi, None, host, runners)
     contents: dict[str, bytes] = {}
     late = options.before_engines and bool(refresh_units.LATE.intersection(unit.after))
@@ -214,8 +215,9 @@ def _with_toolkit(
     if wanted:
         contents[refresh_units.OWN_ENVIRONMENT_FILE] = refresh_units.environment_text(wanted)
     if late:
-        # As in 1.19.0, after multi-user.target, which waits for the engines.  No drop-in can remove an After=, and a
-        # copy of the unit would outlive the toolkit's next one.  So another unit runs the same command earlier.
+        # The unit of toolkit 1.19.0 comes after multi-user.target, which waits for the engines. A drop-in cannot remove
+        # an After=, and a copy of the unit would hide the unit of the toolkit's next version. So another unit runs the
+        # same command earlier.
         service = f"{refresh_units.UNITS}/{refresh_units.OWN_SERVICE}"
         contents[service] = _early(program, unit, host)
         links += _missing(
@@ -234,7 +236,7 @@ def _with_toolkit(
 
 
 def _placed(options: cdi_options.CdiOptions, host: hostfs.HostFS) -> cdi_options.CdiOptions:
-    """``options`` with the path as it is compared elsewhere; raises NvidiaError for one that engines do not read."""
+    """Return ``options`` with a normalized path. Raises NvidiaError for a path that engines do not read."""
     if options.path is not None:
         return options._replace(path=cdi_records.place_of(options, host, None).path)
     if options.format not in (None, cdi_options.YAML):
@@ -248,7 +250,7 @@ def _placed(options: cdi_options.CdiOptions, host: hostfs.HostFS) -> cdi_options
 def _for_weak_engines(
     options: cdi_options.CdiOptions, host: hostfs.HostFS, run: core_plan.Runner
 ) -> cdi_options.CdiOptions:
-    """``options`` with the flag that keeps out what an engine of the host does not read."""
+    """Return ``options``, with the flag that omits additional groups if an engine of the host cannot read them."""
     engines = cdi_support.engines_for(options.for_engines, host, run)
     newest = [engine.newest for engine in engines if engine.reads and engine.newest is not None]
     flags = options.request.feature_flags
@@ -275,13 +277,13 @@ def _early(program: str, unit: systemd_units.Unit, host: hostfs.HostFS) -> bytes
 
 
 def _lines_of_earlier_versions(host: hostfs.HostFS) -> t.Collection[str]:
-    """The variables that earlier versions set in the toolkit's environment file; this run restores that file."""
+    """Return the variables that earlier versions set in the toolkit's environment file. This run restores that file."""
     record = core_records.load_record(host, CDI_REFRESH, host.resolve(refresh_units.ENVIRONMENT_FILE))
     return () if record is None else {key[-1] for key in record.keys or {} if key}
 
 
 def _usual_output(unit: systemd_units.Unit, host: hostfs.HostFS) -> str:
-    """Where the toolkit's service writes without a variable of this collection."""
+    """Return where the toolkit's service writes without a variable of this collection."""
     flags = unit.flag_values("--output")
     if flags:
         return flags[-1]
@@ -294,7 +296,7 @@ def _usual_output(unit: systemd_units.Unit, host: hostfs.HostFS) -> str:
 
 
 def _overridden(unit: systemd_units.Unit, wanted: t.Mapping[str, str], host: hostfs.HostFS) -> t.Iterator[str]:
-    """A warning about what the user's environment sets otherwise; the packages' own unit sets the output."""
+    """Yield a warning if the user's environment sets other values. The unit of the packages itself sets the output."""
     usual = {(refresh_units.OUTPUT, refresh_units.DEFAULT_OUTPUT), *wanted.items()}
     names = {name for name in wanted if (name, unit.environment.get(name, wanted[name])) not in usual}
     found = sorted(names.difference(_lines_of_earlier_versions(host)))
@@ -349,13 +351,13 @@ def _with_own(
 
 
 def _driver(options: cdi_options.CdiOptions, host: hostfs.HostFS) -> tuple[t.Any, t.Any, bool]:
-    """What the unit does about the driver: conditions, settings, and whether it makes the control devices."""
+    """Return how the unit handles the driver: conditions, settings, and whether it creates the control devices."""
     if options.mode not in _DRIVER_MODES:
         return (), (), False
     if options.request.driver_root != "/":
         return refresh_units.needs_loaded_driver(), (), False
     smi = host.find_executable([_SMI])
-    # WSL and Tegra have GPUs that are not on the PCI bus.
+    # The GPUs of WSL and Tegra are not on the PCI bus.
     ready = gpu_detect.loaded_driver(host) is not None or gpu_detect.gpu_of(host).kind in (
         gpu_detect.WSL,
         gpu_detect.TEGRA,
@@ -366,7 +368,7 @@ def _driver(options: cdi_options.CdiOptions, host: hostfs.HostFS) -> tuple[t.Any
 
 
 def _refuse_second(options: cdi_options.CdiOptions, host: hostfs.HostFS) -> None:
-    """Raises NvidiaError where our service makes a specification of another kind: it would no longer do so."""
+    """Raise NvidiaError if the service of this collection generates another kind. It would stop generating that one."""
     former = refresh_units.own_refresh(host)
     if former is not None and former.kind != options.kind:
         raise errors.NvidiaError(

@@ -4,8 +4,8 @@
 
 """Enable the refresh units, and run the service.
 
-Links enable the units, as systemctl would make them: systemctl itself would reload all units at once, which takes
-the GPUs of containers that the legacy hook prepared.
+This module creates the same links as systemctl enable. It does not run that command, which would reload all units:
+containers that the legacy hook prepared would lose their GPUs.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ if t.TYPE_CHECKING:
 
 _FAILED = "failed"
 _FOLDER = "/etc/systemd/system"
-# Which links this collection has made, so that only those are removed.  It is no record of a file, and its name does
-# not end like one.
+# Lists the links that this collection created, so that a removal affects only those. The file is not a record, so its
+# name does not end like one.
 _NOTE = f"{core_records.STATE_DIR}/cdi.refresh.links"
 
 
 def wanted_links(host: hostfs.HostFS, name: str) -> list[refresh_units.Link]:
-    """The links that are missing for the unit ``name``, which has its file, to be enabled.
+    """Return the links that are missing to enable the unit ``name``, whose file exists.
 
     Raises HostError for a masked unit.
     """
@@ -60,7 +60,7 @@ def links_of(
 
 
 def our_links(host: hostfs.HostFS) -> list[refresh_units.Link]:
-    """The links that earlier runs made and that are still there.  Raises HostError for a damaged note."""
+    """Return the links that earlier runs created and that still exist. Raises HostError for a damaged list."""
     content = host.read(_NOTE)
     if content is None:
         return []
@@ -79,10 +79,10 @@ def our_links(host: hostfs.HostFS) -> list[refresh_units.Link]:
 def change_links(
     host: hostfs.HostFS, made: t.Sequence[refresh_units.Link], removed: t.Sequence[refresh_units.Link]
 ) -> None:
-    """Make and remove links; the host's lock is held.  Raises HostError."""
+    """Create and remove links. The caller holds the host's lock. Raises HostError."""
     kept = [link for link in our_links(host) if link not in removed]
     if made:
-        # First the note, so that what a killed run has made is known.
+        # The list is written first, so that it also has the links of a run that is killed.
         _note(host, [*kept, *made])
     for link in removed:
         _remove(host, link.path)
@@ -128,10 +128,10 @@ def _remove(host: hostfs.HostFS, path: str) -> None:
 
 
 class ServiceOutcome(t.NamedTuple):
-    """What was done on the running host, or would be in check mode.
+    """The changes on the running host, or, in check mode, the predicted changes.
 
-    ``reasons`` say why the service had to run; ``started`` whether it did; ``settled`` whether it did by the files as
-    they are now.
+    ``reasons`` say why the service must run. ``started`` is whether it ran. ``settled`` is whether it ran with the
+    current files.
     """
 
     reasons: tuple[str, ...] = ()
@@ -142,7 +142,7 @@ class ServiceOutcome(t.NamedTuple):
 
 
 class RefreshService:
-    """The units of ``plan`` on a host that systemd runs; ``ready`` is called before the service is started."""
+    """The units of ``plan`` on a host that systemd runs. ``ready`` is called before the service is started."""
 
     def __init__(
         self, plan: refresh_units.RefreshPlan, host: hostfs.HostFS, run: core_plan.Runner, ready: t.Callable[[], None]
@@ -154,9 +154,10 @@ class RefreshService:
         self._watcher = None if plan.watcher is None else systemctl.Systemctl(host, run, plan.watcher)
 
     def settle(self, changed: bool, start: bool, check_mode: bool) -> ServiceOutcome:
-        """Have the units work as their files say; ``changed``: whether the service has not yet run by them.
+        """Start the path unit, and run the service if necessary.
 
-        Raises HostError where the service fails, with the last lines of its log.
+        ``changed`` is whether the service has not run with the current files yet. Raises HostError with the last lines
+        of the service's log if it fails.
         """
         known, warnings = self._read_units() if changed and not check_mode else (True, ())
         if not known:
@@ -178,18 +179,18 @@ class RefreshService:
         failed = self._service.status().active == _FAILED
         self._start()
         anew = core_records.digest(self._host.read(self._plan.output)) != before
-        # A warning says that systemd still works by what the units were.
+        # With a warning, systemd still uses the previous units.
         return ServiceOutcome(
             reasons, started=True, changed=watching or failed or anew, warnings=warnings, settled=not warnings
         )
 
     def _read_units(self) -> tuple[bool, tuple[str, ...]]:
-        """Have systemd read its units where it must, and may; whether it knows them then, and warnings."""
+        """Reload systemd's units if necessary and safe. Return whether systemd knows the units, and warnings."""
         units = [self._service] if self._watcher is None else [self._service, self._watcher]
         states = [unit.status() for unit in units]
         if all(state.loaded and not state.needs_reload for state in states):
             return True, ()
-        # Who changes nothing need not wait for this import.
+        # An unchanged host does not need this import.
         from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import (  # noqa: PLC0415
             gpu_containers,
         )
@@ -208,7 +209,7 @@ class RefreshService:
         return not unknown, (f"{warning} The changes count from the next boot on, or after systemctl daemon-reload.",)
 
     def _watch(self, check_mode: bool) -> bool:
-        """Have changes of the driver watched; whether that was not so."""
+        """Start the path unit, which watches for changes of the driver. Return whether it was not active before."""
         if self._watcher is None or self._watcher.status().active in systemctl.UP:
             return False
         if not check_mode:
@@ -216,14 +217,14 @@ class RefreshService:
         return True
 
     def _reasons(self, changed: bool) -> tuple[str, ...]:
-        """Why the service has to run now."""
+        """Return the reasons to run the service now."""
         reasons = []
         if changed:
             reasons.append("What the service does has changed.")
         if self._service.status().active == _FAILED:
             reasons.append("Its last run failed.")
         elif gpu_detect.loaded_driver(self._host) is not None and not self._host.exists(self._plan.output):
-            # Without a driver there is nothing to be made.
+            # Without a driver, the service generates nothing.
             reasons.append(f"{self._plan.output} is not there.")
         return tuple(reasons)
 

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The text of the refresh units, and those that a host has."""
+"""The contents of the refresh units, and the refresh units that exist on a host."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ if t.TYPE_CHECKING:
 SERVICE, PATH = "nvidia-cdi-refresh.service", "nvidia-cdi-refresh.path"
 OWN_SERVICE, OWN_PATH = "gpufleet-nvidia-cdi.service", "gpufleet-nvidia-cdi.path"
 PROGRAM = "nvidia-ctk"
-# The file of the toolkit's service for its users' options, and the variable that names the specification.
+# The file with users' options for the toolkit's service, and the variable with the path of the specification.
 ENVIRONMENT_FILE = "/etc/nvidia-container-toolkit/nvidia-cdi-refresh.env"
 OUTPUT = "NVIDIA_CTK_CDI_OUTPUT_FILE_PATH"
-# The specification of the toolkit's service by default.
+# The default output of the toolkit's service.
 DEFAULT_OUTPUT = "/var/run/cdi/nvidia.yaml"
 
-# Folders of links that make one unit's start another's (systemd.unit(5)).
+# Suffixes of directories with links that make a unit start together with another unit (systemd.unit(5)).
 _LINK_FOLDERS = ("wants", "requires", "upholds")
 
 
 class Refresh(t.NamedTuple):
     """A service that runs ``nvidia-ctk cdi generate``, and the unit that starts it after a change of the driver.
 
-    ``path`` is the file of that unit, None where there is none.  ``at_boot`` and ``on_change`` are whether the service
-    and that unit are enabled.  ``output`` is the specification that the service writes; empty if it writes none.
-    ``kind`` is what the specification describes, as far as the flags of the command name it.
+    ``path`` is the file of that unit, or None. ``at_boot`` and ``on_change`` are whether the service and that unit are
+    enabled. ``output`` is the specification that the service writes, or "". ``kind`` is the kind of the specification,
+    as far as the flags of the command name it.
     """
 
     service: str
@@ -58,12 +58,12 @@ class Refresh(t.NamedTuple):
 
 
 def toolkit_refresh(host: hostfs.HostFS) -> Refresh | None:
-    """The toolkit's refresh units as they stand on ``host``, None where it has none."""
+    """Return the toolkit's refresh units on ``host``, or None."""
     return _refresh(host, SERVICE, PATH, DEFAULT_OUTPUT)
 
 
 def own_refresh(host: hostfs.HostFS) -> Refresh | None:
-    """The units of this collection, None where they are not there or only run the toolkit's command earlier."""
+    """Return the units of this collection, or None if they do not exist or only run the toolkit's command earlier."""
     found = _refresh(host, OWN_SERVICE, OWN_PATH, "")
     return found if found is not None and found.output and found.kind else None
 
@@ -91,45 +91,46 @@ def _refresh(host: hostfs.HostFS, service: str, path: str, default: str) -> Refr
 
 
 def is_enabled(host: hostfs.HostFS, name: str) -> bool:
-    """Whether a link makes the start of another unit the start of the unit ``name``."""
+    """Return whether a link makes another unit start the unit ``name``."""
     patterns = (f"{folder}/*.{links}/{name}" for folder in systemd_units.UNIT_FOLDERS for links in _LINK_FOLDERS)
     return any(host.glob(pattern) for pattern in patterns)
 
 
 class Link(t.NamedTuple):
-    """A link that makes the start of one unit another's, and the unit's file that it leads to."""
+    """A link that makes one unit start another. ``target`` is the file of the unit that is started."""
 
     path: str
     target: str
 
 
 UNITS = "/etc/systemd/system"
-# Sorts after the drop-ins of packages and before override.conf, which systemctl edit writes.
+# The name sorts after the drop-ins of packages and before override.conf, which systemctl edit writes.
 DROP_IN = "50-gpufleet-nvidia.conf"
 OWN_ENVIRONMENT_FILE = "/etc/gpufleet-nvidia/cdi-refresh.env"
 WANTED_BY = "multi-user.target"
 
-# What starts containers at boot: the units of the engines, those of Podman, which has no daemon, and the kubelet.
+# Units that start containers at boot: the engines, the units of Podman, which has no daemon, and the kubelet.
 ENGINES = (
     *(service for row in engines_registry.FLAVORS.values() for service in row.services),
     "podman.service",
     "podman-restart.service",
     "kubelet.service",
 )
-# The driver's own daemons, which complete the devices.  None of them comes after an engine, as their packages have
-# them, so that no cycle arises; and none of them starts an engine and waits for it.  nvidia-mig-manager.service does:
-# its hooks start kubelet from within, which would wait for us, and we for it, until both time out.  So nothing here
-# comes after that one; as after any change of MIG devices, the specification is then made anew by whoever changed them.
+# The driver's daemons, which complete the devices. As packaged, none of them comes after an engine, so there is no
+# cycle, and none of them starts an engine and waits for it. nvidia-mig-manager.service does: its hooks start the
+# kubelet, which would wait for the service of this collection, and that service would wait for mig-manager, until both
+# time out. So nothing here comes after nvidia-mig-manager.service. As after every change of MIG devices, whatever
+# changes them must also refresh the specification.
 _DAEMONS = ("nvidia-persistenced.service", "nvidia-fabricmanager.service")
 _DEVICES = ("systemd-modules-load.service", *_DAEMONS)
-# A unit that comes after one of these cannot come before an engine: they wait for the engines, and systemd breaks such
-# a cycle by leaving one of its units out.
+# A unit that comes after one of these cannot come before an engine. These units wait for the engines, and systemd
+# breaks such a cycle by dropping one of its units.
 LATE = frozenset({"multi-user.target", "graphical.target", "default.target", *ENGINES})
-# Seconds.  Engines wait for the service, so a GPU that hangs must not stop the boot.  The toolkit's own service has no
+# Seconds. Engines wait for the service, so a GPU that hangs must not block the boot. The toolkit's own service has no
 # limit (1.18 to 1.20).
 _LIMITS = (("TimeoutStartSec", "120"), ("TimeoutStopSec", "5"))
-# Modules of the kernel come in bursts.  A service that is started too often makes its path unit fail too, and then
-# nothing watches any more (systemd.path(5)).
+# Kernel modules are installed in bursts. A service that is started too often also makes its path unit fail, and then
+# changes are no longer detected (systemd.path(5)).
 _NO_START_LIMIT = ("StartLimitIntervalSec", "0")
 _MODULES = ("modules.dep", "modules.dep.bin")
 _LOADED = "/proc/driver/nvidia/version"
@@ -137,12 +138,12 @@ _WRITTEN_BY = "# Written by gpufleet.nvidia. What is changed here is overwritten
 
 
 class Command(t.NamedTuple):
-    """What a unit runs: its program first."""
+    """The command of a unit. The first element is the program."""
 
     words: tuple[str, ...]
 
     def __str__(self) -> str:
-        # systemd reads a percent sign and a dollar sign in it (systemd.unit(5), systemd.service(5)).
+        # systemd expands percent signs and dollar signs in the command (systemd.unit(5), systemd.service(5)).
         return " ".join(map(_quoted, self.words))
 
 
@@ -152,10 +153,10 @@ class Command(t.NamedTuple):
 def own_service(
     command: Command, *, before_engines: bool, conditions: Settings = (), settings: Settings = (), nodes: bool = False
 ) -> bytes:
-    """The unit that runs ``command``, of nvidia-ctk, at each start: at boot, by hand, and by its path unit.
+    """Return the unit that runs ``command``, of nvidia-ctk, at each start: at boot, manually, and by its path unit.
 
-    It does not remain active, so that each start generates again.  ``conditions`` and ``settings`` go into the sections
-    Unit and Service.  With ``nodes`` the driver's control devices are made first.
+    The unit does not remain active, so each start generates the specification again. ``conditions`` and ``settings`` go
+    into the sections Unit and Service. With ``nodes``, the unit first creates the driver's control devices.
     """
     program = command.words[0]
     order = [("After", " ".join(_DEVICES)), *([("Before", " ".join(ENGINES))] if before_engines else [])]
@@ -175,7 +176,7 @@ def own_service(
             "Service",
             [
                 ("Type", "oneshot"),
-                # nvidia-ctk finds programs of the driver by it, and some releases of systemd leave /sbin out.
+                # nvidia-ctk searches PATH for programs of the driver, and some releases of systemd omit /sbin.
                 ("Environment", f"PATH={':'.join(hostfs.SERVICE_PATH)}"),
                 *settings,
                 *([("ExecStartPre", f"-{create}")] if nodes else []),
@@ -188,25 +189,25 @@ def own_service(
 
 
 def needs_driver(smi: str) -> tuple[Settings, Settings]:
-    """Conditions and settings that skip the service on a host without a driver, by the program nvidia-smi.
+    """Return conditions and settings that skip the service on a host without a driver, using nvidia-smi.
 
-    That program also loads the driver and makes its devices.
+    nvidia-smi also loads the driver and creates its devices.
     """
     return [_exists(smi)], [("ExecCondition", str(Command((smi, "-L"))))]
 
 
 def needs_loaded_driver() -> Settings:
-    """The condition for a driver in a container, which loads its modules itself."""
+    """Return the condition for a driver in a container. That driver loads its modules itself."""
     return [("ConditionPathExists", _LOADED)]
 
 
 def toolkit_environment(environment_file: str) -> Settings:
-    """What makes the toolkit's command, run by a unit of this collection, read the same environment."""
+    """Return the settings by which a unit of this collection reads the environment of the toolkit's service."""
     return [("EnvironmentFile", f"-{environment_file}"), _OWN_ENVIRONMENT]
 
 
 def own_path() -> bytes:
-    """The unit that starts the service when modules of the kernel come or go: depmod then writes these files."""
+    """Return the unit that starts the service when depmod writes its files: kernel modules were added or removed."""
     description = "Make the CDI specification of NVIDIA GPUs after a change of the driver (gpufleet.nvidia)"
     return _text(
         ("Unit", [("Description", description)]),
@@ -219,11 +220,11 @@ _OWN_ENVIRONMENT = ("EnvironmentFile", f"-{OWN_ENVIRONMENT_FILE}")
 
 
 def drop_in(order: bool, environment: bool) -> bytes | None:
-    """The drop-in of the toolkit's service, None where it would be empty.
+    """Return the drop-in of the toolkit's service, or None if it would be empty.
 
-    ``order`` puts the service before the engines, and has each start generate again: while it remained active, its path
-    unit could not start it.  ``environment`` names our environment file; of several assignments to a variable the one
-    in the last file counts (systemd.exec(5)).
+    ``order`` places the service before the engines, and lets each start generate again: a path unit cannot start a
+    service that remains active. ``environment`` adds the environment file of this collection. Of several assignments to
+    a variable, the one in the last file has effect (systemd.exec(5)).
     """
     if not order and not environment:
         return None
@@ -246,7 +247,7 @@ def _text(*sections: tuple[str, Settings]) -> bytes:
 
 
 def _quoted(word: str) -> str:
-    """A word of a unit's command line as systemd reads it."""
+    """Return a word of a unit's command line, quoted for systemd."""
     escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
     return escaped if re.fullmatch(r"[^\s\"'\\;]+", word) else f'"{escaped}"'
 
@@ -274,17 +275,17 @@ _REQUEST_VARIABLES = {
 _FORMAT, _MODE = f"{_PREFIX}OUTPUT_FORMAT", f"{_PREFIX}MODE"
 _ENABLED, _DISABLED = f"{_PREFIX}ENABLED_HOOKS", f"{_PREFIX}DISABLED_HOOKS"
 _NO_ALL = f"{_PREFIX}NO_ALL_DEVICE"
-# Its lists are separated so, and nothing escapes that.
+# nvidia-ctk separates lists with this character, and has no way to escape it.
 _SEPARATOR = ","
 _PLAIN = re.compile(r"[A-Za-z0-9_./:,@+%=-]*")
-# Within double quotes systemd takes a backslash before one of these away (EnvironmentFile= in systemd.exec(5)).
+# Within double quotes, systemd removes a backslash before one of these (EnvironmentFile= in systemd.exec(5)).
 _ESCAPED = re.compile(r'(["\\$`])')
 
 
 def variables(options: cdi_options.CdiOptions) -> dict[str, str]:
-    """The variables by which the toolkit's service writes what ``options`` ask for; none for what it does anyway.
+    """Return the variables that make the toolkit's service write what ``options`` describe; none for its defaults.
 
-    Raises NvidiaError for values that no variable can carry.
+    Raises NvidiaError for values that a variable cannot contain.
     """
     request, usual = options.request, cdi_options.Request()
     found: dict[str, t.Any] = {}
@@ -324,7 +325,7 @@ def _joined(name: str, value: t.Any) -> str:
 
 
 def environment_text(values: t.Mapping[str, str]) -> bytes:
-    """Our environment file."""
+    """Return the content of this collection's environment file."""
     return (_WRITTEN_BY + "".join(f"{_line(name, value)}\n" for name, value in values.items())).encode("utf-8")
 
 
@@ -334,10 +335,10 @@ def _line(name: str, value: str) -> str:
 
 
 def without_our_lines(content: bytes | None, record: core_records.OriginalFile) -> bytes | None:
-    """The toolkit's environment file without the lines that earlier versions of this collection wrote into it.
+    """Return the toolkit's environment file without the lines that earlier versions of this collection wrote.
 
-    That is the original where nothing else has changed.  Otherwise each of our lines becomes the original's line for
-    its variable, or goes; all other bytes stay.
+    If nothing else has changed, this is the original file. Otherwise each of these lines is replaced by the original's
+    line for its variable, or removed. All other bytes stay.
     """
     if content is None or record.restorable(content):
         return None if content is None else record.original
@@ -351,10 +352,10 @@ def without_our_lines(content: bytes | None, record: core_records.OriginalFile) 
 
 
 class RefreshPlan(t.NamedTuple):
-    """What a host needs.
+    """The files and links that a host needs.
 
-    ``contents`` are files of this collection.  ``links`` are those that are missing.  ``variables`` are what the
-    environment file of the toolkit's service sets.  ``output`` is where the service writes.
+    ``contents`` are the files of this collection. ``links`` are the missing links. ``variables`` are the settings in
+    the environment file of the toolkit's service. ``output`` is the file that the service writes.
     """
 
     owner: str

@@ -2,10 +2,11 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Find the specifications of a host, and which one counts where several define a device.
+"""Find the specifications of a host, and the one that applies if several define a device.
 
-Rules of the CDI library: a later directory goes before an earlier one, device by device; file names do not matter;
-two files of one directory that define one device remove it. A directory that is a link is not read.
+Rules of the CDI library: a later directory has precedence over an earlier one, for each device. File names have no
+effect. If two files of one directory define a device, the device does not exist. A directory that is a link is not
+read.
 """
 
 from __future__ import annotations
@@ -26,19 +27,19 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
 
 
-# Of a regular file directly in a folder, in this case; one whose whole name this is counts as well.
+# Suffixes of regular files directly in a directory, case-sensitive. A file may also have such a name without a stem.
 SUFFIXES = (".json", ".yaml")
 
-# What another file of the same kind means for ours.
+# The effect of another file of the same kind on the file of this collection.
 COLLIDES, SHADOWS, SHADOWED, ADDS, SKIPPED = "collides", "shadows", "shadowed", "adds", "skipped"
-# Those because of which containers do not get what our file says.
+# Effects that change what containers get from the file of this collection.
 HARMFUL = (COLLIDES, SHADOWS, ADDS)
 
 
 class SpecificationFile(t.NamedTuple):
-    """A file that engines read; with ``faults``, sentences, they skip it as a whole.
+    """A file that engines read. They skip the whole file if it has ``faults``, which are messages.
 
-    ``devices`` are names with their kind in front, as containers ask for them.
+    ``devices`` are qualified names, with the kind, as containers request them.
     """
 
     path: str
@@ -48,10 +49,10 @@ class SpecificationFile(t.NamedTuple):
 
 
 class Resolution(t.NamedTuple):
-    """What all files together amount to.
+    """The combined result of all files.
 
-    ``devices`` has the file that each device comes from, ``shadowed`` the files that define it for nothing, and
-    ``unresolvable`` the files of one folder that take it from each other.
+    ``devices`` are the files that define the devices, by device. ``shadowed`` are files whose definitions have no
+    effect, and ``unresolvable`` are files of one directory whose definitions exclude each other.
     """
 
     files: tuple[SpecificationFile, ...]
@@ -60,7 +61,7 @@ class Resolution(t.NamedTuple):
     unresolvable: dict[str, tuple[str, ...]]
 
     def warnings(self) -> list[str]:
-        """What is wrong with the files, in sentences."""
+        """Return the problems of the files as messages."""
         said = [f"{file.path} is skipped by engines. {' '.join(file.faults)}" for file in self.files if file.faults]
         for paths, names in _grouped(self.unresolvable).items():
             said.append(
@@ -75,7 +76,7 @@ class Resolution(t.NamedTuple):
 
 
 class ConflictingSpec(t.NamedTuple):
-    """Another file of our kind; ``devices`` are those that both define, ``effect`` is one of the words above."""
+    """Another file of the same kind. ``devices`` are in both files. ``effect`` is one of COLLIDES to SKIPPED, above."""
 
     path: str
     effect: str
@@ -84,16 +85,16 @@ class ConflictingSpec(t.NamedTuple):
 
 
 def is_loaded_path(path: str, folders: t.Sequence[str] = core_constants.SPECIFICATION_FOLDERS) -> bool:
-    """Whether engines read a file of this path, if it is a file."""
+    """Return whether engines would read a file with this path."""
     return path.endswith(SUFFIXES) and posixpath.dirname(path) in folders
 
 
 def resolve(
     files: t.Mapping[str, t.Any], folders: t.Sequence[str] = core_constants.SPECIFICATION_FOLDERS
 ) -> Resolution:
-    """What engines make of ``files``: by path, the parsed data, or the NvidiaError of reading it.
+    """Return how engines combine ``files``: parsed data, or the NvidiaError of reading it, by path.
 
-    ``folders`` come in the engine's order, the one that goes before all others last.
+    ``folders`` are in the engine's order. The last one has precedence.
     """
     read = tuple(_read(path, files[path]) for path in _in_order(files, folders))
     definers: dict[str, list[str]] = {}
@@ -118,10 +119,10 @@ def resolve(
 def conflicting_specs(
     files: t.Mapping[str, t.Any], ours: str, document: t.Mapping[str, t.Any]
 ) -> list[ConflictingSpec]:
-    """The files beside ``ours``, where ``document`` stands or will stand, that describe devices of the same kind.
+    """Return the files other than ``ours``, the path of ``document``, that describe devices of the same kind.
 
-    Files of other kinds, be they of the same vendor, are nobody's rivals.  A path of ours that engines do not read has
-    none.
+    Files of another kind never conflict, even with the same vendor. If engines do not read the path ``ours``, the
+    result is empty.
     """
     if not is_loaded_path(ours):
         return []
@@ -161,13 +162,13 @@ def _read(path: str, data: t.Any) -> SpecificationFile:
     judgement = cdi_validate.validate(data)
     kind = judgement.document.get("kind", "")
     names = [device.get("name", "") for device in judgement.document.get("devices", ())]
-    # A name that stands twice is a fault, but one device.
+    # A name that occurs twice is an error, but only one device.
     devices = tuple(dict.fromkeys(cdi_schema.qualified_name(kind, name) for name in names))
     return SpecificationFile(path, kind, devices, tuple(str(problem) for problem in judgement.errors))
 
 
 def _in_order(files: t.Iterable[str], folders: t.Sequence[str]) -> list[str]:
-    """Those that engines read, in the order in which they do."""
+    """Return the files that engines read, in the engines' order."""
     return sorted(
         (path for path in files if is_loaded_path(path, folders)), key=lambda path: (_rank(path, folders), path)
     )
@@ -178,26 +179,26 @@ def _rank(path: str, folders: t.Sequence[str]) -> int:
 
 
 def _grouped(by_name: t.Mapping[str, tuple[str, ...]]) -> dict[tuple[str, ...], list[str]]:
-    """The names of each group of paths, so that one sentence tells of all."""
+    """Return the names for each group of paths, so that one message covers all of them."""
     groups: dict[tuple[str, ...], list[str]] = {}
     for name, paths in by_name.items():
         groups.setdefault(paths, []).append(name)
     return groups
 
 
-# In one folder.  A host has two or three.
+# The limit for one directory. A host usually has two or three files.
 MOST_FILES = 500
 
 
 def specification_paths(host: hostfs.HostFS) -> list[str]:
-    """The files that engines take for specifications, in the order in which they read them.
+    """Return the files that engines read as specifications, in the engines' order.
 
-    Each is named by the usual name of its folder.  Raises HostError for a folder that cannot be read, or holds far too
-    many.
+    Each path starts with the usual name of its directory. Raises HostError for a directory that cannot be read or
+    contains too many files.
     """
     paths: list[str] = []
     for folder in core_constants.SPECIFICATION_FOLDERS:
-        # The library walks through folders with Go's filepath.Walk, which follows no link, but opens a file by one.
+        # The library uses Go's filepath.Walk, which does not follow links. But it opens files through links.
         if _is_link(host, folder):
             continue
         named = [f"{folder}/{name}" for name in host.entries(folder) if name.endswith(SUFFIXES)]
@@ -213,7 +214,7 @@ def specification_paths(host: hostfs.HostFS) -> list[str]:
 
 
 def check_size(host: hostfs.HostFS, paths: t.Sequence[str]) -> None:
-    """Raises HostError where files are too large together: the parser needs seconds for each MiB."""
+    """Raise HostError if the files are too large in total. The parser needs seconds for each MiB."""
     sizes = [_size(host, path) for path in paths]
     if sum(size for size in sizes if size <= yaml_parser.MOST_BYTES) > yaml_parser.MOST_BYTES:
         raise errors.HostError(
@@ -223,21 +224,22 @@ def check_size(host: hostfs.HostFS, paths: t.Sequence[str]) -> None:
 
 
 def read_specifications(host: hostfs.HostFS, known: dict[str, t.Any] | None = None) -> dict[str, t.Any]:
-    """The data of each of specification_paths(), or the NvidiaError of reading it.
+    """Return the data of each file of specification_paths(), or the NvidiaError of reading it.
 
-    known: data by the SHA-256 (hexadecimal) of the content that it was parsed from, so that a file that has not changed
-    needs no parser; what is parsed is added to it.
+    known: data by the SHA-256 (hexadecimal) of the content that it was parsed from. An unchanged file needs no parser.
+    Newly parsed data is added.
 
-    Raises MissingPackageError where a file needs PyYAML and there is none, and HostError as specification_paths().
+    Raises MissingPackageError if a file needs PyYAML and PyYAML is missing. Raises HostError like
+    specification_paths().
     """
     known = {} if known is None else known
     return {path: read_specification(host, path, known) for path in specification_paths(host)}
 
 
 def canonical(host: hostfs.HostFS, path: str) -> str:
-    """``path`` by the usual name of its folder: /var/run/cdi/x for /run/cdi/x, where these are one folder of the host.
+    """Return ``path`` with the usual name of its directory: /var/run/cdi/x for /run/cdi/x if both are one directory.
 
-    Any other path is given back as it is.  Raises HostError on a loop of links.
+    Any other path is returned unchanged. Raises HostError for a loop of links.
     """
     folder, name = posixpath.split(path)
     if folder not in core_constants.SPECIFICATION_FOLDERS:
@@ -249,7 +251,7 @@ def canonical(host: hostfs.HostFS, path: str) -> str:
 
 
 def read_specification(host: hostfs.HostFS, path: str, known: dict[str, t.Any]) -> t.Any:
-    """The same of one file, wherever it is."""
+    """Return the data of one file, like read_specifications(), from any path."""
     try:
         content = _content(host, path)
         digest = hashlib.sha256(content).hexdigest()
@@ -263,7 +265,7 @@ def read_specification(host: hostfs.HostFS, path: str, known: dict[str, t.Any]) 
 
 
 def _parsed(path: str, content: bytes) -> t.Any:
-    # Where all files are known nobody need wait for this import.
+    # If all files are known, this import is not needed.
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import (  # noqa: PLC0415
         yaml_document,
     )
@@ -282,7 +284,7 @@ def _size(host: hostfs.HostFS, path: str) -> int:
     try:
         return os.stat(host.real_path(path)).st_size
     except (errors.HostError, OSError):
-        # Reading the file reports why.
+        # read_specification() reports the error.
         return 0
 
 

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Remove specifications, and restore files that were moved for them."""
+"""Remove specifications, and restore files that were moved away for them."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
 
 
-# Where nothing outlives a boot.
+# Files in this directory do not survive a reboot.
 _VOLATILE = "/run/"
-# Seconds since the epoch.
+# The boot time in seconds since the epoch.
 _STARTED = re.compile(r"^btime ([0-9]+)$", re.MULTILINE)
 
 
 class RemovalPlan(t.NamedTuple):
-    """Files to go, then files to come back, and what else becomes of a file."""
+    """The files to remove and to restore. ``restored`` are the records of files that get their original content."""
 
     path: str
     files: tuple[core_plan.PlannedFile, ...]
@@ -39,10 +39,10 @@ class RemovalPlan(t.NamedTuple):
 
 
 def remove_specifications(options: cdi_options.CdiOptions, host: hostfs.HostFS, check_mode: bool) -> dict[str, t.Any]:
-    """Take back what was written for the kind, or for the path if that is named; the module's result as documented.
+    """Remove what was written for the kind, or for the path if one is named, and return the module's result.
 
-    What others have made of such a file since goes too if it describes the same kind, and a copy is kept.  Files that
-    we never wrote stay.  Raises NvidiaError.
+    A file that another program has changed since is removed too if it describes the same kind; a backup is kept. Files
+    that this collection never wrote stay. Raises NvidiaError.
     """
     backup_dir = host.check_path("backup_dir", options.backup_dir or core_records.BACKUP_DIR)
     apply.check_backup_dir(host, backup_dir, core_constants.CONFIG_DIRS)
@@ -54,11 +54,11 @@ def remove_specifications(options: cdi_options.CdiOptions, host: hostfs.HostFS, 
     backups: list[dict[str, str | None]] = []
     if changed and not check_mode:
         with lock.host_lock(host):
-            # Another run may have written since; only what is read under the lock counts.
+            # Another run may have changed the host, so everything is read again under the lock.
             plan = _plan(options, host)
             changed = writer.has_work(plan.files)
             for record in plan.restored:
-                # What is written in a file's place takes its mode.
+                # A write keeps the mode of an existing file, so the recorded mode is set first.
                 if host.exists(record.path):
                     atomic_write.set_access(host, record.path, record.mode, (record.uid, record.gid))
             backups = writer.carry_out(plan.files) if changed else []
@@ -95,7 +95,7 @@ def _plan(options: cdi_options.CdiOptions, host: hostfs.HostFS) -> RemovalPlan:
     planning = _Planning(host)
     for own in gone:
         planning.take_back(own)
-    # There may be backups of variants that an earlier run removed.
+    # Backups of variants that an earlier run removed may still exist.
     unused = [path for path in named if path != real and path not in everything and host.read(path) is None]
     planning.files += [core_plan.PlannedFile(path, None, None) for path in unused]
     if real not in everything:
@@ -110,7 +110,7 @@ def _plan(options: cdi_options.CdiOptions, host: hostfs.HostFS) -> RemovalPlan:
 
 
 class _Planning:
-    """What becomes of each file of one kind."""
+    """The planned changes of the files of one kind."""
 
     def __init__(self, host: hostfs.HostFS) -> None:
         self._host = host
@@ -119,7 +119,7 @@ class _Planning:
         self.warnings: list[str] = []
 
     def take_back(self, own: cdi_records.OwnRecord) -> None:
-        """A file of ours, whatever has become of it."""
+        """Plan the removal of a file of this collection, whether or not it has changed since."""
         record, content = own.record, self._host.read(own.path)
         after = record.original
         if content is None:
@@ -129,7 +129,7 @@ class _Planning:
         self._plan(record, content, after)
 
     def _instead_of_strangers(self, own: cdi_records.OwnRecord, content: bytes) -> bytes | None:
-        """What comes in the place of what others have written over our file; a copy of that is kept."""
+        """Return the new content for a file that another program has overwritten. A backup of its content is kept."""
         if own.path.startswith(_VOLATILE):
             self.warnings.append(f"{own.path} was written by somebody else since, and stays.")
             return content
@@ -140,14 +140,14 @@ class _Planning:
         return own.record.original
 
     def leave(self, path: str) -> None:
-        """A file that is none of ours, or no more; it may have backups of ours."""
+        """Keep a file that this collection does not own, or owns no more. It may have backups of this collection."""
         content = self._host.read(path)
         if content is not None:
             self.warnings.append(f"{path} was not written by this module, and stays.")
         self.files.append(core_plan.PlannedFile(path, content, content))
 
     def explain(self, own: cdi_records.OwnRecord) -> None:
-        """Why nothing becomes of a file of ours that the task names."""
+        """Add a warning that says why a file of this collection stays although the task names it."""
         if own.document is None:
             said = f"it made room for a specification of {own.kind}, and comes back with that one, without path"
         else:
@@ -155,7 +155,7 @@ class _Planning:
         self.warnings.append(f"{own.path} stays as it is; {said}.")
 
     def bring_back(self, own: cdi_records.OwnRecord) -> None:
-        """A file that made room."""
+        """Plan the restoration of a file that was moved away."""
         content, after = self._host.read(own.path), own.record.original
         if content is not None and content != after:
             self.warnings.append(
@@ -172,14 +172,14 @@ class _Planning:
             self.restored.append(record)
 
     def _may_go(self, path: str, content: bytes, kind: t.Any) -> bool:
-        """Whether a file describes ``kind``, or nothing at all."""
+        """Return whether a file describes ``kind`` or cannot be parsed."""
         try:
             return bool(cdi_validate.validate(yaml_document.parse(path, content)).document.get("kind", kind) == kind)
         except errors.ConfigurationError:
             return True
 
     def _of_this_boot(self, own: cdi_records.OwnRecord) -> bool:
-        """Whether what was at a path may be put there again: what was in /run before a boot is out of date."""
+        """Return whether recorded content may be restored. Content of /run from before the last boot is out of date."""
         started = _STARTED.search(self._host.read_text("/proc/stat"))
         if not own.path.startswith(_VOLATILE) or started is None:
             return True

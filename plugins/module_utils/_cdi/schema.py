@@ -16,11 +16,11 @@ import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
 
-# What SPEC.md of the CDI project allows; the library enforces neither.
+# Limits in SPEC.md of the CDI project. The library does not enforce them.
 _VENDOR_LIMIT, _LABEL_LIMIT = 253, 63
 _ANNOTATION_LIMIT = 256 * 1024
 
-# What a message can show as it is.
+# Keys that messages show without quotes.
 _PLAIN = re.compile(r"[A-Za-z0-9_.-]{1,60}")
 _KIND_PART = re.compile(r"[A-Za-z](?:[A-Za-z0-9_.-]*[A-Za-z0-9])?")
 _DEVICE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.:-]*[A-Za-z0-9])?")
@@ -30,12 +30,12 @@ _LABEL = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.-]*[A-Za-z0-9])?")
 _KIND_RULE = "has to begin with a letter, end with a letter or a digit, and hold only these and _ . - between them"
 _DEVICE_RULE = "has to begin and end with a letter or a digit, and may hold only these and _ . : - between them"
 
-# Aliases make a small file mean a large document.
+# A limit on values, since aliases let a small file describe a large document.
 _MOST_VALUES = 200_000
 _LONG = 256
 _MOST_PROBLEMS = 100
 
-# The fields of each mapping; "[x]" is a list of x, "{text}" a mapping of texts, a name in this table a mapping.
+# The fields of each mapping. "[x]" is a list of x, "{text}" a mapping of strings, a name in this table a mapping.
 EDITS = "containerEdits"
 _FIELDS: dict[str, dict[str, str]] = {
     "document": {
@@ -78,7 +78,7 @@ _FIELDS: dict[str, dict[str, str]] = {
     },
 }
 _SPELLINGS = {kind: {name.lower(): name for name in fields} for kind, fields in _FIELDS.items()}
-# In this order, because Python takes a truth for a number.
+# The order matters, because bool is a subclass of int in Python.
 _WORDS: tuple[tuple[type, str], ...] = (
     (bool, "true or false"),
     (int, "a number"),
@@ -89,10 +89,10 @@ _WORDS: tuple[tuple[type, str], ...] = (
 )
 _BOUNDS = {"int64": (-(2**63), 2**63 - 1), "uint32": (0, 2**32 - 1)}
 _UINT64 = 2**64
-# What the library takes null for in a list; on that of a node, a hook and the like it crashes.
+# The values that the library uses for null in a list. For null as a node, a hook and similar entries, it crashes.
 _ZEROES: dict[str, t.Callable[[], t.Any]] = {"text": str, "uint32": int, "device": dict}
 
-# mount(8), and what runc and crun add: recursive forms, mappings of owners, and copies.
+# The options of mount(8), and those that runc and crun add: recursive forms, mappings of owners, and copies.
 _BOTH_WAYS = ("suid", "dev", "exec", "atime", "diratime", "relatime", "strictatime", "symfollow")
 MOUNT_OPTIONS = frozenset(
     [prefix + negation + name for prefix in ("", "r") for negation in ("", "no") for name in _BOTH_WAYS]
@@ -104,7 +104,7 @@ MOUNT_OPTIONS = frozenset(
 
 
 class Problem(t.NamedTuple):
-    """Something about one place of a document, as ``devices[0].containerEdits.env[1]``; empty for the whole of it."""
+    """A problem of a document. ``place`` is like ``devices[0].containerEdits.env[1]``, empty for the whole document."""
 
     place: str
     what: str
@@ -114,22 +114,22 @@ class Problem(t.NamedTuple):
 
 
 class TooMuchError(Exception):
-    """Judging ends here; what was found until now is all that is told."""
+    """The end of a validation with too many problems or values. Only the problems found so far are reported."""
 
 
 def split_kind(kind: str) -> tuple[str, str]:
-    """Vendor and class; without both the vendor is empty and the class is all there is, as the library has it."""
+    """Return vendor and class. If one is missing, the vendor is empty and the class is ``kind``, as in the library."""
     vendor, _slash, name = kind.partition("/")
     return (vendor, name) if vendor and name else ("", kind)
 
 
 def qualified_name(kind: str, device: str) -> str:
-    """The name under which a container asks for a device."""
+    """Return the name by which a container requests a device."""
     return f"{kind}={device}"
 
 
 def kind_problem(kind: str) -> str:
-    """What makes ``kind`` invalid, as the rest of a sentence about it; empty if nothing does."""
+    """Return why ``kind`` is invalid, as the rest of a message about it, or an empty string."""
     vendor, name = split_kind(kind)
     if not vendor:
         return f"has to be VENDOR/CLASS, as in nvidia.com/gpu, but is {core_text.quoted(kind)}"
@@ -145,14 +145,14 @@ def kind_problem(kind: str) -> str:
 
 
 def device_name_problem(name: str) -> str:
-    """The same for the name of a device."""
+    """Return why the name of a device is invalid, in the form of kind_problem()."""
     if not name:
         return "is empty. A device needs a name"
     return "" if _DEVICE.fullmatch(name) else f"is {core_text.quoted(name)}, which {_DEVICE_RULE}"
 
 
 def kind_doubts(kind: str) -> list[str]:
-    """What SPEC.md does not allow of a kind that the library accepts."""
+    """Return the rules of SPEC.md that ``kind`` violates although the library accepts it."""
     vendor, name = split_kind(kind)
     doubts = []
     if len(vendor) > _VENDOR_LIMIT:
@@ -165,14 +165,14 @@ def kind_doubts(kind: str) -> list[str]:
 
 
 def device_name_doubts(name: str) -> list[str]:
-    """The same for the name of a device."""
+    """Return the rules of SPEC.md that the name of a device violates, in the form of kind_doubts()."""
     if len(name) <= _LABEL_LIMIT:
         return []
     return [f"is {core_text.quoted(name)} with {len(name)} characters; {_LABEL_LIMIT} are allowed"]
 
 
 def annotation_doubts(annotations: t.Mapping[str, str]) -> list[str]:
-    """What Kubernetes' rules for annotations have against them; the library means to apply these, but does not."""
+    """Return the Kubernetes rules that annotations violate. The library intends to apply these rules, but does not."""
     doubts = [
         f"has the key {core_text.quoted(key)}, which is no qualified name" for key in annotations if not _qualifies(key)
     ]
@@ -189,11 +189,11 @@ def _qualifies(key: str) -> bool:
     return len(name) <= _LABEL_LIMIT and _LABEL.fullmatch(name) is not None
 
 
-# -- reading: data of any shape into that of the library ---------------------------------------------------------------
+# -- reading data as the library does ----------------------------------------------------------------------------------
 
 
 class Reader:
-    """Takes data for what the library takes it for, and notes what it refuses."""
+    """A converter of data to the types of the library. It records errors and warnings."""
 
     def __init__(self) -> None:
         self.errors: list[Problem] = []
@@ -217,10 +217,10 @@ class Reader:
             raise TooMuchError
 
     def read(self, data: t.Any) -> dict[str, t.Any] | None:
-        """A whole document, None if it is nothing like one.
+        """Return a whole document, or None if ``data`` is not a mapping.
 
-        Fields have their one spelling, texts and numbers the types that they have to have, and nothing is null that the
-        library does not refuse.  Raises TooMuchError.
+        Fields have their correct spelling, and strings and numbers have their required types. A value is null only
+        where the library refuses null. Raises TooMuchError.
         """
         if data is None:
             self.error("", "is empty")
@@ -228,7 +228,7 @@ class Reader:
         return self._mapping("", "document", data)
 
     def _value(self, place: str, kind: str, data: t.Any) -> t.Any:
-        """``data`` as one of ``kind``, None if it is null or not one."""
+        """Return ``data`` as a value of ``kind``, or None if it is null or invalid."""
         self._spend(1)
         if data is None:
             return None
@@ -247,7 +247,7 @@ class Reader:
             self.error(place, f"has to be a mapping, but is {_kind_of(data)}")
             return None
         found: dict[str, t.Any] = {}
-        # The library's reader gets them sorted; of two that differ in case the last counts.
+        # The library's parser sorts the keys. Of two keys that differ only in case, the last has effect.
         pairs = sorted(((_key(key), value) for key, value in data.items()), key=lambda pair: pair[0])
         for key, value in pairs:
             here = _inside(place, key)
@@ -271,7 +271,7 @@ class Reader:
             read = self._value(f"{place}[{index}]", kind, value)
             if value is None and kind not in _ZEROES:
                 self.error(f"{place}[{index}]", "is null, on which engines crash")
-            # What could not be read keeps its place, so that the others keep theirs.
+            # A value that could not be read stays in the list, so that the indexes of the others do not change.
             found.append(_ZEROES[kind]() if read is None and kind in _ZEROES else read)
         return found
 
@@ -291,7 +291,7 @@ class Reader:
 
     def _text(self, place: str, data: t.Any) -> str | None:
         if isinstance(data, str):
-            # A long text counts as many values.
+            # Long strings use up more of the limit on values.
             self._spend(len(data) // _LONG)
             return data
         text = _number_text(data) if isinstance(data, (int, float)) else None
@@ -321,13 +321,13 @@ class Reader:
 
 
 def _inside(place: str, key: str) -> str:
-    """The place of ``key`` in the mapping at ``place``."""
+    """Return the place of ``key`` in the mapping at ``place``."""
     name = key if _PLAIN.fullmatch(key) else core_text.quoted(key)
     return f"{place}.{name}" if place else name
 
 
 def _key(key: t.Any) -> str:
-    """A key as the library spells it; one that it does not know is found to be unknown."""
+    """Return a key as the library spells it. The caller reports a key that is not a string or number as unknown."""
     if isinstance(key, str):
         return key
     text = _number_text(key) if isinstance(key, (int, float)) else None
@@ -341,7 +341,7 @@ def _kind_of(data: t.Any) -> str:
 
 
 def _number_text(value: float) -> str | None:
-    """A number or a truth as a text, as strconv of Go writes it; None for one that is too large."""
+    """Return a number or a boolean as a string in the format of Go's strconv, or None if it is too large."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int) and -(2**63) <= value < _UINT64:
@@ -354,7 +354,7 @@ def _number_text(value: float) -> str | None:
         return "NaN" if math.isnan(value) else "+Inf" if value > 0 else "-Inf"
     exact = decimal.Decimal(repr(value)).normalize()
     power = exact.adjusted()
-    # FormatFloat(value, 'g', -1, 64) changes to exponents where a precision of six would not do.
+    # FormatFloat(value, 'g', -1, 64) uses an exponent where a precision of six is not enough.
     if -4 <= power < 6:
         return format(exact, "f")
     figures = "".join(map(str, exact.as_tuple().digits))

@@ -23,15 +23,15 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
 
 
-# Containers of users without privileges read it too.
+# Containers of unprivileged users read the specification too.
 _FILE_MODE, _FOLDER_MODE = 0o644, 0o555
 
 
 class CdiPlan(t.NamedTuple):
-    """What is there and what it becomes; the first of ``files`` is the specification.
+    """The present files and the planned ones. The first of ``files`` is the specification.
 
-    ``reasons`` say why the file is replaced.  ``rebased`` are files whose records are of former files at their paths.
-    ``folder`` is one that not everybody may read, and the mode that it gets.
+    ``reasons`` say why the file is replaced. ``rebased`` are files whose records describe a previous file at the path.
+    ``folder`` is a directory that not all users may read, with the mode that it gets.
     """
 
     place: cdi_records.SpecLocation
@@ -49,7 +49,7 @@ class CdiPlan(t.NamedTuple):
 
 
 class SpecWriter:
-    """The specification that ``options`` ask for, on one host."""
+    """The specification that ``options`` describe, on one host."""
 
     def __init__(
         self,
@@ -63,12 +63,12 @@ class SpecWriter:
         self._generation = cdi_generate.Generation(options, host, run, run_pinned)
 
     def execute(self, check_mode: bool) -> dict[str, t.Any]:
-        """Bring the host to what is asked for, unless ``check_mode``; the module's result as documented.
+        """Apply the options to the host, unless ``check_mode``, and return the module's result as documented.
 
-        ``files`` in it are the PlannedFiles that changed.  Raises NvidiaError.
+        ``files`` in the result are the PlannedFiles that changed. Raises NvidiaError.
         """
         if self.options.state == "absent":
-            # Who has a specification made need not wait for this import.
+            # Only state: absent needs this import.
             from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import (  # noqa: PLC0415
                 remove as cdi_remove,
             )
@@ -80,7 +80,7 @@ class SpecWriter:
             plan, backups = self._write()
         return self._result(plan, backups)
 
-    # -- what is to be done --------------------------------------------------------------------------------------------
+    # -- planning ------------------------------------------------------------------------------------------------------
 
     def _plan(self, check_mode: bool) -> CdiPlan:
         host = self.host
@@ -109,7 +109,8 @@ class SpecWriter:
         folder = self._closed_folder(place.path)
         return CdiPlan(
             place=place,
-            # What is in another folder is of use until then, and what is in the same one in nobody's way for longer.
+            # The new file is written first. Old files in another directory stay usable until then, and old files in the
+            # same directory conflict with it only until they are removed.
             files=(*written, *removed),
             rebased=rebased,
             generated=generated,
@@ -130,7 +131,7 @@ class SpecWriter:
     def _planned(
         self, place: cdi_records.SpecLocation, data: t.Any, document: dict[str, t.Any]
     ) -> tuple[core_plan.PlannedFile, list[str]]:
-        """The file at ``place``, which has ``data`` now, and why it has to be written."""
+        """Return the file at ``place``, which contains ``data`` now, and the reasons to write it."""
         content = self.host.read(place.path)
         reasons = [*self._reasons(content, data, place, document), *self._private(place.path)]
         file = core_plan.PlannedFile(self.host.resolve(place.path), content, content)
@@ -139,7 +140,7 @@ class SpecWriter:
     def _unused_variants(
         self, records: t.Mapping[str, cdi_records.OwnRecord], written: t.Sequence[core_plan.PlannedFile]
     ) -> list[str]:
-        """The files of variants that an earlier run wrote, and that this one does not want."""
+        """Return the files of variants that an earlier run wrote and that this run does not need."""
         wanted = {file.path for file in written}
         former = [own.path for own in records.values() if own.variant_of == self.options.kind]
         return [path for path in former if path not in wanted and self.host.read(path) is not None]
@@ -147,9 +148,9 @@ class SpecWriter:
     def _is_former(
         self, records: t.Mapping[str, cdi_records.OwnRecord], rival: cdi_registry.ConflictingSpec, mode: str
     ) -> bool:
-        """Whether a file is our own of an earlier run that wrote to another path, whatever has become of it since.
+        """Return whether an earlier run wrote the file to another path, even if it has changed since.
 
-        Raises NvidiaError where it is about something else, for both would fight for their devices with each run.
+        Raises NvidiaError if it was written for another mode. Both tasks would replace each other's devices each time.
         """
         own = records.get(self._own_path(rival))
         if own is None or own.document is None or not rival.devices:
@@ -162,7 +163,7 @@ class SpecWriter:
         return True
 
     def _without_links(self, others: t.Sequence[cdi_registry.ConflictingSpec]) -> list[cdi_registry.ConflictingSpec]:
-        """All of ``others``; raises HostError for a link: what it leads to may be of use elsewhere."""
+        """Return all of ``others``. Raises HostError for a link, since its target may be used elsewhere."""
         for rival in others:
             if os.path.islink(self.host.real_path(rival.path, last=False)):
                 raise errors.HostError(
@@ -174,14 +175,14 @@ class SpecWriter:
     def _leaving(
         self, leaving: t.Iterable[str], records: t.Mapping[str, cdi_records.OwnRecord]
     ) -> tuple[list[core_plan.PlannedFile], tuple[str, ...]]:
-        """Files that go, and which of them have become other files since they were recorded."""
+        """Return the files to remove, and the paths of those that have changed since they were recorded."""
         files, rebased = [], []
         for path in dict.fromkeys(leaving):
             content, own = self.host.read(path), records.get(path)
             unchanged = own is not None and (own.by_unit or core_records.digest(content) in own.record.written)
             if own is not None and not unchanged:
                 rebased.append(path)
-            # What we made ourselves needs no way back.
+            # A file that only this collection wrote need not be restored later.
             needless = unchanged and own is not None and own.record.original is None
             files.append(
                 core_plan.PlannedFile(
@@ -191,13 +192,13 @@ class SpecWriter:
         return files, tuple(rebased)
 
     def _own_path(self, rival: cdi_registry.ConflictingSpec) -> str:
-        """The path under which a file is recorded, if it is no link to another."""
+        """Return the path under which a file is recorded, unless it is a link."""
         return self.host.resolve(rival.path, last=False)
 
     def _reasons(
         self, content: bytes | None, data: t.Any, place: cdi_records.SpecLocation, document: t.Mapping[str, t.Any]
     ) -> list[str]:
-        """Why the file has to be written, in sentences; none if it says the same already."""
+        """Return the reasons to write the file as messages; none if it has the same content already."""
         if content is None:
             return ["It is not there."]
         if isinstance(data, errors.NvidiaError):
@@ -211,7 +212,7 @@ class SpecWriter:
         return reasons
 
     def _private(self, path: str) -> list[str]:
-        """Why the file is no good for everybody, in sentences: engines' users read it, and only root may change it."""
+        """Return what is wrong with the file's mode and owner. All users may read it, and only root may change it."""
         status = _status(self.host, path) if cdi_registry.is_loaded_path(path) else None
         if status is None:
             return []
@@ -223,7 +224,7 @@ class SpecWriter:
         return reasons
 
     def _closed_folder(self, path: str) -> dict[str, int]:
-        """The file's folder and the mode that it is to have, if it is one of engines and not open to everybody."""
+        """Return the file's directory and its new mode if engines read it and not all users may access it."""
         folder = os.path.dirname(path)
         status = _status(self.host, folder) if cdi_registry.is_loaded_path(path) else None
         mode = 0 if status is None else status.st_mode & 0o7777
@@ -244,10 +245,10 @@ class SpecWriter:
             if rival.effect in cdi_registry.HARMFUL:
                 yield f"{rival.sentence} exclusive: true removes it, and keeps a copy."
 
-    # -- doing it ------------------------------------------------------------------------------------------------------
+    # -- writing -------------------------------------------------------------------------------------------------------
 
     def _write(self) -> tuple[CdiPlan, list[dict[str, str | None]]]:
-        # An unchanged host need not wait for these imports.
+        # An unchanged host does not need these imports.
         from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import (  # noqa: PLC0415
             apply,
             atomic_write,
@@ -261,12 +262,12 @@ class SpecWriter:
         backup_dir = host.check_path("backup_dir", self.options.backup_dir or core_records.BACKUP_DIR)
         apply.check_backup_dir(host, backup_dir, core_constants.CONFIG_DIRS)
         with lock.host_lock(host):
-            # Another run may have written since; only what is read under the lock counts.
+            # Another run may have changed the host, so everything is read again under the lock.
             plan = self._plan(check_mode=False)
             main = plan.files[0].path
             writer = apply.ChangeWriter(host, cdi_records.OWNER, main, backup_dir, removal=False, purge=False)
             for path in plan.rebased:
-                # What comes back one day is what goes now.
+                # The file that is removed now is the one to restore later.
                 atomic_write.remove_file(host, core_records.record_path(cdi_records.OWNER, path))
             backups = writer.carry_out(plan.files) if plan.changed else []
             for file in plan.files if plan.changed and cdi_registry.is_loaded_path(plan.place.path) else ():
@@ -279,7 +280,7 @@ class SpecWriter:
     def _result(self, plan: CdiPlan, backups: list[dict[str, str | None]]) -> dict[str, t.Any]:
         generated = plan.generated
         document = generated.document
-        # What stays as it is was said when it was written.
+        # These messages were reported when the file was written.
         said = generated.limits if plan.changed else ()
         return {
             "changed": plan.changed,
@@ -323,7 +324,7 @@ def _status(host: hostfs.HostFS, path: str) -> os.stat_result | None:
 
 
 def _rendered(document: t.Mapping[str, t.Any], form: str) -> bytes:
-    # What is not written need not be rendered.
+    # A file that is not written does not need this import.
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import (  # noqa: PLC0415
         yaml_document,
     )

@@ -4,8 +4,8 @@
 
 """Validate a specification by the rules of the CDI library.
 
-The rules are those of the CDI library 1.1.0, with which engines are built. It stops at the first error; this lists
-all of them.
+The rules are those of the CDI library 1.1.0, which engines contain. The library stops at the first error. This module
+reports all of them.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import schema
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
 
 VERSIONS = ("0.1.0", "0.2.0", "0.3.0", "0.4.0", "0.5.0", "0.6.0", "0.7.0", "0.8.0", "1.0.0", "1.1.0")
-# The library computes no lower minimum, so that specifications of the versions before it never load.
+# The lowest minimum that the library computes. Specifications that state an earlier version never load.
 _EARLIEST = "0.3.0"
 
 _HOOK_NAMES = ("prestart", "createRuntime", "createContainer", "startContainer", "poststart", "poststop")
 _NODE_TYPES = ("", "b", "c", "u", "p")
-# The longest path that Linux knows, with the zero at its end.
+# PATH_MAX of Linux, which includes the null byte at the end.
 _PATH_LIMIT = 4096
 
 
 class Need(t.NamedTuple):
-    """What of a document asks for which version."""
+    """A part of a document that needs a CDI version."""
 
     version: str
     place: str
@@ -34,10 +34,10 @@ class Need(t.NamedTuple):
 
 
 class ValidationResult(t.NamedTuple):
-    """A document is loaded if it has no ``errors``.
+    """The result of a validation. A document is loaded if it has no ``errors``.
 
-    ``document`` is the data as the library takes it: names of fields in their one spelling, texts and numbers of the
-    types that they have to have, nothing that is null.  It holds what could be read even if there are errors.
+    ``document`` is the data as the library reads it: correct spelling of fields, strings and numbers of the required
+    types, and no null values. If there are errors, it contains the parts that could be read.
     """
 
     errors: tuple[cdi_schema.Problem, ...]
@@ -47,7 +47,7 @@ class ValidationResult(t.NamedTuple):
 
 
 def validate(data: t.Any) -> ValidationResult:
-    """What the CDI library thinks of parsed ``data``, of whatever shape; never raises, and ends soon."""
+    """Return the CDI library's result for parsed ``data`` of any shape. Never raises, and takes limited time."""
     reader = cdi_schema.Reader()
     document: dict[str, t.Any] = {}
     try:
@@ -61,17 +61,17 @@ def validate(data: t.Any) -> ValidationResult:
 
 
 def minimum_version(document: t.Mapping[str, t.Any]) -> str:
-    """The lowest version that has everything the document uses."""
+    """Return the lowest version that has everything the document uses."""
     return _minimum(_as_read(document))
 
 
 def version_needs(document: t.Mapping[str, t.Any]) -> list[Need]:
-    """All that asks for more than the earliest version, in the order of the document."""
+    """Return the parts that need more than the earliest version, in the order of the document."""
     return _needs(_as_read(document))
 
 
 def version_number(version: str) -> tuple[int, ...]:
-    """A released version as a number that compares; raises ValueError for any other."""
+    """Return a released version as a comparable tuple. Raises ValueError for any other version."""
     plain = version[1:] if version.startswith("v") else version
     if plain not in VERSIONS:
         raise ValueError(version)
@@ -133,18 +133,18 @@ def _devices(document: t.Mapping[str, t.Any]) -> list[tuple[str, dict[str, t.Any
 
 
 def _overlap(one: str, other: str) -> bool:
-    """Whether one of two places is the other, or lies in it."""
+    """Return whether two places are equal, or one is inside the other."""
     shorter, longer = sorted((one, other), key=len)
     return longer.startswith(shorter) and longer[len(shorter) :][:1] in ("", ".", "[")
 
 
 class _Rules:
-    """What the library checks of a document that it could read, and what it should."""
+    """The checks of the library for a document that it could read, and checks that it lacks."""
 
     def __init__(self, reader: cdi_schema.Reader, document: t.Mapping[str, t.Any]) -> None:
         self._reader = reader
         self._document = document
-        # What could not be read is missing in the document: no second complaint about that.
+        # These values are missing in the document. Errors about them would be duplicates.
         self._unread = [problem.place for problem in reader.errors]
 
     def _error(self, place: str, what: str) -> None:
@@ -217,7 +217,7 @@ class _Rules:
         )
         for field, check in checks:
             for index, item in enumerate(edits.get(field, ())):
-                # None could not be read.
+                # None stands for an item that could not be read.
                 if item is not None:
                     check(f"{place}.{field}[{index}]", item)
         self._repeated(f"{place}.deviceNodes", edits.get("deviceNodes", ()), "path", self._reader.warn)
@@ -230,7 +230,7 @@ class _Rules:
 
     def _environment(self, place: str, variables: t.Sequence[str]) -> None:
         for index, variable in enumerate(variables):
-            # The text itself may be a secret.
+            # The message does not contain the variable, which may be a secret.
             if variable.find("=") <= 0:
                 self._error(f"{place}[{index}]", "is not of the form NAME=value")
 
@@ -284,7 +284,7 @@ class _Rules:
         self._filled(place, mount, "containerPath")
         self._absolute(place, mount, "containerPath")
         if not is_bind(mount):
-            # The source and the options of other file systems are theirs.
+            # Other file systems define their own sources and options.
             return
         self._absolute(place, mount, "hostPath")
         for index, option in enumerate(mount.get("options", ())):
@@ -300,7 +300,7 @@ class _Rules:
     def _cache(self, place: str, cache: t.Mapping[str, t.Any]) -> None:
         name = cache.get("closID", "")
         if name == "/":
-            # The root class.
+            # "/" is the root class.
             return
         too_long = len(name.encode("utf-8", "replace")) >= _PATH_LIMIT
         if too_long or name in (".", "..") or "/" in name or "\n" in name:
@@ -308,5 +308,5 @@ class _Rules:
 
 
 def is_bind(mount: t.Mapping[str, t.Any]) -> bool:
-    """Whether a mount shows a file or a directory of the host, rather than a file system of its own."""
+    """Return whether a mount shows a file or a directory of the host instead of another file system."""
     return mount.get("type", "") in ("", "bind", "none")
