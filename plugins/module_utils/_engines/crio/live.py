@@ -2,10 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Run pods with crictl to check the runtimes of a running CRI-O.
-
-The pods contain no containers. This module does not decide what follows from the result.
-"""
+"""Run pods with crictl to check the runtimes of a running CRI-O."""
 
 from __future__ import annotations
 
@@ -23,54 +20,55 @@ if t.TYPE_CHECKING:
 
 
 _PROGRAM = "crictl"
-# Marks the pods, so that a later run finds and removes a pod that an interrupted run left.
+# Marks the pods, so that one that an interrupted run has left is found.
 _LABEL = "gpufleet.nvidia.restart"
-# A pod without containers writes no logs.
+# A pod without containers writes nothing there.
 _LOGS = "/tmp"
-# CRI-O 1.37 reports this for a runtime that it does not define. Other errors may have other causes, such as a missing
-# image or network.
+# What CRI-O 1.37 says of a runtime that it does not have; anything else may have other causes (no image, no network).
 _UNKNOWN = "failed to find runtime handler"
-# NamespaceMode.NODE of the CRI. A pod in the host's network needs no network setup.
+# NamespaceMode.NODE of the CRI: in the host's network nothing has to be set up.
 _HOST_NETWORK = 2
 
 
 def check_runtimes(
     host: hostfs.HostFS, run: core_plan.Runner, socket_path: str, runtimes: t.Sequence[str]
 ) -> tuple[list[str], list[str]]:
-    """Start a pod through each of ``runtimes`` and remove it.
+    """Start a pod through each of ``runtimes`` and remove it: what the daemon lacks, and warnings.
 
-    Returns the problems of the daemon, and warnings. The warnings name runtimes that could not be checked, and pods
-    that could not be removed. Both lists are empty if the host has no crictl.
+    The warnings name the runtimes that were not tested, or not conclusively, and pods that could not be removed.
     """
     program = host.find_executable([_PROGRAM])
     if program is None:
         return [], []
     crictl = _Crictl(host, run, (program, "--runtime-endpoint", f"unix://{socket_path}"))
     lacks: list[str] = []
-    warnings = crictl.remove_pods()
-    for name in runtimes:
-        if warnings:
-            # A CRI with problems may delay every further command.
+    warnings: list[str] = []
+    leftovers = crictl.remove_pods()
+    for index, name in enumerate(runtimes):
+        if leftovers:
+            # A CRI that cannot remove a pod may take long for each further command.
+            untested = ", ".join(runtimes[index:])
+            leftovers.append(f"Because pods of a test may still exist, these runtimes were not tested: {untested}.")
             break
         said = crictl.start_pod(name)
         if _UNKNOWN in said:
             lacks.append(f"no pod can use the runtime {name}: {said}")
         elif said:
             warnings.append(f"No pod could be started through the runtime {name}, which may have other causes: {said}")
-        # This also runs after an error, because the CRI may have created the pod before it failed.
-        warnings += crictl.remove_pods()
-    return lacks, warnings
+        # Also after an error: the CRI may have made the pod before it.
+        leftovers = crictl.remove_pods()
+    return lacks, warnings + leftovers
 
 
 class _Crictl(t.NamedTuple):
-    """The crictl of the host. ``argv`` is the program with the socket."""
+    """The client on the host; ``argv`` is its program with the socket."""
 
     host: hostfs.HostFS
     run: core_plan.Runner
     argv: tuple[str, ...]
 
     def start_pod(self, runtime: str) -> str:
-        """Start a pod through the runtime. Return the error message; empty on success."""
+        """Start a pod through the runtime; why that fails, empty if it does not."""
         try:
             with scratch.scratch_folder(self.host, "the pod") as (outer, folder):
                 with open(os.path.join(outer, "pod.json"), "w", encoding="utf-8") as stream:
@@ -80,24 +78,26 @@ class _Crictl(t.NamedTuple):
             return str(error)
 
     def remove_pods(self) -> list[str]:
-        """Remove all pods that have the label. Return a warning for each command that fails."""
+        """Remove all pods that have the label; warnings for each pod that cannot be removed."""
         listed, problem = self._call("pods", "--quiet", "--label", f"{_LABEL}=1")
         if problem:
             return [f"Pods that a test of a runtime has left could not be listed: {problem}"]
-        warnings = []
-        for pod in listed.split():
-            # crictl can often remove a pod that it cannot stop.
-            for verb in ("stopp", "rmp"):
-                problem = self._call(verb, pod)[1]
-                if problem:
-                    warnings.append(
-                        f"`{_PROGRAM} {verb}` of the pod {pod}, with which a runtime was tested, failed: {problem}. If"
-                        f" `{_PROGRAM} pods` still lists the pod, run `{_PROGRAM} rmp --force {pod}` on the host."
-                    )
-        return warnings
+        return [warning for pod in listed.split() for warning in self._remove_pod(pod)]
+
+    def _remove_pod(self, pod: str) -> list[str]:
+        # A pod that cannot be stopped can often be removed nevertheless.
+        problems = {verb: self._call(verb, pod)[1] for verb in ("stopp", "rmp")}
+        if not problems["rmp"]:
+            return []
+        return [
+            f"`{_PROGRAM} {verb}` of the pod {pod}, with which a runtime was tested, failed: {problem}. If"
+            f" `{_PROGRAM} pods` still lists the pod, run `{_PROGRAM} rmp --force {pod}` on the host."
+            for verb, problem in problems.items()
+            if problem
+        ]
 
     def _call(self, *arguments: str) -> tuple[str, str]:
-        """Run a command. Return its output and the error message, which is empty on success."""
+        """The output of a command, and why it failed (empty if it did not)."""
         status, output, errors = self.run(self.host.argv([*self.argv, *arguments]))
         if not status:
             return output, ""
