@@ -526,8 +526,8 @@ def install(module: AnsibleModule) -> dict[str, t.Any]:
     Raises NvidiaError for options that do not belong to the source.
     """
     of_directory = module.params["source"] == "directory"
-    strangers = _OF_PACKAGES if of_directory else _OF_DIRECTORIES
-    given = [name for name in strangers if module.params[name] not in (None, {}, [])]
+    unsuitable = _OF_PACKAGES if of_directory else _OF_DIRECTORIES
+    given = [name for name in unsuitable if module.params[name] not in (None, {}, [])]
     if not of_directory and not module.params["remote_src"]:
         given.append("remote_src: false")
     if given:

@@ -150,7 +150,7 @@ def imports(look: host_configs.HostConfigs) -> t.Iterator[audit_finding.Finding]
         yield audit_finding.Finding(
             audit_finding.WARNING, "import-of-itself", files.main.path, said, "Take the entry out of imports."
         )
-    for name in files.strangers():
+    for name in files.mismatched_versions():
         said = f"{name} and {files.main.path} have settings for the CRI in different versions of the format."
         yield audit_finding.Finding(
             audit_finding.WARNING,

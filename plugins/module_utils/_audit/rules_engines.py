@@ -193,7 +193,7 @@ def at_stake(described: audit_finding.Described) -> t.Iterator[audit_finding.Fin
                 "live-restore-off",
                 audit_finding.target_of(engine),
                 f"live-restore is off, so a restart would stop {running} container{'s' if running > 1 else ''}.",
-                'Set "live-restore": true in its file, which a reload takes over.',
+                'Set "live-restore": true in its file, which a reload applies.',
             )
 
 

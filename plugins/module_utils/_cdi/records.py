@@ -110,7 +110,7 @@ def _refuse_odd(path: str, form: str, host: hostfs.HostFS) -> None:
 OWNER = "cdi"
 # Keys of a record: the document in the file, the mode that generated it, the devices that it is limited to, the kind
 # for which a file was moved away, and the kind to whose specification a variant belongs.
-_DOCUMENT, _MODE, _DEVICES, _MADE_ROOM = ("document",), ("mode",), ("device_ids",), ("made room for",)
+_DOCUMENT, _MODE, _DEVICES, _MOVED_FILE = ("document",), ("mode",), ("device_ids",), ("made room for",)
 _VARIANT_OF = ("variant of",)
 
 
@@ -160,7 +160,7 @@ def entries_of(
 
 def entries_of_room(kind: str) -> dict[tuple[str, ...], t.Any]:
     """Return the entries to record with a file that is moved away for a specification of ``kind``."""
-    return {_MADE_ROOM: kind}
+    return {_MOVED_FILE: kind}
 
 
 def known_documents(records: t.Iterable[OwnRecord]) -> dict[str, t.Any]:
@@ -170,7 +170,7 @@ def known_documents(records: t.Iterable[OwnRecord]) -> dict[str, t.Any]:
 
 def _own(record: core_records.OriginalFile) -> OwnRecord:
     keys = record.keys or {}
-    document, mode, kind = keys.get(_DOCUMENT), keys.get(_MODE), keys.get(_MADE_ROOM)
+    document, mode, kind = keys.get(_DOCUMENT), keys.get(_MODE), keys.get(_MOVED_FILE)
     devices, variant_of = keys.get(_DEVICES), keys.get(_VARIANT_OF)
     return OwnRecord(
         record,

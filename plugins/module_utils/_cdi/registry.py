@@ -206,7 +206,7 @@ def specification_paths(host: hostfs.HostFS) -> list[str]:
         if len(found) > MOST_FILES:
             raise errors.HostError(
                 f"{folder} holds {len(found)} CDI specifications; more than {MOST_FILES} are not looked at."
-                " Remove those that nobody needs."
+                " Remove those that are not needed."
             )
         paths += found
     check_size(host, paths)

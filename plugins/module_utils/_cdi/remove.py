@@ -125,10 +125,10 @@ class _Planning:
         if content is None:
             after = after if self._of_this_boot(own) else None
         elif content != after and core_records.digest(content) not in record.written:
-            after = self._instead_of_strangers(own, content)
+            after = self._instead_of_foreign_files(own, content)
         self._plan(record, content, after)
 
-    def _instead_of_strangers(self, own: cdi_records.OwnRecord, content: bytes) -> bytes | None:
+    def _instead_of_foreign_files(self, own: cdi_records.OwnRecord, content: bytes) -> bytes | None:
         """Return the new content for a file that another program has overwritten. A backup of its content is kept."""
         if own.path.startswith(_VOLATILE):
             self.warnings.append(f"{own.path} was written by somebody else since, and stays.")

@@ -274,7 +274,7 @@ class Engine(t.Protocol):
     def defines_runtime(self, runtime: str, state: ConfiguredState, version: tuple[int, ...] | None) -> bool:
         """Return whether an engine of ``version`` that starts in ``state`` defines ``runtime``, even built in."""
 
-    def ailment(
+    def health_problem(
         self, host: hostfs.HostFS, installation: Installation, live: LiveState, state: ConfiguredState | None
     ) -> HealthProblem | None:
         """Return why a running daemon that reports ``live`` does not work, None if no problem is known.

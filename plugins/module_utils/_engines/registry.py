@@ -51,27 +51,21 @@ class Flavor(t.NamedTuple):
 
 # Each engine is imported on demand: a task for one engine need not import the others.
 def _docker(_instance: str) -> engines_base.Engine:
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.docker import (  # noqa: PLC0415
-        engine as docker_engine,
-    )
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.docker import engine  # noqa: PLC0415
 
-    return docker_engine.DOCKER
+    return engine.DOCKER
 
 
 def _docker_snap(_instance: str) -> engines_base.Engine:
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.docker import (  # noqa: PLC0415
-        engine as docker_engine,
-    )
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.docker import engine  # noqa: PLC0415
 
-    return docker_engine.DOCKER_SNAP
+    return engine.DOCKER_SNAP
 
 
 def _docker_rootless(user: str) -> engines_base.Engine:
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.docker import (  # noqa: PLC0415
-        engine as docker_engine,
-    )
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.docker import engine  # noqa: PLC0415
 
-    return docker_engine.RootlessDocker(user)
+    return engine.RootlessDocker(user)
 
 
 def _own_users(host: hostfs.HostFS) -> list[str]:
@@ -81,59 +75,45 @@ def _own_users(host: hostfs.HostFS) -> list[str]:
 
 
 def _containerd(service: str) -> engines_base.Engine:
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd import (  # noqa: PLC0415
-        engine as containerd_engine,
-    )
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd import engine  # noqa: PLC0415
 
-    return containerd_engine.ContainerdOfUnit(service) if service else containerd_engine.CONTAINERD
+    return engine.ContainerdOfUnit(service) if service else engine.CONTAINERD
 
 
 def _k3s(_instance: str) -> engines_base.Engine:
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.k3s import (  # noqa: PLC0415
-        engine as k3s_engine,
-    )
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.k3s import engine  # noqa: PLC0415
 
-    return k3s_engine.K3S
+    return engine.K3S
 
 
 def _rke2(_instance: str) -> engines_base.Engine:
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.k3s import (  # noqa: PLC0415
-        engine as k3s_engine,
-    )
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.k3s import engine  # noqa: PLC0415
 
-    return k3s_engine.RKE2
+    return engine.RKE2
 
 
 def _k0s(_instance: str) -> engines_base.Engine:
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.k0s import (  # noqa: PLC0415
-        engine as k0s_engine,
-    )
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.k0s import engine  # noqa: PLC0415
 
-    return k0s_engine.K0S
+    return engine.K0S
 
 
 def _microk8s(_instance: str) -> engines_base.Engine:
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.microk8s import (  # noqa: PLC0415
-        engine as microk8s_engine,
-    )
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.microk8s import engine  # noqa: PLC0415
 
-    return microk8s_engine.MICROK8S
+    return engine.MICROK8S
 
 
 def _crio(_instance: str) -> engines_base.Engine:
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.crio import (  # noqa: PLC0415
-        engine as crio_engine,
-    )
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.crio import engine  # noqa: PLC0415
 
-    return crio_engine.CRIO
+    return engine.CRIO
 
 
 def _podman(_instance: str) -> engines_base.Engine:
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.podman import (  # noqa: PLC0415
-        engine as podman_engine,
-    )
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.podman import engine  # noqa: PLC0415
 
-    return podman_engine.PODMAN
+    return engine.PODMAN
 
 
 def _containerd_units(host: hostfs.HostFS) -> list[str]:

@@ -231,8 +231,8 @@ class HealthProbe(t.NamedTuple):
         live = self.engine.live(self.host, installation)
         if live is None:
             return _silent(installation)
-        ailment = self.engine.ailment(self.host, installation, live, None)
-        return ProbeResult(installation.pid, ()) if ailment is None else _ill(installation, ailment)
+        health_problem = self.engine.health_problem(self.host, installation, live, None)
+        return ProbeResult(installation.pid, ()) if health_problem is None else _ill(installation, health_problem)
 
     def examine(self, expectation: Expectation, version: str | None, fresh: bool = False) -> ProbeResult:
         """Return the probe result of the running daemon, compared with its files and with ``expectation``.
@@ -254,9 +254,9 @@ class HealthProbe(t.NamedTuple):
             return ProbeResult(installation.pid, (str(error).rstrip("."),), settled=True)
         if live is None:
             return _silent(installation)
-        ailment = self.engine.ailment(self.host, installation, live, state)
-        if ailment is not None:
-            return _ill(installation, ailment)
+        health_problem = self.engine.health_problem(self.host, installation, live, state)
+        if health_problem is not None:
+            return _ill(installation, health_problem)
         live = live._replace(outdated=False) if fresh else live
         unmet = tuple(expectation.unmet(self.engine, live, state))
         if self._differs(installation, live, state):
@@ -279,8 +279,8 @@ def _silent(installation: engines_base.Installation) -> ProbeResult:
     return ProbeResult(installation.pid, (f"it does not answer on {installation.socket}",), check="answers")
 
 
-def _ill(installation: engines_base.Installation, ailment: engines_base.HealthProblem) -> ProbeResult:
-    return ProbeResult(installation.pid, (ailment.words,), settled=ailment.lasting, check=ailment.check)
+def _ill(installation: engines_base.Installation, problem: engines_base.HealthProblem) -> ProbeResult:
+    return ProbeResult(installation.pid, (problem.words,), settled=problem.lasting, check=problem.check)
 
 
 def _named(live: engines_base.LiveState, state: engines_base.ConfiguredState) -> str:

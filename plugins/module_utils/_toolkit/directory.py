@@ -198,7 +198,7 @@ def lines_of(
         + (" (not as it was installed)" if name in changed else "")
         for name, entry in manifest.files.items()
     }
-    lines.update((name, f"{name} (not from here)") for name in (damage.strangers if damage is not None else ()))
+    lines.update((name, f"{name} (not from here)") for name in (damage.foreign if damage is not None else ()))
     return tuple(lines[name] for name in sorted(lines))
 
 

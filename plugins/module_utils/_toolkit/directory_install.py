@@ -339,7 +339,7 @@ class DirectoryInstallation(toolkit_directory.DirectoryTask):
             programs=tuple(plan.wanted.entries),
             kept={self.store.path(name): users for name, users in plan.kept.items()},
             removed=(*(self.store.path(name) for name in plan.stale), *plan.leftovers),
-            repaired=(*plan.damage.changed, *plan.damage.strangers) if plan.damage is not None else (),
+            repaired=(*plan.damage.changed, *plan.damage.foreign) if plan.damage is not None else (),
             device_nodes=tuple(node.path for node in plan.nodes),
         )
         if after is None or not plan.build:

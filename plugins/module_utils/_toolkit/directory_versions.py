@@ -39,17 +39,17 @@ TOOLKIT_NAME = re.compile(r"nvidia-[^/]*\Z|libnvidia-container[^/]*\Z|\.config(/
 class IntegrityReport(t.NamedTuple):
     """The differences between a version and its manifest.
 
-    ``changed`` are missing or different names. ``strangers`` are names that are not in the manifest. ``fresh`` are
+    ``changed`` are missing or different names. ``foreign`` are names that are not in the manifest. ``fresh`` are
     new identities, for the manifest, of files that were read and are unchanged.
     """
 
     changed: tuple[str, ...]
-    strangers: tuple[str, ...]
+    foreign: tuple[str, ...]
     fresh: t.Mapping[str, toolkit_manifest.Identity]
 
     @property
     def something(self) -> bool:
-        return bool(self.changed or self.strangers)
+        return bool(self.changed or self.foreign)
 
 
 class VersionReader:

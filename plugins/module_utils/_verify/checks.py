@@ -65,7 +65,7 @@ def judge_folders(host: hostfs.HostFS, folders: t.Sequence[str]) -> CdiCheck:
     for path in used:
         reasons, _missing = host_check.why_stale(cdi_validate.validate(files[path]).document, host, version)
         if reasons:
-            advice = f"Make it anew {_MAKE}, or remove it if nobody needs it."
+            advice = f"Make it anew {_MAKE}, or remove it if it is not needed."
             return CdiCheck(
                 ok=False,
                 detail=f"{path} does not fit this host. {' '.join(reason.message for reason in reasons[:_TOLD])}",

@@ -186,9 +186,9 @@ class Verification:
         if self.live is None:
             problem = f"{engine} runs, but does not answer on {installation.socket}."
             return verify_checks.failed(LIVE, problem, f"{journal} If it listens elsewhere, name that in socket.")
-        ailment = self.engine.ailment(self.host, installation, self.live, self.state)
-        if ailment is not None:
-            return verify_checks.failed(LIVE, f"{engine} runs, but {ailment.words}.", journal)
+        health_problem = self.engine.health_problem(self.host, installation, self.live, self.state)
+        if health_problem is not None:
+            return verify_checks.failed(LIVE, f"{engine} runs, but {health_problem.words}.", journal)
         restart = "Let it take its files over with nvidia_runtime_restart."
         if not self.live.silent and name not in self.live.runtimes:
             known = ", ".join(sorted(self.live.runtimes)) or "none"

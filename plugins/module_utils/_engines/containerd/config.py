@@ -188,7 +188,7 @@ class ContainerdFiles:
                 found.append((file, functools.reduce(_migrated, tables)))
         return found
 
-    def strangers(self) -> list[str]:
+    def mismatched_versions(self) -> list[str]:
         """Return imported files whose CRI settings have no effect, since their version differs from the main file's."""
         return [
             file.path
@@ -391,10 +391,10 @@ class Imports:
         needed = []
         for pattern in ours:
             lost = [name for name in now.expand(pattern) if self._context.files.resolve(name) not in without]
-            strangers = [name for name in lost if self._context.files.resolve(name) != drop_in]
-            if strangers and drop_in is None:
+            others = [name for name in lost if self._context.files.resolve(name) != drop_in]
+            if others and drop_in is None:
                 self._warnings.append(
-                    f"{self._main.path} keeps importing {pattern}: {', '.join(strangers)} needs it and is not ours."
+                    f"{self._main.path} keeps importing {pattern}: {', '.join(others)} needs it and is not ours."
                 )
             if lost or (drop_in is not None and now.means(pattern, drop_in)):
                 needed.append(pattern)
@@ -426,16 +426,16 @@ class Imports:
         stem, dot, suffix = name.rpartition(".")
         ending = dot + suffix if stem else ""
         stem = stem or name
-        wide, strangers = self._tried(f"{folder}/*{ending}" if ending else f"{folder}/{name}*", drop_in)
-        if not strangers:
+        wide, others = self._tried(f"{folder}/*{ending}" if ending else f"{folder}/{name}*", drop_in)
+        if not others:
             return wide
         self._warnings.append(
-            f"{folder} holds files that containerd does not read so far ({', '.join(strangers)}), so only ours is"
+            f"{folder} holds files that containerd does not read so far ({', '.join(others)}), so only ours is"
             " imported."
         )
-        narrow, strangers = self._tried(f"{folder}/{stem}*{ending}", drop_in)
+        narrow, others = self._tried(f"{folder}/{stem}*{ending}", drop_in)
         # This is the narrowest entry that is still a pattern.
-        return f"{folder}/{name[:-1]}*{name[-1]}" if strangers else narrow
+        return f"{folder}/{name[:-1]}*{name[-1]}" if others else narrow
 
     def _tried(self, pattern: str, drop_in: str) -> tuple[str, list[str]]:
         known = {drop_in, *(file.path for file in self._now().files)}

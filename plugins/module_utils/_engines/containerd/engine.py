@@ -174,7 +174,7 @@ class Containerd(toml_plan.TomlEngine):
         lone = version is not None and version < BUILTIN_STAYS_SINCE and bool(state.runtimes)
         return runtime == containerd_runtimes.BUILTIN_DEFAULT and not lone
 
-    def ailment(
+    def health_problem(
         self,
         host: hostfs.HostFS,
         installation: engines_base.Installation,

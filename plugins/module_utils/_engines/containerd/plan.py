@@ -403,7 +403,7 @@ class ContainerdPlanner:
         # The table default_runtime has precedence over default_runtime_name.
         if after.legacy_default() is None:
             self._prove_named_default(request, after, runtimes)
-        for path in after.strangers():
+        for path in after.mismatched_versions():
             self.warnings.append(
                 f"{path} has settings for the CRI in another version of the format than {self.main.path}. containerd"
                 " ignores one of the two; give both the same version."

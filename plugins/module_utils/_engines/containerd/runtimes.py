@@ -106,12 +106,12 @@ class RuntimeTableWriter:
     def _hides_builtin(self, present: t.Mapping[str, t.Any]) -> bool:
         """Return whether runtimes in a file hide the built-in runc while no other usable default is defined."""
         default = self.others.default_runtime() or BUILTIN_DEFAULT
-        strangers = [
+        foreign = [
             name
             for name, entry in present.items()
             if not engines_base.is_nvidia_runtime(name, containerd_config.program_of(entry))
         ]
-        lost = not strangers or (default == BUILTIN_DEFAULT and default not in present)
+        lost = not foreign or (default == BUILTIN_DEFAULT and default not in present)
         # Other tools may have added options to this collection's runc entry; without its type, the rest is no runtime.
         typed = toml_plan.lookup(present, (BUILTIN_DEFAULT, "runtime_type")) is not None
         ours = self.target.owns((*self.root, *containerd_config.RUNTIMES, BUILTIN_DEFAULT, "runtime_type"))

@@ -128,7 +128,7 @@ class Crio(toml_plan.TomlEngine):
 
         return crio_live.check_runtimes(host, run, installation.socket, runtimes)
 
-    def ailment(
+    def health_problem(
         self,
         host: hostfs.HostFS,
         installation: engines_base.Installation,

@@ -131,7 +131,7 @@ class Docker:
             running_containers=json_data.get(info, "ContainersRunning", 0),
         )
 
-    def ailment(
+    def health_problem(
         self,
         _host: hostfs.HostFS,
         _installation: engines_base.Installation,

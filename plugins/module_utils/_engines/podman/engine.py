@@ -45,7 +45,7 @@ class Podman:
         """Return None: there is no daemon."""
         return None
 
-    def ailment(
+    def health_problem(
         self,
         _host: hostfs.HostFS,
         _installation: engines_base.Installation,

@@ -92,7 +92,7 @@ def test_a_containerd_that_is_active_may_be_of_no_use(
 ) -> None:
     _answer(monkeypatch, answer)
     state = ConfiguredState(lists_runtimes=lists_runtimes)
-    found = CONTAINERD.ailment(HostFS(), INSTALLATION, SILENT, state)
+    found = CONTAINERD.health_problem(HostFS(), INSTALLATION, SILENT, state)
     assert (found.words if found is not None else None) == ailment
     # Waiting helps one that is about to answer.
     assert found is None or found.lasting is ("answer" not in found.words)
@@ -100,7 +100,7 @@ def test_a_containerd_that_is_active_may_be_of_no_use(
 
 def test_a_containerd_that_tells_of_its_runtimes_works(monkeypatch: pytest.MonkeyPatch) -> None:
     _answer(monkeypatch, OSError("is not even asked"))
-    assert CONTAINERD.ailment(HostFS(), INSTALLATION, SILENT._replace(silent=False), ConfiguredState()) is None
+    assert CONTAINERD.health_problem(HostFS(), INSTALLATION, SILENT._replace(silent=False), ConfiguredState()) is None
 
 
 @pytest.mark.parametrize(

@@ -238,7 +238,7 @@ def test_only_tables_of_the_main_files_version_count(
 ) -> None:
     files = read({"main": imports("a") + main, "a": later})
     assert files.cri() == cri
-    assert files.strangers() == ([path("a")] if strangers else [])
+    assert files.mismatched_versions() == ([path("a")] if strangers else [])
 
 
 @pytest.mark.parametrize("engine", [V23, V24])
@@ -268,7 +268,7 @@ def test_only_tables_of_the_main_files_version_count(
 def test_from_2_3_on_each_file_counts(main: str, later: str, cri: dict[str, t.Any], engine: tuple[int, ...]) -> None:
     files = read({"main": imports("a") + main, "a": later}, engine)
     assert files.cri() == cri
-    assert files.strangers() == []
+    assert files.mismatched_versions() == []
 
 
 @pytest.mark.parametrize(

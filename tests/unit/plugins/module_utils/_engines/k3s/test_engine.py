@@ -348,7 +348,7 @@ def test_when_a_restart_is_needed(
     live = node.engine.live(node.host, node.inspect())
     assert live is not None
     assert node.engine.required_action(live, node.state()) is action
-    assert node.engine.ailment(node.host, node.inspect(), live, node.state()) is None
+    assert node.engine.health_problem(node.host, node.inspect(), live, node.state()) is None
 
 
 @pytest.mark.parametrize("release", ["1.30.4", "1.30.6"])
