@@ -47,7 +47,7 @@ def info(manager: str = "apt", present: bool = True, driver: str | None = "580.9
                     "version": "1.17.3",
                     "gpu": {"present": present, "kind": "driver" if driver else "pci", "evidence": "/sys/bus/pci",
                             "driver_version": driver},
-                    "open_cves": [{"name": "CVE-1"}]},
+                    "known_cves": [{"name": "CVE-1"}]},
         "gpus": {"driver_version": driver, "devices": [{"model": "A100", "healthy": True}]},
         "cdi": {"files": [{"path": "/etc/cdi/nvidia.yaml", "kind": "nvidia.com/gpu", "cdi_version": "0.5.0"}]},
         "findings": [{"severity": "critical", "id": "id", "subject": "docker", "text": "text", "advice": "advice"}],

@@ -187,7 +187,7 @@ changed_files:
   sample:
     - /etc/gpufleet-nvidia/cdi-refresh.env
     - /etc/systemd/system/nvidia-cdi-refresh.service.d/50-gpufleet-nvidia.conf
-links_made:
+links_created:
   description: The links that were created to enable units, or would be in check mode.
   returned: success
   type: list

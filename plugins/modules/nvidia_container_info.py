@@ -97,9 +97,9 @@ EXAMPLES = r"""
 - name: Refuse hosts with known vulnerabilities, and those whose toolkit tells no version
   ansible.builtin.assert:
     that:
-      - host.toolkit.open_cves is not none
-      - host.toolkit.open_cves | length == 0
-    fail_msg: "{{ host.toolkit.open_cves | default([], true) | map(attribute='name') | join(', ') }}"
+      - host.toolkit.known_cves is not none
+      - host.toolkit.known_cves | length == 0
+    fail_msg: "{{ host.toolkit.known_cves | default([], true) | map(attribute='name') | join(', ') }}"
 
 - name: Look at everything, and refuse hosts on which containers would get no GPU
   gpufleet.nvidia.nvidia_container_info:
@@ -378,14 +378,14 @@ toolkit:
           they have several versions.
       type: str
       sample: 1.19.1
-    differences:
+    version_mismatches:
       description:
         - The parts of the toolkit that are missing or have another version than the rest, as messages. For a toolkit in
           a directory, the files that differ from the installed ones.
       type: list
       elements: str
       sample: []
-    open_cves:
+    known_cves:
       description:
         - The known vulnerabilities of the oldest version that any package or program of the toolkit has. Empty if the
           toolkit is not installed, null if it is but no part reports a version.
@@ -534,8 +534,8 @@ toolkit:
         path: /usr/bin/nvidia-ctk
         version: 1.19.1
     version: 1.19.1
-    differences: []
-    open_cves: []
+    version_mismatches: []
+    known_cves: []
     directory: null
     config_path: /etc/nvidia-container-runtime/config.toml
     config_exists: true

@@ -366,7 +366,7 @@ origin:
   returned: success
   type: str
   sample: https://nvidia.github.io/libnvidia-container/stable/deb/amd64
-open_cves:
+known_cves:
   description: Known vulnerabilities of the version, null if the version is not known.
   returned: success
   type: list

@@ -133,12 +133,12 @@ def _toolkit(toolkit: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
     found = {_REVISION.sub("", version) for version in packages if version}
     found.update(version for version in programs if version)
     version = word(toolkit.get("version"))
-    vulnerabilities = toolkit.get("open_cves")
+    vulnerabilities = toolkit.get("known_cves")
     return {
         "version": version,
         "versions": [version] if version else sorted(found),
         "installed": bool(version or packages or programs) if toolkit else None,
-        "open_cves": (
+        "known_cves": (
             words([row.get("name") for row in rows(vulnerabilities)])
             if isinstance(vulnerabilities, (list, tuple))
             else None

@@ -78,7 +78,7 @@ def _totals(hosts: t.Sequence[Mapping[str, t.Any]]) -> dict[str, t.Any]:
         "by_finding": _by_finding(hosts),
         "gpus": sum(host["gpus"]["count"] or 0 for host in hosts),
         "unhealthy_gpus": sum(host["gpus"]["unhealthy"] for host in hosts),
-        "hosts_with_open_cves": sum(bool(host["toolkit"]["open_cves"]) for host in hosts),
+        "hosts_with_known_cves": sum(bool(host["toolkit"]["known_cves"]) for host in hosts),
         "cdi": dict(sorted(collections.Counter(host["cdi"]["state"] or "not read" for host in hosts).items())),
     }
 

@@ -120,8 +120,8 @@ def _toolkit(host: Row) -> tuple[str | None, Markup | None]:
     versions = toolkit["versions"]
     lines = [element("li", element("bdi", version)) for version in versions]
     several = pill(f"{len(versions)} versions", "warning") if len(versions) > 1 else None
-    vulnerable = counted(len(toolkit["open_cves"] or ()), "open CVE")
-    cves = element("div", pill(vulnerable, "critical")) if toolkit["open_cves"] else None
+    vulnerable = counted(len(toolkit["known_cves"] or ()), "known CVE")
+    cves = element("div", pill(vulnerable, "critical")) if toolkit["known_cves"] else None
     content = joined(element("ul", *lines) if lines else None, several, cves)
     return versions[0] if versions else None, content
 
@@ -215,7 +215,7 @@ def _details(host: Row) -> list[Markup]:
 
 def _facts(host: Row) -> list[tuple[str, list[Markup]]]:
     return [
-        ("Open CVEs", [element("bdi", name) for name in host["toolkit"]["open_cves"] or ()]),
+        ("Known CVEs", [element("bdi", name) for name in host["toolkit"]["known_cves"] or ()]),
         ("CDI", [_specification(file) for file in host["cdi"]["files"]]),
     ]
 

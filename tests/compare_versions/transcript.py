@@ -26,7 +26,7 @@ WORKER = Path(__file__).with_name("worker.py")
 # Where the collection keeps records, backups and its lock.
 OWN = ("/var/lib/gpufleet-nvidia", "/run/gpufleet-nvidia")
 # Keys of answers by their names before 1.0, which are compared under the new name.
-RENAMED = {"links_made": "links_created"}
+RENAMED = {"links_made": "links_created", "open_cves": "known_cves"}
 # What Ansible or AnsibleModule adds to an answer.
 _LEFT_OUT = ("invocation", "exception", "deprecations")
 _MESSAGES = ("msg", "warnings")

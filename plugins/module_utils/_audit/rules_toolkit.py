@@ -22,7 +22,7 @@ _UPGRADE = "Install {floor} or newer with nvidia_toolkit_install; all four packa
 def vulnerabilities(described: audit_finding.Described) -> t.Iterator[audit_finding.Finding]:
     """Yield the known vulnerabilities of the installed version; a warning only if the mitigation is set."""
     closed = audit_finding.table(described.toolkit.get("settings")).get(_MITIGATION) is True
-    for entry in audit_finding.rows(described.toolkit.get("open_cves")):
+    for entry in audit_finding.rows(described.toolkit.get("known_cves")):
         name, floor = audit_finding.text(entry.get("name")), audit_finding.text(entry.get("floor"))
         if not name:
             continue
@@ -38,7 +38,7 @@ def vulnerabilities(described: audit_finding.Described) -> t.Iterator[audit_find
 
 
 def unknown_version(described: audit_finding.Described) -> t.Iterator[audit_finding.Finding]:
-    if described.toolkit and "open_cves" in described.toolkit and described.toolkit["open_cves"] is None:
+    if described.toolkit and "known_cves" in described.toolkit and described.toolkit["known_cves"] is None:
         yield audit_finding.Finding(
             audit_finding.NOTE,
             "toolkit-version-unknown",
@@ -67,8 +67,8 @@ def missing(described: audit_finding.Described) -> t.Iterator[audit_finding.Find
         )
 
 
-def differences(described: audit_finding.Described) -> t.Iterator[audit_finding.Finding]:
-    for sentence in audit_finding.texts(described.toolkit.get("differences")):
+def version_mismatches(described: audit_finding.Described) -> t.Iterator[audit_finding.Finding]:
+    for sentence in audit_finding.texts(described.toolkit.get("version_mismatches")):
         advice = "Bring all parts to one version with nvidia_toolkit_install."
         yield audit_finding.Finding(audit_finding.WARNING, "toolkit-parts-differ", TOOLKIT, sentence, advice)
 
@@ -148,7 +148,7 @@ RULES = (
     vulnerabilities,
     unknown_version,
     missing,
-    differences,
+    version_mismatches,
     packages,
     sources,
     unsafe_settings,

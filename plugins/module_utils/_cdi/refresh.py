@@ -324,7 +324,7 @@ class CdiRefresh:
             "present": plan is not None and host.exists(plan.output),
             "variables": {} if plan is None else dict(plan.variables),
             "changed_files": [file.path for file in work.changed_files],
-            "links_made": [link.path for link in work.made],
+            "links_created": [link.path for link in work.made],
             "links_removed": [link.path for link in work.removed],
             "reasons": list(outcome.reasons),
             "started": outcome.started,

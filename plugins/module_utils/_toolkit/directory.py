@@ -139,7 +139,7 @@ class DirectoryTask(toolkit_policy.Policies):
             "packages": {},
             "programs": {name: {"path": f"{dest}/{name}", "version": version} for name in installed},
             "origin": None,
-            "open_cves": _open_cves(version, bool(outcome.programs)),
+            "known_cves": _known_cves(version, bool(outcome.programs)),
             "gpu_containers": [],
             "reboot_required": None,
             "removed_sources": [],
@@ -207,7 +207,7 @@ def line(name: str, mode: int, sha256: str, target: str) -> str:
     return f"{name} -> {target}" if target else f"{name} {mode:04o} {sha256[:16]}"
 
 
-def _open_cves(version: str | None, there: bool) -> list[dict[str, t.Any]] | None:
+def _known_cves(version: str | None, there: bool) -> list[dict[str, t.Any]] | None:
     if version is None:
         return None if there else []
     return [entry._asdict() for entry in toolkit_installed.open_vulnerabilities(version)]

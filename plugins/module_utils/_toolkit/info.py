@@ -46,7 +46,7 @@ class _Installed(t.NamedTuple):
     def version(self) -> str | None:
         return self.manifest.version if self.manifest is not None else None
 
-    def differences(self) -> list[str]:
+    def version_mismatches(self) -> list[str]:
         """Return a message for each problem of the installation."""
         path = self.told["path"]
         if self.manifest is None:
@@ -94,8 +94,8 @@ class _Look:
             "packages": {name: {"version": own.version, "held": own.held} for name, own in installed.items()},
             "programs": {name: program._asdict() for name, program in found.items()},
             "version": toolkit_installed.one_version(versions, found),
-            "differences": self._differences(versions, found, folder, in_use),
-            "open_cves": None if vulnerabilities is None else [entry._asdict() for entry in vulnerabilities],
+            "version_mismatches": self._version_mismatches(versions, found, folder, in_use),
+            "known_cves": None if vulnerabilities is None else [entry._asdict() for entry in vulnerabilities],
             "directory": None if in_directory is None else in_directory.told,
             "config_path": config_path,
             "config_exists": host.exists(config_path),
@@ -188,7 +188,7 @@ class _Look:
             if self._host.is_executable(f"{folder}/{name}")
         }
 
-    def _differences(
+    def _version_mismatches(
         self,
         versions: t.Mapping[str, str],
         found: t.Mapping[str, toolkit_installed.Program],
@@ -196,7 +196,7 @@ class _Look:
         own: _Installed | None,
     ) -> list[str]:
         if own is not None:
-            return own.differences()
+            return own.version_mismatches()
         # Nothing is missing on a host without the toolkit.
         return toolkit_installed.version_mismatches(versions, found, folder) if versions or found else []
 

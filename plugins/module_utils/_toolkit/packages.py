@@ -326,7 +326,7 @@ class PackageTask(toolkit_policy.Policies):
         found = self.ask_programs() if self._programs is None else self._programs
         versions = {name: package.version for name, package in outcome.after.packages.items()}
         version = toolkit_installed.one_version(versions, {} if outcome.foretold else found)
-        open_cves = toolkit_installed.affecting_cves(versions, {} if outcome.foretold else found)
+        known_cves = toolkit_installed.affecting_cves(versions, {} if outcome.foretold else found)
         removed = [f"{path} (source)" for path in outcome.removed_sources]
         removed += [f"{path} (file)" for path in outcome.removed_files]
         packages_diff = {
@@ -346,7 +346,7 @@ class PackageTask(toolkit_policy.Policies):
             },
             "programs": {name: {"path": entry.path, "version": entry.version} for name, entry in found.items()},
             "origin": outcome.origin,
-            "open_cves": None if open_cves is None else [entry._asdict() for entry in open_cves],
+            "known_cves": None if known_cves is None else [entry._asdict() for entry in known_cves],
             "gpu_containers": self.gpu_containers,
             "reboot_required": packages_base.reboot_required(self.host, self._manager),
             "removed_sources": list(outcome.removed_sources),

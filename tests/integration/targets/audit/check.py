@@ -40,7 +40,7 @@ def main() -> None:
     expect((report["schema"], report["generated"], len(hosts), HOSTILE in hosts), (1, None, HOSTS, True))
     expect((totals["hosts"], sum(totals["hosts_by_severity"].values())), (HOSTS, HOSTS))
     expect((totals["unreachable"], totals["failed"], totals["gpus"], totals["unhealthy_gpus"]), (1, 1, 4, 4))
-    expect(totals["hosts_with_open_cves"], 1)
+    expect(totals["hosts_with_known_cves"], 1)
     expect(severities, sorted(severities, key=["critical", "warning", "note", None].index))
 
     gone, failed = hosts["gone-01"], hosts["no-python-01"]
@@ -50,8 +50,8 @@ def main() -> None:
 
     docker, old, gpus = hosts["docker-01"], hosts["docker-old-01"], hosts["gpus-01"]
     expect((docker["state"], docker["engines"][0]["default_runtime"]), ("ok", "nvidia"))
-    expect((docker["toolkit"]["version"], docker["toolkit"]["open_cves"]), ("1.20.0", []))
-    expect((old["toolkit"]["version"], len(old["toolkit"]["open_cves"]) > 1), ("1.17.3", True))
+    expect((docker["toolkit"]["version"], docker["toolkit"]["known_cves"]), ("1.20.0", []))
+    expect((old["toolkit"]["version"], len(old["toolkit"]["known_cves"]) > 1), ("1.17.3", True))
     expect((gpus["driver"], gpus["gpus"]), ("580.95.05", GPUS))
     expect({name: [engine["target"] for engine in hosts[name]["engines"]] for name in ENGINES}, ENGINES)
     expect({name: hosts[name]["cdi"]["state"] for name in CDI}, CDI)

@@ -69,7 +69,7 @@ def full(text: str) -> dict[str, t.Any]:
         "engines": [
             {"engine": text, "flavor": text, "user": text, "target": text, "version": text, "default_runtime": text}
         ],
-        "toolkit": {"version": text, "open_cves": [{"name": text}]},
+        "toolkit": {"version": text, "known_cves": [{"name": text}]},
         "gpus": {"driver_version": text, "devices": [{"model": text}]},
         "cdi": {"files": [{"path": text, "kind": f"nvidia.com/{text}", "cdi_version": text, "driver_version": text}]},
         "findings": [{"severity": text, "id": text, "subject": text, "text": text, "advice": text}],

@@ -21,7 +21,7 @@ TRACEBACK = 'Traceback (most recent call last):\n  File "x", line 1\nValueError:
 NAMES = st.sampled_from([
     "engines", "toolkit", "gpus", "cdi", "findings", "unreachable", "failed", "msg", "module_stderr", "severity", "id",
     "subject", "text", "advice", "engine", "flavor", "target", "version", "default_runtime", "devices", "healthy",
-    "mig_devices", "model", "files", "kind", "valid", "stale", "path", "packages", "programs", "open_cves", "name",
+    "mig_devices", "model", "files", "kind", "valid", "stale", "path", "packages", "programs", "known_cves", "name",
     "gpu", "driver_version", "running",
 ])  # fmt: skip
 ODD = st.recursive(
@@ -73,7 +73,7 @@ def test_the_worst_host_comes_first() -> None:
 def test_totals_count_hosts_and_findings() -> None:
     results = {
         "a": host("critical", "warning", "warning", gpus={"devices": [{"healthy": False}, {"healthy": True}]}),
-        "b": host("note", toolkit={"open_cves": [{"name": "CVE-1"}]}, cdi={"files": []}),
+        "b": host("note", toolkit={"known_cves": [{"name": "CVE-1"}]}, cdi={"files": []}),
         "c": host(),
         "d": {"failed": True, "msg": "no"},
         "e": {"unreachable": True, "msg": "no"},
@@ -83,7 +83,7 @@ def test_totals_count_hosts_and_findings() -> None:
     assert (totals["unreachable"], totals["failed"]) == (1, 1)
     assert totals["hosts_by_severity"] == {"critical": 3, "warning": 0, "note": 1, "none": 1}
     assert totals["findings"] == {"critical": 3, "warning": 2, "note": 1}
-    assert (totals["gpus"], totals["unhealthy_gpus"], totals["hosts_with_open_cves"]) == (2, 1, 1)
+    assert (totals["gpus"], totals["unhealthy_gpus"], totals["hosts_with_known_cves"]) == (2, 1, 1)
     assert totals["cdi"] == {"none": 1, "not read": 4}
 
 
@@ -231,17 +231,17 @@ def test_gpus(gpus: object, toolkit: object, expected: tuple[object, ...]) -> No
     ("toolkit", "expected"),
     [
         (None, (None, [], None, None)),
-        ({"version": "1.19.1", "open_cves": []}, ("1.19.1", ["1.19.1"], True, [])),
-        ({"version": None, "packages": {}, "programs": {}, "open_cves": []}, (None, [], False, [])),
+        ({"version": "1.19.1", "known_cves": []}, ("1.19.1", ["1.19.1"], True, [])),
+        ({"version": None, "packages": {}, "programs": {}, "known_cves": []}, (None, [], False, [])),
         (
             {
                 "packages": {"a": {"version": "1.19.1-1"}, "b": {"version": "1.17.8-1.el9"}},
                 "programs": {"c": {"version": "1.19.1"}, "d": {"version": None}},
-                "open_cves": [{"name": "CVE-1"}, {"name": None}, "CVE-2", {"name": "CVE-3"}],
+                "known_cves": [{"name": "CVE-1"}, {"name": None}, "CVE-2", {"name": "CVE-3"}],
             },
             (None, ["1.17.8", "1.19.1"], True, ["CVE-1", "CVE-3"]),
         ),
-        ({"packages": [1], "programs": "x", "open_cves": None, "gpu": {}}, (None, [], False, None)),
+        ({"packages": [1], "programs": "x", "known_cves": None, "gpu": {}}, (None, [], False, None)),
     ],
 )
 def test_toolkit(toolkit: object, expected: tuple[object, ...]) -> None:

@@ -98,8 +98,8 @@ def whole(**parts: t.Any) -> dict[str, t.Any]:
             "packages": {"nvidia-container-toolkit": {"version": "1.19.1-1", "held": False}},
             "programs": {"nvidia-ctk": {"path": "/usr/bin/nvidia-ctk", "version": "1.19.1"}},
             "version": "1.19.1",
-            "differences": [],
-            "open_cves": [],
+            "version_mismatches": [],
+            "known_cves": [],
             "config_path": "/etc/nvidia-container-runtime/config.toml",
             "settings": {},
             "unsafe_settings": [],
@@ -145,17 +145,17 @@ MIG = {"index": 1, "healthy": False, "reasons": [{"code": "mig-node-unusable", "
 
 # The parts that are wrong, and the finding's id, severity and subject.
 CASES: list[tuple[dict[str, t.Any], str, str, str]] = [
-    ({"toolkit__open_cves": [CVE]}, "open-cve", "critical", "toolkit"),
-    ({"toolkit__open_cves": [CVE], "toolkit__settings": CLOSED}, "open-cve", "warning", "toolkit"),
+    ({"toolkit__known_cves": [CVE]}, "open-cve", "critical", "toolkit"),
+    ({"toolkit__known_cves": [CVE], "toolkit__settings": CLOSED}, "open-cve", "warning", "toolkit"),
     (
-        {"toolkit__open_cves": [{**CVE, "name": "CVE-X"}], "toolkit__settings": CLOSED},
+        {"toolkit__known_cves": [{**CVE, "name": "CVE-X"}], "toolkit__settings": CLOSED},
         "open-cve",
         "critical",
         "toolkit",
     ),
-    ({"toolkit__open_cves": None}, "toolkit-version-unknown", "note", "toolkit"),
+    ({"toolkit__known_cves": None}, "toolkit-version-unknown", "note", "toolkit"),
     ({"toolkit__programs": {}, "toolkit__packages": {}}, "toolkit-missing", "critical", "toolkit"),
-    ({"toolkit__differences": ["nvidia-ctk is 1.18.0."]}, "toolkit-parts-differ", "warning", "toolkit"),
+    ({"toolkit__version_mismatches": ["nvidia-ctk is 1.18.0."]}, "toolkit-parts-differ", "warning", "toolkit"),
     (
         {"toolkit__problems": [problem("package-half-installed")]},
         "package-half-installed",
@@ -467,7 +467,7 @@ def test_links_between_folders_of_specifications_are_followed(host: HostFS, tmp_
 
 def test_the_worst_comes_first_and_nothing_twice(host: HostFS) -> None:
     twice = [engine(restart_required=True, problems=[problem("x"), problem("x")])] * 2
-    found = findings_of(host, whole(engines=twice, toolkit__reboot_required=True, toolkit__open_cves=[CVE, CVE]))
+    found = findings_of(host, whole(engines=twice, toolkit__reboot_required=True, toolkit__known_cves=[CVE, CVE]))
     assert [(one["severity"], one["subject"], one["id"]) for one in found] == [
         ("critical", "toolkit", "open-cve"),
         ("warning", "docker", "problem"),
@@ -578,7 +578,7 @@ GONE = engine(default_runtime="nvidia", runtimes={"nvidia": "/opt/gone", "kata":
         (
             {
                 "toolkit__problems": [problem("file-invalid")],
-                "toolkit__open_cves": [CVE],
+                "toolkit__known_cves": [CVE],
                 "engines": [BARE],
                 "cdi": NO_CDI,
             },

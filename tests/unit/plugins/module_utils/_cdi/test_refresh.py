@@ -57,7 +57,7 @@ def test_toolkit_enabled_and_put_before_the_engines(tree: RefreshTree) -> None:
     result = tree.refresh()
     assert result["changed"]
     assert (result["owner"], result["service"], result["path_unit"]) == ("toolkit", SERVICE, PATH)
-    assert result["links_made"] == [f"{WANTS}/{SERVICE}", f"{WANTS}/{PATH}"]
+    assert result["links_created"] == [f"{WANTS}/{SERVICE}", f"{WANTS}/{PATH}"]
     assert tree.contents()[f"{WANTS}/{SERVICE}".lstrip("/")][1] == f"{VENDOR}/{SERVICE}".encode()
     assert all(engine in tree.text(DROP_IN) for engine in ENGINES)
     assert tree.text(ENVIRONMENT) == PACKAGED
@@ -83,7 +83,7 @@ def test_check_mode_tells_and_does_nothing(tree: RefreshTree) -> None:
     told = tree.refresh(check_mode=True, request=DISABLED)
     assert tree.contents() == before
     done = tree.refresh(request=DISABLED)
-    for name in ("changed", "changed_files", "links_made", "enabled", "variables", "specification"):
+    for name in ("changed", "changed_files", "links_created", "enabled", "variables", "specification"):
         assert told[name] == done[name]
 
 
@@ -104,7 +104,7 @@ def test_links_of_others_stay(tree: RefreshTree) -> None:
     tree.toolkit()
     tree.link(f"{WANTS}/{SERVICE}", f"{VENDOR}/{SERVICE}")
     result = tree.refresh()
-    assert result["links_made"] == [f"{WANTS}/{PATH}"]
+    assert result["links_created"] == [f"{WANTS}/{PATH}"]
     tree.refresh(state="absent")
     assert tree.has(f"{WANTS}/{SERVICE}")
     assert not tree.has(f"{WANTS}/{PATH}")
@@ -201,7 +201,7 @@ def test_a_unit_that_comes_after_the_engines_gets_an_early_one(tree: RefreshTree
     assert "ExecStart=/usr/bin/nvidia-ctk cdi generate\n" in text
     assert f"EnvironmentFile=-{ENVIRONMENT}\nEnvironmentFile=-{OWN_ENVIRONMENT}\n" in text
     assert "multi-user.target" not in text.partition("[Service]")[0]
-    assert f"{WANTS}/{OWN_SERVICE}" in result["links_made"]
+    assert f"{WANTS}/{OWN_SERVICE}" in result["links_created"]
     assert result["service"] == SERVICE
     # The next toolkit is in time by itself.
     tree.toolkit(f"Before={' '.join(ENGINES)}")

@@ -93,7 +93,7 @@ def test_own_units(tree: RefreshTree) -> None:
     result = tree.refresh(request=DISABLED)
     assert result["changed"]
     assert (result["owner"], result["service"], result["path_unit"]) == ("collection", OWN_SERVICE, OWN_PATH)
-    assert result["links_made"] == [f"{WANTS}/{OWN_SERVICE}", f"{WANTS}/{OWN_PATH}"]
+    assert result["links_created"] == [f"{WANTS}/{OWN_SERVICE}", f"{WANTS}/{OWN_PATH}"]
     assert command_of(tree) == [
         *(GENERATOR, "--quiet", "cdi", "generate", "--output=/etc/cdi/nvidia.yaml", "--format=yaml", "--mode=auto"),
         *("--vendor=nvidia.com", "--class=gpu", "--driver-root=/", "--dev-root=/"),

@@ -47,8 +47,8 @@ EVERYTHING = {
     "packages",
     "programs",
     "version",
-    "differences",
-    "open_cves",
+    "version_mismatches",
+    "known_cves",
     "directory",
     "config_path",
     "config_exists",
@@ -134,8 +134,8 @@ def test_a_host_without_any(tree: Tree) -> None:
         "packages": {},
         "programs": {},
         "version": None,
-        "differences": [],
-        "open_cves": [],
+        "version_mismatches": [],
+        "known_cves": [],
         "directory": None,
         "config_path": CONFIG_FILE,
         "config_exists": False,
@@ -155,7 +155,7 @@ def test_its_forerunners_are_none_of_it(tree: Tree) -> None:
     tree.put("/var/lib/dpkg/status", "Package: nvidia-docker2\nStatus: install ok installed\nVersion: 2.13.0-1\n")
     found = tree.describe()
     assert found["packages"] == {"nvidia-docker2": {"version": "2.13.0-1", "held": False}}
-    assert (found["version"], found["differences"], found["settings"]) == (None, [], {})
+    assert (found["version"], found["version_mismatches"], found["settings"]) == (None, [], {})
 
 
 def test_a_host_with_everything(tree: Tree) -> None:
@@ -180,8 +180,8 @@ def test_a_host_with_everything(tree: Tree) -> None:
     }
     assert found["packages"] == {name: {"version": "1.19.0-1", "held": True} for name in PACKAGES}
     assert found["programs"] == {name: {"path": f"/usr/bin/{name}", "version": "1.19.0"} for name in PROGRAMS}
-    assert (found["version"], found["differences"], found["gpg"]) == ("1.19.0", [], "/usr/bin/gpg")
-    (vulnerability,) = found["open_cves"]
+    assert (found["version"], found["version_mismatches"], found["gpg"]) == ("1.19.0", [], "/usr/bin/gpg")
+    (vulnerability,) = found["known_cves"]
     assert vulnerability["name"] == "CVE-2026-24260"
     assert set(vulnerability) == {"floor", "name", "about"}
     assert found["config_exists"]
@@ -205,19 +205,19 @@ def test_parts_of_several_versions(tree: Tree) -> None:
     found = tree.describe()
     assert found["version"] is None
     # The oldest part counts: the packages.
-    assert [entry["name"] for entry in found["open_cves"]] == ["CVE-2026-24260"]
-    assert found["differences"][0] == "The program nvidia-ctk is not there."
-    assert len(found["differences"]) == len(PROGRAMS)
+    assert [entry["name"] for entry in found["known_cves"]] == ["CVE-2026-24260"]
+    assert found["version_mismatches"][0] == "The program nvidia-ctk is not there."
+    assert len(found["version_mismatches"]) == len(PROGRAMS)
 
 
 def test_vulnerabilities_of_what_tells_no_version_are_not_known(tree: Tree) -> None:
     tree.install()
     tree.put("/var/lib/dpkg/status", "")
-    assert tree.describe(live=False)["open_cves"] is None
+    assert tree.describe(live=False)["known_cves"] is None
     tree.version = "none"
-    assert tree.describe()["open_cves"] is None
+    assert tree.describe()["known_cves"] is None
     tree.version = "1.17.7"
-    assert len(tree.describe()["open_cves"]) == 3
+    assert len(tree.describe()["known_cves"]) == 3
 
 
 def test_secrets_are_hidden(tree: Tree) -> None:
@@ -267,7 +267,7 @@ def test_an_offline_tree(tree: Tree) -> None:
     assert found["gpu"]["present"] is None
     assert found["version"] == "1.19.0"
     assert found["programs"]["nvidia-ctk"] == {"path": "/usr/bin/nvidia-ctk", "version": None}
-    assert found["differences"] == []
+    assert found["version_mismatches"] == []
     assert found["reboot_required"] is None
 
 
@@ -290,7 +290,7 @@ def test_programs_in_another_folder_have_their_own_file(tree: Tree) -> None:
     assert found["config_path"] == own
     assert found["settings"]["disable-require"] is True
     assert found["programs"]["nvidia-ctk"] == {"path": "/usr/local/bin/nvidia-ctk", "version": "1.19.0"}
-    assert found["differences"] == []
+    assert found["version_mismatches"] == []
 
 
 # -- a toolkit in a directory ------------------------------------------------------------------------------------------
@@ -310,8 +310,8 @@ def test_a_toolkit_in_a_directory_says_of_which_version_it_is(tree: Tree) -> Non
     assert found["directory"]["installed_path"] == f"{DIRECTORY}.versions/{second}"
     assert found["directory"]["previous_path"] == f"{DIRECTORY}.versions/{first}"
     assert found["programs"] == {name: {"path": f"{DIRECTORY}/{name}", "version": "1.20.0"} for name in PROGRAMS}
-    assert (found["version"], found["open_cves"]) == ("1.20.0", [])
-    assert (found["differences"], found["problems"]) == ([], [])
+    assert (found["version"], found["known_cves"]) == ("1.20.0", [])
+    assert (found["version_mismatches"], found["problems"]) == ([], [])
     assert found["config_path"] == f"{DIRECTORY}/{OWN_CONFIG_FILE}"
     assert found["settings"]["disable-require"] is True
     # A program that is run costs more than all of this.
@@ -320,7 +320,7 @@ def test_a_toolkit_in_a_directory_says_of_which_version_it_is(tree: Tree) -> Non
 
 def test_its_vulnerabilities_are_known(tree: Tree) -> None:
     tree.install_into_directory("1.19.0")
-    assert [entry["name"] for entry in tree.describe(live=False)["open_cves"]] == ["CVE-2026-24260"]
+    assert [entry["name"] for entry in tree.describe(live=False)["known_cves"]] == ["CVE-2026-24260"]
 
 
 def test_what_does_not_know_its_version_is_asked(tree: Tree) -> None:
@@ -345,7 +345,7 @@ def test_what_was_not_asked_for_is_not_missing(tree: Tree) -> None:
     found = tree.describe()
     assert found["directory"]["components"] == ["ctk"]
     assert list(found["programs"]) == ["nvidia-ctk"]
-    assert found["differences"] == []
+    assert found["version_mismatches"] == []
     assert found["config_path"] == f"{DIRECTORY}/{OWN_CONFIG_FILE}"
 
 
@@ -353,7 +353,7 @@ def test_damage_is_a_difference(tree: Tree) -> None:
     name = tree.install_into_directory()
     (tree.root / f"{DIRECTORY[1:]}.versions/{name}/nvidia-ctk").unlink()
     found = tree.describe()
-    assert found["differences"] == [f"{DIRECTORY}/nvidia-ctk is missing, or not as it was installed."]
+    assert found["version_mismatches"] == [f"{DIRECTORY}/nvidia-ctk is missing, or not as it was installed."]
     assert "nvidia-ctk" not in found["programs"]
 
 
@@ -362,7 +362,7 @@ def test_half_a_version_is_a_difference(tree: Tree) -> None:
     (tree.root / f"{DIRECTORY[1:]}.versions/{name}/{NAME}").unlink()
     found = tree.describe()
     path = f"{DIRECTORY}.versions/{name}"
-    assert found["differences"] == [f"{DIRECTORY} leads to {path}, which was not installed to its end."]
+    assert found["version_mismatches"] == [f"{DIRECTORY} leads to {path}, which was not installed to its end."]
     assert found["directory"]["sources"] == []
     assert found["version"] == "1.19.0"
 

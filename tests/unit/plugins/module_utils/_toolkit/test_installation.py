@@ -169,7 +169,7 @@ def test_check_mode_asks_nobody_about_a_source_that_is_to_come(world: World) -> 
     asked = world.execute(check_mode=True, version="1.19.1", pending=True)
     assert (asked["changed"], asked["version"], versions(asked)) == (True, "1.19.1", {"1.19.1"})
     unknown = world.execute(check_mode=True, pending=True)
-    assert (unknown["changed"], unknown["version"], unknown["open_cves"]) == (True, None, None)
+    assert (unknown["changed"], unknown["version"], unknown["known_cves"]) == (True, None, None)
     assert list(unknown["packages"]) == list(PACKAGES)
     assert world.calls == []
 
@@ -360,11 +360,11 @@ def test_a_version_that_is_too_old(world: World) -> None:
     assert world.calls == []
     warned = world.execute(version="1.18.2")
     assert len(warned["warnings"]) == 1
-    assert [entry["name"] for entry in warned["open_cves"]] == ["CVE-2026-24260"]
+    assert [entry["name"] for entry in warned["known_cves"]] == ["CVE-2026-24260"]
     with pytest.raises(NvidiaError, match="CVE-2026-24260"):
         world.execute(minimum_version_policy="fail")
     assert world.execute(minimum_version="1.18.0", minimum_version_policy="fail")["warnings"] == []
-    assert world.execute(version="1.20.0", minimum_version_policy="fail")["open_cves"] == []
+    assert world.execute(version="1.20.0", minimum_version_policy="fail")["known_cves"] == []
 
 
 def test_what_is_preferred_may_be_too_old(world: World) -> None:
