@@ -216,11 +216,13 @@ EXAMPLES = r"""
 RETURN = r"""
 state:
   description:
-    - V(new) if the engine works with its new files, V(old) if it works with its previous configuration. V(unknown) if
-      it is healthy with neither, if nothing was applied, or if the health probe already failed before the restart.
+    - V(applied) if the engine works with its current files.
+    - V(rolled_back) if the engine works with its previous configuration, because the files were rolled back or because
+      the restart was refused.
+    - V(unknown) if the engine is not healthy, in check mode, or if the health probe already failed before the restart.
   returned: when not refused at once
   type: str
-  sample: new
+  sample: applied
 action:
   description: The requested action.
   returned: always, unless the parameters are refused
@@ -261,8 +263,8 @@ rolled_back:
   returned: when not refused at once
   type: bool
   sample: false
-rejected_files:
-  description: The files that were rolled back, and the copies of their rejected content.
+rolled_back_files:
+  description: The files that were rolled back, and the copies of their content from before the rollback.
   returned: when not refused at once
   type: list
   elements: dict
@@ -273,7 +275,8 @@ rejected_files:
       sample: /etc/docker/daemon.json
     backup:
       description:
-        - The copy of the rejected content, null if the change had removed the file or the copy could not be kept.
+        - The copy of the content from before the rollback. Null if there was no file, or if the copy could not be
+          written.
       type: str
       sample: /var/lib/gpufleet-nvidia/backups/etc~docker~daemon.json~20260821T143000.123456Z.SHA-256.backup
   sample:
@@ -360,7 +363,7 @@ def _result(params: dict[str, object], outcome: restart.Restarted) -> dict[str, 
         "attempts": outcome.attempts,
         "daemon_reloaded": outcome.daemon_reloaded,
         "rolled_back": outcome.rolled_back,
-        "rejected_files": list(outcome.rejected),
+        "rolled_back_files": list(outcome.rolled_back_files),
         "journal": list(outcome.journal),
     }
 

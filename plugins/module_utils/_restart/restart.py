@@ -69,8 +69,7 @@ class RestartOptions(t.NamedTuple):
 class Restarted(t.NamedTuple):
     """The result of the task.
 
-    ``state`` is new (the files are applied), old (rolled back) or unknown. ``rejected`` are the files that were rolled
-    back.
+    ``state`` is applied, rolled_back (the engine works with the previous files) or unknown.
     """
 
     changed: bool
@@ -81,7 +80,7 @@ class Restarted(t.NamedTuple):
     pid: int | None
     attempts: int = 0
     daemon_reloaded: bool = False
-    rejected: tuple[t.Mapping[str, str | None], ...] = ()
+    rolled_back_files: tuple[t.Mapping[str, str | None], ...] = ()
     rolled_back: bool = False
     journal: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -214,7 +213,7 @@ class Restart:
         if evidence.lacks:
             message = f"{self.engine.name} is not as it should be: {evidence.reasons}. Nothing was done."
             raise RestartError(self._masked(message), self._outcome("unknown"))
-        return self._outcome("new")
+        return self._outcome("applied")
 
     def carry_out(self) -> Restarted:
         """Restart or reload the engine, wait until it is healthy, and roll back if it is not.
@@ -231,7 +230,7 @@ class Restart:
         refusal = self._refusal()
         if refusal and self._finished_after_all():
             self._drop_note()
-            return self._outcome("new")
+            return self._outcome("applied")
         if refusal:
             raise RestartError(refusal, self._outcome(self._untouched()))
         self._take_note()
@@ -252,7 +251,7 @@ class Restart:
         if evidence.lacks:
             self._go_back(evidence)
         self._drop_note()
-        return self._outcome("new")
+        return self._outcome("applied")
 
     # -- the new state -------------------------------------------------------------------------------------------
 
@@ -397,7 +396,7 @@ class Restart:
             message += f". The health of {name} cannot be determined: {former.reasons}. {self._where_to_look()}."
             self._fail(message, "unknown", (*journal, *self._last_words()))
         self._drop_note()
-        self._fail(f"{message}, and it works with them.", "old", journal)
+        self._fail(f"{message}, and it works with them.", "rolled_back", journal)
 
     def _may_restart(self) -> bool:
         """Return whether a restart is allowed. A daemon that is down or silent has no containers to protect."""
@@ -407,7 +406,7 @@ class Restart:
 
     def _untouched(self) -> str:
         """Return the state of a daemon that this task did not restart."""
-        return "unknown" if self.unfinished or self.witness.health().lacks else "old"
+        return "unknown" if self.unfinished or self.witness.health().lacks else "rolled_back"
 
     def _undetermined(self, consequence: str) -> str:
         """Return the warning for an engine that the probe also finds unhealthy with its previous files."""
@@ -424,7 +423,7 @@ class Restart:
 
     def _outcome(self, state: str) -> Restarted:
         attempts = self.bring_up.attempts
-        gone_back = bool(self.rollback.rejected)
+        gone_back = bool(self.rollback.restored)
         return Restarted(
             changed=bool(attempts) or gone_back or self.daemon_reloaded,
             state=state,
@@ -434,7 +433,7 @@ class Restart:
             pid=self.witness.inspect().pid,
             attempts=attempts,
             daemon_reloaded=self.daemon_reloaded,
-            rejected=tuple(self.rollback.rejected),
+            rolled_back_files=tuple(self.rollback.restored),
             rolled_back=gone_back,
             warnings=tuple(self._masked(warning) for warning in self.warnings),
         )

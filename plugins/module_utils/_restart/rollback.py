@@ -57,7 +57,7 @@ def _former(host: hostfs.HostFS, path: str, change: Change) -> engines_journal.P
 class Rollback:
     """The rollback to the files ``formers``.
 
-    ``rejected`` are the files that were restored so far, and ``created`` those that did not exist before that. Both
+    ``restored`` are the files that were restored so far, and ``created`` those that did not exist before that. Both
     are valid after an error too.
     """
 
@@ -69,7 +69,7 @@ class Rollback:
         self.backup_dir = backup_dir
         # The last written file is restored first: an import before the file that it names.
         self.files = tuple(reversed(formers))
-        self.rejected: list[dict[str, str | None]] = []
+        self.restored: list[dict[str, str | None]] = []
         self.created: list[str] = []
         self._ready: dict[str, int] = {}
 
@@ -104,7 +104,7 @@ class Rollback:
 
     def without_copy(self) -> list[str]:
         """Return the files that were replaced without a backup, because the disk had no space for one."""
-        uncopied = [str(entry["path"]) for entry in self.rejected if not entry["backup"]]
+        uncopied = [str(entry["path"]) for entry in self.restored if not entry["backup"]]
         return [path for path in uncopied if path not in self.created]
 
     def carry_out(self) -> None:
@@ -135,7 +135,7 @@ class Rollback:
             self._put(file, record)
         if current is None:
             self.created.append(file.path)
-        self.rejected.append({"path": file.path, "backup": copy})
+        self.restored.append({"path": file.path, "backup": copy})
 
     def _record(self, path: str) -> core_records.OriginalFile | None:
         try:

@@ -40,9 +40,9 @@ if t.TYPE_CHECKING:
 def test_what_is_live_afterwards_is_new(systemd: FakeSystemd, action: str, told: str) -> None:
     changes = configure(systemd)
     done = restart(systemd, action=action, expect=NVIDIA, rollback=changes)
-    assert (done.state, done.changed, done.mode, done.attempts, done.pid) == ("new", True, "systemd", 1, 4711)
+    assert (done.state, done.changed, done.mode, done.attempts, done.pid) == ("applied", True, "systemd", 1, 4711)
     assert systemd.done(f"systemctl {told} -- docker.service")
-    assert not done.rejected
+    assert not done.rolled_back_files
     assert states(systemd) == ["docker"]
     assert not systemd.done("systemctl daemon-reload")
 
@@ -68,7 +68,7 @@ def test_a_request_that_does_not_show_at_once_is_no_failure(systemd: FakeSystemd
 def test_what_runs_before_the_restart_begins_is_no_proof(systemd: FakeSystemd) -> None:
     changes = configure(systemd)
     systemd.hesitates = 5
-    assert restart(systemd, expect=NVIDIA, rollback=changes).state == "new"
+    assert restart(systemd, expect=NVIDIA, rollback=changes).state == "applied"
 
 
 def test_a_start_that_fails_once_is_tried_again(systemd: FakeSystemd) -> None:
@@ -106,7 +106,7 @@ def test_a_daemon_that_is_not_what_its_file_says_is_not_proven(systemd: FakeSyst
 
 def test_mode_none_only_looks(systemd: FakeSystemd) -> None:
     done = restart(systemd, mode="none", expect=Expectation(("runc",), "runc"))
-    assert (done.state, done.changed, done.attempts) == ("new", False, 0)
+    assert (done.state, done.changed, done.attempts) == ("applied", False, 0)
     assert not systemd.docker.path(STATE).exists()
 
 
@@ -171,7 +171,7 @@ def test_a_validator_that_is_demanded_has_to_be_there(systemd: FakeSystemd) -> N
     with pytest.raises(NvidiaError, match="cannot judge its configuration"):
         restart(systemd, rollback=changes, validate="true")
     assert "nvidia" in systemd.text
-    assert restart(systemd, rollback=changes).state == "new"
+    assert restart(systemd, rollback=changes).state == "applied"
 
 
 def test_a_check_run_does_nothing(systemd: FakeSystemd) -> None:

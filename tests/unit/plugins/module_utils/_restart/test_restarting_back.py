@@ -36,10 +36,10 @@ def test_a_start_that_fails_brings_the_former_file_back(systemd: FakeSystemd, en
     systemd.journal = ["starting", "cannot do that"]
     message, done = failure(systemd, expect=NVIDIA, rollback=changes)
     assert systemd.text == OLD
-    assert (done.state, done.rolled_back, done.attempts, done.pid) == ("old", True, 3, 4711)
+    assert (done.state, done.rolled_back, done.attempts, done.pid) == ("rolled_back", True, 3, 4711)
     assert "docker did not take /etc/docker/daemon.json over" in message
     assert "The former files are back, and it works with them. Its last words: starting | cannot do that" in message
-    (rejected,) = done.rejected
+    (rejected,) = done.rolled_back_files
     assert rejected["path"] == FILE
     assert systemd.docker.path(str(rejected["backup"])).read_text() == new
     # Nothing is recorded of a file that is what it was before us.
@@ -77,7 +77,7 @@ def test_a_file_that_was_not_there_goes_again(systemd: FakeSystemd) -> None:
     changes = configure(systemd)
     systemd.ends = only("nvidia", "failed")
     _message, done = failure(systemd, rollback=changes)
-    assert done.state == "old"
+    assert done.state == "rolled_back"
     assert not systemd.docker.path("/etc/docker").exists()
 
 
@@ -93,7 +93,7 @@ def test_a_daemon_that_hangs_is_killed_on_the_way_back(systemd: FakeSystemd) -> 
     systemd.ends = only("nvidia", "hangs")
     message, done = failure(systemd, rollback=changes)
     assert "docker.service is still activating (start)" in message
-    assert done.state == "old"
+    assert done.state == "rolled_back"
     assert systemd.done("systemctl kill --kill-who=main --signal=KILL -- docker.service")
 
 
@@ -162,7 +162,7 @@ def test_on_a_disk_that_is_full_by_then_the_way_back_lies_ready(
 
     systemd.ends = end
     message, done = failure(systemd, rollback=changes)
-    assert (done.state, systemd.text) == ("old", OLD)
+    assert (done.state, systemd.text) == ("rolled_back", OLD)
     assert f"NO COPY COULD BE KEPT of what stood in {FILE}" in message
     assert systemd.docker.path(FILE).stat().st_mode & 0o777 == 0o600
     assert [path.name for path in systemd.docker.path("/etc/docker").iterdir()] == ["daemon.json"]
@@ -198,8 +198,8 @@ def test_a_copy_of_what_is_rejected_is_worth_less_than_a_host_that_works(
 
     monkeypatch.setattr(apply, "save", full)
     _message, done = failure(systemd, rollback=changes)
-    assert done.state == "old"
-    assert done.rejected == ({"path": FILE, "backup": None},)
+    assert done.state == "rolled_back"
+    assert done.rolled_back_files == ({"path": FILE, "backup": None},)
 
 
 def test_what_systemd_refuses_is_told(systemd: FakeSystemd) -> None:
@@ -208,7 +208,7 @@ def test_what_systemd_refuses_is_told(systemd: FakeSystemd) -> None:
     message, done = failure(systemd, rollback=changes)
     assert "systemctl restart docker.service failed: Access denied" in message
     # It runs as before.
-    assert (done.state, done.attempts) == ("old", 0)
+    assert (done.state, done.attempts) == ("rolled_back", 0)
     assert systemd.text == OLD
 
 

@@ -60,19 +60,19 @@ def test_what_would_not_start_is_taken_back_and_never_tried(
     assert reason in message
     assert "docker was not disturbed" in message
     assert systemd.text == OLD
-    assert (done.state, done.attempts, done.rolled_back) == ("old", 0, True)
+    assert (done.state, done.attempts, done.rolled_back) == ("rolled_back", 0, True)
     assert not systemd.done("systemctl restart")
 
 
 def test_a_missing_program_may_be_wanted(systemd: FakeSystemd) -> None:
     configure(systemd)
     systemd.docker.path("/usr/bin/nvidia-container-runtime").unlink()
-    assert restart(systemd, require_runtime=False).state == "new"
+    assert restart(systemd, require_runtime=False).state == "applied"
 
 
 def test_the_judgement_can_be_left_out(systemd: FakeSystemd) -> None:
     systemd.validates = lambda _text: "I dislike it"
-    assert restart(systemd, validate="false").state == "new"
+    assert restart(systemd, validate="false").state == "applied"
 
 
 @pytest.mark.parametrize("content", ['{"default-runtime": "nope"}', '{"debug": tru}'])
@@ -82,7 +82,7 @@ def test_an_edit_of_others_is_left_to_them(systemd: FakeSystemd, content: str) -
     message, done = failure(systemd, rollback=changes)
     assert f"{FILE} was edited by others since it was written" in message
     assert systemd.text == content
-    assert (done.state, done.changed) == ("old", False)
+    assert (done.state, done.changed) == ("rolled_back", False)
     # Without a checksum nobody can tell.
     _message, done = failure(systemd, rollback=tuple(change._replace(checksum=None) for change in changes))
     assert systemd.text == OLD
@@ -96,7 +96,7 @@ def test_an_edit_of_others_goes_if_the_daemon_does_not_come_back_with_it(systemd
     systemd.ends = only("nvidia", "failed")
     _message, done = failure(systemd, rollback=changes)
     assert systemd.text == OLD
-    assert systemd.docker.path(str(done.rejected[0]["backup"])).read_text() == edited
+    assert systemd.docker.path(str(done.rolled_back_files[0]["backup"])).read_text() == edited
 
 
 def test_what_others_have_changed_meanwhile_is_no_failure(systemd: FakeSystemd) -> None:
@@ -104,7 +104,7 @@ def test_what_others_have_changed_meanwhile_is_no_failure(systemd: FakeSystemd) 
     configure(systemd, set_as_default=None, runtime_name="nvidia", extra_modes=("cdi",))
     systemd.docker.write(FILE, '{"live-restore": true}')
     done = restart(systemd, expect=NVIDIA, rollback=changes)
-    assert done.state == "new"
+    assert done.state == "applied"
     assert any("was changed by others since: it does not know the runtime nvidia" in text for text in done.warnings)
 
 
@@ -144,7 +144,7 @@ def test_a_probe_that_failed_before_may_succeed_afterwards(systemd: FakeSystemd)
     with contextlib.ExitStack() as stack:
         systemd.started = lambda: stack.enter_context(systemd.docker.answers(OTHER))
         done = restart(systemd, **elsewhere(systemd))
-    assert (done.state, done.warnings) == ("new", ())
+    assert (done.state, done.warnings) == ("applied", ())
 
 
 def test_what_passed_before_is_required_afterwards(systemd: FakeSystemd) -> None:
@@ -188,7 +188,7 @@ def test_one_failed_probe_before_the_change_is_repeated(systemd: FakeSystemd, mo
     ill_with(systemd, monkeypatch, "nvidia", silent)
     message, done = failure(systemd, rollback=configure(systemd), retries=0)
     assert "The former files are back, and it works with them" in message
-    assert (done.state, systemd.text) == ("old", OLD)
+    assert (done.state, systemd.text) == ("rolled_back", OLD)
 
 
 def test_check_mode_does_not_repeat_the_probe(systemd: FakeSystemd, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,7 +203,7 @@ def test_check_mode_does_not_repeat_the_probe(systemd: FakeSystemd, monkeypatch:
     assert len(asked) == 1
 
 
-@pytest.mark.parametrize(("cause", "state"), [("no disk", "unknown"), ("no such runtime", "old")])
+@pytest.mark.parametrize(("cause", "state"), [("no disk", "unknown"), ("no such runtime", "rolled_back")])
 def test_a_lasting_failure_is_the_same_one_if_its_cause_is(
     systemd: FakeSystemd, monkeypatch: pytest.MonkeyPatch, cause: str, state: str
 ) -> None:
@@ -311,13 +311,13 @@ def test_running_containers_are_not_stopped(busy: FakeSystemd, check_mode: bool)
     text = busy.text
     with pytest.raises(RestartError, match=r"would stop running containers: 0123456789ab, db, web\.") as caught:
         restart(busy, check_mode, rollback=changes)
-    assert (caught.value.outcome.state, caught.value.outcome.changed) == ("old", False)
+    assert (caught.value.outcome.state, caught.value.outcome.changed) == ("rolled_back", False)
     assert busy.text == text
     assert not busy.done("systemctl restart")
 
 
 def test_they_are_if_that_is_allowed(busy: FakeSystemd) -> None:
-    assert restart(busy, allow_disruption=True).state == "new"
+    assert restart(busy, allow_disruption=True).state == "applied"
 
 
 @pytest.mark.parametrize("check_mode", [False, True])
@@ -327,21 +327,21 @@ def test_a_container_with_a_gpu_from_the_hook_does_not_lose_it(systemd: FakeSyst
     systemd.needs_reload = True
     with pytest.raises(RestartError, match=r"The containers containerd/k8s\.io/one would lose their GPUs") as caught:
         restart(systemd, check_mode, rollback=changes)
-    assert (caught.value.outcome.state, caught.value.outcome.changed) == ("old", False)
+    assert (caught.value.outcome.state, caught.value.outcome.changed) == ("rolled_back", False)
     assert not systemd.done("systemctl daemon-reload")
     assert not systemd.done("systemctl restart")
     if not check_mode:
         # If it is allowed, the user learns of it; a unit that systemd knows needs no reload.
         done = restart(systemd, rollback=changes, allow_disruption=True)
-        assert (done.state, done.daemon_reloaded) == ("new", True)
+        assert (done.state, done.daemon_reloaded) == ("applied", True)
         assert any("containerd/k8s.io/one have lost the GPUs" in text for text in done.warnings)
         done = restart(systemd)
-        assert (done.state, done.daemon_reloaded, done.warnings) == ("new", False, ())
+        assert (done.state, done.daemon_reloaded, done.warnings) == ("applied", False, ())
 
 
 def test_a_reload_disturbs_nobody(busy: FakeSystemd) -> None:
     changes = configure(busy)
-    assert restart(busy, action="reload", rollback=changes, expect=NVIDIA).state == "new"
+    assert restart(busy, action="reload", rollback=changes, expect=NVIDIA).state == "applied"
 
 
 @pytest.mark.parametrize(
@@ -357,7 +357,7 @@ def test_live_restore_has_to_be_on_before_and_after(busy: FakeSystemd, live: boo
     busy.docker.info["LiveRestoreEnabled"] = live
     busy.docker.write(FILE, text)
     if kept:
-        assert restart(busy).state == "new"
+        assert restart(busy).state == "applied"
     else:
         assert "would stop" in failure(busy)[0]
 
@@ -375,7 +375,7 @@ def test_an_orderly_stop_is_waited_for(busy: FakeSystemd) -> None:
     changes = configure(busy)
     busy.stubborn = 5
     _message, done = failure(busy, allow_disruption=True, rollback=changes, expect=Expectation(("nope",)))
-    assert done.state == "old"
+    assert done.state == "rolled_back"
     assert not busy.done("systemctl kill")
 
 
@@ -403,12 +403,12 @@ def test_a_unit_that_ends_all_its_processes_has_containers_to_lose(systemd: Fake
     systemd.docker.write(CONTROL_GROUP, f"{PID}\n5\n6\n")
     systemd.docker.write("/proc/5/comm", "containerd-shim-runc-v2\n")
     systemd.docker.write("/proc/6/comm", "docker-proxy\n")
-    assert restart(systemd).state == "new"
+    assert restart(systemd).state == "applied"
     systemd.docker.write(CONTROL_GROUP, f"{PID}\n5\n6\n")
     systemd.kill_mode = "control-group"
     message, _done = failure(systemd)
     assert "would end 1 processes of containers" in message
-    assert restart(systemd, allow_disruption=True).state == "new"
+    assert restart(systemd, allow_disruption=True).state == "applied"
 
 
 @pytest.mark.parametrize(

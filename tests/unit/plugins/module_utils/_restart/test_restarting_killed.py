@@ -55,7 +55,7 @@ def test_what_a_killed_run_began_the_next_one_ends(systemd: FakeSystemd, monkeyp
     # The next run has changed nothing, so it brings no way back of its own.
     _message, done = failure(systemd)
     assert systemd.text == OLD
-    assert done.state == "old"
+    assert done.state == "rolled_back"
     assert states(systemd) == []
 
 
@@ -64,7 +64,7 @@ def test_what_a_play_that_ended_early_has_changed_is_taken_back_by_the_next(syst
     configure(systemd, extra_modes=("cdi",))
     systemd.ends = only("nvidia", "failed")
     _message, done = failure(systemd)
-    assert (done.state, systemd.text) == ("old", OLD)
+    assert (done.state, systemd.text) == ("rolled_back", OLD)
     assert states(systemd) == []
 
 
@@ -134,7 +134,7 @@ def test_a_run_that_was_killed_on_its_way_back_is_brought_to_its_end(
     assert systemd.active == "failed"
     message, done = failure(systemd, expect=NVIDIA)
     assert "killed after it had put the former files back" in message
-    assert (done.state, systemd.active) == ("old", "active")
+    assert (done.state, systemd.active) == ("rolled_back", "active")
     assert states(systemd) == []
 
 
@@ -144,7 +144,7 @@ def test_backups_that_are_gone_by_now_are_not_needed(systemd: FakeSystemd, monke
     cut_off(systemd, monkeypatch, (restart_loop.RestartLoop, "wait_until_healthy"), rollback=changes)
     systemd.docker.path(str(changes[0].backup)).unlink()
     _message, done = failure(systemd)
-    assert (done.state, systemd.text) == ("old", OLD)
+    assert (done.state, systemd.text) == ("rolled_back", OLD)
 
 
 def test_what_others_wrote_meanwhile_is_not_undone(systemd: FakeSystemd, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,7 +167,7 @@ def test_an_objection_does_not_leave_a_failed_engine_behind(
     systemd.validates = lambda text: "no" if "nvidia" in text else ""
     message, done = failure(systemd)
     assert "and it works with them" in message
-    assert (done.state, systemd.text, systemd.active) == ("old", OLD, "active")
+    assert (done.state, systemd.text, systemd.active) == ("rolled_back", OLD, "active")
 
 
 def test_a_restart_that_was_killed_when_all_was_done_stops_nobody(
@@ -176,7 +176,7 @@ def test_a_restart_that_was_killed_when_all_was_done_stops_nobody(
     changes = configure(busy)
     cut_off(busy, monkeypatch, (restart_restart.Restart, "_drop_note"), rollback=changes, allow_disruption=True)
     done = restart(busy, expect=NVIDIA)
-    assert (done.state, done.attempts) == ("new", 0)
+    assert (done.state, done.attempts) == ("applied", 0)
     assert states(busy) == ["docker"]
 
 
@@ -190,7 +190,7 @@ def test_without_a_journal_there_is_still_a_way_back(systemd: FakeSystemd) -> No
 
     systemd.run = without  # type: ignore[method-assign]
     _message, done = failure(systemd, rollback=changes)
-    assert (done.state, done.journal) == ("old", ())
+    assert (done.state, done.journal) == ("rolled_back", ())
 
 
 _ENTRY = '{"path": %s, "content": %s, "record": null, "written": %s}'
@@ -206,7 +206,7 @@ _ENTRY = '{"path": %s, "content": %s, "record": null, "written": %s}'
 )
 def test_a_damaged_note_is_no_obstacle(systemd: FakeSystemd, content: str) -> None:
     systemd.docker.write(NOTE, content)
-    assert restart(systemd).state == "new"
+    assert restart(systemd).state == "applied"
     assert states(systemd) == []
 
 
@@ -216,5 +216,5 @@ def test_a_note_that_cannot_be_written_is_a_warning(systemd: FakeSystemd, monkey
 
     monkeypatch.setattr(Journal, "write", full)
     done = restart(systemd)
-    assert done.state == "new"
+    assert done.state == "applied"
     assert "nobody would know" in done.warnings[0]

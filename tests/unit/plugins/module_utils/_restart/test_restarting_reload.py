@@ -29,7 +29,7 @@ def test_a_reload_without_effect_is_tried_again_and_then_taken_back(systemd: Fak
     message, done = failure(systemd, action="reload", rollback=changes, retries=2)
     assert len(systemd.done("systemctl reload")) == 4
     assert not systemd.done("systemctl restart")
-    assert done.state == "old"
+    assert done.state == "rolled_back"
     assert "it runs with something else" in message
 
 
@@ -58,7 +58,7 @@ def test_what_a_reload_cannot_take_back_a_restart_does_if_it_disturbs_nobody(sys
     systemd.ends = half(systemd)
     _message, done = failure(systemd, action="reload", rollback=changes)
     assert systemd.done("systemctl restart")
-    assert done.state == "old"
+    assert done.state == "rolled_back"
 
 
 def test_what_a_reload_cannot_take_back_stays_if_a_restart_would_stop_containers(systemd: FakeSystemd) -> None:
@@ -77,13 +77,13 @@ def test_a_signal_goes_to_the_main_process_of_the_unit(systemd: FakeSystemd, sig
     changes = configure(systemd)
     signalled.answering[:] = [5]
     done = restart(systemd, action="reload", mode="signal", rollback=changes, expect=NVIDIA)
-    assert (done.state, done.mode, signalled.got) == ("new", "signal", [4711])
+    assert (done.state, done.mode, signalled.got) == ("applied", "signal", [4711])
 
 
 def test_behind_a_wrapper_it_goes_to_the_one_that_answers(systemd: FakeSystemd, signalled: Signalled) -> None:
     changes = configure(systemd)
     signalled.daemons[:], signalled.answering[:] = [5, 6], [6]
-    assert restart(systemd, action="reload", mode="signal", rollback=changes).state == "new"
+    assert restart(systemd, action="reload", mode="signal", rollback=changes).state == "applied"
     assert signalled.got == [6]
 
 
@@ -106,4 +106,4 @@ def test_nobody_that_is_not_the_engine_gets_a_signal(systemd: FakeSystemd, signa
     assert not signalled.got
     assert systemd.text == OLD
     # It was never told of the other file.
-    assert (done.state, done.attempts) == ("old", 0)
+    assert (done.state, done.attempts) == ("rolled_back", 0)

@@ -40,7 +40,7 @@ def test_what_was_written_last_goes_back_first(host: HostFS) -> None:
     rollback = way_back(host, Change(DROP_IN, None), Change(MAIN, "/b/main"))
     assert [file.path for file in rollback.files] == [MAIN, DROP_IN]
     rollback.carry_out()
-    assert [entry["path"] for entry in rollback.rejected] == [MAIN, DROP_IN]
+    assert [entry["path"] for entry in rollback.restored] == [MAIN, DROP_IN]
     assert host.read(MAIN) == b"old"
     assert not host.exists(DROP_IN)
     assert not rollback.possible
@@ -147,7 +147,7 @@ def test_an_error_on_the_way_tells_how_far_it_came(host: HostFS, monkeypatch: py
     monkeypatch.setattr(atomic_write, "remove_file", fails)
     with pytest.raises(HostError):
         rollback.carry_out()
-    assert [entry["path"] for entry in rollback.rejected] == [MAIN]
+    assert [entry["path"] for entry in rollback.restored] == [MAIN]
 
 
 def test_a_copy_that_takes_the_room_is_given_up(host: HostFS, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -323,7 +323,7 @@ def restart(systemd: FakeSystemd, **options: t.Any) -> Restarted:
 def test_her_own_systemd_is_told(systemd: FakeSystemd, action: str) -> None:
     changes = changed(systemd, set_as_default=True)
     done = restart(systemd, action=action, rollback=changes, expect=Expectation(("nvidia",), "nvidia"))
-    assert (done.state, done.mode, done.pid) == ("new", "systemd", PID)
+    assert (done.state, done.mode, done.pid) == ("applied", "systemd", PID)
     assert systemd.done(f"{systemd.prefix} systemctl --user {action} --no-block -- docker.service")
     assert not systemd.done("systemctl")
 
@@ -334,7 +334,7 @@ def test_a_restart_that_fails_is_taken_back(systemd: FakeSystemd) -> None:
     systemd.journal = ["dockerd: no"]
     with pytest.raises(RestartError) as caught:
         restart(systemd, rollback=changes)
-    assert caught.value.outcome.state == "old"
+    assert caught.value.outcome.state == "rolled_back"
     assert systemd.docker.path(FILE).read_text() == OLD
     assert owner(t.cast("Rootless", systemd.docker), FILE) == (UID, GID, 0o644)
     (journal,) = {command for command in systemd.commands if command.startswith("journalctl")}
@@ -347,7 +347,7 @@ def test_containers_are_asked_for_and_no_units_of_the_host(systemd: FakeSystemd)
     with pytest.raises(RestartError, match="stop running containers: web"):
         restart(systemd)
     systemd.docker.containers.clear()
-    assert restart(systemd).state == "new"
+    assert restart(systemd).state == "applied"
     assert not [command for command in systemd.commands if "KillMode" in command or "RequiredBy" in command]
 
 
@@ -372,7 +372,7 @@ def test_a_signal_goes_to_dockerd_itself(systemd: FakeSystemd, monkeypatch: pyte
 
     monkeypatch.setattr(processes, "send_sighup", hang_up)
     changed(systemd)
-    assert restart(systemd, action="reload", mode="signal").state == "new"
+    assert restart(systemd, action="reload", mode="signal").state == "applied"
     assert got == [PID]
     assert ROOTLESSKIT_PID not in got
 
