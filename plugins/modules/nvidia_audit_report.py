@@ -133,14 +133,14 @@ lines:
   type: list
   elements: str
   sample:
-    - "2 hosts: 1 critical, 0 with warnings, 0 with notes, 1 without findings."
-    - "1 finding: 1 critical, 0 warnings, 0 notes."
+    - "2 hosts: 1 critical, 0 with warnings, 0 with info only, 1 without findings."
+    - "1 finding: 1 critical, 0 warnings, 0 info."
     - "critical  gpu-01  toolkit: It has CVE-2026-24260. -> Install 1.19.1 or newer."
 counts:
   description: The number of findings of each severity.
   returned: unless O(prepare_only=true)
   type: dict
-  sample: {critical: 1, warning: 0, note: 0}
+  sample: {critical: 1, warning: 0, info: 0}
 json:
   description: The path of the JSON file.
   returned: success

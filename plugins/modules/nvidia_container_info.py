@@ -28,7 +28,7 @@ description:
 notes:
   - NVML wakes idle GPUs while it is asked, unless C(nvidia-persistenced) keeps them awake.
 options:
-  gather:
+  gather_subset:
     description:
       - The subjects to read. Fewer subjects are faster.
       - V(engines), V(toolkit), V(gpus), and V(cdi) return the values of the same names.
@@ -91,7 +91,7 @@ EXAMPLES = r"""
 
 - name: Look at the toolkit only
   gpufleet.nvidia.nvidia_container_info:
-    gather: [toolkit]
+    gather_subset: [toolkit]
   register: host
 
 - name: Refuse hosts with known vulnerabilities, and those whose toolkit tells no version
@@ -108,7 +108,7 @@ EXAMPLES = r"""
 
 - name: Look at the GPUs, and at the specifications that give them to containers
   gpufleet.nvidia.nvidia_container_info:
-    gather: [gpus, cdi]
+    gather_subset: [gpus, cdi]
   register: host
 
 - name: Refuse hosts with a GPU, or a part of one, that no container could use
@@ -141,7 +141,7 @@ engines:
   description:
     - One entry for each engine that this collection supports and of which the host has a program, a unit, a
       configuration below C(/etc), or a record of this collection.
-    - Null if O(gather) does not include V(engines).
+    - Null if O(gather_subset) does not include V(engines).
   returned: success
   type: list
   elements: dict
@@ -310,7 +310,8 @@ engines:
       unfinished_restart: false
       problems: []
 toolkit:
-  description: The parts of the NVIDIA Container Toolkit on the host. Null if O(gather) does not include V(toolkit).
+  description:
+    - The parts of the NVIDIA Container Toolkit on the host. Null if O(gather_subset) does not include V(toolkit).
   returned: success
   type: dict
   contains:
@@ -549,7 +550,7 @@ toolkit:
     reboot_required: false
     problems: []
 gpus:
-  description: The GPUs of the driver. Null if O(gather) does not include V(gpus).
+  description: The GPUs of the driver. Null if O(gather_subset) does not include V(gpus).
   returned: success
   type: dict
   contains:
@@ -739,7 +740,8 @@ gpus:
     missing_nodes: []
     problems: []
 cdi:
-  description: The CDI specifications in the directories that engines read. Null if O(gather) does not include V(cdi).
+  description:
+    - The CDI specifications in the directories that engines read. Null if O(gather_subset) does not include V(cdi).
   returned: success
   type: dict
   contains:
@@ -928,8 +930,8 @@ cdi:
     problems: []
 findings:
   description:
-    - Present and future problems of the host, the most severe first, each with advice. Null if O(gather) does not
-      include V(findings).
+    - Present and future problems of the host, the most severe first, each with advice. Null if O(gather_subset) does
+      not include V(findings).
     - Findings with one cause are one finding. Its text names the others by RV(findings[].id) and
       RV(findings[].subject).
     - They are derived from all other subjects that are read, and from files of other owners, such as Kubespray, the GPU
@@ -943,7 +945,7 @@ findings:
         - V(critical) is for containers that get no GPU, a node that is about to lose its GPUs, a configuration that the
           engine cannot read, and a known vulnerability.
         - V(warning) is for a configuration that works now but will stop working, or that has two owners.
-        - V(note) is for information.
+        - V(info) is for information.
       type: str
       sample: warning
     id:
@@ -992,14 +994,14 @@ def describe(module: AnsibleModule) -> dict[str, object]:
         raise errors.HostError(f"The task runs as user {os.geteuid()}, not as root. Run with -b (become).")
     _module.load_bundled_packages(module)
     return host_info.describe_host(
-        _module.host_from_params(module), _module.command_runner(module), params["gather"], params["toolkit_dir"]
+        _module.host_from_params(module), _module.command_runner(module), params["gather_subset"], params["toolkit_dir"]
     )
 
 
 def main() -> None:
     module = _module.new_module(
         {
-            "gather": {
+            "gather_subset": {
                 "type": "list",
                 "elements": "str",
                 "choices": list(host_info.SUBJECTS),

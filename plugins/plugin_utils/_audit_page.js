@@ -73,10 +73,10 @@
       for (const item of host.findings) perFinding[item.severity] = (perFinding[item.severity] || 0) + 1;
     }
     for (const tile of tiles) tile.querySelector("b").textContent = numbers.format(perSeverity[tile.value] || 0);
-    const [critical, warning, note] = ["critical", "warning", "note"].map((severity) => perFinding[severity] || 0);
+    const [critical, warning, info] = ["critical", "warning", "info"].map((severity) => perFinding[severity] || 0);
     byId("status").textContent =
-      `${numbers.format(shown)} of ${counted(hosts.length, "host")}, ${counted(critical + warning + note, "finding")}: ` +
-      `${numbers.format(critical)} critical, ${counted(warning, "warning")}, ${counted(note, "note")}`;
+      `${numbers.format(shown)} of ${counted(hosts.length, "host")}, ${counted(critical + warning + info, "finding")}: ` +
+      `${numbers.format(critical)} critical, ${counted(warning, "warning")}, ${numbers.format(info)} info`;
     table.hidden = shown === 0;
     byId("nobody").hidden = shown !== 0;
     nameUnfold();

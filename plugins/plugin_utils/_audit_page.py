@@ -26,7 +26,7 @@ _TITLE = "GPU fleet audit"
 _TILES = (
     ("critical", "critical", "with a critical finding"),
     ("warning", "warning", "with a warning"),
-    ("note", "note", "with notes only"),
+    ("info", "info", "with info only"),
     ("none", "good", "with nothing found"),
 )
 

@@ -101,13 +101,13 @@ def _counts(totals: Mapping[str, t.Any]) -> list[str]:
     ways = (
         ("critical", "critical"),
         ("warning", "with warnings"),
-        ("note", "with notes"),
+        ("info", "with info only"),
         ("none", "without findings"),
     )
     line = f"{counted(totals['hosts'], 'host')}: " + ", ".join(f"{worst[name]} {words}" for name, words in ways)
     unseen = [f"{totals[state]} {state}" for state in (UNREACHABLE, FAILED) if totals[state]]
     several = ", ".join(
-        (f"{found['critical']} critical", counted(found["warning"], "warning"), counted(found["note"], "note"))
+        (f"{found['critical']} critical", counted(found["warning"], "warning"), f"{found['info']} info")
     )
     return [
         f"{line} ({' and '.join(unseen)})." if unseen else f"{line}.",

@@ -176,8 +176,8 @@ def _cdi(host: Row) -> tuple[str | None, Markup | None]:
 
 
 def _counts(host: Row) -> Markup:
-    words = {"critical": "{} critical", "warning": "{} warning", "note": "{} note"}
-    plural = {"critical": "", "warning": "s", "note": "s"}
+    words = {"critical": "{} critical", "warning": "{} warning", "info": "{} info"}
+    plural = {"critical": "", "warning": "s", "info": ""}
     pills = [
         pill(words[severity].format(number) + (plural[severity] if number != 1 else ""), severity)
         for severity in SEVERITIES

@@ -15,7 +15,7 @@ import typing as t
 from collections.abc import Mapping
 
 # The severities of findings, the highest first.
-SEVERITIES = ("critical", "warning", "note")
+SEVERITIES = ("critical", "warning", "info")
 # The limit in characters. A longer text is a mistake, and would make every page very long.
 _LONGEST = 2000
 # Python refuses to write numbers with thousands of digits, and no version or count has that many.

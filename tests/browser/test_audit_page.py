@@ -61,7 +61,7 @@ def test_all_hosts_are_there_the_worst_first(page: Page, report: dict[str, t.Any
     assert page.hosts() == names(report)
     assert len(page.hosts()) == 30
     severities = [body.get_dom_attribute("data-severity") for body in page.all(".host")]
-    assert severities == sorted(severities, key=["critical", "warning", "note", "none"].index)
+    assert severities == sorted(severities, key=["critical", "warning", "info", "none"].index)
     assert page.one(".about").text == "30 hosts · 4 GPUs · 1 unreachable · 1 failed · 2026-03-01"
     assert page.status().startswith("30 of 30 hosts, ")
     assert page.open_hosts() == []
@@ -85,11 +85,11 @@ def test_typing_filters(page: Page) -> None:
     assert page.hosts() == []
     assert page.one("#nobody").is_displayed()
     assert not page.one("#fleet").is_displayed()
-    assert page.status() == "0 of 30 hosts, 0 findings: 0 critical, 0 warnings, 0 notes"
+    assert page.status() == "0 of 30 hosts, 0 findings: 0 critical, 0 warnings, 0 info"
     field.clear()
     field.send_keys("no route to host")
     assert page.hosts() == ["gone-01"]
-    assert page.status() == "1 of 30 hosts, 1 finding: 1 critical, 0 warnings, 0 notes"
+    assert page.status() == "1 of 30 hosts, 1 finding: 1 critical, 0 warnings, 0 info"
     assert not page.one("#nobody").is_displayed()
 
 
@@ -98,7 +98,7 @@ def test_words_of_two_cells_are_two_words(page: Page) -> None:
     assert page.hosts() == []
 
 
-@pytest.mark.parametrize("severity", ["critical", "warning", "note", "none"])
+@pytest.mark.parametrize("severity", ["critical", "warning", "info", "none"])
 def test_a_tile_shows_its_hosts(page: Page, report: dict[str, t.Any], severity: str) -> None:
     tile = page.one(f".tile[value={severity}]")
     tile.click()
@@ -112,12 +112,12 @@ def test_a_tile_shows_its_hosts(page: Page, report: dict[str, t.Any], severity: 
 
 
 def test_filters_work_together(page: Page, report: dict[str, t.Any]) -> None:
-    for severity in ("critical", "note"):
+    for severity in ("critical", "info"):
         page.one(f".tile[value={severity}]").click()
-    assert page.hosts() == names(report, lambda host: host["severity"] in ("critical", "note"))
+    assert page.hosts() == names(report, lambda host: host["severity"] in ("critical", "info"))
     page.one("#search").send_keys("docker-")
     expected = names(
-        report, lambda host: host["severity"] in ("critical", "note") and host["host"].startswith("docker-")
+        report, lambda host: host["severity"] in ("critical", "info") and host["host"].startswith("docker-")
     )
     assert expected
     assert page.hosts() == expected

@@ -47,7 +47,7 @@ def findings_of(host: hostfs.HostFS, described: t.Mapping[str, t.Any]) -> list[d
     Args:
         host: The host.
         described: The report of nvidia_container_info. A part that was not gathered gives no findings, and a part of
-            the wrong type gives a finding of severity note.
+            the wrong type gives a finding of severity info.
     """
     known = audit_finding.Described(described)
     found = [finding for rule in RULES for finding in rule(known)]
@@ -98,7 +98,7 @@ def _damages(described: t.Any) -> t.Iterator[audit_finding.Finding]:
         for place in dict.fromkeys(wrong):
             said = f"{place} is not what it should be, so findings may be missing."
             yield audit_finding.Finding(
-                audit_finding.NOTE, "description-damaged", name, said, "Look at the host again with this collection."
+                audit_finding.INFO, "description-damaged", name, said, "Look at the host again with this collection."
             )
 
 

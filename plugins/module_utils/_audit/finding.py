@@ -10,15 +10,15 @@ import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
 
-CRITICAL, WARNING, NOTE = "critical", "warning", "note"
-SEVERITIES = (CRITICAL, WARNING, NOTE)
+CRITICAL, WARNING, INFO = "critical", "warning", "info"
+SEVERITIES = (CRITICAL, WARNING, INFO)
 
 
 class Finding(t.NamedTuple):
     """A fault of a host, or a fact that the user should know.
 
     ``severity`` is critical if containers cannot use GPUs, may soon not start, or a known vulnerability is open;
-    warning if something works now but will not always, or is managed by two tools; note for the rest. ``id`` is a
+    warning if something works now but will not always, or is managed by two tools; info for the rest. ``id`` is a
     stable name. ``subject`` is a target, a path, or a part of the host.
     """
 

@@ -22,35 +22,35 @@ SUBJECTS = ("engines", "toolkit", "gpus", "cdi", "findings")
 def describe_host(
     host: hostfs.HostFS,
     run: core_plan.Runner,
-    gather: t.Collection[str] = SUBJECTS,
+    gather_subset: t.Collection[str] = SUBJECTS,
     toolkit_dir: str = toolkit_constants.DIRECTORY,
 ) -> dict[str, t.Any]:
     """Return the report of ``host``. Errors on the host become problems in the report.
 
-    A part that is not in ``gather`` is None. If files were not read because a Python package is missing, the key
+    A part that is not in ``gather_subset`` is None. If files were not read because a Python package is missing, the key
     ``needed`` names the package.
 
     Args:
         host: The host.
         run: Runs commands.
-        gather: The parts to collect, of SUBJECTS.
+        gather_subset: The parts to collect, of SUBJECTS.
         toolkit_dir: The directory of a toolkit that was not installed from packages.
 
     Raises:
         NvidiaError: ``toolkit_dir`` is not an absolute path.
     """
     # Specifications are compared with the GPUs, so CDI needs them too.
-    gpus = _describe_gpus(host) if "gpus" in gather or "cdi" in gather else None
-    cdi, needed = _describe_cdi(host, run, gpus) if "cdi" in gather else (None, None)
-    engines, needed_too = _describe_engines(host, run) if "engines" in gather else (None, None)
+    gpus = _describe_gpus(host) if "gpus" in gather_subset or "cdi" in gather_subset else None
+    cdi, needed = _describe_cdi(host, run, gpus) if "cdi" in gather_subset else (None, None)
+    engines, needed_too = _describe_engines(host, run) if "engines" in gather_subset else (None, None)
     needed = needed or needed_too
     described = {
         "engines": engines,
-        "toolkit": _describe_toolkit(host, run, toolkit_dir) if "toolkit" in gather else None,
-        "gpus": gpus if "gpus" in gather else None,
+        "toolkit": _describe_toolkit(host, run, toolkit_dir) if "toolkit" in gather_subset else None,
+        "gpus": gpus if "gpus" in gather_subset else None,
         "cdi": cdi,
     }
-    findings = _findings(host, described) if "findings" in gather else None
+    findings = _findings(host, described) if "findings" in gather_subset else None
     return {**described, "findings": findings, **({} if needed is None else {"needed": needed})}
 
 

@@ -163,7 +163,7 @@ def imports(look: host_configs.HostConfigs) -> t.Iterator[audit_finding.Finding]
     if off is not None:
         said = f"{off} switches containerd's CRI off, as Docker's packages do: no Kubernetes can run on it."
         yield audit_finding.Finding(
-            audit_finding.NOTE, "cri-disabled", off, said, "Nothing, if only Docker uses this containerd."
+            audit_finding.INFO, "cri-disabled", off, said, "Nothing, if only Docker uses this containerd."
         )
 
 

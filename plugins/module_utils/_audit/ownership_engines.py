@@ -107,7 +107,7 @@ def overrides(look: host_configs.HostConfigs) -> t.Iterator[audit_finding.Findin
     if look.host.exists(_DGX):
         said = f"{_DGX} is there: this is a DGX, whose image brings the toolkit, Docker's settings and their updates."
         yield audit_finding.Finding(
-            audit_finding.NOTE, "vendor-image", _DGX, said, "Let one of the two update the toolkit: the image, or you."
+            audit_finding.INFO, "vendor-image", _DGX, said, "Let one of the two update the toolkit: the image, or you."
         )
 
 
@@ -116,7 +116,7 @@ def former(look: host_configs.HostConfigs) -> t.Iterator[audit_finding.Finding]:
     if look.host.exists(_FORMER_PROGRAM):
         said = f"{_FORMER_PROGRAM} is the command of nvidia-docker2, which no longer gets updates."
         yield audit_finding.Finding(
-            audit_finding.NOTE, "nvidia-docker", _FORMER_PROGRAM, said, "Use docker run --gpus, and remove the package."
+            audit_finding.INFO, "nvidia-docker", _FORMER_PROGRAM, said, "Use docker run --gpus, and remove the package."
         )
     context, document = look.docker, look.daemon_json
     if context is not None and document is not None and document.has(docker_plan.RUNTIMES, nvidia_files.EXPERIMENTAL):

@@ -48,7 +48,7 @@ def operator(look: host_configs.HostConfigs) -> t.Iterator[audit_finding.Finding
     elif traces:
         said = f"The GPU operator has been here: {core_text.few(traces)}. Its toolkit container does not run now."
         advice = "Remove what it left when no engine uses it any more; nvidia_toolkit_install refuses a foreign folder."
-        yield audit_finding.Finding(audit_finding.NOTE, "gpu-operator-traces", traces[-1], said, advice)
+        yield audit_finding.Finding(audit_finding.INFO, "gpu-operator-traces", traces[-1], said, advice)
 
 
 def _is_folder(look: host_configs.HostConfigs, path: str) -> bool:

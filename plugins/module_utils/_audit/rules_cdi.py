@@ -44,10 +44,10 @@ def faulty(described: audit_finding.Described) -> t.Iterator[audit_finding.Findi
         elif "valid" in file and file["valid"] is None:
             said = f"{path} is in YAML, which nothing here could read."
             yield audit_finding.Finding(
-                audit_finding.NOTE, "cdi-unread", path, said, "Install PyYAML for the controller's Ansible."
+                audit_finding.INFO, "cdi-unread", path, said, "Install PyYAML for the controller's Ansible."
             )
         for sentence in audit_finding.texts(file.get("warnings")):
-            yield audit_finding.Finding(audit_finding.NOTE, "cdi-odd", path, sentence, "Nothing, if that is meant so.")
+            yield audit_finding.Finding(audit_finding.INFO, "cdi-odd", path, sentence, "Nothing, if that is meant so.")
 
 
 def stale(described: audit_finding.Described) -> t.Iterator[audit_finding.Finding]:
@@ -101,7 +101,7 @@ def unread_by_engines(described: audit_finding.Described) -> t.Iterator[audit_fi
             if sources:
                 said = f"{reader} reads no CDI specifications, so it gives no GPUs to containers that way."
                 yield audit_finding.Finding(
-                    audit_finding.NOTE,
+                    audit_finding.INFO,
                     "cdi-not-read",
                     audit_finding.target_of(engine),
                     said,
@@ -242,7 +242,7 @@ def refresh_service(described: audit_finding.Described) -> t.Iterator[audit_find
                 # The refresh units run nvidia-ctk, so without it they do not help.
                 advice = _BY_PLAY.format(" in /etc/cdi" if volatile else "")
             yield audit_finding.Finding(
-                audit_finding.WARNING if volatile else audit_finding.NOTE, "cdi-refresh-missing", path, said, advice
+                audit_finding.WARNING if volatile else audit_finding.INFO, "cdi-refresh-missing", path, said, advice
             )
 
 

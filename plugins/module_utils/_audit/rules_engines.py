@@ -65,7 +65,7 @@ def not_inspected(described: audit_finding.Described) -> t.Iterator[audit_findin
             said = f"The user {user} runs a rootless Docker, which was not inspected: root opens no files of users."
             advice = f"Name {user} in nvidia_runtime_users, or run the module as that user (become_user: {user})."
             yield audit_finding.Finding(
-                audit_finding.NOTE, "not-inspected", audit_finding.target_of(engine), said, advice
+                audit_finding.INFO, "not-inspected", audit_finding.target_of(engine), said, advice
             )
 
 
@@ -125,7 +125,7 @@ def programs(described: audit_finding.Described, host: hostfs.HostFS) -> t.Itera
                 continue
             ours = engines_base.is_nvidia_runtime(name, program)
             yield audit_finding.Finding(
-                audit_finding.WARNING if ours else audit_finding.NOTE,
+                audit_finding.WARNING if ours else audit_finding.INFO,
                 "runtime-program-gone",
                 audit_finding.target_of(engine),
                 f"The runtime {name} runs {program}, which is not there: no container starts with it.",
@@ -173,7 +173,7 @@ def cdi_off(described: audit_finding.Described) -> t.Iterator[audit_finding.Find
     for engine in described.engines:
         if described.devices() and audit_finding.table(engine.get("live")).get("cdi") is False:
             yield audit_finding.Finding(
-                audit_finding.NOTE,
+                audit_finding.INFO,
                 "cdi-off",
                 audit_finding.target_of(engine),
                 f"{audit_finding.target_of(engine)} runs with CDI switched off, so the host's specifications are of no"
@@ -189,7 +189,7 @@ def at_stake(described: audit_finding.Described) -> t.Iterator[audit_finding.Fin
         running = audit_finding.number(live.get("running_containers"))
         if live.get("live_restore") is False and running:
             yield audit_finding.Finding(
-                audit_finding.NOTE,
+                audit_finding.INFO,
                 "live-restore-off",
                 audit_finding.target_of(engine),
                 f"live-restore is off, so a restart would stop {running} container{'s' if running > 1 else ''}.",
@@ -208,7 +208,7 @@ def left_behind(described: audit_finding.Described) -> t.Iterator[audit_finding.
             )
             advice = "Give the files back with nvidia_runtime_config, state: absent."
             yield audit_finding.Finding(
-                audit_finding.NOTE, "engine-gone", audit_finding.target_of(engine), said, advice
+                audit_finding.INFO, "engine-gone", audit_finding.target_of(engine), said, advice
             )
 
 

@@ -40,7 +40,7 @@ def vulnerabilities(described: audit_finding.Described) -> t.Iterator[audit_find
 def unknown_version(described: audit_finding.Described) -> t.Iterator[audit_finding.Finding]:
     if described.toolkit and "known_cves" in described.toolkit and described.toolkit["known_cves"] is None:
         yield audit_finding.Finding(
-            audit_finding.NOTE,
+            audit_finding.INFO,
             "toolkit-version-unknown",
             TOOLKIT,
             "Nothing of the toolkit tells its version, so it is not known whether it has vulnerabilities.",
@@ -87,7 +87,7 @@ def packages(described: audit_finding.Described) -> t.Iterator[audit_finding.Fin
             )
         if audit_finding.table(package).get("held") is True:
             yield audit_finding.Finding(
-                audit_finding.NOTE,
+                audit_finding.INFO,
                 "package-held",
                 TOOLKIT,
                 f"The package manager was told to keep {name} {version}.",
@@ -122,7 +122,7 @@ def unsafe_settings(described: audit_finding.Described) -> t.Iterator[audit_find
 def reboot(described: audit_finding.Described) -> t.Iterator[audit_finding.Finding]:
     if described.toolkit.get("reboot_required") is True:
         yield audit_finding.Finding(
-            audit_finding.NOTE,
+            audit_finding.INFO,
             "reboot-required",
             "host",
             "The host waits for a reboot; a driver that was updated is not in use before.",

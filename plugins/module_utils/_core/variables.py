@@ -27,6 +27,7 @@ EXCEPTIONS: t.Mapping[str, t.Mapping[str, str | None]] = {
         "unrecorded": "nvidia_toolkit_remove_unrecorded",
         "create": None,
         "url": "nvidia_toolkit_key_url",
+        "verify": "nvidia_toolkit_checksum",
     },
     "nvidia_runtime": {
         "action": None,

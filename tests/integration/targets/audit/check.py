@@ -41,7 +41,7 @@ def main() -> None:
     expect((totals["hosts"], sum(totals["hosts_by_severity"].values())), (HOSTS, HOSTS))
     expect((totals["unreachable"], totals["failed"], totals["gpus"], totals["unhealthy_gpus"]), (1, 1, 4, 4))
     expect(totals["hosts_with_known_cves"], 1)
-    expect(severities, sorted(severities, key=["critical", "warning", "note", None].index))
+    expect(severities, sorted(severities, key=["critical", "warning", "info", None].index))
 
     gone, failed = hosts["gone-01"], hosts["no-python-01"]
     expect((gone["state"], "temporary directory" in gone["reason"]), ("unreachable", True))

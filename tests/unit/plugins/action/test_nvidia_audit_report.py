@@ -24,7 +24,7 @@ if t.TYPE_CHECKING:
 
 FINDING = {"severity": "warning", "id": "x", "subject": "docker", "text": "{{ text }}", "advice": "{% advice %}"}
 SEEN: dict[str, t.Any] = {
-    "a": {"engines": [], "findings": [FINDING, {**FINDING, "severity": "note"}]},
+    "a": {"engines": [], "findings": [FINDING, {**FINDING, "severity": "info"}]},
     "b": {"unreachable": True, "msg": "No route to host"},
     "c": None,
 }
@@ -72,10 +72,10 @@ def test_it_writes_the_report_and_the_page(run: t.Callable[..., dict[str, t.Any]
 
 def test_it_returns_counts_and_lines_only(run: t.Callable[..., dict[str, t.Any]]) -> None:
     result = run(limit=1)
-    assert result["counts"] == {"critical": 3, "warning": 1, "note": 1}
+    assert result["counts"] == {"critical": 3, "warning": 1, "info": 1}
     assert result["lines"] == [
-        "4 hosts: 3 critical, 1 with warnings, 0 with notes, 0 without findings (1 unreachable and 2 failed).",
-        "5 findings: 3 critical, 1 warning, 1 note.",
+        "4 hosts: 3 critical, 1 with warnings, 0 with info only, 0 without findings (1 unreachable and 2 failed).",
+        "5 findings: 3 critical, 1 warning, 1 info.",
         "critical  b  host: No route to host -> Make it reachable for Ansible, or leave it out of the play.",
         "and 4 more.",
     ]
@@ -129,7 +129,7 @@ def test_check_mode_writes_nothing(run: t.Callable[..., dict[str, t.Any]], tmp_p
     ("fail_on", "severity", "failed"),
     [
         ("never", "critical", False), ("critical", "critical", True), ("critical", "warning", False),
-        ("warning", "critical", True), ("warning", "warning", True), ("warning", "note", False),
+        ("warning", "critical", True), ("warning", "warning", True), ("warning", "info", False),
     ],
 )  # fmt: skip
 def test_it_fails_after_it_has_written(
@@ -169,7 +169,7 @@ def test_paths(run: t.Callable[..., dict[str, t.Any]], tmp_path: Path, monkeypat
         ({"results": None}, "results"),
         ({"json": "/dev/null"}, "/dev/null on the controller cannot be written: It exists and is not a regular file"),
         ({"json": "x", "html": "x"}, "are the same file"),
-        ({"fail_on": "note"}, "fail_on"),
+        ({"fail_on": "info"}, "fail_on"),
         ({"limit": "many"}, "limit"),
         ({"diff": True}, "diff"),
     ],

@@ -26,8 +26,8 @@ TOML, YAML = ("tomlkit",), ("yaml",)
         ("nvidia_cdi_spec", {"engine": "containerd", "state": "absent"}, (), YAML),
         # The toolkit's file and those of two engines are in TOML.
         ("nvidia_container_info", {}, TOML, YAML),
-        ("nvidia_container_info", {"gather": ["engines"]}, TOML, YAML),
-        ("nvidia_container_info", {"gather": 5}, TOML, YAML),
+        ("nvidia_container_info", {"gather_subset": ["engines"]}, TOML, YAML),
+        ("nvidia_container_info", {"gather_subset": 5}, TOML, YAML),
         ("nvidia_runtime_verify", {"engine": "docker"}, (), ()),
         ("nvidia_runtime_verify", {"engine": "docker", "level": "config"}, (), ()),
         ("nvidia_runtime_verify", {"engine": "docker", "level": "engine"}, TOML, ()),

@@ -36,7 +36,7 @@ def test_a_task_that_needs_root(
     for name in ("load_bundled_packages", "host_from_params", "command_runner"):
         monkeypatch.setattr(_module, name, lambda _task: None)
     monkeypatch.setattr(host_info, "describe_host", lambda *_args: {})
-    module = MagicMock(params={"gather": [], "toolkit_dir": "/x", **params})
+    module = MagicMock(params={"gather_subset": [], "toolkit_dir": "/x", **params})
     if refused:
         with pytest.raises(HostError, match=r"runs as user 1000, not as root\. Run with -b \(become\)\."):
             nvidia_container_info.describe(module)

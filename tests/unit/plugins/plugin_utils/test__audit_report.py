@@ -59,7 +59,7 @@ def test_the_worst_host_comes_first() -> None:
     results = {
         "gpu-10": host(),
         "gpu-2": host(),
-        "noted": host("note", "note"),
+        "noted": host("info", "info"),
         "warned": host("warning"),
         "warned-twice": host("warning", "warning"),
         "bad": host("critical"),
@@ -73,7 +73,7 @@ def test_the_worst_host_comes_first() -> None:
 def test_totals_count_hosts_and_findings() -> None:
     results = {
         "a": host("critical", "warning", "warning", gpus={"devices": [{"healthy": False}, {"healthy": True}]}),
-        "b": host("note", toolkit={"known_cves": [{"name": "CVE-1"}]}, cdi={"files": []}),
+        "b": host("info", toolkit={"known_cves": [{"name": "CVE-1"}]}, cdi={"files": []}),
         "c": host(),
         "d": {"failed": True, "msg": "no"},
         "e": {"unreachable": True, "msg": "no"},
@@ -81,29 +81,29 @@ def test_totals_count_hosts_and_findings() -> None:
     totals = report_of(results)["totals"]
     assert totals["hosts"] == 5
     assert (totals["unreachable"], totals["failed"]) == (1, 1)
-    assert totals["hosts_by_severity"] == {"critical": 3, "warning": 0, "note": 1, "none": 1}
-    assert totals["findings"] == {"critical": 3, "warning": 2, "note": 1}
+    assert totals["hosts_by_severity"] == {"critical": 3, "warning": 0, "info": 1, "none": 1}
+    assert totals["findings"] == {"critical": 3, "warning": 2, "info": 1}
     assert (totals["gpus"], totals["unhealthy_gpus"], totals["hosts_with_known_cves"]) == (2, 1, 1)
     assert totals["cdi"] == {"none": 1, "not read": 4}
 
 
 def test_findings_are_counted_by_host_at_their_worst() -> None:
     results = {
-        "a": {**EMPTY, "findings": [finding("note", "x"), finding("note", "x", "crio"), finding("note", "y")]},
+        "a": {**EMPTY, "findings": [finding("info", "x"), finding("info", "x", "crio"), finding("info", "y")]},
         "b": {**EMPTY, "findings": [finding("warning", "x")]},
-        "c": {**EMPTY, "findings": [finding("note", "z"), finding("critical", "w")]},
-        "d": {**EMPTY, "findings": [finding("note", "z")]},
+        "c": {**EMPTY, "findings": [finding("info", "z"), finding("critical", "w")]},
+        "d": {**EMPTY, "findings": [finding("info", "z")]},
     }
     assert [tuple(found.values()) for found in report_of(results)["totals"]["by_finding"]] == [
         ("w", "critical", 1),
         ("x", "warning", 2),
-        ("z", "note", 2),
-        ("y", "note", 1),
+        ("z", "info", 2),
+        ("y", "info", 1),
     ]
 
 
 def test_the_same_results_give_the_same_report() -> None:
-    results = {"b": host("note"), "a": host("note")}
+    results = {"b": host("info"), "a": host("info")}
     assert json.dumps(report_of(results)) == json.dumps(report_of(dict(reversed(list(results.items())))))
     assert report_of(results)["generated"] is None
     assert report_of(results, "today")["generated"] == "today"
@@ -148,13 +148,13 @@ def test_a_host_that_was_not_read(result: object, state: str, reason: str, name:
     found = host_row("gone", result)
     assert (found["state"], found["reason"], found["severity"]) == (state, reason, "critical")
     assert [(one["id"], one["text"]) for one in found["findings"]] == [(name, reason)]
-    assert found["counts"] == {"critical": 1, "warning": 0, "note": 0}
+    assert found["counts"] == {"critical": 1, "warning": 0, "info": 0}
     assert (found["driver"], found["engines"], found["cdi"]["state"]) == (None, [], None)
     assert found["toolkit"]["installed"] is None
 
 
 def test_what_a_failing_host_told_before_does_not_count() -> None:
-    found = host_row("a", {**host("note", gpus={"driver_version": "580.1"}), "failed": True, "msg": "no"})
+    found = host_row("a", {**host("info", gpus={"driver_version": "580.1"}), "failed": True, "msg": "no"})
     assert found["driver"] is None
     assert [one["id"] for one in found["findings"]] == ["host-not-read"]
 
@@ -162,14 +162,14 @@ def test_what_a_failing_host_told_before_does_not_count() -> None:
 def test_a_host_with_nothing_to_say() -> None:
     found = host_row("gpu-1", EMPTY)
     assert (found["state"], found["reason"], found["severity"]) == ("ok", None, None)
-    assert found["counts"] == {"critical": 0, "warning": 0, "note": 0}
+    assert found["counts"] == {"critical": 0, "warning": 0, "info": 0}
 
 
 @pytest.mark.parametrize(
     ("told", "expected"),
     [
-        ([finding("note"), finding("critical"), finding("warning")], ["critical", "warning", "note"]),
-        ([finding("note"), finding("note")], ["note"]),
+        ([finding("info"), finding("critical"), finding("warning")], ["critical", "warning", "info"]),
+        ([finding("info"), finding("info")], ["info"]),
         # It must not pass unseen.
         ([finding("fatal")], ["warning"]),
         ([{"text": "It is so."}], ["warning"]),
@@ -186,14 +186,14 @@ def test_findings(told: object, expected: list[str]) -> None:
 
 
 def test_a_finding_says_something_whatever_it_lacks() -> None:
-    (found,) = row(findings=[{"severity": "note"}])["findings"]
+    (found,) = row(findings=[{"severity": "info"}])["findings"]
     assert found == {
-        "severity": "note", "id": "unnamed", "subject": "host", "text": "It says nothing more.", "advice": "",
+        "severity": "info", "id": "unnamed", "subject": "host", "text": "It says nothing more.", "advice": "",
     }  # fmt: skip
 
 
 def test_a_text_without_an_end_is_cut() -> None:
-    (found,) = row(findings=[{**finding("note"), "text": "x" * 100_000}])["findings"]
+    (found,) = row(findings=[{**finding("info"), "text": "x" * 100_000}])["findings"]
     assert len(found["text"]) == 2001
 
 
@@ -299,28 +299,28 @@ def test_nothing_that_hosts_tell_breaks_anything(results: dict[str, object]) -> 
 
 def test_lines_tell_the_worst_first_over_all_hosts() -> None:
     results = {
-        "a": host("critical", "note"),
+        "a": host("critical", "info"),
         "long-name": host("warning"),
         "c": {"unreachable": True, "msg": "No route"},
     }
     assert lines_of(report_of(results), 10) == [
-        "3 hosts: 2 critical, 1 with warnings, 0 with notes, 0 without findings (1 unreachable).",
-        "4 findings: 2 critical, 1 warning, 1 note.",
+        "3 hosts: 2 critical, 1 with warnings, 0 with info only, 0 without findings (1 unreachable).",
+        "4 findings: 2 critical, 1 warning, 1 info.",
         "critical  a          docker: It is so. -> Do it.",
         "critical  c          host: No route -> Make it reachable for Ansible, or leave it out of the play.",
         "warning   long-name  docker: It is so. -> Do it.",
-        "note      a          docker: It is so. -> Do it.",
+        "info      a          docker: It is so. -> Do it.",
     ]
 
 
 @pytest.mark.parametrize(("limit", "told"), [(0, 0), (1, 1), (2, 2), (3, 3), (9, 3)])
 def test_lines_have_an_end(limit: int, told: int) -> None:
-    lines = lines_of(report_of({"a": host("critical", "warning", "note")}), limit)[2:]
-    assert [line.split()[0] for line in lines] == ["critical", "warning", "note"][:told] + ["and"] * (told < 3)
+    lines = lines_of(report_of({"a": host("critical", "warning", "info")}), limit)[2:]
+    assert [line.split()[0] for line in lines] == ["critical", "warning", "info"][:told] + ["and"] * (told < 3)
     if told < 3:
         assert lines[-1] == f"and {3 - told} more."
 
 
 def test_lines_obey_nobody() -> None:
-    results = {"a\x1b[2J": {**EMPTY, "findings": [{**finding("note", advice=""), "text": "x\n\u2028critical \u202eb"}]}}
-    assert lines_of(report_of(results), 5)[2] == "note      a\\x1b[2J  docker: x critical \\u202eb"
+    results = {"a\x1b[2J": {**EMPTY, "findings": [{**finding("info", advice=""), "text": "x\n\u2028critical \u202eb"}]}}
+    assert lines_of(report_of(results), 5)[2] == "info      a\\x1b[2J  docker: x critical \\u202eb"

@@ -153,7 +153,7 @@ CASES: list[tuple[dict[str, t.Any], str, str, str]] = [
         "critical",
         "toolkit",
     ),
-    ({"toolkit__known_cves": None}, "toolkit-version-unknown", "note", "toolkit"),
+    ({"toolkit__known_cves": None}, "toolkit-version-unknown", "info", "toolkit"),
     ({"toolkit__programs": {}, "toolkit__packages": {}}, "toolkit-missing", "critical", "toolkit"),
     ({"toolkit__version_mismatches": ["nvidia-ctk is 1.18.0."]}, "toolkit-parts-differ", "warning", "toolkit"),
     (
@@ -163,7 +163,7 @@ CASES: list[tuple[dict[str, t.Any], str, str, str]] = [
         "toolkit",
     ),
     ({"toolkit__packages": {"nvidia-docker2": {"version": "2.13"}}}, "former-package", "warning", "toolkit"),
-    ({"toolkit__packages": {"libnvidia-container1": {"held": True}}}, "package-held", "note", "toolkit"),
+    ({"toolkit__packages": {"libnvidia-container1": {"held": True}}}, "package-held", "info", "toolkit"),
     (
         {"toolkit__conflicting_sources": [{"path": "/etc/apt/x.list", "line": None, "address": None}]},
         "conflicting-source",
@@ -176,7 +176,7 @@ CASES: list[tuple[dict[str, t.Any], str, str, str]] = [
         "warning",
         "/etc/nvidia-container-runtime/config.toml",
     ),
-    ({"toolkit__reboot_required": True}, "reboot-required", "note", "host"),
+    ({"toolkit__reboot_required": True}, "reboot-required", "info", "host"),
     ({"toolkit__gpu_containers": ["docker/1"]}, "containers-lose-gpus", "warning", "toolkit"),
     (
         {
@@ -243,8 +243,8 @@ CASES: list[tuple[dict[str, t.Any], str, str, str]] = [
         SPEC,
     ),
     ({"cdi__files": [spec(), spec(path="/etc/cdi/b.yaml", valid=False)]}, "cdi-invalid", "warning", "/etc/cdi/b.yaml"),
-    ({"cdi__files": [spec(valid=None)]}, "cdi-unread", "note", SPEC),
-    ({"cdi__files": [spec(warnings=["Odd."])]}, "cdi-odd", "note", SPEC),
+    ({"cdi__files": [spec(valid=None)]}, "cdi-unread", "info", SPEC),
+    ({"cdi__files": [spec(warnings=["Odd."])]}, "cdi-odd", "info", SPEC),
     ({"cdi__files": [spec(stale=True, reasons=[problem("path-missing")])]}, "cdi-stale", "critical", SPEC),
     ({"cdi__files": [spec(), spec(path="/run/cdi/z", stale=True)]}, "cdi-stale", "warning", "/run/cdi/z"),
     (
@@ -255,7 +255,7 @@ CASES: list[tuple[dict[str, t.Any], str, str, str]] = [
     ),
     ({"cdi__conflicts": SHADOW}, "cdi-shadowed", "warning", "/etc/cdi/a.json"),
     ({"cdi__conflicts": SHADOW}, "cdi-refresh-undoes", "warning", "r.service"),
-    ({"engines": [containerd(version="1.6.20")]}, "cdi-not-read", "note", "containerd"),
+    ({"engines": [containerd(version="1.6.20")]}, "cdi-not-read", "info", "containerd"),
     (
         {"engines": [containerd(version="1.7.3")], "cdi__files": [spec(cdi_version="0.7.0")]},
         "cdi-too-new",
@@ -291,7 +291,7 @@ CASES: list[tuple[dict[str, t.Any], str, str, str]] = [
         "r.service",
     ),
     ({"cdi__refresh": {"service": "r.service", "enabled": False}}, "cdi-refresh-off", "warning", "r.service"),
-    ({"cdi__refresh": None}, "cdi-refresh-missing", "note", SPEC),
+    ({"cdi__refresh": None}, "cdi-refresh-missing", "info", SPEC),
     (
         {"cdi__refresh": None, "cdi__devices": {"nvidia.com/gpu=0": "/var/run/cdi/n.yaml"}},
         "cdi-refresh-missing",
@@ -347,23 +347,23 @@ CASES: list[tuple[dict[str, t.Any], str, str, str]] = [
     (
         {"engines": [engine(runtimes={"nvidia": NVIDIA, "kata": "/opt/kata"})]},
         "runtime-program-gone",
-        "note",
+        "info",
         "docker",
     ),
     ({"engines": [BARE], "cdi": NO_CDI}, "gpus-not-configured", "critical", "host"),
-    ({"engines": [engine(live={"cdi": False})]}, "cdi-off", "note", "docker"),
+    ({"engines": [engine(live={"cdi": False})]}, "cdi-off", "info", "docker"),
     (
         {"engines": [engine(live={"live_restore": False, "running_containers": 2})]},
         "live-restore-off",
-        "note",
+        "info",
         "docker",
     ),
-    ({"engines": [engine(installed=False, recorded_files=["/etc/x"])]}, "engine-gone", "note", "docker"),
+    ({"engines": [engine(installed=False, recorded_files=["/etc/x"])]}, "engine-gone", "info", "docker"),
     ({"engines": [engine(problems=[problem("x")])]}, "problem", "warning", "docker"),
     ({"cdi__problems": [problem("x")]}, "problem", "warning", "cdi"),
-    ({"gpus": "broken"}, "description-damaged", "note", "gpus"),
-    ({"engines": ["broken"]}, "description-damaged", "note", "engines"),
-    ({"toolkit__packages": 7}, "description-damaged", "note", "toolkit"),
+    ({"gpus": "broken"}, "description-damaged", "info", "gpus"),
+    ({"engines": ["broken"]}, "description-damaged", "info", "engines"),
+    ({"toolkit__packages": 7}, "description-damaged", "info", "toolkit"),
 ]
 
 
@@ -472,7 +472,7 @@ def test_the_worst_comes_first_and_nothing_twice(host: HostFS) -> None:
         ("critical", "toolkit", "open-cve"),
         ("warning", "docker", "problem"),
         ("warning", "docker", "restart-pending"),
-        ("note", "host", "reboot-required"),
+        ("info", "host", "reboot-required"),
     ]
 
 

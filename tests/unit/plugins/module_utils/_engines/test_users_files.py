@@ -110,7 +110,7 @@ def test_a_description_opens_nothing_of_a_user(docker: FakeDocker, plant: t.Call
     assert (entry["config_path"], entry["runtimes"], entry["live"], entry["problems"]) == (None, {}, None, [])
     findings = {(finding["id"], finding["subject"]): finding for finding in found["findings"]}
     finding = findings["not-inspected", "docker/rootless/mallory"]
-    assert finding["severity"] == "note"
+    assert finding["severity"] == "info"
     assert "nvidia_runtime_users" in finding["advice"]
     assert [subject for _id, subject in findings if "mallory" in subject] == ["docker/rootless/mallory"]
     assert all(engine["inspected"] for engine in found["engines"] if engine is not entry)
