@@ -89,9 +89,10 @@ class Victim(NamedTuple):
         found = look(self.engine)
         state = "old" if self.faults else "new"
         kind = "old" if found["files"] == "old" else "new" if files(self.engine) == self.new else "other"
-        told = restarted.get("state", state)
-        seen = (told, kind, found["live"], found["sound"], found["disturbed"], found["leftovers"])
-        return "" if seen == (state, state, state, True, [], []) else f"after the next run: {restarted}, {found}"
+        expected = "rolled_back" if self.faults else "applied"
+        reported = restarted.get("state", expected)
+        seen = (reported, kind, found["live"], found["sound"], found["disturbed"], found["leftovers"])
+        return "" if seen == (expected, state, state, True, [], []) else f"after the next run: {restarted}, {found}"
 
 
 def main() -> None:
