@@ -122,7 +122,7 @@ class Generation:
                 *_without_coherence(options, found, mode),
                 *self._without_cuda(options, mode, document),
                 *verdict.warnings,
-                *(engine.doubt for engine in engines if engine.doubt),
+                *(engine.warning for engine in engines if engine.warning),
             ),
         )
 

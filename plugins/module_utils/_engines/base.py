@@ -47,7 +47,7 @@ class Installation(t.NamedTuple):
     - ``config_path``: the configuration file that the unit uses.
     - ``pid``: process of the daemon, None if it does not run.
     - ``user``: the user whose systemd manages the unit, None for the system's.
-    - ``there``: whether the engine is installed. None: it is installed if ``binary`` is set.
+    - ``detected``: whether the engine is installed. None: it is installed if ``binary`` is set.
     - ``unsupported``: why this collection reports the engine but does not configure it. Empty for all others.
     """
 
@@ -58,25 +58,25 @@ class Installation(t.NamedTuple):
     config_path: str
     pid: int | None = None
     user: accounts.Account | None = None
-    there: bool | None = None
+    detected: bool | None = None
     unsupported: str = ""
 
     @property
     def installed(self) -> bool:
         """Whether the engine is installed."""
-        return self.binary is not None if self.there is None else self.there
+        return self.binary is not None if self.detected is None else self.detected
 
-    def doubts(self) -> list[str]:
+    def warnings(self) -> list[str]:
         """Return warnings about information that may be incomplete."""
         if self.unsupported:
             return [self.unsupported]
         if self.unit is None or not self.unit.wrapper:
             return []
-        doubt = (
-            f"{self.service} starts the engine through {self.unit.wrapper}, so the flags that it passes cannot be read."
-            " If they name another configuration file, give it as config_path."
+        warning = (
+            f"{self.service} starts the engine through {self.unit.wrapper}, so the engine's flags cannot be read. If"
+            " they name another configuration file, set config_path to it."
         )
-        return [doubt]
+        return [warning]
 
 
 class LiveState(t.NamedTuple):
@@ -86,7 +86,7 @@ class LiveState(t.NamedTuple):
     - ``entries``: the other reported settings of each runtime, with the key names of the configuration file.
     - ``cdi``: whether CDI is enabled, None if the daemon does not report it.
     - ``live_restore``, ``running_containers``: only for Docker, where a restart may stop containers.
-    - ``silent``: True for a daemon that does not report its runtimes. Only ``outdated`` is known of it.
+    - ``runtimes_unknown``: True for a daemon that does not report its runtimes. Only ``outdated`` is known of it.
     - ``outdated``: the process is older than a file that it reads. For a daemon that reports its runtimes: older than
       the last file that this collection wrote.
     """
@@ -97,7 +97,7 @@ class LiveState(t.NamedTuple):
     cdi: bool | None = None
     live_restore: bool | None = None
     running_containers: int | None = None
-    silent: bool = False
+    runtimes_unknown: bool = False
     outdated: bool = False
     entries: t.Mapping[str, t.Any] = core_plan.NOTHING
 
@@ -106,13 +106,13 @@ class HealthProblem(t.NamedTuple):
     """Why a daemon does not work.
 
     - ``check``: code of the health check that failed.
-    - ``words``: the message, in the daemon's own text if it has one.
-    - ``lasting``: True if waiting does not help.
+    - ``message``: the problem, in the daemon's own text if it has one.
+    - ``final``: True if waiting does not help.
     """
 
     check: str
-    words: str
-    lasting: bool = False
+    message: str
+    final: bool = False
 
 
 class ConfiguredState(t.NamedTuple):
@@ -176,7 +176,7 @@ class Context(t.NamedTuple):
     recorded: tuple[str, ...] = ()
     keep_unrecorded: bool = False
 
-    def about(self, path: str) -> Context:
+    def for_file(self, path: str) -> Context:
         """Return the same context for another file."""
         return self._replace(path=path, content=self.files.read(path), record=self.files.record(path))
 
@@ -200,20 +200,20 @@ class EnginePlan(t.NamedTuple):
         )
 
 
-class Trial(t.NamedTuple):
-    """The validation command of a plan.
+class ValidationCommand(t.NamedTuple):
+    """The command that validates the files of a plan.
 
     - ``files``: content by name. The validator writes them into a scratch directory.
     - ``argv``: the command that validates these files.
-    - ``compare``: a command that dumps the current configuration. ``Engine.verdict`` compares its output with that of
-      ``argv``. Empty: no comparison.
-    - ``stands_for``: the path of the real file by the name of its copy.
+    - ``compare``: a command that dumps the current configuration. ``Engine.compare_dumps`` compares its output with
+      that of ``argv``. Empty: no comparison.
+    - ``original_paths``: the path of the real file by the name of its copy.
     """
 
     files: t.Mapping[str, bytes]
     argv: t.Sequence[str]
     compare: t.Sequence[str] = ()
-    stands_for: t.Mapping[str, str] = core_plan.NOTHING
+    original_paths: t.Mapping[str, str] = core_plan.NOTHING
 
 
 class Engine(t.Protocol):
@@ -282,7 +282,7 @@ class Engine(t.Protocol):
         ``state`` is the required state, None if it does not matter.
         """
 
-    def sources(self, host: hostfs.HostFS, installation: Installation) -> list[str]:
+    def config_files(self, host: hostfs.HostFS, installation: Installation) -> list[str]:
         """Return the files that the engine's configuration consists of.
 
         Raises NvidiaError if they cannot be read.
@@ -299,13 +299,15 @@ class Engine(t.Protocol):
     def version_argv(self, binary: str) -> list[str]:
         """Return the command that prints the engine's version."""
 
-    def trial(self, binary: str, folder: str, files: t.Sequence[core_plan.PlannedFile], context: Context) -> Trial:
+    def validation_command(
+        self, binary: str, folder: str, files: t.Sequence[core_plan.PlannedFile], context: Context
+    ) -> ValidationCommand:
         """Return the validation command for ``files``. The validator puts copies of them into ``folder``."""
 
-    def verdict(self, before: str, after: str, files: t.Sequence[core_plan.PlannedFile]) -> str:
-        """Return what is wrong with ``files``, empty if nothing is.
+    def compare_dumps(self, before: str, after: str, files: t.Sequence[core_plan.PlannedFile]) -> str:
+        """Return the settings that ``files`` would change by mistake, empty if there are none.
 
-        ``before`` and ``after`` are the outputs of the commands ``compare`` and ``argv`` of the trial.
+        ``before`` and ``after`` are the outputs of ``compare`` and ``argv`` of the validation command.
         """
 
     def validator_missing(self, output: str) -> bool:
@@ -399,7 +401,7 @@ class RuntimeRequest(t.NamedTuple):
                 f"runtime_name {self.runtime_name!r} belongs to a low-level runtime. Choose another name."
             )
 
-    def check_plain(self, engine: str) -> None:
+    def refuse_toml_settings(self, engine: str) -> None:
         """Raise NvidiaError for settings that an engine without TOML files does not support."""
         given = {
             "config_mode": self.config_mode in ("drop_in", "hook"),

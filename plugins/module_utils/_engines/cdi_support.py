@@ -35,7 +35,7 @@ class CdiEngine(t.NamedTuple):
     - ``newest``: the highest CDI version that it accepts. None if that is unknown, or if it reads no specifications.
     - ``reads``: whether it reads CDI specifications.
     - ``folders``: the directories in the engine's order. The last one has precedence over the others.
-    - ``doubt``: a warning that says why the version is unknown and what to do. Empty otherwise.
+    - ``warning``: why the version is unknown and what to do. Empty if it is known.
     """
 
     name: str
@@ -44,7 +44,7 @@ class CdiEngine(t.NamedTuple):
     newest: str | None
     reads: bool
     folders: tuple[str, ...]
-    doubt: str = ""
+    warning: str = ""
 
     def __str__(self) -> str:
         return f"{self.name} {self.version}" if self.version else self.name
@@ -197,9 +197,9 @@ def _engine(name: str, version: str | None, host: hostfs.HostFS, run: core_plan.
     if version is None and binary is not None:
         version = _printed_version(binary, host, run)
     if version is None:
-        doubt = _doubt(name, binary, host)
+        warning = _unknown_version(name, binary, host)
         return CdiEngine(
-            name, None, binary, newest=None, reads=True, folders=core_constants.SPECIFICATION_FOLDERS, doubt=doubt
+            name, None, binary, newest=None, reads=True, folders=core_constants.SPECIFICATION_FOLDERS, warning=warning
         )
     number = tuple(int(part) for part in version.split("."))
     newest = _at(row.newest, number)
@@ -216,7 +216,7 @@ def _at(facts: t.Iterable[tuple[Version, _Fact]], number: Version) -> _Fact | No
     return next((fact for since, fact in reversed(tuple(facts)) if since <= padded), None)
 
 
-def _doubt(name: str, binary: str | None, host: hostfs.HostFS) -> str:
+def _unknown_version(name: str, binary: str | None, host: hostfs.HostFS) -> str:
     advice = f"Name it in for_engines, as in {name}:{_example(name)}."
     if binary is None:
         return (

@@ -90,7 +90,7 @@ def build_result(
 def _pending(planning: EngineState, plan: engines_base.EnginePlan) -> tuple[engines_base.Action | None, list[str]]:
     """Return the action that applies the planned file to the running daemon (None: unknown), and warnings."""
     installation, live = planning.installation, planning.live
-    doubts = list(installation.doubts())
+    doubts = list(installation.warnings())
     if planning.keeps_everything and not any(file.changed for file in plan.files):
         return None, doubts
     if not planning.takes_effect:
@@ -256,7 +256,7 @@ class EngineState:
         )
         return not core_records.load_records(self.host, self.engine.key) and not any(note.exists() for note in notes)
 
-    def gives_back(self, file: core_plan.PlannedFile) -> bool:
+    def restores_original(self, file: core_plan.PlannedFile) -> bool:
         """Return whether the file becomes what it was before this collection changed it."""
         if file.after is None or not self.removal:
             return file.after is None
@@ -404,7 +404,7 @@ class ConfigureEngine:
         """
         planning = self.planning
         changed = [file for file in plan.files if file.changed]
-        foreign = [file for file in changed if not planning.gives_back(file)]
+        foreign = [file for file in changed if not planning.restores_original(file)]
         if self.options.validate == "false" or not foreign:
             return
         strict = self.options.validate == "true"

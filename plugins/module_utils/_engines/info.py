@@ -142,7 +142,7 @@ class _Look:
         engine, host = self._engine, self._host
         installation = engine.inspect(host)
         code = "engine-unsupported" if installation.unsupported else "flags-unreadable"
-        self._problems += (errors.Problem(code, message) for message in installation.doubts())
+        self._problems += (errors.Problem(code, message) for message in installation.warnings())
         live = engine.live(host, installation)
         if installation.pid is not None and live is None:
             message = f"{engine.name} runs but does not answer on {installation.socket}."

@@ -103,14 +103,14 @@ class Journal(t.NamedTuple):
         atomic_write.remove_empty_directories(self.host, [posixpath.dirname(self.folder), self.folder])
 
 
-class AppliedNote(t.NamedTuple):
+class AppliedFiles(t.NamedTuple):
     """The digests of the files that a process has read, for a daemon that does not report its configuration."""
 
     host: hostfs.HostFS
     path: str
 
     @classmethod
-    def of(cls, host: hostfs.HostFS, engine: str) -> AppliedNote:
+    def of(cls, host: hostfs.HostFS, engine: str) -> AppliedFiles:
         return cls(host, f"{core_records.state_dir(host, engine)}/applied-{engine}.json")
 
     def start_of(self, files: t.Iterable[str]) -> float | None:

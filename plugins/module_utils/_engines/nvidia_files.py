@@ -92,7 +92,7 @@ def nvidia_hooks(
     return [path for path, content in found.values() if is_nvidia_hook(content)]
 
 
-def taken_away(path: str, content: bytes) -> core_plan.PlannedFile:
+def plan_hook_removal(path: str, content: bytes) -> core_plan.PlannedFile:
     """Return the planned removal of a foreign hook. A removal of this collection's configuration restores it."""
     return core_plan.PlannedFile(path, content, None, {REMOVED: True})
 

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Parts of plans that all engines with TOML files share."""
+"""What all engines with TOML files share: their installation, the edits of a plan, and the comparison of dumps."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, hostfs
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import toml_document, toml_parser
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import processes
@@ -87,7 +88,7 @@ class TomlEngine:
 
 
 # The beginning of a drop-in of this collection.
-OPENING = b"# Written by gpufleet.nvidia.nvidia_runtime_config, which takes it away again with state: absent.\n"
+HEADER = b"# Written by gpufleet.nvidia.nvidia_runtime_config, which takes it away again with state: absent.\n"
 
 _KINDS = {dict: "a table", str: "a string", bool: "true or false", list: "an array", int: "a number"}
 
@@ -107,7 +108,7 @@ class TomlFiles:
         """Return the edit of the file at ``path``, with the changes made so far."""
         path = self.context.files.resolve(path)
         if path not in self.edits:
-            about = self.context if path == self.context.path else self.context.about(path)
+            about = self.context if path == self.context.path else self.context.for_file(path)
             text = about.content or b""
             fresh = next((opening for opening in self.openings if text.startswith(opening)), b"")
             self.edits[path] = core_plan.TrackedEdit(
@@ -120,7 +121,7 @@ class TomlFiles:
         there = {path: edit for path, edit in self.edits.items() if edit.content is not None or edit.wanted}
         return {path: edit.document for path, edit in there.items()}
 
-    def outcome(self) -> dict[str, toml_document.TomlDocument | None]:
+    def planned_documents(self) -> dict[str, toml_document.TomlDocument | None]:
         """Return the same documents as ``overlay``, with None for files that are removed."""
         overlay = self.overlay()
         return {path: document if _after(self.edits[path]) is not None else None for path, document in overlay.items()}
@@ -257,3 +258,50 @@ def check_options(options: t.Mapping[str, t.Any], reserved: t.Mapping[KeyPath, s
                 f"runtime_options.{'.'.join(path)} is not usable. Give a string, a number, true, false, a list of such,"
                 " or a dictionary."
             )
+
+
+# -- comparing dumps ---------------------------------------------------------------------------------------------------
+
+# A missing value equals its zero value: programs print all fields of built-in entries, but not of written ones.
+_ZERO: tuple[t.Any, ...] = (None, "", 0, False, [])
+
+
+def overlay_of(files: t.Sequence[core_plan.PlannedFile]) -> dict[str, toml_document.TomlDocument | None]:
+    """Return the planned documents by path, None for a file that is removed."""
+    return {
+        file.path: None if file.after is None else toml_document.TomlDocument.from_bytes(file.path, file.after)
+        for file in files
+    }
+
+
+def compare_dumps(before: str, after: str, is_own: t.Callable[[KeyPath], bool]) -> str:
+    """Return the settings that would change, besides entries that ``is_own`` accepts.
+
+    Returns an empty string if none would change, or if a dump cannot be parsed.
+    """
+    try:
+        old, new = (
+            dict(toml_parser.iter_leaves(toml_document.TomlDocument.from_bytes("output", text.encode()).data))
+            for text in (before, after)
+        )
+    except errors.ConfigurationError:
+        return ""
+    changed = sorted(path for path in {**old, **new} if _differ(old.get(path), new.get(path)) and not is_own(path))
+    return core_text.few([".".join(path) for path in changed])
+
+
+def changed_tables(files: t.Sequence[core_plan.PlannedFile], path: KeyPath) -> set[str]:
+    """Return the names of the tables at ``path`` that a plan adds, changes or removes."""
+    found: set[str] = set()
+    for file in files:
+        documents = (
+            toml_document.TomlDocument.from_bytes(file.path, text or b"") for text in (file.before, file.after)
+        )
+        old, new = (document.value(*path) for document in documents)
+        old, new = (table if isinstance(table, dict) else {} for table in (old, new))
+        found.update(name for name in {**old, **new} if old.get(name) != new.get(name))
+    return found
+
+
+def _differ(one: t.Any, other: t.Any) -> bool:
+    return one != other and not (one in _ZERO and other in _ZERO)

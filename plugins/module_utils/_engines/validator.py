@@ -100,13 +100,13 @@ class ConfigValidator(t.NamedTuple):
             if group:
                 self._check(self.binary, group, context)
 
-    def objection(self, context: engines_base.Context) -> str:
+    def validation_error(self, context: engines_base.Context) -> str:
         """Return the engine's error message about its current files, empty if it reports none."""
         if self.binary is None:
             self._refuse_blind()
             return ""
         standing = core_plan.PlannedFile(context.path, context.content, context.content)
-        return self._objection(self.binary, (standing,), context, None)
+        return self._validation_error(self.binary, (standing,), context, None)
 
     def _refuse_blind(self) -> None:
         if self.strict:
@@ -116,14 +116,14 @@ class ConfigValidator(t.NamedTuple):
 
     def _check(self, binary: str, files: t.Sequence[core_plan.PlannedFile], context: engines_base.Context) -> None:
         path = ", ".join(file.path for file in files)
-        said = self._objection(binary, files, context, path)
+        said = self._validation_error(binary, files, context, path)
         if said:
             raise core_errors.NvidiaError(
                 f"{path}: {self.engine.name} refuses what would be written; nothing was changed. It says: {said}."
                 " Correct the file or the unit; validate: false writes it unjudged."
             )
 
-    def _objection(
+    def _validation_error(
         self, binary: str, files: t.Sequence[core_plan.PlannedFile], context: engines_base.Context, compared: str | None
     ) -> str:
         """Return the engine's error message about ``files``, empty if it reports none.
@@ -132,13 +132,13 @@ class ConfigValidator(t.NamedTuple):
         message. None: there is no comparison.
         """
         with scratch.scratch_folder(self.host, "the validator") as (outer, folder):
-            trial = self.engine.trial(binary, folder, files, context)
-            for name, content in trial.files.items():
+            command = self.engine.validation_command(binary, folder, files, context)
+            for name, content in command.files.items():
                 _put(outer, name, content)
-            status, output, errors = self.run(self.host.argv(trial.argv))
+            status, output, errors = self.run(self.host.argv(command.argv))
             if not status:
                 if compared is not None:
-                    self._compare(compared, trial.compare, output, files)
+                    self._compare(compared, command.compare, output, files)
                 return ""
         said = errors.strip() or output.strip()
         if self.engine.validator_missing(said):
@@ -147,9 +147,9 @@ class ConfigValidator(t.NamedTuple):
                     f"validate is true, but this {self.engine.name} cannot judge its configuration. Use validate: auto."
                 )
             return ""
-        for name, real in trial.stands_for.items():
+        for name, real in command.original_paths.items():
             said = said.replace(f"{folder}/{name}", real)
-        said = redact(said, self.engine.syntax, trial.files.values(), context.unit)
+        said = redact(said, self.engine.syntax, command.files.values(), context.unit)
         return said or f"it ends with status {status}"
 
     def _compare(self, path: str, argv: t.Sequence[str], after: str, files: t.Sequence[core_plan.PlannedFile]) -> None:
@@ -157,11 +157,12 @@ class ConfigValidator(t.NamedTuple):
             return
         status, before, _errors = self.run(self.host.argv(argv))
         # If the engine cannot read its current files, there is nothing to compare with.
-        complaint = self.engine.verdict(before, after, files) if not status else ""
-        if complaint:
+        changed = self.engine.compare_dumps(before, after, files) if not status else ""
+        if changed:
             raise core_errors.NvidiaError(
-                f"{path}: with what would be written, {self.engine.name} would {complaint}; nothing was changed."
-                " validate: false writes it nevertheless."
+                f"{path} was not changed. The new content would also change {changed} in the configuration of"
+                f" {self.engine.name}, which this task does not set. Check these settings, or set validate: false to"
+                " write the file without this comparison."
             )
 
 

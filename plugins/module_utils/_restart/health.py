@@ -67,7 +67,7 @@ class Preflight(t.NamedTuple):
         judge = validator.ConfigValidator(
             engine, self.witness.host, self.run, self.installation.binary, validate == "true"
         )
-        said = judge.objection(self.witness.context(self.installation, self.version))
+        said = judge.validation_error(self.witness.context(self.installation, self.version))
         return f"{engine.name} refuses {self.installation.config_path} and says: {said.rstrip('.')}" if said else ""
 
     def _flaw(self, require_runtime: bool) -> str:
@@ -158,7 +158,7 @@ class Expectation(t.NamedTuple):
 
         If the daemon does not report its runtimes, its configuration files are used.
         """
-        if not live.silent:
+        if not live.runtimes_unknown:
             known, default, cdi = set(live.runtimes), live.default_runtime, live.cdi
         elif state.lists_runtimes:
             version = core_text.parse_version(live.version)
@@ -222,7 +222,7 @@ class HealthProbe(t.NamedTuple):
         """Return the texts of the engine's configuration files, as far as they can be read."""
         found: list[bytes | None] = []
         with contextlib.suppress(errors.NvidiaError):
-            found.extend(self.host.read(path) for path in self.engine.sources(self.host, self.inspect()))
+            found.extend(self.host.read(path) for path in self.engine.config_files(self.host, self.inspect()))
         return tuple(text for text in found if text)
 
     def health(self) -> ProbeResult:
@@ -280,10 +280,10 @@ def _silent(installation: engines_base.Installation) -> ProbeResult:
 
 
 def _ill(installation: engines_base.Installation, problem: engines_base.HealthProblem) -> ProbeResult:
-    return ProbeResult(installation.pid, (problem.words,), settled=problem.lasting, check=problem.check)
+    return ProbeResult(installation.pid, (problem.message,), settled=problem.final, check=problem.check)
 
 
 def _named(live: engines_base.LiveState, state: engines_base.ConfiguredState) -> str:
     """Return the runtimes that the files define and the daemon lacks, in parentheses; empty if there are none."""
     names = [name for name, path in state.paths().items() if live.runtimes.get(name) != path]
-    return f" (runtimes: {', '.join(names)})" if names and not live.silent else ""
+    return f" (runtimes: {', '.join(names)})" if names and not live.runtimes_unknown else ""

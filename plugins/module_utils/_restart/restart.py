@@ -311,16 +311,16 @@ class Restart:
 
     def _note_applied(self) -> None:
         """Record the files with which a daemon was started that does not report its settings. Raises HostError."""
-        note = engines_journal.AppliedNote.of(self.host, self.engine.key)
+        note = engines_journal.AppliedFiles.of(self.host, self.engine.key)
         installation = self.witness.inspect()
         live = (
             self.engine.live(self.host, installation) if core_records.load_records(self.host, self.engine.key) else None
         )
         born = processes.started(self.host, installation.pid) if installation.pid is not None else None
-        if born is None or live is None or not live.silent or live.outdated:
+        if born is None or live is None or not live.runtimes_unknown or live.outdated:
             note.remove()
         else:
-            note.write(born, self.engine.sources(self.host, installation))
+            note.write(born, self.engine.config_files(self.host, installation))
 
     # -- the previous state --------------------------------------------------------------------------------------
 

@@ -168,10 +168,10 @@ class DockerContainers:
         name = f"{NAME}-{uuid.uuid4().hex[:12]}"
         made = self._ask("POST", f"/containers/create?name={name}", _body(order))
         if made.refused:
-            raise NotRunError(f"docker does not create it: {made.words()}")
+            raise NotRunError(f"docker does not create it: {made.error_message()}")
         started = self._ask("POST", f"/containers/{name}/start")
         if started.refused:
-            raise NotRunError(f"docker cannot start it: {started.words()}", output=self._output(name))
+            raise NotRunError(f"docker cannot start it: {started.error_message()}", output=self._output(name))
         status = self._deadline.ended(lambda: self._status(name))
         output = self._output(name)
         if status is None:
@@ -188,7 +188,7 @@ class DockerContainers:
             )
         if answer.refused:
             raise NotRunError(
-                f"docker does not know the image {image}: {answer.words()}", "Correct image.", tried=False
+                f"docker does not know the image {image}: {answer.error_message()}", "Correct image.", tried=False
             )
 
     def _status(self, name: str) -> int | None:
@@ -222,11 +222,11 @@ class DockerContainers:
                 gone = self._ask("DELETE", f"/containers/{quote(identity, safe='')}?force=1&v=1")
                 # Another program may have removed it (404), or may be removing it (409).
                 if gone.refused and gone.status not in (404, 409):
-                    return f"The container {identity[:12]} cannot be removed: {gone.words()}"
+                    return f"The container {identity[:12]} cannot be removed: {gone.error_message()}"
         except (NotRunError, ValueError) as error:
             reason = error.problem if isinstance(error, NotRunError) else "docker does not list its containers properly"
             return f"The container may still be there: {reason}"
-        return "" if not answer.refused else f"The container may still be there: {answer.words()}"
+        return "" if not answer.refused else f"The container may still be there: {answer.error_message()}"
 
     def _ask(self, method: str, request: str, body: t.Any = None) -> docker_live.Answer:
         try:

@@ -188,9 +188,9 @@ class Verification:
             return verify_checks.failed(LIVE, problem, f"{journal} If it listens elsewhere, name that in socket.")
         health_problem = self.engine.health_problem(self.host, installation, self.live, self.state)
         if health_problem is not None:
-            return verify_checks.failed(LIVE, f"{engine} runs, but {health_problem.words}.", journal)
+            return verify_checks.failed(LIVE, f"{engine} runs, but {health_problem.message}.", journal)
         restart = "Let it take its files over with nvidia_runtime_restart."
-        if not self.live.silent and name not in self.live.runtimes:
+        if not self.live.runtimes_unknown and name not in self.live.runtimes:
             known = ", ".join(sorted(self.live.runtimes)) or "none"
             return verify_checks.failed(
                 LIVE, f"The running {engine} knows no runtime {name}. It knows: {known}.", restart
@@ -201,7 +201,7 @@ class Verification:
         ):
             problem = f"{engine} runs with something else than {installation.config_path} says by now."
             return verify_checks.failed(LIVE, problem, restart)
-        if self.live.silent:
+        if self.live.runtimes_unknown:
             told = f"{engine} runs and has read its files as they are; it does not tell which runtimes it knows."
             return verify_checks.passed(LIVE, told)
         return verify_checks.passed(LIVE, f"The running {f'{engine} {self.live.version}'.rstrip()} knows {name}.")

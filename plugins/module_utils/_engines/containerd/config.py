@@ -386,7 +386,7 @@ class Imports:
             return []
         rest = [entry for entry in self._entries() if entry not in ours]
         now = self._now()
-        overlay = {**self._files.outcome(), self._main.path: self._main.document.set(IMPORTS, rest)}
+        overlay = {**self._files.planned_documents(), self._main.path: self._main.document.set(IMPORTS, rest)}
         without = {file.path for file in ContainerdFiles.of(self._context, overlay).files}
         needed = []
         for pattern in ours:
@@ -412,7 +412,7 @@ class Imports:
         return file._replace(keys={**keys, IMPORTS: ours} if ours else keys)
 
     def _now(self) -> ContainerdFiles:
-        return ContainerdFiles.of(self._context, self._files.outcome())
+        return ContainerdFiles.of(self._context, self._files.planned_documents())
 
     def _entries(self) -> list[str]:
         return list(self._main.document.value(*IMPORTS) or [])

@@ -98,7 +98,7 @@ class Containerd(toml_plan.TomlEngine):
         if said is None:
             # A failed or disabled CRI reports nothing, so only the age of the process can be compared with the files.
             late = processes.outdated(host, installation.pid, self._paths(host, installation))
-            return engines_base.LiveState("", {}, "", silent=True, outdated=late)
+            return engines_base.LiveState("", {}, "", runtimes_unknown=True, outdated=late)
         runtimes = toml_plan.lookup(said, ("containerd", "runtimes"))
         runtimes = runtimes if isinstance(runtimes, dict) else {}
         cdi = said.get("enableCDI")
@@ -143,7 +143,7 @@ class Containerd(toml_plan.TomlEngine):
         """Return RESTART or NONE. ``no_reload`` says why there is no reload."""
         if not state.lists_runtimes:
             return engines_base.Action.NONE
-        if live.silent or live.outdated:
+        if live.runtimes_unknown or live.outdated:
             return engines_base.Action.RESTART if live.outdated else engines_base.Action.NONE
         paths = {name: path or "" for name, path in state.paths().items()}
         known = {name: live.runtimes.get(name) for name in paths}
@@ -182,7 +182,7 @@ class Containerd(toml_plan.TomlEngine):
         state: engines_base.ConfiguredState | None,
     ) -> engines_base.HealthProblem | None:
         # A containerd that reports its runtimes has a working CRI.
-        if not live.silent:
+        if not live.runtimes_unknown:
             return None
         # Imported here because only a restart needs it.
         from ansible_collections.gpufleet.nvidia.plugins.module_utils._rpc import cri  # noqa: PLC0415
@@ -193,37 +193,35 @@ class Containerd(toml_plan.TomlEngine):
         parts = [plugin for plugin in told if plugin.serves_cri]
         broken = [f"{plugin.name}: {plugin.error}" for plugin in parts if plugin.error]
         if broken:
-            return engines_base.HealthProblem(
-                "cri-loaded", f"its CRI is not loaded ({'; '.join(broken)})", lasting=True
-            )
+            return engines_base.HealthProblem("cri-loaded", f"its CRI is not loaded ({'; '.join(broken)})", final=True)
         if parts:
             # A containerd that has just started needs a moment.
             return engines_base.HealthProblem("cri-answers", f"its CRI does not answer on {installation.socket}")
         # containerd does not list a disabled CRI.
         expected = state is not None and state.lists_runtimes
-        return engines_base.HealthProblem("cri-enabled", "its CRI is switched off", lasting=True) if expected else None
+        return engines_base.HealthProblem("cri-enabled", "its CRI is switched off", final=True) if expected else None
 
-    def sources(self, host: hostfs.HostFS, installation: engines_base.Installation) -> list[str]:
+    def config_files(self, host: hostfs.HostFS, installation: engines_base.Installation) -> list[str]:
         return self._paths(host, installation)
 
     # -- the program ---------------------------------------------------------------------------------------------
 
-    def trial(
+    def validation_command(
         self, binary: str, folder: str, files: t.Sequence[core_plan.PlannedFile], context: engines_base.Context
-    ) -> engines_base.Trial:
+    ) -> engines_base.ValidationCommand:
         # Imported here because only a change needs it.
         from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd import (  # noqa: PLC0415
             validate as containerd_validate,
         )
 
-        return containerd_validate.trial(binary, folder, files, context)
+        return containerd_validate.validation_command(binary, folder, files, context)
 
-    def verdict(self, before: str, after: str, files: t.Sequence[core_plan.PlannedFile]) -> str:
+    def compare_dumps(self, before: str, after: str, files: t.Sequence[core_plan.PlannedFile]) -> str:
         from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd import (  # noqa: PLC0415
             validate as containerd_validate,
         )
 
-        return containerd_validate.verdict(before, after, files)
+        return containerd_validate.compare_dumps(before, after, files)
 
 
 def _addresses(document: toml_document.TomlDocument) -> list[t.Any]:

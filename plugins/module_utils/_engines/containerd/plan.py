@@ -107,7 +107,7 @@ RESERVED = {
 }
 
 # The first lines of a drop-in that contains a copy of all CRI settings.
-SNAPSHOT = toml_plan.OPENING + (
+SNAPSHOT = toml_plan.HEADER + (
     b"# This containerd replaces a plugin's settings by those of a later file. So this is a copy of all settings\n"
     b"# of the CRI, made from the other files on every run: change those and run again, not this one.\n"
 )
@@ -126,7 +126,7 @@ class ContainerdPlanner:
 
     def __init__(self, context: engines_base.Context) -> None:
         self.context = context
-        self.files = toml_plan.TomlFiles(context, (SNAPSHOT, toml_plan.OPENING))
+        self.files = toml_plan.TomlFiles(context, (SNAPSHOT, toml_plan.HEADER))
         self.main = self.files.edit(context.path)
         self.current = self.reads.of(context, self.files.overlay())
         self.warnings: list[str] = []
@@ -181,7 +181,7 @@ class ContainerdPlanner:
                 " them. Move the file away, name another drop_in_path, or use config_mode: in_place."
             )
         if mode != "in_place":
-            _begin(target, SNAPSHOT if mode == "snapshot" else toml_plan.OPENING)
+            _begin(target, SNAPSHOT if mode == "snapshot" else toml_plan.HEADER)
         self._check_types(target, others)
         return self.writes(self.context, others, target, mode)
 
@@ -191,11 +191,11 @@ class ContainerdPlanner:
             _withdraw(self.files.edit(path))
         _withdraw(self.main, containerd_runtimes.VERSION, containerd_config.IMPORTS)
         hidden = {} if drop_in is None else {drop_in: None}
-        others = self.reads.of(self.context, {**self.files.outcome(), **hidden})
+        others = self.reads.of(self.context, {**self.files.planned_documents(), **hidden})
         if containerd_config.too_new(others) and self.main.owns(containerd_runtimes.VERSION):
             # An earlier run wrote this version for a newer containerd.
             self.main.give_back(containerd_runtimes.VERSION)
-            others = self.reads.of(self.context, {**self.files.outcome(), **hidden})
+            others = self.reads.of(self.context, {**self.files.planned_documents(), **hidden})
         return others
 
     def _disabled(self, request: engines_base.RuntimeRequest, path: str) -> engines_base.EnginePlan:
@@ -456,7 +456,7 @@ class ContainerdPlanner:
         )
 
     def _after(self) -> containerd_config.ContainerdFiles:
-        return self.reads.of(self.context, self.files.outcome())
+        return self.reads.of(self.context, self.files.planned_documents())
 
 
 def configured_state(files: containerd_config.ContainerdFiles) -> engines_base.ConfiguredState:
@@ -521,7 +521,7 @@ def _check_settings(document: toml_document.TomlDocument, root: toml_plan.KeyPat
 def _begin(edit: toml_plan.TomlEdit, words: bytes) -> None:
     """Start a drop-in of this collection with ``words``, the comment that says what the file is."""
     text = edit.document.to_bytes()
-    former = next((known for known in (SNAPSHOT, toml_plan.OPENING) if text.startswith(known)), b"")
+    former = next((known for known in (SNAPSHOT, toml_plan.HEADER) if text.startswith(known)), b"")
     if (former or not text) and former != words:
         edit.fresh = words
         edit.document = toml_document.TomlDocument.from_bytes(edit.path, words + text[len(former) :])

@@ -15,7 +15,7 @@ import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import toml_validate
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import toml_plan
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd import config as containerd_config
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd import plan as containerd_plan
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd import runtimes
@@ -31,14 +31,14 @@ if t.TYPE_CHECKING:
 _ABOUT_FILES = ("version", "imports")
 
 
-def trial(
+def validation_command(
     binary: str, folder: str, files: t.Sequence[core_plan.PlannedFile], context: engines_base.Context
-) -> engines_base.Trial:
+) -> engines_base.ValidationCommand:
     """Return the validation command, which dumps copies of ``files`` and of all that they import.
 
     The command in ``compare`` dumps the present files. Raises NvidiaError if an imported file does not exist.
     """
-    planned = containerd_config.ContainerdFiles.of(context, toml_validate.overlay_of(files))
+    planned = containerd_config.ContainerdFiles.of(context, toml_plan.overlay_of(files))
     if planned.missing:
         raise errors.NvidiaError(
             f"{context.path}: imports names {', '.join(planned.missing)}, which is not there: containerd would not"
@@ -57,7 +57,7 @@ def trial(
         copies, _paths = _copies(containerd_config.ContainerdFiles.of(context, stale), folder, "before")
         present = f"{folder}/{next(iter(copies))}"
         staged.update(copies)
-    return engines_base.Trial(staged, argv, [binary, "--config", present, "config", "dump"], originals)
+    return engines_base.ValidationCommand(staged, argv, [binary, "--config", present, "config", "dump"], originals)
 
 
 def _copies(
@@ -87,10 +87,10 @@ def _held_back(file: core_plan.PlannedFile) -> bool:
     return leftover or (file.before is not None and file.before.startswith(containerd_plan.SNAPSHOT))
 
 
-def verdict(before: str, after: str, files: t.Sequence[core_plan.PlannedFile]) -> str:
+def compare_dumps(before: str, after: str, files: t.Sequence[core_plan.PlannedFile]) -> str:
     """Return the entries of other tools that would change; empty if none would, or if a dump cannot be parsed."""
     roots = set(containerd_config.CRI_TABLE.values())
-    names = {name for root in roots for name in toml_validate.changed_tables(files, root + containerd_config.RUNTIMES)}
+    names = {name for root in roots for name in toml_plan.changed_tables(files, root + containerd_config.RUNTIMES)}
     if any(_held_back(file) for file in files):
         # The present files are compared without the snapshot, so the entries of this collection are missing there.
         names.update(path[4] for file in files for path in file.keys if path[2:4] == containerd_config.RUNTIMES)
@@ -104,4 +104,4 @@ def verdict(before: str, after: str, files: t.Sequence[core_plan.PlannedFile]) -
         )
         return ours or path[0] in _ABOUT_FILES
 
-    return toml_validate.verdict(before, after, is_ours)
+    return toml_plan.compare_dumps(before, after, is_ours)

@@ -57,7 +57,7 @@ class Crio(toml_plan.TomlEngine):
         if installation.pid is None:
             return None
         late = self._outdated(host, installation, installation.pid)
-        return engines_base.LiveState("", {}, "", silent=True, outdated=late)
+        return engines_base.LiveState("", {}, "", runtimes_unknown=True, outdated=late)
 
     def _outdated(self, host: hostfs.HostFS, installation: engines_base.Installation, pid: int) -> bool:
         if processes.outdated(host, pid, _there(host, _hook_folders(host))):
@@ -71,7 +71,7 @@ class Crio(toml_plan.TomlEngine):
 
         birth, applied = (
             processes.started(host, pid),
-            engines_journal.AppliedNote.of(host, self.key).start_of(self.sources(host, installation)),
+            engines_journal.AppliedFiles.of(host, self.key).start_of(self.config_files(host, installation)),
         )
         if birth is None or applied is None:
             return True
@@ -143,28 +143,28 @@ class Crio(toml_plan.TomlEngine):
             None if answers else engines_base.HealthProblem("answers", f"it does not answer on {installation.socket}")
         )
 
-    def sources(self, host: hostfs.HostFS, installation: engines_base.Installation) -> list[str]:
+    def config_files(self, host: hostfs.HostFS, installation: engines_base.Installation) -> list[str]:
         directory = crio_config.config_dir(installation.unit)
         return [installation.config_path, *(host.walk(directory) if directory else [])]
 
     # -- the program ---------------------------------------------------------------------------------------------
 
-    def trial(
+    def validation_command(
         self, binary: str, folder: str, files: t.Sequence[core_plan.PlannedFile], context: engines_base.Context
-    ) -> engines_base.Trial:
+    ) -> engines_base.ValidationCommand:
         # Imported here because only a change needs it.
         from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.crio import (  # noqa: PLC0415
             validate as crio_validate,
         )
 
-        return crio_validate.trial(binary, folder, _without_hooks(files), context)
+        return crio_validate.validation_command(binary, folder, _without_hooks(files), context)
 
-    def verdict(self, before: str, after: str, files: t.Sequence[core_plan.PlannedFile]) -> str:
+    def compare_dumps(self, before: str, after: str, files: t.Sequence[core_plan.PlannedFile]) -> str:
         from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.crio import (  # noqa: PLC0415
             validate as crio_validate,
         )
 
-        return crio_validate.verdict(before, after, _without_hooks(files))
+        return crio_validate.compare_dumps(before, after, _without_hooks(files))
 
 
 def _without_hooks(files: t.Sequence[core_plan.PlannedFile]) -> list[core_plan.PlannedFile]:

@@ -43,7 +43,7 @@ class CrioPlanner:
 
     def __init__(self, context: engines_base.Context) -> None:
         self.context = context
-        self.files = toml_plan.TomlFiles(context, (toml_plan.OPENING,))
+        self.files = toml_plan.TomlFiles(context, (toml_plan.HEADER,))
         self.main = self.files.edit(context.path)
         self.current = crio_config.CrioFiles.of(context, self.files.overlay())
         self.warnings: list[str] = []
@@ -58,7 +58,7 @@ class CrioPlanner:
         kept = self._kept_default()
         others = self._without_ours(target)
         if target.content is None:
-            target.document = toml_document.TomlDocument.from_bytes(target.path, toml_plan.OPENING)
+            target.document = toml_document.TomlDocument.from_bytes(target.path, toml_plan.HEADER)
         parent = self._parent(request, others)
         for name in request.runtimes():
             self._runtime(request, name, parent, target, others)

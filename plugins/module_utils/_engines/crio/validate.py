@@ -15,7 +15,7 @@ import typing as t
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import toml_document
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import toml_validate
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import toml_plan
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.crio import config as crio_config
 
 if t.TYPE_CHECKING:
@@ -29,14 +29,14 @@ _NO_FILE = "/dev/null"
 _MAIN, _DROP_INS = "crio.conf", "crio.conf.d"
 
 
-def trial(
+def validation_command(
     binary: str, folder: str, files: t.Sequence[core_plan.PlannedFile], context: engines_base.Context
-) -> engines_base.Trial:
+) -> engines_base.ValidationCommand:
     """Return the validation command, which prints the configuration of copies of all files with ``files`` among them.
 
     The command in ``compare`` prints the present configuration. Raises NvidiaError for a dangling link.
     """
-    planned = crio_config.CrioFiles.of(context, toml_validate.overlay_of(files))
+    planned = crio_config.CrioFiles.of(context, toml_plan.overlay_of(files))
     if planned.missing:
         raise errors.NvidiaError(
             f"{', '.join(planned.missing)} is a link that leads nowhere: CRI-O would not start. Remove it, or put the"
@@ -46,7 +46,7 @@ def trial(
     # The drop-ins keep their names, which determine the order.
     names = {_MAIN: main, **{_DROP_INS + file.name[len(planned.directory) :]: file for file in drop_ins}}
     here = context.path if context.content is not None else _NO_FILE
-    return engines_base.Trial(
+    return engines_base.ValidationCommand(
         {name: file.document.to_bytes() for name, file in names.items()},
         _argv(binary, f"{folder}/{_MAIN}", f"{folder}/{_DROP_INS}"),
         _argv(binary, here, planned.directory),
@@ -58,9 +58,9 @@ def _argv(binary: str, path: str, directory: str) -> list[str]:
     return [binary, "--config", path, "--config-dir", directory, "config"]
 
 
-def verdict(before: str, after: str, files: t.Sequence[core_plan.PlannedFile]) -> str:
+def compare_dumps(before: str, after: str, files: t.Sequence[core_plan.PlannedFile]) -> str:
     """Return the entries of other tools that would change; empty if none would, or if the output cannot be parsed."""
-    names = toml_validate.changed_tables(files, crio_config.RUNTIMES)
+    names = toml_plan.changed_tables(files, crio_config.RUNTIMES)
     defaults = {
         toml_document.TomlDocument.from_bytes(file.path, text or b"").value(*crio_config.DEFAULT)
         for file in files
@@ -73,4 +73,4 @@ def verdict(before: str, after: str, files: t.Sequence[core_plan.PlannedFile]) -
             path[:depth] == crio_config.RUNTIMES and path[depth] in names
         )
 
-    return toml_validate.verdict(before, after, is_ours)
+    return toml_plan.compare_dumps(before, after, is_ours)

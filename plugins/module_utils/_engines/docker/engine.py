@@ -141,7 +141,7 @@ class Docker:
         """Return None: a dockerd that answers works."""
         return None
 
-    def sources(self, _host: hostfs.HostFS, installation: engines_base.Installation) -> list[str]:
+    def config_files(self, _host: hostfs.HostFS, installation: engines_base.Installation) -> list[str]:
         return [installation.config_path]
 
     def check_runtimes(
@@ -176,7 +176,7 @@ class Docker:
     # -- plans ---------------------------------------------------------------------------------------------------
 
     def present(self, request: engines_base.RuntimeRequest, context: engines_base.Context) -> engines_base.EnginePlan:
-        request.check_plain(self.name)
+        request.refuse_toml_settings(self.name)
         return self.planner(context).present(request)
 
     def absent(self, context: engines_base.Context) -> engines_base.EnginePlan:
@@ -184,7 +184,7 @@ class Docker:
         for path in context.recorded:
             # dockerd reads one file. The unit's flags cannot conflict with another file, and changing that one needs no
             # restart.
-            other = self.planner(context.about(path)._replace(unit=None)).absent()
+            other = self.planner(context.for_file(path)._replace(unit=None)).absent()
             plan = plan.joined(other._replace(action=engines_base.Action.NONE))
         return plan
 
@@ -205,17 +205,17 @@ class Docker:
     def version_argv(self, binary: str) -> list[str]:
         return [binary, "--version"]
 
-    def trial(
+    def validation_command(
         self, binary: str, folder: str, files: t.Sequence[core_plan.PlannedFile], context: engines_base.Context
-    ) -> engines_base.Trial:
+    ) -> engines_base.ValidationCommand:
         # The unit's own flags are included, so that a setting that is both in the unit and in the file is found.
         flags = _without_config_file(context.unit.arguments[1:]) if context.unit is not None else []
         (file,) = files
         name = posixpath.basename(file.path)
         argv = [binary, "--validate", "--config-file", f"{folder}/{name}", *flags]
-        return engines_base.Trial({name: file.after or b""}, argv, stands_for={name: file.path})
+        return engines_base.ValidationCommand({name: file.after or b""}, argv, original_paths={name: file.path})
 
-    def verdict(self, _before: str, _after: str, _files: t.Sequence[core_plan.PlannedFile]) -> str:
+    def compare_dumps(self, _before: str, _after: str, _files: t.Sequence[core_plan.PlannedFile]) -> str:
         return ""
 
     def validator_missing(self, output: str) -> bool:
@@ -294,7 +294,7 @@ class DockerSnap(Docker):
         # Its program runs inside the snap only, so it is not run to get its version or to validate files.
         installation = super().inspect(host, service)
         there = installation.unit is not None or installation.pid is not None
-        return installation._replace(binary=None, there=there, unsupported=_SNAP)
+        return installation._replace(binary=None, detected=there, unsupported=_SNAP)
 
     def _unit(self, host: hostfs.HostFS, service: str) -> systemd_units.Unit | None:
         """Return the unit without its arguments, which are those of the program ``snap``."""
@@ -380,7 +380,7 @@ class RootlessDocker(Docker):
             pid=pid,
             user=account,
             # The system's program alone does not make an engine of the user's.
-            there=pid is not None or (unit is not None and binary is not None),
+            detected=pid is not None or (unit is not None and binary is not None),
         )
 
     def _keeps_containers(self, _host: hostfs.HostFS, _installation: engines_base.Installation) -> bool:

@@ -37,7 +37,7 @@ class Answer(t.NamedTuple):
         """
         return json_data.load(self.body)
 
-    def words(self) -> str:
+    def error_message(self) -> str:
         """Return the daemon's message about a request that it refused."""
         try:
             message = json_data.get(self.value(), "message", "")

@@ -104,24 +104,26 @@ class K0s(containerd_engine.Containerd):
         """Return the command that prints the version of k0s, such as v1.30.4+k0s.0."""
         return [binary, "version"]
 
-    def trial(
+    def validation_command(
         self, _binary: str, folder: str, files: t.Sequence[core_plan.PlannedFile], context: engines_base.Context
-    ) -> engines_base.Trial:
+    ) -> engines_base.ValidationCommand:
         """Return the command that dumps the merged drop-ins.
 
         This collection merges the drop-ins into one file, as k0s does, without the defaults of k0s.
         """
         from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import (  # noqa: PLC0415
-            toml_validate,
+            toml_plan,
         )
 
         texts = {
-            "after.toml": _merged_text(self._files(context, toml_validate.overlay_of(files))),
+            "after.toml": _merged_text(self._files(context, toml_plan.overlay_of(files))),
             "before.toml": _merged_text(self._files(context)),
         }
         program = posixpath.join(_data_dir(context.unit), "bin", self.program)
         after, before = ([program, "--config", f"{folder}/{name}", "config", "dump"] for name in texts)
-        return engines_base.Trial(texts, after, before, {"after.toml": ", ".join(file.path for file in files)})
+        return engines_base.ValidationCommand(
+            texts, after, before, {"after.toml": ", ".join(file.path for file in files)}
+        )
 
     def validator_missing(self, output: str) -> bool:
         """Return whether containerd could not be started. A k0s that never started has not unpacked it."""

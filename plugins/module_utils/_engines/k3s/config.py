@@ -32,7 +32,7 @@ _SWITCHES = (DOCKER,)
 # Matches a file that may contain one of these settings. Any other file needs no PyYAML.
 _CONCERNS_US = re.compile(rb"(?<![\w.-])(?:" + "|".join(_NAMES).encode() + rb")\+?[\"']?\s*:")
 _SUFFIXES = (".yaml", ".yml")
-_OURS = re.compile(re.escape(toml_plan.OPENING) + DEFAULT_RUNTIME.encode() + rb": ([A-Za-z0-9_.-]+)\n\Z")
+_OURS = re.compile(re.escape(toml_plan.HEADER) + DEFAULT_RUNTIME.encode() + rb": ([A-Za-z0-9_.-]+)\n\Z")
 
 
 class Setting(t.NamedTuple):
@@ -71,7 +71,7 @@ def own_line(name: str) -> bytes:
 
 def own_text(name: str) -> bytes:
     """Return the whole content of the file of this collection."""
-    return toml_plan.OPENING + own_line(name)
+    return toml_plan.HEADER + own_line(name)
 
 
 def own_default(content: bytes | None) -> str | None:

@@ -80,7 +80,7 @@ class K3sFamily(containerd_engine.Containerd):
         said = super().live(host, installation)
         if said is None:
             return None
-        if said.silent:
+        if said.runtimes_unknown:
             try:
                 state = k3s_generated.GeneratedConfig(
                     engines_base.HostFiles(host, self.key).as_configured(installation, None)
@@ -138,7 +138,7 @@ class K3sFamily(containerd_engine.Containerd):
         settings = k3s_config.Settings(self.place, k3s_generated.host_of(context), context.unit)
         return k3s_generated.GeneratedConfig(context).expected(settings.value(k3s_config.DEFAULT_RUNTIME))
 
-    def sources(self, host: hostfs.HostFS, installation: engines_base.Installation) -> list[str]:
+    def config_files(self, host: hostfs.HostFS, installation: engines_base.Installation) -> list[str]:
         generated = k3s_generated.GeneratedConfig(
             engines_base.HostFiles(host, self.key).as_configured(installation, None)
         )
@@ -146,16 +146,16 @@ class K3sFamily(containerd_engine.Containerd):
 
     # -- no validator --------------------------------------------------------------------------------------------
 
-    def trial(
+    def validation_command(
         self, _binary: str, _folder: str, _files: t.Sequence[core_plan.PlannedFile], _context: engines_base.Context
-    ) -> engines_base.Trial:
+    ) -> engines_base.ValidationCommand:
         """Return a command that always fails, because no command validates the settings.
 
         The failure is handled like that of an old program without a validator.
         """
-        return engines_base.Trial({}, ("false",))
+        return engines_base.ValidationCommand({}, ("false",))
 
-    def verdict(self, _before: str, _after: str, _files: t.Sequence[core_plan.PlannedFile]) -> str:
+    def compare_dumps(self, _before: str, _after: str, _files: t.Sequence[core_plan.PlannedFile]) -> str:
         return ""
 
     def validator_missing(self, _output: str) -> bool:

@@ -65,7 +65,7 @@ class RancherPlanner:
 
     def _check(self, request: engines_base.RuntimeRequest) -> None:
         """Raise NvidiaError for options that do not exist here or would have no effect."""
-        request.check_plain(self.title)
+        request.refuse_toml_settings(self.title)
         if request.config_mode != "auto":
             raise errors.NvidiaError(
                 f"{self.title} generates its containerd's configuration at every start, so there is no config_mode."
@@ -262,5 +262,5 @@ def _without(content: bytes | None, kept: t.Any) -> bytes | None:
 
     This is for files that others changed since.
     """
-    rest = b"".join(line for line in _lines(content) if line not in (toml_plan.OPENING, k3s_config.own_line(str(kept))))
+    rest = b"".join(line for line in _lines(content) if line not in (toml_plan.HEADER, k3s_config.own_line(str(kept))))
     return rest if rest.strip() else None

@@ -54,7 +54,7 @@ class Podman:
     ) -> engines_base.HealthProblem | None:
         return None
 
-    def sources(self, _host: hostfs.HostFS, installation: engines_base.Installation) -> list[str]:
+    def config_files(self, _host: hostfs.HostFS, installation: engines_base.Installation) -> list[str]:
         return [installation.config_path, podman_config.DROP_IN]
 
     def check_runtimes(
@@ -98,13 +98,13 @@ class Podman:
     def version_argv(self, binary: str) -> list[str]:
         return [binary, "--version"]
 
-    def trial(
+    def validation_command(
         self, binary: str, _folder: str, _files: t.Sequence[core_plan.PlannedFile], _context: engines_base.Context
-    ) -> engines_base.Trial:
+    ) -> engines_base.ValidationCommand:
         """Return a command that fails with an unknown flag: Podman has no validator. A later release may have one."""
-        return engines_base.Trial({}, [binary, "--validate"])
+        return engines_base.ValidationCommand({}, [binary, "--validate"])
 
-    def verdict(self, _before: str, _after: str, _files: t.Sequence[core_plan.PlannedFile]) -> str:
+    def compare_dumps(self, _before: str, _after: str, _files: t.Sequence[core_plan.PlannedFile]) -> str:
         return ""
 
     def validator_missing(self, output: str) -> bool:

@@ -36,7 +36,7 @@ class PodmanPlanner:
     def __init__(self, context: engines_base.Context) -> None:
         self.context = context
         self.files = context.files
-        self.toml = toml_plan.TomlFiles(context, (toml_plan.OPENING,))
+        self.toml = toml_plan.TomlFiles(context, (toml_plan.HEADER,))
         folder, name = posixpath.split(podman_config.DROP_IN)
         self.drop_in = posixpath.join(self.files.resolve(folder), name)
         self.warnings: list[str] = []
@@ -77,7 +77,7 @@ class PodmanPlanner:
             raise errors.NvidiaError(
                 f"Podman reads {podman_config.MAIN} and what lies beside it, and no other file. Leave out config_path."
             )
-        request.check_plain("podman")
+        request.refuse_toml_settings("podman")
         unfit = {
             "config_mode": request.config_mode != "auto",
             "set_as_default": bool(request.set_as_default),
@@ -103,7 +103,7 @@ class PodmanPlanner:
         others = podman_config.ContainersConf(self.files, version, default, edit.original)
         if self._missing(others.reading().folders):
             if edit.content is None:
-                edit.document = toml_document.TomlDocument.from_bytes(edit.path, toml_plan.OPENING)
+                edit.document = toml_document.TomlDocument.from_bytes(edit.path, toml_plan.HEADER)
             before = others.reading(before=podman_config.DROP_IN)
             missing = self._missing(before.folders)
             wanted = missing if before.appends else _in_order(before.folders, missing)
@@ -158,7 +158,7 @@ class PodmanPlanner:
                     " crio, then run this again, or remove the hook with purge_legacy: true."
                 )
             elif nvidia_files.is_nvidia_hook(content):
-                planned[real] = nvidia_files.taken_away(real, content)
+                planned[real] = nvidia_files.plan_hook_removal(real, content)
             else:
                 self.warnings.append(
                     f"{path} does not run NVIDIA's hook, so it stays. Look at it: Podman runs it for every container."

@@ -114,7 +114,7 @@ def test_newest_version_of_cdi(word: str, newest: str | None, tmp_path: Path) ->
     assert engine.newest == newest
     assert engine.reads is (newest is not None)
     assert engine.folders == (() if newest is None else BOTH)
-    assert engine.doubt == ""
+    assert engine.warning == ""
 
 
 @pytest.mark.parametrize(
@@ -189,8 +189,8 @@ def test_a_version_that_cannot_be_told_is_a_doubt(printed: str, tmp_path: Path) 
     engines = engines_for(["auto"], live(tmp_path), Programs({"podman": printed}))
     assert (engines[0].version, engines[0].newest, engines[0].reads) == (None, None, True)
     assert engines[0].folders == BOTH
-    assert engines[0].doubt.startswith("/usr/bin/podman printed no version")
-    assert "podman:5.8.0" in engines[0].doubt
+    assert engines[0].warning.startswith("/usr/bin/podman printed no version")
+    assert "podman:5.8.0" in engines[0].warning
 
 
 def test_a_program_that_fails_has_no_version(tmp_path: Path) -> None:
@@ -205,8 +205,8 @@ def test_nothing_of_an_offline_tree_is_run(tmp_path: Path) -> None:
     engines = engines_for(["auto", "docker"], host, nothing)
     assert [engine.name for engine in engines] == ["docker", "podman"]
     assert [engine.newest for engine in engines] == [None, None]
-    assert engines[0].doubt.startswith("There is no docker on this host")
-    assert engines[1].doubt.startswith("/usr/bin/podman must not be run in an offline tree")
+    assert engines[0].warning.startswith("There is no docker on this host")
+    assert engines[1].warning.startswith("/usr/bin/podman must not be run in an offline tree")
 
 
 # -- words -------------------------------------------------------------------------------------------------------------

@@ -60,8 +60,8 @@ def test_paths_of_runtimes() -> None:
 def test_a_wrapped_engine_is_in_doubt(wrapper: str, count: int) -> None:
     unit = Unit("x.service", "/lib/x.service", wrapper=wrapper)
     installation = Installation("/usr/bin/x", unit, "x.service", "/run/x.sock", "/etc/x")
-    assert len(installation.doubts()) == count
-    assert installation._replace(unit=None).doubts() == []
+    assert len(installation.warnings()) == count
+    assert installation._replace(unit=None).warnings() == []
 
 
 def test_the_table_knows_each_engine_by_its_own_name() -> None:

@@ -21,8 +21,8 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.nvidia_fi
     hook_text,
     is_nvidia_hook,
     nvidia_hooks,
+    plan_hook_removal,
     restore_hook,
-    taken_away,
 )
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_files import FakeFiles
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.hook_hosts import (
@@ -80,8 +80,8 @@ def mine(path: str = HOOK, text: str = GENERATED) -> PlannedFile:
         ({HOOK: FOREIGN, OVERRIDING: PACKAGED}, (), [OVERRIDING]),
         ({HOOK: PACKAGED, OVERRIDING: PACKAGED}, (), [OVERRIDING]),
         # As it will be.
-        ({HOOK: PACKAGED}, [taken_away(HOOK, b"")], []),
-        ({HOOK: PACKAGED, OVERRIDING: FOREIGN}, [taken_away(OVERRIDING, b"")], [HOOK]),
+        ({HOOK: PACKAGED}, [plan_hook_removal(HOOK, b"")], []),
+        ({HOOK: PACKAGED, OVERRIDING: FOREIGN}, [plan_hook_removal(OVERRIDING, b"")], [HOOK]),
         ({HOOK: FOREIGN}, [mine()], [HOOK]),
         ({HOOK: GENERATED}, [mine(text=FOREIGN)], []),
     ],

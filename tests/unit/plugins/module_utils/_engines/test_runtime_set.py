@@ -155,5 +155,5 @@ def test_is_nvidia_runtime(name: str, program: t.Any, nvidia: bool) -> None:
 )
 def test_what_only_toml_has_is_refused_elsewhere(asked: dict[str, t.Any]) -> None:
     with pytest.raises(NvidiaError, match=f"^docker has no {next(iter(asked))}. Leave it out"):
-        RuntimeRequest(**asked).check_plain("docker")
-    RuntimeRequest(config_mode="in_place").check_plain("docker")
+        RuntimeRequest(**asked).refuse_toml_settings("docker")
+    RuntimeRequest(config_mode="in_place").refuse_toml_settings("docker")

@@ -86,7 +86,7 @@ def test_what_is_read_is_read_once_and_seen_as_it_will_be() -> None:
     other.write(("c",), 1)
     run.files.edit(THIRD)
     assert {path: doc.data for path, doc in run.files.overlay().items()} == {OTHER: {"b": 1, "c": 1}}
-    assert run.files.outcome() == run.files.overlay()
+    assert run.files.planned_documents() == run.files.overlay()
     # The main file is planned in any case, others only if they are or will be there.
     run.files.edit(MAIN)
     assert [(file.path, file.changed) for file in run.files.planned()] == [(OTHER, True), (MAIN, False)]
@@ -99,7 +99,7 @@ def test_the_outcome_knows_which_files_go() -> None:
     run.carry_out()
     run = Run(host)
     revert_own_entries(run.files.edit(OTHER))
-    assert run.files.outcome() == {OTHER: None}
+    assert run.files.planned_documents() == {OTHER: None}
 
 
 def test_only_files_of_ours_take_after_the_main_file() -> None:

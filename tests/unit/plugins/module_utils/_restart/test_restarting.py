@@ -10,7 +10,7 @@ import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import NvidiaError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.configure import ConfigureEngine, Options
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.journal import AppliedNote
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.journal import AppliedFiles
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.registry import Target
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._restart import restart as restart_restart
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._restart.health import Expectation
@@ -190,7 +190,7 @@ def test_what_a_daemon_was_started_with_is_noted_if_it_does_not_report_it(
 
     def silent(_engine: Engine, host: HostFS, installation: Installation) -> LiveState | None:
         found = live(host, installation)
-        return None if found is None else found._replace(silent=True)
+        return None if found is None else found._replace(runtimes_unknown=True)
 
     changes = configure(systemd)
     restart(systemd, rollback=changes)
@@ -200,7 +200,7 @@ def test_what_a_daemon_was_started_with_is_noted_if_it_does_not_report_it(
     monkeypatch.setattr(processes, "started", lambda _host, _pid: 5.0)
     restart(systemd)
     assert states(systemd) == ["applied", "docker"]
-    note = AppliedNote.of(host, "docker")
+    note = AppliedFiles.of(host, "docker")
     assert note.start_of([FILE]) == 5.0
     systemd.docker.write(FILE, systemd.text + "\n")
     assert note.start_of([FILE]) is None

@@ -27,7 +27,7 @@ if t.TYPE_CHECKING:
 
 GRPC, CRI = "io.containerd.grpc.v1", "io.containerd.cri.v1"
 INSTALLATION = Installation(None, None, "containerd.service", "/run/x.sock", "/etc/containerd/config.toml", 7)
-SILENT = LiveState("", {}, "", silent=True)
+SILENT = LiveState("", {}, "", runtimes_unknown=True)
 REASON = 'invalid plugin config: no corresponding runtime configured for default_runtime_name = "nope"'
 
 
@@ -93,14 +93,15 @@ def test_a_containerd_that_is_active_may_be_of_no_use(
     _answer(monkeypatch, answer)
     state = ConfiguredState(lists_runtimes=lists_runtimes)
     found = CONTAINERD.health_problem(HostFS(), INSTALLATION, SILENT, state)
-    assert (found.words if found is not None else None) == ailment
+    assert (found.message if found is not None else None) == ailment
     # Waiting helps one that is about to answer.
-    assert found is None or found.lasting is ("answer" not in found.words)
+    assert found is None or found.final is ("answer" not in found.message)
 
 
 def test_a_containerd_that_tells_of_its_runtimes_works(monkeypatch: pytest.MonkeyPatch) -> None:
     _answer(monkeypatch, OSError("is not even asked"))
-    assert CONTAINERD.health_problem(HostFS(), INSTALLATION, SILENT._replace(silent=False), ConfiguredState()) is None
+    live = SILENT._replace(runtimes_unknown=False)
+    assert CONTAINERD.health_problem(HostFS(), INSTALLATION, live, ConfiguredState()) is None
 
 
 @pytest.mark.parametrize(

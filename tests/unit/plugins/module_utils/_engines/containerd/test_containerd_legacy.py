@@ -18,7 +18,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.base impo
     RuntimeRequest,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd.engine import CONTAINERD
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd.validate import verdict
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd.validate import compare_dumps
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.containerd_configs import AKS, MAIN, VERSION_3
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_containerd import (
     CRI_2,
@@ -248,13 +248,13 @@ def test_the_validator_lets_the_table_change() -> None:
     before = host.text()
     plan = legacy(host, set_as_default=True)
     after = host.text()
-    assert verdict(before, after, plan.files) == ""
-    assert verdict(before, after + "[debug]\nuid = 5\n", plan.files) != ""
+    assert compare_dumps(before, after, plan.files) == ""
+    assert compare_dumps(before, after + "[debug]\nuid = 5\n", plan.files) != ""
 
 
 def test_other_engines_have_no_place_for_it() -> None:
     with pytest.raises(NvidiaError, match="docker has no use_legacy_config"):
-        RuntimeRequest(use_legacy_config=True).check_plain("docker")
+        RuntimeRequest(use_legacy_config=True).refuse_toml_settings("docker")
 
 
 @pytest.mark.parametrize("mode", ["hook", "snapshot"])

@@ -18,7 +18,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.base impo
     Installation,
     LiveState,
     RuntimeRequest,
-    Trial,
+    ValidationCommand,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd.engine import (
     CONTAINERD,
@@ -132,7 +132,7 @@ def test_what_a_wrapper_keeps_to_itself_its_process_tells(
     (tmp_path / "sys/fs/cgroup/system.slice/containerd.service/cgroup.procs").write_text("")
     stopped = CONTAINERD.inspect(made)
     assert stopped.config_path == MAIN
-    assert stopped.doubts()
+    assert stopped.warnings()
 
 
 @pytest.mark.parametrize(
@@ -229,7 +229,7 @@ def test_of_a_silent_daemon_only_its_age_counts(tmp_path: Path, say: t.Any, youn
         age = 2**31 if name == young else 0
         os.utime(str(tmp_path) + name, (age, age))
     live = CONTAINERD.live(host, CONTAINERD.inspect(host))
-    assert live == LiveState("", {}, "", silent=True, outdated=late)
+    assert live == LiveState("", {}, "", runtimes_unknown=True, outdated=late)
 
 
 @pytest.mark.parametrize(("ours", "edited", "late"), [(True, "", True), (False, "", False), (True, "# edited", False)])
@@ -338,9 +338,9 @@ def test_catch_up_with_what_a_runtime_is_told(
         (LiveState("", {}, "runc"), state(cdi=True), Action.NONE),
         # Where the files switch the CRI off nothing of it matters.
         (LiveState("", {}, "nvidia"), state(lists_runtimes=False), Action.NONE),
-        (LiveState("", {}, "", silent=True, outdated=True), state(lists_runtimes=False), Action.NONE),
-        (LiveState("", {}, "", silent=True, outdated=True), state(), Action.RESTART),
-        (LiveState("", {}, "", silent=True), state({"nvidia": NVIDIA}, "nvidia"), Action.NONE),
+        (LiveState("", {}, "", runtimes_unknown=True, outdated=True), state(lists_runtimes=False), Action.NONE),
+        (LiveState("", {}, "", runtimes_unknown=True, outdated=True), state(), Action.RESTART),
+        (LiveState("", {}, "", runtimes_unknown=True), state({"nvidia": NVIDIA}, "nvidia"), Action.NONE),
     ],
 )
 def test_catch_up(live: LiveState, wanted: ConfiguredState, action: Action) -> None:
@@ -374,8 +374,8 @@ def test_its_commands(tmp_path: Path) -> None:
     host = tree(tmp_path, files={MAIN: "version = 2\n"})
     context = HostFiles(host, "containerd").context(MAIN, None, None)
     assert CONTAINERD.version_argv("/c") == ["/c", "--version"]
-    found = CONTAINERD.trial("/c", "/t", CONTAINERD.present(RuntimeRequest(), context).files, context)
-    assert isinstance(found, Trial)
+    found = CONTAINERD.validation_command("/c", "/t", CONTAINERD.present(RuntimeRequest(), context).files, context)
+    assert isinstance(found, ValidationCommand)
     assert found.argv[:2] == ["/c", "--config"]
     assert not CONTAINERD.validator_missing("unknown command")
     assert (CONTAINERD.name, CONTAINERD.syntax, CONTAINERD.validates_all_files) == ("containerd", "toml", True)

@@ -11,7 +11,10 @@ import pytest
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import NvidiaError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.plan import PlannedFile
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd.engine import CONTAINERD
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd.validate import trial, verdict
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd.validate import (
+    compare_dumps,
+    validation_command,
+)
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.containerd_configs import DROP_IN, MAIN
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_containerd import CRI_2, NVIDIA, Host
 
@@ -20,7 +23,7 @@ BINARY, FOLDER = "/usr/bin/containerd", "/tmp/scratch"
 
 
 def staged(host: Host, **asked: t.Any) -> t.Any:
-    return trial(BINARY, FOLDER, host.plan(**asked).files, host.context())
+    return validation_command(BINARY, FOLDER, host.plan(**asked).files, host.context())
 
 
 # -- what is tried ---------------------------------------------------------------------------------------------------
@@ -98,8 +101,8 @@ def test_what_a_snapshot_held_back_may_change_but_nothing_else(asked: dict[str, 
     files = host.plan(**asked).files
     # Ours is not in the dump of what stands without the snapshot, and in the other it is.
     before, after = DUMP.replace('"pause"', '"new"'), NEW.replace('"pause"', '"new"')
-    assert not verdict(before, after, files)
-    assert "sandbox_image" in verdict(before, NEW, files)
+    assert not compare_dumps(before, after, files)
+    assert "sandbox_image" in compare_dumps(before, NEW, files)
 
 
 def test_refuses_a_named_file_that_is_missing() -> None:
@@ -156,24 +159,24 @@ def changed(old: str, new: str, text: str = NEW) -> str:
         (changed("oom_score = 0\n", ""), ""),
         (changed("disabled_plugins = []\n", ""), ""),
         (changed("oom_score = 0", "oom_score = 0\nroot = ''"), ""),
-        (changed("oom_score = 0", "oom_score = 1"), "take oom_score for something else than now"),
-        (changed("oom_score = 0", "oom_score = 0\nroot = '/x'"), "take root for"),
-        (changed('    sandbox_image = "pause"\n', ""), "take plugins.io.containerd.grpc.v1.cri.sandbox_image for"),
-        (changed('"kata"\n', '"kata2"\n'), "take plugins.io.containerd.grpc.v1.cri.containerd.runtimes.kata.runtime_"),
+        (changed("oom_score = 0", "oom_score = 1"), "oom_score"),
+        (changed("oom_score = 0", "oom_score = 0\nroot = '/x'"), "root"),
+        (changed('    sandbox_image = "pause"\n', ""), "plugins.io.containerd.grpc.v1.cri.sandbox_image"),
+        (changed('"kata"\n', '"kata2"\n'), "plugins.io.containerd.grpc.v1.cri.containerd.runtimes.kata.runtime_"),
         (
             changed("oom_score = 0", 'oom_score = 3\na = 1\nb = 1\nc = 1\nroot = "/x"'),
-            "take a, b, c and 2 more for something else than now, which is not ours to change",
+            "a, b, c, oom_score, root",
         ),
         ("not toml", ""),
-        ("", "take plugins.io.containerd.grpc.v1.cri"),
+        ("", "plugins.io.containerd.grpc.v1.cri"),
     ],
 )
 def test_verdict(after: str, complaint: str) -> None:
     host = Host(V2 + CRI_2 + 'sandbox_image = "pause"\n', (1, 7, 24))
-    said = verdict(DUMP, after, host.plan().files)
+    said = compare_dumps(DUMP, after, host.plan().files)
     assert said.startswith(complaint)
     assert bool(said) is bool(complaint)
-    assert CONTAINERD.verdict(DUMP, after, host.plan().files) == said
+    assert CONTAINERD.compare_dumps(DUMP, after, host.plan().files) == said
 
 
 def test_verdict_on_a_dump_in_another_version_of_the_format() -> None:
@@ -181,17 +184,17 @@ def test_verdict_on_a_dump_in_another_version_of_the_format() -> None:
     files = Host(V2, (2, 1, 9)).plan().files
     before = SPELLED_3.replace(NEW[len(DUMP) :].replace("grpc.v1.cri", "cri.v1.runtime"), "")
     assert before != SPELLED_3
-    assert verdict(before, SPELLED_3, files) == ""
-    assert "kata" in verdict(before, SPELLED_3.replace('"kata"', '"kata2"'), files)
+    assert compare_dumps(before, SPELLED_3, files) == ""
+    assert "kata" in compare_dumps(before, SPELLED_3.replace('"kata"', '"kata2"'), files)
 
 
 def test_verdict_on_unreadable_dumps() -> None:
     files = Host(V2).plan().files
-    assert verdict("= broken", NEW, files) == ""
-    assert verdict(NEW, "= broken", files) == ""
+    assert compare_dumps("= broken", NEW, files) == ""
+    assert compare_dumps(NEW, "= broken", files) == ""
 
 
 def test_a_runtime_that_goes_is_ours_too() -> None:
     before = (V2 + '[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nvidia]\nx = 1\n').encode()
-    assert verdict(NEW, DUMP, [PlannedFile(MAIN, before, V2.encode())]) == ""
-    assert "runtimes.nvidia.options.BinaryName" in verdict(NEW, DUMP, [PlannedFile(MAIN, before, before)])
+    assert compare_dumps(NEW, DUMP, [PlannedFile(MAIN, before, V2.encode())]) == ""
+    assert "runtimes.nvidia.options.BinaryName" in compare_dumps(NEW, DUMP, [PlannedFile(MAIN, before, before)])

@@ -25,7 +25,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.base impo
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.configure import ConfigureEngine, Options
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.crio.engine import CRIO
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.journal import AppliedNote
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.journal import AppliedFiles
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.registry import Target
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd.processes import started as process_start
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd.units import Unit
@@ -229,7 +229,7 @@ def test_another_process_of_the_group_is_not_the_engine(running: Tree) -> None:
 
 
 def test_it_never_says_which_runtimes_it_has(running: Tree) -> None:
-    assert running.live() == LiveState("", {}, "", silent=True, outdated=False)
+    assert running.live() == LiveState("", {}, "", runtimes_unknown=True, outdated=False)
 
 
 @pytest.mark.parametrize(
@@ -239,21 +239,21 @@ def test_a_change_after_the_start_is_seen(running: Tree, path: str) -> None:
     running.write(f"{FOLDER}/sub/deep.bak")
     running.write(f"{FOLDER}/sub/deep/er")
     running.age()
-    assert running.live() == LiveState("", {}, "", silent=True, outdated=False)
+    assert running.live() == LiveState("", {}, "", runtimes_unknown=True, outdated=False)
     os.utime(running.root / path[1:])
-    assert running.live() == LiveState("", {}, "", silent=True, outdated=True)
+    assert running.live() == LiveState("", {}, "", runtimes_unknown=True, outdated=True)
     running.start(age=-1)
-    assert running.live() == LiveState("", {}, "", silent=True, outdated=False)
+    assert running.live() == LiveState("", {}, "", runtimes_unknown=True, outdated=False)
 
 
-def noted(running: Tree, **started: float) -> AppliedNote:
+def noted(running: Tree, **started: float) -> AppliedFiles:
     """The note that a restart leaves: the process and its files."""
     installation = CRIO.inspect(running.host)
-    note = AppliedNote.of(running.host, "crio")
+    note = AppliedFiles.of(running.host, "crio")
     running.write(note.path)
     birth = process_start(running.host, installation.pid or 0)
     assert birth is not None
-    note.write(started.get("started", birth), CRIO.sources(running.host, installation))
+    note.write(started.get("started", birth), CRIO.config_files(running.host, installation))
     return note
 
 
@@ -262,9 +262,9 @@ def test_a_file_that_was_only_touched_is_the_one_that_was_applied(running: Tree,
     running.age()
     noted(running)
     os.utime(running.root / path[1:])
-    assert running.live() == LiveState("", {}, "", silent=True, outdated=False)
+    assert running.live() == LiveState("", {}, "", runtimes_unknown=True, outdated=False)
     running.write(PACKAGED, "[crio.runtime]\n")
-    assert running.live() == LiveState("", {}, "", silent=True, outdated=True)
+    assert running.live() == LiveState("", {}, "", runtimes_unknown=True, outdated=True)
 
 
 @pytest.mark.parametrize("change", ["another process", "a new file", "a file less", "damaged"])
@@ -278,7 +278,7 @@ def test_what_another_process_or_other_files_were_noted_for_does_not_count(runni
         (running.root / PACKAGED[1:]).unlink()
     if change == "damaged":
         running.write(note.path, "[1]")
-    assert running.live() == LiveState("", {}, "", silent=True, outdated=True)
+    assert running.live() == LiveState("", {}, "", runtimes_unknown=True, outdated=True)
 
 
 class Reporting(socketserver.StreamRequestHandler):
@@ -320,15 +320,15 @@ def test_a_later_process_reports_whether_it_has_the_noted_files(answer: str, out
         tree = set_up(Tree(root))
         noted(tree, started=time.time() - 3000)
         os.utime(root / PACKAGED[1:])
-        assert tree.live() == LiveState("", {}, "", silent=True, outdated=True)
+        assert tree.live() == LiveState("", {}, "", runtimes_unknown=True, outdated=True)
         place = root / "var/run/crio/crio.sock"
         place.parent.mkdir(parents=True)
         handler = type("Handler", (Reporting,), {"answer": answer.encode()})
         with serving(socketserver.UnixStreamServer(str(place), handler), place):
-            assert tree.live() == LiveState("", {}, "", silent=True, outdated=outdated)
+            assert tree.live() == LiveState("", {}, "", runtimes_unknown=True, outdated=outdated)
             # What is reported counts for no other files: after a reload no pod could use them.
             tree.write(PACKAGED, CONFIGURATION + "\n")
-            assert tree.live() == LiveState("", {}, "", silent=True, outdated=True)
+            assert tree.live() == LiveState("", {}, "", runtimes_unknown=True, outdated=True)
 
 
 @pytest.mark.parametrize("path", [MAIN, PACKAGED, FOLDER])
@@ -338,13 +338,13 @@ def test_a_removal_after_the_start_is_seen(running: Tree, path: str) -> None:
         (running.root / FOLDER[1:]).rmdir()
     else:
         (running.root / path[1:]).unlink()
-    assert running.live() == LiveState("", {}, "", silent=True, outdated=True)
+    assert running.live() == LiveState("", {}, "", runtimes_unknown=True, outdated=True)
 
 
 def test_what_lies_beside_does_not_matter(running: Tree) -> None:
     os.utime(running.root / "etc/crio")
     running.write("/etc/crio.conf.d/10")
-    assert running.live() == LiveState("", {}, "", silent=True, outdated=False)
+    assert running.live() == LiveState("", {}, "", runtimes_unknown=True, outdated=False)
 
 
 def test_a_directory_that_the_unit_names(running: Tree) -> None:
@@ -352,9 +352,9 @@ def test_a_directory_that_the_unit_names(running: Tree) -> None:
     running.write("/opt/crio.d/10")
     running.age()
     os.utime(running.root / FOLDER[1:])
-    assert running.live() == LiveState("", {}, "", silent=True, outdated=False)
+    assert running.live() == LiveState("", {}, "", runtimes_unknown=True, outdated=False)
     os.utime(running.root / "opt/crio.d")
-    assert running.live() == LiveState("", {}, "", silent=True, outdated=True)
+    assert running.live() == LiveState("", {}, "", runtimes_unknown=True, outdated=True)
 
 
 @pytest.mark.parametrize(("late", "action"), [(True, Action.RESTART), (False, Action.NONE)])
@@ -362,7 +362,7 @@ def test_a_daemon_that_has_not_seen_the_files_is_restarted(running: Tree, late: 
     state = CRIO.configured(HostFiles(running.host, "crio").context(MAIN, None, None))
     assert state.default_runtime == "crun"
     assert state.paths()["runc"] == "/usr/libexec/crio/runc"
-    assert CRIO.required_action(LiveState("", {}, "", silent=True, outdated=late), state) is action
+    assert CRIO.required_action(LiveState("", {}, "", runtimes_unknown=True, outdated=late), state) is action
 
 
 # -- its judgement ---------------------------------------------------------------------------------------------------
@@ -380,24 +380,24 @@ def test_the_trial_has_copies_of_all_files() -> None:
         planned(MAIN, "a = 1\n", "a = 2\n"),
         planned(f"{FOLDER}/gone", "d = 1\n", None),
     ]
-    trial = CRIO.trial("/usr/bin/crio", "/tmp/x", files, context)
-    assert trial.files == {
+    command = CRIO.validation_command("/usr/bin/crio", "/tmp/x", files, context)
+    assert command.files == {
         "crio.conf": b"a = 2\n",
         "crio.conf.d/10-crio.conf": b"b = 1\n",
         "crio.conf.d/99-nvidia.toml": b"e = 1\n",
         "crio.conf.d/sub/x.bak": b"c = 1\n",
     }
     copies = ["--config", "/tmp/x/crio.conf", "--config-dir", "/tmp/x/crio.conf.d", "config"]
-    assert trial.argv == ["/usr/bin/crio", *copies]
-    assert trial.compare == ["/usr/bin/crio", "--config", MAIN, "--config-dir", FOLDER, "config"]
+    assert command.argv == ["/usr/bin/crio", *copies]
+    assert command.compare == ["/usr/bin/crio", "--config", MAIN, "--config-dir", FOLDER, "config"]
 
 
 def test_a_trial_without_a_main_file_in_another_directory() -> None:
     unit = Unit("crio.service", "/lib/crio.service", arguments=("/crio", "--config-dir", "/opt"))
     context = FakeFiles({"/opt/10": "a = 1\n", PACKAGED: "x"}, "crio").context(MAIN)._replace(unit=unit)
-    trial = CRIO.trial("/crio", "/tmp/x", [planned("/opt/99", None, "b = 1\n")], context)
-    assert trial.files == {"crio.conf": b"", "crio.conf.d/10": b"a = 1\n", "crio.conf.d/99": b"b = 1\n"}
-    assert trial.compare == ["/crio", "--config", "/dev/null", "--config-dir", "/opt", "config"]
+    command = CRIO.validation_command("/crio", "/tmp/x", [planned("/opt/99", None, "b = 1\n")], context)
+    assert command.files == {"crio.conf": b"", "crio.conf.d/10": b"a = 1\n", "crio.conf.d/99": b"b = 1\n"}
+    assert command.compare == ["/crio", "--config", "/dev/null", "--config-dir", "/opt", "config"]
 
 
 def test_a_link_that_leads_nowhere_is_named(running: Tree) -> None:
@@ -422,22 +422,23 @@ BEFORE = '[crio.runtime]\ndefault_runtime = "crun"\nx = 1\n[crio.runtime.runtime
         ("x = 1\n", "x = 1\nz = 1\n", "crio.runtime.z"),
         ("y = 1", "y = 2", "crio.runtime.runtimes.crun.y"),
         ("y = 1", "y = 1\n[crio.runtime.runtimes.other]\ny = 1", "crio.runtime.runtimes.other.y"),
-        ("x = 1", "x = 2\na = 1\nb = 1\nc = 1", "crio.runtime.a, crio.runtime.b, crio.runtime.c and 1 more"),
+        ("x = 1", "x = 2\na = 1\nb = 1\nc = 1", "crio.runtime.a, crio.runtime.b, crio.runtime.c, crio.runtime.x"),
     ],
 )
 def test_the_verdict(old: str, new: str, lost: str) -> None:
     assert old in BEFORE
-    complaint = CRIO.verdict(BEFORE, BEFORE.replace(old, new), [OURS])
-    assert complaint == (f"take {lost} for something else than now, which is not ours to change" if lost else "")
+    complaint = CRIO.compare_dumps(BEFORE, BEFORE.replace(old, new), [OURS])
+    assert complaint == lost
 
 
 def test_a_default_that_the_plan_does_not_touch_is_not_ours() -> None:
     file = planned(DROP_IN, None, '[crio.runtime.runtimes.nvidia]\nruntime_path = "/x"\n')
-    assert "default_runtime" in CRIO.verdict(BEFORE, BEFORE.replace('"crun"', '"runc"'), [file])
+    assert "default_runtime" in CRIO.compare_dumps(BEFORE, BEFORE.replace('"crun"', '"runc"'), [file])
 
 
 def test_what_cannot_be_read_is_not_judged() -> None:
-    assert CRIO.verdict("time=now level=info\n", BEFORE, [OURS]) == CRIO.verdict(BEFORE, "= 1", [OURS]) == ""
+    assert CRIO.compare_dumps("time=now level=info\n", BEFORE, [OURS]) == ""
+    assert CRIO.compare_dumps(BEFORE, "= 1", [OURS]) == ""
 
 
 # -- all of it -------------------------------------------------------------------------------------------------------
@@ -489,7 +490,7 @@ def test_what_would_change_something_else_is_not_written(running: Tree) -> None:
 
     running.spoil = spoil
     before = running.etc()
-    with pytest.raises(NvidiaError, match=r"crio would take crio\.runtime\.runtimes\.crun\.monitor_path for something"):
+    with pytest.raises(NvidiaError, match=r"would also change crio\.runtime\.runtimes\.crun\.monitor_path"):
         running.present()
     assert running.etc() == before
 

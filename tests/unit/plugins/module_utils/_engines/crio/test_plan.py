@@ -10,7 +10,7 @@ import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import ConfigurationError, NvidiaError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.base import Action, RuntimeRequest
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.toml_plan import OPENING
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.toml_plan import HEADER
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_crio import (
     ASKED,
     BUNDLED,
@@ -74,7 +74,7 @@ def test_a_new_drop_in() -> None:
     host = Host({PACKAGED: BUNDLED})
     plan = host.present(set_as_default=True)
     assert plan.warnings == ()
-    assert host.text() == OPENING.decode() + (
+    assert host.text() == HEADER.decode() + (
         "\n[crio.runtime]\n"
         'default_runtime = "nvidia"\n'
         "\n[crio.runtime.runtimes.nvidia]\n"

@@ -119,7 +119,7 @@ def test_a_shell_around_the_daemon_is_not_the_daemon(docker: FakeDocker) -> None
     installation = DOCKER.inspect(docker.host)
     assert (installation.binary, installation.config_path, installation.pid) == ("/usr/bin/dockerd", DAEMON_JSON, PID)
     (warning,) = [words for words in configure(docker).warnings if "/bin/sh" in words]
-    assert "the flags that it passes cannot be read" in warning
+    assert "flags cannot be read" in warning
     assert docker.commands[0][2:] == ["/usr/bin/dockerd", "--version"]
     (trial,) = [argv for argv in docker.commands if "--validate" in argv]
     assert trial[2:-1] == ["/usr/bin/dockerd", "--validate", "--config-file"]
@@ -137,7 +137,7 @@ def test_what_a_running_daemon_says(docker: FakeDocker) -> None:
     assert live is not None
     assert live.runtimes == {"runc": "runc", "io.containerd.runc.v2": "runc", "nvidia": NVIDIA}
     assert (live.version, live.default_runtime, live.cdi) == ("26.1.5", "runc", False)
-    assert (live.live_restore, live.running_containers, live.silent) == (True, 3, False)
+    assert (live.live_restore, live.running_containers, live.runtimes_unknown) == (True, 3, False)
 
 
 @pytest.mark.parametrize(("said", "cdi"), [(None, False), (["/etc/cdi"], True), (..., None)])

@@ -92,7 +92,7 @@ def test_socket_and_file(
     docker.unit(EXEC_START + flags, *lines)
     docker.write(FILE, json.dumps(settings))
     installation = RootlessDocker("alice").inspect(docker.host)
-    assert installation.doubts() == []
+    assert installation.warnings() == []
     assert {name: getattr(installation, name) for name in expected} == expected
 
 
@@ -100,7 +100,7 @@ def test_another_wrapper_keeps_its_flags_to_itself(docker: Rootless) -> None:
     docker.unit('/bin/sh -c "exec dockerd-rootless.sh" --config-file=/x')
     installation = RootlessDocker("alice").inspect(docker.host)
     assert installation.config_path == FILE
-    assert "/bin/sh" in installation.doubts()[0]
+    assert "/bin/sh" in installation.warnings()[0]
 
 
 @pytest.mark.parametrize("user", ["bob", "root"])

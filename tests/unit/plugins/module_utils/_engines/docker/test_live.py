@@ -228,7 +228,7 @@ def test_other_requests(serve: Serve) -> None:
     answer = ask(SOCKET, "POST", "/a", {"n": "\u00f6"})
     assert answer == Answer(500, b'{"message":"no such thing"}\n')
     assert answer.refused
-    assert answer.words() == "no such thing"
+    assert answer.error_message() == "no such thing"
     ask(SOCKET, "POST", "/b")
     ask(SOCKET, "DELETE", "/c")
     assert daemon.requests == [
@@ -249,7 +249,7 @@ def test_other_requests(serve: Serve) -> None:
     ],
 )
 def test_words_of_other_answers(body: bytes, words: str) -> None:
-    assert Answer(404, body).words() == words
+    assert Answer(404, body).error_message() == words
     assert not Answer(304, body).refused
 
 

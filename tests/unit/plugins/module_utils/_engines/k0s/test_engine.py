@@ -79,7 +79,7 @@ def test_inspect(tmp_path: Path, command: tuple[str, ...], service: str) -> None
     found = K0S.inspect(tree.host)
     assert (found.binary, found.service, found.pid) == ("/usr/local/bin/k0s", service, 7)
     assert (found.socket, found.config_path) == ("/run/k0s/containerd.sock", MAIN)
-    assert found.doubts() == []
+    assert found.warnings() == []
 
 
 @pytest.mark.parametrize(
@@ -281,13 +281,13 @@ def test_an_old_containerd_that_runs_is_not_called_the_new_release(tmp_path: Pat
 
 def test_the_sources(tmp_path: Path) -> None:
     tree = k0s_tree(tmp_path, files={OTHER.format("x"): "version = 2\n"})
-    assert K0S.sources(tree.host, K0S.inspect(tree.host)) == [
+    assert K0S.config_files(tree.host, K0S.inspect(tree.host)) == [
         MAIN,
         "/etc/k0s/containerd.d/x.toml",
         "/run/k0s/containerd-cri.toml",
     ]
     tree.write(MAIN, "[")
-    assert K0S.sources(tree.host, K0S.inspect(tree.host)) == [MAIN]
+    assert K0S.config_files(tree.host, K0S.inspect(tree.host)) == [MAIN]
 
 
 def test_knows_runc_always(tmp_path: Path) -> None:
@@ -331,16 +331,16 @@ def test_what_is_judged(tmp_path: Path) -> None:
     tree.present()
     context = configuration.planning.context()
     plan = K0S.absent(configuration.planning.context()._replace(recorded=(DROP_IN,)))
-    trial = K0S.trial("", "/scratch", [file for file in plan.files if file.changed], context)
-    texts = {name: TomlDocument.from_bytes(name, text).data for name, text in trial.files.items()}
+    command = K0S.validation_command("", "/scratch", [file for file in plan.files if file.changed], context)
+    texts = {name: TomlDocument.from_bytes(name, text).data for name, text in command.files.items()}
     cri = {name: data["plugins"]["io.containerd.grpc.v1.cri"] for name, data in texts.items()}
     assert sorted(cri["before.toml"]["containerd"]["runtimes"]) == ["nvidia", "runc"]
     assert sorted(cri["after.toml"]["containerd"]["runtimes"]) == ["runc"]
     assert cri["after.toml"]["enable_selinux"] is True
-    assert trial.stands_for == {"after.toml": DROP_IN}
-    before, after = (trial.files[name].decode() for name in ("before.toml", "after.toml"))
-    assert K0S.verdict(before, after, plan.files) == ""
-    assert "enable_selinux" in K0S.verdict(before, after.replace("enable_selinux = true\n", ""), plan.files)
+    assert command.original_paths == {"after.toml": DROP_IN}
+    before, after = (command.files[name].decode() for name in ("before.toml", "after.toml"))
+    assert K0S.compare_dumps(before, after, plan.files) == ""
+    assert "enable_selinux" in K0S.compare_dumps(before, after.replace("enable_selinux = true\n", ""), plan.files)
 
 
 def test_a_refusal_stops_it(tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ def test_one_unit(tmp_path: Path, program: str, role: str) -> None:
     assert found.pid == 101
     assert found.socket == "/run/k3s/containerd/containerd.sock"
     assert found.config_path == f"/var/lib/rancher/{program}/agent/etc/containerd/config.toml"
-    assert found.doubts() == []
+    assert found.warnings() == []
 
 
 def test_of_both_units_of_a_tarball_the_one_that_runs(tmp_path: Path) -> None:
@@ -294,7 +294,7 @@ def test_what_a_real_cri_tells() -> None:
             live = K3S.live(node.host, installation)
     assert live is not None
     assert live.runtimes == {"runc": "", "nvidia": NVIDIA}
-    assert (live.default_runtime, live.silent) == ("nvidia", False)
+    assert (live.default_runtime, live.runtimes_unknown) == ("nvidia", False)
     # A version of containerd would be taken for one of K3s.
     assert live.version == ""
 
@@ -310,7 +310,7 @@ def test_one_that_is_silent_runs_with_the_generated_file(tmp_path: Path, monkeyp
     say(monkeypatch, None)
     node.generate("nvidia", version=3, default="nvidia")
     live = node.engine.live(node.host, node.inspect())
-    assert live == LiveState("", {"nvidia": NVIDIA}, "nvidia", cdi=True, silent=True)
+    assert live == LiveState("", {"nvidia": NVIDIA}, "nvidia", cdi=True, runtimes_unknown=True)
     node.generate()
     live = node.engine.live(node.host, node.inspect())
     assert live is not None
@@ -318,7 +318,7 @@ def test_one_that_is_silent_runs_with_the_generated_file(tmp_path: Path, monkeyp
     node.write(f"{node.data}/agent/etc/containerd/config.toml", "broken = [")
     live = node.engine.live(node.host, node.inspect())
     assert live is not None
-    assert (live.silent, live.outdated, live.runtimes) == (True, False, {})
+    assert (live.runtimes_unknown, live.outdated, live.runtimes) == (True, False, {})
 
 
 @pytest.mark.parametrize(
@@ -410,13 +410,13 @@ def test_what_it_is_made_of(tmp_path: Path) -> None:
     node = RancherHost(tmp_path)
     node.unit()
     folder = f"{node.data}/agent/etc/containerd"
-    assert node.engine.sources(node.host, node.inspect()) == [f"{folder}/config.toml"]
+    assert node.engine.config_files(node.host, node.inspect()) == [f"{folder}/config.toml"]
     node.generate(version=3, imports=f"{folder}/config-v3.toml.d/*.toml")
     node.write(f"{folder}/config-v3.toml.d/a.toml", "version = 3\n")
     node.write(f"{folder}/config-v3.toml.tmpl", "x")
     node.settings("token: x\n")
     node.settings("", "b.yaml")
-    assert node.engine.sources(node.host, node.inspect()) == [
+    assert node.engine.config_files(node.host, node.inspect()) == [
         f"{folder}/config.toml",
         f"{folder}/config-v3.toml.d/a.toml",
         f"{folder}/config-v3.toml.tmpl",

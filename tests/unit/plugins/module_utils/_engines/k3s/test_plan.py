@@ -13,7 +13,7 @@ import pytest
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import bundled
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import NvidiaError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.base import Action
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.toml_plan import OPENING
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.toml_plan import HEADER
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._rpc import cri
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.rancher_hosts import (
     NVIDIA,
@@ -25,7 +25,7 @@ if t.TYPE_CHECKING:
     from pathlib import Path
 
 BOTH = pytest.mark.parametrize("program", ["k3s", "rke2"])
-OURS = OPENING + b"default-runtime: nvidia\n"
+OURS = HEADER + b"default-runtime: nvidia\n"
 
 
 # -- there and back --------------------------------------------------------------------------------------------------
@@ -95,7 +95,7 @@ def test_another_default_of_ours(tmp_path: Path) -> None:
     node.write(NVIDIA + ".cdi", mode=0o755)
     node.present(set_as_default=True)
     outcome = node.present(set_as_default=True, runtime_name="nvidia-cdi")
-    assert node.ours.read_bytes() == OPENING + b"default-runtime: nvidia-cdi\n"
+    assert node.ours.read_bytes() == HEADER + b"default-runtime: nvidia-cdi\n"
     assert outcome.runtimes == {"nvidia": NVIDIA, "nvidia-cdi": NVIDIA + ".cdi"}
     assert node.present().default_runtime == "nvidia-cdi"
 
@@ -181,7 +181,7 @@ def test_what_is_not_ours_is_not_replaced(tmp_path: Path) -> None:
 def test_a_changed_default_in_our_file_is_others(tmp_path: Path) -> None:
     node = node_with(tmp_path)
     node.present(set_as_default=True)
-    node.ours.write_bytes(OPENING + b"default-runtime: crun # mine\n")
+    node.ours.write_bytes(HEADER + b"default-runtime: crun # mine\n")
     assert not node.present().changed
     with pytest.raises(NvidiaError, match="did not write"):
         node.present(set_as_default=True)

@@ -63,10 +63,10 @@ def test_inspect(tmp_path: Path) -> None:
     assert found.service == "snap.microk8s.daemon-containerd.service"
     assert (found.socket, found.config_path) == ("/var/snap/microk8s/common/run/containerd.sock", TEMPLATE)
     # What `snap run` starts is known.
-    assert found.doubts() == []
-    assert MICROK8S.sources(tree.host, found) == ["/var/snap/microk8s/5000/args/containerd-template.toml"]
+    assert found.warnings() == []
+    assert MICROK8S.config_files(tree.host, found) == ["/var/snap/microk8s/5000/args/containerd-template.toml"]
     generate(tree)
-    assert MICROK8S.sources(tree.host, found)[1:] == ["/var/snap/microk8s/5000/args/containerd.toml"]
+    assert MICROK8S.config_files(tree.host, found)[1:] == ["/var/snap/microk8s/5000/args/containerd.toml"]
 
 
 def test_the_command_that_tells_the_version(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.base impo
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.podman.config import DROP_IN, MAIN
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.podman.engine import PODMAN
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.registry import Target
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.toml_plan import OPENING
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.toml_plan import HEADER
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_files import FakeFiles
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.hook_hosts import (
     FIRST,
@@ -105,7 +105,7 @@ def test_there_is_no_daemon(tmp_path: Path) -> None:
     host = HookHost(tmp_path).host
     found = PODMAN.inspect(host, "any.service")
     assert found[:6] == ("/usr/bin/podman", None, "", "", MAIN, None)
-    assert found.doubts() == []
+    assert found.warnings() == []
     assert PODMAN.live(host, found) is None
     assert PODMAN.containers_stopped_by_restart(host, found) == []
     assert PODMAN.inspect(host._replace(root=str(tmp_path / "tmp"))).binary is None
@@ -195,7 +195,7 @@ def test_where_it_looks(version: tuple[int, ...], content: dict[str, str], writt
 def test_the_file() -> None:
     host = Host({}, (5, 5, 1))
     (file,) = host.present().files
-    assert file.after == OPENING + b'\n[engine]\ncdi_spec_dirs = ["/etc/cdi", "/var/run/cdi"]\n'
+    assert file.after == HEADER + b'\n[engine]\ncdi_spec_dirs = ["/etc/cdi", "/var/run/cdi"]\n'
     # It is as readable as rootless users need it.
     assert (file.like, file.mode) == ((), None)
 
