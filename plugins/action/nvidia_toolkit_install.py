@@ -6,28 +6,33 @@
 
 from __future__ import annotations
 
+import json
 import re
 import typing as t
 
 from ansible import constants
 from ansible.errors import AnsibleActionFail, AnsibleError
 from ansible.module_utils.common.validation import check_type_bool, check_type_list, check_type_str
-from ansible.plugins.action.normal import ActionModule as NormalActionModule
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import variables as core_variables
-from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._shipping import ShippingAction
+from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._bundled import BundledAction, Packages
 
 # Imported here because Ansible loads an action before it forks for its hosts.
-from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._toolkit_offer import Offer, offer_packages, offer_tree
+from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._controller_source import (
+    Toolkit,
+    toolkit_in_directory,
+    toolkit_in_packages,
+)
 
 # The first minor version of Python 3 that can read TOML.
 _READS_TOML = 11
-_ARCHIVE = "nvidia-container-toolkit.tar.gz"
-_INTERNAL = ("shipped_tomlkit", "shipped_toolkit")
+_ARCHIVE_NAME = "nvidia-container-toolkit.tar.gz"
+# The names in the module's option _bundled: a description of the toolkit's files, and an archive with their contents.
+_DESCRIPTION, _ARCHIVE = "toolkit", "toolkit_archive"
 
 
-class _Asked(t.NamedTuple):
+class _Source(t.NamedTuple):
     """The toolkit on the controller that the task names."""
 
     src: str | None
@@ -35,7 +40,7 @@ class _Asked(t.NamedTuple):
     components: list[str] | None
 
     @classmethod
-    def of(cls, args: t.Mapping[str, t.Any]) -> _Asked | None:
+    def of(cls, args: t.Mapping[str, t.Any]) -> _Source | None:
         """Return None if the module needs nothing from the controller, or will refuse the arguments."""
         given = {name: value for name, value in args.items() if value is not None}
         if given.get("source") != "directory" or given.get("state", "present") != "present":
@@ -55,55 +60,60 @@ class _Asked(t.NamedTuple):
         return cls(src, files, components) if (src is None) == bool(files) else None
 
 
-class _OfferingAction(NormalActionModule):
-    """The action that describes the controller's toolkit to the module, and sends it to a host that requests it."""
+class ActionModule(BundledAction):
+    """The action that sends what a host may lack: the package tomlkit, and a toolkit on the controller.
+
+    The module always gets a description of the toolkit. It gets the files only if it requests them.
+    """
+
+    _toolkit: Toolkit | None = None
+    _reads_toml = True
+
+    def packages(self) -> Packages:
+        if self._task.args.get("source") != "directory":
+            return Packages()
+        # Most hosts do not need tomlkit.
+        tomlkit = Packages(on_demand=("tomlkit",)) if self._reads_toml else Packages(("tomlkit",))
+        if self._toolkit is None:
+            return tomlkit
+        return Packages((_DESCRIPTION, *tomlkit.always), (_ARCHIVE, *tomlkit.on_demand))
 
     def _execute_module(self, *args: t.Any, **kwargs: t.Any) -> dict[str, t.Any]:
-        module_args: dict[str, t.Any] = kwargs.pop("module_args")
-        asked = _Asked.of(module_args)
-        if asked is not None and kwargs.get("wrap_async"):
+        source = _Source.of(self._task.args)
+        if source is not None and kwargs.get("wrap_async"):
             raise AnsibleActionFail(
-                "remote_src: false cannot do with async, for the host may ask for files in between. Leave async out, or"
-                " copy the toolkit to the host first and set remote_src: true."
+                "remote_src: false does not work with async, because the host may request files from the controller."
+                " Remove async, or copy the toolkit to the host first and set remote_src: true."
             )
-
-        def execute(**offered: t.Any) -> dict[str, t.Any]:
-            # Ansible changes the dictionary that it gets, so it gets a copy.
-            call = {**kwargs, "module_args": {**module_args, **offered}}
-            result: dict[str, t.Any] = super(_OfferingAction, self)._execute_module(*args, **call)
-            return result
-
+        self._reads_toml = not _is_older(kwargs.get("task_vars") or {})
         try:
-            result = execute() if asked is None else self._offer_to(execute, self._offer(asked))
+            self._toolkit = None if source is None else self._read(source)
+            return super()._execute_module(*args, **kwargs)
         except errors.NvidiaError as error:
             options: dict[str, dict[str, t.Any]] = {"src": {}, "files": {}, "components": {}}
             raise AnsibleActionFail(
                 core_variables.with_variables(str(error), "nvidia_toolkit_install", options)
             ) from None
-        invocation = result.get("invocation")
-        if isinstance(invocation, dict) and isinstance(invocation.get("module_args"), dict):
-            # These options are internal to the module and this plugin.
-            for name in _INTERNAL:
-                invocation["module_args"].pop(name, None)
-        return result
 
-    def _offer_to(self, execute: t.Callable[..., dict[str, t.Any]], offer: Offer) -> dict[str, t.Any]:
-        shipped = {"parts": [part._asdict() for part in offer.parts]}
-        result = execute(shipped_toolkit=shipped)
-        if result.get("needed") == "toolkit":
-            result = execute(shipped_toolkit={**shipped, "archive": self._send(offer.archive())})
-        return result
+    def bundle(self, names: t.Iterable[str]) -> dict[str, str]:
+        names = list(names)
+        found = super().bundle(name for name in names if name not in (_DESCRIPTION, _ARCHIVE))
+        if self._toolkit is not None and _DESCRIPTION in names:
+            found[_DESCRIPTION] = json.dumps([part._asdict() for part in self._toolkit.parts])
+        if self._toolkit is not None and _ARCHIVE in names:
+            found[_ARCHIVE] = self._send(self._toolkit.archive())
+        return found
 
-    def _offer(self, asked: _Asked) -> Offer:
+    def _read(self, source: _Source) -> Toolkit:
         cache: str = constants.DEFAULT_LOCAL_TMP  # type: ignore[attr-defined]
-        if asked.src is not None:
-            return offer_tree(self._found("src", asked.src), asked.components, cache)
-        return offer_packages([self._found("files", path) for path in asked.files], asked.components, cache)
+        if source.src is not None:
+            return toolkit_in_directory(self._found("src", source.src), source.components, cache)
+        return toolkit_in_packages([self._found("files", path) for path in source.files], source.components, cache)
 
     def _found(self, parameter: str, path: str) -> str:
         named = f"nvidia_toolkit_{parameter} ({parameter})"
         if not path:
-            raise AnsibleActionFail(f"{named} has an empty path. Name what is on the controller.")
+            raise AnsibleActionFail(f"{named} is an empty path. Set a path on the controller.")
         try:
             return str(self._find_needle("files", path))  # type: ignore[no-untyped-call]
         except AnsibleError as error:
@@ -116,35 +126,11 @@ class _OfferingAction(NormalActionModule):
         """Return the path on the host of a copy in the task's temporary directory."""
         shell = self._connection._shell  # noqa: SLF001
         folder = shell.tmpdir or self._make_tmp_path()
-        path = str(shell.join_path(folder, _ARCHIVE))
+        path = str(shell.join_path(folder, _ARCHIVE_NAME))
         # ansible-core 2.19 has no annotation here, 2.21 has one.
         self._transfer_file(archive, path)  # type: ignore[no-untyped-call,unused-ignore]
         self._fixup_perms2((folder, path))  # type: ignore[no-untyped-call]
         return path
-
-
-class ActionModule(ShippingAction, _OfferingAction):
-    """The action that sends what a host may lack: the package tomlkit, and a toolkit from the controller.
-
-    ShippingAction comes first and passes on the arguments that it has completed.
-    """
-
-    _lacks_tomlkit = False
-
-    def packages(self) -> tuple[str, ...]:
-        return ("tomlkit",) if self._lacks_tomlkit else ()
-
-    def _execute_module(self, *args: t.Any, **kwargs: t.Any) -> dict[str, t.Any]:
-        # Most hosts do not need tomlkit, and the others request it. A task with async cannot request it.
-        directory = self._task.args.get("source") == "directory"
-        outright = bool(kwargs.get("wrap_async")) or _is_older(kwargs.get("task_vars") or {})
-        self._lacks_tomlkit = directory and outright
-        result = super()._execute_module(*args, **kwargs)
-        if directory and not outright and result.get("needed") == "tomlkit":
-            self._lacks_tomlkit = True
-            result = super()._execute_module(*args, **kwargs)
-        result.pop("needed", None)
-        return result
 
 
 def _is_older(variables: t.Mapping[str, t.Any]) -> bool:

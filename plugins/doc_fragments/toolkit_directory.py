@@ -101,8 +101,4 @@ options:
     type: str
     choices: [stat, full]
     default: stat
-  shipped_toolkit:
-    description:
-      - Internal, not for use in tasks. The controller sends the source in this option with O(remote_src=false).
-    type: dict
 """

@@ -57,9 +57,10 @@ TARGET_OPTIONS: dict[str, dict[str, t.Any]] = {
     },
     "user": {"type": "str"},
 }
-# The action plugin sets these options (plugin_utils/_shipping.py). They are not logged, because their values are long.
-SHIPPED_OPTIONS: dict[str, dict[str, t.Any]] = {"shipped_tomlkit": {"type": "str", "no_log": True}}
-SHIPPED_YAML_OPTIONS: dict[str, dict[str, t.Any]] = {"shipped_yaml": {"type": "str", "no_log": True}}
+# The action plugin sets this option (plugin_utils/_bundled.py): texts by name. It is not logged, because the texts are
+# long.
+BUNDLED = "_bundled"
+BUNDLED_OPTIONS: dict[str, dict[str, t.Any]] = {BUNDLED: {"type": "dict", "no_log": True}}
 
 
 def new_module(argument_spec: dict[str, dict[str, t.Any]], **rules: t.Any) -> AnsibleModule:
@@ -80,7 +81,7 @@ def new_module(argument_spec: dict[str, dict[str, t.Any]], **rules: t.Any) -> An
             for name, given in self.params.items():
                 value = given
                 # Packages from the controller are long and contain no secrets.
-                if name.startswith("shipped_"):
+                if name == BUNDLED:
                     continue
                 if isinstance(value, str) and self.argument_spec.get(name, {}).get("type") == "dict":
                     with contextlib.suppress(TypeError):
@@ -95,17 +96,18 @@ def new_module(argument_spec: dict[str, dict[str, t.Any]], **rules: t.Any) -> An
 
 def load_bundled_packages(module: AnsibleModule) -> None:
     """Make the packages importable that the controller has sent with the task."""
+    bundled_packages = module.params.get(BUNDLED) or {}
     # These imports are deferred, because many tasks receive no packages.
-    if module.params.get("shipped_tomlkit"):
+    if "tomlkit" in bundled_packages:
         from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import (  # noqa: PLC0415
             tomlkit_loader,
         )
 
-        tomlkit_loader.offer(module.params["shipped_tomlkit"])
-    if module.params.get("shipped_yaml"):
+        tomlkit_loader.offer(bundled_packages["tomlkit"])
+    if "yaml" in bundled_packages:
         from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import bundled  # noqa: PLC0415
 
-        bundled.register("yaml", module.params["shipped_yaml"])
+        bundled.register("yaml", bundled_packages["yaml"])
 
 
 def host_from_params(module: AnsibleModule) -> hostfs.HostFS:

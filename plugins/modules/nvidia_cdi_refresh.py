@@ -32,7 +32,7 @@ extends_documentation_fragment:
   - gpufleet.nvidia.attributes
   - gpufleet.nvidia.host_root
   - gpufleet.nvidia.cdi_request
-  - gpufleet.nvidia.shipped_yaml
+  - gpufleet.nvidia.bundled
 attributes:
   check_mode:
     support: full
@@ -285,7 +285,7 @@ def main() -> None:
             "backup_dir": {"type": "path", "default": "/var/lib/gpufleet-nvidia/backups"},
             "purge_backups": {"type": "bool", "default": False},
             **_module.HOST_ROOT_OPTIONS,
-            **_module.SHIPPED_YAML_OPTIONS,
+            **_module.BUNDLED_OPTIONS,
         }
     )
     _module.run_module(module, lambda: refresh(module))

@@ -30,7 +30,7 @@ extends_documentation_fragment:
   - gpufleet.nvidia.attributes
   - gpufleet.nvidia.host_root
   - gpufleet.nvidia.cdi_request
-  - gpufleet.nvidia.shipped_yaml
+  - gpufleet.nvidia.bundled
 attributes:
   check_mode:
     support: full
@@ -314,7 +314,7 @@ def main() -> None:
             "purge_backups": {"type": "bool", "default": False},
             **cdi_options.CDI_OPTIONS,
             **_module.HOST_ROOT_OPTIONS,
-            **_module.SHIPPED_YAML_OPTIONS,
+            **_module.BUNDLED_OPTIONS,
         }
     )
     _module.run_module(module, lambda: describe(module))

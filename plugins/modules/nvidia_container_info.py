@@ -54,8 +54,7 @@ options:
 extends_documentation_fragment:
   - gpufleet.nvidia.attributes
   - gpufleet.nvidia.host_root
-  - gpufleet.nvidia.shipped
-  - gpufleet.nvidia.shipped_yaml
+  - gpufleet.nvidia.bundled
 attributes:
   check_mode:
     support: full
@@ -1010,8 +1009,7 @@ def main() -> None:
             "toolkit_dir": {"type": "path", "default": toolkit_constants.DIRECTORY},
             "require_root": {"type": "bool", "default": False},
             **_module.HOST_ROOT_OPTIONS,
-            **_module.SHIPPED_OPTIONS,
-            **_module.SHIPPED_YAML_OPTIONS,
+            **_module.BUNDLED_OPTIONS,
         }
     )
     _module.run_module(module, lambda: describe(module))

@@ -34,8 +34,7 @@ extends_documentation_fragment:
   - gpufleet.nvidia.attributes
   - gpufleet.nvidia.target
   - gpufleet.nvidia.host_root
-  - gpufleet.nvidia.shipped
-  - gpufleet.nvidia.shipped_yaml
+  - gpufleet.nvidia.bundled
 attributes:
   check_mode:
     support: full
@@ -564,8 +563,7 @@ def main() -> None:
             "backup_dir": {"type": "path"},
             "purge_backups": {"type": "bool", "default": False},
             **_module.HOST_ROOT_OPTIONS,
-            **_module.SHIPPED_OPTIONS,
-            **_module.SHIPPED_YAML_OPTIONS,
+            **_module.BUNDLED_OPTIONS,
         }
     )
     _module.run_module(module, lambda: configure(module))

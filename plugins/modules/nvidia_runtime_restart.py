@@ -33,8 +33,7 @@ extends_documentation_fragment:
   - gpufleet.nvidia.attributes
   - gpufleet.nvidia.target
   - gpufleet.nvidia.host_root
-  - gpufleet.nvidia.shipped
-  - gpufleet.nvidia.shipped_yaml
+  - gpufleet.nvidia.bundled
 attributes:
   check_mode:
     support: partial
@@ -403,8 +402,7 @@ def main() -> None:
             "retries": {"type": "int", "default": 1},
             "backup_dir": {"type": "path"},
             **_module.HOST_ROOT_OPTIONS,
-            **_module.SHIPPED_OPTIONS,
-            **_module.SHIPPED_YAML_OPTIONS,
+            **_module.BUNDLED_OPTIONS,
         }
     )
     _module.run_module(module, lambda: take_over(module))

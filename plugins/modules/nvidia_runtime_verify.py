@@ -24,8 +24,7 @@ extends_documentation_fragment:
   - gpufleet.nvidia.attributes
   - gpufleet.nvidia.target
   - gpufleet.nvidia.host_root
-  - gpufleet.nvidia.shipped
-  - gpufleet.nvidia.shipped_yaml
+  - gpufleet.nvidia.bundled
 attributes:
   check_mode:
     support: full
@@ -231,8 +230,7 @@ def main() -> None:
             "socket": {"type": "path"},
             "timeout": {"type": "int", "default": 60},
             **_module.HOST_ROOT_OPTIONS,
-            **_module.SHIPPED_OPTIONS,
-            **_module.SHIPPED_YAML_OPTIONS,
+            **_module.BUNDLED_OPTIONS,
         },
         required_if=[("level", "engine", ("image",)), ("level", "gpu", ("image",))],
     )

@@ -28,7 +28,7 @@ description:
 extends_documentation_fragment:
   - gpufleet.nvidia.attributes
   - gpufleet.nvidia.host_root
-  - gpufleet.nvidia.shipped
+  - gpufleet.nvidia.bundled
 attributes:
   check_mode:
     support: full
@@ -295,7 +295,7 @@ def main() -> None:
             "backup_dir": {"type": "path", "default": core_records.BACKUP_DIR},
             "purge_backups": {"type": "bool", "default": False},
             **_module.HOST_ROOT_OPTIONS,
-            **_module.SHIPPED_OPTIONS,
+            **_module.BUNDLED_OPTIONS,
         }
     )
     _module.run_module(module, lambda: configure(module))

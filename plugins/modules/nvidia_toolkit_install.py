@@ -39,7 +39,7 @@ extends_documentation_fragment:
   - gpufleet.nvidia.attributes
   - gpufleet.nvidia.host_root
   - gpufleet.nvidia.toolkit_directory
-  - gpufleet.nvidia.shipped
+  - gpufleet.nvidia.bundled
 attributes:
   check_mode:
     support: full
@@ -493,6 +493,7 @@ settings:
     nvidia-container-runtime.runtimes: [/usr/bin/runc, runc, crun]
 """
 
+import json
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils import _module
@@ -625,21 +626,21 @@ def _install_directory(module: AnsibleModule) -> dict[str, t.Any]:
     _module.load_bundled_packages(module)
     params = module.params
     one_source = (params["src"] is None) != (not params["files"])
-    if params["state"] == "present" and one_source and not params["remote_src"] and not params["shipped_toolkit"]:
+    sent = _controller_source(params["_bundled"] or {})
+    if params["state"] == "present" and one_source and not params["remote_src"] and sent is None:
         raise errors.NvidiaError(
-            "remote_src is false, but the controller offers nothing: the module was not run by its action plugin. Run"
-            " gpufleet.nvidia.nvidia_toolkit_install as a task of a play."
+            "remote_src is false, but the controller sent no toolkit, because the module was run without its action"
+            " plugin. Run gpufleet.nvidia.nvidia_toolkit_install as a task of a play."
         )
-    options = _directory_options(module.params)
+    options = _directory_options(module.params, sent)
     # Ansible adds the parameters to the result, so secrets in them are masked.
     module.params["config"] = toolkit_settings.shown(module.params["config"])
-    module.params["shipped_toolkit"] = None
     task = _directory_task(module.params["state"])(options, _module.host_from_params(module), _tools(module))
     try:
         outcome = task.execute(module.check_mode)
     except (errors.MissingPackageError, toolkit_source.NotSentError) as error:
         # The action plugin sends what is missing, and runs the module again.
-        error.details = {"needed": "toolkit" if isinstance(error, toolkit_source.NotSentError) else "tomlkit"}
+        error.details = {"needed": "toolkit_archive" if isinstance(error, toolkit_source.NotSentError) else "tomlkit"}
         raise
     before, after = ("".join(f"{line}\n" for line in lines) for lines in (outcome.before, outcome.after))
     names = {"before_header": options.dest, "after_header": options.dest, "before": before, "after": after}
@@ -661,7 +662,9 @@ def _directory_task(state: str) -> type[directory_install.DirectoryInstallation 
     return directory_install.DirectoryInstallation
 
 
-def _directory_options(params: dict[str, t.Any]) -> toolkit_directory.DirectoryOptions:
+def _directory_options(
+    params: dict[str, t.Any], sent: toolkit_source.ControllerSource | None
+) -> toolkit_directory.DirectoryOptions:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import (  # noqa: PLC0415
         directory as toolkit_directory,
     )
@@ -671,7 +674,7 @@ def _directory_options(params: dict[str, t.Any]) -> toolkit_directory.DirectoryO
         dest=params["dest"],
         src=params["src"],
         files=tuple(params["files"]),
-        sent=_sent(params["shipped_toolkit"]),
+        sent=sent,
         components=None if components is None else tuple(components),
         driver_root=params["driver_root"],
         settings=params["config"],
@@ -690,7 +693,10 @@ def _directory_options(params: dict[str, t.Any]) -> toolkit_directory.DirectoryO
     )
 
 
-def _sent(offer: dict[str, t.Any] | None) -> toolkit_source.ControllerSource | None:
+def _controller_source(bundled: t.Mapping[str, str]) -> toolkit_source.ControllerSource | None:
+    """Return the toolkit that the action plugin describes in the option _bundled."""
+    if "toolkit" not in bundled:
+        return None
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import (  # noqa: PLC0415
         manifest as toolkit_manifest,
     )
@@ -698,13 +704,8 @@ def _sent(offer: dict[str, t.Any] | None) -> toolkit_source.ControllerSource | N
         source as toolkit_source,
     )
 
-    return (
-        None
-        if offer is None
-        else toolkit_source.ControllerSource(
-            tuple(toolkit_manifest.PartDigest(**part) for part in offer["parts"]), offer.get("archive")
-        )
-    )
+    parts = tuple(toolkit_manifest.PartDigest(**part) for part in json.loads(bundled["toolkit"]))
+    return toolkit_source.ControllerSource(parts, bundled.get("toolkit_archive"))
 
 
 def _tools(module: AnsibleModule) -> toolkit_directory.Tools:
@@ -773,9 +774,8 @@ def main() -> None:
             "default_runtime_executable": {"type": "str"},
             "create_device_nodes": {"type": "bool", "default": False},
             "verify": {"type": "str", "choices": ["stat", "full"], "default": "stat"},
-            "shipped_toolkit": {"type": "dict"},
             **_module.HOST_ROOT_OPTIONS,
-            **_module.SHIPPED_OPTIONS,
+            **_module.BUNDLED_OPTIONS,
         }
     )
     _module.run_module(module, lambda: install(module))

@@ -4,7 +4,7 @@
 
 """Import Python packages that the action plugin sends with the task, such as tomlkit, from memory.
 
-The counterpart on the controller is `plugin_utils/_packing.py`.
+The counterpart on the controller is `plugin_utils/_bundled.py`.
 """
 
 from __future__ import annotations
@@ -110,8 +110,8 @@ def _open(name: str) -> dict[str, t.Any]:
         return json_data.check(json_data.load(zlib.decompress(base64.b64decode(_offered[name]))), dict)
     except (TypeError, ValueError, zlib.error) as error:
         raise errors.NvidiaError(
-            f"The option shipped_{name} does not hold what the controller sends. Leave it out of the task: the"
-            " collection fills it in itself."
+            f"The option _bundled contains no valid package {name}. Remove this option from the task: the action plugin"
+            " sets it."
         ) from error
 
 

@@ -23,7 +23,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors impor
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import tomlkit_loader
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents.yaml_document import parse
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import load_bundled_packages
-from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._packing import pack
+from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._bundled import pack
 
 HERE = f"{sys.version_info[0]}.{sys.version_info[1]}"
 
@@ -258,7 +258,7 @@ class TestErrors:
     )
     def test_the_option_holds_something_else(self, sent: str) -> None:
         bundled.register("made_up", sent)
-        assert message_of("made_up").startswith("The option shipped_made_up does not hold what the controller sends.")
+        assert message_of("made_up").startswith("The option _bundled contains no valid package made_up.")
 
 
 def test_the_last_tomlkit_for_python_3_8() -> None:
@@ -277,13 +277,13 @@ def test_pyyaml_since_5_1() -> None:
     ("params", "sent"),
     [
         ({}, {}),
-        ({"shipped_tomlkit": None, "shipped_yaml": None}, {}),
-        ({"shipped_yaml": "<yaml>"}, {"yaml": "<yaml>"}),
-        ({"shipped_tomlkit": "<tomlkit>", "shipped_yaml": None}, {"tomlkit": "<tomlkit>"}),
-        ({"shipped_tomlkit": "<tomlkit>", "shipped_yaml": "<yaml>"}, {"tomlkit": "<tomlkit>", "yaml": "<yaml>"}),
+        ({"_bundled": None}, {}),
+        ({"_bundled": {"yaml": "<yaml>"}}, {"yaml": "<yaml>"}),
+        ({"_bundled": {"tomlkit": "<tomlkit>"}}, {"tomlkit": "<tomlkit>"}),
+        ({"_bundled": {"tomlkit": "<tomlkit>", "yaml": "<yaml>"}}, {"tomlkit": "<tomlkit>", "yaml": "<yaml>"}),
     ],
 )
-def test_a_module_takes_what_it_was_sent(params: dict[str, str | None], sent: dict[str, str]) -> None:
+def test_a_module_takes_what_it_was_sent(params: dict[str, t.Any], sent: dict[str, str]) -> None:
     load_bundled_packages(t.cast("t.Any", types.SimpleNamespace(params=params)))
     assert bundled._offered.get("yaml") == sent.get("yaml")
     assert tomlkit_loader._offered == [text for name, text in sent.items() if name == "tomlkit"]

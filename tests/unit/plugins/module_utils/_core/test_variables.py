@@ -23,10 +23,10 @@ OPTIONS: dict[str, dict[str, t.Any]] = {
     "source": {"choices": ["directory", "existing"]}, "version": {}, "files": {}, "hold": {"type": "bool"}, "dest": {},
     "minimum_version_policy": {}, "settings": {}, "lock_timeout": {}, "host_root": {}, "package_cache": {},
 }  # fmt: skip
-# Attributes of modules, and what travels to a host.
+# Attributes of modules, and the internal option.
 NOT_MEANT = {
     *("check_mode", "diff_mode", "idempotent", "platform", "safe_file_operations"),
-    *("shipped_tomlkit", "shipped_yaml", "shipped_toolkit"),
+    "_bundled",
 }
 ROLES = Path(__file__).resolve().parents[5] / "roles"
 # Each role, and the modules of which it sets options.

@@ -10,7 +10,7 @@ import typing as t
 import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils import _module
-from ansible_collections.gpufleet.nvidia.plugins.doc_fragments import shipped, toolkit_directory
+from ansible_collections.gpufleet.nvidia.plugins.doc_fragments import bundled, toolkit_directory
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import run_module as finish
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.apt import STATUS_FILE
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.detect import FAMILIES
@@ -95,14 +95,14 @@ def test_the_options_are_what_is_documented(monkeypatch: pytest.MonkeyPatch) -> 
 
     documented = {
         name: option
-        for fragment in (nvidia_toolkit_install, toolkit_directory.ModuleDocFragment, shipped.ModuleDocFragment)
+        for fragment in (nvidia_toolkit_install, toolkit_directory.ModuleDocFragment, bundled.ModuleDocFragment)
         for name, option in yaml.safe_load(fragment.DOCUMENTATION)["options"].items()
     }
     specification = _options(monkeypatch, nvidia_toolkit_install)
     for name in ("host_root", "host_root_live"):
         del specification[name]
     assert specification["proxy"].pop("no_log")
-    assert specification["shipped_tomlkit"].pop("no_log")
+    assert specification["_bundled"].pop("no_log")
     assert _told(documented) == specification
 
 

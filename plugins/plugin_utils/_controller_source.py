@@ -4,8 +4,8 @@
 
 """Describe a toolkit on the controller and pack its files into one archive for hosts that lack them.
 
-Private to this collection; module_utils/_toolkit/source.py is the part on the host. Ansible forks for every host and
-task. Slow results are therefore kept in a directory for the whole run, under a digest of their inputs.
+Private to this collection. module_utils/_toolkit/source.py reads the result on the host. Ansible forks for every host
+and task. Results that take long are therefore stored in a directory for the whole run, under a digest of their inputs.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if t.TYPE_CHECKING:
 _COMPRESSION = 1
 
 
-class Offer(t.NamedTuple):
+class Toolkit(t.NamedTuple):
     """A toolkit on the controller: its ``parts``, and an archive that has each part under its name.
 
     ``archive`` returns the archive's path. The first call creates it for the whole run, and may raise NvidiaError.
@@ -43,26 +43,26 @@ class Offer(t.NamedTuple):
     archive: Callable[[], str]
 
 
-def offer_tree(folder: str, components: Sequence[str] | None, cache: str) -> Offer:
+def toolkit_in_directory(folder: str, components: Sequence[str] | None, cache: str) -> Toolkit:
     """Return the toolkit in a directory. Raises NvidiaError if it is incomplete or cannot be read."""
-    with _explained():
+    with _controller_errors():
         if not os.path.isdir(folder):
             raise errors.HostError(
-                f"nvidia_toolkit_src (src) {folder} on the controller is not a directory. Give the one that holds"
-                " usr/bin and usr/lib of the toolkit."
+                f"nvidia_toolkit_src (src) {folder} on the controller is not a directory. Set a directory that"
+                " contains usr/bin and usr/lib of the toolkit."
             )
-        return _offer(folder, components, cache, f"nvidia_toolkit_src (src) {folder} on the controller")
+        return _read(folder, components, cache, f"nvidia_toolkit_src (src) {folder} on the controller")
 
 
-def offer_packages(packages: Sequence[str], components: Sequence[str] | None, cache: str) -> Offer:
-    """Return the toolkit in ``packages``, which are unpacked. Raises NvidiaError as offer_tree()."""
-    with _explained():
+def toolkit_in_packages(packages: Sequence[str], components: Sequence[str] | None, cache: str) -> Toolkit:
+    """Return the toolkit in ``packages``, which are unpacked. Raises NvidiaError as toolkit_in_directory()."""
+    with _controller_errors():
         key = [[path, *toolkit_manifest.Identity.of(os.stat(path))] for path in packages]
         folder = _once(cache, "unpacked", key, lambda new: _unpack(packages, new))
-        return _offer(folder, components, cache, "What the packages on the controller hold")
+        return _read(folder, components, cache, "The toolkit in the packages on the controller")
 
 
-def _offer(folder: str, components: Sequence[str] | None, cache: str, label: str) -> Offer:
+def _read(folder: str, components: Sequence[str] | None, cache: str, label: str) -> Toolkit:
     parts = toolkit_source.find_parts(hostfs.HostFS.of(folder, live=False), components, label)
     key = [[*part, *toolkit_manifest.Identity.of(os.stat(part.path))] for part in parts]
     digests = _once(cache, "digests", key, lambda new: _write_digests(parts, new))
@@ -70,10 +70,10 @@ def _offer(folder: str, components: Sequence[str] | None, cache: str, label: str
         found = tuple(toolkit_manifest.PartDigest(*fields) for fields in json_data.load(stream.read()))
 
     def archive() -> str:
-        with _explained():
+        with _controller_errors():
             return _once(cache, "archive", key, lambda new: _pack(parts, new))
 
-    return Offer(found, archive)
+    return Toolkit(found, archive)
 
 
 def _once(cache: str, kind: str, key: object, make: Callable[[str], None]) -> str:
@@ -121,22 +121,22 @@ def _unpack(packages: Sequence[str], folder: str) -> None:
 
 
 @contextlib.contextmanager
-def _explained() -> Iterator[None]:
+def _controller_errors() -> Iterator[None]:
     """Raise errors of the controller with the controller's advice, because become has no effect there."""
     try:
         yield
     except errors.HostError as error:
         if not isinstance(error.__cause__, PermissionError):
             raise
-        raise _in_words(error.__cause__) from error
+        raise _controller_error(error.__cause__) from error
     except OSError as error:
-        raise _in_words(error) from error
+        raise _controller_error(error) from error
 
 
-def _in_words(error: OSError) -> errors.HostError:
+def _controller_error(error: OSError) -> errors.HostError:
     advice = "Check its file system."
     if isinstance(error, PermissionError):
-        advice = "Give the user that runs Ansible the right to it; become works on hosts only."
+        advice = "Give the user that runs Ansible access to it. become has no effect on the controller."
     elif error.errno == errno.ENOSPC:
-        advice = "Make room there, or let local_tmp in ansible.cfg lie where there is room."
+        advice = "Free space there, or set local_tmp in ansible.cfg to a directory with enough space."
     return errors.HostError(f"{error.filename or 'A file'} on the controller: {error.strerror or error}. {advice}")

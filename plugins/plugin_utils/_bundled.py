@@ -1,0 +1,226 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The action plugin of modules that may need a Python package on the host: it sends the controller's package.
+
+Private to this collection. module_utils/_core/bundled.py imports the packages on the host.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import importlib.util
+import io
+import json
+import os
+import re
+import tempfile
+import tokenize
+import typing as t
+import zlib
+from importlib import metadata
+from pathlib import Path
+
+from ansible import constants
+from ansible.errors import AnsibleAction, AnsibleConnectionFailure, AnsibleError
+from ansible.module_utils import basic
+from ansible.plugins.action.normal import ActionModule as NormalActionModule
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import bundled
+
+# The module option in which everything is sent, as in module_utils/_module.py.
+OPTION = "_bundled"
+
+
+class Packages(t.NamedTuple):
+    """The packages that a host must be able to import.
+
+    ``always`` are sent with the task, ``on_demand`` only to a host that lacks them and requests them.
+    """
+
+    always: tuple[str, ...] = ()
+    on_demand: tuple[str, ...] = ()
+
+
+_NONE = Packages()
+# The key is the module's option engine. The settings of k3s and RKE2 are in YAML, but only the host knows the flavor of
+# its containerd.
+PACKAGES_OF_ENGINE = {
+    "containerd": Packages(("tomlkit",), ("yaml",)),
+    "crio": Packages(("tomlkit",)),
+    "podman": Packages(("tomlkit",)),
+}
+# Modules whose packages do not depend on an engine. Most hosts read no CDI specification in YAML: the collection knows
+# the files that it wrote, and JSON needs no package.
+PACKAGES_OF_MODULE = {
+    "nvidia_cdi_refresh": Packages(on_demand=("yaml",)),
+    "nvidia_cdi_spec": Packages(on_demand=("yaml",)),
+    "nvidia_container_info": Packages(("tomlkit",), ("yaml",)),
+    "nvidia_toolkit_config": Packages(("tomlkit",)),
+}
+# At these levels nvidia_runtime_verify also reads config.toml, whatever the engine, and a CDI specification, before it
+# starts a container.
+PACKAGES_OF_LEVEL = {
+    "engine": Packages(("tomlkit",)),
+    "gpu": Packages(("tomlkit",), ("yaml",)),
+}
+# The oldest supported Python of a host. ansible-core 2.17 and newer have their own minimum here, 2.16 has a bool.
+_CORE_MINIMUM: object = getattr(basic, "_PY_MIN", None)
+_OLDEST_PYTHON: tuple[int, ...] = max((3, 8), _CORE_MINIMUM if isinstance(_CORE_MINIMUM, tuple) else (0,))
+_PRINT_VERSION = "import sys; print('%d.%d' % sys.version_info[:2])"
+_NEVER_RETURNED = ("ansible_facts", "add_host", "add_group")
+# A string between one of these tokens and the end of a line is a statement: a docstring, or a string without effect.
+_BEFORE_STATEMENT = (tokenize.NEWLINE, tokenize.NL, tokenize.INDENT, tokenize.DEDENT, tokenize.COMMENT)
+
+
+class BundledAction(NormalActionModule):
+    """The action that runs the module of the same name, and sends the packages that the host may lack.
+
+    The arguments of the task stay unchanged, so no callback, register or log contains the packages.
+    """
+
+    def packages(self) -> Packages:
+        """Return the packages for this task.
+
+        A module that lacks a package fails with its name in the result ``needed`` (MissingPackageError), and is then
+        run again with the package. It must not have changed anything before. A task with async cannot be run again, so
+        all packages are sent with it.
+        """
+        module, args = str(self._task.action).rpartition(".")[2], self._task.args
+        if module in PACKAGES_OF_MODULE:
+            return PACKAGES_OF_MODULE[module]
+        of_engine = PACKAGES_OF_ENGINE.get(str(args.get("engine")), _NONE)
+        of_level = PACKAGES_OF_LEVEL.get(str(args.get("level")), _NONE)
+        # A module with both options needs the packages of both.
+        return Packages(*(tuple(dict.fromkeys([*one, *other])) for one, other in zip(of_engine, of_level)))
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, t.Any] | None = None) -> dict[str, t.Any]:
+        try:
+            result: dict[str, t.Any] = super().run(tmp, task_vars)  # type: ignore[no-untyped-call]
+        except (AnsibleAction, AnsibleConnectionFailure):
+            raise
+        except AnsibleError as error:
+            # For example, Ansible cannot become a user. The other items of a loop must still run.
+            result = {"failed": True, "msg": str(error)}
+        # Modules of this collection return none of these keys, which change variables and other tasks. A hostile host,
+        # or a user as whom a module runs, can forge an answer. Only the interpreter that Ansible discovered is kept.
+        for key in _NEVER_RETURNED:
+            result.pop(key, None)
+        if result.get("failed") and "module_stdout" in result:
+            # The module gave no answer, for example because the host's Python cannot compile it.
+            self._explain_old_python(result)
+        # A role that continues after an error (failed_when: false) reads the message from this key.
+        result.pop("error", None)
+        if result.get("failed") and self._task.failed_when:
+            result["error"] = str(result.get("msg", "The module failed without a message."))
+        if self._discovered_interpreter_key:
+            result["ansible_facts"] = {self._discovered_interpreter_key: self._discovered_interpreter}
+        return result
+
+    def _explain_old_python(self, result: dict[str, t.Any]) -> None:
+        """Replace the message if the host's Python is too old."""
+        interpreter = str(self._used_interpreter or "").lstrip("#!").strip()
+        if not interpreter:
+            return
+        answer = self._low_level_execute_command(f'{interpreter} -c "{_PRINT_VERSION}"')  # type: ignore[no-untyped-call,unused-ignore]
+        found = re.fullmatch(r"([0-9]{1,3})\.([0-9]{1,3})\s*", str(answer.get("stdout", "")))
+        if found is not None and (int(found[1]), int(found[2])) < _OLDEST_PYTHON:
+            minimum = ".".join(map(str, _OLDEST_PYTHON))
+            result["msg"] = (
+                f"{interpreter} on the host is Python {found[1]}.{found[2]}, but this collection needs Python {minimum}"
+                " or newer. Install it, and set ansible_python_interpreter to its path."
+            )
+            for key in ("exception", "module_stdout", "module_stderr"):
+                result.pop(key, None)
+
+    def _execute_module(self, *args: t.Any, **kwargs: t.Any) -> dict[str, t.Any]:
+        packages = self.packages()
+        names = [*packages.always, *(packages.on_demand if kwargs.get("wrap_async") else ())]
+        sent = self.bundle(names)
+        while True:
+            # Ansible changes the dictionary that it gets, so it gets a copy.
+            module_args = {**self._task.args, **({OPTION: dict(sent)} if sent else {})}
+            result: dict[str, t.Any] = super()._execute_module(*args, **{**kwargs, "module_args": module_args})
+            # The host chooses this value, and may return anything.
+            needed = result.pop("needed", None)
+            if needed not in packages.on_demand or needed in names:
+                break
+            names.append(needed)
+            found = self.bundle([needed])
+            if not found:
+                break
+            sent.update(found)
+        invocation = result.get("invocation")
+        if isinstance(invocation, dict) and isinstance(invocation.get("module_args"), dict):
+            invocation["module_args"].pop(OPTION, None)
+        return result
+
+    def bundle(self, names: t.Iterable[str]) -> dict[str, str]:
+        """Return the texts to send for those of the packages that the controller has."""
+        packages = {name: packed(name, constants.DEFAULT_LOCAL_TMP) for name in names}  # type: ignore[attr-defined]
+        return {name: text for name, text in packages.items() if text is not None}
+
+
+def packed(name: str, cache: str) -> str | None:
+    """Return pack() of ``name``, executed once for all processes that share the directory ``cache``.
+
+    Ansible forks for every host and task, so a result in memory would be lost.
+    """
+    path = Path(cache, f"gpufleet-bundled-{name}")
+    try:
+        return path.read_text("ascii") or None
+    except OSError:
+        text = pack(name)
+    with contextlib.suppress(OSError):
+        handle, temporary = tempfile.mkstemp(dir=cache)
+        with os.fdopen(handle, "w", encoding="ascii") as stream:
+            stream.write(text or "")
+        os.replace(temporary, path)
+    return text
+
+
+def pack(name: str) -> str | None:
+    """Return the installed package ``name`` as a text for the host, or None if there is no suitable package.
+
+    The result is one compressed JSON text, which is a quarter smaller than a zip. The same package gives the same text.
+    """
+    package = bundled.PACKAGES[name]
+    try:
+        distribution = metadata.distribution(package.distribution)
+        spec = importlib.util.find_spec(name)
+        if not package.accepts(distribution.version) or spec is None or spec.origin is None:
+            return None
+        folder = Path(spec.origin).parent
+        sources = {path.relative_to(folder.parent).as_posix(): _source(path) for path in folder.rglob("*.py")}
+    except (ImportError, OSError, SyntaxError, ValueError, tokenize.TokenError):
+        return None
+    python = re.search(r">=\s*(\d+)\.(\d+)", distribution.metadata["Requires-Python"] or "")
+    content = {
+        "version": distribution.version,
+        "python": [int(part) for part in python.groups()] if python is not None else [],
+        "sources": sources,
+    }
+    text = json.dumps(content, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
+    return base64.b64encode(zlib.compress(text.encode("utf-8"), 9)).decode("ascii")
+
+
+def _source(path: Path) -> str:
+    with tokenize.open(path) as stream:
+        return without_comments(stream.read())
+
+
+def without_comments(source: str) -> str:
+    """Return Python source without comments and docstrings, a third smaller; every statement keeps its line number."""
+    lines = list(io.StringIO(source))
+    tokens = list(tokenize.generate_tokens(io.StringIO(source).readline))
+    for before, token, after in reversed(list(zip([tokens[0], *tokens], tokens, [*tokens[1:], tokens[-1]]))):
+        is_statement = before is token or before.type in _BEFORE_STATEMENT
+        # Columns are not used: Python 3.12.1 reports wrong ones behind a non-ASCII string of several lines.
+        first, last = token.start[0] - 1, token.end[0]
+        if token.type == tokenize.COMMENT:
+            lines[first] = lines[first][: lines[first].rindex(token.string)].rstrip(" \t") + "\n"
+        elif token.type == tokenize.STRING and is_statement and after.type == tokenize.NEWLINE:
+            indentation = lines[first][: -len(lines[first].lstrip(" \t\f"))]
+            lines[first:last] = [indentation + '""\n', *["\n"] * (last - first - 1)]
+    return "".join(lines)
