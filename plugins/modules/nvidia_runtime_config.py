@@ -194,11 +194,11 @@ options:
     default: remove
   cri_disabled:
     description:
-      - What to do if containerd's CRI plugin is disabled, as in Docker's packages. V(note) warns, V(fail) fails.
-        Nothing is changed in either case.
+      - What to do if containerd's CRI plugin is disabled, as in Docker's packages. V(warn) prints a warning, V(fail)
+        fails the task. Nothing is changed in either case.
     type: str
-    choices: [note, fail]
-    default: note
+    choices: [warn, fail]
+    default: warn
   engine_version:
     description:
       - Version of the engine, such as V(26.1.5).
@@ -556,7 +556,7 @@ def main() -> None:
             "use_legacy_config": {"type": "bool", "default": False},
             "purge_legacy": {"type": "bool", "default": False},
             "unrecorded": {"type": "str", "choices": ["keep", "remove"], "default": "remove"},
-            "cri_disabled": {"type": "str", "choices": ["note", "fail"], "default": "note"},
+            "cri_disabled": {"type": "str", "choices": ["warn", "fail"], "default": "warn"},
             "engine_version": {"type": "str"},
             "validate": {"type": "str", "choices": ["auto", "true", "false"], "default": "auto"},
             "require_runtime": {"type": "bool", "default": False},

@@ -387,7 +387,7 @@ class RuntimeRequest(t.NamedTuple):
     runtime_type: str | None = None
     runtime_options: t.Mapping[str, t.Any] = types.MappingProxyType({})
     container_annotations: tuple[str, ...] = ()
-    cri_disabled: str = "note"
+    cri_disabled: str = "warn"
     use_legacy_config: bool = False
 
     def check(self) -> None:

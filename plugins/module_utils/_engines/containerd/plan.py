@@ -204,7 +204,7 @@ class ContainerdPlanner:
             " it, so there is nothing to configure"
         )
         if request.cri_disabled == "fail":
-            raise errors.NvidiaError(f"{said}. Remove the entry to use the CRI, or set cri_disabled to note.")
+            raise errors.NvidiaError(f"{said}. Remove the entry to use the CRI, or set cri_disabled to warn.")
         self.warnings.append(f"{said}, and nothing was changed.")
         state = configured_state(self.current)._replace(lists_runtimes=False)
         return engines_base.EnginePlan(
