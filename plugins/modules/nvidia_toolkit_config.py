@@ -262,14 +262,14 @@ def configure(module: AnsibleModule) -> dict[str, object]:
     )
     # Ansible adds the parameters to the result, so secrets in them are masked.
     params["settings"] = toolkit_settings.shown(params["settings"])
-    options = toolkit_configure.ToolkitOptions(
+    options = toolkit_configure.ConfigOptions(
         wishes=wishes if params["state"] == "present" else None,
         path=params["path"],
         backup_dir=params["backup_dir"],
         purge_backups=params["purge_backups"],
     )
     host = _module.host_from_params(module)
-    outcome = toolkit_configure.ToolkitConfiguration(options, host).execute(module.check_mode)
+    outcome = toolkit_configure.ConfigTask(options, host).execute(module.check_mode)
     return {
         "changed": outcome.changed,
         "diff": _module.diff_of(outcome.files, "toml"),

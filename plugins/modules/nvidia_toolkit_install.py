@@ -574,8 +574,8 @@ def _install_packages(module: AnsibleModule) -> dict[str, t.Any]:
     run = _module.command_runner(module)
     work = install_packages.Installation if options.state == "present" else remove_packages.Removal
     task = work(options, host, _manager(module, host), run)
-    outcome = task.execute(module.check_mode)
-    return task.result(outcome)
+    result = task.execute(module.check_mode)
+    return task.module_result(result)
 
 
 def _repository_files(entries: list[dict[str, t.Any]] | None) -> tuple[toolkit_repository.RepositoryFile, ...] | None:
@@ -637,15 +637,15 @@ def _install_directory(module: AnsibleModule) -> dict[str, t.Any]:
     module.params["config"] = toolkit_settings.shown(module.params["config"])
     task = _directory_task(module.params["state"])(options, _module.host_from_params(module), _tools(module))
     try:
-        outcome = task.execute(module.check_mode)
+        result = task.execute(module.check_mode)
     except (errors.MissingPackageError, toolkit_source.NotSentError) as error:
         # The action plugin sends what is missing, and runs the module again.
         error.details = {"needed": "toolkit_archive" if isinstance(error, toolkit_source.NotSentError) else "tomlkit"}
         raise
-    before, after = ("".join(f"{line}\n" for line in lines) for lines in (outcome.before, outcome.after))
+    before, after = ("".join(f"{line}\n" for line in lines) for lines in (result.before, result.after))
     names = {"before_header": options.dest, "after_header": options.dest, "before": before, "after": after}
-    files = [outcome.config] if outcome.config is not None and outcome.config.changed else []
-    return {**task.result(outcome), "diff": [names, *_module.diff_of(files, "toml")]}
+    files = [result.config] if result.config is not None and result.config.changed else []
+    return {**task.module_result(result), "diff": [names, *_module.diff_of(files, "toml")]}
 
 
 def _directory_task(state: str) -> type[directory_install.DirectoryInstallation | toolkit_directory.DirectoryRemoval]:

@@ -23,9 +23,9 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.configure
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.journal import Journal, PreviousFile, joined
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._restart.rollback import Rollback
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.configure import (
+    ConfigOptions,
+    ConfigTask,
     SettingsRequest,
-    ToolkitConfiguration,
-    ToolkitOptions,
 )
 from ansible_collections.gpufleet.nvidia.tests.fuzz.trees import (
     assert_same,
@@ -183,7 +183,7 @@ def engine(name: str, version: str | None = None, **options: t.Any) -> t.Callabl
 
 def _settings(host: HostFS, asked: Request | None) -> t.Any:
     wishes = None if asked is None else SettingsRequest(asked)
-    return ToolkitConfiguration(ToolkitOptions(wishes), host).execute(check_mode=False)
+    return ConfigTask(ConfigOptions(wishes), host).execute(check_mode=False)
 
 
 def _choose_settings(rng: random.Random) -> Request:

@@ -30,7 +30,7 @@ if t.TYPE_CHECKING:
     Asked = t.Dict[KeyPath, t.Any]
 
 
-class ToolkitPlan(t.NamedTuple):
+class ConfigPlan(t.NamedTuple):
     """The file before and after, and the resulting settings.
 
     ``settings`` are the effective settings. ``changed_keys`` are the settings whose values in the file change. Both
@@ -55,7 +55,7 @@ class ConfigFile(t.NamedTuple):
     record: core_records.OriginalFile | None
     real_ldconfig: bool = False
 
-    def present(self, wishes: SettingsRequest) -> ToolkitPlan:
+    def present(self, wishes: SettingsRequest) -> ConfigPlan:
         """Return the plan that applies ``wishes``. Raises NvidiaError before anything is written."""
         edit = _ConfigEdit(self)
         asked = wishes.asked()
@@ -73,19 +73,19 @@ class ConfigFile(t.NamedTuple):
             )
         return plan
 
-    def absent(self) -> ToolkitPlan:
+    def absent(self) -> ConfigPlan:
         """Return the plan that removes what earlier runs wrote."""
         edit = _ConfigEdit(self)
         if self.content is not None:
             toml_plan.revert_own_entries(edit)
         return self._plan(edit)
 
-    def _plan(self, edit: _ConfigEdit) -> ToolkitPlan:
+    def _plan(self, edit: _ConfigEdit) -> ConfigPlan:
         file = edit.outcome()
         final = toml_document.TomlDocument.from_bytes(self.path, file.after or b"")
         settings = toolkit_settings.effective(final.data, self.real_ldconfig)
         warnings = (*toolkit_settings.unfit(final), *toolkit_settings.unsafe(settings))
-        return ToolkitPlan(file, settings, _changed(edit.before, final), warnings)
+        return ConfigPlan(file, settings, _changed(edit.before, final), warnings)
 
 
 class _ConfigEdit(core_plan.TrackedEdit[toml_document.TomlDocument]):
@@ -199,7 +199,7 @@ def _changed(before: toml_document.TomlDocument, after: toml_document.TomlDocume
     return tuple(map(toolkit_settings.dotted, sorted(paths, key=_place)))
 
 
-class ToolkitOptions(t.NamedTuple):
+class ConfigOptions(t.NamedTuple):
     """The task's parameters. ``wishes`` is None for state=absent."""
 
     wishes: SettingsRequest | None
@@ -208,7 +208,7 @@ class ToolkitOptions(t.NamedTuple):
     purge_backups: bool = False
 
 
-class ToolkitOutcome(t.NamedTuple):
+class ConfigResult(t.NamedTuple):
     """The result of the task, or the predicted result in check mode. Secrets in ``settings`` are masked."""
 
     changed: bool
@@ -220,10 +220,10 @@ class ToolkitOutcome(t.NamedTuple):
     warnings: list[str]
 
 
-class ToolkitConfiguration:
+class ConfigTask:
     """The task that brings config.toml of one host to the state in ``options``."""
 
-    def __init__(self, options: ToolkitOptions, host: hostfs.HostFS) -> None:
+    def __init__(self, options: ConfigOptions, host: hostfs.HostFS) -> None:
         self.options = options
         self.host = host
         self.path = host.check_path("path", options.path)
@@ -238,7 +238,7 @@ class ToolkitConfiguration:
             purge=options.purge_backups,
         )
 
-    def execute(self, check_mode: bool) -> ToolkitOutcome:
+    def execute(self, check_mode: bool) -> ConfigResult:
         """Plan the change, and write it under the host's lock unless ``check_mode``. Raises NvidiaError."""
         plan = self._plan()
         changed = self.writer.has_work([plan.file])
@@ -250,7 +250,7 @@ class ToolkitConfiguration:
                 changed = self.writer.has_work([plan.file])
                 if changed:
                     backups = self.writer.carry_out([plan.file])
-        return ToolkitOutcome(
+        return ConfigResult(
             changed=changed,
             files=[plan.file] if plan.file.changed else [],
             backup_files=backups,
@@ -260,7 +260,7 @@ class ToolkitConfiguration:
             warnings=list(plan.warnings),
         )
 
-    def _plan(self) -> ToolkitPlan:
+    def _plan(self) -> ConfigPlan:
         path, wishes = self.writer.main_path, self.options.wishes
         record = core_records.load_record(self.host, apply.TOOLKIT, path)
         file = ConfigFile(path, self.host.read(path), record, self.host.exists(toolkit_settings.REAL_LDCONFIG))

@@ -68,7 +68,7 @@ class Tools(t.NamedTuple):
     label: directory_store.Label
 
 
-class DirectoryOutcome(t.NamedTuple):
+class DirectoryResult(t.NamedTuple):
     """The result of the task, or the predicted result in check mode.
 
     ``before`` and ``after`` are the lines of the diff, one for each file. ``kept`` are old versions that are still
@@ -125,34 +125,32 @@ class DirectoryTask(toolkit_policy.Policies):
         name = self.store.current()
         return None if name is None else self.store.manifest(name)
 
-    def result(self, outcome: DirectoryOutcome) -> dict[str, t.Any]:
+    def module_result(self, result: DirectoryResult) -> dict[str, t.Any]:
         """Return the module's result as documented, without the diff of config.toml."""
-        version, dest = outcome.version, self.store.dest
+        version, dest = result.version, self.store.dest
         installed = [
-            name
-            for name in (*toolkit_constants.PROGRAMS, *toolkit_constants.LATER_PROGRAMS)
-            if name in outcome.programs
+            name for name in (*toolkit_constants.PROGRAMS, *toolkit_constants.LATER_PROGRAMS) if name in result.programs
         ]
         return {
-            "changed": outcome.changed,
+            "changed": result.changed,
             "version": version,
             "packages": {},
             "programs": {name: {"path": f"{dest}/{name}", "version": version} for name in installed},
             "origin": None,
-            "known_cves": _known_cves(version, bool(outcome.programs)),
+            "known_cves": _known_cves(version, bool(result.programs)),
             "gpu_containers": [],
             "reboot_required": None,
             "removed_sources": [],
             "written_files": [],
             "restored_files": [],
-            "backup_files": [dict(backup) for backup in outcome.backups],
-            "installed_path": outcome.path,
-            "previous_path": outcome.previous,
-            "kept_paths": {path: list(users) for path, users in outcome.kept.items()},
-            "removed_paths": list(outcome.removed),
-            "repaired_files": list(outcome.repaired),
-            "device_nodes": list(outcome.device_nodes),
-            "settings": dict(outcome.settings),
+            "backup_files": [dict(backup) for backup in result.backups],
+            "installed_path": result.path,
+            "previous_path": result.previous,
+            "kept_paths": {path: list(users) for path, users in result.kept.items()},
+            "removed_paths": list(result.removed),
+            "repaired_files": list(result.repaired),
+            "device_nodes": list(result.device_nodes),
+            "settings": dict(result.settings),
             "warnings": self.warnings,
         }
 
@@ -210,31 +208,31 @@ def line(name: str, mode: int, sha256: str, target: str) -> str:
 def _known_cves(version: str | None, there: bool) -> list[dict[str, t.Any]] | None:
     if version is None:
         return None if there else []
-    return [entry._asdict() for entry in toolkit_installed.open_vulnerabilities(version)]
+    return [entry._asdict() for entry in toolkit_installed.known_vulnerabilities(version)]
 
 
 class DirectoryRemoval(DirectoryTask):
     """The task that removes the toolkit at ``dest`` and all its versions."""
 
-    def execute(self, check_mode: bool) -> DirectoryOutcome:
+    def execute(self, check_mode: bool) -> DirectoryResult:
         """Remove the toolkit unless ``check_mode``. Raises NvidiaError."""
         if not self._something():
-            return DirectoryOutcome(changed=False)
-        self._object(check_mode)
+            return DirectoryResult(changed=False)
+        self._check_preconditions(check_mode)
         if check_mode:
-            return self._outcome(self.current())
+            return self._result(self.current())
         with lock.host_lock(self.host):
             if not self._something():
-                return DirectoryOutcome(changed=False)
-            self._object(check_mode)
-            return self._work()
+                return DirectoryResult(changed=False)
+            self._check_preconditions(check_mode)
+            return self._apply()
 
     def _something(self) -> bool:
         store = self.store
         former = store.has_former() and store.foreign_entry_type() is None
         return former or bool(store.current() or store.names() or store.leftovers()) or store.is_empty()
 
-    def _object(self, check_mode: bool) -> None:
+    def _check_preconditions(self, check_mode: bool) -> None:
         """Raise an error, or warn, if containers or engines need the toolkit."""
         if self.store.current() is None:
             return
@@ -242,7 +240,7 @@ class DirectoryRemoval(DirectoryTask):
         folders = (dest, self.store.folder)
         # In check mode the engines still have the entries that earlier tasks of the play would have removed.
         self._object_for_engines(folders, check_mode)
-        self.guard(
+        self.check_containers(
             sorted(
                 {
                     *gpu_containers.bundles_referencing(self.host, f"{dest}/"),
@@ -275,11 +273,11 @@ class DirectoryRemoval(DirectoryTask):
         if check_mode and self.options.running_gpu_containers != "ignore":
             self.warn(warning)
         else:
-            self.object_to(f"{self.store.dest} cannot be removed. {problem}", advice, warning)
+            self.refuse_or_warn(f"{self.store.dest} cannot be removed. {problem}", advice, warning)
 
-    def _work(self) -> DirectoryOutcome:
+    def _apply(self) -> DirectoryResult:
         store, before = self.writing(), self.current()
-        outcome = self._outcome(before)
+        result = self._result(before)
         backups = []
         if before is not None:
             backups = self.save_config(before.name, store.damage(before, thorough=False))
@@ -290,10 +288,10 @@ class DirectoryRemoval(DirectoryTask):
         for name in sorted(store.names(), key=lambda name: name == current):
             self.remove(name)
         store.remove_folder()
-        return outcome._replace(backups=tuple(backups))
+        return result._replace(backups=tuple(backups))
 
-    def _outcome(self, before: toolkit_manifest.Manifest | None) -> DirectoryOutcome:
-        return DirectoryOutcome(
+    def _result(self, before: toolkit_manifest.Manifest | None) -> DirectoryResult:
+        return DirectoryResult(
             changed=True,
             before=lines_of(before),
             removed=tuple(self.store.path(name) for name in self.store.names()),

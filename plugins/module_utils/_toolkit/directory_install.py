@@ -61,7 +61,7 @@ class Plan(t.NamedTuple):
 class DirectoryInstallation(toolkit_directory.DirectoryTask):
     """The task that installs the toolkit at ``dest``, complete and of one version."""
 
-    def execute(self, check_mode: bool) -> toolkit_directory.DirectoryOutcome:
+    def execute(self, check_mode: bool) -> toolkit_directory.DirectoryResult:
         """Install the toolkit unless ``check_mode``. Raises NvidiaError."""
         self._design = self._asked()
         if self.options.create_device_nodes and not self.host.live:
@@ -77,16 +77,16 @@ class DirectoryInstallation(toolkit_directory.DirectoryTask):
             if not plan.something:
                 if not check_mode:
                     self._refresh_manifest(plan, source)
-                self._object(plan, source)
-                return self._outcome(plan, plan.before)
-            self._object(plan, source)
+                self._check_preconditions(plan, source)
+                return self._result(plan, plan.before)
+            self._check_preconditions(plan, source)
             if check_mode:
                 return self._check_mode_result(plan, source)
             with lock.host_lock(self.host):
                 # Another run may have changed the versions since, so the plan is made again under the lock.
                 plan = self._plan(source)
-                self._object(plan, source)
-                return self._work(plan, source)
+                self._check_preconditions(plan, source)
+                return self._apply(plan, source)
 
     # -- Requested and installed state ---------------------------------------------------------------------------------
 
@@ -178,7 +178,7 @@ class DirectoryInstallation(toolkit_directory.DirectoryTask):
 
     # -- Refusals ------------------------------------------------------------------------------------------------------
 
-    def _object(self, plan: Plan, source: toolkit_source.Source) -> None:
+    def _check_preconditions(self, plan: Plan, source: toolkit_source.Source) -> None:
         """Raise an error, or warn, for every problem that is known before the host is changed."""
         for warning in plan.wanted.warnings:
             self.warn(warning)
@@ -216,7 +216,7 @@ class DirectoryInstallation(toolkit_directory.DirectoryTask):
             f"Engines are configured with programs in {self.store.dest} that the source, or what is asked of it, does"
             f" not have: {', '.join(found)}. Their containers would not start."
         )
-        self.object_to(problem, "Choose other components, or configure the engines first", problem)
+        self.refuse_or_warn(problem, "Choose other components, or configure the engines first", problem)
 
     def _check_final_version(self, version: str | None) -> None:
         """Check the version after the programs were run. An unknown version is then an error if the task needs it."""
@@ -254,7 +254,7 @@ class DirectoryInstallation(toolkit_directory.DirectoryTask):
 
     # -- Changes under the lock ----------------------------------------------------------------------------------------
 
-    def _work(self, plan: Plan, source: toolkit_source.Source) -> toolkit_directory.DirectoryOutcome:
+    def _apply(self, plan: Plan, source: toolkit_source.Source) -> toolkit_directory.DirectoryResult:
         store, after = self.writing(), plan.before
         backups: list[dict[str, str | None]] = []
         if plan.build:
@@ -267,7 +267,7 @@ class DirectoryInstallation(toolkit_directory.DirectoryTask):
             self._make_nodes(plan.nodes)
         for name in plan.stale:
             self.remove(name)
-        return self._outcome(plan, after)._replace(backups=tuple(backups))
+        return self._result(plan, after)._replace(backups=tuple(backups))
 
     def _build(self, store: directory_store.VersionStore, source: toolkit_source.Source) -> toolkit_manifest.Manifest:
         """Return the manifest of the new version, which is complete and tested, but not the current one yet."""
@@ -309,10 +309,10 @@ class DirectoryInstallation(toolkit_directory.DirectoryTask):
 
     # -- Result --------------------------------------------------------------------------------------------------------
 
-    def _check_mode_result(self, plan: Plan, source: toolkit_source.Source) -> toolkit_directory.DirectoryOutcome:
-        outcome = self._outcome(plan, plan.before)
+    def _check_mode_result(self, plan: Plan, source: toolkit_source.Source) -> toolkit_directory.DirectoryResult:
+        result = self._result(plan, plan.before)
         if not plan.build:
-            return outcome
+            return result
         if toolkit_source.version_of(source) is None:
             self.warn("Check mode does not run the new programs, so their version is not known, and not compared.")
         if plan.damage is not None and toolkit_constants.OWN_CONFIG_FILE in plan.damage.changed:
@@ -321,14 +321,14 @@ class DirectoryInstallation(toolkit_directory.DirectoryTask):
                 f" be kept."
             )
         path = self.store.path(self.writing().new_name(toolkit_source.name_of(source, self._design)))
-        outcome = outcome._replace(version=toolkit_source.version_of(source), path=path)
-        return self._shown(outcome, directory_layout.directory(source.parts, self._design, path), plan)
+        result = result._replace(version=toolkit_source.version_of(source), path=path)
+        return self._shown(result, directory_layout.directory(source.parts, self._design, path), plan)
 
-    def _outcome(self, plan: Plan, after: toolkit_manifest.Manifest | None) -> toolkit_directory.DirectoryOutcome:
+    def _result(self, plan: Plan, after: toolkit_manifest.Manifest | None) -> toolkit_directory.DirectoryResult:
         current = plan.before.name if plan.before is not None else None
         previous = current if plan.build else plan.before.replaces if plan.before is not None else None
         lines = toolkit_directory.lines_of(plan.before, plan.damage)
-        outcome = toolkit_directory.DirectoryOutcome(
+        result = toolkit_directory.DirectoryResult(
             changed=plan.something,
             version=None if after is None else after.version,
             path=None if after is None else self.store.path(after.name),
@@ -343,17 +343,17 @@ class DirectoryInstallation(toolkit_directory.DirectoryTask):
             device_nodes=tuple(node.path for node in plan.nodes),
         )
         if after is None or not plan.build:
-            return outcome
+            return result
         return self._shown(
-            outcome, directory_layout.directory(after.parts, self._design, self.store.path(after.name)), plan
+            result, directory_layout.directory(after.parts, self._design, self.store.path(after.name)), plan
         )
 
     def _shown(
-        self, outcome: toolkit_directory.DirectoryOutcome, new: directory_layout.Directory, plan: Plan
-    ) -> toolkit_directory.DirectoryOutcome:
+        self, result: toolkit_directory.DirectoryResult, new: directory_layout.Directory, plan: Plan
+    ) -> toolkit_directory.DirectoryResult:
         """Return the result with the new files and config.toml for the diff."""
         path = f"{self.store.dest}/{toolkit_constants.OWN_CONFIG_FILE}"
-        return outcome._replace(
+        return result._replace(
             after=tuple(
                 toolkit_directory.line(name, each.mode, each.sha256, each.target)
                 for name, each in sorted(new.entries.items())
@@ -423,13 +423,13 @@ class VersionBuilder(t.NamedTuple):
             if entry.part == directory_layout.CLI:
                 # env(1) would read a path that contains "=" as a variable.
                 argv = ["/bin/sh", "-c", 'export LD_LIBRARY_PATH="$0"; exec "$@"', folder, *argv]
-            answer = toolkit_installed.ask(argv, self.store.host, self.tools.run)
-            if answer.version is None and answer.status:
+            reported = toolkit_installed.run_version(argv, self.store.host, self.tools.run)
+            if reported.version is None and reported.status:
                 raise errors.HostError(
-                    f"The new {entry.part} does not run on this host: {answer.words or answer.status}. Choose a toolkit"
-                    f" for this host; {self.store.dest} is as it was."
+                    f"The new {entry.part} does not run on this host: {reported.output or reported.status}. Choose a"
+                    f" toolkit for this host; {self.store.dest} is as it was."
                 )
-            found[entry.part] = answer.version
+            found[entry.part] = reported.version
         versions = {version for version in found.values() if version is not None}
         if len(versions) > 1:
             each = ", ".join(f"{name} {version}" for name, version in found.items())

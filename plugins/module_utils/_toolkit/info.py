@@ -29,16 +29,16 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import manifest as toolkit_manifest
 
 
-_Found = t.TypeVar("_Found")
+_Value = t.TypeVar("_Value")
 
 
 class _Installed(t.NamedTuple):
     """An installation of this collection in a directory.
 
-    ``told`` are the fields of the result. ``damaged`` are the names that differ from the manifest.
+    ``fields`` are the fields of the result. ``damaged`` are the names that differ from the manifest.
     """
 
-    told: dict[str, t.Any]
+    fields: dict[str, t.Any]
     manifest: toolkit_manifest.Manifest | None = None
     damaged: tuple[str, ...] = ()
 
@@ -48,9 +48,9 @@ class _Installed(t.NamedTuple):
 
     def version_mismatches(self) -> list[str]:
         """Return a message for each problem of the installation."""
-        path = self.told["path"]
+        path = self.fields["path"]
         if self.manifest is None:
-            return [f"{path} leads to {self.told['installed_path']}, which was not installed to its end."]
+            return [f"{path} leads to {self.fields['installed_path']}, which was not installed to its end."]
         return [f"{path}/{name} is missing, or not as it was installed." for name in self.damaged]
 
 
@@ -62,10 +62,10 @@ def describe_toolkit(
     ``directory`` is the path of an installation that does not come from packages. Raises NvidiaError only if this is
     not an absolute path.
     """
-    return _Look(host, run, host.check_path("toolkit_dir", directory)).describe()
+    return _ToolkitReport(host, run, host.check_path("toolkit_dir", directory)).describe()
 
 
-class _Look:
+class _ToolkitReport:
     """One scan of a host. A part that cannot be read becomes a problem, and the other parts are still reported."""
 
     def __init__(self, host: hostfs.HostFS, run: core_plan.Runner, directory: str) -> None:
@@ -93,10 +93,10 @@ class _Look:
             "gpg": host.find_executable(["gpg"]),
             "packages": {name: {"version": own.version, "held": own.held} for name, own in installed.items()},
             "programs": {name: program._asdict() for name, program in found.items()},
-            "version": toolkit_installed.one_version(versions, found),
+            "version": toolkit_installed.single_version(versions, found),
             "version_mismatches": self._version_mismatches(versions, found, folder, in_use),
             "known_cves": None if vulnerabilities is None else [entry._asdict() for entry in vulnerabilities],
-            "directory": None if in_directory is None else in_directory.told,
+            "directory": None if in_directory is None else in_directory.fields,
             "config_path": config_path,
             "config_exists": host.exists(config_path),
             "settings": toolkit_settings.shown(settings),
@@ -109,12 +109,12 @@ class _Look:
             "problems": errors.as_dicts(dict.fromkeys(self._problems)),
         }
 
-    def _try(self, look: t.Callable[[], _Found], otherwise: _Found) -> _Found:
+    def _try(self, read: t.Callable[[], _Value], default: _Value) -> _Value:
         try:
-            return look()
+            return read()
         except errors.NvidiaError as error:
             self._problems.append(errors.Problem.of(error))
-            return otherwise
+            return default
 
     def _installed(self, manager: packages_base.PackageManager | None) -> dict[str, packages_base.Package]:
         if manager is None:
@@ -161,20 +161,20 @@ class _Look:
         if name is None:
             return None
         manifest = reader.manifest(name)
-        told = {"path": path, "installed_path": reader.path(name)}
+        fields = {"path": path, "installed_path": reader.path(name)}
         if manifest is None:
-            return _Installed({**told, "previous_path": None, "components": None, "sources": []})
+            return _Installed({**fields, "previous_path": None, "components": None, "sources": []})
         previous = None if manifest.replaces is None else reader.path(manifest.replaces)
         more = {
             "previous_path": previous if previous is not None and host.exists(previous) else None,
             "components": None if manifest.components is None else list(manifest.components),
             "sources": sorted(manifest.sources),
         }
-        return _Installed({**told, **more}, manifest, reader.damage(manifest, thorough=False).changed)
+        return _Installed({**fields, **more}, manifest, reader.damage(manifest, thorough=False).changed)
 
     def _programs(self, own: _Installed) -> dict[str, toolkit_installed.Program]:
         """Return the programs of such an installation. They are run only if the manifest lacks their version."""
-        folder = own.told["path"]
+        folder = own.fields["path"]
         if own.manifest is None or own.version is None:
             return toolkit_installed.programs(self._host, self._run, folder)
         names = [

@@ -46,11 +46,11 @@ class PendingChanges(t.NamedTuple):
 
     @property
     def files(self) -> bool:
-        return bool(self.sources or self.stale) or self.repository.changes
+        return bool(self.sources or self.stale) or self.repository.has_changes
 
     @property
-    def something(self) -> bool:
-        return self.transaction or self.hold or self.files or self.repository.unproven
+    def has_changes(self) -> bool:
+        return self.transaction or self.hold or self.files or self.repository.untested
 
 
 class Installation(toolkit_packages.PackageTask):
@@ -59,37 +59,37 @@ class Installation(toolkit_packages.PackageTask):
     # The packages that earlier runs installed.
     _recorded: tuple[str, ...] = ()
 
-    def execute(self, check_mode: bool) -> toolkit_packages.Outcome:
+    def execute(self, check_mode: bool) -> toolkit_packages.TaskResult:
         """Install the missing packages unless ``check_mode``. Raises NvidiaError."""
         if self.options.source == "existing":
-            return self._existing(check_mode)
-        wanted = self._wanted(check_mode)
-        seen = self.look()
-        needs = self._needs(seen, wanted, foretold=check_mode)
-        if not needs.something:
+            return self._check_existing(check_mode)
+        requested = self._requested_version(check_mode)
+        state = self.installed_state()
+        changes = self._pending_changes(state, requested, predicted=check_mode)
+        if not changes.has_changes:
             if not check_mode:
-                self._try_source(needs)
-            self._check_parts(seen)
-            return toolkit_packages.Outcome(changed=False, before=seen, after=seen)
-        self._object(seen, needs, wanted)
+                self._test_source(changes)
+            self._check_versions(state)
+            return toolkit_packages.TaskResult(changed=False, before=state, after=state)
+        self._check_preconditions(state, changes, requested)
         if check_mode:
-            return self._check_mode_result(seen, needs, wanted)
+            return self._check_mode_result(state, changes, requested)
         with lock.host_lock(self.host):
             # Another run may have changed packages since, and containers may have started.
-            seen = self.look()
-            needs = self._needs(seen, wanted)
-            self._object(seen, needs, wanted)
-            return self._work(seen, needs, wanted)
+            state = self.installed_state()
+            changes = self._pending_changes(state, requested)
+            self._check_preconditions(state, changes, requested)
+            return self._apply(state, changes, requested)
 
     # -- Requested and installed state ---------------------------------------------------------------------------------
 
-    def _existing(self, check_mode: bool) -> toolkit_packages.Outcome:
+    def _check_existing(self, check_mode: bool) -> toolkit_packages.TaskResult:
         """Check the installed toolkit for ``source: existing``. This changes nothing."""
-        seen = self.look()
-        found = self.ask_programs()
-        versions = {name: package.version for name, package in seen.packages.items()}
-        version = toolkit_installed.one_version(versions, found)
-        problem = package_versions.problem_of(
+        state = self.installed_state()
+        found = self.read_programs()
+        versions = {name: package.version for name, package in state.packages.items()}
+        version = toolkit_installed.single_version(versions, found)
+        problem = package_versions.existing_problem(
             versions, found, self.options.version, self.options.minimum_version_policy
         )
         if problem is not None:
@@ -98,9 +98,9 @@ class Installation(toolkit_packages.PackageTask):
                 raise errors.HostError(problem)
             self.warnings.append(problem)
         self.check_minimum(version)
-        return toolkit_packages.Outcome(changed=False, before=seen, after=seen)
+        return toolkit_packages.TaskResult(changed=False, before=state, after=state)
 
-    def _wanted(self, check_mode: bool) -> str | None:
+    def _requested_version(self, check_mode: bool) -> str | None:
         """Return the requested version. With files, this is their full version if the files are on the host already."""
         options = self.options
         if options.source != "files":
@@ -110,30 +110,32 @@ class Installation(toolkit_packages.PackageTask):
         manager = self.manager
         return package_versions.version_of_files(manager.describe(self.files), manager.architecture(), options.version)
 
-    def _needs(self, seen: toolkit_packages.State, wanted: str | None, *, foretold: bool = False) -> PendingChanges:
+    def _pending_changes(
+        self, state: toolkit_packages.State, requested: str | None, *, predicted: bool = False
+    ) -> PendingChanges:
         options = self.options
-        packages = not package_versions.satisfies(seen.packages, wanted)
+        packages = not package_versions.satisfies(state.packages, requested)
         # The newest version, and the version of files that are not on the host yet, are unknown here.
-        packages = packages or wanted == package_versions.LATEST or (options.source == "files" and wanted is None)
-        hold = options.hold is not None and any(p.held != options.hold for p in seen.packages.values())
+        packages = packages or requested == package_versions.LATEST or (options.source == "files" and requested is None)
+        hold = options.hold is not None and any(p.held != options.hold for p in state.packages.values())
         keep = self.files if options.source == "files" else ()
         return PendingChanges(
             packages,
-            tuple(seen.former) if options.remove_conflicts else (),
+            tuple(state.former) if options.remove_conflicts else (),
             hold,
-            self._sources_in_the_way(),
+            self._conflicting_sources(),
             tuple(toolkit_packages.stale_files(self.host, self.cache, keep)),
-            self._repository(foretold),
+            self._repository(predicted),
         )
 
-    def _repository(self, foretold: bool) -> toolkit_repository.RepositoryPlan:
-        plan = toolkit_repository.plan_of(self.host, self.repository_files, self.options.proxy, foretold=foretold)
+    def _repository(self, predicted: bool) -> toolkit_repository.RepositoryPlan:
+        plan = toolkit_repository.plan_files(self.host, self.repository_files, self.options.proxy, predicted=predicted)
         # Packages that are given as files do not test a repository.
         if self.repository_files is None and self.options.source != "repository":
             return toolkit_repository.RepositoryPlan()
         return plan
 
-    def _sources_in_the_way(self) -> tuple[str, ...]:
+    def _conflicting_sources(self) -> tuple[str, ...]:
         # An installation from files needs no source and does not change the existing sources.
         if not self.options.remove_conflicts or self.options.source != "repository":
             return ()
@@ -154,191 +156,205 @@ class Installation(toolkit_packages.PackageTask):
 
     # -- Refusals ------------------------------------------------------------------------------------------------------
 
-    def _object(self, seen: toolkit_packages.State, needs: PendingChanges, wanted: str | None) -> None:
+    def _check_preconditions(
+        self, state: toolkit_packages.State, changes: PendingChanges, requested: str | None
+    ) -> None:
         """Raise an error, or warn, for every problem that is known before the host is changed."""
         if self.options.hold:
             self.manager.require_holds()
-        known = wanted if wanted != package_versions.LATEST else None
+        known = requested if requested != package_versions.LATEST else None
         self.check_minimum(known)
         if known is not None:
-            self._refuse_held(seen, needs, known)
+            self._refuse_held(state, changes, known)
         # With "latest" the packages may stay unchanged. This is checked again when the version is known.
-        if needs.former or (
-            needs.packages
-            and not (wanted == package_versions.LATEST and package_versions.common_version(seen.packages))
+        if changes.former or (
+            changes.packages
+            and not (requested == package_versions.LATEST and package_versions.common_version(state.packages))
         ):
-            self.guard_containers()
+            self.check_gpu_containers()
             if self.manager.interrupted():
-                self.manager.refuse_interrupted(seen.half)
+                self.manager.refuse_interrupted(state.half_installed)
 
-    def _refuse_held(self, seen: toolkit_packages.State, needs: PendingChanges, version: str) -> None:
+    def _refuse_held(self, state: toolkit_packages.State, changes: PendingChanges, version: str) -> None:
         if self.options.hold is not None:
             return
         changing = [
-            n for n, p in seen.packages.items() if p.held and not package_versions.is_version(p.version, version)
+            n for n, p in state.packages.items() if p.held and not package_versions.is_version(p.version, version)
         ]
-        package_versions.refuse_held(changing + [name for name in needs.former if seen.former[name].held])
+        package_versions.refuse_held(changing + [name for name in changes.former if state.former[name].held])
 
     # -- Check mode ----------------------------------------------------------------------------------------------------
 
     def _check_mode_result(
-        self, seen: toolkit_packages.State, needs: PendingChanges, wanted: str | None
-    ) -> toolkit_packages.Outcome:
-        standing = (
-            package_versions.common_version(seen.packages)
-            if not needs.packages or wanted == package_versions.LATEST
+        self, state: toolkit_packages.State, changes: PendingChanges, requested: str | None
+    ) -> toolkit_packages.TaskResult:
+        current = (
+            package_versions.common_version(state.packages)
+            if not changes.packages or requested == package_versions.LATEST
             else None
         )
         target = package_versions.Target(
-            standing or (wanted if wanted not in (None, package_versions.LATEST) else None) or _UNKNOWN
+            current or (requested if requested not in (None, package_versions.LATEST) else None) or _UNKNOWN
         )
-        blind = self.options.pending or needs.sources or needs.repository.to_prove or self.manager.interrupted()
-        if needs.transaction and not blind:
+        unpredictable = (
+            self.options.pending or changes.sources or changes.repository.needs_test or self.manager.interrupted()
+        )
+        if changes.transaction and not unpredictable:
             try:
-                target = self._choose(seen, needs, wanted, offline=True)
-                self._preview(seen, needs, target, wanted, offline=True)
+                target = self._choose_version(state, changes, requested, offline=True)
+                self._preview(state, changes, target, requested, offline=True)
             except (packages_base.CommandError, package_versions.NotOfferedError):
                 # The lists on the host may be old or missing. Only a real run fetches lists.
                 self.warnings.append(
                     "The package lists on this host do not tell all that would change; check mode fetches no others."
                 )
         packages = {
-            name: packages_base.Package(target.version, held=self._held_afterwards(seen, name))
+            name: packages_base.Package(target.version, held=self._held_after(state, name))
             for name in packages_names.PACKAGES
         }
-        former = {} if needs.former else seen.former
-        others = needs.former or needs.hold or needs.files
-        changed = bool(others) or packages != seen.packages
-        return self._outcome(changed, seen, toolkit_packages.State(packages, former), needs, target, foretold=True)
+        former = {} if changes.former else state.former
+        others = changes.former or changes.hold or changes.files
+        changed = bool(others) or packages != state.packages
+        return self._result(changed, state, toolkit_packages.State(packages, former), changes, target, predicted=True)
 
-    def _held_afterwards(self, seen: toolkit_packages.State, name: str) -> bool:
+    def _held_after(self, state: toolkit_packages.State, name: str) -> bool:
         if self.options.hold is not None:
             return self.options.hold
-        return name in seen.packages and seen.packages[name].held
+        return name in state.packages and state.packages[name].held
 
     # -- Changes under the lock ----------------------------------------------------------------------------------------
 
-    def _work(
-        self, before: toolkit_packages.State, needs: PendingChanges, wanted: str | None
-    ) -> toolkit_packages.Outcome:
-        undo = toolkit_undoing.Undo(self.host, self.backup_dir)
+    def _apply(
+        self, before: toolkit_packages.State, changes: PendingChanges, requested: str | None
+    ) -> toolkit_packages.TaskResult:
+        saved = toolkit_undoing.SavedSources(self.host, self.backup_dir)
         try:
-            return self._change_host(before, needs, wanted, undo)
+            return self._change_host(before, changes, requested, saved)
         except errors.NvidiaError as error:
             with contextlib.suppress(errors.NvidiaError):
-                changed = undo.changed or self.look() != before
+                changed = saved.changed or self.installed_state() != before
                 error.details = {**error.details, "changed": changed}
             raise
 
     def _change_host(
-        self, before: toolkit_packages.State, needs: PendingChanges, wanted: str | None, undo: toolkit_undoing.Undo
-    ) -> toolkit_packages.Outcome:
-        seen = before
-        if needs.transaction and seen.half:
+        self,
+        before: toolkit_packages.State,
+        changes: PendingChanges,
+        requested: str | None,
+        saved: toolkit_undoing.SavedSources,
+    ) -> toolkit_packages.TaskResult:
+        state = before
+        if changes.transaction and state.half_installed:
             # This waits for another program that is changing the packages.
             self.manager.interrupted()
-            seen = self.look()
-        if needs.transaction and seen.half:
-            self.manager.complete(seen.half)
-            seen = self.look()
+            state = self.installed_state()
+        if changes.transaction and state.half_installed:
+            self.manager.complete(state.half_installed)
+            state = self.installed_state()
         # This is read before this run records the repository: without a list, such a record marks all packages as
         # installed by this collection.
         self._recorded = toolkit_packages.recorded_packages(self.host)
         try:
-            backups = self._put_sources(needs, undo)
-            target = self._transaction(seen, needs, wanted)
+            backups = self._write_sources(changes, saved)
+            target = self._change_packages(state, changes, requested)
             self._set_holds()
-            after = self.look()
-            self._check_parts(after)
+            after = self.installed_state()
+            self._check_versions(after)
         except errors.NvidiaError as error:
-            self._go_back(seen, needs, undo, error)
+            self._restore_sources(state, changes, saved, error)
             raise
-        undo.settle()
-        if needs.repository.touched and not self.host.lexists(toolkit_packages.INSTALLED):
+        saved.discard()
+        if changes.repository.changed_files and not self.host.lexists(toolkit_packages.INSTALLED):
             toolkit_packages.record_packages(self.host, self._recorded)
-        toolkit_repository.clean_staged(self.host, needs.repository)
-        if self.cache is not None and needs.stale:
-            toolkit_packages.clean_cache(self.host, self.cache, needs.stale)
-        changed = after != before or needs.files
-        return self._outcome(changed, before, after, needs, target)._replace(backups=tuple(backups))
+        toolkit_repository.remove_unused_keys(self.host, changes.repository)
+        if self.cache is not None and changes.stale:
+            toolkit_packages.clean_cache(self.host, self.cache, changes.stale)
+        changed = after != before or changes.files
+        return self._result(changed, before, after, changes, target)._replace(backups=tuple(backups))
 
-    def _put_sources(self, needs: PendingChanges, undo: toolkit_undoing.Undo) -> list[dict[str, str | None]]:
+    def _write_sources(
+        self, changes: PendingChanges, saved: toolkit_undoing.SavedSources
+    ) -> list[dict[str, str | None]]:
         """Write the requested sources and remove the conflicting ones. Returns the backups."""
-        if not needs.sources and not needs.repository.to_prove:
+        if not changes.sources and not changes.repository.needs_test:
             return []
-        undo.begin([file.path for file in needs.repository.touched], needs.sources)
-        backups = toolkit_packages.remove_sources(self.host, needs.sources, self.backup_dir)
-        return [*backups, *toolkit_repository.carry_out(self.host, needs.repository, self.backup_dir)]
+        saved.save([file.path for file in changes.repository.changed_files], changes.sources)
+        backups = toolkit_packages.remove_sources(self.host, changes.sources, self.backup_dir)
+        return [*backups, *toolkit_repository.write_files(self.host, changes.repository, self.backup_dir)]
 
-    def _go_back(
-        self, seen: toolkit_packages.State, needs: PendingChanges, undo: toolkit_undoing.Undo, error: errors.NvidiaError
+    def _restore_sources(
+        self,
+        state: toolkit_packages.State,
+        changes: PendingChanges,
+        saved: toolkit_undoing.SavedSources,
+        error: errors.NvidiaError,
     ) -> None:
         """Restore the previous sources, unless packages from the new sources were installed."""
-        if self.look() != seen:
-            undo.settle()
+        if self.installed_state() != state:
+            saved.discard()
             return
         try:
-            undo.put_back()
+            saved.restore()
         except errors.HostError as another:
             raise errors.HostError(f"{error} The sources of packages could not be put back: {another}") from error
-        if undo.begun:
+        if saved.saved:
             # A key that this run did not change worked before. After an interrupted run this is unknown for all keys.
-            concerned = {file.path for file in needs.repository.files}
-            every = needs.repository.unproven
+            concerned = {file.path for file in changes.repository.files}
+            every = changes.repository.untested
             tried = [f for f in self.repository_files or () if every or self.host.resolve(f.path) in concerned]
-            toolkit_repository.forget_staged(self.host, tried)
+            toolkit_repository.remove_fetched_keys(self.host, tried)
 
-    def _transaction(
-        self, seen: toolkit_packages.State, needs: PendingChanges, wanted: str | None
+    def _change_packages(
+        self, state: toolkit_packages.State, changes: PendingChanges, requested: str | None
     ) -> package_versions.Target:
         """Find the version, preview the change, and apply it. Returns the version that the packages now have."""
-        if not needs.transaction:
-            self._try_source(needs)
-            return package_versions.Target(package_versions.common_version(seen.packages) or "")
-        target = self._find(seen, needs, wanted)
-        failure = self._carry_out(seen, needs, target)
-        if failure is not None and self._may_be_outdated(failure) and self.look() == seen:
+        if not changes.transaction:
+            self._test_source(changes)
+            return package_versions.Target(package_versions.common_version(state.packages) or "")
+        target = self._find_version(state, changes, requested)
+        failure = self._execute_transaction(state, changes, target)
+        if failure is not None and self._lists_may_be_outdated(failure) and self.installed_state() == state:
             # If a package is still missing, the first failure is the one to report.
             with contextlib.suppress(packages_base.CommandError):
-                target = self._find(seen, needs, wanted, again=True)
-                failure = self._carry_out(seen, needs, target)
+                target = self._find_version(state, changes, requested, again=True)
+                failure = self._execute_transaction(state, changes, target)
         if failure is not None:
-            raise toolkit_packages.explain_failure(failure, seen, self.look()) from failure
+            raise toolkit_packages.explain_failure(failure, state, self.installed_state()) from failure
         return target
 
-    def _may_be_outdated(self, failure: packages_base.CommandError) -> bool:
+    def _lists_may_be_outdated(self, failure: packages_base.CommandError) -> bool:
         """Return whether a newer list of the mirror may avoid this failure."""
-        return self.options.source == "repository" and toolkit_packages.not_downloaded(failure)
+        return self.options.source == "repository" and toolkit_packages.is_download_error(failure)
 
-    def _carry_out(
-        self, seen: toolkit_packages.State, needs: PendingChanges, target: package_versions.Target
+    def _execute_transaction(
+        self, state: toolkit_packages.State, changes: PendingChanges, target: package_versions.Target
     ) -> packages_base.CommandError | None:
         """Apply the change. Returns the error of the package manager, or None."""
-        if package_versions.common_version(seen.packages) == target.version and not needs.former:
+        if package_versions.common_version(state.packages) == target.version and not changes.former:
             return None
         record = toolkit_packages.track_config(self.host)
-        missing = [name for name in packages_names.PACKAGES if name not in seen.packages]
-        listed = toolkit_packages.record_packages(self.host, {*self._recorded, *missing})
+        missing = [name for name in packages_names.PACKAGES if name not in state.packages]
+        previous_list = toolkit_packages.record_packages(self.host, {*self._recorded, *missing})
         try:
-            self.manager.carry_out(self._change(needs, target))
+            self.manager.carry_out(self._change(changes, target))
         except packages_base.CommandError as error:
-            if self.look() == seen:
-                toolkit_packages.restore_packages(self.host, listed)
+            if self.installed_state() == state:
+                toolkit_packages.restore_packages(self.host, previous_list)
             return error
         finally:
             toolkit_packages.untrack_config(self.host, record)
         return None
 
-    def _find(
-        self, seen: toolkit_packages.State, needs: PendingChanges, wanted: str | None, *, again: bool = False
+    def _find_version(
+        self, state: toolkit_packages.State, changes: PendingChanges, requested: str | None, *, again: bool = False
     ) -> package_versions.Target:
         """Return the target, from lists that are as new as necessary.
 
         The list of this collection's repository is fetched first. The lists of other sources are fetched only if the
         version, or a package that it depends on, is not found without them.
         """
-        changed = self.options.pending or needs.sources or needs.repository.to_prove
-        fresh = [False] if changed or wanted == package_versions.LATEST else [None, False]
+        changed = self.options.pending or changes.sources or changes.repository.needs_test
+        fresh = [False] if changed or requested == package_versions.LATEST else [None, False]
         if again:
             # If the first attempt fetched the list of this collection's repository, this one fetches all lists.
             # Otherwise it fetches that list.
@@ -354,17 +370,17 @@ class Installation(toolkit_packages.PackageTask):
                     raise
                 break
             try:
-                target = self._choose(seen, needs, wanted)
-                self._preview(seen, needs, target, wanted)
+                target = self._choose_version(state, changes, requested)
+                self._preview(state, changes, target, requested)
             except (packages_base.CommandError, package_versions.NotOfferedError) as error:
                 problem = error
             else:
                 return target
         raise problem or errors.HostError("No package list could be asked.")
 
-    def _try_source(self, needs: PendingChanges) -> None:
+    def _test_source(self, changes: PendingChanges) -> None:
         """Fetch the list of a source that has just changed, to test it, although no package comes from it now."""
-        if self.options.source == "repository" and (self.options.pending or needs.repository.to_prove):
+        if self.options.source == "repository" and (self.options.pending or changes.repository.needs_test):
             self._refresh()
 
     def _refresh(self, everything: bool = False) -> None:
@@ -381,43 +397,45 @@ class Installation(toolkit_packages.PackageTask):
             error.details = {"code": access.UNREACHABLE} if problem else error.details
             raise
 
-    def _choose(
-        self, seen: toolkit_packages.State, needs: PendingChanges, wanted: str | None, offline: bool = False
+    def _choose_version(
+        self, state: toolkit_packages.State, changes: PendingChanges, requested: str | None, offline: bool = False
     ) -> package_versions.Target:
         if self.options.source == "files":
-            return package_versions.Target(wanted or _UNKNOWN, "files")
-        if not needs.packages:
-            return package_versions.Target(package_versions.common_version(seen.packages) or "")
-        return package_versions.choose(self.manager.candidates(packages_names.PACKAGES, offline), wanted, seen.packages)
+            return package_versions.Target(requested or _UNKNOWN, "files")
+        if not changes.packages:
+            return package_versions.Target(package_versions.common_version(state.packages) or "")
+        return package_versions.choose(
+            self.manager.candidates(packages_names.PACKAGES, offline), requested, state.packages
+        )
 
     def _preview(
         self,
-        seen: toolkit_packages.State,
-        needs: PendingChanges,
+        state: toolkit_packages.State,
+        changes: PendingChanges,
         target: package_versions.Target,
-        wanted: str | None,
+        requested: str | None,
         offline: bool = False,
     ) -> None:
         """Raise NvidiaError if this collection refuses ``target``, CommandError if the package manager does."""
         self.check_minimum(target.version)
-        if package_versions.common_version(seen.packages) == target.version and not needs.former:
+        if package_versions.common_version(state.packages) == target.version and not changes.former:
             return
-        self._refuse_held(seen, needs, target.version)
-        if wanted == package_versions.LATEST:
-            self.guard_containers()
+        self._refuse_held(state, changes, target.version)
+        if requested == package_versions.LATEST:
+            self.check_gpu_containers()
         if not offline and self.manager.interrupted():
             self.manager.refuse_interrupted(())
-        preview = self.manager.preview(self._change(needs, target), offline)
-        package_versions.refuse_unrelated_changes(preview, packages_names.PACKAGES, needs.former)
+        preview = self.manager.preview(self._change(changes, target), offline)
+        package_versions.refuse_unrelated_changes(preview, packages_names.PACKAGES, changes.former)
 
-    def _change(self, needs: PendingChanges, target: package_versions.Target) -> packages_base.Change:
+    def _change(self, changes: PendingChanges, target: package_versions.Target) -> packages_base.Change:
         install = {} if self.files else dict.fromkeys(packages_names.PACKAGES, target.version)
-        return packages_base.Change(install, self.files, needs.former, change_held=self.options.hold is not None)
+        return packages_base.Change(install, self.files, changes.former, change_held=self.options.hold is not None)
 
     def _set_holds(self) -> None:
         """Set or remove holds as requested. A transaction removes the holds of packages that it may change."""
-        hold, seen = self.options.hold, self.look()
-        other = {name: package.version for name, package in seen.packages.items() if package.held != hold}
+        hold, state = self.options.hold, self.installed_state()
+        other = {name: package.version for name, package in state.packages.items() if package.held != hold}
         if hold is None or not other:
             return
         if hold:
@@ -427,34 +445,34 @@ class Installation(toolkit_packages.PackageTask):
 
     # -- Result --------------------------------------------------------------------------------------------------------
 
-    def _check_parts(self, seen: toolkit_packages.State) -> None:
+    def _check_versions(self, state: toolkit_packages.State) -> None:
         """Raise HostError if packages and programs are not of one version."""
-        versions = {name: package.version for name, package in seen.packages.items()}
-        self.check_minimum(package_versions.common_version(seen.packages))
-        found = toolkit_installed.version_mismatches(versions, self.ask_programs())
+        versions = {name: package.version for name, package in state.packages.items()}
+        self.check_minimum(package_versions.common_version(state.packages))
+        found = toolkit_installed.version_mismatches(versions, self.read_programs())
         if found:
             raise errors.HostError(
                 f"The packages are installed, but the toolkit's parts do not go together: {' '.join(found)} Remove what"
                 " does not come from the packages."
             )
 
-    def _outcome(
+    def _result(
         self,
         changed: bool,
         before: toolkit_packages.State,
         after: toolkit_packages.State,
-        needs: PendingChanges,
+        changes: PendingChanges,
         target: package_versions.Target,
         *,
-        foretold: bool = False,
-    ) -> toolkit_packages.Outcome:
-        return toolkit_packages.Outcome(
+        predicted: bool = False,
+    ) -> toolkit_packages.TaskResult:
+        return toolkit_packages.TaskResult(
             changed,
             before,
             after,
             target.origin if before.packages != after.packages else None,
-            needs.sources,
-            (*needs.stale, *needs.repository.staged),
-            needs.repository,
-            foretold=foretold,
+            changes.sources,
+            (*changes.stale, *changes.repository.unused_keys),
+            changes.repository,
+            predicted=predicted,
         )

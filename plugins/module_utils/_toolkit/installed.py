@@ -43,40 +43,40 @@ def programs(host: hostfs.HostFS, run: core_plan.Runner, folder: str = FOLDER) -
     for name in (*toolkit_constants.PROGRAMS, *toolkit_constants.LATER_PROGRAMS):
         path = host.find_executable([posixpath.join(folder, name), name])
         if path is not None:
-            told = _told_by(path, host, run) if posixpath.dirname(path) == folder.rstrip("/") else None
-            found[name] = Program(path, told)
+            reported = _reported_version(path, host, run) if posixpath.dirname(path) == folder.rstrip("/") else None
+            found[name] = Program(path, reported)
     return found
 
 
-def _told_by(path: str, host: hostfs.HostFS, run: core_plan.Runner) -> str | None:
+def _reported_version(path: str, host: hostfs.HostFS, run: core_plan.Runner) -> str | None:
     if not host.live:
         return None
     # Without the driver a wrapper runs the low-level runtime, which has another version.
     real = path + toolkit_constants.REAL_SUFFIX
-    return ask(
+    return run_version(
         [real if posixpath.basename(path) in toolkit_constants.RUNTIMES and host.is_executable(real) else path],
         host,
         run,
     ).version
 
 
-class Answer(t.NamedTuple):
+class VersionOutput(t.NamedTuple):
     """The answer of a program to --version.
 
-    ``version`` is None if the output contains none. ``words`` is the output for messages.
+    ``version`` is None if the output contains none. ``output`` is the output for messages.
     """
 
     version: str | None
     status: int
-    words: str
+    output: str
 
 
-def ask(argv: t.Sequence[str], host: hostfs.HostFS, run: core_plan.Runner) -> Answer:
+def run_version(argv: t.Sequence[str], host: hostfs.HostFS, run: core_plan.Runner) -> VersionOutput:
     """Run a program of the toolkit with --version on a live host."""
     # The runtime prints its version and then fails if it finds no low-level runtime, so the status is not used.
     status, output, errors = run(host.argv([*argv, "--version"]))
     version = next(filter(None, (upstream_version(_LOW_LEVEL.split(text)[0]) for text in (output, errors))), None)
-    return Answer(version, status, " ".join((errors or output).split()))
+    return VersionOutput(version, status, " ".join((errors or output).split()))
 
 
 def upstream_version(text: str) -> str | None:
@@ -104,7 +104,7 @@ def version_key(text: str) -> tuple[tuple[int, ...], tuple[str, int]]:
     return tuple(parts), (kind or "~", int(count or 0))
 
 
-def open_vulnerabilities(version: str) -> list[toolkit_constants.Vulnerability]:
+def known_vulnerabilities(version: str) -> list[toolkit_constants.Vulnerability]:
     """Return the known vulnerabilities of a toolkit of this version."""
     return [entry for entry in toolkit_constants.VULNERABILITIES if version_key(version) < version_key(entry.floor)]
 
@@ -117,21 +117,21 @@ def affecting_cves(
     None if parts are installed but their version is unknown. ``packages`` are the installed packages with their
     versions; other packages than those of the toolkit are ignored.
     """
-    versions = [*_versions_of(packages).values(), *_told(programs).values()]
+    versions = [*_versions_of(packages).values(), *_reported_versions(programs).values()]
     known = [version for version in versions if upstream_version(version) is not None]
     if not known:
         return None if versions or programs else []
-    return open_vulnerabilities(min(known, key=version_key))
+    return known_vulnerabilities(min(known, key=version_key))
 
 
-def newest_floor() -> str:
+def oldest_safe_version() -> str:
     """Return the oldest version without a known vulnerability."""
     return max((entry.floor for entry in toolkit_constants.VULNERABILITIES), key=version_key)
 
 
-def one_version(packages: t.Mapping[str, str], programs: t.Mapping[str, Program]) -> str | None:
+def single_version(packages: t.Mapping[str, str], programs: t.Mapping[str, Program]) -> str | None:
     """Return the version of all parts, without a package's revision. None if there are no parts or several versions."""
-    versions = {*_versions_of(packages).values(), *_told(programs).values()}
+    versions = {*_versions_of(packages).values(), *_reported_versions(programs).values()}
     return versions.pop() if len(versions) == 1 else None
 
 
@@ -144,11 +144,11 @@ def version_mismatches(
     An empty mapping is not a mismatch, since a toolkit need not come from packages. ``folder`` is where the programs
     should be.
     """
-    versions, told = _versions_of(packages), _told(programs)
+    versions, reported = _versions_of(packages), _reported_versions(programs)
     return [
-        *_of_packages(versions),
-        *_of_places(programs, folder.rstrip("/")),
-        *_of_versions(set(versions.values()), programs, told),
+        *_package_mismatches(versions),
+        *_path_mismatches(programs, folder.rstrip("/")),
+        *_program_mismatches(set(versions.values()), programs, reported),
     ]
 
 
@@ -158,45 +158,45 @@ def _versions_of(packages: t.Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def _told(programs: t.Mapping[str, Program]) -> dict[str, str]:
+def _reported_versions(programs: t.Mapping[str, Program]) -> dict[str, str]:
     return {name: program.version for name, program in programs.items() if program.version is not None}
 
 
-def _of_packages(versions: t.Mapping[str, str]) -> t.Iterator[str]:
+def _package_mismatches(versions: t.Mapping[str, str]) -> t.Iterator[str]:
     missing = [name for name in packages_names.PACKAGES if name not in versions]
     if versions and missing:
-        yield f"{_listed(missing, 'The package', 'The packages')} not installed, but others of the toolkit are."
+        yield f"{_subject(missing, 'The package', 'The packages')} not installed, but others of the toolkit are."
     if len(set(versions.values())) > 1:
         each = ", ".join(f"{name} {version}" for name, version in versions.items())
         yield f"The packages are of several versions: {each}."
 
 
-def _of_places(programs: t.Mapping[str, Program], folder: str) -> t.Iterator[str]:
+def _path_mismatches(programs: t.Mapping[str, Program], folder: str) -> t.Iterator[str]:
     missing = [name for name in toolkit_constants.PROGRAMS if name not in programs]
     if missing:
-        yield f"{_listed(missing, 'The program', 'The programs')} not there."
+        yield f"{_subject(missing, 'The program', 'The programs')} not there."
     for program in programs.values():
         if posixpath.dirname(program.path) != folder:
             yield f"{program.path} is there, but none in {folder}."
 
 
-def _of_versions(
-    of_packages: set[str], programs: t.Mapping[str, Program], told: t.Mapping[str, str]
+def _program_mismatches(
+    of_packages: set[str], programs: t.Mapping[str, Program], reported: t.Mapping[str, str]
 ) -> t.Iterator[str]:
     if len(of_packages) == 1:
         (expected,) = of_packages
-        for name, version in told.items():
+        for name, version in reported.items():
             if version != expected:
                 yield f"{programs[name].path} is of version {version}, but the packages are of {expected}."
-    elif len(set(told.values())) > 1:
-        each = ", ".join(f"{programs[name].path} {version}" for name, version in told.items())
+    elif len(set(reported.values())) > 1:
+        each = ", ".join(f"{programs[name].path} {version}" for name, version in reported.items())
         yield f"The programs are of several versions: {each}."
-    folders = {posixpath.dirname(programs[name].path) for name in told}
+    folders = {posixpath.dirname(programs[name].path) for name in reported}
     for name, program in programs.items():
         # Other programs of the same directory report a version, so this one should too.
-        if name not in told and posixpath.dirname(program.path) in folders:
+        if name not in reported and posixpath.dirname(program.path) in folders:
             yield f"{program.path} tells no version: run it with --version to see why."
 
 
-def _listed(names: t.Sequence[str], one: str, several: str) -> str:
+def _subject(names: t.Sequence[str], one: str, several: str) -> str:
     return f"{one} {names[0]} is" if len(names) == 1 else f"{several} {', '.join(names)} are"

@@ -15,7 +15,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import in
 
 LATEST = "latest"
 # The architecture of packages that run on every machine, as dpkg and rpm name it.
-_EVERYWHERE = ("all", "noarch")
+_ANY_ARCHITECTURE = ("all", "noarch")
 
 
 class Target(t.NamedTuple):
@@ -29,9 +29,9 @@ class NotOfferedError(errors.HostError):
     """The error for a version that no source offers of all four packages."""
 
 
-def is_version(full: str, wanted: str) -> bool:
-    """Return whether a package's full version is the ``wanted`` one: 1.19.1 is 1.19.1-1, but not 1.19.10-1."""
-    return full == wanted or full.startswith(wanted + "-")
+def is_version(full: str, requested: str) -> bool:
+    """Return whether a package's full version is the ``requested`` one: 1.19.1 is 1.19.1-1, but not 1.19.10-1."""
+    return full == requested or full.startswith(requested + "-")
 
 
 def common_version(packages: t.Mapping[str, packages_base.Package]) -> str | None:
@@ -41,18 +41,18 @@ def common_version(packages: t.Mapping[str, packages_base.Package]) -> str | Non
     return versions.pop() if complete and len(versions) == 1 else None
 
 
-def satisfies(packages: t.Mapping[str, packages_base.Package], wanted: str | None) -> bool:
-    """Return whether the installed packages satisfy ``wanted``. This needs no package lists."""
+def satisfies(packages: t.Mapping[str, packages_base.Package], requested: str | None) -> bool:
+    """Return whether the installed packages satisfy ``requested``. This needs no package lists."""
     found = common_version(packages)
-    return found is not None and (wanted in (None, LATEST) or is_version(found, str(wanted)))
+    return found is not None and (requested in (None, LATEST) or is_version(found, str(requested)))
 
 
 def choose(
     offers: t.Mapping[str, t.Sequence[packages_base.Candidate]],
-    wanted: str | None,
+    requested: str | None,
     installed: t.Mapping[str, packages_base.Package],
 ) -> Target:
-    """Return the newest offered version that matches ``wanted`` and exists for all four packages.
+    """Return the newest offered version that matches ``requested`` and exists for all four packages.
 
     Without a wanted version, this is the version that the package manager prefers. The installed version is kept if
     the sources offer only older ones. Raises NotOfferedError.
@@ -62,34 +62,34 @@ def choose(
         for entry in offers.get(packages_names.PACKAGES[0], ())
         if all(entry.version in [other.version for other in offers.get(name, ())] for name in packages_names.PACKAGES)
     ]
-    if wanted in (None, LATEST):
+    if requested in (None, LATEST):
         found = next((entry for entry in common if _preferred(offers, entry.version, all)), None)
         # A repository that is being updated may have some of the four packages earlier than others.
         found = found or next((entry for entry in common if _preferred(offers, entry.version, any)), None)
-        standing = common_version(installed)
-        if standing and (
-            found is None or toolkit_installed.version_key(standing) > toolkit_installed.version_key(found.version)
+        current = common_version(installed)
+        if current and (
+            found is None or toolkit_installed.version_key(current) > toolkit_installed.version_key(found.version)
         ):
-            return Target(standing)
+            return Target(current)
     else:
-        found = next((entry for entry in common if is_version(entry.version, str(wanted))), None)
+        found = next((entry for entry in common if is_version(entry.version, str(requested))), None)
     if found is None:
-        raise NotOfferedError(_not_offered(offers, wanted))
+        raise NotOfferedError(_not_offered(offers, requested))
     return Target(found.version, found.origin or None)
 
 
 def _preferred(
     offers: t.Mapping[str, t.Sequence[packages_base.Candidate]],
     version: str,
-    enough: t.Callable[[t.Iterable[bool]], bool],
+    quantifier: t.Callable[[t.Iterable[bool]], bool],
 ) -> bool:
     entries = [entry for name in packages_names.PACKAGES for entry in offers[name] if entry.version == version]
-    return enough(entry.preferred for entry in entries)
+    return quantifier(entry.preferred for entry in entries)
 
 
-def _not_offered(offers: t.Mapping[str, t.Sequence[packages_base.Candidate]], wanted: str | None) -> str:
-    unnamed = wanted in (None, LATEST)
-    meant = f"{'a version' if unnamed else f'version {wanted}'} of all four packages of the toolkit"
+def _not_offered(offers: t.Mapping[str, t.Sequence[packages_base.Candidate]], requested: str | None) -> str:
+    unnamed = requested in (None, LATEST)
+    meant = f"{'a version' if unnamed else f'version {requested}'} of all four packages of the toolkit"
     taken = " that the package manager would take by itself" if unnamed else ""
     listed = {name: _listed(offers.get(name, ())) for name in packages_names.PACKAGES}
     # Usually a repository offers the same versions of all four packages.
@@ -107,7 +107,7 @@ def _listed(entries: t.Sequence[packages_base.Candidate]) -> str:
     return ", ".join(f"{entry.version} ({entry.origin or 'origin unknown'})" for entry in entries) or "none"
 
 
-def version_of_files(files: t.Sequence[packages_base.PackageFile], architecture: str, wanted: str | None) -> str:
+def version_of_files(files: t.Sequence[packages_base.PackageFile], architecture: str, requested: str | None) -> str:
     """Return the full version of the four packages in ``files``.
 
     Raises NvidiaError unless the files are exactly these packages, of one version and for this host.
@@ -122,7 +122,7 @@ def version_of_files(files: t.Sequence[packages_base.PackageFile], architecture:
             raise errors.NvidiaError(
                 f"{by_name[file.name].path} and {file.path} are both {file.name}. Name one of them."
             )
-        if file.architecture not in (architecture, *_EVERYWHERE):
+        if file.architecture not in (architecture, *_ANY_ARCHITECTURE):
             raise errors.NvidiaError(
                 f"{file.path} is a package for {file.architecture}, but this host is {architecture}. Name another."
             )
@@ -137,26 +137,30 @@ def version_of_files(files: t.Sequence[packages_base.PackageFile], architecture:
         each = ", ".join(f"{file.path} {file.version}" for file in files)
         raise errors.NvidiaError(f"files are of several versions: {each}. All four packages must be of one.")
     found = versions.pop()
-    if wanted not in (None, LATEST) and not is_version(found, str(wanted)):
-        raise errors.NvidiaError(f"files are of version {found}, but version asks for {wanted}. Change one of the two.")
+    if requested not in (None, LATEST) and not is_version(found, str(requested)):
+        raise errors.NvidiaError(
+            f"files are of version {found}, but version asks for {requested}. Change one of the two."
+        )
     return found
 
 
-def refuse_unrelated_changes(preview: packages_base.Preview, ours: t.Collection[str], going: t.Collection[str]) -> None:
-    """Raise HostError if a change would also change other packages. The packages in ``going`` may be removed."""
-    held = [name for name in preview.held if packages_base.plain_name(name) not in (*ours, *going)]
+def refuse_unrelated_changes(
+    preview: packages_base.Preview, own: t.Collection[str], removable: t.Collection[str]
+) -> None:
+    """Raise HostError if a change would also change other packages. The packages in ``removable`` may be removed."""
+    held = [name for name in preview.held if packages_base.plain_name(name) not in (*own, *removable)]
     if held:
         raise errors.HostError(
             f"The change would also change or remove {', '.join(held)}, whose version somebody holds. Release it, or"
             " choose a version of the toolkit that goes with it; nothing was changed."
         )
-    removed = [name for name in preview.remove if packages_base.plain_name(name) not in going]
+    removed = [name for name in preview.remove if packages_base.plain_name(name) not in removable]
     if removed:
         raise errors.HostError(
             f"The change would also remove {', '.join(removed)}. Remove or replace these first if they are not needed;"
-            " nothing was changed." + _about_conflicts(preview, removed)
+            " nothing was changed." + _former_packages_advice(preview, removed)
         )
-    older = [name for name in preview.downgrade if packages_base.plain_name(name) not in ours]
+    older = [name for name in preview.downgrade if packages_base.plain_name(name) not in own]
     if older:
         raise errors.HostError(
             f"The change would also bring older versions of {', '.join(older)}. Choose a version of the toolkit that"
@@ -164,7 +168,7 @@ def refuse_unrelated_changes(preview: packages_base.Preview, ours: t.Collection[
         )
 
 
-def _about_conflicts(preview: packages_base.Preview, removed: t.Sequence[str]) -> str:
+def _former_packages_advice(preview: packages_base.Preview, removed: t.Sequence[str]) -> str:
     known = [name for name in removed if packages_base.plain_name(name) in packages_names.FORMER_PACKAGES]
     # A removal does not handle former packages.
     if not known or not preview.install:
@@ -181,12 +185,15 @@ def refuse_held(held: t.Sequence[str]) -> None:
         )
 
 
-def problem_of(
-    packages: t.Mapping[str, str], programs: t.Mapping[str, toolkit_installed.Program], asked: str | None, policy: str
+def existing_problem(
+    packages: t.Mapping[str, str],
+    programs: t.Mapping[str, toolkit_installed.Program],
+    requested: str | None,
+    policy: str,
 ) -> str | None:
     """Return why the installed toolkit does not satisfy the task, or None.
 
-    ``packages`` are full versions by name, ``asked`` is the requested version, and ``policy`` is the
+    ``packages`` are full versions by name, ``requested`` is the requested version, and ``policy`` is the
     minimum_version_policy.
     """
     if not packages and not programs:
@@ -194,28 +201,28 @@ def problem_of(
     missing = toolkit_installed.version_mismatches(packages, programs)
     if missing:
         return f"source is existing, but the toolkit that is there is not of one piece: {' '.join(missing)}"
-    version = toolkit_installed.one_version(packages, programs)
-    wanted = None if asked == LATEST else asked
+    version = toolkit_installed.single_version(packages, programs)
+    requested = None if requested == LATEST else requested
     if version is None or toolkit_installed.upstream_version(version) is None:
-        if wanted is None and policy != "fail":
+        if requested is None and policy != "fail":
             return None
         return (
             "source is existing, and the version of the toolkit that is there cannot be told: its programs do not say"
             " it, or cannot be asked in an offline tree. Leave version out and set minimum_version_policy: warn, or"
             " look at the host while it runs."
         )
-    if wanted is not None and not _is_asked(version, set(packages.values()), wanted):
+    if requested is not None and not _matches_request(version, set(packages.values()), requested):
         there = (
             version
-            if wanted == toolkit_installed.upstream_version(wanted)
+            if requested == toolkit_installed.upstream_version(requested)
             else ", ".join(sorted(set(packages.values()))) or version
         )
-        return f"source is existing, and the toolkit that is there is {there}, not {wanted}. Change one of the two."
+        return f"source is existing, and the toolkit that is there is {there}, not {requested}. Change one of the two."
     return None
 
 
-def _is_asked(version: str, full: t.Collection[str], wanted: str) -> bool:
-    if version != toolkit_installed.upstream_version(wanted):
+def _matches_request(version: str, full: t.Collection[str], requested: str) -> bool:
+    if version != toolkit_installed.upstream_version(requested):
         return False
     # Only packages have a revision.
-    return wanted == version or all(is_version(each, wanted) for each in full)
+    return requested == version or all(is_version(each, requested) for each in full)

@@ -29,7 +29,7 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
 
 
-_OUR_FOLDER = "gpufleet-nvidia"
+_OWN_DIRECTORY = "gpufleet-nvidia"
 # The list of packages that runs of this collection installed. No owner of records has a name that this file name begins
 # with.
 INSTALLED = f"{core_records.STATE_DIR}/installed-packages.json"
@@ -82,16 +82,16 @@ def track_config(host: hostfs.HostFS) -> core_records.OriginalFile | None:
 def untrack_config(host: hostfs.HostFS, record: core_records.OriginalFile | None) -> None:
     """Remove the record of track_config() if the packages did not create the file."""
     if record is not None and not host.lexists(toolkit_constants.CONFIG_FILE):
-        _drop(host, record)
+        _remove_record(host, record)
 
 
-def noted_config(host: hostfs.HostFS) -> core_records.OriginalFile | None:
+def recorded_config(host: hostfs.HostFS) -> core_records.OriginalFile | None:
     """Return the record of a config.toml that the packages created, or None."""
     path = host.resolve(toolkit_constants.CONFIG_FILE)
     return core_records.load_record(host, apply.PACKAGES, path)
 
 
-def settings_are_written(host: hostfs.HostFS) -> bool:
+def has_written_settings(host: hostfs.HostFS) -> bool:
     """Return whether nvidia_toolkit_config has settings in config.toml and may have to restore the original file."""
     return core_records.load_record(host, apply.TOOLKIT, host.resolve(toolkit_constants.CONFIG_FILE)) is not None
 
@@ -109,11 +109,11 @@ def remove_config(
         backup = apply.save(host, backup_dir, record.path, content, record.to_bytes())
         backups.append({"path": record.path, "backup": backup, "checksum": core_records.digest(None)})
         atomic_write.remove_file(host, record.path)
-    _drop(host, record)
+    _remove_record(host, record)
     return backups
 
 
-def _drop(host: hostfs.HostFS, record: core_records.OriginalFile) -> None:
+def _remove_record(host: hostfs.HostFS, record: core_records.OriginalFile) -> None:
     atomic_write.remove_file(host, core_records.record_path(record.engine, record.path))
     ours = [posixpath.dirname(core_records.STATE_DIR), core_records.STATE_DIR]
     atomic_write.remove_empty_directories(host, sorted({*record.created_directories, *ours}, key=len))
@@ -136,8 +136,8 @@ def recorded_packages(host: hostfs.HostFS) -> tuple[str, ...]:
             raise errors.HostError(
                 f"{INSTALLED} is damaged: {error}. Move it away, then set unrecorded: remove to remove the packages."
             ) from error
-    known = noted_config(host) is not None or (
-        core_records.load_records(host, apply.REPOSITORY) and not toolkit_undoing.is_unproven(host)
+    known = recorded_config(host) is not None or (
+        core_records.load_records(host, apply.REPOSITORY) and not toolkit_undoing.is_untested(host)
     )
     return packages_names.PACKAGES if known else ()
 
@@ -165,11 +165,11 @@ def restore_packages(host: hostfs.HostFS, content: bytes | None) -> None:
 def check_cache(host: hostfs.HostFS, path: str) -> str:
     """Return ``path`` normalized. Raises NvidiaError if other programs may use the directory."""
     normal = host.check_path("package_cache", path)
-    if normal != toolkit_constants.PACKAGE_CACHE and _OUR_FOLDER not in posixpath.dirname(normal).split("/"):
+    if normal != toolkit_constants.PACKAGE_CACHE and _OWN_DIRECTORY not in posixpath.dirname(normal).split("/"):
         raise errors.NvidiaError(
             f"package_cache {path!r} is emptied by this module, so it must be {toolkit_constants.PACKAGE_CACHE} or lie"
             f" in a folder that"
-            f" is named {_OUR_FOLDER}."
+            f" is named {_OWN_DIRECTORY}."
         )
     return normal
 
@@ -226,11 +226,11 @@ class State(t.NamedTuple):
     former: dict[str, packages_base.Package]
 
     @property
-    def half(self) -> tuple[str, ...]:
+    def half_installed(self) -> tuple[str, ...]:
         """The packages that are half installed."""
         return tuple(name for name, package in {**self.packages, **self.former}.items() if not package.whole)
 
-    def lines(self) -> list[str]:
+    def diff_lines(self) -> list[str]:
         """Return the diff lines, one for each package."""
         every = {**self.packages, **self.former}
         return [
@@ -239,8 +239,8 @@ class State(t.NamedTuple):
         ]
 
 
-class Outcome(t.NamedTuple):
-    """The result of the task, or the predicted result in check mode (``foretold``).
+class TaskResult(t.NamedTuple):
+    """The result of the task, or the predicted result in check mode (``predicted``).
 
     A removal does not remove ``unrecorded`` packages.
     """
@@ -253,7 +253,7 @@ class Outcome(t.NamedTuple):
     removed_files: tuple[str, ...] = ()
     repository: toolkit_repository.RepositoryPlan = toolkit_repository.RepositoryPlan()
     backups: tuple[t.Mapping[str, str | None], ...] = ()
-    foretold: bool = False
+    predicted: bool = False
     unrecorded: tuple[str, ...] = ()
 
 
@@ -292,7 +292,7 @@ class PackageTask(toolkit_policy.Policies):
             )
         return self._manager
 
-    def look(self) -> State:
+    def installed_state(self) -> State:
         """Read the installed packages."""
         if self._manager is None:
             return State({}, {})
@@ -302,13 +302,13 @@ class PackageTask(toolkit_policy.Policies):
             {name: found[name] for name in packages_names.FORMER_PACKAGES if name in found},
         )
 
-    def guard_containers(self) -> None:
+    def check_gpu_containers(self) -> None:
         """Raise HostError, or warn, for containers that lose their GPU in this change.
 
         Package scripts make systemd reload its units.
         """
         self.gpu_containers = gpu_containers.legacy_gpu_containers(self.host)
-        self.guard(
+        self.check_containers(
             self.gpu_containers,
             "got their GPU from NVIDIA's legacy hook and lose it when package scripts let systemd read its units"
             " again.",
@@ -316,44 +316,44 @@ class PackageTask(toolkit_policy.Policies):
             "They have to be created again.",
         )
 
-    def ask_programs(self) -> dict[str, toolkit_installed.Program]:
+    def read_programs(self) -> dict[str, toolkit_installed.Program]:
         """Return the toolkit's programs as they are now. The result reports them too."""
         self._programs = toolkit_installed.programs(self.host, self.run)
         return self._programs
 
-    def result(self, outcome: Outcome) -> dict[str, t.Any]:
+    def module_result(self, result: TaskResult) -> dict[str, t.Any]:
         """Return the module's result as documented."""
-        found = self.ask_programs() if self._programs is None else self._programs
-        versions = {name: package.version for name, package in outcome.after.packages.items()}
-        version = toolkit_installed.one_version(versions, {} if outcome.foretold else found)
-        known_cves = toolkit_installed.affecting_cves(versions, {} if outcome.foretold else found)
-        removed = [f"{path} (source)" for path in outcome.removed_sources]
-        removed += [f"{path} (file)" for path in outcome.removed_files]
+        found = self.read_programs() if self._programs is None else self._programs
+        versions = {name: package.version for name, package in result.after.packages.items()}
+        version = toolkit_installed.single_version(versions, {} if result.predicted else found)
+        known_cves = toolkit_installed.affecting_cves(versions, {} if result.predicted else found)
+        removed = [f"{path} (source)" for path in result.removed_sources]
+        removed += [f"{path} (file)" for path in result.removed_files]
         packages_diff = {
             "before_header": "packages",
             "after_header": "packages",
-            "before": _text([*outcome.before.lines(), *removed]),
-            "after": _text(outcome.after.lines()),
+            "before": _text([*result.before.diff_lines(), *removed]),
+            "after": _text(result.after.diff_lines()),
         }
         return {
-            "changed": outcome.changed,
-            "diff": [packages_diff, *outcome.repository.diff()],
+            "changed": result.changed,
+            "diff": [packages_diff, *result.repository.diff()],
             # A version that is not known yet is reported as None.
             "version": version if version is not None and toolkit_installed.upstream_version(version) else None,
             "packages": {
                 name: {"version": package.version, "held": package.held}
-                for name, package in {**outcome.after.packages, **outcome.after.former}.items()
+                for name, package in {**result.after.packages, **result.after.former}.items()
             },
             "programs": {name: {"path": entry.path, "version": entry.version} for name, entry in found.items()},
-            "origin": outcome.origin,
+            "origin": result.origin,
             "known_cves": None if known_cves is None else [entry._asdict() for entry in known_cves],
             "gpu_containers": self.gpu_containers,
             "reboot_required": packages_base.reboot_required(self.host, self._manager),
-            "removed_sources": list(outcome.removed_sources),
-            "written_files": [file.path for file in outcome.repository.files],
-            "restored_files": [file.path for file in outcome.repository.back],
-            "unrecorded": list(outcome.unrecorded),
-            "backup_files": [dict(backup) for backup in outcome.backups],
+            "removed_sources": list(result.removed_sources),
+            "written_files": [file.path for file in result.repository.files],
+            "restored_files": [file.path for file in result.repository.restored],
+            "unrecorded": list(result.unrecorded),
+            "backup_files": [dict(backup) for backup in result.backups],
             "warnings": [*self.warnings, *packages_base.notes_of(self._manager)],
         }
 
@@ -377,7 +377,7 @@ def explain_failure(error: packages_base.CommandError, before: State, after: Sta
     if after == before:
         state = "The packages are as they were."
     else:
-        state = f"The packages are now: {', '.join(after.lines()) or 'none of them installed'}."
+        state = f"The packages are now: {', '.join(after.diff_lines()) or 'none of them installed'}."
         if any(not package.whole for package in after.packages.values()):
             state += " The next run brings what is half installed to its end."
     failure = errors.HostError(f"{error} {state}")
@@ -385,7 +385,7 @@ def explain_failure(error: packages_base.CommandError, before: State, after: Sta
     return failure
 
 
-def not_downloaded(error: packages_base.CommandError) -> bool:
+def is_download_error(error: packages_base.CommandError) -> bool:
     """Return whether a transaction failed because a package could not be fetched, for example with old lists."""
     return any(_NOT_DOWNLOADED.search(line) for line in error.said)
 

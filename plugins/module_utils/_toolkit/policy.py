@@ -22,20 +22,20 @@ class Policies:
         if minimum_version is not None and toolkit_installed.upstream_version(minimum_version) is None:
             raise errors.NvidiaError(
                 f"minimum_version {minimum_version!r} is no version. Give one such as"
-                f" {toolkit_installed.newest_floor()}."
+                f" {toolkit_installed.oldest_safe_version()}."
             )
         self._running_gpu_containers = running_gpu_containers
         self._minimum_version = minimum_version
         self._minimum_version_policy = minimum_version_policy
         self.warnings: list[str] = []
 
-    def guard(self, containers: t.Sequence[str], harm: str, advice: str, remedy: str) -> None:
+    def check_containers(self, containers: t.Sequence[str], harm: str, advice: str, remedy: str) -> None:
         """Raise HostError, or warn once, if a change does ``harm`` to containers."""
         if containers:
             problem = f"The containers {', '.join(containers)} {harm}"
-            self.object_to(problem, advice, f"{problem} {remedy}")
+            self.refuse_or_warn(problem, advice, f"{problem} {remedy}")
 
-    def object_to(self, problem: str, advice: str, warning: str) -> None:
+    def refuse_or_warn(self, problem: str, advice: str, warning: str) -> None:
         """Raise HostError, or add ``warning`` once, for a change that harms containers."""
         policy = self._running_gpu_containers
         if policy == "fail":
@@ -55,7 +55,7 @@ class Policies:
         policy = self._minimum_version_policy
         if version is None or policy == "ignore":
             return
-        problem = below_minimum(version, self._minimum_version or toolkit_installed.newest_floor())
+        problem = below_minimum(version, self._minimum_version or toolkit_installed.oldest_safe_version())
         if problem is None:
             return
         if policy == "fail":
@@ -74,6 +74,6 @@ def below_minimum(version: str, floor: str) -> str | None:
         return f"Version {version!r} of the toolkit cannot be compared with {floor}, which it must not be older than."
     if toolkit_installed.version_key(version) >= toolkit_installed.version_key(floor):
         return None
-    open_to = ", ".join(f"{entry.name} ({entry.about})" for entry in toolkit_installed.open_vulnerabilities(version))
-    known = f" It is open to {open_to}." if open_to else ""
+    cves = ", ".join(f"{entry.name} ({entry.about})" for entry in toolkit_installed.known_vulnerabilities(version))
+    known = f" Its known vulnerabilities are {cves}." if cves else ""
     return f"Version {toolkit_installed.upstream_version(version)} of the toolkit is older than {floor}.{known}"

@@ -35,81 +35,81 @@ class RemovalPlan(t.NamedTuple):
     unrecorded: tuple[str, ...] = ()
 
     @property
-    def something(self) -> bool:
-        mine = self.repository.changes or self.repository.unproven or self.recorded
+    def has_changes(self) -> bool:
+        mine = self.repository.has_changes or self.repository.untested or self.recorded
         return bool(self.packages or self.cached) or self.config is not None or mine
 
 
 class Removal(toolkit_packages.PackageTask):
     """The task that removes the four packages from the host."""
 
-    def execute(self, check_mode: bool) -> toolkit_packages.Outcome:
+    def execute(self, check_mode: bool) -> toolkit_packages.TaskResult:
         """Remove the packages and files unless ``check_mode``. Raises NvidiaError."""
-        seen = self.look()
-        removal = self._removal_plan(seen)
-        if not removal.something:
-            return _unchanged(seen, removal)
-        self._object(seen, removal)
+        state = self.installed_state()
+        removal = self._removal_plan(state)
+        if not removal.has_changes:
+            return _unchanged(state, removal)
+        self._check_preconditions(state, removal)
         if check_mode:
             if removal.packages and not self.manager.interrupted():
                 self._preview(removal)
-            left = {name: package for name, package in seen.packages.items() if name not in removal.packages}
-            return self._outcome(seen, toolkit_packages.State(left, seen.former), removal, foretold=True)
+            remaining = {name: package for name, package in state.packages.items() if name not in removal.packages}
+            return self._result(state, toolkit_packages.State(remaining, state.former), removal, predicted=True)
         with lock.host_lock(self.host):
             # Another run may have changed the host since, so the plan is made again under the lock.
-            seen = self.look()
-            removal = self._removal_plan(seen)
-            if not removal.something:
-                return _unchanged(seen, removal)
-            self._object(seen, removal)
-            return self._work(seen, removal)
+            state = self.installed_state()
+            removal = self._removal_plan(state)
+            if not removal.has_changes:
+                return _unchanged(state, removal)
+            self._check_preconditions(state, removal)
+            return self._apply(state, removal)
 
-    def _object(self, seen: toolkit_packages.State, removal: RemovalPlan) -> None:
+    def _check_preconditions(self, state: toolkit_packages.State, removal: RemovalPlan) -> None:
         """Raise an error, or warn, for every problem that is known before the host is changed."""
         if removal.packages and self.manager.interrupted():
-            self.manager.refuse_interrupted(seen.half)
-        if not removal.packages or not seen.packages:
+            self.manager.refuse_interrupted(state.half_installed)
+        if not removal.packages or not state.packages:
             return
-        self.guard_containers()
-        self.guard(
+        self.check_gpu_containers()
+        self.check_containers(
             gpu_containers.run_by_toolkit(self.host),
             "run by a runtime of the toolkit, without which no engine can stop or enter them.",
             "Remove them first",
             "End their processes and remove them by hand.",
         )
 
-    def _removal_plan(self, seen: toolkit_packages.State) -> RemovalPlan:
-        repository = toolkit_repository.plan_of_removal(self.host)
+    def _removal_plan(self, state: toolkit_packages.State) -> RemovalPlan:
+        repository = toolkit_repository.plan_removal(self.host)
         cached = tuple(toolkit_packages.stale_files(self.host, self.cache, ()))
         # ``source: existing`` never removes packages. Without a known package manager this collection has installed
         # none.
         if self.options.source == "existing" or self._manager is None:
             return RemovalPlan((), None, cached, repository)
-        config = toolkit_packages.noted_config(self.host)
-        if config is not None and toolkit_packages.settings_are_written(self.host):
-            self._warn_of_settings(config.path)
+        config = toolkit_packages.recorded_config(self.host)
+        if config is not None and toolkit_packages.has_written_settings(self.host):
+            self._warn_about_settings(config.path)
             config = None
         recorded = (
             toolkit_packages.recorded_packages(self.host) if self.options.keep_unrecorded else packages_names.PACKAGES
         )
         packages = [
-            name for name in (*seen.packages, *self.manager.leftovers(packages_names.PACKAGES)) if name in recorded
+            name for name in (*state.packages, *self.manager.leftovers(packages_names.PACKAGES)) if name in recorded
         ]
-        unrecorded = tuple(name for name in seen.packages if name not in recorded)
-        noted = self.host.lexists(toolkit_packages.INSTALLED)
-        return RemovalPlan(tuple(packages), config, cached, repository, noted, unrecorded)
+        unrecorded = tuple(name for name in state.packages if name not in recorded)
+        has_list = self.host.lexists(toolkit_packages.INSTALLED)
+        return RemovalPlan(tuple(packages), config, cached, repository, has_list, unrecorded)
 
-    def _warn_of_settings(self, path: str) -> None:
+    def _warn_about_settings(self, path: str) -> None:
         self.warn(
             f"{path} stays, since nvidia_toolkit_config has settings in it. Run that with state: absent first, then"
             " this again."
         )
 
     def _preview(self, removal: RemovalPlan) -> None:
-        preview = self.manager.preview(_purge(removal))
+        preview = self.manager.preview(_purge_change(removal))
         package_versions.refuse_unrelated_changes(preview, packages_names.PACKAGES, removal.packages)
 
-    def _work(self, before: toolkit_packages.State, removal: RemovalPlan) -> toolkit_packages.Outcome:
+    def _apply(self, before: toolkit_packages.State, removal: RemovalPlan) -> toolkit_packages.TaskResult:
         if removal.packages:
             self._remove_packages(before, removal)
         try:
@@ -117,7 +117,7 @@ class Removal(toolkit_packages.PackageTask):
         except errors.NvidiaError as error:
             error.details = {**error.details, "changed": True}
             raise
-        return self._outcome(before, self.look(), removal)._replace(backups=tuple(backups))
+        return self._result(before, self.installed_state(), removal)._replace(backups=tuple(backups))
 
     def _remove_files(self, removal: RemovalPlan) -> list[dict[str, str | None]]:
         backups: list[dict[str, str | None]] = []
@@ -125,55 +125,55 @@ class Removal(toolkit_packages.PackageTask):
             backups = toolkit_packages.remove_config(self.host, removal.config, self.backup_dir)
         if self.cache is not None and removal.cached:
             toolkit_packages.clean_cache(self.host, self.cache, removal.cached)
-        backups += toolkit_repository.carry_out(self.host, removal.repository, self.backup_dir)
-        toolkit_repository.clean_staged(self.host, removal.repository)
-        if removal.repository.unproven:
-            toolkit_undoing.forget(self.host)
+        backups += toolkit_repository.write_files(self.host, removal.repository, self.backup_dir)
+        toolkit_repository.remove_unused_keys(self.host, removal.repository)
+        if removal.repository.untested:
+            toolkit_undoing.remove_marker(self.host)
         if removal.recorded:
             toolkit_packages.restore_packages(self.host, None)
         return backups
 
     def _remove_packages(self, before: toolkit_packages.State, removal: RemovalPlan) -> None:
-        if before.half:
-            self.manager.complete(before.half)
+        if before.half_installed:
+            self.manager.complete(before.half_installed)
         self._preview(removal)
-        going = {name: package for name, package in before.packages.items() if name in removal.packages}
-        held = {name: package.version for name, package in going.items() if package.held}
+        removed = {name: package for name, package in before.packages.items() if name in removal.packages}
+        held = {name: package.version for name, package in removed.items() if package.held}
         if held:
             # Otherwise the hold would apply to a package that is installed later.
             self.manager.unhold(list(held))
         try:
-            self.manager.carry_out(_purge(removal))
+            self.manager.carry_out(_purge_change(removal))
         except packages_base.CommandError as error:
-            after = self.look()
+            after = self.installed_state()
             if held and set(held) <= set(after.packages):
                 self.manager.hold(held)
-                after = self.look()
+                after = self.installed_state()
             raise toolkit_packages.explain_failure(error, before, after) from error
 
-    def _outcome(
+    def _result(
         self,
         before: toolkit_packages.State,
         after: toolkit_packages.State,
         removal: RemovalPlan,
-        foretold: bool = False,
-    ) -> toolkit_packages.Outcome:
+        predicted: bool = False,
+    ) -> toolkit_packages.TaskResult:
         config = [removal.config.path] if removal.config is not None else []
-        return toolkit_packages.Outcome(
+        return toolkit_packages.TaskResult(
             changed=True,
             before=before,
             after=after,
-            removed_files=(*removal.cached, *config, *removal.repository.staged),
+            removed_files=(*removal.cached, *config, *removal.repository.unused_keys),
             repository=removal.repository,
-            foretold=foretold,
+            predicted=predicted,
             unrecorded=removal.unrecorded,
         )
 
 
-def _unchanged(seen: toolkit_packages.State, removal: RemovalPlan) -> toolkit_packages.Outcome:
-    return toolkit_packages.Outcome(changed=False, before=seen, after=seen, unrecorded=removal.unrecorded)
+def _unchanged(state: toolkit_packages.State, removal: RemovalPlan) -> toolkit_packages.TaskResult:
+    return toolkit_packages.TaskResult(changed=False, before=state, after=state, unrecorded=removal.unrecorded)
 
 
-def _purge(removal: RemovalPlan) -> packages_base.Change:
+def _purge_change(removal: RemovalPlan) -> packages_base.Change:
     # Held packages are released before this change.
     return packages_base.Change(remove=removal.packages, change_held=True)

@@ -33,7 +33,7 @@ _MODE = re.compile(r"0[0-7]{3}")
 # Characters that would end the value in apt.conf(5) or dnf.conf(5).
 _NOT_IN_A_PROXY = re.compile(r"[\s\"'\\;{}]")
 # The diff shows this for a key that is not fetched yet.
-_TO_COME = b"(not fetched yet)\n"
+_NOT_FETCHED = b"(not fetched yet)\n"
 
 
 class RepositoryFile(t.NamedTuple):
@@ -45,7 +45,7 @@ class RepositoryFile(t.NamedTuple):
     mode: str = "0644"
 
     @property
-    def staged(self) -> bool:
+    def is_fetched_key(self) -> bool:
         """Whether the source is a key that was fetched for this file and can be fetched again."""
         return self.source is not None and fnmatch.fnmatchcase(self.source, packages_names.STAGED_KEYS)
 
@@ -53,28 +53,28 @@ class RepositoryFile(t.NamedTuple):
 class RepositoryPlan(t.NamedTuple):
     """The required changes.
 
-    ``files`` are written, and the original content of the files in ``back`` is restored. ``modes`` are the present
-    and the wanted mode of files whose mode changes. ``staged`` are fetched keys that are no longer needed.
-    ``unproven`` says that an earlier run wrote the files and was interrupted before it tested them.
+    ``files`` are written, and the original content of the files in ``restored`` is restored. ``modes`` are the present
+    and the wanted mode of files whose mode changes. ``is_fetched_key`` are fetched keys that are no longer needed.
+    ``untested`` says that an earlier run wrote the files and was interrupted before it tested them.
     """
 
     files: tuple[core_plan.PlannedFile, ...] = ()
-    back: tuple[core_plan.PlannedFile, ...] = ()
+    restored: tuple[core_plan.PlannedFile, ...] = ()
     modes: t.Mapping[str, tuple[int, int]] = types.MappingProxyType({})
-    staged: tuple[str, ...] = ()
-    unproven: bool = False
+    unused_keys: tuple[str, ...] = ()
+    untested: bool = False
 
     @property
-    def touched(self) -> tuple[core_plan.PlannedFile, ...]:
-        return (*self.files, *self.back)
+    def changed_files(self) -> tuple[core_plan.PlannedFile, ...]:
+        return (*self.files, *self.restored)
 
     @property
-    def to_prove(self) -> bool:
-        return bool(self.touched) or self.unproven
+    def needs_test(self) -> bool:
+        return bool(self.changed_files) or self.untested
 
     @property
-    def changes(self) -> bool:
-        return bool(self.touched or self.staged)
+    def has_changes(self) -> bool:
+        return bool(self.changed_files or self.unused_keys)
 
     def diff(self) -> list[dict[str, str]]:
         """Return the diff of each file, with masked secrets."""
@@ -85,7 +85,7 @@ class RepositoryPlan(t.NamedTuple):
                 "before": _readable(file.before),
                 "after": _readable(file.after),
             }
-            for file in self.touched
+            for file in self.changed_files
         ]
 
     def _heading(self, path: str, content: bytes | None, which: int) -> str:
@@ -107,7 +107,7 @@ def check_files(files: t.Iterable[RepositoryFile], proxy: str | None) -> tuple[R
     found: dict[str, RepositoryFile] = {}
     for file in files:
         path = posixpath.normpath(file.path)
-        if not is_ours(path):
+        if not is_own_file(path):
             raise errors.NvidiaError(
                 f"repository_files: {path} is none of this collection's files. These are"
                 f" {', '.join(packages_names.REPOSITORY_FILES)}, and keys that have 16 digits of their fingerprints in"
@@ -136,7 +136,7 @@ def _check(file: RepositoryFile, path: str, proxy: str | None) -> None:
         raise errors.NvidiaError(f"repository_files: {path} has {PROXY} in it, but there is no proxy. Give one.")
 
 
-def is_ours(path: str) -> bool:
+def is_own_file(path: str) -> bool:
     """Return whether only this collection writes files with this name."""
     return path in packages_names.REPOSITORY_FILES or any(
         fnmatch.fnmatchcase(path, pattern) for pattern in packages_names.KEY_PATTERNS
@@ -146,22 +146,22 @@ def is_ours(path: str) -> bool:
 # -- Plan --------------------------------------------------------------------------------------------------------------
 
 
-def plan_of(
-    host: hostfs.HostFS, files: t.Sequence[RepositoryFile] | None, proxy: str | None, *, foretold: bool
+def plan_files(
+    host: hostfs.HostFS, files: t.Sequence[RepositoryFile] | None, proxy: str | None, *, predicted: bool
 ) -> RepositoryPlan:
     """Return the plan that leaves exactly ``files`` of this collection on the host. None changes no files.
 
-    ``foretold`` is for check mode, in which the source of a copy may not exist yet. Raises HostError.
+    ``predicted`` is for check mode, in which the source of a copy may not exist yet. Raises HostError.
     """
-    unproven = toolkit_undoing.is_unproven(host)
+    untested = toolkit_undoing.is_untested(host)
     if files is None:
-        return RepositoryPlan(unproven=unproven)
+        return RepositoryPlan(untested=untested)
     planned: list[core_plan.PlannedFile] = []
     modes: dict[str, tuple[int, int]] = {}
     # Sources come last, since a package manager refuses a source whose key does not exist yet.
     for file in sorted(files, key=lambda file: file.path in (packages_names.APT_SOURCE, packages_names.DNF_SOURCE)):
         path = host.resolve(file.path)
-        before, after = host.read(path), _content(host, file, proxy, foretold)
+        before, after = host.read(path), _content(host, file, proxy, predicted)
         wanted, mode = int(file.mode, 8), _mode(host, path)
         if mode is not None and mode != wanted:
             modes[path] = (mode, wanted)
@@ -170,13 +170,13 @@ def plan_of(
                 core_plan.PlannedFile(path, before, after, {("content",): core_records.digest(after)}, mode=wanted)
             )
     kept = [host.resolve(file.path) for file in files]
-    staged = set(host.glob(packages_names.STAGED_KEYS)) - {file.source for file in files}
-    return RepositoryPlan(tuple(planned), _going_back(host, kept), modes, tuple(sorted(staged)), unproven)
+    unused = set(host.glob(packages_names.STAGED_KEYS)) - {file.source for file in files}
+    return RepositoryPlan(tuple(planned), _restored_files(host, kept), modes, tuple(sorted(unused)), untested)
 
 
-def plan_of_removal(host: hostfs.HostFS) -> RepositoryPlan:
+def plan_removal(host: hostfs.HostFS) -> RepositoryPlan:
     """Return the plan that removes all files of this collection. Raises HostError."""
-    return plan_of(host, (), None, foretold=False)
+    return plan_files(host, (), None, predicted=False)
 
 
 def address_of(host: hostfs.HostFS, files: t.Sequence[RepositoryFile] | None, family: str) -> str | None:
@@ -196,7 +196,7 @@ def address_of(host: hostfs.HostFS, files: t.Sequence[RepositoryFile] | None, fa
     return next((entry.address for entry in entries(text)), None)
 
 
-def _going_back(host: hostfs.HostFS, kept: t.Collection[str]) -> tuple[core_plan.PlannedFile, ...]:
+def _restored_files(host: hostfs.HostFS, kept: t.Collection[str]) -> tuple[core_plan.PlannedFile, ...]:
     records = [record for record in core_records.load_records(host, apply.REPOSITORY) if record.path not in kept]
     records.sort(
         key=lambda record: (
@@ -209,15 +209,15 @@ def _going_back(host: hostfs.HostFS, kept: t.Collection[str]) -> tuple[core_plan
     )
 
 
-def _content(host: hostfs.HostFS, file: RepositoryFile, proxy: str | None, foretold: bool) -> bytes:
+def _content(host: hostfs.HostFS, file: RepositoryFile, proxy: str | None, predicted: bool) -> bytes:
     if file.source is None:
         return (file.content or "").replace(PROXY, proxy or "").encode("utf-8")
     content = host.read(file.source)
-    if content is None and not foretold:
+    if content is None and not predicted:
         raise errors.HostError(
             f"{file.source}, of which {file.path} is to be a copy, is not there. Put it there first."
         )
-    return _TO_COME if content is None else content
+    return _NOT_FETCHED if content is None else content
 
 
 def _mode(host: hostfs.HostFS, path: str) -> int | None:
@@ -231,10 +231,10 @@ def _readable(content: bytes | None) -> str:
 # -- Write -------------------------------------------------------------------------------------------------------------
 
 
-def carry_out(host: hostfs.HostFS, plan: RepositoryPlan, backup_dir: str) -> list[dict[str, str | None]]:
+def write_files(host: hostfs.HostFS, plan: RepositoryPlan, backup_dir: str) -> list[dict[str, str | None]]:
     """Write the planned files. Returns the backups. The caller holds the host's lock."""
     backups: list[dict[str, str | None]] = []
-    for files, removal in ((plan.files, False), (plan.back, True)):
+    for files, removal in ((plan.files, False), (plan.restored, True)):
         # No file is passed as the main one, so the writer keeps temporary files out of the directories of all of them.
         writer = apply.ChangeWriter(host, apply.REPOSITORY, "", backup_dir, removal=removal, purge=False)
         backups += writer.carry_out(files)
@@ -244,17 +244,17 @@ def carry_out(host: hostfs.HostFS, plan: RepositoryPlan, backup_dir: str) -> lis
     return backups
 
 
-def clean_staged(host: hostfs.HostFS, plan: RepositoryPlan) -> None:
+def remove_unused_keys(host: hostfs.HostFS, plan: RepositoryPlan) -> None:
     """Remove the fetched keys that are no longer needed.
 
     The caller tests the repository first, since a failed change is undone and needs the keys again.
     """
-    for path in plan.staged:
+    for path in plan.unused_keys:
         atomic_write.remove_file(host, path)
 
 
-def forget_staged(host: hostfs.HostFS, files: t.Iterable[RepositoryFile]) -> None:
+def remove_fetched_keys(host: hostfs.HostFS, files: t.Iterable[RepositoryFile]) -> None:
     """Remove the fetched keys that ``files`` are copies of, so that the next run fetches them again."""
     for file in files:
-        if file.staged and file.source is not None:
+        if file.is_fetched_key and file.source is not None:
             atomic_write.remove_file(host, file.source)

@@ -22,7 +22,7 @@ if t.TYPE_CHECKING:
 MARKER = f"{core_records.STATE_DIR}/unproven-repository"
 
 
-class Standing(t.NamedTuple):
+class SavedFile(t.NamedTuple):
     """The previous state of a file.
 
     ``content`` and ``record`` are None if they did not exist. ``ours`` says that only this collection writes the
@@ -37,18 +37,18 @@ class Standing(t.NamedTuple):
     record: bytes | None
 
 
-def is_unproven(host: hostfs.HostFS) -> bool:
+def is_untested(host: hostfs.HostFS) -> bool:
     """Return whether a run was interrupted between changing the sources and testing them."""
     return host.lexists(MARKER)
 
 
-def forget(host: hostfs.HostFS) -> None:
+def remove_marker(host: hostfs.HostFS) -> None:
     """Remove the marker. The changed files stay."""
     atomic_write.remove_file(host, MARKER)
     atomic_write.remove_empty_directories(host, [posixpath.dirname(core_records.STATE_DIR), core_records.STATE_DIR])
 
 
-class Undo:
+class SavedSources:
     """The saved state of the files that one run changes, and their restoration. The caller holds the host's lock.
 
     ``changed`` says that the run has changed files.
@@ -58,100 +58,100 @@ class Undo:
         self.host = host
         self.backup_dir = backup_dir
         self.changed = False
-        self.begun = False
-        self._standing: dict[str, Standing] = {}
+        self.saved = False
+        self._saved: dict[str, SavedFile] = {}
         self._directories: list[str] = []
         self._backups: set[str] = set()
 
-    def begin(self, ours: t.Iterable[str], others: t.Iterable[str]) -> None:
+    def save(self, ours: t.Iterable[str], others: t.Iterable[str]) -> None:
         """Read and save the state of the files that are about to change. Raises HostError.
 
         ``ours`` are the files of this collection and ``others`` the source files that it removes.
         """
-        now = [self._look(path, ours=True) for path in ours]
-        now += [self._look(self.host.resolve(path), ours=False) for path in others]
-        earlier, made = self._noted()
-        self._standing = {standing.path: standing for standing in now}
-        for standing in earlier:
+        now = [self._read_file(path, ours=True) for path in ours]
+        now += [self._read_file(self.host.resolve(path), ours=False) for path in others]
+        earlier, made = self._read_marker()
+        self._saved = {saved.path: saved for saved in now}
+        for saved in earlier:
             # A file that another program wrote in place of a removed one stays.
-            if standing.ours or self.host.read(standing.path) is None:
-                self._standing[standing.path] = standing
-        folders = [*(posixpath.dirname(path) for path in self._standing), self.backup_dir, core_records.STATE_DIR]
+            if saved.ours or self.host.read(saved.path) is None:
+                self._saved[saved.path] = saved
+        folders = [*(posixpath.dirname(path) for path in self._saved), self.backup_dir, core_records.STATE_DIR]
         missing = [path for folder in folders for path in atomic_write.missing_directories(self.host, folder)]
         self._directories = list(dict.fromkeys([*made, *missing]))
         self._backups = set(self._all_backups())
         atomic_write.make_directories(self.host, core_records.STATE_DIR, 0o700)
-        self.begun = True
+        self.saved = True
         atomic_write.replace_file(self.host, MARKER, self._to_bytes(), 0o600)
         self.changed = bool(now)
 
-    def settle(self) -> None:
+    def discard(self) -> None:
         """Keep the changes."""
-        if self.begun:
-            forget(self.host)
+        if self.saved:
+            remove_marker(self.host)
 
-    def put_back(self) -> None:
+    def restore(self) -> None:
         """Undo the changes of this run, and of an earlier run that was interrupted. Raises HostError."""
-        if not self.begun:
+        if not self.saved:
             return
-        for standing in self._standing.values():
-            self._restore(standing)
+        for saved in self._saved.values():
+            self._restore(saved)
         for backup in set(self._all_backups()) - self._backups:
             apply.remove(self.host, backup)
-        forget(self.host)
+        remove_marker(self.host)
         atomic_write.remove_empty_directories(self.host, sorted(self._directories, key=len))
         self.changed = False
 
-    def _look(self, path: str, *, ours: bool) -> Standing:
+    def _read_file(self, path: str, *, ours: bool) -> SavedFile:
         record = self.host.read(core_records.record_path(apply.REPOSITORY, path))
         content = self.host.read(path)
         if content is None:
-            return Standing(path, ours, None, 0, (0, 0), record)
+            return SavedFile(path, ours, None, 0, (0, 0), record)
         status = os.stat(self.host.real_path(path))
-        return Standing(path, ours, content, status.st_mode & 0o7777, (status.st_uid, status.st_gid), record)
+        return SavedFile(path, ours, content, status.st_mode & 0o7777, (status.st_uid, status.st_gid), record)
 
-    def _restore(self, standing: Standing) -> None:
-        if standing.content is None:
-            atomic_write.remove_file(self.host, standing.path)
+    def _restore(self, saved: SavedFile) -> None:
+        if saved.content is None:
+            atomic_write.remove_file(self.host, saved.path)
         else:
-            self._write(standing, standing.content)
-        where = core_records.record_path(apply.REPOSITORY, standing.path)
-        if standing.record is None:
+            self._write(saved, saved.content)
+        where = core_records.record_path(apply.REPOSITORY, saved.path)
+        if saved.record is None:
             atomic_write.remove_file(self.host, where)
         else:
-            atomic_write.replace_file(self.host, where, standing.record, 0o600)
+            atomic_write.replace_file(self.host, where, saved.record, 0o600)
 
-    def _write(self, standing: Standing, content: bytes) -> None:
-        folder = posixpath.dirname(standing.path)
+    def _write(self, saved: SavedFile, content: bytes) -> None:
+        folder = posixpath.dirname(saved.path)
         atomic_write.make_directories(self.host, folder, 0o755)
         # At no moment may users read a file that they could not read before.
-        mode, owner = standing.mode, standing.owner
-        atomic_write.replace_file(self.host, standing.path, content, mode, owner, parsed=(folder,), ceiling=mode)
-        atomic_write.set_access(self.host, standing.path, mode, owner)
+        mode, owner = saved.mode, saved.owner
+        atomic_write.replace_file(self.host, saved.path, content, mode, owner, parsed=(folder,), ceiling=mode)
+        atomic_write.set_access(self.host, saved.path, mode, owner)
 
     def _all_backups(self) -> list[str]:
-        return [backup for path in self._standing for backup in apply.backups_of(self.host, self.backup_dir, path)]
+        return [backup for path in self._saved for backup in apply.backups_of(self.host, self.backup_dir, path)]
 
     # -- Saved state ---------------------------------------------------------------------------------------------------
 
     def _to_bytes(self) -> bytes:
         files = [
             {
-                **standing._asdict(),
-                "content": json_data.content_field(standing.content),
-                "record": json_data.content_field(standing.record),
+                **saved._asdict(),
+                "content": json_data.content_field(saved.content),
+                "record": json_data.content_field(saved.record),
             }
-            for standing in self._standing.values()
+            for saved in self._saved.values()
         ]
         return (json.dumps({"files": files, "directories": self._directories}, indent=2) + "\n").encode("utf-8")
 
-    def _noted(self) -> tuple[list[Standing], list[str]]:
+    def _read_marker(self) -> tuple[list[SavedFile], list[str]]:
         content = self.host.read(MARKER)
         if content is None:
             return [], []
         try:
             fields = json_data.load(content)
-            return [_standing(entry) for entry in json_data.field(fields, "files", list)], [
+            return [_saved(entry) for entry in json_data.field(fields, "files", list)], [
                 *json_data.strings(fields, "directories")
             ]
         except ValueError as error:
@@ -161,9 +161,9 @@ class Undo:
             ) from error
 
 
-def _standing(entry: t.Mapping[str, t.Any]) -> Standing:
+def _saved(entry: t.Mapping[str, t.Any]) -> SavedFile:
     uid, gid = json_data.field(entry, "owner", list)
-    return Standing(
+    return SavedFile(
         json_data.field(entry, "path", str),
         json_data.field(entry, "ours", bool),
         json_data.content_of(entry, "content"),

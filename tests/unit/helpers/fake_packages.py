@@ -81,7 +81,7 @@ class World:
 
     def execute(self, check_mode: bool = False, **options: t.Any) -> dict[str, t.Any]:
         task = self.task(**options)
-        return task.result(task.execute(check_mode))
+        return task.module_result(task.execute(check_mode))
 
     # -- the host ------------------------------------------------------------------------------------------------
 

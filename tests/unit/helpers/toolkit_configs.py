@@ -11,8 +11,8 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.records impo
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents.toml_document import TomlDocument
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.configure import (
     ConfigFile,
+    ConfigPlan,
     SettingsRequest,
-    ToolkitPlan,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.settings import SETTINGS, effective
 
@@ -193,10 +193,10 @@ class Config:
     def settings(self) -> dict[str, t.Any]:
         return effective(TomlDocument.from_bytes(PATH, self.content or b"").data, self.real_ldconfig)
 
-    def present(self, settings: t.Mapping[str, t.Any] | None = None, **wishes: t.Any) -> ToolkitPlan:
+    def present(self, settings: t.Mapping[str, t.Any] | None = None, **wishes: t.Any) -> ConfigPlan:
         return self._carry_out(self.file.present(SettingsRequest(settings or {}, **wishes)), removal=False)
 
-    def absent(self) -> ToolkitPlan:
+    def absent(self) -> ConfigPlan:
         return self._carry_out(self.file.absent(), removal=True)
 
     def rewrite(self, faulty: bool = False) -> None:
@@ -205,7 +205,7 @@ class Config:
         explicit = {s.key: there.value(*s.path) for s in SETTINGS if there.has(*s.path)}
         self.content = written(explicit, faulty).encode()
 
-    def _carry_out(self, plan: ToolkitPlan, removal: bool) -> ToolkitPlan:
+    def _carry_out(self, plan: ConfigPlan, removal: bool) -> ConfigPlan:
         file = plan.file
         if file.changed:
             record = self.record or OriginalFile("toolkit", PATH, file.before, 0, 0, 0o644, main=PATH)

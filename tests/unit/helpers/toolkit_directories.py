@@ -19,8 +19,8 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu.elf import KE
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import directory_store
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.directory import (
     DirectoryOptions,
-    DirectoryOutcome,
     DirectoryRemoval,
+    DirectoryResult,
     Tools,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.directory_install import DirectoryInstallation
@@ -135,10 +135,10 @@ class Host:
             options["src"] = self.source(release)
         return DirectoryInstallation(self._options(options), self.host, self.tools())
 
-    def install(self, release: str = NEW, check: bool = False, **options: t.Any) -> DirectoryOutcome:
+    def install(self, release: str = NEW, check: bool = False, **options: t.Any) -> DirectoryResult:
         return self._execute(self.installation(release, **options), check)
 
-    def remove(self, check: bool = False, **options: t.Any) -> DirectoryOutcome:
+    def remove(self, check: bool = False, **options: t.Any) -> DirectoryResult:
         return self._execute(DirectoryRemoval(self._options(options), self.host, self.tools()), check)
 
     def tools(self) -> Tools:
@@ -147,11 +147,11 @@ class Host:
     def _options(self, options: dict[str, t.Any]) -> DirectoryOptions:
         return DirectoryOptions(**{"dest": DEST, **options})
 
-    def _execute(self, task: DirectoryInstallation | DirectoryRemoval, check: bool) -> DirectoryOutcome:
-        outcome = task.execute(check)
+    def _execute(self, task: DirectoryInstallation | DirectoryRemoval, check: bool) -> DirectoryResult:
+        result = task.execute(check)
         self.warnings = task.warnings
-        assert task.result(outcome)["changed"] is outcome.changed
-        return outcome
+        assert task.module_result(result)["changed"] is result.changed
+        return result
 
     def _unpack(self, files: list[str], folder: str) -> None:
         """Packages are folders here."""

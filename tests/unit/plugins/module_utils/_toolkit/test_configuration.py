@@ -22,9 +22,9 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors impor
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.records import OriginalFile, record_path
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.configure import (
+    ConfigOptions,
+    ConfigTask,
     SettingsRequest,
-    ToolkitConfiguration,
-    ToolkitOptions,
 )
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.toolkit_configs import BY_HAND, DEFAULT, PATH
 from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils._engines.test_configure import Tree
@@ -32,7 +32,7 @@ from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils._engine
 if t.TYPE_CHECKING:
     from pathlib import Path
 
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.configure import ToolkitOutcome
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.configure import ConfigResult
 
 OWN = "/var/lib/gpufleet-nvidia"
 MODE = "nvidia-container-runtime.mode"
@@ -43,11 +43,11 @@ class Toolkit(Tree):
 
     def toolkit(
         self, settings: dict[str, t.Any] | None = None, check_mode: bool = False, **options: t.Any
-    ) -> ToolkitOutcome:
+    ) -> ConfigResult:
         """``settings`` None: take everything back."""
         wishes = None if settings is None else SettingsRequest(settings)
         host = HostFS.of(str(self.root), live=False)
-        return ToolkitConfiguration(ToolkitOptions(wishes, **options), host).execute(check_mode)
+        return ConfigTask(ConfigOptions(wishes, **options), host).execute(check_mode)
 
 
 @pytest.fixture
@@ -61,11 +61,11 @@ def test_there_and_back(tree: Toolkit, content: str | None) -> None:
         tree.write(PATH, content, 0o640)
     before = tree.bytes_and_modes()
 
-    foretold = tree.toolkit({MODE: "cdi"}, check_mode=True)
+    predicted = tree.toolkit({MODE: "cdi"}, check_mode=True)
     assert tree.bytes_and_modes() == before
     done = tree.toolkit({MODE: "cdi"})
-    assert (done.changed, done.files, done.settings) == (True, foretold.files, foretold.settings)
-    assert (foretold.backup_files, done.changed_keys, done.path) == ([], [MODE], PATH)
+    assert (done.changed, done.files, done.settings) == (True, predicted.files, predicted.settings)
+    assert (predicted.backup_files, done.changed_keys, done.path) == ([], [MODE], PATH)
     assert done.settings[MODE] == "cdi"
     written = tree.path(PATH).read_bytes()
     assert done.files[0].after == written
@@ -168,8 +168,8 @@ def test_what_another_run_did_meanwhile_counts(tree: Toolkit, monkeypatch: pytes
         return lock(host)
 
     monkeypatch.setattr(core_lock, "host_lock", late)
-    outcome = tree.toolkit({MODE: "cdi"})
-    assert (outcome.changed, outcome.files, outcome.backup_files) == (False, [], [])
+    result = tree.toolkit({MODE: "cdi"})
+    assert (result.changed, result.files, result.backup_files) == (False, [], [])
 
 
 def test_a_damaged_record_is_named_and_nothing_is_touched(tree: Toolkit) -> None:

@@ -50,10 +50,10 @@ def test_nothing_is_there(tmp_path: Path) -> None:
 
 
 def test_twice(host: Host) -> None:
-    outcome = host.remove()
-    assert outcome.changed
-    assert len(outcome.before) == 19
-    assert len(outcome.removed) == 1
+    result = host.remove()
+    assert result.changed
+    assert len(result.before) == 19
+    assert len(result.removed) == 1
     before = tree_of(host.root)
     assert not host.remove().changed
     assert tree_of(host.root) == before
@@ -120,7 +120,7 @@ def test_a_version_that_nothing_leads_to(host: Host) -> None:
 def test_it_goes_by_itself_meanwhile(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another run was faster, while this one waited for the lock."""
     answers = [True, False]
-    monkeypatch.setattr(toolkit_directory.DirectoryRemoval, "_something", lambda _self: answers.pop(0))
+    monkeypatch.setattr(toolkit_directory.DirectoryRemoval, "_needs_removal", lambda _self: answers.pop(0))
     before = tree_of(host.root)
     assert not host.remove().changed
     assert tree_of(host.root) == before

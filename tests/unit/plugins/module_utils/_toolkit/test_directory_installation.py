@@ -58,10 +58,10 @@ def same_but(host: Host, before: dict[str, t.Any]) -> None:
 def test_the_first_one(host: Host) -> None:
     host.source(OLD)
     before = tree_of(host.root)
-    outcome = host.install(OLD)
-    assert outcome.changed
-    assert (outcome.version, outcome.previous, outcome.removed) == (OLD, None, ())
-    assert outcome.path == f"{VERSIONS}/{host.current().name}"
+    result = host.install(OLD)
+    assert result.changed
+    assert (result.version, result.previous, result.removed) == (OLD, None, ())
+    assert result.path == f"{VERSIONS}/{host.current().name}"
     assert host.names() == [host.current().name]
     assert host.current().name.startswith(f"{OLD}-")
     found = tree_of(host.current())
@@ -83,11 +83,11 @@ def test_the_next_one(host: Host) -> None:
     host.install(OLD)
     old = host.current().name
     kept = stamps_of(host.current())
-    outcome = host.install(NEW)
+    result = host.install(NEW)
     new = host.current().name
     assert sorted([old, new]) == host.names()
-    assert outcome.previous == f"{VERSIONS}/{old}"
-    assert outcome.removed == (f"{VERSIONS}/{oldest}",)
+    assert result.previous == f"{VERSIONS}/{old}"
+    assert result.removed == (f"{VERSIONS}/{oldest}",)
     assert stamps_of(host.versions / old) == kept
     assert host.install(NEW).previous == f"{VERSIONS}/{old}"
     host.install(OLD)
@@ -101,10 +101,10 @@ def test_nothing_is_touched_twice(live: bool, thorough: bool, tmp_path: Path) ->
     host.install(OLD)
     host.install(NEW)
     before, ran = stamps_of(host.root), list(host.ran)
-    outcome = host.install(NEW, thorough=thorough)
-    assert not outcome.changed
-    assert outcome.version == NEW
-    assert outcome.before == outcome.after
+    result = host.install(NEW, thorough=thorough)
+    assert not result.changed
+    assert result.version == NEW
+    assert result.before == result.after
     assert stamps_of(host.root) == before
     assert host.ran == ran
 
@@ -148,9 +148,9 @@ def test_damage_is_made_good(kind: str, host: Host) -> None:
     first = host.current().name
     whole = set(tree_of(host.current()))
     damage(host.current() / name)
-    outcome = host.install(OLD)
-    assert outcome.changed
-    assert any(each == name or each.startswith(f"{name}/") for each in outcome.repaired)
+    result = host.install(OLD)
+    assert result.changed
+    assert any(each == name or each.startswith(f"{name}/") for each in result.repaired)
     assert host.current().name == f"{first}-2"
     assert set(tree_of(host.current())) == whole
     assert not host.install(OLD).changed
@@ -189,9 +189,9 @@ def test_only_a_thorough_run_reads_everything(thorough: bool, host: Host, monkey
 def test_an_edited_config_is_kept(host: Host) -> None:
     host.install(OLD)
     (host.dest / CONFIG).write_text("by = 'hand'\n")
-    outcome = host.install(OLD)
-    assert len(outcome.backups) == 1
-    backup = outcome.backups[0]["backup"]
+    result = host.install(OLD)
+    assert len(result.backups) == 1
+    backup = result.backups[0]["backup"]
     assert backup is not None
     assert (host.root / backup[1:]).read_text() == "by = 'hand'\n"
     assert any("edited by hand" in warning for warning in host.warnings)
@@ -228,12 +228,12 @@ def test_versions_in_use_stay_until_they_are_not(host: Host, monkeypatch: pytest
     host.install(OLD)
     using = [oldest]
     monkeypatch.setattr(toolkit_usage, "users", lambda _host, path: ["process 7 (x)"] if path in using else [])
-    outcome = host.install(NEW)
-    assert outcome.kept == {oldest: ["process 7 (x)"]}
+    result = host.install(NEW)
+    assert result.kept == {oldest: ["process 7 (x)"]}
     assert len(host.names()) == 3
     again = host.install(NEW)
     assert not again.changed
-    assert again.kept == outcome.kept
+    assert again.kept == result.kept
     using.clear()
     assert host.install(NEW).removed == (oldest,)
     assert len(host.names()) == 2
@@ -353,13 +353,13 @@ def test_check_mode_tells_what_a_run_does(start: str, live: bool, tmp_path: Path
     if start == "damaged":
         (host.dest / "nvidia-ctk").chmod(0o700)
     before = stamps_of(host.root)
-    foretold = host.install(NEW, check=True)
+    predicted = host.install(NEW, check=True)
     assert stamps_of(host.root) == before
-    assert foretold == host.install(NEW)
+    assert predicted == host.install(NEW)
     before = stamps_of(host.root)
-    foretold = host.remove(check=True)
+    predicted = host.remove(check=True)
     assert stamps_of(host.root) == before
-    assert foretold == host.remove()
+    assert predicted == host.remove()
 
 
 # -- a live host ---------------------------------------------------------------------------------------------------

@@ -189,9 +189,9 @@ def test_device_nodes(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not made
     assert host.install(NEW, check=True, create_device_nodes=True).device_nodes == ("/dev/nvidiactl",)
     assert not made
-    outcome = host.install(NEW, create_device_nodes=True)
-    assert outcome.changed
-    assert outcome.device_nodes == ("/dev/nvidiactl",)
+    result = host.install(NEW, create_device_nodes=True)
+    assert result.changed
+    assert result.device_nodes == ("/dev/nvidiactl",)
     assert made == nodes
     assert host.warnings == ["a warning"]
     nodes.clear()

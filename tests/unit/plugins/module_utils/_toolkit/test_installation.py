@@ -104,15 +104,15 @@ def test_a_source_that_has_just_changed_is_tried(world: World) -> None:
 )
 def test_all_four_in_one_transaction(world: World, before: dict[str, Package], version: str | None, after: str) -> None:
     world.have(before)
-    foretold = world.execute(check_mode=True, version=version, **ANYTHING)
+    predicted = world.execute(check_mode=True, version=version, **ANYTHING)
     assert world.packages == before
     assert world.changes == []
     result = world.execute(version=version, **ANYTHING)
     assert world.packages == four(after)
     assert [dict(change.install) for change in world.changes] == [dict.fromkeys(PACKAGES, after)]
     assert (result["changed"], result["version"], result["origin"]) == (True, after.split("-", maxsplit=1)[0], ORIGIN)
-    assert foretold["changed"]
-    assert (foretold["diff"], foretold["packages"]) == (result["diff"], result["packages"])
+    assert predicted["changed"]
+    assert (predicted["diff"], predicted["packages"]) == (result["diff"], result["packages"])
     again = world.execute(version=version, **ANYTHING)
     assert not again["changed"]
 
@@ -225,12 +225,12 @@ def test_a_hold_that_is_ours_may_change(world: World, hold: bool) -> None:
 def test_holds_alone(world: World, gpu_containers: list[str], hold: bool) -> None:
     assert gpu_containers
     world.have({**four("1.20.0-1"), PACKAGES[0]: Package("1.20.0-1", held=True)})
-    foretold = world.execute(check_mode=True, hold=hold)
+    predicted = world.execute(check_mode=True, hold=hold)
     result = world.execute(hold=hold)
     assert world.packages == four("1.20.0-1", held=hold)
     assert world.calls == ["hold" if hold else "unhold"]
     assert result["changed"]
-    assert result["diff"] == foretold["diff"]
+    assert result["diff"] == predicted["diff"]
     assert not world.execute(hold=hold)["changed"]
 
 
@@ -256,11 +256,11 @@ def test_strangers_stay(world: World, along: Preview, words: str) -> None:
 
 def test_former_packages_go_along(world: World) -> None:
     world.have({**four("1.20.0-1"), "nvidia-docker2": Package("2.13.0-1")})
-    foretold = world.execute(check_mode=True)
+    predicted = world.execute(check_mode=True)
     result = world.execute()
     assert world.packages == four("1.20.0-1")
     assert [change.remove for change in world.changes] == [("nvidia-docker2",)]
-    assert result["diff"] == foretold["diff"]
+    assert result["diff"] == predicted["diff"]
     assert (result["changed"], result["origin"]) == (True, None)
 
 
@@ -285,13 +285,13 @@ def test_a_former_package_that_is_held(world: World) -> None:
 def test_sources_in_the_way_go_first(world: World) -> None:
     world.write(APT_SOURCE, OUR_SOURCE)
     world.write(FORMER_LIST, FORMER_ENTRY).chmod(0o640)
-    foretold = world.execute(check_mode=True, version="1.20.0")
+    predicted = world.execute(check_mode=True, version="1.20.0")
     assert world.calls == []
     assert world.path(FORMER_LIST).exists()
     result = world.execute(version="1.20.0")
     assert world.calls[0] == "refresh"
     assert not world.path(FORMER_LIST).exists()
-    assert result["removed_sources"] == foretold["removed_sources"] == [FORMER_LIST]
+    assert result["removed_sources"] == predicted["removed_sources"] == [FORMER_LIST]
     (backup,) = result["backup_files"]
     assert world.path(backup["backup"]).read_text() == FORMER_ENTRY
     assert not world.execute()["changed"]
@@ -379,11 +379,11 @@ def test_what_is_preferred_may_be_too_old(world: World) -> None:
 
 def test_files(world: World) -> None:
     files = world.four_files("1.19.1-1")
-    foretold = world.execute(check_mode=True, source="files", files=tuple(files))
+    predicted = world.execute(check_mode=True, source="files", files=tuple(files))
     result = world.execute(source="files", files=tuple(files))
     assert world.packages == four("1.19.1-1")
-    assert result["diff"] == foretold["diff"]
-    assert result["origin"] == foretold["origin"] == "files"
+    assert result["diff"] == predicted["diff"]
+    assert result["origin"] == predicted["origin"] == "files"
     assert set(world.calls) == {"preview", "carry out"}
     assert not world.execute(source="files", files=tuple(files))["changed"]
 
@@ -426,11 +426,11 @@ def test_existing(world: World) -> None:
     world.live = False
     before = world.snapshot()
     assert not world.execute(source="existing", version="1.19.1-1", minimum_version_policy="fail")["changed"]
-    for check_mode, outcome in ((True, None), (False, "1.19.1, not 1.20.0")):
-        if outcome is None:
+    for check_mode, result in ((True, None), (False, "1.19.1, not 1.20.0")):
+        if result is None:
             assert len(world.execute(check_mode, source="existing", version="1.20.0")["warnings"]) == 1
         else:
-            with pytest.raises(HostError, match=outcome):
+            with pytest.raises(HostError, match=result):
                 world.execute(check_mode, source="existing", version="1.20.0")
     assert world.snapshot() == before
     assert world.calls == []

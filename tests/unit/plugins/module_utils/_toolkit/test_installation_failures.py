@@ -50,8 +50,8 @@ def test_a_transaction_that_fails_half_way_is_ended_by_the_next(world: World, mo
             world.execute(version="1.20.0")
     assert half.value.details == {"changed": True}
     world.calls.clear()
-    foretold = world.execute(check_mode=True, version="1.20.0")
-    assert foretold["changed"]
+    predicted = world.execute(check_mode=True, version="1.20.0")
+    assert predicted["changed"]
     assert "complete" not in world.calls
     result = world.execute(version="1.20.0")
     assert world.packages == four("1.20.0-1")

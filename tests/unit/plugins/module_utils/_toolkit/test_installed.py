@@ -15,10 +15,10 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.constants
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.installed import (
     Program,
     affecting_cves,
-    newest_floor,
-    one_version,
-    open_vulnerabilities,
+    known_vulnerabilities,
+    oldest_safe_version,
     programs,
+    single_version,
     upstream_version,
     version_key,
     version_mismatches,
@@ -197,12 +197,12 @@ def test_upstream(text: str, version: str | None) -> None:
     ],
 )
 def test_open_vulnerabilities(version: str, names: list[str]) -> None:
-    assert [entry.name for entry in open_vulnerabilities(version)] == names
+    assert [entry.name for entry in known_vulnerabilities(version)] == names
 
 
 def test_the_newest_floor_is_open_to_nothing() -> None:
-    assert open_vulnerabilities(newest_floor()) == []
-    assert newest_floor() in [entry.floor for entry in VULNERABILITIES]
+    assert known_vulnerabilities(oldest_safe_version()) == []
+    assert oldest_safe_version() in [entry.floor for entry in VULNERABILITIES]
 
 
 # -- one toolkit -----------------------------------------------------------------------------------------------------
@@ -216,15 +216,15 @@ def test_a_whole_toolkit(packages: dict[str, str]) -> None:
     later = {**THERE, "nvidia-cdi-hook": Program("/usr/bin/nvidia-cdi-hook", "1.19.1")}
     for found in (THERE, later):
         assert version_mismatches(packages, found) == []
-        assert one_version(packages, found) == "1.19.1"
+        assert single_version(packages, found) == "1.19.1"
 
 
 def test_programs_that_nobody_could_ask_are_no_difference() -> None:
     found = {name: Program(program.path, None) for name, program in THERE.items()}
     assert version_mismatches(WHOLE, found) == []
-    assert one_version(WHOLE, found) == "1.19.1"
-    assert one_version({}, found) is None
-    assert one_version({}, {}) is None
+    assert single_version(WHOLE, found) == "1.19.1"
+    assert single_version({}, found) is None
+    assert single_version({}, {}) is None
 
 
 @pytest.mark.parametrize(
@@ -282,7 +282,7 @@ def test_differences(packages: dict[str, str], changed: dict[str, Program | None
     [({**WHOLE, PACKAGES[1]: "1.19.2-1"}, {}), (WHOLE, {CTK: Program("/usr/bin/nvidia-ctk", "1.19.0")})],
 )
 def test_several_versions_are_none(packages: dict[str, str], changed: dict[str, Program]) -> None:
-    assert one_version(packages, {**THERE, **changed}) is None
+    assert single_version(packages, {**THERE, **changed}) is None
 
 
 def test_a_folder_of_its_own() -> None:

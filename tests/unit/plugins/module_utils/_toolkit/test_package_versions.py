@@ -135,7 +135,7 @@ def test_files_that_are_not_the_four(given: list[PackageFile], wanted: str | Non
             "1.19.1",
             (
                 "Version 1.18.2 of the toolkit is older than 1.19.1."
-                " It is open to CVE-2026-24260 (race between check and use)."
+                " Its known vulnerabilities are CVE-2026-24260 (race between check and use)."
             ),
         ),
     ],

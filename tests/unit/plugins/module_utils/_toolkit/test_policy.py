@@ -7,12 +7,12 @@ from __future__ import annotations
 import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import HostError, NvidiaError
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.installed import newest_floor
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.installed import oldest_safe_version
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.policy import Policies
 
 
 def guard(policies: Policies, *containers: str) -> None:
-    policies.guard(containers, "are hurt.", "Remove them first", "Start them again.")
+    policies.check_containers(containers, "are hurt.", "Remove them first", "Start them again.")
 
 
 def test_containers() -> None:
@@ -34,7 +34,7 @@ def test_containers() -> None:
         ("1.17.9", "1.18.0", True),
         ("1.9.0", "1.10", True),
         ("1.20.0-rc.1", "1.20.0", True),
-        (newest_floor(), None, False),
+        (oldest_safe_version(), None, False),
         ("1.16.0", None, True),
         (None, "9.0.0", False),
     ],

@@ -55,13 +55,13 @@ def test_there_and_back(world: World) -> None:
     before = world.snapshot()
     world.execute(hold=True)
     standing = world.snapshot()
-    foretold = world.execute(check_mode=True, state="absent")
+    predicted = world.execute(check_mode=True, state="absent")
     assert world.snapshot() == standing
     world.calls.clear()
     result = world.execute(state="absent")
     assert world.calls == ["preview", "unhold", "carry out"]
-    assert result["diff"] == foretold["diff"]
-    assert (result["changed"], foretold["changed"], result["packages"]) == (True, True, {})
+    assert result["diff"] == predicted["diff"]
+    assert (result["changed"], predicted["changed"], result["packages"]) == (True, True, {})
     (backup,) = result["backup_files"]
     assert (backup["path"], backup["checksum"]) == (CONFIG_FILE, "absent")
     assert world.path(backup["backup"]).read_text() == "disable-require = false\n"

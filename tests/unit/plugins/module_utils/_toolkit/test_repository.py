@@ -31,8 +31,8 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.repositor
     RepositoryFile,
     address_of,
     check_files,
-    is_ours,
-    plan_of,
+    is_own_file,
+    plan_files,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.undoing import MARKER
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_packages import World, four
@@ -101,7 +101,7 @@ def without_lock(snapshot: dict[str, t.Any]) -> dict[str, t.Any]:
     ],
 )
 def test_what_names_are_ours(path: str, ours: bool) -> None:
-    assert is_ours(path) is ours
+    assert is_own_file(path) is ours
 
 
 @pytest.mark.parametrize(
@@ -139,20 +139,20 @@ def test_more_that_is_refused(world: World) -> None:
 
 
 def test_a_plan_brings_keys_before_sources(world: World) -> None:
-    plan = plan_of(host_of(world), FILES, None, foretold=False)
+    plan = plan_files(host_of(world), FILES, None, predicted=False)
     assert [(file.path, file.before, file.after) for file in plan.files] == [
         (KEY, None, b"key\n"),
         (APT_SOURCE, None, b"URIs: right\n"),
     ]
-    assert plan_of(host_of(world), None, None, foretold=False).changes is False
+    assert plan_files(host_of(world), None, None, predicted=False).has_changes is False
 
 
 def test_a_key_that_is_still_to_come(world: World) -> None:
     world.path(STAGED).unlink()
     before = world.snapshot()
-    foretold = world.execute(check_mode=True, repository_files=FILES)
-    assert foretold["changed"]
-    assert "(not fetched yet)" in foretold["diff"][1]["after"]
+    predicted = world.execute(check_mode=True, repository_files=FILES)
+    assert predicted["changed"]
+    assert "(not fetched yet)" in predicted["diff"][1]["after"]
     with pytest.raises(HostError, match=f"{STAGED}, of which {KEY} is to be a copy, is not there"):
         world.execute(repository_files=FILES)
     assert (world.calls, without_lock(world.snapshot())) == ([], without_lock(before))
@@ -181,13 +181,13 @@ def test_another_source_with_the_address_of_ours_is_in_the_way(world: World) -> 
 
 def test_files_come_with_the_packages_and_go_with_them(world: World) -> None:
     before = world.snapshot()
-    foretold = world.execute(check_mode=True, version="1.20.0", repository_files=FILES)
+    predicted = world.execute(check_mode=True, version="1.20.0", repository_files=FILES)
     assert (world.calls, world.snapshot()) == ([], before)
     result = world.execute(version="1.20.0", repository_files=FILES)
     assert world.calls == ["refresh", "candidates", "preview", "carry out"]
     assert (text(world, APT_SOURCE), text(world, KEY), world.packages) == ("URIs: right\n", "key\n", four("1.20.0-1"))
-    assert result["written_files"] == foretold["written_files"] == [KEY, APT_SOURCE]
-    assert result["diff"][1:] == foretold["diff"][1:]
+    assert result["written_files"] == predicted["written_files"] == [KEY, APT_SOURCE]
+    assert result["diff"][1:] == predicted["diff"][1:]
     assert not world.path(MARKER).exists()
     assert written(host_of(world)) == [APT_SOURCE, KEY, STAGED]
     world.calls.clear()
@@ -197,9 +197,9 @@ def test_files_come_with_the_packages_and_go_with_them(world: World) -> None:
         # Whoever does not speak of them leaves them alone.
         assert not world.execute(check_mode, version="1.20.0")["changed"]
     assert (world.calls, world.snapshot()) == ([], settled)
-    foretold = world.execute(check_mode=True, state="absent")
+    predicted = world.execute(check_mode=True, state="absent")
     gone = world.execute(state="absent")
-    assert gone["diff"] == foretold["diff"]
+    assert gone["diff"] == predicted["diff"]
     assert gone["restored_files"] == [APT_SOURCE, KEY]
     assert f"{STAGED} (file)" in gone["diff"][0]["before"]
     assert written(host_of(world)) == []
@@ -224,9 +224,9 @@ def test_what_stood_there_comes_back(world: World) -> None:
 def test_a_mode_alone(world: World) -> None:
     world.execute(version="1.20.0", repository_files=FILES)
     world.path(KEY).chmod(0o600)
-    foretold = world.execute(check_mode=True, version="1.20.0", repository_files=FILES)
+    predicted = world.execute(check_mode=True, version="1.20.0", repository_files=FILES)
     result = world.execute(version="1.20.0", repository_files=FILES)
-    assert result["diff"] == foretold["diff"]
+    assert result["diff"] == predicted["diff"]
     assert result["diff"][1]["before_header"] == f"{KEY} (mode 0600)"
     assert (mode(world, KEY), result["changed"]) == (0o644, True)
     assert not world.execute(version="1.20.0", repository_files=FILES)["changed"]
@@ -385,7 +385,7 @@ class Killed(BaseException):
     """As if the process were."""
 
 
-@pytest.mark.parametrize("where", ["remove_sources", "carry_out", "refresh"])
+@pytest.mark.parametrize("where", ["remove_sources", "write_files", "refresh"])
 @pytest.mark.parametrize("works", [True, False])
 def test_a_run_that_was_cut_off(world: World, monkeypatch: pytest.MonkeyPatch, where: str, works: bool) -> None:
     world.write(FORMER_LIST, FORMER_ENTRY)
@@ -396,7 +396,7 @@ def test_a_run_that_was_cut_off(world: World, monkeypatch: pytest.MonkeyPatch, w
         raise Killed
 
     with monkeypatch.context() as patch:
-        owner: t.Any = {"remove_sources": toolkit_packages, "carry_out": toolkit_repository}
+        owner: t.Any = {"remove_sources": toolkit_packages, "write_files": toolkit_repository}
         patch.setattr(owner.get(where, world), where, killed)
         with pytest.raises(Killed):
             world.execute(version="1.20.0", repository_files=wanted)
@@ -456,7 +456,7 @@ def test_what_cannot_be_put_back_is_told(world: World, monkeypatch: pytest.Monke
     def full(*_arguments: t.Any) -> None:
         raise HostError("No room.")
 
-    monkeypatch.setattr(toolkit_undoing.Undo, "_restore", full)
+    monkeypatch.setattr(toolkit_undoing.SavedSources, "_restore", full)
     with pytest.raises(HostError, match=r"the source is wrong.*could not be put back: No room\.") as caught:
         world.execute(version="1.20.0", repository_files=(WRONG,))
     assert caught.value.details == {"changed": True}

@@ -111,9 +111,9 @@ def test_leftovers_go(host: Host) -> None:
     before = tree_of(host.versions)
     (host.versions / ".new/.config").mkdir(parents=True)
     (host.versions / ".link").symlink_to("toolkit.versions/x")
-    outcome = host.install(NEW, check=True)
-    assert set(outcome.removed) == {f"{VERSIONS}/.new", f"{VERSIONS}/.link"}
-    assert host.install(NEW) == outcome
+    result = host.install(NEW, check=True)
+    assert set(result.removed) == {f"{VERSIONS}/.new", f"{VERSIONS}/.link"}
+    assert host.install(NEW) == result
     assert tree_of(host.versions) == before
 
 
