@@ -252,7 +252,7 @@ def configure(module: AnsibleModule) -> dict[str, object]:
             f"state is absent, which takes everything back and goes with no {' or '.join(asked)}. Leave that out, or"
             " state; nothing was changed."
         )
-    wishes = toolkit_configure.SettingsRequest(
+    request = toolkit_configure.SettingsRequest(
         settings=params["settings"],
         profile=params["profile"],
         debug=params["debug"],
@@ -261,9 +261,9 @@ def configure(module: AnsibleModule) -> dict[str, object]:
         create=params["create"],
     )
     # Ansible adds the parameters to the result, so secrets in them are masked.
-    params["settings"] = toolkit_settings.shown(params["settings"])
+    params["settings"] = toolkit_settings.masked(params["settings"])
     options = toolkit_configure.ConfigOptions(
-        wishes=wishes if params["state"] == "present" else None,
+        request=request if params["state"] == "present" else None,
         path=params["path"],
         backup_dir=params["backup_dir"],
         purge_backups=params["purge_backups"],

@@ -634,7 +634,7 @@ def _install_directory(module: AnsibleModule) -> dict[str, t.Any]:
         )
     options = _directory_options(module.params, sent)
     # Ansible adds the parameters to the result, so secrets in them are masked.
-    module.params["config"] = toolkit_settings.shown(module.params["config"])
+    module.params["config"] = toolkit_settings.masked(module.params["config"])
     task = _directory_task(module.params["state"])(options, _module.host_from_params(module), _tools(module))
     try:
         result = task.execute(module.check_mode)

@@ -98,7 +98,7 @@ def _once(cache: str, kind: str, key: object, make: Callable[[str], None]) -> st
 def _write_digests(parts: Sequence[toolkit_source.Part], path: str) -> None:
     digests = [
         toolkit_manifest.PartDigest(
-            part.name, toolkit_manifest.digest_of(part.path), part.mode, part.size, part.machine, part.soname
+            part.name, toolkit_manifest.sha256_of(part.path), part.mode, part.size, part.machine, part.soname
         )
         for part in parts
     ]

@@ -27,7 +27,7 @@ if t.TYPE_CHECKING:
     KeyPath = t.Tuple[str, ...]
 
     # A value of None resets the setting to its default.
-    Asked = t.Dict[KeyPath, t.Any]
+    Values = t.Dict[KeyPath, t.Any]
 
 
 class ConfigPlan(t.NamedTuple):
@@ -55,18 +55,18 @@ class ConfigFile(t.NamedTuple):
     record: core_records.OriginalFile | None
     real_ldconfig: bool = False
 
-    def present(self, wishes: SettingsRequest) -> ConfigPlan:
-        """Return the plan that applies ``wishes``. Raises NvidiaError before anything is written."""
+    def present(self, request: SettingsRequest) -> ConfigPlan:
+        """Return the plan that applies ``request``. Raises NvidiaError before anything is written."""
         edit = _ConfigEdit(self)
-        asked = wishes.asked()
-        for path in sorted(asked, key=_place):
-            edit.put(path, asked[path])
-        for path, loud in wishes.silenced().items():
-            edit.silence(path, loud)
-        if wishes.exclusive and self.content is not None:
+        values = request.values()
+        for path in sorted(values, key=_position):
+            edit.put(path, values[path])
+        for path, debug_values in request.debug_settings_to_reset().items():
+            edit.reset_debug(path, debug_values)
+        if request.exclusive and self.content is not None:
             toml_plan.revert_own_entries(edit)
         plan = self._plan(edit)
-        if self.content is None and plan.file.changed and not wishes.create:
+        if self.content is None and plan.file.changed and not request.create:
             raise errors.NvidiaError(
                 f"{self.path} is not there, and create is false. Install the NVIDIA Container Toolkit, whose packages"
                 " bring it, or leave create out; nothing was changed."
@@ -81,10 +81,10 @@ class ConfigFile(t.NamedTuple):
         return self._plan(edit)
 
     def _plan(self, edit: _ConfigEdit) -> ConfigPlan:
-        file = edit.outcome()
+        file = edit.planned_file()
         final = toml_document.TomlDocument.from_bytes(self.path, file.after or b"")
         settings = toolkit_settings.effective(final.data, self.real_ldconfig)
-        warnings = (*toolkit_settings.unfit(final), *toolkit_settings.unsafe(settings))
+        warnings = (*toolkit_settings.invalid_values(final), *toolkit_settings.unsafe_settings(settings))
         return ConfigPlan(file, settings, _changed(edit.before, final), warnings)
 
 
@@ -95,16 +95,16 @@ class _ConfigEdit(core_plan.TrackedEdit[toml_document.TomlDocument]):
         super().__init__(toml_document.TomlDocument.from_bytes, file.path, file.content, file.record)
         self._real_ldconfig = file.real_ldconfig
 
-    def silence(self, path: KeyPath, loud: tuple[t.Any, ...]) -> None:
-        """Restore the setting at ``path`` if this collection wrote it, and reset a value that is in ``loud``.
+    def reset_debug(self, path: KeyPath, debug_values: tuple[t.Any, ...]) -> None:
+        """Restore the setting at ``path`` if this collection wrote it, and reset a value that is in ``debug_values``.
 
-        A log file or a level that the user chose, and that is not in ``loud``, stays.
+        A log file or a level that the user chose, and that is not in ``debug_values``, stays.
         """
-        ours = self.owns(path)
-        theirs = self.original.value(*path) if ours else self.document.value(*path)
-        if theirs in loud:
+        own = self.owns(path)
+        value = self.original.value(*path) if own else self.document.value(*path)
+        if value in debug_values:
             self.put(path, None)
-        elif ours:
+        elif own:
             self.give_back(path)
 
     def put(self, path: KeyPath, value: t.Any) -> None:
@@ -126,12 +126,12 @@ class _ConfigEdit(core_plan.TrackedEdit[toml_document.TomlDocument]):
         default = (
             None if setting is None or setting.commented else toolkit_settings.default_of(setting, self._real_ldconfig)
         )
-        if default is None or not (original.has(*path) or self._rewritten):
+        if default is None or not (original.has(*path) or self._rewritten_by_packages):
             return document.delete(path).without_tables_around(path, original)
         return document.set(path, default)
 
     @property
-    def _rewritten(self) -> bool:
+    def _rewritten_by_packages(self) -> bool:
         """Whether the packages have written the file again since this collection recorded it.
 
         The file then has default settings that neither this collection nor the user wrote. A setting that is reset
@@ -153,10 +153,10 @@ class _ConfigEdit(core_plan.TrackedEdit[toml_document.TomlDocument]):
         has_original = self.original.has(*path)
         self.document = self.document.restore(path, self.original) if has_original else self._reset(path)
 
-    def outcome(self) -> core_plan.PlannedFile:
+    def planned_file(self) -> core_plan.PlannedFile:
         """Return the planned file. A file that this collection created is removed with its last setting."""
-        made_by_us = self.content is None or (self.record is not None and self.record.created)
-        after = None if made_by_us and self.emptied else self.document.to_bytes()
+        created = self.content is None or (self.record is not None and self.record.created)
+        after = None if created and self.emptied else self.document.to_bytes()
         keys = self._keys(toml_document.TomlDocument.from_bytes(self.path, after or b""))
         if not keys and self.record is not None and self.record.restorable(self.content):
             # All values equal the original ones, so the original bytes are restored and the record is removed.
@@ -181,7 +181,7 @@ class _ConfigEdit(core_plan.TrackedEdit[toml_document.TomlDocument]):
         }
 
 
-def _place(path: KeyPath) -> tuple[int, KeyPath]:
+def _position(path: KeyPath) -> tuple[int, KeyPath]:
     """Return the position of a setting in the packages' file. Unknown settings come last."""
     return next(
         (index for index, setting in enumerate(toolkit_settings.SETTINGS) if setting.path == path),
@@ -196,13 +196,13 @@ def _changed(before: toml_document.TomlDocument, after: toml_document.TomlDocume
         for path in {**old, **new}
         if path not in old or path not in new or not toml_parser.same(old[path], new[path])
     ]
-    return tuple(map(toolkit_settings.dotted, sorted(paths, key=_place)))
+    return tuple(map(toolkit_settings.dotted, sorted(paths, key=_position)))
 
 
 class ConfigOptions(t.NamedTuple):
-    """The task's parameters. ``wishes`` is None for state=absent."""
+    """The task's parameters. ``request`` is None for state=absent."""
 
-    wishes: SettingsRequest | None
+    request: SettingsRequest | None
     path: str = toolkit_constants.CONFIG_FILE
     backup_dir: str = core_records.BACKUP_DIR
     purge_backups: bool = False
@@ -234,7 +234,7 @@ class ConfigTask:
             apply.TOOLKIT,
             host.resolve(self.path),
             backup_dir,
-            removal=options.wishes is None,
+            removal=options.request is None,
             purge=options.purge_backups,
         )
 
@@ -255,16 +255,16 @@ class ConfigTask:
             files=[plan.file] if plan.file.changed else [],
             backup_files=backups,
             path=self.path,
-            settings=toolkit_settings.shown(plan.settings),
+            settings=toolkit_settings.masked(plan.settings),
             changed_keys=list(plan.changed_keys),
             warnings=list(plan.warnings),
         )
 
     def _plan(self) -> ConfigPlan:
-        path, wishes = self.writer.main_path, self.options.wishes
+        path, request = self.writer.main_path, self.options.request
         record = core_records.load_record(self.host, apply.TOOLKIT, path)
         file = ConfigFile(path, self.host.read(path), record, self.host.exists(toolkit_settings.REAL_LDCONFIG))
-        return file.absent() if wishes is None else file.present(wishes)
+        return file.absent() if request is None else file.present(request)
 
 
 PROFILES: dict[str, dict[str, t.Any]] = {
@@ -283,7 +283,7 @@ _DEBUG: dict[str, t.Any] = {
     toolkit_settings.LEVEL_KEY: "debug",
 }
 # Values that a user may have set for the same purpose.
-_LOUD: dict[str, tuple[t.Any, ...]] = {
+_DEBUG_VALUES: dict[str, tuple[t.Any, ...]] = {
     **{key: (value,) for key, value in _DEBUG.items()},
     toolkit_settings.LEVEL_KEY: ("debug", "trace"),
 }
@@ -302,42 +302,42 @@ class SettingsRequest(t.NamedTuple):
     allow_unknown: bool = False
     create: bool = True
 
-    def asked(self) -> Asked:
+    def values(self) -> Values:
         """Return every requested setting by its path.
 
         Named settings have precedence over ``debug``, and ``debug`` over ``profile``. Raises NvidiaError for an
         unknown setting or an invalid value.
         """
-        found: Asked = {}
+        found: Values = {}
         if self.profile is not None:
             found.update(_by_path(PROFILES[self.profile]))
         if self.debug:
             found.update(_by_path(_DEBUG))
-        found.update(_Reader(self.allow_unknown).read(self.settings))
+        found.update(_SettingsParser(self.allow_unknown).read(self.settings))
         return found
 
-    def silenced(self) -> dict[KeyPath, tuple[t.Any, ...]]:
+    def debug_settings_to_reset(self) -> dict[KeyPath, tuple[t.Any, ...]]:
         """Return the settings that ``debug: false`` resets, each with the values that enable debugging.
 
         Settings that the task names are not among them.
         """
-        named = self.asked()
-        loud = _by_path(_LOUD) if self.debug is False else {}
-        return {path: values for path, values in loud.items() if path not in named}
+        named = self.values()
+        debug_values = _by_path(_DEBUG_VALUES) if self.debug is False else {}
+        return {path: values for path, values in debug_values.items() if path not in named}
 
 
-def _by_path(settings: t.Mapping[str, t.Any]) -> Asked:
+def _by_path(settings: t.Mapping[str, t.Any]) -> Values:
     return {tuple(key.split(".")): value for key, value in settings.items()}
 
 
-class _Reader:
+class _SettingsParser:
     """A reader that flattens and checks settings: nested dictionaries, dotted keys, or a mix of both."""
 
     def __init__(self, allow_unknown: bool) -> None:
         self.allow_unknown = allow_unknown
-        self.found: Asked = {}
+        self.found: Values = {}
 
-    def read(self, settings: t.Mapping[str, t.Any]) -> Asked:
+    def read(self, settings: t.Mapping[str, t.Any]) -> Values:
         self._table((), settings)
         self._refuse_nested()
         return self.found
@@ -361,18 +361,18 @@ class _Reader:
                     f"settings: {setting.key} is a dictionary, but should be {toolkit_settings.kind_of(setting)}."
                     f" Nothing was changed."
                 )
-            self._put(path, None if value is None else toolkit_settings.checked(setting, value))
+            self._put(path, None if value is None else toolkit_settings.check_value(setting, value))
         elif isinstance(value, dict) and (value or path in toolkit_settings.TABLES):
             self._table(path, value)
         elif path in toolkit_settings.TABLES:
             raise errors.NvidiaError(
-                f"settings: {toolkit_settings.dotted(path)} is a table, and not one setting that could be"
-                f" {'null' if value is None else toolkit_settings.spelled(value)}. Name the settings in it; nothing"
-                f" was changed."
+                f"settings: {toolkit_settings.dotted(path)} is a table, but its value is"
+                f" {'null' if value is None else toolkit_settings.format_value(value)}. Give the settings in the table."
             )
-        elif self.allow_unknown and not _inside_a_value(path):
+        elif self.allow_unknown and not _is_below_value(path):
             self._put(
-                path, None if value is None else toolkit_settings.checked_unknown(toolkit_settings.dotted(path), value)
+                path,
+                None if value is None else toolkit_settings.check_unknown_value(toolkit_settings.dotted(path), value),
             )
         else:
             raise _unknown(path)
@@ -408,7 +408,7 @@ class _Reader:
                 )
 
 
-def _inside_a_value(path: KeyPath) -> bool:
+def _is_below_value(path: KeyPath) -> bool:
     return any(path[:depth] in toolkit_settings.BY_PATH or _is_feature(path[:depth]) for depth in range(1, len(path)))
 
 
@@ -418,19 +418,19 @@ def _is_feature(path: KeyPath) -> bool:
 
 def _unknown(path: KeyPath) -> errors.NvidiaError:
     key = toolkit_settings.dotted(path)
-    if _inside_a_value(path):
+    if _is_below_value(path):
         return errors.NvidiaError(
             f"settings: {key} cannot be: what it would be in is no table. Correct the name; nothing was changed."
         )
-    nearest = _nearest(path)
-    hint = f" The nearest that there is: {nearest}." if nearest else ""
+    similar = _similar_key(path)
+    hint = f" The nearest that there is: {similar}." if similar else ""
     return errors.NvidiaError(
         f"settings: {key} is not a setting of the NVIDIA Container Toolkit.{hint} Correct it, or set allow_unknown to"
         " write it nevertheless; nothing was changed."
     )
 
 
-def _nearest(path: KeyPath) -> str | None:
+def _similar_key(path: KeyPath) -> str | None:
     """Return the known key that the user probably meant, or None.
 
     This is the same name in another table, or a similar name.

@@ -105,7 +105,7 @@ class DirectoryTask(toolkit_policy.Policies):
         self.backup_dir = host.check_path("backup_dir", options.backup_dir)
         apply.check_backup_dir(host, self.backup_dir, (*core_constants.CONFIG_DIRS, dest, self.store.folder))
 
-    def writing(self) -> directory_store.VersionStore:
+    def writable_store(self) -> directory_store.VersionStore:
         """Return the store that changes the versions."""
         # Only a task that changes the host needs this import.
         from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import (  # noqa: PLC0415
@@ -116,9 +116,9 @@ class DirectoryTask(toolkit_policy.Policies):
 
     def remove(self, name: str) -> None:
         """Remove a version. Files in it that the toolkit did not install stay."""
-        left = self.writing().remove(name)
-        if left:
-            self.warn(f"{', '.join(left)} did not come with the toolkit, and stays.")
+        foreign = self.writable_store().remove(name)
+        if foreign:
+            self.warn(f"{', '.join(foreign)} did not come with the toolkit, and stays.")
 
     def current(self) -> toolkit_manifest.Manifest | None:
         """Return the manifest of the current version, or None if there is no version or it is incomplete."""
@@ -161,13 +161,15 @@ class DirectoryTask(toolkit_policy.Policies):
         except errors.HostError:
             return None
 
-    def save_config(self, name: str, damage: directory_versions.IntegrityReport | None) -> list[dict[str, str | None]]:
+    def save_config(
+        self, name: str, integrity: directory_versions.IntegrityReport | None
+    ) -> list[dict[str, str | None]]:
         """Write a backup of a config.toml that the user has edited before its version is removed.
 
-        ``damage`` is None if it is unknown whether the file was edited. Returns the backup for the module's result.
+        ``integrity`` is None if it is unknown whether the file was edited. Returns the backup for the module's result.
         """
         path = f"{self.store.path(name)}/{toolkit_constants.OWN_CONFIG_FILE}"
-        edited = damage is None or toolkit_constants.OWN_CONFIG_FILE in damage.changed
+        edited = integrity is None or toolkit_constants.OWN_CONFIG_FILE in integrity.changed
         content = self.read_config(path) if edited else None
         if content is None:
             return []
@@ -184,30 +186,30 @@ class DirectoryTask(toolkit_policy.Policies):
         ]
 
 
-def lines_of(
-    manifest: toolkit_manifest.Manifest | None, damage: directory_versions.IntegrityReport | None = None
+def diff_lines(
+    manifest: toolkit_manifest.Manifest | None, integrity: directory_versions.IntegrityReport | None = None
 ) -> tuple[str, ...]:
     """Return the diff lines of a version, one for each file."""
     if manifest is None:
         return ()
-    changed = damage.changed if damage is not None else ()
+    changed = integrity.changed if integrity is not None else ()
     lines = {
-        name: line(name, entry.mode, entry.known.sha256 if entry.known else "", entry.target)
+        name: diff_line(name, entry.mode, entry.known.sha256 if entry.known else "", entry.target)
         + (" (not as it was installed)" if name in changed else "")
         for name, entry in manifest.files.items()
     }
-    lines.update((name, f"{name} (not from here)") for name in (damage.foreign if damage is not None else ()))
+    lines.update((name, f"{name} (not from here)") for name in (integrity.foreign if integrity is not None else ()))
     return tuple(lines[name] for name in sorted(lines))
 
 
-def line(name: str, mode: int, sha256: str, target: str) -> str:
+def diff_line(name: str, mode: int, sha256: str, target: str) -> str:
     """Return the diff line of one file of a version."""
     return f"{name} -> {target}" if target else f"{name} {mode:04o} {sha256[:16]}"
 
 
-def _known_cves(version: str | None, there: bool) -> list[dict[str, t.Any]] | None:
+def _known_cves(version: str | None, has_programs: bool) -> list[dict[str, t.Any]] | None:
     if version is None:
-        return None if there else []
+        return None if has_programs else []
     return [entry._asdict() for entry in toolkit_installed.known_vulnerabilities(version)]
 
 
@@ -216,21 +218,21 @@ class DirectoryRemoval(DirectoryTask):
 
     def execute(self, check_mode: bool) -> DirectoryResult:
         """Remove the toolkit unless ``check_mode``. Raises NvidiaError."""
-        if not self._something():
+        if not self._needs_removal():
             return DirectoryResult(changed=False)
         self._check_preconditions(check_mode)
         if check_mode:
             return self._result(self.current())
         with lock.host_lock(self.host):
-            if not self._something():
+            if not self._needs_removal():
                 return DirectoryResult(changed=False)
             self._check_preconditions(check_mode)
             return self._apply()
 
-    def _something(self) -> bool:
+    def _needs_removal(self) -> bool:
         store = self.store
-        former = store.has_former() and store.foreign_entry_type() is None
-        return former or bool(store.current() or store.names() or store.leftovers()) or store.is_empty()
+        had_original = store.has_original() and store.foreign_entry_type() is None
+        return had_original or bool(store.current() or store.names() or store.leftovers()) or store.is_empty()
 
     def _check_preconditions(self, check_mode: bool) -> None:
         """Raise an error, or warn, if containers or engines need the toolkit."""
@@ -239,7 +241,7 @@ class DirectoryRemoval(DirectoryTask):
         dest = self.store.dest
         folders = (dest, self.store.folder)
         # In check mode the engines still have the entries that earlier tasks of the play would have removed.
-        self._object_for_engines(folders, check_mode)
+        self._check_engines(folders, check_mode)
         self.check_containers(
             sorted(
                 {
@@ -251,11 +253,11 @@ class DirectoryRemoval(DirectoryTask):
             "Remove them first",
             "End their processes and remove them by hand.",
         )
-        named = toolkit_usage.mentioned_in(self.host, toolkit_usage.SPECIFICATIONS_AND_HOOKS, folders)
+        named = toolkit_usage.files_mentioning(self.host, toolkit_usage.SPECIFICATIONS_AND_HOOKS, folders)
         if named:
             self.warn(f"{', '.join(named)} names programs in {dest}, which are gone then. Make it anew, or remove it.")
 
-    def _object_for_engines(self, folders: t.Sequence[str], check_mode: bool) -> None:
+    def _check_engines(self, folders: t.Sequence[str], check_mode: bool) -> None:
         found = toolkit_usage.configured_programs(self.host, folders)
         if found:
             each = ", ".join(f"{engine} ({', '.join(programs)})" for engine, programs in found.items())
@@ -265,7 +267,7 @@ class DirectoryRemoval(DirectoryTask):
             advice = "Run gpufleet.nvidia.nvidia_runtime_config with nvidia_runtime_state (state): absent first"
         else:
             # The configuration file shows what an engine uses after its next start, not what the running engine uses.
-            problem = " ".join(toolkit_usage.unsettled_engines(self.host, folders))
+            problem = " ".join(toolkit_usage.engines_still_using(self.host, folders))
             advice = "Restart it first, so that it lets go of the runtimes there"
         if not problem:
             return
@@ -276,14 +278,14 @@ class DirectoryRemoval(DirectoryTask):
             self.refuse_or_warn(f"{self.store.dest} cannot be removed. {problem}", advice, warning)
 
     def _apply(self) -> DirectoryResult:
-        store, before = self.writing(), self.current()
+        store, before = self.writable_store(), self.current()
         result = self._result(before)
         backups = []
         if before is not None:
-            backups = self.save_config(before.name, store.damage(before, thorough=False))
+            backups = self.save_config(before.name, store.check_integrity(before, thorough=False))
         current = store.current()
-        store.sweep()
-        store.give_back()
+        store.remove_leftovers()
+        store.restore_original()
         # The current version is removed last, so that an interrupted run can be continued.
         for name in sorted(store.names(), key=lambda name: name == current):
             self.remove(name)
@@ -293,6 +295,6 @@ class DirectoryRemoval(DirectoryTask):
     def _result(self, before: toolkit_manifest.Manifest | None) -> DirectoryResult:
         return DirectoryResult(
             changed=True,
-            before=lines_of(before),
+            before=diff_lines(before),
             removed=tuple(self.store.path(name) for name in self.store.names()),
         )

@@ -38,23 +38,23 @@ _FAPOLICYD = "/run/fapolicyd/fapolicyd.fifo"
 class Plan(t.NamedTuple):
     """The required changes.
 
-    ``before`` is the current version if it is complete, and ``wanted`` the directory that replaces it. ``stale``
-    versions are removed. ``kept`` versions have users, so they stay. ``former_config`` is the previous content of
+    ``before`` is the current version if it is complete, and ``layout`` the directory that replaces it. ``stale``
+    versions are removed. ``kept`` versions have users, so they stay. ``previous_config`` is the previous content of
     config.toml if a version is built.
     """
 
     before: toolkit_manifest.Manifest | None
-    damage: directory_versions.IntegrityReport | None
-    wanted: directory_layout.Directory
+    integrity: directory_versions.IntegrityReport | None
+    layout: directory_layout.DirectoryLayout
     build: bool
     leftovers: tuple[str, ...]
     stale: tuple[str, ...]
     kept: t.Mapping[str, t.Sequence[str]]
     nodes: tuple[device_nodes.Node, ...]
-    former_config: bytes | None
+    previous_config: bytes | None
 
     @property
-    def something(self) -> bool:
+    def has_changes(self) -> bool:
         return self.build or bool(self.leftovers or self.stale or self.nodes)
 
 
@@ -63,7 +63,7 @@ class DirectoryInstallation(toolkit_directory.DirectoryTask):
 
     def execute(self, check_mode: bool) -> toolkit_directory.DirectoryResult:
         """Install the toolkit unless ``check_mode``. Raises NvidiaError."""
-        self._design = self._asked()
+        self._spec = self._requested_spec()
         if self.options.create_device_nodes and not self.host.live:
             raise errors.HostError(
                 "Device nodes are those of a running kernel. Set create_device_nodes: false for a tree."
@@ -74,7 +74,7 @@ class DirectoryInstallation(toolkit_directory.DirectoryTask):
         with contextlib.closing(reader):
             source = self._source(reader)
             plan = self._plan(source)
-            if not plan.something:
+            if not plan.has_changes:
                 if not check_mode:
                     self._refresh_manifest(plan, source)
                 self._check_preconditions(plan, source)
@@ -90,7 +90,7 @@ class DirectoryInstallation(toolkit_directory.DirectoryTask):
 
     # -- Requested and installed state ---------------------------------------------------------------------------------
 
-    def _asked(self) -> directory_layout.DirectorySpec:
+    def _requested_spec(self) -> directory_layout.DirectorySpec:
         options, dest = self.options, self.store.dest
         driver_root = self.host.check_path("driver_root", options.driver_root)
         runtimes = options.low_level_runtimes
@@ -124,7 +124,7 @@ class DirectoryInstallation(toolkit_directory.DirectoryTask):
     def _source(self, reader: toolkit_source.SourceReader) -> toolkit_source.Source:
         options = self.options
         if options.sent is not None:
-            return reader.sent(options.sent)
+            return reader.from_controller(options.sent)
         if (options.src is None) == (not options.files):
             raise errors.NvidiaError("source: directory needs either src, a directory, or files, packages. Give one.")
         if options.src is not None:
@@ -134,30 +134,30 @@ class DirectoryInstallation(toolkit_directory.DirectoryTask):
                     raise errors.NvidiaError(
                         f"src {src} lies in {folder}, which is to be installed from it. Choose another."
                     )
-            return reader.root(src, options.components)
+            return reader.from_tree(src, options.components)
         files = [self.host.check_path("files", path) for path in options.files]
-        return reader.packages(files, options.components, self.tools.unpack)
+        return reader.from_packages(files, options.components, self.tools.unpack)
 
     def _plan(self, source: toolkit_source.Source) -> Plan:
         name, before = self.store.current(), self.current()
-        damage = None if before is None else self.store.damage(before, self.options.thorough)
-        wanted = directory_layout.directory(
-            source.parts, self._design, self.store.path(name or toolkit_source.name_of(source, self._design))
+        integrity = None if before is None else self.store.check_integrity(before, self.options.thorough)
+        wanted = directory_layout.build_layout(
+            source.parts, self._spec, self.store.path(name or toolkit_source.name_of(source, self._spec))
         )
-        build = before is None or damage is None or damage.something or wanted_differs(wanted, before)
+        build = before is None or integrity is None or integrity.is_damaged or layout_differs(wanted, before)
         # The current version stays as the previous one when a new version is built.
         stay = {name} if build or before is None else {name, before.replaces}
         used = {other: self._users(other) for other in self.store.names() if other not in stay}
         return Plan(
             before,
-            damage,
+            integrity,
             wanted,
             build,
             leftovers=tuple(self.store.leftovers()),
             stale=tuple(other for other, users in used.items() if not users),
             kept={other: users for other, users in used.items() if users},
-            nodes=tuple(self._missing_nodes()) if self.options.create_device_nodes else (),
-            former_config=self.read_config(f"{self.store.dest}/{toolkit_constants.OWN_CONFIG_FILE}")
+            nodes=tuple(self._missing_device_nodes()) if self.options.create_device_nodes else (),
+            previous_config=self.read_config(f"{self.store.dest}/{toolkit_constants.OWN_CONFIG_FILE}")
             if build and before
             else None,
         )
@@ -167,11 +167,11 @@ class DirectoryInstallation(toolkit_directory.DirectoryTask):
 
         return toolkit_usage.users(self.host, self.store.path(name))
 
-    def _missing_nodes(self) -> list[device_nodes.Node]:
+    def _missing_device_nodes(self) -> list[device_nodes.Node]:
         # On most hosts the driver has created the device nodes already.
         from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import device_nodes  # noqa: PLC0415
 
-        found, warnings = device_nodes.missing_nodes(self.host, self._design.config.driver_root)
+        found, warnings = device_nodes.missing_nodes(self.host, self._spec.config.driver_root)
         for warning in warnings:
             self.warn(warning)
         return found
@@ -180,7 +180,7 @@ class DirectoryInstallation(toolkit_directory.DirectoryTask):
 
     def _check_preconditions(self, plan: Plan, source: toolkit_source.Source) -> None:
         """Raise an error, or warn, for every problem that is known before the host is changed."""
-        for warning in plan.wanted.warnings:
+        for warning in plan.layout.warnings:
             self.warn(warning)
         self._check_version(
             toolkit_source.version_of(source) if plan.build or plan.before is None else plan.before.version
@@ -188,12 +188,12 @@ class DirectoryInstallation(toolkit_directory.DirectoryTask):
         if not plan.build:
             return
         toolkit_source.check_machine(source.parts, self.host)
-        store = self.writing()
+        store = self.writable_store()
         store.check_switch()
-        self._object_to_loss(plan)
+        self._check_removed_programs(plan)
         if self.store.foreign_entry_type() == "directory":
-            self._refuse_installer()
-        store.check_room(sum(part.size for part in source.parts))
+            self._refuse_running_installer()
+        store.check_free_space(sum(part.size for part in source.parts))
         if self.host.live and self.host.lexists(_FAPOLICYD):
             self.warn(
                 f"fapolicyd runs on this host and lets no program start that it does not trust. Tell it of the toolkit:"
@@ -201,14 +201,14 @@ class DirectoryInstallation(toolkit_directory.DirectoryTask):
                 " --update, after each new version."
             )
 
-    def _object_to_loss(self, plan: Plan) -> None:
+    def _check_removed_programs(self, plan: Plan) -> None:
         """Refuse to remove programs that engines are configured with."""
-        there = plan.before.files if plan.before is not None else self.store.names_at_dest()
-        lost = {name for name in there if name not in plan.wanted.entries}
-        if not lost:
+        present = plan.before.files if plan.before is not None else self.store.names_at_dest()
+        removed = {name for name in present if name not in plan.layout.entries}
+        if not removed:
             return
         found = toolkit_usage.programs_among(
-            toolkit_usage.configured_programs(self.host, (self.store.dest, self.store.folder)), lost
+            toolkit_usage.configured_programs(self.host, (self.store.dest, self.store.folder)), removed
         )
         if not found:
             return
@@ -238,7 +238,7 @@ class DirectoryInstallation(toolkit_directory.DirectoryTask):
             )
         self.check_minimum(version)
 
-    def _refuse_installer(self) -> None:
+    def _refuse_running_installer(self) -> None:
         """Raise HostError if NVIDIA's toolkit container runs, since it rebuilds its directory."""
         with contextlib.suppress(FileNotFoundError, PermissionError), open(
             self.host.real_path(_INSTALLER_LOCK)
@@ -255,16 +255,16 @@ class DirectoryInstallation(toolkit_directory.DirectoryTask):
     # -- Changes under the lock ----------------------------------------------------------------------------------------
 
     def _apply(self, plan: Plan, source: toolkit_source.Source) -> toolkit_directory.DirectoryResult:
-        store, after = self.writing(), plan.before
+        store, after = self.writable_store(), plan.before
         backups: list[dict[str, str | None]] = []
         if plan.build:
             after = self._build(store, source)
             backups = self._save_config(plan, store.current())
             self._switch(store, after.name)
         elif plan.leftovers:
-            store.sweep()
+            store.remove_leftovers()
         if plan.nodes:
-            self._make_nodes(plan.nodes)
+            self._create_device_nodes(plan.nodes)
         for name in plan.stale:
             self.remove(name)
         return self._result(plan, after)._replace(backups=tuple(backups))
@@ -272,16 +272,16 @@ class DirectoryInstallation(toolkit_directory.DirectoryTask):
     def _build(self, store: directory_store.VersionStore, source: toolkit_source.Source) -> toolkit_manifest.Manifest:
         """Return the manifest of the new version, which is complete and tested, but not the current one yet."""
 
-        builder = VersionBuilder(store, self.tools, source, self._design, self.options.components)
+        builder = VersionBuilder(store, self.tools, source, self._spec, self.options.components)
         return builder.build(self._check_final_version)
 
     def _save_config(self, plan: Plan, current: str | None) -> list[dict[str, str | None]]:
         if current is None:
             return []
-        if plan.before is None or plan.damage is None:
+        if plan.before is None or plan.integrity is None:
             # The version is incomplete, so it is unknown whether the user edited the file.
             return self.save_config(current, None)
-        return self.save_config(current, plan.damage)
+        return self.save_config(current, plan.integrity)
 
     def _switch(self, store: directory_store.VersionStore, name: str) -> None:
         try:
@@ -289,23 +289,23 @@ class DirectoryInstallation(toolkit_directory.DirectoryTask):
         except errors.NvidiaError:
             # No program uses the new version yet, so it is removed.
             with contextlib.suppress(errors.NvidiaError):
-                store.sweep()
+                store.remove_leftovers()
                 if store.current() != name:
                     store.remove(name)
                 store.remove_folder()
             raise
 
-    def _make_nodes(self, nodes: t.Sequence[device_nodes.Node]) -> None:
+    def _create_device_nodes(self, nodes: t.Sequence[device_nodes.Node]) -> None:
         from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import device_nodes  # noqa: PLC0415
 
         device_nodes.make_nodes(self.host, nodes, self.tools.run)
 
     def _refresh_manifest(self, plan: Plan, source: toolkit_source.Source) -> None:
         """Write the new identities of unchanged files, so that the next run need not read them."""
-        before, damage = plan.before, plan.damage
-        if before is None or damage is None or not (damage.fresh or before.sources != source.sources):
+        before, integrity = plan.before, plan.integrity
+        if before is None or integrity is None or not (integrity.fresh or before.sources != source.sources):
             return
-        self.writing().refresh_manifest(before.refreshed(damage.fresh, source.sources))
+        self.writable_store().refresh_manifest(before.refreshed(integrity.fresh, source.sources))
 
     # -- Result --------------------------------------------------------------------------------------------------------
 
@@ -315,55 +315,55 @@ class DirectoryInstallation(toolkit_directory.DirectoryTask):
             return result
         if toolkit_source.version_of(source) is None:
             self.warn("Check mode does not run the new programs, so their version is not known, and not compared.")
-        if plan.damage is not None and toolkit_constants.OWN_CONFIG_FILE in plan.damage.changed:
+        if plan.integrity is not None and toolkit_constants.OWN_CONFIG_FILE in plan.integrity.changed:
             self.warn(
                 f"{self.store.dest}/{toolkit_constants.OWN_CONFIG_FILE} is not as it was written; a copy of it would"
                 f" be kept."
             )
-        path = self.store.path(self.writing().new_name(toolkit_source.name_of(source, self._design)))
+        path = self.store.path(self.writable_store().new_name(toolkit_source.name_of(source, self._spec)))
         result = result._replace(version=toolkit_source.version_of(source), path=path)
-        return self._shown(result, directory_layout.directory(source.parts, self._design, path), plan)
+        return self._with_new_files(result, directory_layout.build_layout(source.parts, self._spec, path), plan)
 
     def _result(self, plan: Plan, after: toolkit_manifest.Manifest | None) -> toolkit_directory.DirectoryResult:
         current = plan.before.name if plan.before is not None else None
         previous = current if plan.build else plan.before.replaces if plan.before is not None else None
-        lines = toolkit_directory.lines_of(plan.before, plan.damage)
+        lines = toolkit_directory.diff_lines(plan.before, plan.integrity)
         result = toolkit_directory.DirectoryResult(
-            changed=plan.something,
+            changed=plan.has_changes,
             version=None if after is None else after.version,
             path=None if after is None else self.store.path(after.name),
             previous=None if previous is None else self.store.path(previous),
             before=lines,
             after=lines,
-            settings=plan.wanted.settings,
-            programs=tuple(plan.wanted.entries),
+            settings=plan.layout.settings,
+            programs=tuple(plan.layout.entries),
             kept={self.store.path(name): users for name, users in plan.kept.items()},
             removed=(*(self.store.path(name) for name in plan.stale), *plan.leftovers),
-            repaired=(*plan.damage.changed, *plan.damage.foreign) if plan.damage is not None else (),
+            repaired=(*plan.integrity.changed, *plan.integrity.foreign) if plan.integrity is not None else (),
             device_nodes=tuple(node.path for node in plan.nodes),
         )
         if after is None or not plan.build:
             return result
-        return self._shown(
-            result, directory_layout.directory(after.parts, self._design, self.store.path(after.name)), plan
+        return self._with_new_files(
+            result, directory_layout.build_layout(after.parts, self._spec, self.store.path(after.name)), plan
         )
 
-    def _shown(
-        self, result: toolkit_directory.DirectoryResult, new: directory_layout.Directory, plan: Plan
+    def _with_new_files(
+        self, result: toolkit_directory.DirectoryResult, new: directory_layout.DirectoryLayout, plan: Plan
     ) -> toolkit_directory.DirectoryResult:
         """Return the result with the new files and config.toml for the diff."""
         path = f"{self.store.dest}/{toolkit_constants.OWN_CONFIG_FILE}"
         return result._replace(
             after=tuple(
-                toolkit_directory.line(name, each.mode, each.sha256, each.target)
+                toolkit_directory.diff_line(name, each.mode, each.sha256, each.target)
                 for name, each in sorted(new.entries.items())
             ),
             settings=new.settings,
-            config=core_plan.PlannedFile(path, plan.former_config, new.config.encode()),
+            config=core_plan.PlannedFile(path, plan.previous_config, new.config.encode()),
         )
 
 
-def wanted_differs(wanted: directory_layout.Directory, before: toolkit_manifest.Manifest) -> bool:
+def layout_differs(wanted: directory_layout.DirectoryLayout, before: toolkit_manifest.Manifest) -> bool:
     """Return whether a version has other names, modes or contents than the wanted directory."""
     recorded = {
         name: (entry.mode, entry.known.sha256 if entry.known is not None else "", entry.target)
@@ -378,7 +378,7 @@ class VersionBuilder(t.NamedTuple):
     store: directory_store.VersionStore
     tools: toolkit_directory.Tools
     source: toolkit_source.Source
-    design: directory_layout.DirectorySpec
+    spec: directory_layout.DirectorySpec
     components: tuple[str, ...] | None
 
     def build(self, check_version: t.Callable[[str | None], None]) -> toolkit_manifest.Manifest:
@@ -388,32 +388,32 @@ class VersionBuilder(t.NamedTuple):
         """
         contents = self.source.fetch()
         try:
-            self.store.begin()
-            entries = directory_layout.directory(self.source.parts, self.design, self.store.building_path)
+            self.store.prepare_build()
+            entries = directory_layout.build_layout(self.source.parts, self.spec, self.store.building_path)
             for name, entry in entries.entries.items():
                 if entry.part:
-                    self.store.copy(name, entry, contents[entry.part])
-            version = self._try_programs(entries) if self.store.host.live else toolkit_source.version_of(self.source)
+                    self.store.copy_part(name, entry, contents[entry.part])
+            version = self._run_programs(entries) if self.store.host.live else toolkit_source.version_of(self.source)
             check_version(version)
             return self._finish(version)
         except errors.NvidiaError:
             with contextlib.suppress(errors.NvidiaError):
-                self.store.sweep()
+                self.store.remove_leftovers()
                 self.store.remove_folder()
             raise
 
     def _finish(self, version: str | None) -> toolkit_manifest.Manifest:
-        name = self.store.new_name(toolkit_source.name_of(self.source, self.design, version))
-        final = directory_layout.directory(self.source.parts, self.design, self.store.path(name))
+        name = self.store.new_name(toolkit_source.name_of(self.source, self.spec, version))
+        final = directory_layout.build_layout(self.source.parts, self.spec, self.store.path(name))
         for each, entry in final.entries.items():
             if not entry.part:
-                self.store.put(each, entry)
+                self.store.write_entry(each, entry)
         manifest = toolkit_manifest.Manifest(
             name, version, self.store.current(), self.components, self.source.parts, self.source.sources, {}
         )
         return self.store.finish(manifest, final.entries, self.tools.label)
 
-    def _try_programs(self, new: directory_layout.Directory) -> str | None:
+    def _run_programs(self, new: directory_layout.DirectoryLayout) -> str | None:
         """Return the version that the new programs report. Raises NvidiaError if one does not run or if they differ."""
         folder, found = self.store.building_path, {}
         for name, entry in new.entries.items():

@@ -35,7 +35,7 @@ CTK = "nvidia-ctk"
 
 # Since 1.18 a variable names config.toml. Before 1.18 a variable named the directory above it, and the hook had an
 # option.
-_NAMES_ITS_FILE = (1, 18)
+_CONFIG_VARIABLE_SINCE = (1, 18)
 _WRAPPER_HEAD = """\
 #!/bin/sh
 # Written by Ansible, gpufleet.nvidia.nvidia_toolkit_install. What is changed here by hand does not last.
@@ -64,7 +64,7 @@ if [ -z "$loaded" ]; then
         esac
         exec "$runtime" "$@"
     done
-    echo {program}': no low-level runtime was found, looked for '{looked_for} >&2
+    echo {program}': no low-level runtime was found, looked for '{names} >&2
     exit 127
 fi
 """
@@ -89,25 +89,25 @@ class WrapperContext(t.NamedTuple):
     version: str | None = None
 
 
-def wrapper(program: str, around: WrapperContext) -> str:
+def wrapper(program: str, context: WrapperContext) -> str:
     """Return the wrapper script of ``program``."""
     lines = [_WRAPPER_HEAD]
     if program in toolkit_constants.RUNTIMES:
-        runtimes = " ".join(map(shlex.quote, around.runtimes))
-        looked_for = shlex.quote(", ".join(around.runtimes))
-        lines.append(_WITHOUT_DRIVER.format(program=program, runtimes=runtimes, looked_for=looked_for))
+        runtimes = " ".join(map(shlex.quote, context.runtimes))
+        names = shlex.quote(", ".join(context.runtimes))
+        lines.append(_WITHOUT_DRIVER.format(program=program, runtimes=runtimes, names=names))
     # nvidia-ctk writes the programs that it finds in PATH into CDI specifications, which outlive a version.
-    lines.append(_variable("PATH", around.dest if program == CTK else around.folder))
+    lines.append(_variable("PATH", context.dest if program == CTK else context.folder))
     if program == CLI:
-        lines.append(_variable("LD_LIBRARY_PATH", around.folder))
-    older = around.version is not None and _numbers(around.version) < _NAMES_ITS_FILE
-    config = shlex.quote(f"{around.folder}/{toolkit_constants.OWN_CONFIG_FILE}")
+        lines.append(_variable("LD_LIBRARY_PATH", context.folder))
+    older = context.version is not None and _numbers(context.version) < _CONFIG_VARIABLE_SINCE
+    config = shlex.quote(f"{context.folder}/{toolkit_constants.OWN_CONFIG_FILE}")
     if program in (*toolkit_constants.RUNTIMES, HOOK):
         lines.append(f"NVIDIA_CTK_CONFIG_FILE_PATH={config}\nexport NVIDIA_CTK_CONFIG_FILE_PATH\n")
         if older:
-            lines.append(f"XDG_CONFIG_HOME={shlex.quote(f'{around.folder}/.config')}\nexport XDG_CONFIG_HOME\n")
+            lines.append(f"XDG_CONFIG_HOME={shlex.quote(f'{context.folder}/.config')}\nexport XDG_CONFIG_HOME\n")
     options = f" -config {config}" if older and program == HOOK else ""
-    lines.append(f'exec {shlex.quote(f"{around.folder}/{program}{toolkit_constants.REAL_SUFFIX}")}{options} "$@"\n')
+    lines.append(f'exec {shlex.quote(f"{context.folder}/{program}{toolkit_constants.REAL_SUFFIX}")}{options} "$@"\n')
     return "".join(lines)
 
 
@@ -149,30 +149,30 @@ class OwnConfig(t.NamedTuple):
     warnings: tuple[str, ...]
 
 
-def own_config(wanted: ConfigInputs, programs: t.Collection[str], folder: str) -> OwnConfig:
+def own_config(inputs: ConfigInputs, programs: t.Collection[str], folder: str) -> OwnConfig:
     """Return config.toml for ``programs`` in ``folder``. Raises NvidiaError for invalid settings."""
-    values = {tuple(key.split(".")): value for key, value in _usual(wanted, programs, folder).items()}
+    values = {tuple(key.split(".")): value for key, value in _default_values(inputs, programs, folder).items()}
     values.update(
         toolkit_configure.SettingsRequest(
-            wanted.settings, wanted.profile, wanted.debug, allow_unknown=wanted.allow_unknown
-        ).asked()
+            inputs.settings, inputs.profile, inputs.debug, allow_unknown=inputs.allow_unknown
+        ).values()
     )
     # None resets a setting to its default, so the file does not contain it.
     data = _nested({path: value for path, value in values.items() if value is not None})
-    settings = toolkit_settings.effective(data, wanted.real_ldconfig)
-    return OwnConfig(_CONFIG_HEAD + "".join(_lines(data)), settings, tuple(toolkit_settings.unsafe(settings)))
+    settings = toolkit_settings.effective(data, inputs.real_ldconfig)
+    return OwnConfig(_CONFIG_HEAD + "".join(_lines(data)), settings, tuple(toolkit_settings.unsafe_settings(settings)))
 
 
-def _usual(wanted: ConfigInputs, programs: t.Collection[str], folder: str) -> dict[str, t.Any]:
+def _default_values(inputs: ConfigInputs, programs: t.Collection[str], folder: str) -> dict[str, t.Any]:
     """Return the settings that NVIDIA's installer (1.20) always writes, with the programs of this version."""
-    ldconfig = posixpath.join(wanted.driver_root, "sbin/ldconfig.real" if wanted.real_ldconfig else "sbin/ldconfig")
+    ldconfig = posixpath.join(inputs.driver_root, "sbin/ldconfig.real" if inputs.real_ldconfig else "sbin/ldconfig")
     paths = {CLI: "nvidia-container-cli.path", HOOK: "nvidia-container-runtime-hook.path", CTK: "nvidia-ctk.path"}
     return {
         "accept-nvidia-visible-devices-as-volume-mounts": False,
         "accept-nvidia-visible-devices-envvar-when-unprivileged": True,
-        "nvidia-container-cli.root": wanted.driver_root,
+        "nvidia-container-cli.root": inputs.driver_root,
         "nvidia-container-cli.ldconfig": f"@{ldconfig}",
-        RUNTIMES_KEY: list(wanted.runtimes),
+        RUNTIMES_KEY: list(inputs.runtimes),
         "nvidia-container-runtime-hook.skip-mode-detection": True,
         **{key: f"{folder}/{name}" for name, key in paths.items() if name in programs},
     }
@@ -180,9 +180,9 @@ def _usual(wanted: ConfigInputs, programs: t.Collection[str], folder: str) -> di
 
 def _nested(values: t.Mapping[KeyPath, t.Any]) -> dict[str, t.Any]:
     """Return nested tables with all settings in the order of the packages' file."""
-    places = {setting.path: place for place, setting in enumerate(toolkit_settings.SETTINGS)}
+    positions = {setting.path: position for position, setting in enumerate(toolkit_settings.SETTINGS)}
     data: dict[str, t.Any] = {}
-    for path in sorted(values, key=lambda path: (places.get(path, len(places)), path)):
+    for path in sorted(values, key=lambda path: (positions.get(path, len(positions)), path)):
         table = data
         for name in path[:-1]:
             table = table.setdefault(name, {})
@@ -194,21 +194,21 @@ def _lines(data: t.Mapping[str, t.Any]) -> t.Iterator[str]:
     """Return the lines of the file: the values at the top first, then each table that has values."""
     tables: dict[KeyPath, list[str]] = {(): []}
     for path, value in toml_parser.iter_leaves(data):
-        tables.setdefault(path[:-1], []).append(f"{path[-1]} = {_spelled(value)}\n")
+        tables.setdefault(path[:-1], []).append(f"{path[-1]} = {_to_toml(value)}\n")
     for path, lines in tables.items():
         if path:
             yield f"\n[{'.'.join(path)}]\n"
         yield from lines
 
 
-def _spelled(value: bool | str | list[str]) -> str:
+def _to_toml(value: bool | str | list[str]) -> str:
     """Return a value in TOML. Its strings are those of JSON, except that DEL must be escaped (TOML 1.0)."""
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 # The first name of the hook. Hook files of engines may still use it.
 _HOOK_LINK = "nvidia-container-toolkit"
-_UNUSABLE = ":;$"
+_FORBIDDEN_CHARACTERS = ":;$"
 _CONFIG_MODE = 0o644
 
 
@@ -223,7 +223,7 @@ class DirectorySpec(t.NamedTuple):
     default_runtime: str | None = None
 
 
-class Directory(t.NamedTuple):
+class DirectoryLayout(t.NamedTuple):
     """The files of one version, and the effective settings of its config.toml (``settings`` without secrets)."""
 
     entries: dict[str, toolkit_manifest.Entry]
@@ -237,8 +237,8 @@ def check_dest(dest: str) -> None:
 
     The shell accepts any path, but PATH and LD_LIBRARY_PATH have no quoting, and ld.so(8) expands ``$``.
     """
-    _check_words("dest", dest)
-    found = [character for character in _UNUSABLE if character in dest]
+    _check_text("dest", dest)
+    found = [character for character in _FORBIDDEN_CHARACTERS if character in dest]
     if found:
         raise errors.NvidiaError(
             f"dest {dest!r} holds {' and '.join(found)}, which PATH and LD_LIBRARY_PATH cannot. Choose another path."
@@ -249,7 +249,7 @@ def check_dest(dest: str) -> None:
 
 def check_runtime(parameter: str, runtime: str, dest: str) -> None:
     """Raise NvidiaError for a low-level runtime that is invalid or belongs to the toolkit."""
-    _check_words(parameter, runtime)
+    _check_text(parameter, runtime)
     below = (runtime + "/").startswith(dest + "/")
     if engines_base.is_nvidia_program(runtime) or below:
         raise errors.NvidiaError(
@@ -260,7 +260,7 @@ def check_runtime(parameter: str, runtime: str, dest: str) -> None:
         raise errors.NvidiaError(f"{parameter} {runtime!r} is neither an absolute path nor the name of a program.")
 
 
-def _check_words(parameter: str, text: str) -> None:
+def _check_text(parameter: str, text: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -269,27 +269,27 @@ def _check_words(parameter: str, text: str) -> None:
         raise errors.NvidiaError(f"{parameter} {text!r} holds characters that cannot be printed. Choose another path.")
 
 
-def content_digest(parts: t.Sequence[toolkit_manifest.PartDigest], design: DirectorySpec) -> str:
+def content_digest(parts: t.Sequence[toolkit_manifest.PartDigest], spec: DirectorySpec) -> str:
     """Return a digest of everything that defines a version, independent of its path."""
-    told = [[list(part) for part in parts], list(design)]
-    return hashlib.sha256(json.dumps(told, sort_keys=True, default=str).encode()).hexdigest()
+    fields = [[list(part) for part in parts], list(spec)]
+    return hashlib.sha256(json.dumps(fields, sort_keys=True, default=str).encode()).hexdigest()
 
 
-def directory(parts: t.Sequence[toolkit_manifest.PartDigest], design: DirectorySpec, folder: str) -> Directory:
+def build_layout(parts: t.Sequence[toolkit_manifest.PartDigest], spec: DirectorySpec, folder: str) -> DirectoryLayout:
     """Return the directory at ``folder``. Raises NvidiaError for invalid settings."""
-    config = own_config(design.config, {part.name for part in parts}, folder)
-    _check_files(config.settings, design.dest)
-    runtimes = [*filter(None, [design.default_runtime]), *config.settings[RUNTIMES_KEY]]
+    config = own_config(spec.config, {part.name for part in parts}, folder)
+    _check_files(config.settings, spec.dest)
+    runtimes = [*filter(None, [spec.default_runtime]), *config.settings[RUNTIMES_KEY]]
     for runtime in runtimes:
-        check_runtime(f"{RUNTIMES_KEY} has", runtime, design.dest)
-    around = WrapperContext(folder, design.dest, list(dict.fromkeys(runtimes)), version_in(parts))
+        check_runtime(f"{RUNTIMES_KEY} has", runtime, spec.dest)
+    context = WrapperContext(folder, spec.dest, list(dict.fromkeys(runtimes)), version_in(parts))
     entries: dict[str, toolkit_manifest.Entry] = {}
     for part in parts:
-        entries.update(_entries_of(part, around))
+        entries.update(_entries_of(part, context))
     if HOOK in entries:
         entries[_HOOK_LINK] = toolkit_manifest.Entry(0o777, target=HOOK)
     entries[toolkit_constants.OWN_CONFIG_FILE] = _text(config.text, _CONFIG_MODE)
-    return Directory(entries, config.text, toolkit_settings.shown(config.settings), config.warnings)
+    return DirectoryLayout(entries, config.text, toolkit_settings.masked(config.settings), config.warnings)
 
 
 def _check_files(settings: t.Mapping[str, t.Any], dest: str) -> None:
@@ -316,7 +316,7 @@ def version_in(parts: t.Iterable[toolkit_manifest.PartDigest]) -> str | None:
 
 
 def _entries_of(
-    part: toolkit_manifest.PartDigest, around: WrapperContext
+    part: toolkit_manifest.PartDigest, context: WrapperContext
 ) -> t.Iterator[tuple[str, toolkit_manifest.Entry]]:
     if part.name.startswith("lib"):
         yield part.name, toolkit_manifest.Entry((part.mode | 0o444) & 0o755, part.sha256, part.name)
@@ -329,7 +329,7 @@ def _entries_of(
         return
     yield part.name + toolkit_constants.REAL_SUFFIX, toolkit_manifest.Entry(mode, part.sha256, part.name)
     # A shell has to read the script, so the script needs read permission too.
-    yield part.name, _text(wrapper(part.name, around), mode | 0o444)
+    yield part.name, _text(wrapper(part.name, context), mode | 0o444)
 
 
 def _text(text: str, mode: int) -> toolkit_manifest.Entry:

@@ -29,13 +29,13 @@ if t.TYPE_CHECKING:
 
 
 # RENAME_EXCHANGE of linux/fs.h and AT_FDCWD of fcntl.h.
-_EXCHANGE = 2
-_HERE = -100
+_RENAME_EXCHANGE = 2
+_AT_FDCWD = -100
 # Numbers of renameat2(2), for C libraries without a function for it (musl before 1.2.5).
-_NUMBERS = {"x86_64": 316, "aarch64": 276, "ppc64le": 357}
+_SYSCALL_NUMBERS = {"x86_64": 316, "aarch64": 276, "ppc64le": 357}
 
 
-def exchange(one: str, other: str) -> None:
+def rename_exchange(one: str, other: str) -> None:
     """Exchange two names in one step, so that both always exist.
 
     Links themselves are exchanged. Raises OSError with ENOSYS, EINVAL or EXDEV if the kernel or the file system does
@@ -43,11 +43,11 @@ def exchange(one: str, other: str) -> None:
     """
     library = ctypes.CDLL(None, use_errno=True)
     names = ctypes.c_char_p(os.fsencode(one)), ctypes.c_char_p(os.fsencode(other))
-    here, flags = ctypes.c_int(_HERE), ctypes.c_uint(_EXCHANGE)
+    here, flags = ctypes.c_int(_AT_FDCWD), ctypes.c_uint(_RENAME_EXCHANGE)
     if hasattr(library, "renameat2"):
         failed = library.renameat2(here, names[0], here, names[1], flags)
     else:
-        number = _NUMBERS.get(os.uname().machine)
+        number = _SYSCALL_NUMBERS.get(os.uname().machine)
         if number is None:
             raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS), one)
         failed = library.syscall(ctypes.c_long(number), here, names[0], here, names[1], flags)
@@ -65,7 +65,7 @@ class VersionStore(directory_versions.VersionReader):
 
     # -- Build ---------------------------------------------------------------------------------------------------------
 
-    def check_room(self, size: int) -> None:
+    def check_free_space(self, size: int) -> None:
         """Raise HostError unless the file system has ``size`` free bytes and can run programs."""
         place = self.host.resolve(self.folder)
         while not self.host.exists(place):
@@ -82,17 +82,17 @@ class VersionStore(directory_versions.VersionReader):
                 " version that is there. Make room, or choose another dest; nothing was changed."
             )
 
-    def begin(self) -> None:
+    def prepare_build(self) -> None:
         """Create an empty directory to build a version in."""
         missing = atomic_write.missing_directories(self.host, self.folder)
         if missing:
             self._make_folders(missing)
-        with self._explained("given its mode"):
+        with self._path_errors("given its mode"):
             # A user who can write into this directory could replace programs that root runs.
-            os.chown(self._outer(""), os.geteuid(), os.getegid())
-            toolkit_manifest.make_folder(self._outer(""))
-        self.sweep()
-        with self._explained("created"):
+            os.chown(self._real_path(""), os.geteuid(), os.getegid())
+            toolkit_manifest.make_folder(self._real_path(""))
+        self.remove_leftovers()
+        with self._path_errors("created"):
             toolkit_manifest.make_folder(self.building)
 
     def _make_folders(self, missing: t.Sequence[str]) -> None:
@@ -100,8 +100,8 @@ class VersionStore(directory_versions.VersionReader):
 
         The list of created directories is therefore always complete.
         """
-        (staging,), outermost = self._staging(), self.host.real_path(missing[0])
-        with self._explained("created", missing[0]):
+        (staging,), outermost = self._staging_paths(), self.host.real_path(missing[0])
+        with self._path_errors("created", missing[0]):
             outer = self.host.real_path(staging, last=False)
             if os.path.lexists(outer):
                 shutil.rmtree(outer)
@@ -116,41 +116,41 @@ class VersionStore(directory_versions.VersionReader):
     @property
     def building(self) -> str:
         """The directory in which a version is built, as a path of this process."""
-        return self._outer(directory_versions.NEW)
+        return self._real_path(directory_versions.NEW)
 
     @property
     def building_path(self) -> str:
         """The directory in which a version is built, as a path of the host."""
         return self.path(directory_versions.NEW)
 
-    def sweep(self) -> None:
+    def remove_leftovers(self) -> None:
         """Remove the files of an interrupted run, but keep the entry that it had just moved away from ``dest``."""
-        link = self._outer(directory_versions.LINK)
-        with self._explained("cleaned up"):
+        link = self._real_path(directory_versions.LINK)
+        with self._path_errors("cleaned up"):
             if toolkit_manifest.is_folder(link):
-                os.rename(link, self._outer(directory_versions.FORMER))
+                os.rename(link, self._real_path(directory_versions.ORIGINAL))
             toolkit_manifest.unlink(link)
-            if self._version_of(self._outer(directory_versions.FORMER)) is not None:
-                toolkit_manifest.unlink(self._outer(directory_versions.FORMER))
+            if self._version_of(self._real_path(directory_versions.ORIGINAL)) is not None:
+                toolkit_manifest.unlink(self._real_path(directory_versions.ORIGINAL))
             for name in filter(atomic_write.is_temporary, self.host.entries(self.folder)):
-                toolkit_manifest.unlink(self._outer(name))
-            for path in (self.building, *(self.host.real_path(path, last=False) for path in self._staging())):
+                toolkit_manifest.unlink(self._real_path(name))
+            for path in (self.building, *(self.host.real_path(path, last=False) for path in self._staging_paths())):
                 if os.path.lexists(path):
                     shutil.rmtree(path)
 
-    def copy(self, name: str, entry: toolkit_manifest.Entry, source: str) -> None:
+    def copy_part(self, name: str, entry: toolkit_manifest.Entry, source: str) -> None:
         """Copy ``source``, a path of this process, into the version that is built. Raises HostError."""
-        with self._explained("written"):
+        with self._path_errors("written"):
             digest = toolkit_manifest.create(
-                os.path.join(self.building, name), entry.mode, toolkit_manifest.chunks_of(source)
+                os.path.join(self.building, name), entry.mode, toolkit_manifest.read_chunks(source)
             )
         if digest != entry.sha256:
             raise errors.HostError(f"{source} has changed while it was read. Run this again; nothing was changed.")
 
-    def put(self, name: str, entry: toolkit_manifest.Entry) -> None:
+    def write_entry(self, name: str, entry: toolkit_manifest.Entry) -> None:
         """Write a text or a link into the version that is built. Raises HostError."""
         path = os.path.join(self.building, name)
-        with self._explained("written"):
+        with self._path_errors("written"):
             for folder in toolkit_manifest.folders_above(name):
                 toolkit_manifest.make_folder(os.path.join(self.building, folder))
             if entry.target:
@@ -162,8 +162,8 @@ class VersionStore(directory_versions.VersionReader):
         """Return ``wanted``, or ``wanted`` with the first free number if that name is taken."""
         taken = set(self.host.entries(self.folder))
         stem, end = (
-            (wanted[: -len(directory_versions.LEFT)], directory_versions.LEFT)
-            if wanted.endswith(directory_versions.LEFT)
+            (wanted[: -len(directory_versions.FOREIGN_SUFFIX)], directory_versions.FOREIGN_SUFFIX)
+            if wanted.endswith(directory_versions.FOREIGN_SUFFIX)
             else (wanted, "")
         )
         names = [wanted, *(f"{stem}-{number}{end}" for number in range(2, len(taken) + 3))]
@@ -173,21 +173,22 @@ class VersionStore(directory_versions.VersionReader):
         self, manifest: toolkit_manifest.Manifest, entries: t.Mapping[str, toolkit_manifest.Entry], label: Label
     ) -> toolkit_manifest.Manifest:
         """Write the manifest of the new version and rename the version. Returns the manifest. Raises HostError."""
-        new, final = self.building, self._outer(manifest.name)
+        new, final = self.building, self._real_path(manifest.name)
         folders = [name for name in toolkit_manifest.walk(new) if toolkit_manifest.is_folder(os.path.join(new, name))]
-        label(self._outer(""), self._outer(""))
+        label(self._real_path(""), self._real_path(""))
         for name in ("", *folders, *entries):
             label(os.path.join(new, name).rstrip("/"), os.path.join(final, name).rstrip("/"))
-        with self._explained("written"):
+        with self._path_errors("written"):
             files = {
-                name: toolkit_manifest.installed(os.path.join(new, name), entry) for name, entry in entries.items()
+                name: toolkit_manifest.installed_entry(os.path.join(new, name), entry)
+                for name, entry in entries.items()
             }
             manifest = manifest._replace(files=files)
             toolkit_manifest.create(os.path.join(new, toolkit_manifest.NAME), 0o644, [manifest.to_bytes()])
             for name in (*reversed(folders), ""):
                 atomic_write.sync_folder(os.path.join(new, name))
             os.rename(new, final)
-            atomic_write.sync_folder(self._outer(""))
+            atomic_write.sync_folder(self._real_path(""))
         return manifest
 
     def refresh_manifest(self, manifest: toolkit_manifest.Manifest) -> None:
@@ -211,20 +212,19 @@ class VersionStore(directory_versions.VersionReader):
                     f"{self.dest} is a directory with other things than a toolkit in it: {', '.join(foreign[:3])}."
                     " Choose a dest of its own; nothing was changed."
                 )
-            if toolkit_manifest.is_mount_point(self._dest()):
+            if toolkit_manifest.is_mount_point(self._real_dest()):
                 raise errors.HostError(f"{self.dest} is a mount point, which cannot be replaced. Choose another dest.")
         if self.host.lexists(self.folder):
-            above = os.stat(os.path.dirname(self._dest())).st_dev
-            if os.lstat(self._outer("")).st_dev != above:
+            above = os.stat(os.path.dirname(self._real_dest())).st_dev
+            if os.lstat(self._real_path("")).st_dev != above:
                 raise errors.HostError(
                     f"{self.folder} is on another file system than {self.dest}, so that versions cannot be switched in"
                     " one step. Choose another dest."
                 )
-        if entry_type is not None and self.has_former() and not self._kept_already():
+        if entry_type is not None and self.has_original() and not self._original_is_kept():
             raise errors.HostError(
-                f"{self.path(directory_versions.FORMER)} is what stood at {self.dest} before the toolkit was installed"
-                f" there, and now"
-                f" another program has put a {entry_type} there again. Remove one of the two."
+                f"{self.dest} is a {entry_type} of another program, and {self.path(directory_versions.ORIGINAL)} is the"
+                f" entry that was at {self.dest} before the toolkit was installed. Remove one of the two."
             )
 
     def switch(self, name: str) -> None:
@@ -233,50 +233,52 @@ class VersionStore(directory_versions.VersionReader):
         The previous entry is kept, so that a removal can restore it. Raises HostError.
         """
         self.check_switch()
-        entry_type, link = self.foreign_entry_type(), self._outer(directory_versions.LINK)
-        with self._explained("written"):
+        entry_type, link = self.foreign_entry_type(), self._real_path(directory_versions.LINK)
+        with self._path_errors("written"):
             os.symlink(f"{posixpath.basename(self.folder)}/{name}", link)
         if entry_type == "directory":
             self._exchange(link)
-            with self._explained("moved"):
-                os.rename(link, self._outer(directory_versions.FORMER))
+            with self._path_errors("moved"):
+                os.rename(link, self._real_path(directory_versions.ORIGINAL))
         else:
-            with self._explained("replaced", self.dest):
-                if entry_type == "link" and not self.has_former():
-                    os.symlink(os.readlink(self._dest()), self._outer(directory_versions.FORMER))
-                os.replace(link, self._dest())
-        with self._explained("written"):
-            atomic_write.sync_folder(os.path.dirname(self._dest()))
-            atomic_write.sync_folder(self._outer(""))
+            with self._path_errors("replaced", self.dest):
+                if entry_type == "link" and not self.has_original():
+                    os.symlink(os.readlink(self._real_dest()), self._real_path(directory_versions.ORIGINAL))
+                os.replace(link, self._real_dest())
+        with self._path_errors("written"):
+            atomic_write.sync_folder(os.path.dirname(self._real_dest()))
+            atomic_write.sync_folder(self._real_path(""))
 
-    def give_back(self) -> None:
+    def restore_original(self) -> None:
         """Restore the original entry at ``dest`` unless another program has replaced it since. Raises HostError."""
-        former = self._outer(directory_versions.FORMER)
+        original = self._real_path(directory_versions.ORIGINAL)
         if self.foreign_entry_type() is not None:
-            if self._kept_already():
-                toolkit_manifest.unlink(former)
+            if self._original_is_kept():
+                toolkit_manifest.unlink(original)
             return
-        if self.has_former() and toolkit_manifest.is_folder(former) and os.path.lexists(self._dest()):
-            self._exchange(former)
-            with self._explained("removed"):
-                toolkit_manifest.unlink(former)
+        if self.has_original() and toolkit_manifest.is_folder(original) and os.path.lexists(self._real_dest()):
+            self._exchange(original)
+            with self._path_errors("removed"):
+                toolkit_manifest.unlink(original)
             return
-        with self._explained("restored", self.dest):
-            if self.has_former():
-                os.rename(former, self._dest())
+        with self._path_errors("restored", self.dest):
+            if self.has_original():
+                os.rename(original, self._real_dest())
             else:
-                toolkit_manifest.unlink(self._dest())
+                toolkit_manifest.unlink(self._real_dest())
 
-    def _kept_already(self) -> bool:
+    def _original_is_kept(self) -> bool:
         """Return whether an interrupted run had kept the link at ``dest``, but not replaced it."""
-        former, dest = self._outer(directory_versions.FORMER), self._dest()
-        if not (os.path.islink(former) and os.path.islink(dest)):
+        original, dest = self._real_path(directory_versions.ORIGINAL), self._real_dest()
+        if not (os.path.islink(original) and os.path.islink(dest)):
             return False
-        return hostfs.link_target(former, self.path(directory_versions.FORMER)) == hostfs.link_target(dest, self.dest)
+        return hostfs.link_target(original, self.path(directory_versions.ORIGINAL)) == hostfs.link_target(
+            dest, self.dest
+        )
 
     def _exchange(self, own: str) -> None:
         try:
-            exchange(own, self._dest())
+            rename_exchange(own, self._real_dest())
         except OSError as error:
             if error.errno not in (errno.ENOSYS, errno.EINVAL, errno.EXDEV, errno.EOPNOTSUPP):
                 raise atomic_write.os_error(self.dest, "replaced", error) from error
@@ -292,44 +294,44 @@ class VersionStore(directory_versions.VersionReader):
 
         Those files stay in a directory with another name. Returns their paths.
         """
-        manifest, outer = self.manifest(name), self._outer(name)
-        left = []
+        manifest, outer = self.manifest(name), self._real_path(name)
+        foreign = []
         # The manifest is removed last, so that the next run recognizes the files of an interrupted run.
         names = sorted(toolkit_manifest.walk(outer), key=lambda each: each == toolkit_manifest.NAME)
-        with self._explained("removed"):
+        with self._path_errors("removed"):
             for each in names:
                 path = os.path.join(outer, each)
                 if toolkit_manifest.is_folder(path):
                     continue
-                ours = directory_versions.TOOLKIT_NAME.match(each) if manifest is None else each in manifest.files
-                if ours or each == toolkit_manifest.NAME or atomic_write.is_temporary(each):
+                own = directory_versions.TOOLKIT_NAME.match(each) if manifest is None else each in manifest.files
+                if own or each == toolkit_manifest.NAME or atomic_write.is_temporary(each):
                     toolkit_manifest.unlink(path)
                 else:
-                    left.append(each)
+                    foreign.append(each)
         for folder in (*reversed(names), ""):
             with contextlib.suppress(OSError):
                 os.rmdir(os.path.join(outer, folder))
-        if not left:
+        if not foreign:
             return []
         # A directory with this name is never treated as a version again.
-        kept = self.new_name(f"{name}{directory_versions.LEFT}")
-        with self._explained("moved"):
-            os.rename(outer, self._outer(kept))
-        return [f"{self.path(kept)}/{each}" for each in left]
+        kept = self.new_name(f"{name}{directory_versions.FOREIGN_SUFFIX}")
+        with self._path_errors("moved"):
+            os.rename(outer, self._real_path(kept))
+        return [f"{self.path(kept)}/{each}" for each in foreign]
 
     def remove_folder(self) -> None:
         """Remove the directory of the versions if it is empty, and the parents that were created for it."""
-        self.sweep()
+        self.remove_leftovers()
         if not self.is_empty():
             return
-        made = directory_versions.names_in(self.host.read(f"{self.folder}/{directory_versions.CREATED}"))
-        if not made or any(len(self.host.entries(path)) > 1 for path in made):
-            with self._explained("removed"):
-                toolkit_manifest.unlink(self._outer(directory_versions.CREATED))
-            atomic_write.remove_empty_directories(self.host, made or [self.folder])
+        created = directory_versions.listed_directories(self.host.read(f"{self.folder}/{directory_versions.CREATED}"))
+        if not created or any(len(self.host.entries(path)) > 1 for path in created):
+            with self._path_errors("removed"):
+                toolkit_manifest.unlink(self._real_path(directory_versions.CREATED))
+            atomic_write.remove_empty_directories(self.host, created or [self.folder])
             return
         # The directories are removed in one step, like they were created.
-        (staging,) = self._staging()
-        with self._explained("removed", made[0]):
-            os.rename(self.host.real_path(made[0]), self.host.real_path(staging, last=False))
+        (staging,) = self._staging_paths()
+        with self._path_errors("removed", created[0]):
+            os.rename(self.host.real_path(created[0]), self.host.real_path(staging, last=False))
             shutil.rmtree(self.host.real_path(staging, last=False))

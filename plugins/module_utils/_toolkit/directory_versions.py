@@ -25,9 +25,9 @@ if t.TYPE_CHECKING:
 
 
 # The version that is built, the link that will replace ``dest``, and the original entry of ``dest``.
-NEW, LINK, FORMER = ".new", ".link", "former"
+NEW, LINK, ORIGINAL = ".new", ".link", "former"
 # Suffix of a removed version of which only files remain that the toolkit did not install.
-LEFT = ".left"
+FOREIGN_SUFFIX = ".left"
 # The list of directories that were created for the versions.
 CREATED = ".created.json"
 # The names that source.name_of() returns, with an optional number.
@@ -48,7 +48,7 @@ class IntegrityReport(t.NamedTuple):
     fresh: t.Mapping[str, toolkit_manifest.Identity]
 
     @property
-    def something(self) -> bool:
+    def is_damaged(self) -> bool:
         return bool(self.changed or self.foreign)
 
 
@@ -68,8 +68,8 @@ class VersionReader:
 
     def current(self) -> str | None:
         """Return the version that ``dest`` links to, or None if ``dest`` is another entry or links to no version."""
-        name = self._version_of(self._dest())
-        return name if name is not None and toolkit_manifest.is_folder(self._outer(name)) else None
+        name = self._version_of(self._real_dest())
+        return name if name is not None and toolkit_manifest.is_folder(self._real_path(name)) else None
 
     def manifest(self, name: str) -> toolkit_manifest.Manifest | None:
         """Return the manifest of a version, or None if the version is incomplete. Raises HostError."""
@@ -86,31 +86,31 @@ class VersionReader:
         names = [
             name for name in self.host.entries(self.folder) if name in (NEW, LINK) or atomic_write.is_temporary(name)
         ]
-        if self._version_of(self._outer(FORMER)) is not None:
-            names.append(FORMER)
-        staging = [path for path in self._staging() if self.host.lexists(path)]
+        if self._version_of(self._real_path(ORIGINAL)) is not None:
+            names.append(ORIGINAL)
+        staging = [path for path in self._staging_paths() if self.host.lexists(path)]
         return [*(self.path(name) for name in names), *staging]
 
     def is_empty(self) -> bool:
         """Return whether the directory of the versions exists and contains no version or other entry."""
         return self.host.lexists(self.folder) and not set(self.host.entries(self.folder)) - {CREATED}
 
-    def has_former(self) -> bool:
+    def has_original(self) -> bool:
         """Return whether ``dest`` had an original entry, which a removal restores."""
-        return os.path.lexists(self._outer(FORMER)) and self._version_of(self._outer(FORMER)) is None
+        return os.path.lexists(self._real_path(ORIGINAL)) and self._version_of(self._real_path(ORIGINAL)) is None
 
     def foreign_entry_type(self) -> str | None:
         """Return the type of a foreign entry at ``dest``: ``link``, ``directory`` or ``file``.
 
         None if ``dest`` does not exist or is a link of this collection.
         """
-        with self._explained("read", self.dest):
+        with self._path_errors("read", self.dest):
             try:
-                mode = os.lstat(self._dest()).st_mode
+                mode = os.lstat(self._real_dest()).st_mode
             except FileNotFoundError:
                 return None
         if stat.S_ISLNK(mode):
-            return None if self._version_of(self._dest()) is not None else "link"
+            return None if self._version_of(self._real_dest()) is not None else "link"
         return "directory" if stat.S_ISDIR(mode) else "file"
 
     def foreign_names(self) -> list[str]:
@@ -119,18 +119,18 @@ class VersionReader:
 
     def names_at_dest(self) -> list[str]:
         """Return all names in the directory at ``dest``, or in the directory that it links to."""
-        with self._explained("read", self.dest):
+        with self._path_errors("read", self.dest):
             return toolkit_manifest.walk(
-                os.path.realpath(self._dest()) if self.host.root == "/" else self.host.real_path(self.dest)
+                os.path.realpath(self._real_dest()) if self.host.root == "/" else self.host.real_path(self.dest)
             )
 
-    def damage(self, manifest: toolkit_manifest.Manifest, thorough: bool) -> IntegrityReport:
+    def check_integrity(self, manifest: toolkit_manifest.Manifest, thorough: bool) -> IntegrityReport:
         """Return how a version differs from its manifest.
 
         A file's content is read if ``thorough`` is true or if the status of the file has changed.
         """
-        outer = self._outer(manifest.name)
-        with self._explained("read"):
+        outer = self._real_path(manifest.name)
+        with self._path_errors("read"):
             found = {
                 name
                 for name in toolkit_manifest.walk(outer)
@@ -139,10 +139,10 @@ class VersionReader:
         owner = next(((entry.uid, entry.gid) for entry in manifest.files.values()), None)
         folders = sorted({folder for name in manifest.files for folder in toolkit_manifest.folders_above(name)})
         changed, fresh = [], {}
-        with self._explained("read"):
+        with self._path_errors("read"):
             for name, entry in manifest.files.items():
                 identity = (
-                    toolkit_manifest.unharmed(os.path.join(outer, name), entry, thorough) if name in found else None
+                    toolkit_manifest.verify_entry(os.path.join(outer, name), entry, thorough) if name in found else None
                 )
                 if identity is None:
                     changed.append(name)
@@ -151,7 +151,7 @@ class VersionReader:
             changed += [
                 f"{name}/"
                 for name in ("..", "", *folders)
-                if not toolkit_manifest.is_open(os.path.join(outer, name), owner)
+                if not toolkit_manifest.has_folder_mode(os.path.join(outer, name), owner)
             ]
         return IntegrityReport(tuple(changed), tuple(sorted(found.difference(folders, manifest.files))), fresh)
 
@@ -160,24 +160,24 @@ class VersionReader:
     def _manifest_path(self, name: str) -> str:
         return f"{self.path(name)}/{toolkit_manifest.NAME}"
 
-    def _outer(self, name: str) -> str:
+    def _real_path(self, name: str) -> str:
         return os.path.join(self.host.real_path(self.folder), name).rstrip("/")
 
-    def _dest(self) -> str:
+    def _real_dest(self) -> str:
         return self.host.real_path(self.dest, last=False)
 
-    def _staging(self) -> list[str]:
+    def _staging_paths(self) -> list[str]:
         """Return the temporary name of the directory of the versions, or of its outermost missing parent.
 
         The list is empty if there is no such directory.
         """
         outermost = next(iter(atomic_write.missing_directories(self.host, self.folder)), None)
-        made = names_in(self.host.read(f"{self.folder}/{CREATED}")) if outermost is None else [outermost]
-        above = [posixpath.split(path) for path in made[:1]]
+        created = listed_directories(self.host.read(f"{self.folder}/{CREATED}")) if outermost is None else [outermost]
+        above = [posixpath.split(path) for path in created[:1]]
         return [posixpath.join(folder, f".gpufleet-{name}.new") for folder, name in above]
 
     def _is_version(self, name: str) -> bool:
-        return bool(_VERSION_NAME.match(name)) and toolkit_manifest.is_folder(self._outer(name))
+        return bool(_VERSION_NAME.match(name)) and toolkit_manifest.is_folder(self._real_path(name))
 
     def _version_of(self, link: str) -> str | None:
         """Return the version that a link of this collection names, whether it exists or not. None for other entries."""
@@ -185,17 +185,17 @@ class VersionReader:
             head, name = posixpath.split(os.readlink(link))
         except OSError:
             return None
-        return name if head == posixpath.basename(self.folder) and name not in ("", FORMER) else None
+        return name if head == posixpath.basename(self.folder) and name not in ("", ORIGINAL) else None
 
     @contextlib.contextmanager
-    def _explained(self, doing: str, path: str | None = None) -> t.Iterator[None]:
+    def _path_errors(self, doing: str, path: str | None = None) -> t.Iterator[None]:
         try:
             yield
         except OSError as error:
             raise atomic_write.os_error(path or self.folder, doing, error) from error
 
 
-def names_in(content: bytes | None) -> list[str]:
+def listed_directories(content: bytes | None) -> list[str]:
     """Return the directories that CREATED lists, outermost first."""
     try:
         found = json_data.load(content or b"[]")

@@ -35,12 +35,12 @@ _Value = t.TypeVar("_Value")
 class _Installed(t.NamedTuple):
     """An installation of this collection in a directory.
 
-    ``fields`` are the fields of the result. ``damaged`` are the names that differ from the manifest.
+    ``fields`` are the fields of the result. ``changed_names`` are the names that differ from the manifest.
     """
 
     fields: dict[str, t.Any]
     manifest: toolkit_manifest.Manifest | None = None
-    damaged: tuple[str, ...] = ()
+    changed_names: tuple[str, ...] = ()
 
     @property
     def version(self) -> str | None:
@@ -51,7 +51,7 @@ class _Installed(t.NamedTuple):
         path = self.fields["path"]
         if self.manifest is None:
             return [f"{path} leads to {self.fields['installed_path']}, which was not installed to its end."]
-        return [f"{path}/{name} is missing, or not as it was installed." for name in self.damaged]
+        return [f"{path}/{name} is missing, or not as it was installed." for name in self.changed_names]
 
 
 def describe_toolkit(
@@ -99,8 +99,8 @@ class _ToolkitReport:
             "directory": None if in_directory is None else in_directory.fields,
             "config_path": config_path,
             "config_exists": host.exists(config_path),
-            "settings": toolkit_settings.shown(settings),
-            "unsafe_settings": toolkit_settings.unsafe(settings),
+            "settings": toolkit_settings.masked(settings),
+            "unsafe_settings": toolkit_settings.unsafe_settings(settings),
             "conflicting_sources": [] if manager is None else self._conflicting(manager.name),
             "recorded_files": recorded,
             "repository_files": packages_sources.written(host),
@@ -170,7 +170,7 @@ class _ToolkitReport:
             "components": None if manifest.components is None else list(manifest.components),
             "sources": sorted(manifest.sources),
         }
-        return _Installed({**fields, **more}, manifest, reader.damage(manifest, thorough=False).changed)
+        return _Installed({**fields, **more}, manifest, reader.check_integrity(manifest, thorough=False).changed)
 
     def _programs(self, own: _Installed) -> dict[str, toolkit_installed.Program]:
         """Return the programs of such an installation. They are run only if the manifest lacks their version."""
@@ -205,7 +205,9 @@ class _ToolkitReport:
         if content is None and not has_toolkit:
             return {}
         document = toml_document.TomlDocument.from_bytes(path, content or b"")
-        self._problems += (errors.Problem("setting-invalid", message) for message in toolkit_settings.unfit(document))
+        self._problems += (
+            errors.Problem("setting-invalid", message) for message in toolkit_settings.invalid_values(document)
+        )
         return toolkit_settings.effective(document.data, self._host.exists(toolkit_settings.REAL_LDCONFIG))
 
     def _recorded(self) -> list[str]:

@@ -39,7 +39,7 @@ class Identity(t.NamedTuple):
         return cls(status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
 
 
-class Known(t.NamedTuple):
+class FileDigest(t.NamedTuple):
     """A file whose content was read once: its SHA-256, and its identity at that time."""
 
     sha256: str
@@ -62,7 +62,7 @@ class Installed(t.NamedTuple):
     mode: int
     uid: int
     gid: int
-    known: Known | None
+    known: FileDigest | None
     target: str = ""
 
 
@@ -94,10 +94,10 @@ class Manifest(t.NamedTuple):
     replaces: str | None
     components: tuple[str, ...] | None
     parts: tuple[PartDigest, ...]
-    sources: t.Mapping[str, Known]
+    sources: t.Mapping[str, FileDigest]
     files: t.Mapping[str, Installed]
 
-    def refreshed(self, identities: t.Mapping[str, Identity], sources: t.Mapping[str, Known]) -> Manifest:
+    def refreshed(self, identities: t.Mapping[str, Identity], sources: t.Mapping[str, FileDigest]) -> Manifest:
         """Return the manifest with new ``identities`` of files, by name, and new ``sources``."""
         files = {
             name: entry._replace(known=entry.known._replace(identity=identities[name]))
@@ -115,11 +115,11 @@ class Manifest(t.NamedTuple):
             "replaces": self.replaces,
             "components": self.components,
             "parts": [part._asdict() for part in self.parts],
-            "sources": {path: _known_fields(known) for path, known in sorted(self.sources.items())},
+            "sources": {path: _digest_fields(digest) for path, digest in sorted(self.sources.items())},
             "files": {
                 name: {
                     **entry._asdict(),
-                    "known": None if entry.known is None else _known_fields(entry.known),
+                    "known": None if entry.known is None else _digest_fields(entry.known),
                 }
                 for name, entry in sorted(self.files.items())
             },
@@ -144,7 +144,7 @@ class Manifest(t.NamedTuple):
                 None if fields["replaces"] is None else _text(fields["replaces"]),
                 None if fields["components"] is None else tuple(map(_text, fields["components"])),
                 tuple(PartDigest(**part) for part in fields["parts"]),
-                {path: _known(known) for path, known in fields["sources"].items()},
+                {path: _digest_from_fields(digest) for path, digest in fields["sources"].items()},
                 {name: _installed(entry) for name, entry in fields["files"].items()},
             )
         except (AttributeError, KeyError, TypeError, ValueError):
@@ -157,21 +157,21 @@ def _text(value: t.Any) -> str:
     return value
 
 
-def _known_fields(known: Known) -> dict[str, t.Any]:
-    return {"sha256": known.sha256, "identity": list(known.identity)}
+def _digest_fields(digest: FileDigest) -> dict[str, t.Any]:
+    return {"sha256": digest.sha256, "identity": list(digest.identity)}
 
 
-def _known(fields: t.Mapping[str, t.Any]) -> Known:
-    return Known(_text(fields["sha256"]), Identity(*(json_data.check(value, int) for value in fields["identity"])))
+def _digest_from_fields(fields: t.Mapping[str, t.Any]) -> FileDigest:
+    return FileDigest(_text(fields["sha256"]), Identity(*(json_data.check(value, int) for value in fields["identity"])))
 
 
 def _installed(fields: t.Mapping[str, t.Any]) -> Installed:
-    known = fields["known"]
+    digest = fields["known"]
     return Installed(
         json_data.number(fields["mode"], 0o7777),
         json_data.number(fields["uid"], json_data.MOST_ID),
         json_data.number(fields["gid"], json_data.MOST_ID),
-        None if known is None else _known(known),
+        None if digest is None else _digest_from_fields(digest),
         _text(fields["target"]),
     )
 
@@ -225,7 +225,7 @@ def is_mount_point(path: str) -> bool:
     return os.fsencode(real) in [_ESCAPED.sub(lambda found: bytes([int(found.group(1), 8)]), point) for point in points]
 
 
-def is_open(path: str, owner: tuple[int, int] | None = None) -> bool:
+def has_folder_mode(path: str, owner: tuple[int, int] | None = None) -> bool:
     """Return whether ``path`` is a directory with the mode of make_folder(), and owned by ``owner``.
 
     ``owner`` is (uid, gid). None accepts every owner.
@@ -253,21 +253,21 @@ def create(path: str, mode: int, chunks: t.Iterable[bytes]) -> str:
     return digest.hexdigest()
 
 
-def chunks_of(path: str) -> t.Iterator[bytes]:
+def read_chunks(path: str) -> t.Iterator[bytes]:
     """Yield the content of a file in chunks."""
     with open(path, "rb") as stream:
         yield from iter(lambda: stream.read(_CHUNK), b"")
 
 
-def digest_of(path: str) -> str:
+def sha256_of(path: str) -> str:
     """Return the SHA-256 of a file's content."""
     digest = hashlib.sha256()
-    for chunk in chunks_of(path):
+    for chunk in read_chunks(path):
         digest.update(chunk)
     return digest.hexdigest()
 
 
-def known(path: str, before: Known | None, thorough: bool) -> Known:
+def digest_file(path: str, before: FileDigest | None, thorough: bool) -> FileDigest:
     """Return the digest and identity of a file.
 
     The content is read if ``thorough`` is true or if the identity differs from that of ``before``.
@@ -275,17 +275,17 @@ def known(path: str, before: Known | None, thorough: bool) -> Known:
     identity = Identity.of(os.stat(path))
     if before is not None and before.identity == identity and not thorough:
         return before
-    return Known(digest_of(path), identity)
+    return FileDigest(sha256_of(path), identity)
 
 
-def installed(path: str, entry: Entry) -> Installed:
+def installed_entry(path: str, entry: Entry) -> Installed:
     """Return the manifest entry of a file or link that was written for ``entry``."""
     status = os.lstat(path)
-    content = None if entry.target else Known(entry.sha256, Identity.of(status))
+    content = None if entry.target else FileDigest(entry.sha256, Identity.of(status))
     return Installed(stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid, content, entry.target)
 
 
-def unharmed(path: str, entry: Installed, thorough: bool) -> Identity | None:
+def verify_entry(path: str, entry: Installed, thorough: bool) -> Identity | None:
     """Return the identity of the file at ``path``, or None if it differs from ``entry``.
 
     The content is read under the same conditions as in known().
@@ -298,7 +298,7 @@ def unharmed(path: str, entry: Installed, thorough: bool) -> Identity | None:
         found = (stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid)
         if not stat.S_ISREG(status.st_mode) or found != (entry.mode, entry.uid, entry.gid):
             return None
-        content = known(path, entry.known, thorough)
+        content = digest_file(path, entry.known, thorough)
     except FileNotFoundError:
         return None
     return content.identity if content.sha256 == entry.known.sha256 else None

@@ -111,39 +111,39 @@ BY_PATH = {setting.path: setting for setting in SETTINGS}
 TABLES = frozenset(path[:depth] for path in BY_PATH for depth in range(1, len(path)))
 
 
-class _Danger(t.NamedTuple):
+class _UnsafeValue(t.NamedTuple):
     """A key, a function that returns whether a value is unsafe, and a message about the danger."""
 
     key: str
-    judge: t.Callable[[t.Any], bool]
-    words: str
+    is_unsafe: t.Callable[[t.Any], bool]
+    message: str
 
 
 _UNSAFE = (
-    _Danger(
+    _UnsafeValue(
         "features.allow-ldconfig-from-container",
         lambda value: value is True,
         "an ldconfig that comes from an image may run with the host's rights. Leave it out unless every image is"
         " trusted.",
     ),
-    _Danger(
+    _UnsafeValue(
         "features.allow-cuda-compat-libs-from-container",
         lambda value: value is True,
         "libraries that come from an image are mounted with the host's rights, as before 1.17.4. Leave it out unless"
         " every image is trusted.",
     ),
-    _Danger(
+    _UnsafeValue(
         "features.ignore-imex-channel-requests",
         lambda value: value is True,
         "what a container asks of IMEX channels is not looked at. Leave it out where IMEX is used.",
     ),
-    _Danger(
+    _UnsafeValue(
         LDCONFIG_KEY,
         lambda value: isinstance(value, str) and not value.startswith("@"),
         "an image can bring a program to this place, which then runs with the host's rights (CVE-2024-0136 and"
         " CVE-2024-0137). Begin the path with @, which means the host's own program.",
     ),
-    _Danger(
+    _UnsafeValue(
         f"{_CLI}.no-cgroups",
         lambda value: value is True,
         "in legacy mode the device cgroup of a container is left alone. That suits rootless engines,"
@@ -165,9 +165,13 @@ def effective(data: t.Mapping[str, t.Any], real_ldconfig: bool = False) -> dict[
     return found
 
 
-def unsafe(settings: t.Mapping[str, t.Any]) -> list[str]:
+def unsafe_settings(settings: t.Mapping[str, t.Any]) -> list[str]:
     """Return a message with advice for each unsafe value in effective settings."""
-    return [f"{key} is {spelled(settings[key])}: {words}" for key, judge, words in _UNSAFE if judge(settings.get(key))]
+    return [
+        f"{key} is {format_value(settings[key])}: {message}"
+        for key, is_unsafe, message in _UNSAFE
+        if is_unsafe(settings.get(key))
+    ]
 
 
 def default_of(setting: Setting, real_ldconfig: bool) -> t.Any:
@@ -179,30 +183,30 @@ def dotted(path: KeyPath) -> str:
     return ".".join(path)
 
 
-def spelled(value: t.Any) -> str:
+def format_value(value: t.Any) -> str:
     """Return a value for a message, without secrets."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, dict):
         return "a table"
     if isinstance(value, (list, tuple)):
-        return "[" + ", ".join(map(spelled, value)) + "]"
+        return "[" + ", ".join(map(format_value, value)) + "]"
     return masking.mask_urls_in_string(str(value))
 
 
-def shown(value: t.Any) -> t.Any:
+def masked(value: t.Any) -> t.Any:
     """Return ``value`` for a result: values of secret names and user information in URLs are masked.
 
     Strings are also checked as ``NAME=value``, the form of an environment variable.
     """
     if isinstance(value, dict):
-        return {name: masking.MASK if _hides(name, entry) else shown(entry) for name, entry in value.items()}
+        return {name: masking.MASK if _is_secret_entry(name, entry) else masked(entry) for name, entry in value.items()}
     if isinstance(value, (list, tuple)):
-        return [shown(entry) for entry in value]
+        return [masked(entry) for entry in value]
     return masking.mask_urls_in_string(value) if isinstance(value, str) else value
 
 
-def _hides(name: t.Any, entry: t.Any) -> bool:
+def _is_secret_entry(name: t.Any, entry: t.Any) -> bool:
     # The last part of a dotted key names the value. A dotted key never contains a dictionary.
     return entry is not None and not isinstance(entry, (bool, dict)) and masking.is_secret(str(name).rpartition(".")[2])
 
@@ -218,13 +222,13 @@ def _plain(value: t.Any) -> t.Any:
 
 LEVEL_KEY = "nvidia-container-runtime.log-level"
 # Ansible's templates may return booleans as these strings.
-_WORDS = {"true": True, "yes": True, "false": False, "no": False}
+_BOOLEANS = {"true": True, "yes": True, "false": False, "no": False}
 _KINDS = {bool: "true or false", str: "a string", list: "a list of strings"}
 _CAPABILITIES = ("compat32", "compute", "display", "graphics", "ngx", "utility", "video")
 _INT64 = 2**63
 
 
-def _anything(_value: str) -> str:
+def _any_text(_value: str) -> str:
     return ""
 
 
@@ -232,9 +236,9 @@ def _one_of(*choices: str) -> Check:
     return lambda value: "" if value in choices else "one of " + ", ".join(choices)
 
 
-def _matching(pattern: str, words: str) -> Check:
+def _matching(pattern: str, message: str) -> Check:
     compiled = re.compile(pattern)
-    return lambda value: "" if compiled.fullmatch(value) else words
+    return lambda value: "" if compiled.fullmatch(value) else message
 
 
 def _absolute(value: str) -> str:
@@ -291,46 +295,46 @@ _CHECKS: dict[str, Check] = {
 _NEVER_EMPTY = ("nvidia-container-runtime.runtimes",)
 
 
-def checked(setting: Setting, value: t.Any) -> t.Any:
+def check_value(setting: Setting, value: t.Any) -> t.Any:
     """Return ``value`` as it is written to the file. Raises NvidiaError for an invalid value."""
     if setting.kind is bool and isinstance(value, str):
-        value = _WORDS.get(value.lower(), value)
+        value = _BOOLEANS.get(value.lower(), value)
     if isinstance(value, tuple):
         value = list(value)
-    complaint = _complaint(setting, value)
-    if complaint:
-        raise errors.NvidiaError(f"settings: {complaint}. Nothing was changed.")
+    problem = _value_problem(setting, value)
+    if problem:
+        raise errors.NvidiaError(f"settings: {problem}. Nothing was changed.")
     return value
 
 
-def unfit(document: toml_document.TomlDocument) -> list[str]:
+def invalid_values(document: toml_document.TomlDocument) -> list[str]:
     """Return a message, with its position, for each value in a config.toml that the toolkit cannot use."""
     advice = "The toolkit cannot use that. Correct it by hand or with the module nvidia_toolkit_config."
     tables = [path for path in sorted(TABLES) if document.has(*path) and not isinstance(document.value(*path), dict)]
-    found = [(path, _sentence(dotted(path), document.value(*path), "a table")) for path in tables]
+    found = [(path, _type_problem(dotted(path), document.value(*path), "a table")) for path in tables]
     there = [setting for setting in SETTINGS if document.has(*setting.path)]
-    found += [(setting.path, _complaint_of_person(setting, document.value(*setting.path))) for setting in there]
-    return [str(document.error(path, complaint, advice)) for path, complaint in found if complaint]
+    found += [(setting.path, _file_value_problem(setting, document.value(*setting.path))) for setting in there]
+    return [str(document.error(path, problem, advice)) for path, problem in found if problem]
 
 
-def _complaint_of_person(setting: Setting, value: t.Any) -> str:
+def _file_value_problem(setting: Setting, value: t.Any) -> str:
     """Return the problem with a value in the file. The toolkit accepts more values there than a task does."""
     # The toolkit reads an empty string as not set, and levels in upper or lower case.
     if value == "" and setting.kind is str and setting.commented:
         return ""
-    return _complaint(setting, value.lower() if setting.key == LEVEL_KEY and isinstance(value, str) else value)
+    return _value_problem(setting, value.lower() if setting.key == LEVEL_KEY and isinstance(value, str) else value)
 
 
-def _complaint(setting: Setting, value: t.Any) -> str:
+def _value_problem(setting: Setting, value: t.Any) -> str:
     """Return the problem with a value as a sentence without its end. Empty if the value is valid."""
     if not _fits(setting, value):
-        return _sentence(setting.key, value, _KINDS[setting.kind])
+        return _type_problem(setting.key, value, _KINDS[setting.kind])
     if setting.key in _NEVER_EMPTY and not value:
-        return _sentence(setting.key, value, "a list of at least one")
+        return _type_problem(setting.key, value, "a list of at least one")
     for text in value if setting.kind is list else [value] if setting.kind is str else []:
-        wanted = _text_problem(text) or _CHECKS.get(setting.key, _anything)(text)
-        if wanted:
-            return _sentence(setting.key, text, wanted)
+        expected = _text_problem(text) or _CHECKS.get(setting.key, _any_text)(text)
+        if expected:
+            return _type_problem(setting.key, text, expected)
     return ""
 
 
@@ -346,12 +350,12 @@ def kind_of(setting: Setting) -> str:
     return _KINDS[setting.kind]
 
 
-def checked_unknown(key: str, value: t.Any) -> t.Any:
+def check_unknown_value(key: str, value: t.Any) -> t.Any:
     """Return the value of an unknown setting. Raises NvidiaError for a value that TOML cannot contain."""
     if isinstance(value, dict):
-        return {name: checked_unknown(f"{key}.{name}", entry) for name, entry in value.items()}
+        return {name: check_unknown_value(f"{key}.{name}", entry) for name, entry in value.items()}
     if isinstance(value, (list, tuple)):
-        return [checked_unknown(key, entry) for entry in value]
+        return [check_unknown_value(key, entry) for entry in value]
     number = isinstance(value, (bool, float)) or (isinstance(value, int) and -_INT64 <= value < _INT64)
     if not number and not isinstance(value, str):
         raise errors.NvidiaError(
@@ -367,12 +371,12 @@ def _text_problem(text: str) -> str:
     return "" if text.isprintable() else "a string without control characters"
 
 
-def _sentence(key: str, value: t.Any, wanted: str) -> str:
-    return f"{key} is {_given(key, value)}, but should be {wanted}"
+def _type_problem(key: str, value: t.Any, expected: str) -> str:
+    return f"{key} is {_format_given(key, value)}, but should be {expected}"
 
 
-def _given(key: str, value: t.Any) -> str:
+def _format_given(key: str, value: t.Any) -> str:
     if key == ENVIRONMENT_KEY:
         return "a list that is not shown" if isinstance(value, list) else "a value that is not shown"
     # The quotes distinguish a string such as "5" from a value of another type.
-    return repr(masking.mask_urls_in_string(value)) if isinstance(value, str) else spelled(value)
+    return repr(masking.mask_urls_in_string(value)) if isinstance(value, str) else format_value(value)

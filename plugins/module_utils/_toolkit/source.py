@@ -80,7 +80,7 @@ class BinaryInfo(t.Protocol):
     def machine(self) -> int: ...
 
 
-class _Place(t.NamedTuple):
+class _FoundFile(t.NamedTuple):
     """A file requested by ``name``, and its path below the root."""
 
     name: str
@@ -89,17 +89,17 @@ class _Place(t.NamedTuple):
 
 
 def find_parts(root: hostfs.HostFS, components: t.Sequence[str] | None, label: str) -> list[Part]:
-    """Return the files of ``components`` below ``root``. None: all that this version of the toolkit has.
+    """Return the files of ``components`` below ``from_tree``. None: all that this version of the toolkit has.
 
     ``label`` is the name of the root in messages. Raises NvidiaError unless the files are a complete toolkit for one
     machine, HostError for a file that cannot be read.
     """
-    wanted = _wanted(components)
+    selected = _selected_components(components)
     _check_directory(root, label)
-    places, missing = _programs(root, wanted, components is None)
-    found, lacking = _libraries(root, wanted, _machine_of(root, places))
-    places += found
-    missing += lacking
+    files, missing = _programs(root, selected, components is None)
+    found, missing_libraries = _libraries(root, selected, _machine_of(root, files))
+    files += found
+    missing += missing_libraries
     if missing:
         raise errors.NvidiaError(
             f"{label} lacks {', '.join(missing)}. Programs are looked for in"
@@ -107,7 +107,7 @@ def find_parts(root: hostfs.HostFS, components: t.Sequence[str] | None, label: s
             f" {', '.join(folder[1:] for folder in _library_folders(None))}. Unpack all packages of the toolkit into"
             " one directory and give that, or name in components only what it holds."
         )
-    parts = [_part(root, place, label) for place in places]
+    parts = [_part(root, file, label) for file in files]
     _check_one_machine(parts, label)
     return parts
 
@@ -135,7 +135,7 @@ def check_machine(parts: t.Sequence[BinaryInfo], host: hostfs.HostFS) -> None:
             )
 
 
-def _wanted(components: t.Sequence[str] | None) -> list[Component]:
+def _selected_components(components: t.Sequence[str] | None) -> list[Component]:
     """Return the components with these names. Raises NvidiaError for unknown names and for an empty list."""
     names = list(COMPONENTS) if components is None else components
     unknown = [name for name in names if name not in COMPONENTS]
@@ -157,31 +157,33 @@ def _check_directory(root: hostfs.HostFS, label: str) -> None:
         raise errors.HostError(f"{label} cannot be read: {error.strerror}. {_advice(error)}") from error
 
 
-def _programs(root: hostfs.HostFS, wanted: t.Sequence[Component], by_default: bool) -> tuple[list[_Place], list[str]]:
+def _programs(
+    root: hostfs.HostFS, selected: t.Sequence[Component], by_default: bool
+) -> tuple[list[_FoundFile], list[str]]:
     """Return the programs that exist, and the names of required programs that do not."""
-    places, missing = [], []
-    for component in wanted:
+    files, missing = [], []
+    for component in selected:
         for name in component.programs:
-            path = _first(root, PROGRAM_FOLDERS, name)
+            path = _find_file(root, PROGRAM_FOLDERS, name)
             if path is not None:
-                places.append(_Place(name, path, library=False))
+                files.append(_FoundFile(name, path, library=False))
             elif name not in component.optional and not (by_default and name in toolkit_constants.LATER_PROGRAMS):
                 missing.append(name)
-    return places, missing
+    return files, missing
 
 
 def _libraries(
-    root: hostfs.HostFS, wanted: t.Sequence[Component], machine: int | None
-) -> tuple[list[_Place], list[str]]:
+    root: hostfs.HostFS, selected: t.Sequence[Component], machine: int | None
+) -> tuple[list[_FoundFile], list[str]]:
     """Return the libraries that exist, those for ``machine`` before others, and the names of missing ones."""
-    places, missing = [], []
-    for name in (name for component in wanted for name in component.libraries):
-        path = _first(root, _library_folders(machine), name)
+    files, missing = [], []
+    for name in (name for component in selected for name in component.libraries):
+        path = _find_file(root, _library_folders(machine), name)
         if path is None:
             missing.append(name)
         else:
-            places.append(_Place(name, path, library=True))
-    return places, missing
+            files.append(_FoundFile(name, path, library=True))
+    return files, missing
 
 
 def _library_folders(machine: int | None) -> list[str]:
@@ -189,14 +191,14 @@ def _library_folders(machine: int | None) -> list[str]:
     return [*own, "/usr/lib64", *(folder for folder in _MULTIARCH.values() if folder not in own), "/usr/lib"]
 
 
-def _first(root: hostfs.HostFS, folders: t.Sequence[str], name: str) -> str | None:
+def _find_file(root: hostfs.HostFS, folders: t.Sequence[str], name: str) -> str | None:
     return next((path for path in (f"{folder}/{name}" for folder in folders) if root.lexists(path)), None)
 
 
-def _machine_of(root: hostfs.HostFS, places: t.Sequence[_Place]) -> int | None:
+def _machine_of(root: hostfs.HostFS, files: t.Sequence[_FoundFile]) -> int | None:
     """Return the machine of the first program that is an ELF file. Problems of the others are reported later."""
-    for place in places:
-        elf = gpu_elf.read_elf(_head_of(root, place.path))
+    for file in files:
+        elf = gpu_elf.read_elf(_head_of(root, file.path))
         if elf is not None:
             return elf.machine
     return None
@@ -216,29 +218,29 @@ def _head(path: str) -> bytes:
         return stream.read(gpu_elf.HEAD)
 
 
-def _part(root: hostfs.HostFS, place: _Place, label: str) -> Part:
+def _part(root: hostfs.HostFS, file: _FoundFile, label: str) -> Part:
     """Return a part. Raises NvidiaError for a file that cannot be run or loaded, HostError for an unreadable one."""
-    called = f"{label}: {place.path[1:]}"
+    file_label = f"{label}: {file.path[1:]}"
     try:
-        outer = root.real_path(place.path)
+        outer = root.real_path(file.path)
         status = os.stat(outer)
         head = _head(outer) if stat.S_ISREG(status.st_mode) else None
     except FileNotFoundError:
         raise errors.NvidiaError(
-            f"{called} is a link that leads nowhere. A link must lead to a file of the same directory tree; copy that"
-            " with its links as they are."
+            f"{file_label} is a link to a file that does not exist. Links must lead to files in the same directory"
+            " tree. Copy the tree again with its links unchanged."
         ) from None
     except errors.HostError as error:
         raise errors.HostError(f"{label}: {error}") from error
     except OSError as error:
-        raise errors.HostError(f"{called} cannot be read: {error.strerror}. {_advice(error)}") from error
+        raise errors.HostError(f"{file_label} cannot be read: {error.strerror}. {_advice(error)}") from error
     if head is None:
-        raise errors.NvidiaError(f"{called} is not a regular file. Give a directory with the toolkit's own files.")
-    machine = _checked_machine(called, head, status.st_size)
-    name = posixpath.basename(root.resolve(place.path)) if place.library else place.name
+        raise errors.NvidiaError(f"{file_label} is not a regular file. Give a directory with the toolkit's own files.")
+    machine = _check_binary(file_label, head, status.st_size)
+    name = posixpath.basename(root.resolve(file.path)) if file.library else file.name
     # A library whose real file has another kind of name is installed with the name that programs load.
-    name = name if name.startswith("lib") or not place.library else place.name
-    soname = place.name if place.library and name != place.name else ""
+    name = name if name.startswith("lib") or not file.library else file.name
+    soname = file.name if file.library and name != file.name else ""
     return Part(name, outer, stat.S_IMODE(status.st_mode) & 0o755, status.st_size, machine, soname)
 
 
@@ -246,26 +248,26 @@ def _advice(error: OSError) -> str:
     return "Run the task as root (become: true)." if isinstance(error, PermissionError) else "Check the file system."
 
 
-def _checked_machine(called: str, head: bytes, size: int) -> int:
+def _check_binary(file_label: str, head: bytes, size: int) -> int:
     """Return the machine that a file is for. Raises NvidiaError unless it is a complete 64-bit ELF file."""
     again = "Fetch or unpack the toolkit's packages again."
     if not head:
-        raise errors.NvidiaError(f"{called} is empty: it was not fetched to its end. {again}")
+        raise errors.NvidiaError(f"{file_label} is empty: its download is incomplete. {again}")
     if head[:2] == b"#!":
         raise errors.NvidiaError(
-            f"{called} is a script, say the wrapper of another installation. Give a directory with the files of the"
+            f"{file_label} is a script, say the wrapper of another installation. Give a directory with the files of the"
             " toolkit's packages, not an installed copy."
         )
     elf = gpu_elf.read_elf(head)
     if elf is None:
-        raise errors.NvidiaError(f"{called} is no ELF file: it was damaged, or is something else. {again}")
+        raise errors.NvidiaError(f"{file_label} is no ELF file: it was damaged, or is something else. {again}")
     if elf.bits != 64:
         raise errors.NvidiaError(
-            f"{called} has {elf.bits} bits. Give the toolkit of a 64-bit machine; there is no other."
+            f"{file_label} has {elf.bits} bits. Give the toolkit of a 64-bit machine; there is no other."
         )
     if size < gpu_elf.stored_size(head):
         raise errors.NvidiaError(
-            f"{called} has {size} bytes instead of {gpu_elf.stored_size(head)}: it was not fetched to its end. {again}"
+            f"{file_label} has {size} bytes instead of {gpu_elf.stored_size(head)}: its download is incomplete. {again}"
         )
     return elf.machine
 
@@ -292,7 +294,7 @@ class Source(t.NamedTuple):
     """
 
     parts: tuple[toolkit_manifest.PartDigest, ...]
-    sources: t.Mapping[str, toolkit_manifest.Known]
+    sources: t.Mapping[str, toolkit_manifest.FileDigest]
     fetch: t.Callable[[], t.Mapping[str, str]]
 
 
@@ -315,7 +317,7 @@ class SourceReader:
 
     def __init__(self, host: hostfs.HostFS, before: toolkit_manifest.Manifest | None, *, thorough: bool) -> None:
         self._host = host
-        self._known: t.Mapping[str, toolkit_manifest.Known] = {} if before is None else before.sources
+        self._known: t.Mapping[str, toolkit_manifest.FileDigest] = {} if before is None else before.sources
         self._before = before
         self._thorough = thorough
         self._stack = contextlib.ExitStack()
@@ -324,41 +326,41 @@ class SourceReader:
         """Remove the unpacked files."""
         self._stack.close()
 
-    def root(self, src: str, components: t.Sequence[str] | None) -> Source:
+    def from_tree(self, src: str, components: t.Sequence[str] | None) -> Source:
         """Return the source in a directory tree on the host. Raises NvidiaError."""
         outer = self._host.real_path(src)
         if not os.path.isdir(outer):
             raise errors.HostError(
                 f"src {src} is not a directory on the host. Give the one that holds usr/bin and usr/lib."
             )
-        return self._tree(hostfs.HostFS.of(outer, live=False), components, src)
+        return self._read_tree(hostfs.HostFS.of(outer, live=False), components, src)
 
-    def packages(
+    def from_packages(
         self, files: t.Sequence[str], components: t.Sequence[str] | None, unpack: t.Callable[[list[str], str], None]
     ) -> Source:
         """Return the source in packages on the host.
 
         ``unpack`` gets the packages and a directory as paths of this process.
         """
-        sources: dict[str, toolkit_manifest.Known] = {}
+        sources: dict[str, toolkit_manifest.FileDigest] = {}
         outers = {path: self._host.real_path(path) for path in files}
         for path, outer in outers.items():
             try:
-                sources[path] = toolkit_manifest.known(outer, self._known.get(path), self._thorough)
+                sources[path] = toolkit_manifest.digest_file(outer, self._known.get(path), self._thorough)
             except OSError as error:
                 raise atomic_write.os_error(path, "read", error) from error
 
         def unpacked() -> Source:
             folder = self._folder()
             unpack([outers[path] for path in files], folder)
-            return self._tree(hostfs.HostFS.of(folder, live=False), components, "What the packages hold")
+            return self._read_tree(hostfs.HostFS.of(folder, live=False), components, "What the packages hold")
 
         before = self._before
         if before is not None and before.components == components and _digests(before.sources) == _digests(sources):
             return Source(before.parts, sources, lambda: unpacked().fetch())
         return unpacked()._replace(sources=sources)
 
-    def sent(self, sent: ControllerSource) -> Source:
+    def from_controller(self, sent: ControllerSource) -> Source:
         """Return the source on the controller. ``fetch`` raises NotSentError unless the controller has sent it."""
 
         def fetch() -> dict[str, str]:
@@ -380,11 +382,11 @@ class SourceReader:
                 f"A directory for the toolkit in {tempfile.gettempdir()}", "made", error
             ) from error
 
-    def _tree(self, root: hostfs.HostFS, components: t.Sequence[str] | None, label: str) -> Source:
+    def _read_tree(self, root: hostfs.HostFS, components: t.Sequence[str] | None, label: str) -> Source:
         parts, sources, paths = [], {}, {}
         for part in find_parts(root, components, label):
             try:
-                content = toolkit_manifest.known(part.path, self._known.get(part.path), self._thorough)
+                content = toolkit_manifest.digest_file(part.path, self._known.get(part.path), self._thorough)
             except OSError as error:
                 raise atomic_write.os_error(part.path, "read", error) from error
             parts.append(
@@ -395,7 +397,7 @@ class SourceReader:
         return Source(tuple(parts), sources, lambda: paths)
 
 
-def _digests(sources: t.Mapping[str, toolkit_manifest.Known]) -> dict[str, str]:
+def _digests(sources: t.Mapping[str, toolkit_manifest.FileDigest]) -> dict[str, str]:
     return {path: known.sha256 for path, known in sources.items()}
 
 
@@ -426,6 +428,6 @@ def version_of(source: Source) -> str | None:
     return directory_layout.version_in(source.parts)
 
 
-def name_of(source: Source, design: directory_layout.DirectorySpec, version: str | None = None) -> str:
+def name_of(source: Source, spec: directory_layout.DirectorySpec, version: str | None = None) -> str:
     """Return the directory name of a version: its version number and a digest of everything that defines it."""
-    return f"{version or version_of(source) or 'unknown'}-{directory_layout.content_digest(source.parts, design)[:12]}"
+    return f"{version or version_of(source) or 'unknown'}-{directory_layout.content_digest(source.parts, spec)[:12]}"

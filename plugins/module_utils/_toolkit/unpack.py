@@ -40,15 +40,15 @@ class Entry(t.NamedTuple):
     content: bytes
 
 
-def damaged(label: str, problem: str) -> core_errors.NvidiaError:
+def archive_error(label: str, problem: str) -> core_errors.NvidiaError:
     """Return the error for an archive that cannot be read. ``label`` is its name in messages."""
     return core_errors.NvidiaError(f"{label} cannot be unpacked: {problem}. Fetch the package again.")
 
 
-def check_number(entries: t.Sized, label: str) -> None:
+def check_entry_count(entries: t.Sized, label: str) -> None:
     """Raise NvidiaError for more than MAX_ENTRIES. Call this while entries are read, since there may be millions."""
     if len(entries) > MAX_ENTRIES:
-        raise damaged(label, f"it holds more than {MAX_ENTRIES} entries")
+        raise archive_error(label, f"it holds more than {MAX_ENTRIES} entries")
 
 
 def write_entries(entries: t.Sequence[Entry], folder: str, label: str) -> None:
@@ -60,17 +60,17 @@ def write_entries(entries: t.Sequence[Entry], folder: str, label: str) -> None:
     """
     # A file with several names is written once for each name.
     if sum(len(entry.content) for entry in entries) > MAX_SIZE:
-        raise damaged(label, f"it holds more than {MAX_SIZE} bytes")
-    placed = [(_parts(entry.name, label), entry) for entry in entries]
+        raise archive_error(label, f"it holds more than {MAX_SIZE} bytes")
+    placed = [(_path_components(entry.name, label), entry) for entry in entries]
     for entry in entries:
         if stat.S_ISLNK(entry.mode) and (not entry.content or b"\0" in entry.content):
-            raise damaged(label, f"its link {entry.name!r} has no target that a link can have")
+            raise archive_error(label, f"its link {entry.name!r} has no target that a link can have")
     for names, entry in placed:
         if names:
             _write(folder, names, entry, label)
 
 
-def _parts(name: str, label: str) -> list[str]:
+def _path_components(name: str, label: str) -> list[str]:
     """Return the components of an entry's name, none for the directory itself.
 
     Raises NvidiaError for a name that leads outside the directory.
@@ -92,10 +92,10 @@ def _write(folder: str, names: t.Sequence[str], entry: Entry, label: str) -> Non
         if stat.S_ISDIR(entry.mode):
             _make_folders(above, names[-1:], label)
         elif stat.S_ISLNK(entry.mode):
-            _make_way(path, label)
+            _remove_existing(path, label)
             os.symlink(os.fsdecode(entry.content), path)
         elif stat.S_ISREG(entry.mode):
-            _make_way(path, label)
+            _remove_existing(path, label)
             _write_file(path, entry.content, entry.mode)
     except OSError as error:
         raise atomic_write.os_error("/".join([folder, *names]), "written", error) from error
@@ -116,7 +116,7 @@ def _make_folders(folder: str, names: t.Sequence[str], label: str) -> str:
     return folder
 
 
-def _make_way(path: str, label: str) -> None:
+def _remove_existing(path: str, label: str) -> None:
     """Remove an existing file with this name, since packages may share files."""
     if os.path.isdir(path) and not os.path.islink(path):
         raise core_errors.NvidiaError(
@@ -137,7 +137,7 @@ def _write_file(path: str, content: bytes, mode: int) -> None:
 # cpio(5): six characters, then thirteen numbers of eight hexadecimal digits each: inode, mode, owner, group, links,
 # time, size, device of the file (two), device that it represents (two), size of the name with its null, sum of the
 # content's bytes.
-_PLAIN, _SUMMED = b"070701", b"070702"
+_WITHOUT_CHECKSUM, _WITH_CHECKSUM = b"070701", b"070702"
 _HEADER = 6 + 13 * 8
 # int() also accepts signs.
 _DIGITS = re.compile(rb"[0-9A-Fa-f]+\Z")
@@ -153,50 +153,50 @@ def read_newc(archive: bytes, label: str) -> list[Entry]:
     # Of several names of one file, only the last has the content. These are the file of each entry, and its content.
     files: list[tuple[int, int, int] | None] = []
     contents: dict[tuple[int, int, int], bytes] = {}
-    place = 0
+    offset = 0
     while True:
-        numbers = _numbers(archive[place : place + _HEADER], label)
+        numbers = _numbers(archive[offset : offset + _HEADER], label)
         (inode, mode), links, (size, major, minor), (name_size, total) = (
             numbers[:2],
             numbers[4],
             numbers[6:9],
             numbers[11:],
         )
-        start = _padded(place + _HEADER + name_size)
+        start = _aligned(offset + _HEADER + name_size)
         end = start + size
         if end > len(archive) or not name_size:
-            raise damaged(label, "it ends too early")
-        name = archive[place + _HEADER : place + _HEADER + name_size].rstrip(b"\0")
+            raise archive_error(label, "it ends too early")
+        name = archive[offset + _HEADER : offset + _HEADER + name_size].rstrip(b"\0")
         if name == _END:
             return [
                 entry if file is None else entry._replace(content=contents.get(file, b""))
                 for entry, file in zip(entries, files)
             ]
         content = archive[start:end]
-        if archive[place : place + 6] == _SUMMED and content and sum(content) & 0xFFFFFFFF != total:
-            raise damaged(label, "a checksum is wrong")
+        if archive[offset : offset + 6] == _WITH_CHECKSUM and content and sum(content) & 0xFFFFFFFF != total:
+            raise archive_error(label, "a checksum is wrong")
         file = (major, minor, inode) if links > 1 and stat.S_ISREG(mode) else None
         if file is not None and content:
             contents[file] = content
         files.append(file)
         entries.append(Entry(os.fsdecode(name), mode, content))
-        check_number(entries, label)
-        place = _padded(end)
+        check_entry_count(entries, label)
+        offset = _aligned(end)
 
 
 def _numbers(header: bytes, label: str) -> list[int]:
     if len(header) < _HEADER:
-        raise damaged(label, "it ends too early")
-    if header[:6] not in {_PLAIN, _SUMMED}:
-        raise damaged(label, "its content is no cpio archive in the format newc")
+        raise archive_error(label, "it ends too early")
+    if header[:6] not in {_WITHOUT_CHECKSUM, _WITH_CHECKSUM}:
+        raise archive_error(label, "its content is no cpio archive in the format newc")
     if not _DIGITS.match(header, 6):
-        raise damaged(label, "its content has a header that cannot be read")
-    return [int(header[place : place + 8], 16) for place in range(6, _HEADER, 8)]
+        raise archive_error(label, "its content has a header that cannot be read")
+    return [int(header[offset : offset + 8], 16) for offset in range(6, _HEADER, 8)]
 
 
-def _padded(place: int) -> int:
+def _aligned(offset: int) -> int:
     """Return the next multiple of four bytes, where each part of the archive begins."""
-    return place + -place % 4
+    return offset + -offset % 4
 
 
 # deb(5): old tar, ustar, and long names of the GNU extensions; neither sparse files nor pax headers.
@@ -226,7 +226,7 @@ def read_tar(archive: bytes, label: str) -> list[Entry]:
     for member in _members(archive, label):
         entry = _linked(member, files, label) if member.islnk() else _entry(archive, member, label)
         entries.append(entry)
-        check_number(entries, label)
+        check_entry_count(entries, label)
         if not stat.S_ISDIR(entry.mode):
             files[os.path.normpath(entry.name)] = entry
     return entries
@@ -239,22 +239,22 @@ def _members(archive: bytes, label: str) -> t.Iterator[tarfile.TarInfo]:
                 # With a negative size, some versions of tarfile would read the same header forever.
                 size = member.size if member.isreg() and not member.issparse() else 0
                 if member.size < 0 or member.offset_data + size > len(archive):
-                    raise damaged(label, "it ends too early")
+                    raise archive_error(label, "it ends too early")
                 yield member
             # The block where tarfile stops. tarfile also stops without an error at a cut or damaged header.
             last = archive[tar.offset : tar.offset + tarfile.BLOCKSIZE]
     except _TAR_ERRORS as error:
-        raise damaged(label, f"its content is no whole tar archive ({error})") from error
+        raise archive_error(label, f"its content is no whole tar archive ({error})") from error
     if len(last) < tarfile.BLOCKSIZE:
-        raise damaged(label, "it ends too early")
+        raise archive_error(label, "it ends too early")
     if last.strip(b"\0"):
-        raise damaged(label, "its content has a header that cannot be read")
+        raise archive_error(label, "its content has a header that cannot be read")
 
 
 def _entry(archive: bytes, member: tarfile.TarInfo, label: str) -> Entry:
     kind = _TAR_KINDS.get(member.type)
     if kind is None or member.pax_headers:
-        raise damaged(label, f"it holds {member.name!r} in a form that dpkg does not install either")
+        raise archive_error(label, f"it holds {member.name!r} in a form that dpkg does not install either")
     content = b""
     if kind == stat.S_IFREG:
         content = archive[member.offset_data : member.offset_data + member.size]
@@ -267,7 +267,9 @@ def _linked(member: tarfile.TarInfo, files: t.Mapping[str, Entry], label: str) -
     """Return a hard link as a separate file."""
     original = files.get(os.path.normpath(member.linkname))
     if original is None:
-        raise damaged(label, f"it holds {member.name!r} as another name of {member.linkname!r}, which is not before it")
+        raise archive_error(
+            label, f"it holds {member.name!r} as another name of {member.linkname!r}, which is not before it"
+        )
     return original._replace(name=member.name)
 
 
@@ -347,7 +349,7 @@ def run_limited(argv: list[str], limit: int) -> tuple[int, bytes, str]:
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
             if isinstance(error, (TimeoutError, subprocess.TimeoutExpired)):
-                raise damaged(argv[-1], f"{argv[0]} did not end within {_SECONDS} seconds") from None
+                raise archive_error(argv[-1], f"{argv[0]} did not end within {_SECONDS} seconds") from None
             raise
         errors.seek(0)
         return status, output, errors.read(_UNPACK_ERRORS).decode("utf-8", "replace")
@@ -363,7 +365,7 @@ def _output_of(process: subprocess.Popen[bytes], limit: int, deadline: float, la
             if not block:
                 return bytes(output)
             if len(output) > limit:
-                raise damaged(label, f"it has more than {limit} bytes when it is unpacked")
+                raise archive_error(label, f"it has more than {limit} bytes when it is unpacked")
     raise TimeoutError
 
 
@@ -390,14 +392,14 @@ def _kind_of(package: str) -> _Kind:
     return kind
 
 
-def _check(package: str, tool: str, status: int, said: str, on_controller: bool) -> None:
+def _check(package: str, tool: str, status: int, messages: str, on_controller: bool) -> None:
     """Raise HostError if ``tool`` does not exist or failed."""
     if status == _NOT_FOUND:
         here, there = ("the controller", "true to unpack on the host") if on_controller else ("this host", "")
         way = f"remote_src: {there or 'false to unpack on the controller'}"
         raise core_errors.HostError(f"{tool} is not on {here}; set {way}, or unpack {package} yourself and give src.")
     if status:
-        words = " ".join(said.split()) or f"it ends with status {status}"
+        reason = " ".join(messages.split()) or f"it ends with status {status}"
         raise core_errors.HostError(
-            f"{package} cannot be unpacked. {tool} says: {words}. Fetch the package again, and see that there is room."
+            f"{package} cannot be unpacked. {tool} says: {reason}. Fetch the package again, and see that there is room."
         )

@@ -77,21 +77,21 @@ def _in_files(
 def _in_flags(installation: engines_base.Installation) -> t.Iterator[tuple[str, str | None]]:
     arguments = installation.unit.arguments if installation.unit is not None else ()
     for argument in arguments[1:]:
-        for word in (argument, argument.rpartition("=")[2], argument.rpartition(":")[2]):
-            if word.startswith("/"):
-                yield argument, word
+        for value in (argument, argument.rpartition("=")[2], argument.rpartition(":")[2]):
+            if value.startswith("/"):
+                yield argument, value
 
 
-def unsettled_engines(host: hostfs.HostFS, folders: t.Iterable[str]) -> list[str]:
+def engines_still_using(host: hostfs.HostFS, folders: t.Iterable[str]) -> list[str]:
     """Return a message for each running engine that uses, or may use, programs below ``folders``.
 
     Such an engine may have another configuration in its files by now.
     """
     below = PathPrefix(host, folders)
-    return [words for engine in engines_registry.engines_on(host) for words in _unsettled(engine, host, below)]
+    return [message for engine in engines_registry.engines_on(host) for message in _still_using(engine, host, below)]
 
 
-def _unsettled(engine: engines_base.Engine, host: hostfs.HostFS, below: PathPrefix) -> t.Iterator[str]:
+def _still_using(engine: engines_base.Engine, host: hostfs.HostFS, below: PathPrefix) -> t.Iterator[str]:
     installation = engine.inspect(host)
     if host.live and host.lexists(core_records.restart_note(engine.key, core_records.state_dir(host, engine.key))):
         yield f"A restart of {installation.service} was cut off."
@@ -130,12 +130,12 @@ _LIKE_RUNC = re.compile(r"(?:(?:runc|crun)(?:[-_.].*)?|youki)\Z")
 # Programs that start something other than an ordinary container. Some of them are crun with another name.
 _UNLIKE_RUNC = re.compile(r"runsc|gvisor|kata|containerd-shim|krun|crun-vm|.*wasm")
 # The runtime types of containerd and of CRI-O ("oci" and "pod") that run a program like runc.
-_KINDS = ("io.containerd.runc.", "io.containerd.runtime.v1.", "oci", "pod")
+_RUNC_TYPES = ("io.containerd.runc.", "io.containerd.runtime.v1.", "oci", "pod")
 # Only a toolkit that is installed into a directory has this file beside its runtimes.
-_MARK = f"{core_constants.MAIN_PROGRAM}.real"
+_DIRECTORY_MARKER = f"{core_constants.MAIN_PROGRAM}.real"
 
 
-class _Found(t.NamedTuple):
+class _EngineRuntimes(t.NamedTuple):
     """The result for one engine. ``paths`` are programs that exist, in order of preference."""
 
     installed: bool
@@ -155,28 +155,30 @@ def low_level_runtimes(host: hostfs.HostFS) -> tuple[list[str], list[str]]:
     engines = engines_registry.engines_on(host)
     found = [_of_engine(engine, host) for engine in engines]
     paths: list[str] = []
-    for path in (path for one in found for path in one.paths):
+    for path in (path for runtimes in found for path in runtimes.paths):
         if not any(host.same_program(path, known) for known in paths):
             paths.append(path)
     # Podman is left out, since it does not use NVIDIA's runtimes.
-    installed = [engine.name for engine, one in zip(engines, found) if one.installed and engine.default_runtime]
+    installed = [
+        engine.name for engine, runtimes in zip(engines, found) if runtimes.installed and engine.default_runtime
+    ]
     names = _CRIO_NAMES if installed == [_CRIO] else NAMES
-    return [*paths, *names], [warning for one in found for warning in one.warnings]
+    return [*paths, *names], [warning for runtimes in found for warning in runtimes.warnings]
 
 
-def _of_engine(engine: engines_base.Engine, host: hostfs.HostFS) -> _Found:
+def _of_engine(engine: engines_base.Engine, host: hostfs.HostFS) -> _EngineRuntimes:
     installation = engine.inspect(host)
     installed = installation.binary is not None or installation.unit is not None
     try:
-        state, doubt = _without_nvidia(engine, host, installation)
+        state, notes = _state_without_nvidia(engine, host, installation)
     except errors.MissingPackageError:
         # The controller may have the missing package and send it.
         raise
     except errors.NvidiaError as error:
-        return _Found(installed, (), (f"The runtimes of {engine.name} are not known: {error}",))
+        return _EngineRuntimes(installed, (), (f"The runtimes of {engine.name} are not known: {error}",))
     candidates = _Candidates(host, state)
     paths: list[str] = []
-    warnings = list(doubt)
+    warnings = list(notes)
     for name in candidates.names(engine.default_runtime):
         path = _program(host, candidates.paths[name])
         if path is None:
@@ -186,10 +188,10 @@ def _of_engine(engine: engines_base.Engine, host: hostfs.HostFS) -> _Found:
             )
         else:
             paths.append(path)
-    return _Found(installed, tuple(paths), tuple(warnings))
+    return _EngineRuntimes(installed, tuple(paths), tuple(warnings))
 
 
-def _without_nvidia(
+def _state_without_nvidia(
     engine: engines_base.Engine, host: hostfs.HostFS, installation: engines_base.Installation
 ) -> tuple[engines_base.ConfiguredState, tuple[str, ...]]:
     """Return the engine's configuration without the entries of this collection, and warnings.
@@ -198,7 +200,7 @@ def _without_nvidia(
     possible, the present configuration is used. Raises NvidiaError if that cannot be read either.
     """
     files = engines_base.HostFiles(host, engine.key)
-    doubt: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
     try:
         path = host.resolve(installation.config_path)
         records = (record for record in core_records.load_records(host, engine.key) if record.main == path)
@@ -206,12 +208,12 @@ def _without_nvidia(
         context = files.context(path, installation.unit, _NEWEST, recorded)
         return engine.absent(context).state, ()
     except (errors.ConfigurationError, errors.HostError) as error:
-        doubt = (f"The runtimes of {engine.name} may not all be known: {error}",)
+        warnings = (f"The runtimes of {engine.name} may not all be known: {error}",)
     except errors.NvidiaError:
         # A unit or another file needs the runtimes of this collection. The other runtimes are not affected.
-        doubt = ()
+        warnings = ()
     context = files.as_configured(installation, None)._replace(version=_NEWEST)
-    return engine.configured(context), doubt
+    return engine.configured(context), warnings
 
 
 class _Candidates:
@@ -243,17 +245,17 @@ class _Candidates:
         """
         return name.startswith(engines_base.MAIN_NAME) or any(
             posixpath.basename(path).startswith(core_constants.MAIN_PROGRAM)
-            or self._host.lexists(posixpath.join(posixpath.dirname(path), _MARK))
-            for path in self._spellings(name)
+            or self._host.lexists(posixpath.join(posixpath.dirname(path), _DIRECTORY_MARKER))
+            for path in self._paths_of(name)
         )
 
     def _is_unlike_runc(self, name: str, entry: t.Mapping[str, t.Any]) -> bool:
         kind = entry.get("runtime_type")
-        if kind and not (isinstance(kind, str) and kind.startswith(_KINDS)):
+        if kind and not (isinstance(kind, str) and kind.startswith(_RUNC_TYPES)):
             return True
-        return any(_UNLIKE_RUNC.match(posixpath.basename(path)) for path in self._spellings(name))
+        return any(_UNLIKE_RUNC.match(posixpath.basename(path)) for path in self._paths_of(name))
 
-    def _spellings(self, name: str) -> list[str]:
+    def _paths_of(self, name: str) -> list[str]:
         """Return the configured path of a runtime, and its path with all links resolved."""
         path = self._all.get(name)
         program = None if path is None else _program(self._host, path)
@@ -286,11 +288,11 @@ def users(host: hostfs.HostFS, folder: str) -> list[str]:
         *_processes(host, folders),
         *(f"container {name}" for each in folders for name in gpu_containers.bundles_referencing(host, f"{each}/")),
         *(f"engine {name}" for name in configured_programs(host, folders)),
-        *(f"file {path}" for path in mentioned_in(host, SPECIFICATIONS_AND_HOOKS, folders)),
+        *(f"file {path}" for path in files_mentioning(host, SPECIFICATIONS_AND_HOOKS, folders)),
     ]
 
 
-def mentioned_in(host: hostfs.HostFS, places: t.Iterable[str], folders: t.Iterable[str]) -> list[str]:
+def files_mentioning(host: hostfs.HostFS, places: t.Iterable[str], folders: t.Iterable[str]) -> list[str]:
     """Return the files in ``places`` that name a path below ``folders``."""
     return [
         f"{place}/{name}"
@@ -303,11 +305,11 @@ def mentioned_in(host: hostfs.HostFS, places: t.Iterable[str], folders: t.Iterab
 
 def _processes(host: hostfs.HostFS, folders: t.Sequence[str]) -> t.Iterator[str]:
     for pid in host.readable_entries("/proc") if host.live else ():
-        if pid.isdigit() and int(pid) != os.getpid() and any(_needs(host, pid, folder) for folder in folders):
+        if pid.isdigit() and int(pid) != os.getpid() and any(_uses(host, pid, folder) for folder in folders):
             yield f"process {pid} ({host.read_text(f'/proc/{pid}/comm').strip()})"
 
 
-def _needs(host: hostfs.HostFS, pid: str, folder: str) -> bool:
+def _uses(host: hostfs.HostFS, pid: str, folder: str) -> bool:
     process = host.real_path(f"/proc/{pid}")
     links = [f"{process}/exe", *(f"{process}/fd/{name}" for name in host.readable_entries(f"/proc/{pid}/fd"))]
     if any(f"{folder}/" in _target(link) for link in links):

@@ -193,8 +193,8 @@ class Config:
     def settings(self) -> dict[str, t.Any]:
         return effective(TomlDocument.from_bytes(PATH, self.content or b"").data, self.real_ldconfig)
 
-    def present(self, settings: t.Mapping[str, t.Any] | None = None, **wishes: t.Any) -> ConfigPlan:
-        return self._carry_out(self.file.present(SettingsRequest(settings or {}, **wishes)), removal=False)
+    def present(self, settings: t.Mapping[str, t.Any] | None = None, **request: t.Any) -> ConfigPlan:
+        return self._carry_out(self.file.present(SettingsRequest(settings or {}, **request)), removal=False)
 
     def absent(self) -> ConfigPlan:
         return self._carry_out(self.file.absent(), removal=True)

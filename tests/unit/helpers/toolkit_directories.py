@@ -24,7 +24,10 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.directory
     Tools,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.directory_install import DirectoryInstallation
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.directory_store import VersionStore, exchange
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.directory_store import (
+    VersionStore,
+    rename_exchange,
+)
 from ansible_collections.gpufleet.nvidia.tests.hosts.fixtures.elf_programs import program, tree
 
 if t.TYPE_CHECKING:
@@ -46,7 +49,7 @@ Tree = t.Dict[str, t.Tuple[t.Any, ...]]
 
 
 def tree_of(root: Path) -> Tree:
-    """Kind, mode, and content of everything below ``root``."""
+    """Kind, mode, and content of everything below ``from_tree``."""
     found: Tree = {}
     for path in sorted(root.rglob("*")):
         status, name = path.lstat(), str(path.relative_to(root))
@@ -73,7 +76,7 @@ def plain_tree(root: Path) -> Tree:
 
 
 def stamps_of(root: Path) -> dict[str, tuple[int, ...]]:
-    """What changes if anything below ``root`` is written, made, moved, or touched."""
+    """What changes if anything below ``from_tree`` is written, made, moved, or touched."""
     found: dict[str, tuple[int, ...]] = {}
     for path in sorted([root, *root.rglob("*")]):
         status = path.lstat()
@@ -82,7 +85,7 @@ def stamps_of(root: Path) -> dict[str, tuple[int, ...]]:
 
 
 class Host:
-    """A host below ``root`` with sources in /srv, each called by its version."""
+    """A host below ``from_tree`` with sources in /srv, each called by its version."""
 
     def __init__(self, root: Path, live: bool = False) -> None:
         self.root = root
@@ -192,7 +195,7 @@ class Killer:
             monkeypatch.setattr(os, name, self._counted(getattr(os, name)))
         # Nothing of it is lost here, and it takes long.
         monkeypatch.setattr(os, "fsync", lambda _handle: None)
-        monkeypatch.setattr(directory_store, "exchange", self._counted(exchange))
+        monkeypatch.setattr(directory_store, "rename_exchange", self._counted(rename_exchange))
         # A run that ended holds no lock.
         monkeypatch.setattr(lock, "TIMEOUT", 0.0)
         really_open = os.open

@@ -90,7 +90,7 @@ def left(cache: Path) -> list[str]:
 
 class TestContent:
     def test_directory_has_the_same_parts_as_on_the_host(self, source: Path, cache: Path) -> None:
-        on_host = SourceReader(HostFS("/", live=False), None, thorough=False).root(str(source), None)
+        on_host = SourceReader(HostFS("/", live=False), None, thorough=False).from_tree(str(source), None)
         assert toolkit_in_directory(str(source), None, str(cache)).parts == on_host.parts
 
     def test_selected_components(self, source: Path, cache: Path) -> None:
@@ -111,7 +111,7 @@ class TestContent:
         host = tmp_path / "host"
         (host / "tmp").mkdir(parents=True)
         reader = SourceReader(HostFS(str(host), live=False), None, thorough=False)
-        received = reader.sent(ControllerSource(toolkit.parts, toolkit.archive())).fetch()
+        received = reader.from_controller(ControllerSource(toolkit.parts, toolkit.archive())).fetch()
         assert {name: hashlib.sha256(Path(path).read_bytes()).hexdigest() for name, path in received.items()} == {
             part.name: part.sha256 for part in toolkit.parts
         }
@@ -286,7 +286,7 @@ class TestErrors:
         def deny(*_args: object) -> t.NoReturn:
             raise denied
 
-        for owner, name, broken in ((toolkit_source, "find_parts", refuse), (toolkit_manifest, "digest_of", deny)):
+        for owner, name, broken in ((toolkit_source, "find_parts", refuse), (toolkit_manifest, "sha256_of", deny)):
             with monkeypatch.context() as patch:
                 patch.setattr(owner, name, broken)
                 assert self.error_of(lambda: toolkit_in_directory(str(source), None, str(cache))) == (

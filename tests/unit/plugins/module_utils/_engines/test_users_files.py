@@ -19,7 +19,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.configure
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._restart.restart import RestartOptions, restart
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.usage import (
     configured_programs,
-    unsettled_engines,
+    engines_still_using,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify.verify import Verification, VerifyOptions
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_docker import FakeDocker
@@ -127,7 +127,7 @@ def test_a_change_opens_nothing_of_a_user(
         for request in (RuntimeRequest(), None) if remove else (RuntimeRequest(),):
             ConfigureEngine(Options("docker", request), docker.host, docker.run).execute(check_mode=False)
         configured_programs(docker.host, ["/usr/bin"])
-        unsettled_engines(docker.host, ["/usr/bin"])
+        engines_still_using(docker.host, ["/usr/bin"])
 
     assert opened(docker, work) == []
 

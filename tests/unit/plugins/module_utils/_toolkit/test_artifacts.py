@@ -191,7 +191,7 @@ def test_no_directory(source: Path) -> None:
 
 
 WHAT_IS_NO_PROGRAM: list[tuple[bytes, str]] = [
-    (b"", " is empty: it was not fetched to its end."),
+    (b"", " is empty: its download is incomplete."),
     (b"#!/bin/sh\nexec /opt/nvidia-ctk.real\n", " is a script, say the wrapper of another installation."),
     (b"\x7fELF", " is no ELF file: it was damaged, or is something else."),
     (b"<html>502 Bad Gateway</html>", " is no ELF file: it was damaged, or is something else."),
@@ -228,7 +228,9 @@ def test_a_link_out_of_the_tree(source: Path, tmp_path: Path) -> None:
         ctk.unlink()
         ctk.symlink_to(target)
         assert ctk.exists()
-        assert refusal(source).startswith("src /opt/toolkit: usr/bin/nvidia-ctk is a link that leads nowhere. ")
+        assert refusal(source).startswith(
+            "src /opt/toolkit: usr/bin/nvidia-ctk is a link to a file that does not exist. "
+        )
 
 
 def test_a_loop_of_links(source: Path) -> None:

@@ -339,8 +339,8 @@ def test_a_missing_file_may_be_an_error() -> None:
     config = Config(None)
     with pytest.raises(NvidiaError, match=f"{PATH} is not there, and create is false"):
         config.present({"disable-require": True}, create=False)
-    for wish in ({}, {"disable-require": None}):
-        assert not config.present(wish, create=False).file.changed
+    for request in ({}, {"disable-require": None}):
+        assert not config.present(request, create=False).file.changed
     assert not Config().present({"disable-require": False}, create=False).file.changed
 
 

@@ -45,9 +45,9 @@ class Toolkit(Tree):
         self, settings: dict[str, t.Any] | None = None, check_mode: bool = False, **options: t.Any
     ) -> ConfigResult:
         """``settings`` None: take everything back."""
-        wishes = None if settings is None else SettingsRequest(settings)
+        request = None if settings is None else SettingsRequest(settings)
         host = HostFS.of(str(self.root), live=False)
-        return ConfigTask(ConfigOptions(wishes, **options), host).execute(check_mode)
+        return ConfigTask(ConfigOptions(request, **options), host).execute(check_mode)
 
 
 @pytest.fixture

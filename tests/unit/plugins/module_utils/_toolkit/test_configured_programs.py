@@ -14,8 +14,8 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.records impo
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.docker.engine import DOCKER
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.usage import (
     configured_programs,
+    engines_still_using,
     programs_among,
-    unsettled_engines,
 )
 
 if t.TYPE_CHECKING:
@@ -128,7 +128,7 @@ def test_a_daemon_that_runs_counts_whatever_its_file_says(
     monkeypatch.setattr(type(docker), "live", lambda *_args: says)
     host = HostFS.of(str(tmp_path), live=True)
     assert configured_programs(host, [FOLDER]) == {}
-    assert unsettled_engines(host, [FOLDER]) == words
+    assert engines_still_using(host, [FOLDER]) == words
 
 
 def test_a_restart_that_was_cut_off(tmp_path: Path) -> None:
@@ -136,6 +136,6 @@ def test_a_restart_that_was_cut_off(tmp_path: Path) -> None:
     note = tmp_path / restart_note("docker").lstrip("/")
     note.parent.mkdir(parents=True)
     note.write_text("{}")
-    assert unsettled_engines(HostFS.of(str(tmp_path), live=True), [FOLDER]) == [
+    assert engines_still_using(HostFS.of(str(tmp_path), live=True), [FOLDER]) == [
         "A restart of docker.service was cut off."
     ]

@@ -30,7 +30,7 @@ MINE = "# somebody's own line\n"
 
 
 @st.composite
-def wishes(draw: t.Any, nulls: bool = True) -> dict[str, t.Any]:
+def request(draw: t.Any, nulls: bool = True) -> dict[str, t.Any]:
     """Some settings, flat or nested."""
     flat = {}
     for name in draw(names):
@@ -64,7 +64,7 @@ def implied(key: str) -> t.Any:
     return default_of(setting, real_ldconfig=False) if setting.implied is not None else None
 
 
-@given(contents, wishes())
+@given(contents, request())
 def test_the_settings_are_those_that_were_asked_for_and_no_others(
     content: bytes | None, asked: dict[str, t.Any]
 ) -> None:
@@ -76,14 +76,14 @@ def test_the_settings_are_those_that_were_asked_for_and_no_others(
     assert config.settings == {**before, **wanted, **features}
 
 
-@given(contents, wishes())
+@given(contents, request())
 def test_the_second_run_changes_nothing(content: bytes | None, asked: dict[str, t.Any]) -> None:
     config = Config(content)
     config.present(asked)
     assert not config.file.present(SettingsRequest(asked)).file.changed
 
 
-@given(contents, wishes())
+@given(contents, request())
 def test_lines_of_others_stay_in_their_order(content: bytes | None, asked: dict[str, t.Any]) -> None:
     config = Config(content)
     config.present(asked)
@@ -96,7 +96,7 @@ def test_lines_of_others_stay_in_their_order(content: bytes | None, asked: dict[
     assert [line for line in theirs if line not in remaining] == []
 
 
-@given(contents, wishes())
+@given(contents, request())
 def test_what_was_never_set_leaves_no_trace_when_it_is_null_again(
     content: bytes | None, asked: dict[str, t.Any]
 ) -> None:
@@ -112,7 +112,7 @@ def test_what_was_never_set_leaves_no_trace_when_it_is_null_again(
     assert config.content == content
 
 
-@given(contents, st.lists(st.tuples(wishes(), st.booleans()), min_size=1, max_size=3), st.booleans(), st.booleans())
+@given(contents, st.lists(st.tuples(request(), st.booleans()), min_size=1, max_size=3), st.booleans(), st.booleans())
 def test_all_comes_back_to_the_byte(
     content: bytes | None, runs: list[tuple[dict[str, t.Any], bool]], debug: bool, removal: bool
 ) -> None:
@@ -128,7 +128,7 @@ def test_all_comes_back_to_the_byte(
     assert (config.content, config.record) == (content, None)
 
 
-@given(contents, st.lists(wishes(), min_size=1, max_size=2))
+@given(contents, st.lists(request(), min_size=1, max_size=2))
 def test_all_comes_back_beside_a_line_of_somebody_else(content: bytes | None, runs: list[dict[str, t.Any]]) -> None:
     assume(content)
     config = Config(content)
@@ -148,7 +148,7 @@ def test_all_comes_back_beside_a_line_of_somebody_else(content: bytes | None, ru
         assert config.content == disturbed(content or b"")
 
 
-@given(contents, wishes(), wishes())
+@given(contents, request(), request())
 def test_an_only_owner_leaves_what_it_would_have_written_at_once(
     content: bytes | None, former: dict[str, t.Any], asked: dict[str, t.Any]
 ) -> None:
@@ -158,12 +158,12 @@ def test_an_only_owner_leaves_what_it_would_have_written_at_once(
     fresh.present(asked, exclusive=True)
     assert config.settings == fresh.settings
     # In the packages' layout in the same words too, whatever their order; elsewhere a line may come back as another.
-    set_only = all(value is not None for wish in (former, asked) for value in flat(wish).values())
+    set_only = all(value is not None for request in (former, asked) for value in flat(request).values())
     if set_only and content in (VARIANTS["packages"], VARIANTS["packages, with values"]):
         assert words_of(config) == words_of(fresh)
 
 
-@given(wishes(nulls=False), st.booleans())
+@given(request(nulls=False), st.booleans())
 def test_what_package_scripts_take_away_is_written_again(asked: dict[str, t.Any], faulty: bool) -> None:
     config = Config()
     before = config.settings

@@ -174,13 +174,13 @@ def test_the_same_content_is_no_damage(host: Host) -> None:
 def test_only_a_thorough_run_reads_everything(thorough: bool, host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     host.install(OLD)
     seen: list[str] = []
-    really = toolkit_manifest.digest_of
+    really = toolkit_manifest.sha256_of
 
     def counted(path: str) -> str:
         seen.append(path)
         return really(path)
 
-    monkeypatch.setattr(toolkit_manifest, "digest_of", counted)
+    monkeypatch.setattr(toolkit_manifest, "sha256_of", counted)
     host.install(OLD, thorough=thorough)
     own = [path for path in seen if path.startswith(str(host.versions))]
     assert len(own) == (16 if thorough else 0)
@@ -321,7 +321,7 @@ def test_a_file_system_that_cannot_exchange(host: Host, monkeypatch: pytest.Monk
 
     installers(host)
     before = tree_of(host.dest)
-    monkeypatch.setattr(directory_store, "exchange", refused)
+    monkeypatch.setattr(directory_store, "rename_exchange", refused)
     assert "cannot exchange it in one step (Invalid argument)" in refusal(lambda: host.install(OLD))
     assert tree_of(host.dest) == before
     assert not host.versions.exists()

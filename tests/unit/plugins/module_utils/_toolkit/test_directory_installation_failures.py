@@ -150,7 +150,7 @@ def test_a_disk_that_fills_up(call: int, host: Host, monkeypatch: pytest.MonkeyP
 
 def test_a_source_that_changes_while_it_is_read(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     texts = itertools.count()
-    monkeypatch.setattr(toolkit_manifest, "chunks_of", lambda _path: [str(next(texts)).encode()])
+    monkeypatch.setattr(toolkit_manifest, "read_chunks", lambda _path: [str(next(texts)).encode()])
     refused(host, "has changed while it was read")
 
 

@@ -12,12 +12,12 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors impor
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents.toml_document import TomlDocument
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.directory_layout import (
     ConfigInputs,
-    Directory,
+    DirectoryLayout,
     DirectorySpec,
+    build_layout,
     check_dest,
     check_runtime,
     content_digest,
-    directory,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.manifest import PartDigest
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.toolkit_directories import CONFIG, DEST
@@ -43,9 +43,9 @@ ALL = [
 ]
 
 
-def plan(parts: t.Sequence[PartDigest] = ALL, default: str | None = None, **wanted: t.Any) -> Directory:
+def plan(parts: t.Sequence[PartDigest] = ALL, default: str | None = None, **wanted: t.Any) -> DirectoryLayout:
     asked = {"driver_root": "/", "runtimes": ("runc", "crun"), "settings": {}, **wanted}
-    return directory(parts, DirectorySpec(DEST, ConfigInputs(**asked), default), FOLDER)
+    return build_layout(parts, DirectorySpec(DEST, ConfigInputs(**asked), default), FOLDER)
 
 
 def config(**wanted: t.Any) -> dict[str, t.Any]:
@@ -235,7 +235,7 @@ def test_whatever_makes_a_difference_is_in_the_digest() -> None:
         DirectorySpec(DEST, wanted._replace(debug=True)),
         DirectorySpec(DEST, wanted._replace(real_ldconfig=True)),
     ]
-    found = {content_digest(ALL, design) for design in designs}
+    found = {content_digest(ALL, spec) for spec in designs}
     found |= {content_digest(ALL[1:], designs[0]), content_digest([ALL[0]._replace(sha256="x"), *ALL[1:]], designs[0])}
     assert len(found) == len(designs) + 2
     assert content_digest(list(ALL), DirectorySpec(DEST, ConfigInputs("/", ("runc",), {}))) in found

@@ -12,7 +12,7 @@ import typing as t
 import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import directory_store
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.directory_store import exchange
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.directory_store import rename_exchange
 
 if t.TYPE_CHECKING:
     from pathlib import Path
@@ -24,7 +24,7 @@ def test_a_directory_and_a_link(tmp_path: Path) -> None:
     (folder / "file").write_text("x")
     link.symlink_to("nowhere")
     inode = folder.stat().st_ino
-    exchange(str(folder), str(link))
+    rename_exchange(str(folder), str(link))
     assert os.readlink(str(folder)) == "nowhere"
     assert link.stat().st_ino == inode
     assert (link / "file").read_text() == "x"
@@ -35,7 +35,7 @@ def test_both_have_to_be_there(missing: str, tmp_path: Path) -> None:
     for name in {"one", "other"} - {missing}:
         (tmp_path / name).write_text(name)
     with pytest.raises(OSError) as caught:
-        exchange(str(tmp_path / "one"), str(tmp_path / "other"))
+        rename_exchange(str(tmp_path / "one"), str(tmp_path / "other"))
     assert caught.value.errno == errno.ENOENT
     assert [path.name for path in tmp_path.iterdir()] == list({"one", "other"} - {missing})
 
@@ -52,16 +52,16 @@ def test_a_c_library_without_a_function_for_it(tmp_path: Path, monkeypatch: pyte
     (tmp_path / "other").write_text("2")
     load = ctypes.CDLL
     monkeypatch.setattr(ctypes, "CDLL", lambda name, use_errno: OldLibrary(load(name, use_errno=use_errno)))
-    exchange(str(tmp_path / "one"), str(tmp_path / "other"))
+    rename_exchange(str(tmp_path / "one"), str(tmp_path / "other"))
     assert [(tmp_path / name).read_text() for name in ("one", "other")] == ["2", "1"]
     with pytest.raises(FileNotFoundError):
-        exchange(str(tmp_path / "one"), str(tmp_path / "nothing"))
+        rename_exchange(str(tmp_path / "one"), str(tmp_path / "nothing"))
 
 
 def test_a_machine_that_is_not_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     load = ctypes.CDLL
     monkeypatch.setattr(ctypes, "CDLL", lambda name, use_errno: OldLibrary(load(name, use_errno=use_errno)))
-    monkeypatch.setattr(directory_store, "_NUMBERS", {})
+    monkeypatch.setattr(directory_store, "_SYSCALL_NUMBERS", {})
     with pytest.raises(OSError) as caught:
-        exchange(str(tmp_path / "one"), str(tmp_path / "other"))
+        rename_exchange(str(tmp_path / "one"), str(tmp_path / "other"))
     assert caught.value.errno == errno.ENOSYS

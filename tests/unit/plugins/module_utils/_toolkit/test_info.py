@@ -26,8 +26,8 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.info impo
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.manifest import (
     NAME,
     Entry,
+    FileDigest,
     Identity,
-    Known,
     Manifest,
 )
 
@@ -93,13 +93,13 @@ class Tree:
     ) -> str:
         """What nvidia_toolkit_install does with source: directory, in short; the name of the version."""
         store = VersionStore(HostFS(str(self.root), live=False), folder)
-        store.begin()
+        store.prepare_build()
         entries = {name: Entry(0o755, text=f"{version}".encode()) for name in names}
         entries[OWN_CONFIG_FILE] = Entry(0o644, text=b"disable-require = true\n")
         entries = {name: entry._replace(sha256=sha256(entry.text).hexdigest()) for name, entry in entries.items()}
         for name, entry in entries.items():
-            store.put(name, entry)
-        sources = {"/srv/toolkit.deb": Known("", Identity(0, 0, 0, 0))}
+            store.write_entry(name, entry)
+        sources = {"/srv/toolkit.deb": FileDigest("", Identity(0, 0, 0, 0))}
         components = None if names == PROGRAMS else ("ctk",)
         name = store.new_name(version or "unknown")
         manifest = Manifest(name, version, store.current(), components, (), sources, {})

@@ -11,14 +11,14 @@ import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import HostError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.manifest import (
+    FileDigest,
     Identity,
     Installed,
-    Known,
     Manifest,
     PartDigest,
 )
 
-KNOWN = Known("ab" * 32, Identity(7, 10**18 + 1, 10**18 + 2, 42))
+KNOWN = FileDigest("ab" * 32, Identity(7, 10**18 + 1, 10**18 + 2, 42))
 OTHER = Identity(7, 10**18 + 3, 10**18 + 4, 43)
 WHOLE = Manifest(
     "1.20.0-0123456789ab",
@@ -90,6 +90,6 @@ def test_a_newer_collection() -> None:
 
 def test_what_was_found_out_anew() -> None:
     found = WHOLE.refreshed({"nvidia-ctk.real": OTHER, "nobody": OTHER, "libx.so.1": OTHER}, {"/srv/x": KNOWN})
-    assert found.files == {**WHOLE.files, "nvidia-ctk.real": Installed(0o755, 0, 0, Known(KNOWN.sha256, OTHER))}
+    assert found.files == {**WHOLE.files, "nvidia-ctk.real": Installed(0o755, 0, 0, FileDigest(KNOWN.sha256, OTHER))}
     assert found.sources == {"/srv/x": KNOWN}
     assert found._replace(files=WHOLE.files, sources=WHOLE.sources) == WHOLE

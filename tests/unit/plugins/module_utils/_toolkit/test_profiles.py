@@ -36,50 +36,53 @@ CGROUPS = ("nvidia-container-cli", "no-cgroups")
     ids=["dotted", "nested", "mixed", "mixed the other way", "twice the same"],
 )
 def test_all_forms_mean_the_same(settings: dict[str, t.Any]) -> None:
-    asked = SettingsRequest(settings).asked()
+    asked = SettingsRequest(settings).values()
     assert asked == {LEVEL: "debug", ("nvidia-container-runtime", "modes", "cdi", "spec-dirs"): ["/etc/cdi"]}
 
 
 def test_words_are_made_what_they_mean() -> None:
     assert SettingsRequest(
         {"features": {"disable-cuda-compat-lib-hook": "yes"}, "disable-require": "False"}
-    ).asked() == {
+    ).values() == {
         ("features", "disable-cuda-compat-lib-hook"): True,
         ("disable-require",): False,
     }
 
 
 def test_nothing_is_asked_by_default() -> None:
-    assert SettingsRequest({}).asked() == {}
-    assert SettingsRequest({"features": {}}).asked() == {}
+    assert SettingsRequest({}).values() == {}
+    assert SettingsRequest({"features": {}}).values() == {}
 
 
 def test_profiles() -> None:
-    assert SettingsRequest({}, profile="rootless").asked() == {CGROUPS: True}
-    assert SettingsRequest({}, profile="kubernetes_hardened").asked() == {
+    assert SettingsRequest({}, profile="rootless").values() == {CGROUPS: True}
+    assert SettingsRequest({}, profile="kubernetes_hardened").values() == {
         ("accept-nvidia-visible-devices-as-volume-mounts",): True,
         ("accept-nvidia-visible-devices-envvar-when-unprivileged",): False,
     }
 
 
 def test_debug() -> None:
-    assert SettingsRequest({}, debug=True).asked() == {
+    assert SettingsRequest({}, debug=True).values() == {
         CLI_DEBUG: "/var/log/nvidia-container-toolkit.log",
         DEBUG: "/var/log/nvidia-container-runtime.log",
         LEVEL: "debug",
     }
-    assert SettingsRequest({}, debug=True).silenced() == {}
-    assert SettingsRequest({}).silenced() == {}
+    assert SettingsRequest({}, debug=True).debug_settings_to_reset() == {}
+    assert SettingsRequest({}).debug_settings_to_reset() == {}
 
 
 def test_no_debug_is_for_what_debug_would_set() -> None:
-    wishes = SettingsRequest({"nvidia-container-runtime.debug": "/data/runtime.log"}, debug=False)
-    assert wishes.asked() == {DEBUG: "/data/runtime.log"}
-    assert wishes.silenced() == {CLI_DEBUG: ("/var/log/nvidia-container-toolkit.log",), LEVEL: ("debug", "trace")}
+    request = SettingsRequest({"nvidia-container-runtime.debug": "/data/runtime.log"}, debug=False)
+    assert request.values() == {DEBUG: "/data/runtime.log"}
+    assert request.debug_settings_to_reset() == {
+        CLI_DEBUG: ("/var/log/nvidia-container-toolkit.log",),
+        LEVEL: ("debug", "trace"),
+    }
 
 
 def test_settings_win() -> None:
-    wishes = SettingsRequest(
+    request = SettingsRequest(
         {
             "nvidia-container-cli": {"no-cgroups": None, "debug": "/data/cli.log"},
             "nvidia-container-runtime.debug": None,
@@ -87,7 +90,7 @@ def test_settings_win() -> None:
         profile="rootless",
         debug=True,
     )
-    assert wishes.asked() == {CGROUPS: None, CLI_DEBUG: "/data/cli.log", DEBUG: None, LEVEL: "debug"}
+    assert request.values() == {CGROUPS: None, CLI_DEBUG: "/data/cli.log", DEBUG: None, LEVEL: "debug"}
 
 
 # What is asked, and what is said of it.
@@ -116,7 +119,7 @@ REFUSED: dict[str, tuple[dict[t.Any, t.Any], str]] = {
         "nvidia-container-cli.no-cgroups is there twice",
     ),
     "a table that is a value": ({"nvidia-container-runtime": "debug"}, "nvidia-container-runtime is a table"),
-    "a table that is null": ({"features": None}, "features is a table, and not one setting that could be null."),
+    "a table that is null": ({"features": None}, "features is a table, but its value is null."),
     "a value that is a table": ({"swarm-resource": {"x": 1}}, "swarm-resource is a dictionary, but should be a string"),
     "inside a value": ({"swarm-resource.x": 1}, "swarm-resource.x cannot be: what it would be in is no table"),
     "no name": ({"": 1}, "settings: '' is not the name of a setting"),
@@ -129,25 +132,25 @@ REFUSED: dict[str, tuple[dict[t.Any, t.Any], str]] = {
 @pytest.mark.parametrize(("settings", "words"), list(REFUSED.values()), ids=list(REFUSED))
 def test_what_is_refused(settings: dict[str, t.Any], words: str) -> None:
     with pytest.raises(NvidiaError) as raised:
-        SettingsRequest(settings).asked()
+        SettingsRequest(settings).values()
     assert words in str(raised.value)
     assert str(raised.value).startswith("settings: ")
 
 
 def test_a_new_feature_is_a_switch() -> None:
     settings = {"features": {"new": "yes", "old": "False", "other": None}}
-    assert SettingsRequest(settings, allow_unknown=True).asked() == {
+    assert SettingsRequest(settings, allow_unknown=True).values() == {
         ("features", "new"): True,
         ("features", "old"): False,
         ("features", "other"): None,
     }
     with pytest.raises(NvidiaError, match=r"features\.new is not a setting"):
-        SettingsRequest(settings).asked()
+        SettingsRequest(settings).values()
 
 
 def test_unknown_settings_may_be_allowed() -> None:
     settings = {"zzz": {"yyy": [1], "x": {}, "n": None}, "nvidia-container-cli.new": 2}
-    assert SettingsRequest(settings, allow_unknown=True).asked() == {
+    assert SettingsRequest(settings, allow_unknown=True).values() == {
         ("zzz", "yyy"): [1],
         ("zzz", "x"): {},
         ("zzz", "n"): None,
@@ -170,5 +173,5 @@ def test_unknown_settings_may_be_allowed() -> None:
 )
 def test_but_not_everything(settings: dict[str, t.Any], words: str) -> None:
     with pytest.raises(NvidiaError) as raised:
-        SettingsRequest(settings, allow_unknown=True).asked()
+        SettingsRequest(settings, allow_unknown=True).values()
     assert words in str(raised.value)

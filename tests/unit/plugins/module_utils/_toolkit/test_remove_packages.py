@@ -166,7 +166,7 @@ def _record_of_settings() -> str:
     return record.to_bytes().decode()
 
 
-@pytest.mark.parametrize("failing", ["remove_file", "_drop"])
+@pytest.mark.parametrize("failing", ["remove_file", "_remove_record"])
 def test_a_removal_that_is_killed_is_ended_by_the_next(
     world: World, monkeypatch: pytest.MonkeyPatch, failing: str
 ) -> None:

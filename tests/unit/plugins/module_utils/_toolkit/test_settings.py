@@ -16,12 +16,12 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.settings 
     BY_PATH,
     SETTINGS,
     TABLES,
-    checked,
+    check_value,
     default_of,
     effective,
-    shown,
-    spelled,
-    unsafe,
+    format_value,
+    masked,
+    unsafe_settings,
 )
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.toolkit_configs import (
     DEFAULT,
@@ -41,14 +41,14 @@ def test_every_setting_stands_once_and_has_a_default_that_it_may_have() -> None:
     assert not TABLES & set(BY_PATH)
     for setting in SETTINGS:
         if setting.default is not None:
-            assert checked(setting, setting.default) == setting.default
+            assert check_value(setting, setting.default) == setting.default
     for settings in PROFILES.values():
-        assert all(checked(BY_PATH[tuple(key.split("."))], value) == value for key, value in settings.items())
+        assert all(check_value(BY_PATH[tuple(key.split("."))], value) == value for key, value in settings.items())
 
 
 def test_no_setting_has_a_name_that_hides_its_value() -> None:
     settings = {key: values[0] for key, values in SAMPLES.items()}
-    assert shown(settings) == settings
+    assert masked(settings) == settings
 
 
 # A value, and how a result holds it.
@@ -67,11 +67,11 @@ SHOWN: list[tuple[t.Any, t.Any]] = [
 
 @pytest.mark.parametrize(("value", "expected"), SHOWN)
 def test_secrets_are_hidden(value: t.Any, expected: t.Any) -> None:
-    assert shown(value) == expected
+    assert masked(value) == expected
 
 
 def test_no_password_is_spelled() -> None:
-    assert spelled(["http://bob:x@proxy", True]) == "[http://********@proxy, true]"
+    assert format_value(["http://bob:x@proxy", True]) == "[http://********@proxy, true]"
 
 
 @pytest.mark.parametrize("text", ["", DEFAULT, "[nvidia-container-cli]\n", "\ufeff#debug = 1\n".lstrip("\ufeff")])
@@ -86,7 +86,7 @@ def test_a_file_of_defaults_amounts_to_them(text: str) -> None:
     assert found["nvidia-container-cli.debug"] is None
     assert found["swarm-resource"] is None
     assert found["nvidia-container-cli.ldconfig"] == "@/sbin/ldconfig"
-    assert unsafe(found) == []
+    assert unsafe_settings(found) == []
 
 
 def test_values_of_the_file_win_whether_or_not_they_are_known() -> None:
@@ -133,8 +133,8 @@ def test_what_is_unsafe_is_told(key: str, value: t.Any, words: str) -> None:
     import re  # noqa: PLC0415
 
     safe = effective({})
-    (said,) = unsafe({**safe, key: value})
+    (said,) = unsafe_settings({**safe, key: value})
     assert said.startswith(key)
     assert re.search(words, said)
-    assert unsafe({**safe, key: 1 if value is True else "@/x"}) == []
-    assert unsafe({}) == []
+    assert unsafe_settings({**safe, key: 1 if value is True else "@/x"}) == []
+    assert unsafe_settings({}) == []

@@ -50,13 +50,13 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
 def digested(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The files whose content was read, by their names."""
     found: list[str] = []
-    really = toolkit_manifest.digest_of
+    really = toolkit_manifest.sha256_of
 
     def counted(path: str) -> str:
         found.append(os.path.basename(path))
         return really(path)
 
-    monkeypatch.setattr(toolkit_manifest, "digest_of", counted)
+    monkeypatch.setattr(toolkit_manifest, "sha256_of", counted)
     return found
 
 
@@ -69,30 +69,30 @@ def reader(host: Host, before: Manifest | None = None, thorough: bool = False) -
 
 
 def test_what_is_unchanged_is_not_read_again(host: Host, digested: list[str]) -> None:
-    first = reader(host).root(f"/srv/{NEW}", None)
+    first = reader(host).from_tree(f"/srv/{NEW}", None)
     assert len(digested) == len(first.parts) == 9
     digested.clear()
-    second = reader(host, manifest(first)).root(f"/srv/{NEW}", None)
+    second = reader(host, manifest(first)).from_tree(f"/srv/{NEW}", None)
     assert digested == []
     assert second[:2] == first[:2]
-    assert reader(host, manifest(first), thorough=True).root(f"/srv/{NEW}", None)[:2] == first[:2]
+    assert reader(host, manifest(first), thorough=True).from_tree(f"/srv/{NEW}", None)[:2] == first[:2]
     assert len(digested) == 9
 
 
 def test_only_what_has_changed_is_read(host: Host, digested: list[str]) -> None:
-    first = reader(host).root(f"/srv/{NEW}", None)
+    first = reader(host).from_tree(f"/srv/{NEW}", None)
     ctk, cli = (host.root / f"srv/{NEW}/usr/bin/{name}" for name in ("nvidia-ctk", "nvidia-container-cli"))
     ctk.write_bytes(ctk.read_bytes() + b"\0")
     os.utime(str(cli), ns=(5, 5))
     digested.clear()
-    second = reader(host, manifest(first)).root(f"/srv/{NEW}", None)
+    second = reader(host, manifest(first)).from_tree(f"/srv/{NEW}", None)
     assert sorted(digested) == ["nvidia-container-cli", "nvidia-ctk"]
     changed = [one.name for one, other in zip(first.parts, second.parts) if one != other]
     assert changed == ["nvidia-ctk"]
 
 
 def test_a_source_that_is_not_there(host: Host) -> None:
-    assert "is not a directory" in refusal(lambda: reader(host).root("/srv/nothing", None))
+    assert "is not a directory" in refusal(lambda: reader(host).from_tree("/srv/nothing", None))
 
 
 class Packages:
@@ -108,7 +108,7 @@ class Packages:
 
     def read(self, before: Manifest | None, components: tuple[str, ...] | None = None) -> tuple[Source, SourceReader]:
         found = reader(self.host, before)
-        return found.packages([DEB], components, self), found
+        return found.from_packages([DEB], components, self), found
 
 
 def test_packages_are_unpacked_when_they_have_to_be(host: Host) -> None:
@@ -167,7 +167,7 @@ def archive_of(source: Source, path: Path, left_out: t.Collection[str] = ()) -> 
 
 
 def test_what_the_controller_sends(host: Host) -> None:
-    offered = reader(host).root(f"/srv/{NEW}", None)
+    offered = reader(host).from_tree(f"/srv/{NEW}", None)
     before = tree_of(host.root)
     with pytest.raises(NotSentError):
         host.install(sent=ControllerSource(offered.parts))
@@ -183,7 +183,7 @@ def test_what_the_controller_sends(host: Host) -> None:
 @pytest.mark.parametrize("kind", ["missing", "garbage", "folder", "other content", "nothing"])
 def test_what_is_sent_is_not_believed(kind: str, host: Host) -> None:
     host.install(OLD)
-    offered = reader(host).root(f"/srv/{NEW}", None)
+    offered = reader(host).from_tree(f"/srv/{NEW}", None)
     path = host.root / "sent.tar"
     if kind == "garbage":
         path.write_bytes(b"x" * 2000)

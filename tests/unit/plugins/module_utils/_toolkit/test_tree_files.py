@@ -14,16 +14,16 @@ import pytest
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.manifest import (
     Entry,
     create,
-    digest_of,
+    digest_file,
     folders_above,
-    installed,
+    has_folder_mode,
+    installed_entry,
     is_folder,
     is_mount_point,
-    is_open,
-    known,
     make_folder,
-    unharmed,
+    sha256_of,
     unlink,
+    verify_entry,
     walk,
 )
 
@@ -58,7 +58,7 @@ def test_modes_do_not_depend_on_the_umask(umask: int, tmp_path: Path) -> None:
     assert stat.S_IMODE((tmp_path / "folder").stat().st_mode) == 0o755
     assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == 0o755
     assert (tmp_path / "file").read_bytes() == b"content"
-    assert digest_of(str(tmp_path / "file")) == SHA
+    assert sha256_of(str(tmp_path / "file")) == SHA
 
 
 def test_nothing_is_written_over(tmp_path: Path) -> None:
@@ -84,13 +84,13 @@ def test_unlink(tmp_path: Path) -> None:
 def test_known(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"content")
-    first = known(str(path), None, thorough=False)
+    first = digest_file(str(path), None, thorough=False)
     assert first.sha256 == SHA
     lie = first._replace(sha256="believed")
-    assert known(str(path), lie, thorough=False) == lie
-    assert known(str(path), lie, thorough=True) == first
+    assert digest_file(str(path), lie, thorough=False) == lie
+    assert digest_file(str(path), lie, thorough=True) == first
     os.utime(str(path), ns=(1, 1))
-    assert known(str(path), lie, thorough=False).sha256 == SHA
+    assert digest_file(str(path), lie, thorough=False).sha256 == SHA
 
 
 @pytest.fixture
@@ -98,8 +98,8 @@ def entries(tmp_path: Path) -> dict[str, Installed]:
     create(str(tmp_path / "file"), 0o644, [b"content"])
     (tmp_path / "link").symlink_to("file")
     return {
-        "file": installed(str(tmp_path / "file"), Entry(0o644, SHA, text=b"content")),
-        "link": installed(str(tmp_path / "link"), Entry(0o777, target="file")),
+        "file": installed_entry(str(tmp_path / "file"), Entry(0o644, SHA, text=b"content")),
+        "link": installed_entry(str(tmp_path / "link"), Entry(0o777, target="file")),
     }
 
 
@@ -144,9 +144,9 @@ def test_harm(
     name: str, harm: t.Callable[[Path], object], thorough: bool, entries: dict[str, Installed], tmp_path: Path
 ) -> None:
     path = tmp_path / name
-    assert unharmed(str(path), entries[name], thorough) is not None
+    assert verify_entry(str(path), entries[name], thorough) is not None
     harm(path)
-    assert unharmed(str(path), entries[name], thorough) is None
+    assert verify_entry(str(path), entries[name], thorough) is None
 
 
 def test_no_harm(entries: dict[str, Installed], tmp_path: Path) -> None:
@@ -155,7 +155,7 @@ def test_no_harm(entries: dict[str, Installed], tmp_path: Path) -> None:
     (tmp_path / "copy").write_bytes(b"content")
     (tmp_path / "copy").chmod(0o644)
     (tmp_path / "copy").replace(path)
-    found = unharmed(str(path), entry, thorough=False)
+    found = verify_entry(str(path), entry, thorough=False)
     assert found is not None
     assert entry.known is not None
     assert found != entry.known.identity
@@ -187,12 +187,12 @@ def test_open_folders(tmp_path: Path) -> None:
     make_folder(str(tmp_path / "folder"))
     (tmp_path / "file").write_text("")
     (tmp_path / "link").symlink_to("folder")
-    assert [is_open(str(tmp_path / name)) for name in ("folder", "file", "link", "none", "file/x")] == [
+    assert [has_folder_mode(str(tmp_path / name)) for name in ("folder", "file", "link", "none", "file/x")] == [
         True, False, False, False, False,
     ]  # fmt: skip
     mine = (os.geteuid(), os.getegid())
-    assert is_open(str(tmp_path / "folder"), mine)
-    assert not is_open(str(tmp_path / "folder"), (mine[0] + 1, mine[1]))
-    assert not is_open(str(tmp_path / "folder"), (mine[0], mine[1] + 1))
+    assert has_folder_mode(str(tmp_path / "folder"), mine)
+    assert not has_folder_mode(str(tmp_path / "folder"), (mine[0] + 1, mine[1]))
+    assert not has_folder_mode(str(tmp_path / "folder"), (mine[0], mine[1] + 1))
     (tmp_path / "folder").chmod(0o700)
-    assert not is_open(str(tmp_path / "folder"))
+    assert not has_folder_mode(str(tmp_path / "folder"))

@@ -66,7 +66,7 @@ def refusal(run: Runs, package: Path, folder: Path, on_controller: bool = False)
 
 
 def deb(folder: Path, name: str, root: Path, keep_owners: bool = False) -> Path:
-    """A package with the files of ``root``, which belong to root in it unless ``keep_owners``."""
+    """A package with the files of ``from_tree``, which belong to root in it unless ``keep_owners``."""
     (root / "DEBIAN").mkdir()
     (root / "DEBIAN/control").write_text(
         f"Package: {name}\nVersion: 1\nArchitecture: all\nMaintainer: nobody <nobody@localhost>\nDescription: a test\n"

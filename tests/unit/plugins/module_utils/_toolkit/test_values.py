@@ -12,9 +12,9 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors impor
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents.toml_document import TomlDocument
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.settings import (
     BY_PATH,
-    checked,
-    checked_unknown,
-    unfit,
+    check_unknown_value,
+    check_value,
+    invalid_values,
 )
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.toolkit_configs import DEFAULT, OLD, SAMPLES
 
@@ -22,7 +22,7 @@ CLI, RUNTIME = "nvidia-container-cli", "nvidia-container-runtime"
 
 
 def check(key: str, value: t.Any) -> t.Any:
-    return checked(BY_PATH[tuple(key.split("."))], value)
+    return check_value(BY_PATH[tuple(key.split("."))], value)
 
 
 @pytest.mark.parametrize(("key", "value"), [(key, value) for key, values in SAMPLES.items() for value in values])
@@ -152,7 +152,7 @@ UNFIT: list[tuple[str, str]] = [
 
 @pytest.mark.parametrize(("text", "words"), UNFIT)
 def test_what_a_person_wrote_wrong_is_said_with_its_place(text: str, words: str) -> None:
-    (said,) = unfit(TomlDocument.from_bytes("/etc/x.toml", text.encode()))
+    (said,) = invalid_values(TomlDocument.from_bytes("/etc/x.toml", text.encode()))
     assert said.startswith("/etc/x.toml, line ")
     assert words in said
     assert "hunter2" not in said
@@ -163,15 +163,15 @@ def test_what_a_person_wrote_wrong_is_said_with_its_place(text: str, words: str)
     ["", f'[{RUNTIME}]\nlog-level = "Debug"\ndebug = ""', "[features]\nnew = 5", "swarm-resource = ''", DEFAULT, OLD],
 )
 def test_what_the_toolkit_takes_is_right(text: str) -> None:
-    assert unfit(TomlDocument.from_bytes("/etc/x.toml", text.encode())) == []
+    assert invalid_values(TomlDocument.from_bytes("/etc/x.toml", text.encode())) == []
 
 
 @pytest.mark.parametrize("value", [1, -(2**63), 1.5, True, "", "x\n", [], [1, "x", [True]], {"a": {"b": [1]}}])
 def test_an_unknown_setting_may_be_all_that_toml_has(value: t.Any) -> None:
-    assert checked_unknown("new.key", value) == value
+    assert check_unknown_value("new.key", value) == value
 
 
 @pytest.mark.parametrize("value", [None, 2**63, [1, None], [{"a": None}], {"a": b"x"}])
 def test_what_toml_has_not_is_refused(value: t.Any) -> None:
     with pytest.raises(NvidiaError, match=r"settings: new\.key.* holds what TOML cannot"):
-        checked_unknown("new.key", value)
+        check_unknown_value("new.key", value)

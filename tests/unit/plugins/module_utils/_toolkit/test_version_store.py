@@ -44,12 +44,12 @@ def test_what_is_there(host: Host) -> None:
     assert store.current() == host.current().name
     assert store.names() == host.names()
     assert store.foreign_entry_type() is None
-    assert not store.has_former()
+    assert not store.has_original()
     assert store.leftovers() == []
     manifest = store.manifest(host.current().name)
     assert manifest is not None
     assert manifest.replaces in store.names()
-    assert not store.damage(manifest, thorough=True).something
+    assert not store.check_integrity(manifest, thorough=True).is_damaged
     assert store.path("x") == f"{VERSIONS}/x"
 
 
@@ -174,5 +174,5 @@ def test_a_former_link_that_changes_while_it_is_read(host: Host, monkeypatch: py
     monkeypatch.setattr(store, "foreign_entry_type", lambda: "link")
     change_links_before_reading(monkeypatch, change)
     with pytest.raises(HostError, match=MESSAGE.format(f"{VERSIONS}/former")):
-        store.give_back()
+        store.restore_original()
     assert host.dest.is_symlink()
