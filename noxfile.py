@@ -7,7 +7,6 @@ makes the tests run in full: all points at which a run is killed, all Debian rel
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 import sys
@@ -44,16 +43,6 @@ nox.options.error_on_missing_interpreters = CI
 nox.options.envdir = str(ROOT / ".nox")
 
 
-def install(session: nox.Session, name: str) -> None:
-    """Install a lock file of requirements/, unless the environment already has what the file asks for."""
-    lock = ROOT / "requirements" / f"{name}.txt"
-    stamp = Path(session.virtualenv.location) / "installed.sha256"
-    digest = hashlib.sha256(lock.read_bytes()).hexdigest()
-    if not stamp.exists() or stamp.read_text(encoding="utf-8") != digest:
-        session.install("--quiet", "-r", str(lock))
-        stamp.write_text(digest, encoding="utf-8")
-
-
 def run(session: nox.Session, *command: str | Path, **options: t.Any) -> str:
     """Run a command, by preference one of the tools; sessions side by side show its output only if it fails."""
     tool = TOOLS / "bin" / command[0]
@@ -78,7 +67,7 @@ def tool_session(name: str, *, tags: t.Sequence[str] = (), default: bool = True)
 @nox.session(default=False)
 def tools(session: nox.Session) -> None:
     """Install what the other sessions use; they run it when needed."""
-    install(session, "tests")
+    nox_support.install(session, "tests")
 
 
 @tool_session("lint", tags=["quick"])
@@ -93,7 +82,7 @@ def lint(session: nox.Session) -> None:
     tree = nox_support.copy_tree("lint")
     with session.chdir(tree.parents[2]):
         run(session, *mypy, session.cache_dir / "mypy-collection", tree / "plugins", tree / "tests/unit",
-            tree / "tests/browser", tree / "tests/fuzz", tree / "tests/compare_versions",
+            *(tree / "tests" / name for name in ("browser", "compare_versions", "fuzz", "plays")),
             env={"MYPYPATH": str(tree.parents[2])})  # fmt: skip
     with session.chdir(tree):
         run(session, "yamllint", "--strict", ".")
@@ -133,7 +122,7 @@ def units(session: nox.Session) -> None:
 
 def units_on_host(session: nox.Session) -> None:
     """Run the unit tests without Ansible on a Python of hosts."""
-    install(session, "units")
+    nox_support.install(session, "units")
     # The session "units" tries thousands of examples in a nightly run. hypothesis no longer supports Python 3.8.
     selection = ["-m", "not hypothesis"] if session.python == "3.8" else []
     pytest(session, Path(session.bin, "python"), *PARALLEL, *selection, GPUFLEET_NIGHTLY="0")
@@ -172,6 +161,18 @@ def integration(session: nox.Session) -> None:
     run_ansible_test(session, "integration")
 
 
+@tool_session("plays")
+def plays(session: nox.Session) -> None:
+    """Run site.yml with ansible-playbook for hosts whose modules answer from files."""
+    pytest(session, "python", "tests/plays")
+
+
+@tool_session("fuzz")
+def fuzz(session: nox.Session) -> None:
+    """Give mutated input to the readers of all formats: ten mutations for each format, 2,000 in a nightly run."""
+    run(session, "python", "-B", "tests/fuzz", *session.posargs)
+
+
 @tool_session("browser")
 def browser(session: nox.Session) -> None:
     """Open the page of an audit in Chromium."""
@@ -183,7 +184,7 @@ def browser(session: nox.Session) -> None:
 @nox.session(name="build-import-check", requires=["tools"])
 def build_import_check(session: nox.Session) -> None:
     """Build the tarball, install it into an empty directory, and run Galaxy's own checks on it."""
-    install(session, "importer")
+    nox_support.install(session, "importer")
     run(session, "python", "-B", "tests/tarball.py", Path(session.bin, "python"))
 
 
@@ -198,7 +199,7 @@ def quickstart(session: nox.Session) -> None:
 def quickstart_on_old_core(session: nox.Session) -> None:
     """Run the plays of ./quickstart, and those of hostile hosts, with an older ansible-core."""
     core = session.name.partition("-")[2]
-    install(session, f"core-{core}")
+    nox_support.install(session, f"core-{core}")
     node = OLD_CORES[core][1]
     interpreter = shutil.which(f"python{node}") if node else Path(session.bin, "python")
     environ = nox_support.ansible_environment(nox_support.copy_tree(session.name))

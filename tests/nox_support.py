@@ -1,6 +1,6 @@
 # Copyright (c) gpufleet.nvidia maintainers
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What the sessions of noxfile.py need: copies of the tree, interpreters, and the surroundings of ansible-test.
+"""What the sessions of noxfile.py need: lock files, copies of the tree, interpreters, and a HOME for ansible-test.
 
 The functions write only below the cache directory and the temporary directory, never into the clone or HOME.
 """
@@ -19,6 +19,9 @@ import tempfile
 import typing as t
 from pathlib import Path
 
+if t.TYPE_CHECKING:
+    import nox
+
 ROOT = Path(__file__).resolve().parents[1]
 CACHE = Path(
     os.environ.get("GPUFLEET_CACHE")
@@ -36,6 +39,16 @@ arguments = [argument for argument in sys.argv[1:] if argument not in ("--no-set
 for command in (["ensurepip"], ["pip", "install", *arguments]):
     subprocess.run([sys.executable, "-m", *command], check=True)
 """
+
+
+def install(session: nox.Session, name: str) -> None:
+    """Install a lock file of requirements/, unless the environment already has what the file asks for."""
+    lock = ROOT / "requirements" / f"{name}.txt"
+    stamp = Path(session.virtualenv.location) / "installed.sha256"
+    digest = hashlib.sha256(lock.read_bytes()).hexdigest()
+    if not stamp.exists() or stamp.read_text(encoding="utf-8") != digest:
+        session.install("--quiet", "-r", str(lock))
+        stamp.write_text(digest, encoding="utf-8")
 
 
 def copy_tree(purpose: str) -> Path:

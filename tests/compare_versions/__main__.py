@@ -55,7 +55,25 @@ class Accepted(t.NamedTuple):
     reason: str
 
 
-ACCEPTED: tuple[Accepted, ...] = ()
+# A file of the collection's own: a record, or a backup.
+_OWN = r"(file /var/lib/gpufleet-nvidia/|backup_files: ).*"
+# Differences from b31e5cd. Returned settings and changed keys must be equal in all trees.
+ACCEPTED: tuple[Accepted, ...] = (
+    Accepted("*", r"cdi: (null|true|false)", "nvidia_runtime_config returns cdi since enable_cdi has the choice auto."),
+    Accepted(
+        "config.toml: *", rf"diff: .*|file /etc/nvidia-container-runtime/config\.toml\|.*|{_OWN}",
+        "A setting is written below its comment. Before, it replaced the comment.",
+    ),
+    Accepted(
+        "directory: *", rf"(diff|file|installed_path|settings).*|{_OWN}",
+        "The config.toml of a directory differs likewise. The name of a version has a digest of its files.",
+    ),
+    Accepted(
+        "refresh: *", rf".*Before=.*|{_OWN}",
+        "The unit is ordered before the services of all engines of the table, k0s and MicroK8s among them.",
+    ),
+    Accepted("CDI: *", r"conflicts: .*", "A conflict is described in other words."),
+)  # fmt: skip
 
 
 class Version(t.NamedTuple):

@@ -32,7 +32,8 @@ _LEFT_OUT = ("invocation", "exception", "deprecations")
 _MESSAGES = ("msg", "warnings")
 # Values in files of the collection's own that differ from run to run; the checksum is that of the values.
 _VOLATILE = ("checksum", "identity")
-_MOMENT = re.compile(r"[0-9]{8}T[0-9]{6}\.[0-9]{6}Z")
+# The name of a backup has the time and a digest of the content, which is compared itself.
+_BACKUP_NAME = re.compile(r"[0-9]{8}T[0-9]{6}\.[0-9]{6}Z(\.[0-9a-f]{64})?")
 
 Entry = t.Tuple[str, t.Optional[bytes]]
 Snapshot = t.Dict[str, Entry]
@@ -160,7 +161,7 @@ class Run:
         return [self._plain(line) for line in lines]
 
     def _plain(self, line: str) -> str:
-        return _MOMENT.sub("<time>", line.replace(str(self.root), "<tree>"))
+        return _BACKUP_NAME.sub("<time>", line.replace(str(self.root), "<tree>"))
 
 
 def snapshot(root: Path) -> Snapshot:

@@ -19,7 +19,7 @@ import pytest
 
 pytest.importorskip("ansible.plugins.action", reason="playbooks run on the controller only")
 
-COLLECTION = Path(__file__).resolve().parents[3]
+COLLECTION = Path(__file__).resolve().parents[2]
 KEY = "C95B321B61E88C1809C4F759DDCAE044F796ECB0"
 NAME = f"gpufleet-nvidia-container-toolkit-{KEY[-16:].lower()}"
 KEYS = {"apt": f"/usr/share/keyrings/{NAME}.asc", "dnf": f"/etc/pki/rpm-gpg/RPM-GPG-KEY-{NAME}"}
