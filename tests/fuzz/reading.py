@@ -24,7 +24,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs impor
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents.yaml_document import parse, render
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu.driver_files import cached_libraries
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu.elf import read_elf, read_soname, stored_size
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd.processes import started
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd.processes import start_time
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.source import find_parts
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.unpack import (
     read_newc,
@@ -187,7 +187,7 @@ def procfs(folder: Path, files: Files, _rng: random.Random) -> None:
     lay(folder, files)
     described(folder, False, "gpus", "toolkit")
     described(folder, True, "engines")
-    started(HostFS(str(folder)), PID)
+    start_time(HostFS(str(folder)), PID)
 
 
 def procfs_seeds() -> list[Files]:

@@ -23,7 +23,7 @@ from pathlib import Path
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit.host_info import SUBJECTS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.docker.engine import DOCKER
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._rpc.cri import list_plugins, status, version
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._rpc.cri import list_plugins, runtime_config, version
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._rpc.grpc import field
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify.containers import (
     ContainerSpec,
@@ -192,7 +192,7 @@ def _ask_cri(folder: Path, answer: Answer) -> None:
     host = HostFS(str(folder), True)
     path = folder / _CRI_SOCKET.lstrip("/")
     with _daemon(path, answer):
-        status(str(path))
+        runtime_config(str(path))
         version(str(path))
         list_plugins(str(path))
         pods = CriPods(Cri(host, "containerd", _CRI_SOCKET, "pause:1", True))

@@ -133,6 +133,6 @@ def _with(cause: audit_finding.Finding, explained: t.Sequence[audit_finding.Find
         subjects.setdefault(name, []).append(subject)
     if not subjects:
         return cause
-    told = "; ".join(f"{name} ({core_text.few(places)})" for name, places in subjects.items())
+    told = "; ".join(f"{name} ({core_text.listed(places)})" for name, places in subjects.items())
     worst = min((cause, *explained), key=lambda one: audit_finding.SEVERITIES.index(one.severity)).severity
     return cause._replace(severity=worst, text=f"{cause.text} This also causes: {told}.")

@@ -70,7 +70,7 @@ def snapshot(look: host_configs.HostConfigs) -> t.Iterator[audit_finding.Finding
         found = None if look.is_ours(file.path) else nvidia_files.containerd_drop_in(file.document, files.main)
         if found is None or not (found.copied or found.foreign):
             continue
-        so_far = f"Changes of {core_text.few(found.drifted)}" if found.drifted else "Later changes of settings"
+        so_far = f"Changes of {core_text.listed(found.drifted)}" if found.drifted else "Later changes of settings"
         yield audit_finding.Finding(
             audit_finding.WARNING,
             "snapshot-drop-in",

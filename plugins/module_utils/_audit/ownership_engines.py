@@ -72,8 +72,9 @@ def flags(look: host_configs.HostConfigs) -> t.Iterator[audit_finding.Finding]:
             audit_finding.CRITICAL,
             "flags-collide",
             context.path,
-            f"{context.path} holds {core_text.few(both)}, and so does the command line of {unit.name}"
-            f" ({core_text.few([unit.path, *unit.drop_ins])}): dockerd does not start with a setting in both places.",
+            f"{context.path} holds {core_text.listed(both)}, and so does the command line of {unit.name}"
+            f" ({core_text.listed([unit.path, *unit.drop_ins])}): dockerd does not start with a setting in both"
+            " places.",
             "Take them out of one of the two.",
         )
 

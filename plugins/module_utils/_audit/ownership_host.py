@@ -46,7 +46,7 @@ def operator(look: host_configs.HostConfigs) -> t.Iterator[audit_finding.Finding
             audit_finding.WARNING, "gpu-operator-owns-toolkit", _PID_FILE, said, _OPERATOR_ADVICE
         )
     elif traces:
-        said = f"The GPU operator has been here: {core_text.few(traces)}. Its toolkit container does not run now."
+        said = f"The GPU operator has been here: {core_text.listed(traces)}. Its toolkit container does not run now."
         advice = "Remove what it left when no engine uses it any more; nvidia_toolkit_install refuses a foreign folder."
         yield audit_finding.Finding(audit_finding.INFO, "gpu-operator-traces", traces[-1], said, advice)
 

@@ -37,7 +37,7 @@ def faulty(described: audit_finding.Described) -> t.Iterator[audit_finding.Findi
     for file in audit_finding.rows(described.cdi.get("files")):
         path = audit_finding.text(file.get("path"))
         if file.get("valid") is False:
-            said = f"Engines skip {path}. {core_text.few(audit_finding.texts(file.get('errors')))}".rstrip()
+            said = f"Engines skip {path}. {core_text.listed(audit_finding.texts(file.get('errors')))}".rstrip()
             yield audit_finding.Finding(
                 audit_finding.CRITICAL if alone else audit_finding.WARNING, "cdi-invalid", path, said, _WRITE
             )
@@ -69,7 +69,7 @@ def in_each_others_way(described: audit_finding.Described) -> t.Iterator[audit_f
             audit_finding.CRITICAL,
             "cdi-unresolvable",
             paths[-1],
-            f"Engines do not find {core_text.few(names)}, which {' and '.join(paths)} define in one folder.",
+            f"Engines do not find {core_text.listed(names)}, which {' and '.join(paths)} define in one folder.",
             "Remove all but one of these files; nvidia_cdi_spec with exclusive: true does so.",
         )
     for paths, names in _grouped(conflicts.get("shadowed")).items():
@@ -77,7 +77,7 @@ def in_each_others_way(described: audit_finding.Described) -> t.Iterator[audit_f
             audit_finding.WARNING,
             "cdi-shadowed",
             paths[-1],
-            f"{' and '.join(paths)} define {core_text.few(names)} in vain, because a later folder has them too.",
+            f"{' and '.join(paths)} define {core_text.listed(names)} in vain, because a later folder has them too.",
             "Leave the specification to one owner; nvidia_cdi_spec with exclusive: true removes the others.",
         )
 
@@ -126,7 +126,7 @@ def in_unread_folders(described: audit_finding.Described, host: hostfs.HostFS) -
             "cdi-folder-not-read",
             audit_finding.target_of(engine),
             f"{reader} reads specifications in {' and '.join(read) or 'no folder'} only{unless}, and the GPUs are in"
-            f" {core_text.few(sorted(sources))}.",
+            f" {core_text.listed(sorted(sources))}.",
             "Write the specification where this engine reads it, with nvidia_cdi_spec.",
         )
 
@@ -268,7 +268,7 @@ def refresh_elsewhere(described: audit_finding.Described) -> t.Iterator[audit_fi
             audit_finding.WARNING,
             "cdi-refresh-undoes",
             _service(described),
-            f"{_service(described)} writes {output}, which goes before {core_text.few(sorted(shadowed - {output}))}:"
+            f"{_service(described)} writes {output}, which goes before {core_text.listed(sorted(shadowed - {output}))}:"
             f" what is"
             " set there comes to nothing.",
             "Give the service the same options with nvidia_cdi_refresh, or have it write the other file.",

@@ -75,7 +75,7 @@ def devices(described: audit_finding.Described) -> t.Iterator[audit_finding.Find
         said = " ".join(messages[:_QUOTED]) or "Containers cannot use it."
         advice = _RECREATE if kind == "mig-without-capability" else _FOLLOW
         yield audit_finding.Finding(
-            audit_finding.CRITICAL, kind, core_text.few([name for name, _messages in found]), said, advice
+            audit_finding.CRITICAL, kind, core_text.listed([name for name, _messages in found]), said, advice
         )
 
 
@@ -99,7 +99,7 @@ def nodes(described: audit_finding.Described) -> t.Iterator[audit_finding.Findin
             audit_finding.CRITICAL if any(path in gpu_detect.NEEDED_NODES for path in paths) else audit_finding.WARNING
         )
         are_missing = "is missing" if len(paths) == 1 else "are missing"
-        said = f"The device node{'s' if len(paths) > 1 else ''} {core_text.few(paths)} {are_missing}."
+        said = f"The device node{'s' if len(paths) > 1 else ''} {core_text.listed(paths)} {are_missing}."
         yield audit_finding.Finding(severity, "node-missing", paths[0], said, advice)
 
 

@@ -123,7 +123,7 @@ def without_root(described: audit_finding.Described, host: hostfs.HostFS) -> t.I
     denied = [path for path in _paths(described) if _is_denied(host, path)] if uid else []
     if denied:
         said = (
-            f"The task runs as user {uid}, not as root. It cannot read {core_text.few(denied)}, so findings may be"
+            f"The task runs as user {uid}, not as root. It cannot read {core_text.listed(denied)}, so findings may be"
             f" missing."
         )
         yield audit_finding.Finding(audit_finding.WARNING, NOT_ROOT, "host", said, "Run with -b (become).")
@@ -147,7 +147,7 @@ def _paths(described: audit_finding.Described) -> list[str]:
     """Return the known files and directories that the report depends on."""
     paths = [
         core_records.STATE_DIR,
-        *core_constants.SPECIFICATION_FOLDERS,
+        *core_constants.CDI_SPEC_DIRS,
         *gpu_containers.BUNDLE_FOLDERS,
         audit_finding.text(described.toolkit.get("config_path")),
     ]

@@ -137,7 +137,7 @@ def hooked_containers(described: audit_finding.Described) -> t.Iterator[audit_fi
             audit_finding.WARNING,
             "containers-lose-gpus",
             TOOLKIT,
-            f"These containers got their GPUs from the toolkit's hook: {core_text.few(names)}. They lose them when"
+            f"These containers got their GPUs from the toolkit's hook: {core_text.listed(names)}. They lose them when"
             f" systemd"
             " reloads its units, as updates of packages make it do.",
             "Start them anew with CDI devices, and update nothing on the host before.",

@@ -124,7 +124,7 @@ def _too_new(document: cdi_edits.Data, engines: t.Sequence[cdi_support.CdiEngine
         for need in cdi_validate.version_needs(document)
         if cdi_validate.version_number(need.version) > cdi_validate.version_number(lowest)
     ]
-    wanted = core_text.few(sorted({need.what for need in needs}))
+    wanted = core_text.listed(sorted({need.what for need in needs}))
     return errors.NvidiaError(
         f"{_what_they_read(engines)}, but the specification needs {document['cdiVersion']}: it has {wanted}"
         f" ({needs[0].place}). {_advice(needs)} Or use a newer version of"

@@ -313,7 +313,7 @@ def staleness(old: t.Mapping[str, t.Any], new: t.Mapping[str, t.Any], host: host
     if host is not None:
         gone = missing_paths(old, host)
         if gone:
-            reasons.append(f"Not there any more: {core_text.few([_shown(path) for path in gone])}.")
+            reasons.append(f"Not there any more: {core_text.listed([_shown(path) for path in gone])}.")
     return reasons or ["It has other annotations."]
 
 
@@ -331,16 +331,16 @@ def _changed_devices(old: t.Mapping[str, t.Any], new: t.Mapping[str, t.Any]) -> 
     added, removed = [name for name in after if name not in before], [name for name in before if name not in after]
     reasons = []
     if added:
-        reasons.append(f"It lacks the devices {core_text.few(added)}.")
+        reasons.append(f"It lacks the devices {core_text.listed(added)}.")
     if removed:
-        reasons.append(f"It has the devices {core_text.few(removed)}, which are gone.")
+        reasons.append(f"It has the devices {core_text.listed(removed)}, which are gone.")
     groups: dict[tuple[str, ...], list[str]] = {}
     for name, edits in after.items():
         fields = _changed_fields(before[name], edits) if name in before else ()
         if fields:
             groups.setdefault(fields, []).append(name)
     for fields, names in groups.items():
-        reasons.append(f"The devices named {core_text.few(names)} differ in {', '.join(fields)}.")
+        reasons.append(f"The devices named {core_text.listed(names)} differ in {', '.join(fields)}.")
     return reasons
 
 
@@ -360,7 +360,7 @@ def _changed_edits(what: str, old: Edits, new: Edits) -> list[str]:
         before, after = _values(old, field, key), _values(new, field, key)
         for verb, names in (("lacks", after - before), ("still has", before - after)):
             if names:
-                reasons.append(f"{what} {verb} {core_text.few([_shown(name) for name in sorted(names)])}.")
+                reasons.append(f"{what} {verb} {core_text.listed([_shown(name) for name in sorted(names)])}.")
                 fields = tuple(name for name in fields if name != field)
     return [*reasons, f"{what} differs in {', '.join(fields)}."] if fields else reasons
 
@@ -451,7 +451,7 @@ def why_stale(
     ``driver`` is the version of the loaded driver, or None if it is unknown.
     """
     missing = missing_paths(document, host)
-    message = f"Not there any more: {core_text.few([repr(path)[1:-1] for path in missing])}."
+    message = f"Not there any more: {core_text.listed([repr(path)[1:-1] for path in missing])}."
     reasons = [core_errors.Problem(PATH_MISSING, message)] if missing else []
     reasons += [
         core_errors.Problem("path-differs", error) for error in check_host(document, host, missing=missing).errors

@@ -126,7 +126,9 @@ def _by_gpus(
         (gone, "gpu-gone", "It has {}, which the driver does not report."),
         (moved, "gpu-nodes-differ", "It has other device nodes for {} than the driver."),
     ]
-    return [core_errors.Problem(code, message.format(core_text.few(names))) for names, code, message in said if names]
+    return [
+        core_errors.Problem(code, message.format(core_text.listed(names))) for names, code, message in said if names
+    ]
 
 
 def _is_moved(unit: Unit, nodes: frozenset[str]) -> bool:
@@ -225,7 +227,7 @@ def describe_cdi(
         files.append(_described(file, read[file.path], host, gpus, elsewhere))
     files += [_Described(path)._asdict() for path in unread]
     answer = {
-        "folders": list(core_constants.SPECIFICATION_FOLDERS),
+        "folders": list(core_constants.CDI_SPEC_DIRS),
         "files": sorted(files, key=lambda file: _place(file["path"])),
         "devices": found.devices,
         "conflicts": {
@@ -349,7 +351,7 @@ def _records(host: hostfs.HostFS, problems: list[core_errors.Problem]) -> list[c
 def _ignored(host: hostfs.HostFS, paths: t.Collection[str]) -> list[str]:
     """Return paths in the directories that engines do not read as specifications."""
     found = []
-    for folder in core_constants.SPECIFICATION_FOLDERS:
+    for folder in core_constants.CDI_SPEC_DIRS:
         found += [f"{folder}/{name}" for name in host.readable_entries(folder)]
     return [path for path in found if path not in paths and not _is_folder(host, path)]
 
@@ -360,4 +362,4 @@ def _is_folder(host: hostfs.HostFS, path: str) -> bool:
 
 
 def _place(path: str) -> tuple[int, str]:
-    return core_constants.SPECIFICATION_FOLDERS.index(posixpath.dirname(path)), path
+    return core_constants.CDI_SPEC_DIRS.index(posixpath.dirname(path)), path

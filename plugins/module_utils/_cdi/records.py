@@ -64,7 +64,7 @@ def place_of(
     _refuse_odd(path, form, host)
     if options.exclusive and not cdi_registry.is_loaded_path(path):
         raise errors.NvidiaError(
-            f"exclusive is for a path that engines read, in {' or '.join(core_constants.SPECIFICATION_FOLDERS)}, but"
+            f"exclusive is for a path that engines read, in {' or '.join(core_constants.CDI_SPEC_DIRS)}, but"
             f" path is {path}."
         )
     return SpecLocation(path, form, path in (usual, _output(own, host)))
@@ -88,16 +88,16 @@ def variant_path(path: str, variant: str) -> str:
 def usual_path(kind: str, form: str) -> str:
     """Return the default path for a specification of ``kind``."""
     name = _USUAL_NAME if kind == core_constants.GPU_KIND else kind.replace("/", "-")
-    return f"{core_constants.SPECIFICATION_FOLDERS[0]}/{name}.{form}"
+    return f"{core_constants.CDI_SPEC_DIRS[0]}/{name}.{form}"
 
 
 def _refuse_odd(path: str, form: str, host: hostfs.HostFS) -> None:
     folder, name = posixpath.split(path)
-    if folder in core_constants.SPECIFICATION_FOLDERS and os.path.islink(host.real_path(folder, last=False)):
+    if folder in core_constants.CDI_SPEC_DIRS and os.path.islink(host.real_path(folder, last=False)):
         raise errors.NvidiaError(
             f"{folder} is a link, which engines do not follow. Make it a folder, then run this again."
         )
-    if folder in core_constants.SPECIFICATION_FOLDERS and not cdi_registry.is_loaded_path(path):
+    if folder in core_constants.CDI_SPEC_DIRS and not cdi_registry.is_loaded_path(path):
         raise errors.NvidiaError(
             f"path {path}: engines read only {' and '.join(cdi_registry.SUFFIXES)} in {folder}. Let it end so."
         )

@@ -188,7 +188,7 @@ class CdiRefresh:
                     writer = apply.ChangeWriter(
                         host, refresh_plan.CDI_REFRESH, file.path, backup_dir, removal=removal, purge=purge
                     )
-                    backups += writer.carry_out([file]) if writer.has_work([file]) else []
+                    backups += writer.apply([file]) if writer.has_work([file]) else []
             refresh_systemd.change_links(host, work.made, ())
             self._unload(work)
         return work, backups
@@ -231,7 +231,7 @@ class CdiRefresh:
         )
 
         for backup in work.purged:
-            apply.remove(self._host, backup)
+            apply.remove_backup(self._host, backup)
         atomic_write.remove_empty_directories(
             self._host, [posixpath.dirname(core_records.BACKUP_DIR), core_records.BACKUP_DIR]
         )

@@ -210,7 +210,7 @@ class RefreshService:
 
     def _watch(self, check_mode: bool) -> bool:
         """Start the path unit, which watches for changes of the driver. Return whether it was not active before."""
-        if self._watcher is None or self._watcher.status().active in systemctl.UP:
+        if self._watcher is None or self._watcher.status().active in systemctl.RUNNING_STATES:
             return False
         if not check_mode:
             self._watcher.start()
@@ -233,7 +233,7 @@ class RefreshService:
         try:
             self._service.start_oneshot()
         except errors.HostError as error:
-            log = " ".join(self._service.last_words(begun)).rstrip(".")
+            log = " ".join(self._service.journal_tail(begun)).rstrip(".")
             raise errors.HostError(
                 f"{self._plan.service} failed: {log or str(error).rstrip('.')}. Its files are in place, and it is"
                 " tried again at the next boot, and by the next run of this task."

@@ -92,7 +92,7 @@ def _refresh(host: hostfs.HostFS, service: str, path: str, default: str) -> Refr
 
 def is_enabled(host: hostfs.HostFS, name: str) -> bool:
     """Return whether a link makes another unit start the unit ``name``."""
-    patterns = (f"{folder}/*.{links}/{name}" for folder in systemd_units.UNIT_FOLDERS for links in _LINK_FOLDERS)
+    patterns = (f"{folder}/*.{links}/{name}" for folder in systemd_units.UNIT_DIRS for links in _LINK_FOLDERS)
     return any(host.glob(pattern) for pattern in patterns)
 
 

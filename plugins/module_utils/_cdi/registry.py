@@ -66,12 +66,12 @@ class Resolution(t.NamedTuple):
         for paths, names in _grouped(self.unresolvable).items():
             said.append(
                 f"{' and '.join(paths)} in one folder define the same devices, so that engines find none of them:"
-                f" {core_text.few(names)}. Remove all of these files but one."
+                f" {core_text.listed(names)}. Remove all of these files but one."
             )
         for (winner, *losers), names in _grouped(
             {name: (self.devices[name], *paths) for name, paths in self.shadowed.items() if name in self.devices}
         ).items():
-            said.append(f"{winner} goes before {' and '.join(losers)} for {core_text.few(names)}.")
+            said.append(f"{winner} goes before {' and '.join(losers)} for {core_text.listed(names)}.")
         return said
 
 
@@ -84,14 +84,12 @@ class ConflictingSpec(t.NamedTuple):
     sentence: str
 
 
-def is_loaded_path(path: str, folders: t.Sequence[str] = core_constants.SPECIFICATION_FOLDERS) -> bool:
+def is_loaded_path(path: str, folders: t.Sequence[str] = core_constants.CDI_SPEC_DIRS) -> bool:
     """Return whether engines would read a file with this path."""
     return path.endswith(SUFFIXES) and posixpath.dirname(path) in folders
 
 
-def resolve(
-    files: t.Mapping[str, t.Any], folders: t.Sequence[str] = core_constants.SPECIFICATION_FOLDERS
-) -> Resolution:
+def resolve(files: t.Mapping[str, t.Any], folders: t.Sequence[str] = core_constants.CDI_SPEC_DIRS) -> Resolution:
     """Return how engines combine ``files``: parsed data, or the NvidiaError of reading it, by path.
 
     ``folders`` are in the engine's order. The last one has precedence.
@@ -127,7 +125,7 @@ def conflicting_specs(
     if not is_loaded_path(ours):
         return []
     our_devices, found = _read(ours, document), []
-    for path in _in_order(files, core_constants.SPECIFICATION_FOLDERS):
+    for path in _in_order(files, core_constants.CDI_SPEC_DIRS):
         other = _read(path, files[path])
         if path != ours and other.kind and other.kind == our_devices.kind:
             found.append(_rival(our_devices, other))
@@ -138,18 +136,18 @@ def _rival(ours: SpecificationFile, other: SpecificationFile) -> ConflictingSpec
     own = frozenset(ours.devices)
     shared = tuple(name for name in other.devices if name in own)
     rest = [name for name in other.devices if name not in own]
-    our_rank, rank = (_rank(file.path, core_constants.SPECIFICATION_FOLDERS) for file in (ours, other))
+    our_rank, rank = (_rank(file.path, core_constants.CDI_SPEC_DIRS) for file in (ours, other))
     begin = f"{other.path} describes {other.kind} too"
     if other.faults:
         return ConflictingSpec(other.path, SKIPPED, shared, f"{begin}; engines skip it, as long as it is faulty.")
     if shared and rank == our_rank:
-        sentence = f"{begin}, in the same folder as {ours.path}: engines then find none of {core_text.few(shared)}."
+        sentence = f"{begin}, in the same folder as {ours.path}: engines then find none of {core_text.listed(shared)}."
         return ConflictingSpec(other.path, COLLIDES, shared, sentence)
     if shared and rank > our_rank:
-        sentence = f"{begin}, and goes before {ours.path}: for {core_text.few(shared)} engines do not look at ours."
+        sentence = f"{begin}, and goes before {ours.path}: for {core_text.listed(shared)} engines do not look at ours."
         return ConflictingSpec(other.path, SHADOWS, shared, sentence)
     if rest:
-        sentence = f"{begin}: its devices {core_text.few(rest)} stay usable as they are there, however old that is."
+        sentence = f"{begin}: its devices {core_text.listed(rest)} stay usable as they are there, however old that is."
         return ConflictingSpec(other.path, ADDS, shared, sentence)
     return ConflictingSpec(
         other.path, SHADOWED, shared, f"{begin}; engines look at {ours.path} for all of its devices."
@@ -197,7 +195,7 @@ def specification_paths(host: hostfs.HostFS) -> list[str]:
     contains too many files.
     """
     paths: list[str] = []
-    for folder in core_constants.SPECIFICATION_FOLDERS:
+    for folder in core_constants.CDI_SPEC_DIRS:
         # The library uses Go's filepath.Walk, which does not follow links. But it opens files through links.
         if _is_link(host, folder):
             continue
@@ -216,10 +214,10 @@ def specification_paths(host: hostfs.HostFS) -> list[str]:
 def check_size(host: hostfs.HostFS, paths: t.Sequence[str]) -> None:
     """Raise HostError if the files are too large in total. The parser needs seconds for each MiB."""
     sizes = [_size(host, path) for path in paths]
-    if sum(size for size in sizes if size <= yaml_parser.MOST_BYTES) > yaml_parser.MOST_BYTES:
+    if sum(size for size in sizes if size <= yaml_parser.MAX_BYTES) > yaml_parser.MAX_BYTES:
         raise errors.HostError(
             f"The CDI specifications in {' and '.join(sorted({*map(posixpath.dirname, paths)}))} have more than"
-            f" {yaml_parser.MOST_BYTES >> 20} MiB together, so none of them was read. Remove those that are not used."
+            f" {yaml_parser.MAX_BYTES >> 20} MiB together, so none of them was read. Remove those that are not used."
         )
 
 
@@ -242,9 +240,9 @@ def canonical(host: hostfs.HostFS, path: str) -> str:
     Any other path is returned unchanged. Raises HostError for a loop of links.
     """
     folder, name = posixpath.split(path)
-    if folder not in core_constants.SPECIFICATION_FOLDERS:
+    if folder not in core_constants.CDI_SPEC_DIRS:
         real = host.resolve(folder)
-        for usual in core_constants.SPECIFICATION_FOLDERS:
+        for usual in core_constants.CDI_SPEC_DIRS:
             if not _is_link(host, usual) and host.resolve(usual) == real:
                 return posixpath.join(usual, name)
     return path
@@ -274,7 +272,7 @@ def _parsed(path: str, content: bytes) -> t.Any:
 
 
 def _content(host: hostfs.HostFS, path: str) -> bytes:
-    content = host.read(path, yaml_parser.MOST_BYTES)
+    content = host.read(path, yaml_parser.MAX_BYTES)
     if content is None:
         raise errors.HostError(f"{path} leads nowhere. Remove it, or put back what it is a link to.")
     return content

@@ -61,7 +61,7 @@ def remove_specifications(options: cdi_options.CdiOptions, host: hostfs.HostFS, 
                 # A write keeps the mode of an existing file, so the recorded mode is set first.
                 if host.exists(record.path):
                     atomic_write.set_access(host, record.path, record.mode, (record.uid, record.gid))
-            backups = writer.carry_out(plan.files) if changed else []
+            backups = writer.apply(plan.files) if changed else []
     return {
         "changed": changed,
         "files": [file for file in plan.files if file.changed],
@@ -183,4 +183,4 @@ class _Planning:
         started = _STARTED.search(self._host.read_text("/proc/stat"))
         if not own.path.startswith(_VOLATILE) or started is None:
             return True
-        return self._host.modified(core_records.record_path(cdi_records.OWNER, own.path)) >= float(started.group(1))
+        return self._host.mtime(core_records.record_path(cdi_records.OWNER, own.path)) >= float(started.group(1))

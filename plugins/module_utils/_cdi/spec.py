@@ -269,7 +269,7 @@ class SpecWriter:
             for path in plan.rebased:
                 # The file that is removed now is the one to restore later.
                 atomic_write.remove_file(host, core_records.record_path(cdi_records.OWNER, path))
-            backups = writer.carry_out(plan.files) if plan.changed else []
+            backups = writer.apply(plan.files) if plan.changed else []
             for file in plan.files if plan.changed and cdi_registry.is_loaded_path(plan.place.path) else ():
                 if file.after is not None:
                     atomic_write.set_access(host, file.path, _FILE_MODE, (os.geteuid(), os.getegid()))

@@ -20,7 +20,7 @@ if t.TYPE_CHECKING:
 
 
 # Prefix of the owner name under which records of a user's engine are kept. The name of the user follows.
-KEY = "rootless-"
+ROOTLESS_PREFIX = "rootless-"
 _ACCOUNTS = "/etc/passwd"
 # The characters that useradd and systemd allow, and those that directory services put between domain and name. A slash
 # is excluded, because the name becomes part of file names.

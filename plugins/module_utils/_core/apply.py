@@ -25,7 +25,7 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
 
 
-KEPT = 5
+BACKUPS_KEPT = 5
 # Suffix of the file beside a backup that holds the record of the file at the time of the backup.
 RECORD_SUFFIX = ".record"
 _SUFFIX = ".backup"
@@ -46,7 +46,7 @@ def check_backup_dir(host: hostfs.HostFS, directory: str, parsed: t.Iterable[str
     trusted_paths.require_trusted_folder(host, "backup_dir", directory)
 
 
-def save(host: hostfs.HostFS, directory: str, path: str, content: bytes, record: bytes | None = None) -> str:
+def save_backup(host: hostfs.HostFS, directory: str, path: str, content: bytes, record: bytes | None = None) -> str:
     """Write ``content`` of ``path`` to a backup (0600) in ``directory`` (0700), and return the path of the backup.
 
     The record, if given, goes into a separate file beside the backup, so that restoring the backup also restores its
@@ -60,12 +60,12 @@ def save(host: hostfs.HostFS, directory: str, path: str, content: bytes, record:
     atomic_write.replace_file(host, backup, content, 0o600)
     # The new backup is never removed, even if the clock was wrong when the others were made.
     others = [other for other in backups_of(host, directory, path) if other != backup]
-    for old in others[: -(KEPT - 1)]:
-        remove(host, old)
+    for old in others[: -(BACKUPS_KEPT - 1)]:
+        remove_backup(host, old)
     return backup
 
 
-def load(host: hostfs.HostFS, backup: str) -> tuple[bytes, bytes | None] | None:
+def load_backup(host: hostfs.HostFS, backup: str) -> tuple[bytes, bytes | None] | None:
     """Return the content of a backup and its record; None if there is no backup.
 
     Raises HostError if the content does not match the SHA-256 in the name of the backup. The backups of an earlier
@@ -86,7 +86,7 @@ def load(host: hostfs.HostFS, backup: str) -> tuple[bytes, bytes | None] | None:
     return content, record
 
 
-def remove(host: hostfs.HostFS, backup: str) -> None:
+def remove_backup(host: hostfs.HostFS, backup: str) -> None:
     """Remove a backup and its record."""
     atomic_write.remove_file(host, backup)
     atomic_write.remove_file(host, backup + RECORD_SUFFIX)
@@ -173,7 +173,7 @@ class ChangeWriter:
         found = [backups_of(self.host, self.backup_dir, path) for path in dict.fromkeys(paths)]
         return [backup for backups in found for backup in backups]
 
-    def carry_out(self, files: t.Sequence[core_plan.PlannedFile]) -> list[dict[str, str | None]]:
+    def apply(self, files: t.Sequence[core_plan.PlannedFile]) -> list[dict[str, str | None]]:
         """Write the files, and return the changed files with the paths of their backups."""
         # The list is made before the first write, because the writes remove the records that name the files.
         obsolete = self.obsolete_backups(files)
@@ -181,7 +181,7 @@ class ChangeWriter:
         for file in files:
             backups += self._write(file)
         for backup in obsolete:
-            remove(self.host, backup)
+            remove_backup(self.host, backup)
         self._sweep()
         return backups
 
@@ -259,7 +259,7 @@ class ChangeWriter:
         backup = None
         if file.before is not None:
             recorded = None if record is None else record.to_bytes()
-            backup = save(self.host, self.backup_dir, file.path, file.before, recorded)
+            backup = save_backup(self.host, self.backup_dir, file.path, file.before, recorded)
         return [{"path": file.path, "backup": backup, "checksum": core_records.digest(file.after)}]
 
     def _put(self, file: core_plan.PlannedFile, record: core_records.OriginalFile) -> None:
@@ -267,7 +267,7 @@ class ChangeWriter:
             atomic_write.remove_file(self.host, file.path)
             return
         # A new directory in a home is accessible to its owner only (XDG Base Directory Specification).
-        folder_mode = _PRIVATE_DIRECTORY if self.owner.startswith(accounts.KEY) else 0o755
+        folder_mode = _PRIVATE_DIRECTORY if self.owner.startswith(accounts.ROOTLESS_PREFIX) else 0o755
         atomic_write.make_directories(self.host, os.path.dirname(file.path), folder_mode)
         ceiling = 0o7777 if file.mode is None else file.mode
         for path in file.like:

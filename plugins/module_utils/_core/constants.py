@@ -12,7 +12,7 @@ AUTO = "auto"
 SYSTEM = "system"
 FLAVOR_NAMES = (SYSTEM, "snap", "rootless", "k3s", "rke2", "k0s", "microk8s")
 # Prefix of the owner name under which records of a unit other than the default one are kept. The unit name follows.
-UNIT_KEY = "unit-"
+UNIT_PREFIX = "unit-"
 
 
 # Directories in which programs read every file as configuration. This collection writes nothing else there; in
@@ -60,6 +60,6 @@ MODE_PROGRAMS = {"cdi": MAIN_PROGRAM + ".cdi", "legacy": MAIN_PROGRAM + ".legacy
 
 
 # The directories in which engines search for CDI specifications.
-SPECIFICATION_FOLDERS = ("/etc/cdi", "/var/run/cdi")
+CDI_SPEC_DIRS = ("/etc/cdi", "/var/run/cdi")
 # The CDI kind of GPUs.
 GPU_KIND = "nvidia.com/gpu"

@@ -125,7 +125,7 @@ class HostFS(t.NamedTuple):
                 links += 1
                 if links > _MAX_LINKS:
                     raise errors.HostError(f"{path}: too many symbolic links. Remove the loop.")
-                target = link_target(self._glue(here), here)
+                target = read_link(self._glue(here), here)
                 if target.startswith("/"):
                     done = []
                 pending = [piece for piece in target.split("/") if piece] + pending
@@ -250,7 +250,7 @@ class HostFS(t.NamedTuple):
             if is_directory:
                 yield from self._walk(path)
 
-    def modified(self, path: str) -> float:
+    def mtime(self, path: str) -> float:
         """Return the time of the last change of ``path`` in seconds since 1970; 0 if it does not exist."""
         try:
             return os.stat(self.real_path(path)).st_mtime
@@ -308,7 +308,7 @@ def open_regular(outer: str, path: str) -> t.BinaryIO:
     raise errors.HostError(f"{path} is not a regular file. Move it away, or name another file.")
 
 
-def link_target(outer: str, path: str) -> str:
+def read_link(outer: str, path: str) -> str:
     """Return the target of the link ``path``, which this process reaches at ``outer``.
 
     Raises HostError, also if another program has removed or replaced the link since it was found.
@@ -335,7 +335,7 @@ def _unreadable(path: str, error: OSError, advice: str = "Check the file system.
     return errors.HostError(f"{path} cannot be read: {error.strerror}. {advice}")
 
 
-def arguments_of(host: HostFS, pid: int) -> tuple[str, ...]:
+def command_line(host: HostFS, pid: int) -> tuple[str, ...]:
     """Return the command line of a process, program first; empty if the process has ended."""
     text = host.read_text(f"/proc/{pid}/cmdline")
     return tuple(text.split("\0")[:-1]) if text.endswith("\0") else tuple(text.split("\0")) if text else ()

@@ -15,7 +15,7 @@ import typing as t
 
 _Kind = t.TypeVar("_Kind")
 # The highest ID of users and groups. The next number is reserved for "no ID" (chown(2)).
-MOST_ID = 2**32 - 2
+MAX_ID = 2**32 - 2
 # Python needs quadratic time to parse a long integer, and some versions refuse it.
 _DIGITS = 4300
 
@@ -71,7 +71,7 @@ def strings(data: t.Any, name: str) -> tuple[str, ...]:
     return tuple(check(value, str) for value in field(data, name, list))
 
 
-def content_of(data: t.Any, name: str) -> bytes | None:
+def bytes_field(data: t.Any, name: str) -> bytes | None:
     """Return the file content that the field ``name`` holds in base64; None if the field is null.
 
     Raises ValueError if the field is missing or is not valid base64.
@@ -80,8 +80,8 @@ def content_of(data: t.Any, name: str) -> bytes | None:
     return None if text is None else base64.b64decode(check(text, str), validate=True)
 
 
-def content_field(content: bytes | None) -> str | None:
-    """Return the value of the field that content_of() reads."""
+def encode_bytes(content: bytes | None) -> str | None:
+    """Return the value of the field that bytes_field() reads."""
     return None if content is None else base64.b64encode(content).decode("ascii")
 
 

@@ -175,7 +175,7 @@ def _unusable(path: str, problem: str) -> errors.HostError:
 def _holder(handle: int) -> str:
     """Return a description of the process that holds the lock, from the lock file and /proc."""
     process = os.read(handle, 20).decode("ascii", "replace").strip()
-    command = " ".join(hostfs.arguments_of(hostfs.HostFS(), int(process))) if process.isdecimal() else ""
+    command = " ".join(hostfs.command_line(hostfs.HostFS(), int(process))) if process.isdecimal() else ""
     # Arguments may be long and contain line breaks.
     command = " ".join(command.split())[:_MOST]
     return f"process {process or 'unknown'} ({command or 'command unknown'})"

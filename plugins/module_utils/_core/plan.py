@@ -139,7 +139,7 @@ class TrackedEdit(t.Generic[Doc]):
         self.document = self.document.set(path, value)
         self.wanted[path] = value
 
-    def give_back(self, path: KeyPath) -> None:
+    def restore(self, path: KeyPath) -> None:
         """Restore the original value at ``path``, unless it has been changed since this collection wrote it."""
         if self.owns(path):
             self.document = self.document.restore(path, self.original)

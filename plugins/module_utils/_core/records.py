@@ -90,7 +90,7 @@ class OriginalFile(t.NamedTuple):
             "engine": self.engine,
             "path": stable_snap_path(self.path),
             "main": stable_snap_path(self.main),
-            "original": json_data.content_field(self.original),
+            "original": json_data.encode_bytes(self.original),
             "uid": self.uid,
             "gid": self.gid,
             "mode": f"{self.mode:04o}",
@@ -139,9 +139,9 @@ def _checked(fields: t.Any) -> OriginalFile:
     record = OriginalFile(
         engine=json_data.field(fields, "engine", str),
         path=json_data.field(fields, "path", str),
-        original=json_data.content_of(fields, "original"),
-        uid=json_data.number(json_data.field(fields, "uid", int), json_data.MOST_ID),
-        gid=json_data.number(json_data.field(fields, "gid", int), json_data.MOST_ID),
+        original=json_data.bytes_field(fields, "original"),
+        uid=json_data.number(json_data.field(fields, "uid", int), json_data.MAX_ID),
+        gid=json_data.number(json_data.field(fields, "gid", int), json_data.MAX_ID),
         mode=int(json_data.field(fields, "mode", str), 8),
         created_directories=json_data.strings(fields, "created_directories"),
         written=json_data.strings(fields, "written"),
@@ -190,7 +190,7 @@ def default_backup_dir(host: hostfs.HostFS, engine: str) -> str:
 
 
 def _data_dir(host: hostfs.HostFS, engine: str) -> str:
-    if engine.startswith(accounts.KEY):
+    if engine.startswith(accounts.ROOTLESS_PREFIX):
         account = accounts.own_account(host)
         if account is not None:
             return account.data_dir
@@ -208,7 +208,7 @@ def record_path(engine: str, path: str, folder: str = STATE_DIR) -> str:
     return f"{folder}/{engine}-{name}{end}"
 
 
-def restart_note(engine: str, folder: str = STATE_DIR) -> str:
+def restart_journal_path(engine: str, folder: str = STATE_DIR) -> str:
     """Return the path of the journal entry for a restart in progress (_engines/journal.py)."""
     return f"{folder}/restart-{engine}.json"
 

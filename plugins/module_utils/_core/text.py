@@ -14,7 +14,7 @@ import typing as t
 _NAMED = 5
 
 
-def few(names: t.Sequence[str]) -> str:
+def listed(names: t.Sequence[str]) -> str:
     """Return ``names`` for a message, only the first ones if there are many."""
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     return ", ".join(names[:_NAMED]) + more

@@ -159,9 +159,9 @@ class _Parser:
         return f"{wanted} is expected here"
 
 
-def _number(spelled: str) -> t.Any:
-    digits = spelled.lstrip("-")
-    return int(spelled) if digits.isdigit() and len(digits) < _LONGEST_INTEGER else float(spelled)
+def _number(spelling: str) -> t.Any:
+    digits = spelling.lstrip("-")
+    return int(spelling) if digits.isdigit() and len(digits) < _LONGEST_INTEGER else float(spelling)
 
 
 def parse(text: str) -> Node | None:
@@ -180,7 +180,7 @@ def parse(text: str) -> Node | None:
     return root
 
 
-def spelled(value: t.Any) -> str:
+def to_json(value: t.Any) -> str:
     """Return ``value`` as JSON that UTF-8 can encode. A lone surrogate is written as an escape sequence."""
     return _SURROGATE.sub(lambda found: f"\\u{ord(found.group()):04x}", json.dumps(value, ensure_ascii=False))
 
@@ -349,7 +349,7 @@ class JsonDocument:
 
     def _insert(self, parent: Node, path: KeyPath, value: t.Any) -> JsonDocument:
         layout = self._layout(parent, path[:-1])
-        entry = spelled(path[-1]) + layout.colon
+        entry = to_json(path[-1]) + layout.colon
         if parent.members:
             sibling = next((m.node for m in reversed(parent.members) if m.node.members), None)
             inline = sibling is not None and "\n" not in self.text[sibling.start : sibling.end]
@@ -411,9 +411,9 @@ def _article(kind: str) -> str:
 def _serialized(value: t.Any, layout: _Layout) -> str:
     """Return ``value`` as the text behind its name in an object with ``layout``."""
     if not isinstance(value, dict) or not value:
-        return spelled(value)
+        return to_json(value)
     inner = layout.deeper() if layout.newline else layout
     lead = inner.newline + inner.indent
     between = "," + inner.separator()
-    entries = between.join(spelled(name) + layout.colon + _serialized(entry, inner) for name, entry in value.items())
+    entries = between.join(to_json(name) + layout.colon + _serialized(entry, inner) for name, entry in value.items())
     return "{" + lead + entries + inner.newline + (layout.indent if layout.newline else "") + "}"

@@ -100,7 +100,7 @@ def mask_json(text: str) -> str:
     except json_document.JsonSyntaxError:
         return mask_urls(text)
     for start, end, masked in reversed(list(_masked(root)) if root is not None else []):
-        text = text[:start] + json_document.spelled(masked) + text[end:]
+        text = text[:start] + json_document.to_json(masked) + text[end:]
     return text
 
 

@@ -59,7 +59,7 @@ def _tokens(text: str) -> t.Iterator[Token]:
 def _value(text: str, node: toml_parser.Node, secret: bool) -> t.Iterator[Token]:
     raw = text[node.start : node.end]
     if secret:
-        yield node.start, node.end, toml_parser.spelled_string(masking.MASK)
+        yield node.start, node.end, toml_parser.quote_string(masking.MASK)
     elif node.kind in ("[", "{"):
         for member in node.members:
             if member.names:
@@ -78,7 +78,7 @@ def _names(text: str, start: int, end: int, names: toml_parser.KeyPath, raws: tu
 
 def _string(raw: str, value: str) -> str:
     masked = masking.mask_urls_in_string(value)
-    return raw if masked == value else toml_parser.spelled_string(masked)
+    return raw if masked == value else toml_parser.quote_string(masked)
 
 
 def _masked_comments(text: str) -> str:

@@ -150,7 +150,7 @@ class TomlDocument:
 
     def _set(self, path: toml_parser.KeyPath, value: t.Any, source: TomlDocument | None) -> TomlDocument:
         old = _lookup(self.data, path)
-        if old is not _MISSING and toml_parser.same(old, value):
+        if old is not _MISSING and toml_parser.equal(old, value):
             return self
         self._require_tables(path)
 
@@ -194,7 +194,7 @@ class TomlDocument:
                 expected = _replaced(expected, path[:depth], _MISSING)
         if deleted:
             ours += _between(self.text, before, path)
-        if not toml_parser.same(document.data, expected) or not _keeps(self.text, document.text, ours):
+        if not toml_parser.equal(document.data, expected) or not _keeps(self.text, document.text, ours):
             raise self._lossy(path)
         return document
 
@@ -242,7 +242,7 @@ def _write(editor: toml_editor.Editor, path: toml_parser.KeyPath, old: t.Any, va
         for name in old:
             if name not in value:
                 editor.remove((*path, name))
-    elif not toml_parser.same(old, value):
+    elif not toml_parser.equal(old, value):
         editor.replace(path, old, value)
 
 

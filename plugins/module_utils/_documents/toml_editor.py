@@ -344,7 +344,7 @@ def _common_start(old: list[t.Any], value: list[t.Any]) -> tuple[int, list[int]]
     kept = 0
     surplus = []
     for index, item in enumerate(old):
-        if kept < len(value) and toml_parser.same(item, value[kept]):
+        if kept < len(value) and toml_parser.equal(item, value[kept]):
             kept += 1
         else:
             surplus.append(index)

@@ -257,7 +257,7 @@ class Layout:
         literal = kinds.count("'") > kinds.count('"')
         if literal and "'" not in value and value.isprintable():
             return f"'{value}'"
-        return toml_parser.spelled_string(value)
+        return toml_parser.quote_string(value)
 
     def _value(self, value: t.Any) -> str:
         if isinstance(value, bool):

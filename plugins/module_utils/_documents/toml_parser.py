@@ -305,7 +305,7 @@ def plain_string(raw: str) -> str:
     return _ESCAPE.sub(_unescaped, inner) if raw[0] == '"' else inner
 
 
-def spelled_string(value: str) -> str:
+def quote_string(value: str) -> str:
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
@@ -345,14 +345,14 @@ def _sequence(text: str, start: int, kind: str) -> Node:
     return Node(start, here + 1, kind, tuple(members), tuple(commas))
 
 
-def same(one: t.Any, other: t.Any) -> bool:
+def equal(one: t.Any, other: t.Any) -> bool:
     """Return whether two values are equal, in type too: true is not 1, and 1 is not 1.0."""
     if one.__class__ is not other.__class__:
         return False
     if isinstance(one, dict):
-        return one.keys() == other.keys() and all(same(entry, other[name]) for name, entry in one.items())
+        return one.keys() == other.keys() and all(equal(entry, other[name]) for name, entry in one.items())
     if isinstance(one, list):
-        return len(one) == len(other) and all(map(same, one, other))
+        return len(one) == len(other) and all(map(equal, one, other))
     return repr(one) == repr(other) if isinstance(one, float) else bool(one == other)
 
 

@@ -180,7 +180,7 @@ def _json(path: str, text: str) -> t.Any:
     try:
         data = json.loads(
             text,
-            object_pairs_hook=yaml_parser.unique,
+            object_pairs_hook=yaml_parser.unique_mapping,
             parse_int=yaml_parser.number,
             parse_float=yaml_parser.number,
             parse_constant=_refuse,
@@ -205,7 +205,7 @@ def _refuse(_constant: str) -> t.NoReturn:
 
 def _is_too_deep(data: t.Any) -> bool:
     holders = [data]
-    for _level in range(yaml_parser.MOST_LEVELS + 1):
+    for _level in range(yaml_parser.MAX_LEVELS + 1):
         holders = [value for value in holders if isinstance(value, (dict, list))]
         if not holders:
             return False

@@ -23,8 +23,8 @@ if t.TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-def unique(pairs: t.Iterable[tuple[t.Any, t.Any]]) -> dict[t.Any, t.Any]:
-    """Return a mapping of ``pairs``, for loaders (``json.loads(text, object_pairs_hook=unique)``).
+def unique_mapping(pairs: t.Iterable[tuple[t.Any, t.Any]]) -> dict[t.Any, t.Any]:
+    """Return a mapping of ``pairs``, for loaders (``json.loads(text, object_pairs_hook=unique_mapping)``).
 
     Raises NvidiaError for a duplicate key, as the library does, and for a key that is a mapping or a list.
     """
@@ -160,12 +160,12 @@ def _binary(text: str) -> str:
 
 
 # A specification of 56 MIG devices has 100 kB.
-MOST_BYTES = 4 << 20
+MAX_BYTES = 4 << 20
 # No field of a specification is nested deeper than eight levels.
-MOST_LEVELS = 32
+MAX_LEVELS = 32
 
 ADVICE = "Correct the file, or remove it if nobody needs it."
-TOO_DEEP = f"lists and mappings lie in each other more than {MOST_LEVELS} levels deep"
+TOO_DEEP = f"lists and mappings lie in each other more than {MAX_LEVELS} levels deep"
 
 # Characters that YAML does not allow, in ASCII and Latin 1 (_CONTROL) and beyond (_BEYOND). One expression for all
 # takes long to compile.
@@ -187,8 +187,8 @@ def decoded(path: str, content: bytes) -> str:
     Raises ConfigurationError if the file is too large, has another encoding, or contains a character that YAML does not
     allow.
     """
-    if len(content) > MOST_BYTES:
-        problem = f"the file is larger than {MOST_BYTES >> 20} MiB, which no CDI specification has to be"
+    if len(content) > MAX_BYTES:
+        problem = f"the file is larger than {MAX_BYTES >> 20} MiB, which no CDI specification has to be"
         raise errors.ConfigurationError(path, problem, ADVICE)
     encoding = "utf-8"
     for mark, with_mark in _BYTE_ORDER_MARKS:
@@ -224,7 +224,7 @@ def error_at(path: str, problem: str, before: str) -> errors.ConfigurationError:
 
 # A document may have at most this many values after all aliases are followed. Above it, the library becomes stricter,
 # too.
-MOST_VALUES = 400_000
+MAX_VALUES = 400_000
 # The library refuses a document if more than this share of its decoded values comes from aliases. Small documents are
 # exempt.
 _ALIASED_SHARE, _FREE_ALIASED, _FREE_VALUES = 0.99, 100, 1000
@@ -381,8 +381,8 @@ class _Builder:
     def _spend(self, event: t.Any, values: int, aliased: int = 0) -> None:
         self._values += values
         self._aliased += aliased
-        if self._values > MOST_VALUES:
-            self._fail(event, f"the file holds more than {MOST_VALUES} values, with those that aliases repeat")
+        if self._values > MAX_VALUES:
+            self._fail(event, f"the file holds more than {MAX_VALUES} values, with those that aliases repeat")
         small = self._aliased <= _FREE_ALIASED or self._values <= _FREE_VALUES
         if not small and self._aliased > self._values * _ALIASED_SHARE:
             self._fail(event, "nearly all of the file comes from aliases, which engines refuse")
@@ -418,7 +418,7 @@ class _Builder:
         return bool(self._open) and self._open[-1].is_mapping and self._open[-1].key is None
 
     def _begin(self, event: t.Any, is_mapping: bool) -> None:
-        if len(self._open) >= MOST_LEVELS:
+        if len(self._open) >= MAX_LEVELS:
             self._fail(event, TOO_DEEP)
         if self._expects_key():
             self._fail(event, "a mapping has a key that is a mapping or a list")
@@ -454,7 +454,7 @@ class _Builder:
             self.document = node.data
             return
         parent = self._open[-1]
-        if len(self._open) + node.levels > MOST_LEVELS:
+        if len(self._open) + node.levels > MAX_LEVELS:
             self._fail(event, TOO_DEEP)
         parent.levels = max(parent.levels, node.levels + 1)
         parent.values += node.values

@@ -137,7 +137,7 @@ _ROWS = {
         ),
         # run: 4.3.1, 5.4.2 and 5.8.6 read both; read: 5.5 reads only /etc/cdi (podman #26569), until containers/common
         # #2462.
-        (((5, 5), ("/etc/cdi",)), ((5, 6), core_constants.SPECIFICATION_FOLDERS)),
+        (((5, 5), ("/etc/cdi",)), ((5, 6), core_constants.CDI_SPEC_DIRS)),
     ),
 }
 ENGINES = tuple(_ROWS)
@@ -199,11 +199,11 @@ def _engine(name: str, version: str | None, host: hostfs.HostFS, run: core_plan.
     if version is None:
         warning = _unknown_version(name, binary, host)
         return CdiEngine(
-            name, None, binary, newest=None, reads=True, folders=core_constants.SPECIFICATION_FOLDERS, warning=warning
+            name, None, binary, newest=None, reads=True, folders=core_constants.CDI_SPEC_DIRS, warning=warning
         )
     number = tuple(int(part) for part in version.split("."))
     newest = _at(row.newest, number)
-    folders = _at(row.folders, number) or core_constants.SPECIFICATION_FOLDERS
+    folders = _at(row.folders, number) or core_constants.CDI_SPEC_DIRS
     return CdiEngine(name, version, binary, newest, newest is not None, folders if newest is not None else ())
 
 

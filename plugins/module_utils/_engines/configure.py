@@ -342,7 +342,7 @@ class ConfigureEngine:
                 plan, changed = fresh, self.writer.has_work(fresh.files)
                 if changed:
                     self._note_changes(fresh)
-                    backups = self.writer.carry_out(fresh.files)
+                    backups = self.writer.apply(fresh.files)
         return build_result(self.planning, plan, changed, backups, unrecorded)
 
     def _note_changes(self, plan: engines_base.EnginePlan) -> None:

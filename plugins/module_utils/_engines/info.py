@@ -78,7 +78,7 @@ def _users_engines(host: hostfs.HostFS, described: t.Collection[str]) -> t.Itera
         target = engines_registry.Target("docker", "rootless", user)
         if str(target) in described:
             continue
-        advice = rootless.migration(host, user)
+        advice = rootless.migration_advice(host, user)
         yield {
             **_unknown(target),
             "inspected": False,
@@ -125,7 +125,7 @@ class _Look:
         self._tell(described, lambda: {"unfinished_restart": host.lexists(self._note())})
 
     def _note(self) -> str:
-        return core_records.restart_note(self._engine.key, core_records.state_dir(self._host, self._engine.key))
+        return core_records.restart_journal_path(self._engine.key, core_records.state_dir(self._host, self._engine.key))
 
     def _tell(self, described: dict[str, t.Any], look: t.Callable[[], dict[str, t.Any]]) -> None:
         try:

@@ -60,7 +60,7 @@ class Journal(t.NamedTuple):
     @classmethod
     def restart_in_progress(cls, host: hostfs.HostFS, engine: str) -> Journal:
         folder = core_records.state_dir(host, engine)
-        return cls(host, core_records.restart_note(engine, folder), folder)
+        return cls(host, core_records.restart_journal_path(engine, folder), folder)
 
     @classmethod
     def pending_changes(cls, host: hostfs.HostFS, engine: str) -> Journal:
@@ -89,8 +89,8 @@ class Journal(t.NamedTuple):
         entries = [
             {
                 **former._asdict(),
-                "content": json_data.content_field(former.content),
-                "record": json_data.content_field(former.record),
+                "content": json_data.encode_bytes(former.content),
+                "record": json_data.encode_bytes(former.record),
             }
             for former in formers
         ]
@@ -151,4 +151,4 @@ def _decoded(entry: t.Any) -> PreviousFile:
     path, written = json_data.field(entry, "path", str), entry.get("written")
     if not path.startswith("/") or not isinstance(written, (str, type(None))):
         raise ValueError("this is no former file")
-    return PreviousFile(path, json_data.content_of(entry, "content"), json_data.content_of(entry, "record"), written)
+    return PreviousFile(path, json_data.bytes_field(entry, "content"), json_data.bytes_field(entry, "record"), written)

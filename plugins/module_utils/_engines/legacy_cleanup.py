@@ -129,7 +129,7 @@ class LegacyScan:
         if found is None:
             why = "holds no runtime of NVIDIA's"
         elif found.foreign:
-            why = f"also holds {core_text.few(found.foreign)}, which {self.context.path} does not have"
+            why = f"also holds {core_text.listed(found.foreign)}, which {self.context.path} does not have"
         if why:
             self.stays.append(f"{path} {why}, so it is not NVIDIA's tool's alone and stays. Look at it, and remove it.")
             return None
@@ -233,11 +233,11 @@ def containerd(sweep: LegacyScan) -> None:
         if found is not None:
             real = sweep.context.files.resolve(path)
             changes = (
-                f" Of the copy in it, {core_text.few(found.drifted)} will be as in the main file."
+                f" Of the copy in it, {core_text.listed(found.drifted)} will be as in the main file."
                 if found.drifted
                 else ""
             )
-            reason = f"{path} holds only what NVIDIA's tool wrote ({core_text.few(found.runtimes)}).{changes}"
+            reason = f"{path} holds only what NVIDIA's tool wrote ({core_text.listed(found.runtimes)}).{changes}"
             sweep.remove(path, DROP_IN, reason)
             sweep.read.update({real} & imported)
     main = _without_imports(sweep, before)
@@ -261,7 +261,7 @@ def containerd(sweep: LegacyScan) -> None:
     )
     lost = [name for name in after.missing if name not in before.missing]
     if sweep.after and (lost or (_lacks_default(after) and not _lacks_default(before))):
-        why = f"imports name {core_text.few(lost)}" if lost else "no default runtime would be left"
+        why = f"imports name {core_text.listed(lost)}" if lost else "no default runtime would be left"
         sweep.give_up(f"Leftovers in files that containerd reads stay, for {why}. Correct that, then run this again.")
 
 
@@ -339,7 +339,7 @@ def crio(sweep: LegacyScan) -> None:
     path = f"{before.directory}/{crio_config.DROP_IN_NAME}"
     found = sweep.drop_in(path, nvidia_files.crio_drop_in) if before.directory else None
     if found is not None:
-        sweep.remove(path, DROP_IN, f"{path} holds only what NVIDIA's tool wrote ({core_text.few(found.runtimes)}).")
+        sweep.remove(path, DROP_IN, f"{path} holds only what NVIDIA's tool wrote ({core_text.listed(found.runtimes)}).")
         sweep.read.add(path)
     hooks(sweep)
     main = before.files[0].document

@@ -123,7 +123,7 @@ def _containerd_units(host: hostfs.HostFS) -> list[str]:
     """
     names = {
         name
-        for folder in systemd_units.UNIT_FOLDERS
+        for folder in systemd_units.UNIT_DIRS
         for name in host.readable_entries(folder)
         if "containerd" in name and name.endswith(".service") and name not in _KNOWN_UNITS and "@" not in name
     }
@@ -156,13 +156,13 @@ def _has_own_file(host: hostfs.HostFS, unit: systemd_units.Unit) -> bool:
 def _recorded_units(host: hostfs.HostFS) -> list[str]:
     """Return the units of which this collection has records."""
     entries = [
-        name for name in host.readable_entries(core_records.STATE_DIR) if name.startswith(core_constants.UNIT_KEY)
+        name for name in host.readable_entries(core_records.STATE_DIR) if name.startswith(core_constants.UNIT_PREFIX)
     ]
     if not entries:
         return []
     owners = {record.engine for record in core_records.load_readable_records(host)}
     return sorted(
-        owner[len(core_constants.UNIT_KEY) :] for owner in owners if owner.startswith(core_constants.UNIT_KEY)
+        owner[len(core_constants.UNIT_PREFIX) :] for owner in owners if owner.startswith(core_constants.UNIT_PREFIX)
     )
 
 
@@ -300,7 +300,7 @@ def _own_user(host: hostfs.HostFS, user: str | None) -> str:
 
         users = rootless.recorded_users(host) if user is None else [user]
         raise errors.NvidiaError(
-            " ".join(filter(None, [str(error), *(rootless.migration(host, name) for name in users)]))
+            " ".join(filter(None, [str(error), *(rootless.migration_advice(host, name) for name in users)]))
         ) from None
 
 
@@ -329,7 +329,7 @@ def _instances(row: Flavor, host: hostfs.HostFS) -> list[str]:
 
 def _leaves_trace(row: Flavor, host: hostfs.HostFS) -> bool:
     """Return whether the host has a program, a unit, a configuration or a record of this flavor."""
-    units = (f"{folder}/{service}" for folder in systemd_units.UNIT_FOLDERS for service in row.services)
+    units = (f"{folder}/{service}" for folder in systemd_units.UNIT_DIRS for service in row.services)
     return (
         (bool(row.programs) and host.find_executable(row.programs) is not None)
         or any(host.lexists(path) for path in row.paths)

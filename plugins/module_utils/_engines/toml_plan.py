@@ -48,9 +48,9 @@ class TomlEngine:
     def inspect(self, host: hostfs.HostFS, service: str | None = None) -> engines_base.Installation:
         service = systemd_units.unit_name(service or self.service)
         unit = systemd_units.load_unit(host, service, self.program)
-        pid = processes.process_of(host, unit, self.program)
+        pid = processes.find_process(host, unit, self.program)
         # If a wrapper hides the flags, the command line of the process has them.
-        told = hostfs.arguments_of(host, pid) if unit is not None and unit.wrapper and pid is not None else ()
+        told = hostfs.command_line(host, pid) if unit is not None and unit.wrapper and pid is not None else ()
         if unit is not None and told:
             unit = unit._replace(arguments=told, wrapper="")
         programs = [unit.arguments[0]] if unit is not None and unit.arguments else []
@@ -174,11 +174,11 @@ def revert_own_entries(edit: TomlEdit, keep: t.Callable[[KeyPath], bool] = lambd
         )
         return
     for path in unwanted:
-        edit.give_back(path)
+        edit.restore(path)
     if record.original is not None and record.restorable(edit.content):
         original = toml_document.TomlDocument.from_bytes(edit.path, record.original)
         # If the entries are those from before the first run, restore blank lines and comments too.
-        if toml_parser.same(edit.document.data, original.data):
+        if toml_parser.equal(edit.document.data, original.data):
             edit.document = original
 
 
@@ -187,7 +187,7 @@ def write_table(edit: TomlEdit, path: KeyPath, table: t.Mapping[str, t.Any]) -> 
     if not edit.document.has(*path) and table:
         edit.document = edit.document.set(path, plain_copy(table))
     for leaf, value in toml_parser.iter_leaves(table, path):
-        if toml_parser.same(edit.document.value(*leaf), value):
+        if toml_parser.equal(edit.document.value(*leaf), value):
             edit.wanted[leaf] = value
         else:
             edit.write(leaf, value)
@@ -287,7 +287,7 @@ def compare_dumps(before: str, after: str, is_own: t.Callable[[KeyPath], bool]) 
     except errors.ConfigurationError:
         return ""
     changed = sorted(path for path in {**old, **new} if _differ(old.get(path), new.get(path)) and not is_own(path))
-    return core_text.few([".".join(path) for path in changed])
+    return core_text.listed([".".join(path) for path in changed])
 
 
 def changed_tables(files: t.Sequence[core_plan.PlannedFile], path: KeyPath) -> set[str]:

@@ -74,7 +74,7 @@ class CachedFS:
             return None
         status = self._status(here)
         return (
-            hostfs.link_target(self._outer(here), here) if status is not None and stat.S_ISLNK(status.st_mode) else None
+            hostfs.read_link(self._outer(here), here) if status is not None and stat.S_ISLNK(status.st_mode) else None
         )
 
     def names(self, folder: str) -> list[str]:
@@ -154,7 +154,7 @@ class CachedFS:
         status = self._status(here)
         if status is None or not stat.S_ISLNK(status.st_mode):
             return here
-        return self._resolve(posixpath.join(parent, hostfs.link_target(self._outer(here), here)), links + 1, depth)
+        return self._resolve(posixpath.join(parent, hostfs.read_link(self._outer(here), here)), links + 1, depth)
 
     def _status(self, here: str) -> os.stat_result | None:
         if here not in self._statuses:

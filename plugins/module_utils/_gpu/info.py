@@ -154,9 +154,8 @@ def _limits_of_proc(
     unknown = [str(one.gpu.index) for one in listed if not one.gpu.uuid and not one.troubles]
     if unknown:
         message = (
-            f"The driver does not know the UUID of GPU {core_text.few(unknown)} yet, because nothing has used it since"
-            f" the start."
-            " Run nvidia-smi -L once, or let nvidia-persistenced run."
+            f"The driver does not know the UUID of GPU {core_text.listed(unknown)} yet, because nothing has used it"
+            " since the start. Run nvidia-smi -L once, or let nvidia-persistenced run."
         )
         yield errors.Problem("gpu-uuid-unknown", message)
 

@@ -209,7 +209,7 @@ def undriven_gpus(host: hostfs.HostFS, addresses: t.Collection[str]) -> list[err
         return []
     advice = "Load it with modprobe nvidia, and look at the kernel's log for NVRM and Xid if that fails."
     code = "gpu-driven-by-nouveau" if _NOUVEAU in drivers else "gpu-without-driver"
-    return [errors.Problem(code, f"NVIDIA's driver does not drive the GPU {core_text.few(found)}. {advice}")]
+    return [errors.Problem(code, f"NVIDIA's driver does not drive the GPU {core_text.listed(found)}. {advice}")]
 
 
 def normal_or_same(address: str) -> str:

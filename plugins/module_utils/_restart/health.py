@@ -212,7 +212,9 @@ class HealthProbe(t.NamedTuple):
         installation = installation if self.socket is None else installation._replace(socket=self.socket)
         if self.by_socket and installation.pid is None:
             pid = processes.peer_pid(self.host.real_path(installation.socket), self.engine.ping_request) or 0
-            return installation._replace(pid=pid if processes.is_program(self.host, pid, self.engine.program) else None)
+            return installation._replace(
+                pid=pid if processes.runs_program(self.host, pid, self.engine.program) else None
+            )
         return installation
 
     def context(self, installation: engines_base.Installation, version: str | None) -> engines_base.Context:

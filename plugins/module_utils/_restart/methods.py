@@ -68,7 +68,7 @@ class RestartMethod:
         """Return the container processes that are killed by the restart."""
         return []
 
-    def last_words(self, _since: float) -> list[str]:
+    def journal_tail(self, _since: float) -> list[str]:
         """Return what the daemon logged since that time (seconds since 1970)."""
         return []
 
@@ -87,10 +87,10 @@ class _ByUnit(RestartMethod):
         self.systemctl = systemctl
 
     def up(self) -> bool:
-        return self.systemctl.status().active in systemd_systemctl.UP
+        return self.systemctl.status().active in systemd_systemctl.RUNNING_STATES
 
-    def last_words(self, since: float) -> list[str]:
-        return self.systemctl.last_words(since)
+    def journal_tail(self, since: float) -> list[str]:
+        return self.systemctl.journal_tail(since)
 
 
 class SystemdRestart(_ByUnit):
@@ -176,7 +176,7 @@ class BySignal(RestartMethod):
     def act(self, _patience: float | None = None) -> None:
         engine, host = self.witness.engine, self.witness.host
         for pid in self._candidates():
-            if processes.is_program(host, pid, engine.program):
+            if processes.runs_program(host, pid, engine.program):
                 processes.send_sighup(host, pid, engine.program)
                 return
         raise errors.HostError(
@@ -197,8 +197,8 @@ class BySignal(RestartMethod):
         socket_path = self.witness.host.real_path(installation.socket)
         yield processes.peer_pid(socket_path, self.witness.engine.ping_request) or 0
 
-    def last_words(self, since: float) -> list[str]:
-        return self.systemctl.last_words(since) if self.systemctl is not None else []
+    def journal_tail(self, since: float) -> list[str]:
+        return self.systemctl.journal_tail(since) if self.systemctl is not None else []
 
 
 def means_of(

@@ -168,13 +168,13 @@ class Restart:
 
     def _started_since_the_change(self, pid: int | None) -> bool:
         """Return whether the daemon may have been started with the new files."""
-        born = processes.started(self.host, pid) if pid is not None else None
+        born = processes.start_time(self.host, pid) if pid is not None else None
         if born is None:
             return self.unfinished
         times = [self._changed(file.path) for file in self.previous_files]
         if self.unfinished:
             # A killed task may have restored the files after a restart, but it wrote its note before the restart.
-            times.append(self.host.modified(self.note.path))
+            times.append(self.host.mtime(self.note.path))
         return any(changed < born for changed in times)
 
     def _changed(self, path: str) -> float:
@@ -182,7 +182,7 @@ class Restart:
         # A removal changes the modification time of the directory, which may have been removed as well.
         while not self.host.exists(path) and path != "/":
             path = os.path.dirname(path)
-        return self.host.modified(path)
+        return self.host.mtime(path)
 
     def _failed_before(self, evidence: restart_health.ProbeResult) -> bool:
         """Return whether the probe failed in the same way before the restart."""
@@ -316,7 +316,7 @@ class Restart:
         live = (
             self.engine.live(self.host, installation) if core_records.load_records(self.host, self.engine.key) else None
         )
-        born = processes.started(self.host, installation.pid) if installation.pid is not None else None
+        born = processes.start_time(self.host, installation.pid) if installation.pid is not None else None
         if born is None or live is None or not live.runtimes_unknown or live.outdated:
             note.remove()
         else:
@@ -439,7 +439,7 @@ class Restart:
         )
 
     def _last_words(self) -> tuple[str, ...]:
-        return tuple(self._masked("\n".join(self.means.last_words(self.began))).splitlines())
+        return tuple(self._masked("\n".join(self.means.journal_tail(self.began))).splitlines())
 
     def _masked(self, text: str) -> str:
         return validator.redact(text, self.engine.syntax, self.texts, self.installation.unit)

@@ -45,7 +45,7 @@ def previous_files(host: hostfs.HostFS, changes: t.Iterable[Change]) -> tuple[en
 def _former(host: hostfs.HostFS, path: str, change: Change) -> engines_journal.PreviousFile:
     if change.backup is None:
         return engines_journal.PreviousFile(path, None, None, change.checksum)
-    saved = apply.load(host, host.check_path("rollback.backup", change.backup))
+    saved = apply.load_backup(host, host.check_path("rollback.backup", change.backup))
     if saved is None:
         raise errors.NvidiaError(
             f"rollback: there is no backup {change.backup} of {path}, so there would be no way back. Give the"
@@ -130,7 +130,7 @@ class Rollback:
             if copy is None:
                 raise
             # On a full disk the backup may have used the last space. Restoring the previous file is more important.
-            apply.remove(self.host, copy)
+            apply.remove_backup(self.host, copy)
             copy = None
             self._put(file, record)
         if current is None:
@@ -147,7 +147,7 @@ class Rollback:
         if content is None:
             return None
         try:
-            return apply.save(self.host, self.backup_dir, path, content)
+            return apply.save_backup(self.host, self.backup_dir, path, content)
         except errors.HostError:
             return None
 

@@ -67,7 +67,7 @@ _STATUS, _INFO = 1, 2
 _KEY, _VALUE = 1, 2
 
 
-def status(socket_path: str) -> dict[str, t.Any] | None:
+def runtime_config(socket_path: str) -> dict[str, t.Any] | None:
     """Return the CRI configuration of the running engine. CRI-O reports only its ``sandboxImage``, or nothing.
 
     Returns None if there is no valid CRI reply at ``socket_path``, or if containerd has not loaded its CRI. The caller

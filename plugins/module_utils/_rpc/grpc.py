@@ -57,7 +57,7 @@ def call(socket_path: str, method: str, message: bytes, timeout: float | None = 
     caller makes sure that the daemon runs, because the connection alone would start it under socket activation.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-        wire = unix_socket.Wire(connection, TIMEOUT if timeout is None else timeout, _MOST)
+        wire = unix_socket.Connection(connection, TIMEOUT if timeout is None else timeout, _MOST)
         wire.open(socket_path)
         wire.send(_request(method, message))
         return _answer(wire)
@@ -88,7 +88,7 @@ def _request(method: str, message: bytes) -> bytes:
     return _PREFACE + b"".join(frames)
 
 
-def _answer(wire: unix_socket.Wire) -> bytes:
+def _answer(wire: unix_socket.Connection) -> bytes:
     """Return the message of the reply.
 
     Raises ValueError if there is none, as after a gRPC error. The headers are decoded only in that case, because they

@@ -12,7 +12,7 @@ import time
 _CHUNK = 65536
 
 
-class Wire:
+class Connection:
     """A connection that ends at its deadline, even if the daemon sends its reply slowly.
 
     All methods raise OSError if the daemon does not answer in time.

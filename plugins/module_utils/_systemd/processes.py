@@ -30,16 +30,16 @@ _HIERARCHIES = ("/sys/fs/cgroup", "/sys/fs/cgroup/systemd", "/sys/fs/cgroup/unif
 _STARTED = 19
 
 
-def process_of(host: hostfs.HostFS, unit: systemd_units.Unit | None, name: str) -> int | None:
+def find_process(host: hostfs.HostFS, unit: systemd_units.Unit | None, name: str) -> int | None:
     """Return the process called ``name`` in the unit's control group; None if none runs.
 
     The group may contain other processes, such as the shims of containers that outlive their engine.
     """
-    found = processes_in(host, unit, (name,), exactly=True)
+    found = find_processes(host, unit, (name,), exactly=True)
     return found[0] if found else None
 
 
-def processes_in(
+def find_processes(
     host: hostfs.HostFS, unit: systemd_units.Unit | None, names: tuple[str, ...], exactly: bool = False
 ) -> list[int]:
     """Return the processes in the unit's control group whose names begin with (``exactly``: equal) one of ``names``."""
@@ -62,7 +62,7 @@ def uid_of(host: hostfs.HostFS, pid: int | str) -> int | None:
     return None
 
 
-def started(host: hostfs.HostFS, pid: int) -> float | None:
+def start_time(host: hostfs.HostFS, pid: int) -> float | None:
     """Return the start time of a process in seconds since 1970, to about 0.01 s; None if it is unknown."""
     columns = host.read_text(f"/proc/{pid}/stat").rpartition(")")[2].split()
     if len(columns) <= _STARTED or not columns[_STARTED].isdecimal():
@@ -71,10 +71,10 @@ def started(host: hostfs.HostFS, pid: int) -> float | None:
     return time.time() - age
 
 
-def outdated(host: hostfs.HostFS, pid: int, paths: t.Iterable[str]) -> bool:
+def changed_since_start(host: hostfs.HostFS, pid: int, paths: t.Iterable[str]) -> bool:
     """Return whether any of ``paths`` changed after the process started."""
-    birth = started(host, pid)
-    return birth is not None and any(host.modified(path) > birth for path in paths)
+    birth = start_time(host, pid)
+    return birth is not None and any(host.mtime(path) > birth for path in paths)
 
 
 def _slice_path(name: str) -> str:
@@ -92,7 +92,7 @@ def active_unit(host: hostfs.HostFS, services: t.Sequence[str], program: str, co
     """
     running = [name for name in services if _runs(host, name, program, containerd)]
     enabled = [
-        name for name in services if host.lexists(f"{systemd_units.UNIT_FOLDERS[0]}/multi-user.target.wants/{name}")
+        name for name in services if host.lexists(f"{systemd_units.UNIT_DIRS[0]}/multi-user.target.wants/{name}")
     ]
     there = [name for name in services if systemd_units.unit_file(host, name) is not None]
     return [*running, *enabled, *there, *services][0]
@@ -101,7 +101,7 @@ def active_unit(host: hostfs.HostFS, services: t.Sequence[str], program: str, co
 def _runs(host: hostfs.HostFS, name: str, program: str, containerd: str) -> bool:
     """Return whether the distribution (k3s-server, rke2) or its containerd runs; the shims outlive both."""
     unit = systemd_units.load_unit(host, name, program)
-    return bool(processes_in(host, unit, (program,))) or process_of(host, unit, containerd) is not None
+    return bool(find_processes(host, unit, (program,))) or find_process(host, unit, containerd) is not None
 
 
 # Seconds to wait for a reply on the socket.
@@ -132,7 +132,7 @@ def peer_pid(socket_path: str, request: bytes) -> int | None:
     return None
 
 
-def is_program(host: hostfs.HostFS, pid: int, program: str) -> bool:
+def runs_program(host: hostfs.HostFS, pid: int, program: str) -> bool:
     """Return whether ``pid`` of ``host`` runs ``program`` and is the same process for this process; false for PID 1."""
     if pid <= 1:
         return False
@@ -167,7 +167,7 @@ def send_sighup(host: hostfs.HostFS, pid: int, program: str) -> None:
     try:
         handle = _handle(pid)
         try:
-            if not is_program(host, pid, program):
+            if not runs_program(host, pid, program):
                 raise errors.HostError(f"Process {pid} is not {program} of this host, so it gets no signal.")
             if handle is not None and hasattr(signal, "pidfd_send_signal"):
                 signal.pidfd_send_signal(handle, signal.SIGHUP)

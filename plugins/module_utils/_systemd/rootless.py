@@ -48,7 +48,7 @@ def own_users(host: hostfs.HostFS) -> list[str]:
     places = [f"{account.home}/.config/systemd/user/{UNIT}"]
     places += [f"{account.runtime_dir}/{name}" for name in ("docker.pid", "docker.sock")]
     recorded = (
-        name.startswith(f"{core_accounts.KEY}{account.name}-")
+        name.startswith(f"{core_accounts.ROOTLESS_PREFIX}{account.name}-")
         for name in host.readable_entries(f"{account.data_dir}/state")
     )
     return [account.name] if any(host.lexists(place) for place in places) or any(recorded) else []
@@ -98,7 +98,7 @@ def user_process(
         for group in _GROUPS:
             place = f"user@{account.uid}.service/{group}{unit.name}"
             candidates.append(
-                processes.process_of(host, unit._replace(name=place, slice=f"user-{account.uid}.slice"), name)
+                processes.find_process(host, unit._replace(name=place, slice=f"user-{account.uid}.slice"), name)
             )
     for path in pid_files:
         text = host.read_text(path).strip()
@@ -130,19 +130,25 @@ def running_engines(host: hostfs.HostFS) -> dict[str, int]:
 
 def recorded_users(host: hostfs.HostFS) -> list[str]:
     """Return the users for whom root kept records, as earlier versions of this collection did."""
-    if not any(name.startswith(core_accounts.KEY) for name in host.readable_entries(core_records.STATE_DIR)):
+    if not any(
+        name.startswith(core_accounts.ROOTLESS_PREFIX) for name in host.readable_entries(core_records.STATE_DIR)
+    ):
         return []
     owners = {record.engine for record in core_records.load_readable_records(host)}
-    return sorted(owner[len(core_accounts.KEY) :] for owner in owners if owner.startswith(core_accounts.KEY))
+    return sorted(
+        owner[len(core_accounts.ROOTLESS_PREFIX) :]
+        for owner in owners
+        if owner.startswith(core_accounts.ROOTLESS_PREFIX)
+    )
 
 
-def migration(host: hostfs.HostFS, user: str) -> str:
+def migration_advice(host: hostfs.HostFS, user: str) -> str:
     """Return the advice for moving the records that root kept for ``user``; empty if there are none.
 
     In the advised command, root only reads its own directory, and a process of the user writes, so a link of the user
     cannot redirect root's writes.
     """
-    key = f"{core_accounts.KEY}{user}"
+    key = f"{core_accounts.ROOTLESS_PREFIX}{user}"
     if user not in recorded_users(host):
         return ""
     paths = [record.path for record in core_records.load_readable_records(host) if record.engine == key]

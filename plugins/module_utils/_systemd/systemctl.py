@@ -23,7 +23,7 @@ _BOOTED = "/run/systemd/system"
 # The socket of a user's systemd in the user's runtime directory. systemctl tries it before the bus.
 _USER_SOCKET = "/systemd/private"
 # States of a unit whose daemon has started.
-UP = ("active", "reloading")
+RUNNING_STATES = ("active", "reloading")
 _PROPERTIES = (
     "Id", "LoadState", "ActiveState", "SubState", "MainPID", "InvocationID", "NeedDaemonReload", "Job", "CanReload",
 )  # fmt: skip
@@ -55,7 +55,7 @@ class UnitStatus(t.NamedTuple):
 
     @property
     def runs(self) -> bool:
-        return self.active in UP and not self.busy
+        return self.active in RUNNING_STATES and not self.busy
 
     @property
     def failed(self) -> bool:
@@ -123,7 +123,7 @@ class Systemctl(t.NamedTuple):
             return []
         mode = self._tell("show", "--value", "--property=KillMode", "--", self.unit).strip()
         return (
-            processes.processes_in(self.host, systemd_units.load_unit(self.host, self.unit), _SHIM)
+            processes.find_processes(self.host, systemd_units.load_unit(self.host, self.unit), _SHIM)
             if mode in _ENDS_ALL
             else []
         )
@@ -169,7 +169,7 @@ class Systemctl(t.NamedTuple):
         # systemd before 252 does not know the newer name of the option. systemd 262 still knows this one.
         self._run("kill", "--kill-who=main", "--signal=KILL", "--", self.unit)
 
-    def last_words(self, since: float) -> list[str]:
+    def journal_tail(self, since: float) -> list[str]:
         """Return the unit's last journal lines since ``since`` (seconds since 1970); empty if they cannot be read.
 
         Lines of level info or lower, and lines in which systemd names the unit, are included only if there are no

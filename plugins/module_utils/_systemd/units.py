@@ -54,7 +54,7 @@ class Specifiers:
 
 
 # systemd.unit(5), "Unit File Load Path", system units, highest precedence first.
-UNIT_FOLDERS = (
+UNIT_DIRS = (
     "/etc/systemd/system",
     "/run/systemd/system",
     "/usr/local/lib/systemd/system",
@@ -166,7 +166,7 @@ def load_unit(
     program: str = "",
     *,
     without: str = "",
-    folders: t.Sequence[str] = UNIT_FOLDERS,
+    folders: t.Sequence[str] = UNIT_DIRS,
     specifiers: t.Mapping[str, str] = SYSTEM,
 ) -> Unit | None:
     """Return the unit ``name`` as its files describe it; None if there is none or it is masked.
@@ -212,7 +212,7 @@ def load_unit(
     return unit
 
 
-def unit_file(host: hostfs.HostFS, name: str, folders: t.Sequence[str] = UNIT_FOLDERS) -> str | None:
+def unit_file(host: hostfs.HostFS, name: str, folders: t.Sequence[str] = UNIT_DIRS) -> str | None:
     """Return the file of the unit ``name``, which may also be a mask; None if there is none."""
     return next((f"{folder}/{name}" for folder in folders if host.lexists(f"{folder}/{name}")), None)
 

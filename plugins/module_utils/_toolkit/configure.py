@@ -105,7 +105,7 @@ class _ConfigEdit(core_plan.TrackedEdit[toml_document.TomlDocument]):
         if value in debug_values:
             self.put(path, None)
         elif own:
-            self.give_back(path)
+            self.restore(path)
 
     def put(self, path: KeyPath, value: t.Any) -> None:
         """Write ``value`` to the setting at ``path``. None resets the setting to its default."""
@@ -146,7 +146,7 @@ class _ConfigEdit(core_plan.TrackedEdit[toml_document.TomlDocument]):
             self.before.has(*s.path) and not self.original.has(*s.path) for s in others
         )
 
-    def give_back(self, path: KeyPath) -> None:
+    def restore(self, path: KeyPath) -> None:
         """Restore the original setting at ``path`` unless another program has changed it since."""
         if not self.owns(path):
             return
@@ -172,12 +172,12 @@ class _ConfigEdit(core_plan.TrackedEdit[toml_document.TomlDocument]):
         written = {
             path: value
             for path, value in self.wanted.items()
-            if path in recorded or not toml_parser.same(self.before.value(*path), value)
+            if path in recorded or not toml_parser.equal(self.before.value(*path), value)
         }
         return {
             path: value
             for path, value in {**recorded, **written}.items()
-            if toml_parser.same(final.value(*path), value) and not toml_parser.same(self.original.value(*path), value)
+            if toml_parser.equal(final.value(*path), value) and not toml_parser.equal(self.original.value(*path), value)
         }
 
 
@@ -194,7 +194,7 @@ def _changed(before: toml_document.TomlDocument, after: toml_document.TomlDocume
     paths = [
         path
         for path in {**old, **new}
-        if path not in old or path not in new or not toml_parser.same(old[path], new[path])
+        if path not in old or path not in new or not toml_parser.equal(old[path], new[path])
     ]
     return tuple(map(toolkit_settings.dotted, sorted(paths, key=_position)))
 
@@ -249,7 +249,7 @@ class ConfigTask:
                 plan = self._plan()
                 changed = self.writer.has_work([plan.file])
                 if changed:
-                    backups = self.writer.carry_out([plan.file])
+                    backups = self.writer.apply([plan.file])
         return ConfigResult(
             changed=changed,
             files=[plan.file] if plan.file.changed else [],
@@ -389,7 +389,7 @@ class _SettingsParser:
         )
 
     def _put(self, path: KeyPath, value: t.Any) -> None:
-        if path in self.found and not toml_parser.same(self.found[path], value):
+        if path in self.found and not toml_parser.equal(self.found[path], value):
             raise errors.NvidiaError(
                 f"settings: {toolkit_settings.dotted(path)} is there twice, with different values. Leave one of them"
                 f" out; nothing was"

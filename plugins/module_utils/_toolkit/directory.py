@@ -173,7 +173,7 @@ class DirectoryTask(toolkit_policy.Policies):
         content = self.read_config(path) if edited else None
         if content is None:
             return []
-        backup = apply.save(
+        backup = apply.save_backup(
             self.host, self.backup_dir, f"{self.store.dest}/{toolkit_constants.OWN_CONFIG_FILE}", content
         )
         self.warn(

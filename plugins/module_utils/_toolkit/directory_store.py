@@ -272,9 +272,7 @@ class VersionStore(directory_versions.VersionReader):
         original, dest = self._real_path(directory_versions.ORIGINAL), self._real_dest()
         if not (os.path.islink(original) and os.path.islink(dest)):
             return False
-        return hostfs.link_target(original, self.path(directory_versions.ORIGINAL)) == hostfs.link_target(
-            dest, self.dest
-        )
+        return hostfs.read_link(original, self.path(directory_versions.ORIGINAL)) == hostfs.read_link(dest, self.dest)
 
     def _exchange(self, own: str) -> None:
         try:

@@ -169,8 +169,8 @@ def _installed(fields: t.Mapping[str, t.Any]) -> Installed:
     digest = fields["known"]
     return Installed(
         json_data.number(fields["mode"], 0o7777),
-        json_data.number(fields["uid"], json_data.MOST_ID),
-        json_data.number(fields["gid"], json_data.MOST_ID),
+        json_data.number(fields["uid"], json_data.MAX_ID),
+        json_data.number(fields["gid"], json_data.MAX_ID),
         None if digest is None else _digest_from_fields(digest),
         _text(fields["target"]),
     )

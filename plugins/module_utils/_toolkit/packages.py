@@ -43,7 +43,7 @@ def remove_sources(host: hostfs.HostFS, paths: t.Iterable[str], backup_dir: str)
         if content is None:
             continue
         # The backup is named after the removed file, also if a link leads to it.
-        backup = apply.save(host, backup_dir, host.resolve(path), content)
+        backup = apply.save_backup(host, backup_dir, host.resolve(path), content)
         backups.append({"path": path, "backup": backup, "checksum": core_records.digest(None)})
         atomic_write.remove_file(host, path)
     return backups
@@ -106,7 +106,7 @@ def remove_config(
     backups: list[dict[str, str | None]] = []
     content = host.read(record.path)
     if content is not None:
-        backup = apply.save(host, backup_dir, record.path, content, record.to_bytes())
+        backup = apply.save_backup(host, backup_dir, record.path, content, record.to_bytes())
         backups.append({"path": record.path, "backup": backup, "checksum": core_records.digest(None)})
         atomic_write.remove_file(host, record.path)
     _remove_record(host, record)

@@ -237,7 +237,7 @@ def write_files(host: hostfs.HostFS, plan: RepositoryPlan, backup_dir: str) -> l
     for files, removal in ((plan.files, False), (plan.restored, True)):
         # No file is passed as the main one, so the writer keeps temporary files out of the directories of all of them.
         writer = apply.ChangeWriter(host, apply.REPOSITORY, "", backup_dir, removal=removal, purge=False)
-        backups += writer.carry_out(files)
+        backups += writer.apply(files)
         for file in files:
             if file.after is not None and file.mode is not None:
                 atomic_write.set_access(host, file.path, file.mode)

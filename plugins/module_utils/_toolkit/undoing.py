@@ -97,7 +97,7 @@ class SavedSources:
         for saved in self._saved.values():
             self._restore(saved)
         for backup in set(self._all_backups()) - self._backups:
-            apply.remove(self.host, backup)
+            apply.remove_backup(self.host, backup)
         remove_marker(self.host)
         atomic_write.remove_empty_directories(self.host, sorted(self._directories, key=len))
         self.changed = False
@@ -138,8 +138,8 @@ class SavedSources:
         files = [
             {
                 **saved._asdict(),
-                "content": json_data.content_field(saved.content),
-                "record": json_data.content_field(saved.record),
+                "content": json_data.encode_bytes(saved.content),
+                "record": json_data.encode_bytes(saved.record),
             }
             for saved in self._saved.values()
         ]
@@ -166,8 +166,8 @@ def _saved(entry: t.Mapping[str, t.Any]) -> SavedFile:
     return SavedFile(
         json_data.field(entry, "path", str),
         json_data.field(entry, "ours", bool),
-        json_data.content_of(entry, "content"),
+        json_data.bytes_field(entry, "content"),
         json_data.number(json_data.field(entry, "mode", int), 0o7777),
-        (json_data.number(uid, json_data.MOST_ID), json_data.number(gid, json_data.MOST_ID)),
-        json_data.content_of(entry, "record"),
+        (json_data.number(uid, json_data.MAX_ID), json_data.number(gid, json_data.MAX_ID)),
+        json_data.bytes_field(entry, "record"),
     )

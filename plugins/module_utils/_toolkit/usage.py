@@ -93,7 +93,9 @@ def engines_still_using(host: hostfs.HostFS, folders: t.Iterable[str]) -> list[s
 
 def _still_using(engine: engines_base.Engine, host: hostfs.HostFS, below: PathPrefix) -> t.Iterator[str]:
     installation = engine.inspect(host)
-    if host.live and host.lexists(core_records.restart_note(engine.key, core_records.state_dir(host, engine.key))):
+    if host.live and host.lexists(
+        core_records.restart_journal_path(engine.key, core_records.state_dir(host, engine.key))
+    ):
         yield f"A restart of {installation.service} was cut off."
         return
     live = engine.live(host, installation) if installation.pid is not None else None
@@ -269,7 +271,7 @@ def _program(host: hostfs.HostFS, path: str) -> str | None:
 
 # Engines read specifications and hooks here. Those that nvidia-ctk wrote name the programs in its own directory.
 SPECIFICATIONS_AND_HOOKS = (
-    *core_constants.SPECIFICATION_FOLDERS,
+    *core_constants.CDI_SPEC_DIRS,
     "/etc/containers/oci/hooks.d",
     "/usr/share/containers/oci/hooks.d",
 )

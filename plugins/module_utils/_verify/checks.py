@@ -73,7 +73,7 @@ def judge_folders(host: hostfs.HostFS, folders: t.Sequence[str]) -> CdiCheck:
             )
     return CdiCheck(
         ok=True,
-        detail=f"{core_text.few(list(used))} {'describes' if len(used) == 1 else 'describe'}"
+        detail=f"{core_text.listed(list(used))} {'describes' if len(used) == 1 else 'describe'}"
         f" {core_constants.GPU_KIND}.",
     )
 
@@ -293,7 +293,7 @@ class GpuChecks:
         folders = [name for name in named if isinstance(name, str)] if isinstance(named, list) else []
         named = [folder.rstrip("/") for folder in folders if folder.startswith("/")]
         try:
-            found = judge_folders(self._host, list(dict.fromkeys(named)) or list(core_constants.SPECIFICATION_FOLDERS))
+            found = judge_folders(self._host, list(dict.fromkeys(named)) or list(core_constants.CDI_SPEC_DIRS))
         except errors.HostError as error:
             return failed(CDI, str(error))
         return Check(CDI, found.ok, found.detail, found.advice)

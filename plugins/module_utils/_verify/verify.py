@@ -258,7 +258,7 @@ class Verification:
         from ansible_collections.gpufleet.nvidia.plugins.module_utils._rpc import cri  # noqa: PLC0415
         from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify import cri_pods  # noqa: PLC0415
 
-        said = cri.status(self.host.real_path(socket))
+        said = cri.runtime_config(self.host.real_path(socket))
         told = said or {}
         # The containerd of a Kubernetes distribution is another program, whose dump is not used.
         binary = self.installation.binary

@@ -82,10 +82,10 @@ class Host:
         return ContainerdPlanner(self.context()).present(RuntimeRequest(**asked))
 
     def present(self, **asked: t.Any) -> EnginePlan:
-        return self.files.carry_out(self.plan(**asked), MAIN)
+        return self.files.apply(self.plan(**asked), MAIN)
 
     def absent(self) -> EnginePlan:
-        return self.files.carry_out(ContainerdPlanner(self.context()).absent(), MAIN, removal=True)
+        return self.files.apply(ContainerdPlanner(self.context()).absent(), MAIN, removal=True)
 
     def text(self, path: str = MAIN) -> str:
         return self.files.content[path].decode()

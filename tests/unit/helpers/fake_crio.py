@@ -169,10 +169,10 @@ class Host:
         return CrioPlanner(self.files.context(MAIN, self.version)._replace(unit=self.unit, same_program=same))
 
     def present(self, **asked: t.Any) -> EnginePlan:
-        return self.files.carry_out(self.planner().present(RuntimeRequest(**asked)), MAIN)
+        return self.files.apply(self.planner().present(RuntimeRequest(**asked)), MAIN)
 
     def absent(self) -> EnginePlan:
-        return self.files.carry_out(self.planner().absent(), MAIN, removal=True)
+        return self.files.apply(self.planner().absent(), MAIN, removal=True)
 
     def data(self, path: str) -> dict[str, t.Any]:
         return TomlDocument.from_bytes(path, self.files.content.get(path, b"")).data

@@ -13,7 +13,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.base impo
 
 
 class FakeFiles:
-    """What `HostFiles` is to a real host; ``carry_out`` does what `ConfigureEngine` does with a plan."""
+    """What `HostFiles` is to a real host; ``apply`` does what `ConfigureEngine` does with a plan."""
 
     def __init__(self, content: t.Mapping[str, str | bytes | None] | None = None, engine: str = "docker") -> None:
         self.engine = engine
@@ -52,7 +52,7 @@ class FakeFiles:
             path, self.read(path), self.record(path), None, version, lambda one, other: one == other, self, recorded
         )
 
-    def carry_out(self, plan: EnginePlan, main: str, removal: bool = False) -> EnginePlan:
+    def apply(self, plan: EnginePlan, main: str, removal: bool = False) -> EnginePlan:
         for file in plan.files:
             if file.changed:
                 record = self.records.get(file.path) or OriginalFile(

@@ -94,10 +94,10 @@ class Containerd(toml_plan.TomlEngine):
         # Imported here because only a host with a running containerd needs it.
         from ansible_collections.gpufleet.nvidia.plugins.module_utils._rpc import cri  # noqa: PLC0415
 
-        said = cri.status(host.real_path(installation.socket))
+        said = cri.runtime_config(host.real_path(installation.socket))
         if said is None:
             # A failed or disabled CRI reports nothing, so only the age of the process can be compared with the files.
-            late = processes.outdated(host, installation.pid, self._paths(host, installation))
+            late = processes.changed_since_start(host, installation.pid, self._paths(host, installation))
             return engines_base.LiveState("", {}, "", runtimes_unknown=True, outdated=late)
         runtimes = toml_plan.lookup(said, ("containerd", "runtimes"))
         runtimes = runtimes if isinstance(runtimes, dict) else {}
@@ -108,7 +108,7 @@ class Containerd(toml_plan.TomlEngine):
             entries={name: _in_words_of_files(entry) for name, entry in runtimes.items()},
             default_runtime=str(toml_plan.lookup(said, ("containerd", "defaultRuntimeName")) or ""),
             cdi=cdi if isinstance(cdi, bool) else None,
-            outdated=processes.outdated(host, installation.pid, self._written(host)),
+            outdated=processes.changed_since_start(host, installation.pid, self._written(host)),
         )
 
     def _written(self, host: hostfs.HostFS) -> list[str]:
@@ -253,7 +253,7 @@ class ContainerdOfUnit(Containerd):
 
     def __init__(self, service: str) -> None:
         self.service = service
-        self.key = f"{core_constants.UNIT_KEY}{service}"
+        self.key = f"{core_constants.UNIT_PREFIX}{service}"
 
     def inspect(self, host: hostfs.HostFS, service: str | None = None) -> engines_base.Installation:
         """Return the installation. Without a unit, only a record can name the configuration file.

@@ -194,7 +194,7 @@ class ContainerdPlanner:
         others = self.reads.of(self.context, {**self.files.planned_documents(), **hidden})
         if containerd_config.too_new(others) and self.main.owns(containerd_runtimes.VERSION):
             # An earlier run wrote this version for a newer containerd.
-            self.main.give_back(containerd_runtimes.VERSION)
+            self.main.restore(containerd_runtimes.VERSION)
             others = self.reads.of(self.context, {**self.files.planned_documents(), **hidden})
         return others
 
@@ -238,7 +238,7 @@ class ContainerdPlanner:
         version, wanted = self.context.version, request.enable_cdi
         if wanted == engines_base.CDI_AUTO and version is not None:
             # `containerd config default` of 1.7 prints enable_cdi = false, so false in a file is not a decision of the
-            # user. Later versions print true. give_back() removes what an earlier run wrote and this run does not.
+            # user. Later versions print true. restore() removes what an earlier run wrote and this run does not.
             if CDI_SINCE <= version < CDI_BY_DEFAULT_SINCE:
                 writer.leaf(containerd_runtimes.CDI, value=True)
             return

@@ -60,9 +60,9 @@ class Crio(toml_plan.TomlEngine):
         return engines_base.LiveState("", {}, "", runtimes_unknown=True, outdated=late)
 
     def _outdated(self, host: hostfs.HostFS, installation: engines_base.Installation, pid: int) -> bool:
-        if processes.outdated(host, pid, _there(host, _hook_folders(host))):
+        if processes.changed_since_start(host, pid, _there(host, _hook_folders(host))):
             return True
-        if not processes.outdated(host, pid, _there(host, _watched(host, installation))):
+        if not processes.changed_since_start(host, pid, _there(host, _watched(host, installation))):
             return False
         # Imported here because only a file that is newer than the process needs it.
         from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import (  # noqa: PLC0415
@@ -70,7 +70,7 @@ class Crio(toml_plan.TomlEngine):
         )
 
         birth, applied = (
-            processes.started(host, pid),
+            processes.start_time(host, pid),
             engines_journal.AppliedFiles.of(host, self.key).start_of(self.config_files(host, installation)),
         )
         if birth is None or applied is None:
@@ -138,7 +138,7 @@ class Crio(toml_plan.TomlEngine):
         # Imported here because only a restart needs it.
         from ansible_collections.gpufleet.nvidia.plugins.module_utils._rpc import cri  # noqa: PLC0415
 
-        answers = cri.status(host.real_path(installation.socket)) is not None
+        answers = cri.runtime_config(host.real_path(installation.socket)) is not None
         return (
             None if answers else engines_base.HealthProblem("answers", f"it does not answer on {installation.socket}")
         )

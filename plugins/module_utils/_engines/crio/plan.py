@@ -417,6 +417,6 @@ def _difference(table: t.Mapping[str, t.Any], known: t.Mapping[str, t.Any]) -> d
     """Return the entries of ``table`` that are missing in ``known`` or differ there."""
     found: dict[str, t.Any] = {}
     for path, value in toml_parser.iter_leaves(table):
-        if not toml_parser.same(toml_plan.lookup(known, path), value):
+        if not toml_parser.equal(toml_plan.lookup(known, path), value):
             toml_plan.put(found, path, value)
     return found

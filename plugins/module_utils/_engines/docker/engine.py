@@ -98,7 +98,7 @@ class Docker:
         """
         if not host.live:
             return None
-        pid = processes.process_of(host, unit, PROGRAM)
+        pid = processes.find_process(host, unit, PROGRAM)
         if pid is not None:
             return pid
         text = host.read_text(pid_files[-1] if pid_files else self.pid_file, hostfs.UNIT_BYTES).strip()
@@ -347,7 +347,7 @@ class RootlessDocker(Docker):
 
     def __init__(self, user: str) -> None:
         self.user = user
-        self.key = f"{accounts.KEY}{user}"
+        self.key = f"{accounts.ROOTLESS_PREFIX}{user}"
         self.config_path = f"~{user}/.config/docker/daemon.json"
 
     # -- the host ------------------------------------------------------------------------------------------------

@@ -70,7 +70,7 @@ def ask(socket_path: str, method: str, request: str, body: t.Any = None, timeout
     content = b"" if body is None else json.dumps(body).encode("utf-8")
     about = f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n" if method == "POST" else ""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-        wire = unix_socket.Wire(connection, TIMEOUT if timeout is None else timeout, _MOST)
+        wire = unix_socket.Connection(connection, TIMEOUT if timeout is None else timeout, _MOST)
         wire.open(socket_path)
         wire.send(f"{method} {request} HTTP/1.0\r\nHost: docker\r\n{about}\r\n".encode("ascii") + content)
         answer = b"".join(iter(wire.receive, b""))

@@ -116,7 +116,7 @@ class DockerPlanner:
         if not foreign and CDI_SINCE <= version < CDI_BY_DEFAULT_SINCE:
             self.file.write(CDI, value=True)
         else:
-            self.file.give_back(CDI)
+            self.file.restore(CDI)
 
     def _restore_ours(self, path: tuple[str, ...]) -> None:
         """Restore the value that ``path`` had before this collection wrote it, unless it was changed since."""
@@ -126,7 +126,7 @@ class DockerPlanner:
             # whole.
             self.document = self.document.restore(path[:2], self.file.original)
         else:
-            self.file.give_back(path)
+            self.file.restore(path)
 
     def _remove_unrecorded(self) -> None:
         for name in list(_entries(self.document)):

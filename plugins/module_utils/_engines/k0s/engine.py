@@ -64,7 +64,7 @@ class K0s(containerd_engine.Containerd):
             service=name,
             socket=self.socket,
             config_path=self.config_path,
-            pid=processes.process_of(host, unit, self.program),
+            pid=processes.find_process(host, unit, self.program),
         )
 
     def live(self, host: hostfs.HostFS, installation: engines_base.Installation) -> engines_base.LiveState | None:

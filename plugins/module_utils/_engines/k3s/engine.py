@@ -67,7 +67,7 @@ class K3sFamily(containerd_engine.Containerd):
             service=name,
             socket=self.socket,
             config_path=self._generated(host, unit),
-            pid=processes.process_of(host, unit, self.program),
+            pid=processes.find_process(host, unit, self.program),
         )
 
     def _generated(self, host: hostfs.HostFS, unit: systemd_units.Unit | None) -> str:

@@ -49,7 +49,7 @@ class MicroK8s(containerd_engine.Containerd):
             service=name,
             socket=self.socket,
             config_path=self.config_path,
-            pid=processes.process_of(host, unit, self.program),
+            pid=processes.find_process(host, unit, self.program),
         )
 
     def _paths(self, host: hostfs.HostFS, installation: engines_base.Installation) -> list[str]:

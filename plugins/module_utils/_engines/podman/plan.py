@@ -114,7 +114,7 @@ class PodmanPlanner:
     def _missing(self, folders: t.Iterable[str]) -> list[str]:
         """Return the directories of specifications that are not among ``folders`` under any name."""
         real = {self.files.resolve(folder) for folder in folders}
-        return [folder for folder in core_constants.SPECIFICATION_FOLDERS if self.files.resolve(folder) not in real]
+        return [folder for folder in core_constants.CDI_SPEC_DIRS if self.files.resolve(folder) not in real]
 
     def _check_effective_config(self, after: podman_config.ContainersConf) -> None:
         """Raise NvidiaError if another file has precedence over the drop-in of this collection."""
@@ -171,7 +171,7 @@ class PodmanPlanner:
                 )
         if planned and not self._specified():
             self.warnings.append(
-                f"No CDI specification lies in {' or '.join(core_constants.SPECIFICATION_FOLDERS)}, so without"
+                f"No CDI specification lies in {' or '.join(core_constants.CDI_SPEC_DIRS)}, so without"
                 f" {', '.join(planned)}"
                 " containers get no GPUs. Make one with nvidia_cdi_spec."
             )
@@ -179,9 +179,7 @@ class PodmanPlanner:
 
     def _specified(self) -> bool:
         """Return whether there is any CDI specification."""
-        patterns = (
-            f"{folder}/*.{form}" for folder in core_constants.SPECIFICATION_FOLDERS for form in ("yaml", "json")
-        )
+        patterns = (f"{folder}/*.{form}" for folder in core_constants.CDI_SPEC_DIRS for form in ("yaml", "json"))
         return any(self.files.glob(pattern) for pattern in patterns)
 
     def _is_of_crio(self, path: str) -> bool:
@@ -242,5 +240,5 @@ def configured_state(version: tuple[int, ...] | None) -> engines_base.Configured
 
 def _in_order(theirs: t.Sequence[str], missing: t.Sequence[str]) -> list[str]:
     """Return both lists in ascending precedence: specifications that are made at run time have precedence over /etc."""
-    static = [folder for folder in missing if folder == core_constants.SPECIFICATION_FOLDERS[0]]
+    static = [folder for folder in missing if folder == core_constants.CDI_SPEC_DIRS[0]]
     return [*static, *theirs, *(folder for folder in missing if folder not in static)]

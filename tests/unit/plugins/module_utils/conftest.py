@@ -76,7 +76,7 @@ def signalled(systemd: FakeSystemd, monkeypatch: pytest.MonkeyPatch) -> Signalle
         found.got.append(pid)
         systemd.run(["chroot", "", "systemctl", "reload"])
 
-    monkeypatch.setattr(processes, "is_program", lambda _host, pid, _program: pid in found.daemons)
+    monkeypatch.setattr(processes, "runs_program", lambda _host, pid, _program: pid in found.daemons)
     monkeypatch.setattr(processes, "peer_pid", lambda _path, _greeting: next(iter(found.answering), None))
     monkeypatch.setattr(processes, "send_sighup", hang_up)
     return found

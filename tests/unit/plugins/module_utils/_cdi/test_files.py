@@ -23,7 +23,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors impor
     MissingPackageError,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents.yaml_parser import MOST_BYTES
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents.yaml_parser import MAX_BYTES
 
 if t.TYPE_CHECKING:
     from pathlib import Path
@@ -91,9 +91,9 @@ class TestPaths:
 
     def test_far_too_large_together(self, root: Path, host: HostFS, monkeypatch: pytest.MonkeyPatch) -> None:
         for number in range(4):
-            (root / f"etc/cdi/{number}.yaml").write_bytes(b"#" * (MOST_BYTES // 4))
+            (root / f"etc/cdi/{number}.yaml").write_bytes(b"#" * (MAX_BYTES // 4))
         # A file that is too large by itself is not parsed, and does not count.
-        (root / "etc/cdi/huge.yaml").write_bytes(b"#" * (MOST_BYTES + 1))
+        (root / "etc/cdi/huge.yaml").write_bytes(b"#" * (MAX_BYTES + 1))
         assert len(specification_paths(host)) == 5
         (root / "etc/cdi/one-more.yaml").write_text("#")
         monkeypatch.setattr(cdi_registry, "_parsed", lambda *_args: pytest.fail("a file was parsed"))
@@ -163,7 +163,7 @@ class TestReading:
     def test_a_file_that_is_too_large_is_not_read_to_its_end(self, root: Path, host: HostFS) -> None:
         with (root / "etc/cdi/a.yaml").open("wb") as stream:
             stream.truncate(1 << 40)
-        assert self.message(host).startswith(f"/etc/cdi/a.yaml is larger than {MOST_BYTES >> 10} KiB")
+        assert self.message(host).startswith(f"/etc/cdi/a.yaml is larger than {MAX_BYTES >> 10} KiB")
 
     def test_known_content_needs_no_parser(self, root: Path, host: HostFS, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(cdi_registry, "_parsed", lambda path, _content: pytest.fail(f"{path} was parsed"))

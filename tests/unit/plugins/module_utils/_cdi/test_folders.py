@@ -21,10 +21,10 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.registry impo
     is_loaded_path,
     resolve,
 )
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.constants import SPECIFICATION_FOLDERS
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.constants import CDI_SPEC_DIRS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import ConfigurationError
 
-LOW, HIGH = SPECIFICATION_FOLDERS
+LOW, HIGH = CDI_SPEC_DIRS
 OURS = f"{LOW}/nvidia.yaml"
 Data = t.Dict[str, t.Any]
 
@@ -176,9 +176,7 @@ def test_where_engines_do_not_look_there_are_no_rivals() -> None:
     assert conflicting_specs({OURS: specification("0")}, "/root/nvidia.yaml", specification("0")) == []
 
 
-PATHS = st.sampled_from(
-    [f"{folder}/{name}" for folder in SPECIFICATION_FOLDERS for name in ("a.yaml", "b.json", "c.yml")]
-)
+PATHS = st.sampled_from([f"{folder}/{name}" for folder in CDI_SPEC_DIRS for name in ("a.yaml", "b.json", "c.yml")])
 SOME = st.lists(st.sampled_from(["0", "1", "all"]), max_size=3, unique=True).map(lambda names: specification(*names))
 
 

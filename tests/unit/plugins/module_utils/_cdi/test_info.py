@@ -18,7 +18,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.info import d
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import bundled
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import yaml_document
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents.yaml_parser import MOST_BYTES
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents.yaml_parser import MAX_BYTES
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_nodes import FakeNodes
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.gpu_hosts import write
 
@@ -64,7 +64,7 @@ def told(host: HostFS, gpus: t.Mapping[str, t.Any] | None = None) -> dict[str, t
 
 
 def test_more_than_can_be_read_is_a_problem(host: HostFS) -> None:
-    filler = {f"etc/cdi/{number}.yaml": f"# {'x' * (MOST_BYTES // 4)}\n" + text(str(number)) for number in range(5)}
+    filler = {f"etc/cdi/{number}.yaml": f"# {'x' * (MAX_BYTES // 4)}\n" + text(str(number)) for number in range(5)}
     write(Path(host.root), filler)
     answer = told(host)
     assert (answer["files"], answer["devices"]) == ([], {})

@@ -18,8 +18,8 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.schema import
     split_kind,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import NvidiaError
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.text import few, quoted
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents.yaml_parser import unique
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.text import listed, quoted
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents.yaml_parser import unique_mapping
 
 
 @pytest.mark.parametrize(
@@ -123,17 +123,17 @@ def test_kinds_are_split_at_their_first_slash() -> None:
 def test_what_messages_show_is_short_and_in_one_line() -> None:
     assert quoted("a\nb\x1b\udc80") == r'"a\nb\u001b\udc80"'
     assert len(quoted("x" * 1000)) < 70
-    assert few(["a", "b", "c", "d"]) == "a, b, c, d"
-    assert few(list("abcdefg")) == "a, b, c, d, e and 2 more"
+    assert listed(["a", "b", "c", "d"]) == "a, b, c, d"
+    assert listed(list("abcdefg")) == "a, b, c, d, e and 2 more"
 
 
 def test_a_key_that_stands_twice_is_refused() -> None:
-    assert json.loads('{"a": {"b": 1}, "c": 2}', object_pairs_hook=unique) == {"a": {"b": 1}, "c": 2}
+    assert json.loads('{"a": {"b": 1}, "c": 2}', object_pairs_hook=unique_mapping) == {"a": {"b": 1}, "c": 2}
     with pytest.raises(NvidiaError, match='key "b" stands twice'):
-        json.loads('{"a": {"b": 1, "b": 2}}', object_pairs_hook=unique)
+        json.loads('{"a": {"b": 1, "b": 2}}', object_pairs_hook=unique_mapping)
 
 
 @pytest.mark.parametrize("key", [[1], {"a": 1}])
 def test_a_key_that_is_none_is_refused(key: object) -> None:
     with pytest.raises(NvidiaError, match="a mapping or a list"):
-        unique([(key, 1)])
+        unique_mapping([(key, 1)])

@@ -17,13 +17,13 @@ from hypothesis import strategies as st
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import atomic_write
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.apply import (
-    KEPT,
+    BACKUPS_KEPT,
     RECORD_SUFFIX,
     backups_of,
     check_backup_dir,
-    load,
-    remove,
-    save,
+    load_backup,
+    remove_backup,
+    save_backup,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import HostError, NvidiaError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
@@ -98,45 +98,45 @@ def test_takes_an_existing_folder_in_one_with_the_sticky_bit(tmp_path: Path, hos
     check_backup_dir(host, "/srv/b", ())
 
 
-# -- load ----------------------------------------------------------------------------------------------------------
+# -- load_backup ---------------------------------------------------------------------------------------------------
 
 
 RECORD = OriginalFile("docker", DAEMON, b"original", 0, 0, 0o644).to_bytes()
 
 
 def test_a_backup_is_loaded_with_its_record(host: HostFS) -> None:
-    assert load(host, save(host, "/b", DAEMON, b"content", RECORD)) == (b"content", RECORD)
-    assert load(host, save(host, "/b", DAEMON, b"content")) == (b"content", None)
-    assert load(host, "/b/missing") is None
+    assert load_backup(host, save_backup(host, "/b", DAEMON, b"content", RECORD)) == (b"content", RECORD)
+    assert load_backup(host, save_backup(host, "/b", DAEMON, b"content")) == (b"content", None)
+    assert load_backup(host, "/b/missing") is None
 
 
 @pytest.mark.parametrize("content", [b"", b"conten", b"other"])
 def test_a_damaged_backup_is_refused(tmp_path: Path, host: HostFS, content: bytes) -> None:
-    backup = save(host, "/b", DAEMON, b"content")
+    backup = save_backup(host, "/b", DAEMON, b"content")
     (tmp_path / backup[1:]).write_bytes(content)
     with pytest.raises(HostError, match=f"^{backup} is damaged"):
-        load(host, backup)
+        load_backup(host, backup)
 
 
 def test_a_backup_with_a_damaged_record_is_refused(host: HostFS) -> None:
-    backup = save(host, "/b", DAEMON, b"content", RECORD.replace(b"docker", b"podman")[:-5])
+    backup = save_backup(host, "/b", DAEMON, b"content", RECORD.replace(b"docker", b"podman")[:-5])
     with pytest.raises(HostError, match=r"^/b/.*record is damaged"):
-        load(host, backup)
+        load_backup(host, backup)
 
 
 def test_a_backup_of_an_earlier_version_is_loaded(tmp_path: Path, host: HostFS) -> None:
     (tmp_path / "b").mkdir()
     old = "/b/etc~docker~daemon.json~20260821T143000.123456Z.backup"
     (tmp_path / old[1:]).write_bytes(b"content")
-    assert load(host, old) == (b"content", None)
+    assert load_backup(host, old) == (b"content", None)
     assert backups_of(host, "/b", DAEMON) == [old]
 
 
-# -- save, backups_of ----------------------------------------------------------------------------------------------
+# -- save_backup, backups_of ---------------------------------------------------------------------------------------
 
 
 def test_backup_is_private(tmp_path: Path, host: HostFS) -> None:
-    backup = save(host, BACKUP_DIR, DAEMON, b'{"secret": 1}\xff')
+    backup = save_backup(host, BACKUP_DIR, DAEMON, b'{"secret": 1}\xff')
     file = tmp_path / backup[1:]
     assert file.read_bytes() == b'{"secret": 1}\xff'
     assert file.stat().st_mode & 0o777 == 0o600
@@ -147,7 +147,7 @@ def test_backup_is_private(tmp_path: Path, host: HostFS) -> None:
 
 def test_name_says_what_and_when(host: HostFS) -> None:
     before = dt.datetime.now(dt.timezone.utc)
-    backup = save(host, BACKUP_DIR, DAEMON, b"")
+    backup = save_backup(host, BACKUP_DIR, DAEMON, b"")
     match = re.fullmatch(
         rf"/var/lib/gpufleet-nvidia/backups/etc~docker~daemon\.json~(.*)\.{digest(b'')}\.backup", backup
     )
@@ -158,8 +158,8 @@ def test_name_says_what_and_when(host: HostFS) -> None:
 
 @pytest.mark.parametrize("path", ["/" + "é" * 127, "/etc/" + "~" * 60, "/etc" + "/folder" * 60 + "/config.toml"])
 def test_names_of_long_paths_fit(host: HostFS, path: str) -> None:
-    backup = save(host, "/b", path, b"content", RECORD)
-    assert load(host, backup) == (b"content", RECORD)
+    backup = save_backup(host, "/b", path, b"content", RECORD)
+    assert load_backup(host, backup) == (b"content", RECORD)
     assert backups_of(host, "/b", path) == [backup]
     assert backups_of(host, "/b", path + "x") == []
     assert len(os.fsencode(posixpath.basename(record_path("containerd", path)))) < 200
@@ -170,7 +170,7 @@ def test_backups_of_an_earlier_version_of_a_long_path(tmp_path: Path, host: Host
     path = "/etc" + "/folder" * 22 + "/a.toml"
     earlier = f"/b/{path[1:].replace('/', '~')}~20260101T000000.000000Z.backup"
     assert len(path) > 153
-    new = save(host, "/b", path, b"content")
+    new = save_backup(host, "/b", path, b"content")
     (tmp_path / earlier[1:]).write_bytes(b"old")
     assert backups_of(host, "/b", path) == [earlier, new]
     assert backups_of(host, "/b", path + "x") == []
@@ -178,30 +178,32 @@ def test_backups_of_an_earlier_version_of_a_long_path(tmp_path: Path, host: Host
 
 def test_existing_directory_keeps_its_mode(tmp_path: Path, host: HostFS) -> None:
     (tmp_path / "keep").mkdir(mode=0o750)
-    save(host, "/keep", DAEMON, b"")
+    save_backup(host, "/keep", DAEMON, b"")
     assert (tmp_path / "keep").stat().st_mode & 0o777 == 0o750
 
 
 def test_only_the_newest_are_kept(tmp_path: Path, host: HostFS) -> None:
-    other = save(host, "/b", "/etc/docker/daemon.json.d/x", b"other")
+    other = save_backup(host, "/b", "/etc/docker/daemon.json.d/x", b"other")
     for stranger in ("notes.txt", "etc~docker~daemon.json~notes", "etc~docker~daemon.jsonx~20200101.backup"):
         (tmp_path / "b" / stranger).write_text("")
-    saved = [save(host, "/b", DAEMON, str(number).encode()) for number in range(KEPT + 3)]
-    assert len(set(saved)) == KEPT + 3
-    assert backups_of(host, "/b", DAEMON) == saved[-KEPT:]
-    assert [host.read(path) for path in saved[-KEPT:]] == [str(number).encode() for number in range(3, KEPT + 3)]
-    assert not any(host.exists(path) for path in saved[:-KEPT])
+    saved = [save_backup(host, "/b", DAEMON, str(number).encode()) for number in range(BACKUPS_KEPT + 3)]
+    assert len(set(saved)) == BACKUPS_KEPT + 3
+    assert backups_of(host, "/b", DAEMON) == saved[-BACKUPS_KEPT:]
+    assert [host.read(path) for path in saved[-BACKUPS_KEPT:]] == [
+        str(number).encode() for number in range(3, BACKUPS_KEPT + 3)
+    ]
+    assert not any(host.exists(path) for path in saved[:-BACKUPS_KEPT])
     assert host.read(other) == b"other"
-    assert len(list((tmp_path / "b").iterdir())) == KEPT + 4
+    assert len(list((tmp_path / "b").iterdir())) == BACKUPS_KEPT + 4
 
 
 def test_what_was_recorded_comes_and_goes_with_the_backup(tmp_path: Path, host: HostFS) -> None:
-    saved = [save(host, "/b", DAEMON, b"", f"record {number}".encode()) for number in range(KEPT + 1)]
-    assert host.read(saved[-1] + RECORD_SUFFIX) == f"record {KEPT}".encode()
-    assert backups_of(host, "/b", DAEMON) == saved[-KEPT:]
-    assert len(list((tmp_path / "b").iterdir())) == 2 * KEPT
-    remove(host, saved[-1])
-    assert len(list((tmp_path / "b").iterdir())) == 2 * KEPT - 2
+    saved = [save_backup(host, "/b", DAEMON, b"", f"record {number}".encode()) for number in range(BACKUPS_KEPT + 1)]
+    assert host.read(saved[-1] + RECORD_SUFFIX) == f"record {BACKUPS_KEPT}".encode()
+    assert backups_of(host, "/b", DAEMON) == saved[-BACKUPS_KEPT:]
+    assert len(list((tmp_path / "b").iterdir())) == 2 * BACKUPS_KEPT
+    remove_backup(host, saved[-1])
+    assert len(list((tmp_path / "b").iterdir())) == 2 * BACKUPS_KEPT - 2
 
 
 def test_no_directory_no_backups(host: HostFS) -> None:
@@ -211,9 +213,9 @@ def test_no_directory_no_backups(host: HostFS) -> None:
 def test_new_backup_survives_a_clock_that_went_back(tmp_path: Path, host: HostFS) -> None:
     """A node that booted with a wrong clock has backups from the future: they must not push out today's."""
     (tmp_path / "b").mkdir()
-    for day in range(KEPT):
+    for day in range(BACKUPS_KEPT):
         (tmp_path / f"b/etc~docker~daemon.json~2999010{day + 1}T000000.000000Z.backup").write_text("")
-    backup = save(host, "/b", DAEMON, b"today")
+    backup = save_backup(host, "/b", DAEMON, b"today")
     assert host.read(backup) == b"today"
 
 
@@ -225,7 +227,7 @@ _PATHS = st.text(alphabet="ab~/.", min_size=1, max_size=8).map(lambda text: posi
     [("/a", "/a/b"), ("/a/b", "/a~b"), ("/a", "/a~"), ("/a~b", "/a~~b"), ("/a~/b", "/a/~b"), ("/a~b", "/a%7Eb")],
 )
 def test_backups_of_similar_files_are_told_apart(host: HostFS, one: str, other: str) -> None:
-    first, second = save(host, "/b", one, b"one"), save(host, "/b", other, b"other")
+    first, second = save_backup(host, "/b", one, b"one"), save_backup(host, "/b", other, b"other")
     assert backups_of(host, "/b", one) == [first]
     assert backups_of(host, "/b", other) == [second]
 
@@ -238,14 +240,14 @@ def test_backups_of_different_files_are_never_mixed_up(one: str, other: str) -> 
 
 
 def test_spellings_of_one_path_share_their_backups(host: HostFS) -> None:
-    backup = save(host, "/b", "//etc/docker/./daemon.json", b"")
+    backup = save_backup(host, "/b", "//etc/docker/./daemon.json", b"")
     assert backups_of(host, "/b", DAEMON) == [backup]
 
 
 def test_partial_file_of_a_killed_run_is_no_backup(tmp_path: Path, host: HostFS) -> None:
     (tmp_path / "b").mkdir()
     (tmp_path / "b/.gpufleet-k1ll3d.tmp").write_text("part")
-    backup = save(host, "/b", DAEMON, b"")
+    backup = save_backup(host, "/b", DAEMON, b"")
     assert backups_of(host, "/b", DAEMON) == [backup]
     assert len(list((tmp_path / "b").iterdir())) == 1
 
@@ -253,16 +255,16 @@ def test_partial_file_of_a_killed_run_is_no_backup(tmp_path: Path, host: HostFS)
 def test_directory_that_is_a_file(tmp_path: Path, host: HostFS) -> None:
     (tmp_path / "b").write_text("")
     with pytest.raises(HostError, match=r"^/b/etc~docker~daemon\.json~.* cannot be written: Not a directory"):
-        save(host, "/b", DAEMON, b"")
+        save_backup(host, "/b", DAEMON, b"")
 
 
 def test_old_backups_stay_when_the_new_one_cannot_be_written(monkeypatch: pytest.MonkeyPatch, host: HostFS) -> None:
-    saved = [save(host, "/b", DAEMON, b"") for _number in range(KEPT)]
+    saved = [save_backup(host, "/b", DAEMON, b"") for _number in range(BACKUPS_KEPT)]
 
     def full(*_args: t.Any) -> None:
         raise HostError("no room")
 
     monkeypatch.setattr(atomic_write, "replace_file", full)
     with pytest.raises(HostError, match="no room"):
-        save(host, "/b", DAEMON, b"")
+        save_backup(host, "/b", DAEMON, b"")
     assert backups_of(host, "/b", DAEMON) == saved

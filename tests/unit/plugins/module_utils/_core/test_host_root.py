@@ -389,7 +389,7 @@ def test_what_is_no_path_is_said_and_nothing_is_there(tmp_path: Path, path: str)
     assert not host.lexists(path)
     assert not host.is_executable(path)
     assert host.readable_entries(path) == []
-    assert host.modified(path) == 0
+    assert host.mtime(path) == 0
 
 
 @pytest.mark.parametrize("most", [hostfs.UNIT_BYTES, hostfs.FILE_BYTES])

@@ -86,5 +86,5 @@ def test_modified(root: Path, host: HostFS) -> None:
     os.utime(root / "m/file", (5, 1000.25))
     (root / "m/link").symlink_to("/m/file")
     (root / "m/loop").symlink_to("loop")
-    assert host.modified("/m/file") == host.modified("/m/link") == 1000.25
-    assert host.modified("/m/none") == host.modified("/m/loop") == 0.0
+    assert host.mtime("/m/file") == host.mtime("/m/link") == 1000.25
+    assert host.mtime("/m/none") == host.mtime("/m/loop") == 0.0

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.json_data import (
+    bytes_field,
     check,
-    content_of,
     field,
     get,
     load,
@@ -55,7 +55,7 @@ def test_another_type(value: t.Any, kind: type[t.Any]) -> None:
 def test_a_missing_field(data: t.Any) -> None:
     with pytest.raises(ValueError, match=r"missing|not of the type"):
         field(data, "a", str)
-    for read in (strings, content_of):
+    for read in (strings, bytes_field):
         with pytest.raises(ValueError, match=r"missing|not of the type"):
             read(data, "a")
     assert get(data, "a", "none") == "none"
@@ -65,10 +65,10 @@ def test_fields() -> None:
     data = {"a": "x", "list": ["x", "y"], "mixed": ["x", 5], "content": "YQ==", "none": None, "bad": "YQ", "n": 5}
     assert field(data, "a", str) == get(data, "a", "") == "x"
     assert strings(data, "list") == ("x", "y")
-    assert (content_of(data, "content"), content_of(data, "none")) == (b"a", None)
+    assert (bytes_field(data, "content"), bytes_field(data, "none")) == (b"a", None)
     for name in ("bad", "n", "list"):
         with pytest.raises(ValueError, match=r"."):
-            content_of(data, name)
+            bytes_field(data, name)
     with pytest.raises(ValueError, match="not of the type str"):
         strings(data, "mixed")
 

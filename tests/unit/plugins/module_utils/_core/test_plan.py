@@ -73,14 +73,14 @@ def test_entries_of_earlier_runs_stay_ours_while_nobody_changes_them(content: by
 )
 def test_give_back(original: bytes | None, content: bytes, after: bytes) -> None:
     change = edit(content, recorded(original, {("a",): 1}))
-    change.give_back(("a",))
+    change.restore(("a",))
     assert change.document.to_bytes() == after
     assert change.planned(after).keys == {}
 
 
 def test_without_a_record_nothing_is_ours() -> None:
     change = edit(b"a = 1\n")
-    change.give_back(("a",))
+    change.restore(("a",))
     assert change.document is change.before
     assert change.original is change.before
     assert change.recorded() == []

@@ -10,7 +10,7 @@ import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import ConfigurationError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents.toml_document import TomlDocument
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents.toml_parser import same
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents.toml_parser import equal
 
 
 def document(text: str) -> TomlDocument:
@@ -170,7 +170,7 @@ def test_changes_single_elements(before: str, value: list[t.Any], after: str) ->
     original = document(before)
     edited = original.set(("a",), value)
     assert edited.text == after
-    assert same(edited.restore(("a",), original).data, original.data)
+    assert equal(edited.restore(("a",), original).data, original.data)
 
 
 def test_gives_an_array_back_around_comments_that_came_later() -> None:

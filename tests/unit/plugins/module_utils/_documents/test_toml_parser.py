@@ -20,7 +20,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors impor
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import TOML_BYTES
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import toml_parser, tomlkit_loader
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents.toml_document import TomlDocument
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents.toml_parser import parse, same
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents.toml_parser import equal, parse
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.guards import within
 
 FILES = Path(__file__).parents[3] / "files"
@@ -106,7 +106,7 @@ def test_both_readers_read_the_same(file: Path, monkeypatch: pytest.MonkeyPatch)
     data = document(content).data
     monkeypatch.setitem(sys.modules, "tomllib", None)
     again = document(content)
-    assert same(again.data, data)
+    assert equal(again.data, data)
     assert plain(again.data)
     assert again.set(NVIDIA, {"options": {"BinaryName": "P"}}).restore(NVIDIA, again).data == data
 

@@ -19,7 +19,12 @@ from hypothesis import strategies as st
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import ConfigurationError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents.toml_document import TomlDocument
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents.toml_parser import _agree, _outline, same, scan
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents.toml_parser import (
+    _agree,
+    _outline,
+    equal,
+    scan,
+)
 
 Path = t.Tuple[str, ...]
 Edit = t.Tuple[TomlDocument, Path, t.Any]
@@ -169,7 +174,7 @@ def test_sets_one_value_and_keeps_every_other(edit: Edit) -> None:
     before, path, value = edit
     after = changed(before, path, value)
     again = document(after.to_bytes())
-    assert same(again.data, replaced(before.data, path, value))
+    assert equal(again.data, replaced(before.data, path, value))
     assert after.bom == before.bom
     if not before.has(*path):
         assert comments(after.text) == comments(before.text)
@@ -203,7 +208,7 @@ def test_deletes_one_entry_and_keeps_every_other(edit: Edit, prune: bool) -> Non
             around = around[name]
         if depth == len(path) or (around[path[depth - 1]] == {} and not after.has(*path[:depth])):
             del around[path[depth - 1]]
-    assert same(document(after.to_bytes()).data, expected)
+    assert equal(document(after.to_bytes()).data, expected)
     if len(path) > 1 and prune:
         assert before.value(*path[:-1]) != {path[-1]: before.value(*path)} or not after.has(*path[:-1])
 
@@ -265,7 +270,7 @@ def test_entries_go_in_any_order_and_leave_no_trace(
     paths = paths[:count]
     for path in paths:
         after = after.set(path, LEAVES[path])
-        assert same(after.value(*path), LEAVES[path])
+        assert equal(after.value(*path), LEAVES[path])
     assert comments(after.text) == comments(before.text)
     order.shuffle(paths)
     for path in paths:
@@ -327,7 +332,7 @@ def test_an_element_goes_with_nothing_but_its_own_comment(text: str, index: int)
     after = before.set(("a",), value[:index] + value[index + 1 :])
     lost = set(re.findall(r"# [^\r\n]+", text)) - set(re.findall(r"# [^\r\n]+", after.text))
     assert lost <= {f"# at {index}"}
-    assert same(after.restore(("a",), before).data, before.data)
+    assert equal(after.restore(("a",), before).data, before.data)
 
 
 # -- any bytes -------------------------------------------------------------------------------------------------------
@@ -344,5 +349,5 @@ def test_any_bytes_are_read_and_edited_or_refused(content: bytes, path: Path, va
         before = TomlDocument.from_bytes("f", content)
         assert before.to_bytes() == content
         after = before.set(path, value)
-        assert same(after.restore(path, before).data, before.data)
+        assert equal(after.restore(path, before).data, before.data)
         before.delete(path, prune=True)

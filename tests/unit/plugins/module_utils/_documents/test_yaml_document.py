@@ -27,7 +27,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors impor
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import yaml_parser
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents.yaml_document import parse, render
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents.yaml_parser import MOST_BYTES, MOST_LEVELS
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents.yaml_parser import MAX_BYTES, MAX_LEVELS
 
 VERDICTS = json.loads((Path(__file__).parents[3] / "files/cdi_verdicts.json").read_text("utf-8"))
 SCANNERS = ["compiled", "python"] if yaml.__with_libyaml__ else ["python"]
@@ -189,7 +189,7 @@ class TestYaml:
 
     @pytest.mark.parametrize("text", ["- a\n" * 1000, "a: &x [" + "b, " * 30 + "]\nc: [" + "*x, " * 40 + "]"])
     def test_too_many_values(self, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(yaml_parser, "MOST_VALUES", 1000)
+        monkeypatch.setattr(yaml_parser, "MAX_VALUES", 1000)
         assert refusal(text).problem.startswith("the file holds more than 1000 values")
         assert read(text[: len(text) // 2].rstrip("*x, ") + "]" * ("[" in text)) is not None
 
@@ -204,9 +204,9 @@ class TestYaml:
         ],
     )
     def test_too_deep(self, text: str) -> None:
-        assert refusal(text).problem.endswith(f"more than {MOST_LEVELS} levels deep")
+        assert refusal(text).problem.endswith(f"more than {MAX_LEVELS} levels deep")
 
-    @pytest.mark.parametrize("levels", [MOST_LEVELS - 1, MOST_LEVELS])
+    @pytest.mark.parametrize("levels", [MAX_LEVELS - 1, MAX_LEVELS])
     def test_deep_enough(self, levels: int) -> None:
         assert read("- " * levels + "a") is not None
         assert read("[" * levels + "]" * levels) is not None
@@ -240,8 +240,8 @@ def test_both_scanners_say_the_same(text: str) -> None:
 
 class TestText:
     def test_too_large(self) -> None:
-        assert refusal(b"#" * (MOST_BYTES + 1)).problem.startswith("the file is larger than 4 MiB")
-        assert parse("/etc/cdi/x.yaml", b" " * MOST_BYTES) is None
+        assert refusal(b"#" * (MAX_BYTES + 1)).problem.startswith("the file is larger than 4 MiB")
+        assert parse("/etc/cdi/x.yaml", b" " * MAX_BYTES) is None
 
     @pytest.mark.parametrize(
         ("content", "place", "said"),
@@ -303,7 +303,7 @@ class TestWithoutPyYaml:
             (" \n[1, 1.0, 1e3, -0, 18446744073709551615, 99999999999999999999, 1e999]",
              [1, 1.0, 1000.0, 0, 2**64 - 1, 1e20, "1e999"]),
             ('{"a": "\\u00e9\\n\\t\\"\\\\/"}', {"a": 'é\n\t"\\/'}),
-            ("[" * MOST_LEVELS + "]" * MOST_LEVELS, None),
+            ("[" * MAX_LEVELS + "]" * MAX_LEVELS, None),
         ],
     )  # fmt: skip
     def test_json(self, text: str, data: t.Any) -> None:
@@ -315,7 +315,7 @@ class TestWithoutPyYaml:
             ('{"a": {"b": 1, "b": 2}}', (None, None), 'the key "b" stands twice in one mapping'),
             ('{"a":\n "x\\\\\\/"}', (2, 6), "the escape \\/, which engines refuse"),
             ('{"a": "\\ud83d\\ude00"}', (1, 8), "the escape of half a character, which engines refuse"),
-            ("[" * (MOST_LEVELS + 1) + "]" * (MOST_LEVELS + 1), (None, None), "lists and mappings"),
+            ("[" * (MAX_LEVELS + 1) + "]" * (MAX_LEVELS + 1), (None, None), "lists and mappings"),
             ("[" * 100_000 + "]" * 100_000, (None, None), "lists and mappings"),
         ],
     )

@@ -82,7 +82,7 @@ class Host:
         """Plan and write, as the module does."""
         plan, writer = self.plan(request, purge), self.writer(request)
         if writer.has_work(plan.files):
-            writer.carry_out(plan.files)
+            writer.apply(plan.files)
         return plan
 
     def writer(self, request: RuntimeRequest | None = REQUEST) -> ChangeWriter:
@@ -419,7 +419,7 @@ def test_an_import_that_cannot_be_taken_out_stays(made: Made) -> None:
     host = made({MAIN: main_file(imports=entries), DROP_IN: snapshot()})
     purge = host.purge(None)
     after = purge.plan(host.engine.absent)
-    host.writer(None).carry_out(after.files)
+    host.writer(None).apply(after.files)
     left = host.read(MAIN) or ""
     assert "# why" in left
     assert (DROP_IN in left) is (host.read(DROP_IN) is not None)

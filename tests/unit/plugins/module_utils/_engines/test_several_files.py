@@ -94,10 +94,10 @@ def test_what_an_answering_daemon_does_not_tell_needs_a_restart_all_the_same(
         for name, program in (("runc", ""), ("nvidia", "/usr/bin/nvidia-container-runtime"))
     }
     told = {"containerd": {"defaultRuntimeName": "runc", "runtimes": runtimes}, "enableCDI": False}
-    monkeypatch.setattr(processes, "process_of", lambda *_arguments: 7)
-    monkeypatch.setattr(cri, "status", lambda _path: told)
+    monkeypatch.setattr(processes, "find_process", lambda *_arguments: 7)
+    monkeypatch.setattr(cri, "runtime_config", lambda _path: told)
     monkeypatch.setattr(cri, "version", lambda _path: "1.7.24")
-    monkeypatch.setattr(processes, "outdated", lambda *_arguments: False)
+    monkeypatch.setattr(processes, "changed_since_start", lambda *_arguments: False)
     tree.live = True
     unchanged = tree.present(config_mode="drop_in")
     assert (unchanged.changed, unchanged.pending_action) == (False, Action.NONE)

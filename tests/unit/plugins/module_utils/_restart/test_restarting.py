@@ -197,7 +197,7 @@ def test_what_a_daemon_was_started_with_is_noted_if_it_does_not_report_it(
     assert states(systemd) == ["docker"]
     # monkeypatch would restore an attribute of the class to the instance, which later tests share.
     monkeypatch.setattr(type(engine), "live", silent)
-    monkeypatch.setattr(processes, "started", lambda _host, _pid: 5.0)
+    monkeypatch.setattr(processes, "start_time", lambda _host, _pid: 5.0)
     restart(systemd)
     assert states(systemd) == ["applied", "docker"]
     note = AppliedFiles.of(host, "docker")

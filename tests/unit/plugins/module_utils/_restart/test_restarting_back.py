@@ -196,7 +196,7 @@ def test_a_copy_of_what_is_rejected_is_worth_less_than_a_host_that_works(
     def full(*_arguments: t.Any) -> str:
         raise HostError("full")
 
-    monkeypatch.setattr(apply, "save", full)
+    monkeypatch.setattr(apply, "save_backup", full)
     _message, done = failure(systemd, rollback=changes)
     assert done.state == "rolled_back"
     assert done.rolled_back_files == ({"path": FILE, "backup": None},)

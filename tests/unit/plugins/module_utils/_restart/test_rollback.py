@@ -47,7 +47,7 @@ def test_what_was_written_last_goes_back_first(host: HostFS) -> None:
 
 
 def test_a_damaged_backup_is_found_before_anything_is_restored(host: HostFS, tmp_path: Path) -> None:
-    backup = apply.save(host, "/b", MAIN, b"old")
+    backup = apply.save_backup(host, "/b", MAIN, b"old")
     (tmp_path / backup[1:]).write_bytes(b"another")
     with pytest.raises(HostError, match=r"SHA-256 is not the one in its name. Nothing is restored from it."):
         previous_files(host, [Change(DROP_IN, None), Change(MAIN, backup)])

@@ -15,7 +15,7 @@ import typing as t
 import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._rpc import grpc
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._rpc.cri import status, version
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._rpc.cri import runtime_config, version
 
 if t.TYPE_CHECKING:
     from pathlib import Path
@@ -143,7 +143,7 @@ def serve(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> t.Iterator[Serve]:
 
 def test_request(serve: Serve) -> None:
     daemon = serve(_body())
-    assert status(SOCKET) == STATUS
+    assert runtime_config(SOCKET) == STATUS
     assert daemon.preface == PREFACE
     settings, window, headers, data = daemon.frames[:4]
     assert settings[:3] == (SETTINGS, 0, 0)
@@ -213,7 +213,7 @@ def _in_frames(size: int) -> bytes:
 def test_answers(serve: Serve, pieces: Pieces) -> None:
     serve(*pieces)
     started = time.monotonic()
-    assert status(SOCKET) == STATUS
+    assert runtime_config(SOCKET) == STATUS
     assert time.monotonic() - started < 4
 
 
@@ -246,7 +246,7 @@ def test_answers(serve: Serve, pieces: Pieces) -> None:
 )  # fmt: skip
 def test_messages(serve: Serve, answer: bytes, expected: dict[str, t.Any] | None) -> None:
     serve(_body(answer))
-    assert status(SOCKET) == expected
+    assert runtime_config(SOCKET) == expected
 
 
 def test_version(serve: Serve) -> None:
@@ -271,7 +271,7 @@ def test_large_answer(serve: Serve, excess: int) -> None:
     answer = CONDITION + _entry(b"config", json.dumps(config).encode())
     assert len(_message(answer)) == grpc.LIMIT + excess
     serve(_body(answer))
-    assert status(SOCKET) == (None if excess else config)
+    assert runtime_config(SOCKET) == (None if excess else config)
 
 
 @pytest.mark.parametrize(
@@ -307,7 +307,7 @@ def test_large_answer(serve: Serve, excess: int) -> None:
 def test_no_proper_answer(serve: Serve, pieces: Pieces) -> None:
     daemon = serve(*pieces)
     started = time.monotonic()
-    assert status(SOCKET) is None
+    assert runtime_config(SOCKET) is None
     # Nobody waits for what cannot come.
     assert time.monotonic() - started < 4
     assert daemon.preface == PREFACE
@@ -316,7 +316,7 @@ def test_no_proper_answer(serve: Serve, pieces: Pieces) -> None:
 def test_frames_that_want_an_answer(serve: Serve) -> None:
     ping = _frame(PING, 0, 0, b"12345678")
     daemon = serve(HELLO + ping, _frame(PING, ACK, 0, b"87654321") + _frame(SETTINGS, ACK, 0) + _body())
-    assert status(SOCKET) == STATUS
+    assert runtime_config(SOCKET) == STATUS
     assert daemon.closed.wait(10)
     # One for each of the two settings, none for what is an answer itself.
     assert daemon.frames[4:] == [(SETTINGS, ACK, 0, b""), (PING, ACK, 0, b"12345678"), (SETTINGS, ACK, 0, b"")]
@@ -343,7 +343,7 @@ def test_hung_daemon(monkeypatch: pytest.MonkeyPatch, serve: Serve, pieces: Piec
     monkeypatch.setattr(grpc, "TIMEOUT", 0.3)
     serve(*pieces, pause=pause)
     started = time.monotonic()
-    assert status(SOCKET) is None
+    assert runtime_config(SOCKET) is None
     assert 0.3 <= time.monotonic() - started < 3
 
 
@@ -351,7 +351,7 @@ def test_one_deadline_for_all(monkeypatch: pytest.MonkeyPatch, serve: Serve) -> 
     monkeypatch.setattr(grpc, "TIMEOUT", 1.0)
     serve(b"", HELLO, None, pause=0.9)
     started = time.monotonic()
-    assert status(SOCKET) is None
+    assert runtime_config(SOCKET) is None
     assert 1.0 <= time.monotonic() - started < 1.7
 
 
@@ -362,7 +362,7 @@ def test_daemon_that_reads_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     with socket.socket(socket.AF_UNIX) as deaf:
         deaf.bind(SOCKET)
         deaf.listen(1)
-        assert status(SOCKET) is None
+        assert runtime_config(SOCKET) is None
     assert 0.3 <= time.monotonic() - started < 3
 
 
@@ -376,7 +376,7 @@ def test_nobody_listens(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
         dead.bind("dead.sock")
     (tmp_path / "file").write_text("")
     for path in ("dead.sock", "file", "none.sock", ".", "x" * 200, "a\0b", ""):
-        assert status(path) is None
+        assert runtime_config(path) is None
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
@@ -385,17 +385,17 @@ def test_without_permission(serve: Serve) -> None:
     os.chmod(SOCKET, 0o600)
     try:
         os.seteuid(65534)
-        assert status(SOCKET) is None
+        assert runtime_config(SOCKET) is None
     finally:
         os.seteuid(0)
-    assert status(SOCKET) == STATUS
+    assert runtime_config(SOCKET) == STATUS
 
 
 def test_no_connection_stays_open(serve: Serve) -> None:
     serve(HELLO + FAILURE)
     before = len(os.listdir("/proc/self/fd"))
     for path in (SOCKET, "none.sock"):
-        status(path)
+        runtime_config(path)
     deadline = time.monotonic() + 10
     # The daemon's own ends go a moment later.
     while len(os.listdir("/proc/self/fd")) != before and time.monotonic() < deadline:

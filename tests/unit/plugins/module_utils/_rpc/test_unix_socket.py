@@ -11,7 +11,7 @@ import typing as t
 
 import pytest
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._rpc.unix_socket import Wire
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._rpc.unix_socket import Connection
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.guards import within
 
 
@@ -34,7 +34,7 @@ def test_the_deadline_is_that_of_all_reads(pair: tuple[socket.socket, socket.soc
     thread.start()
     try:
         with within(20), pytest.raises(OSError, match=r"too slow|timed out"):
-            Wire(ours, 0.3, 1 << 20).read(1 << 19)
+            Connection(ours, 0.3, 1 << 20).read(1 << 19)
     finally:
         over.set()
         thread.join()
@@ -42,7 +42,7 @@ def test_the_deadline_is_that_of_all_reads(pair: tuple[socket.socket, socket.soc
 
 def test_more_than_may_come(pair: tuple[socket.socket, socket.socket]) -> None:
     ours, daemon = pair
-    wire = Wire(ours, 20.0, 10)
+    wire = Connection(ours, 20.0, 10)
     daemon.sendall(b"x" * 10)
     assert wire.read(4) + wire.read(6) == b"x" * 10
     daemon.sendall(b"x")
@@ -55,11 +55,11 @@ def test_fewer_bytes_than_are_read(pair: tuple[socket.socket, socket.socket]) ->
     daemon.sendall(b"x")
     daemon.close()
     with pytest.raises(ValueError, match="ends in the middle"):
-        Wire(ours, 20.0, 10).read(2)
+        Connection(ours, 20.0, 10).read(2)
 
 
 def test_a_daemon_that_reads_nothing(pair: tuple[socket.socket, socket.socket]) -> None:
     started = time.monotonic()
     with within(20), pytest.raises(OSError, match=r"timed out"):
-        Wire(pair[0], 0.2, 10).send(b"x" * (16 << 20))
+        Connection(pair[0], 0.2, 10).send(b"x" * (16 << 20))
     assert time.monotonic() - started >= 0.2

@@ -12,7 +12,11 @@ import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import processes as systemd_processes
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd.processes import outdated, process_of, started
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd.processes import (
+    changed_since_start,
+    find_process,
+    start_time,
+)
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd.units import Unit
 
 if t.TYPE_CHECKING:
@@ -61,7 +65,7 @@ def put(root: Path, path: str, text: str) -> None:
     ],
 )
 def test_the_process_in_the_units_control_group(tmp_path: Path, groups: dict[str, str], pid: int | None) -> None:
-    assert process_of(host(tmp_path, groups), UNIT, "containerd") == pid
+    assert find_process(host(tmp_path, groups), UNIT, "containerd") == pid
 
 
 @pytest.mark.parametrize(
@@ -74,14 +78,14 @@ def test_the_process_in_the_units_control_group(tmp_path: Path, groups: dict[str
 )
 def test_another_slice(tmp_path: Path, name: str, folder: str) -> None:
     tree = host(tmp_path, {f"{folder}/containerd.service": "7\n"})
-    assert process_of(tree, UNIT._replace(slice=name), "containerd") == 7
-    assert process_of(tree, UNIT, "containerd") is None
+    assert find_process(tree, UNIT._replace(slice=name), "containerd") == 7
+    assert find_process(tree, UNIT, "containerd") is None
 
 
 def test_nothing_is_looked_up_for_an_offline_tree_or_without_a_unit(tmp_path: Path) -> None:
     groups = {"system.slice/containerd.service": "7\n"}
-    assert process_of(host(tmp_path, groups, live=False), UNIT, "containerd") is None
-    assert process_of(host(tmp_path, groups), None, "containerd") is None
+    assert find_process(host(tmp_path, groups, live=False), UNIT, "containerd") is None
+    assert find_process(host(tmp_path, groups), None, "containerd") is None
 
 
 # -- its age ---------------------------------------------------------------------------------------------------------
@@ -94,7 +98,7 @@ def test_a_process_that_was_just_started() -> None:
         time.sleep(20)
         os._exit(0)
     try:
-        birth = started(HostFS(), child)
+        birth = start_time(HostFS(), child)
     finally:
         os.kill(child, 9)
         os.waitpid(child, 0)
@@ -104,16 +108,16 @@ def test_a_process_that_was_just_started() -> None:
 
 
 def test_what_changed_after_the_start_is_outdated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(systemd_processes, "started", lambda _host, _pid: 1000.0)
+    monkeypatch.setattr(systemd_processes, "start_time", lambda _host, _pid: 1000.0)
     tree = HostFS(str(tmp_path))
     for name, changed in (("older", 999.0), ("younger", 1000.5)):
         put(tmp_path, name, "")
         os.utime(tmp_path / name, (changed, changed))
-    assert not outdated(tree, 7, ["/older", "/none"])
-    assert outdated(tree, 7, ["/older", "/younger"])
-    assert not outdated(tree, 7, [])
-    monkeypatch.setattr(systemd_processes, "started", lambda _host, _pid: None)
-    assert not outdated(tree, 7, ["/younger"])
+    assert not changed_since_start(tree, 7, ["/older", "/none"])
+    assert changed_since_start(tree, 7, ["/older", "/younger"])
+    assert not changed_since_start(tree, 7, [])
+    monkeypatch.setattr(systemd_processes, "start_time", lambda _host, _pid: None)
+    assert not changed_since_start(tree, 7, ["/younger"])
 
 
 def test_a_name_may_hold_anything(tmp_path: Path) -> None:
@@ -123,7 +127,7 @@ def test_a_name_may_hold_anything(tmp_path: Path) -> None:
     begun = int((uptime - 5) * ticks)
     columns = ["S", "1", *["0"] * 17, str(begun), "99", "98"]
     put(tmp_path, "proc/7/stat", f"7 (a) b (c 1 2) {' '.join(columns)}\n")
-    birth = started(HostFS(str(tmp_path)), 7)
+    birth = start_time(HostFS(str(tmp_path)), 7)
     assert birth is not None
     assert abs(time.time() - 5 - birth) < 1
 
@@ -133,5 +137,5 @@ def test_a_process_that_is_gone_has_no_age(tmp_path: Path, text: str | None) -> 
     if text is not None:
         put(tmp_path, "proc/7/stat", text)
     tree = HostFS(str(tmp_path))
-    assert started(tree, 7) is None
-    assert not outdated(tree, 7, ["/proc/7/stat"])
+    assert start_time(tree, 7) is None
+    assert not changed_since_start(tree, 7, ["/proc/7/stat"])

@@ -19,7 +19,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors impor
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.records import OriginalFile, record_path, state_dir
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd.rootless import (
-    migration,
+    migration_advice,
     own_users,
     recorded_users,
     running_engines,
@@ -158,12 +158,12 @@ def test_records_that_root_kept(docker: Rootless) -> None:
     docker.write("/var/lib/gpufleet-nvidia/state/rootless-damaged.json", "{")
     docker.write("/var/lib/gpufleet-nvidia/state/restart-rootless-alice.json", "[]")
     assert recorded_users(docker.host) == ["alice", "alice-b"]
-    command = migration(docker.host, "alice").partition("as root: ")[2]
+    command = migration_advice(docker.host, "alice").partition("as root: ")[2]
     assert f"tar -cf - {name} restart-rootless-alice.json | runuser -u alice -- " in command
     assert f" {HOME}/.local/state/gpufleet-nvidia/state && rm {name} " in command
     assert others not in command
-    assert "~alice-b/.local/state" in migration(docker.host, "alice-b")
-    assert migration(docker.host, "bob") == ""
+    assert "~alice-b/.local/state" in migration_advice(docker.host, "alice-b")
+    assert migration_advice(docker.host, "bob") == ""
 
 
 @pytest.mark.parametrize(

@@ -19,8 +19,8 @@ import pytest
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import HostError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd.processes import (
-    is_program,
     peer_pid,
+    runs_program,
     send_sighup,
 )
 
@@ -79,9 +79,9 @@ def test_no_other_program_gets_it(sleeper: t.Callable[[str], subprocess.Popen[by
 
 def test_init_never_gets_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "readlink", lambda _path: "/usr/bin/dockerd")
-    assert is_program(HOST, os.getpid(), "dockerd")
-    assert not is_program(HOST, 1, "dockerd")
-    assert not is_program(HOST, 0, "dockerd")
+    assert runs_program(HOST, os.getpid(), "dockerd")
+    assert not runs_program(HOST, 1, "dockerd")
+    assert not runs_program(HOST, 0, "dockerd")
     with pytest.raises(HostError, match="gets no signal"):
         send_sighup(HOST, 1, "dockerd")
 
@@ -91,10 +91,10 @@ def test_a_number_that_means_another_process_on_the_host_is_not_used(
 ) -> None:
     process = sleeper("dockerd")
     other = HostFS(str(tmp_path))
-    assert is_program(HOST, process.pid, "dockerd")
-    assert not is_program(other, process.pid, "dockerd")
+    assert runs_program(HOST, process.pid, "dockerd")
+    assert not runs_program(other, process.pid, "dockerd")
     (tmp_path / "proc" / str(process.pid)).mkdir(parents=True)
-    assert not is_program(other, process.pid, "dockerd")
+    assert not runs_program(other, process.pid, "dockerd")
 
 
 def test_a_process_that_is_gone_gets_none(sleeper: t.Callable[[str], subprocess.Popen[bytes]]) -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import HostError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import DROP_INS, UNIT_BYTES, HostFS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import units as systemd_units
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd.units import UNIT_FOLDERS, Unit, load_unit
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd.units import UNIT_DIRS, Unit, load_unit
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.guards import chrooted, within
 
 if t.TYPE_CHECKING:
@@ -172,7 +172,7 @@ def test_socket(tmp_path: Path) -> None:
 
 
 def test_folders_in_order_of_precedence(tmp_path: Path) -> None:
-    for folder in reversed(UNIT_FOLDERS):
+    for folder in reversed(UNIT_DIRS):
         unit = _load(tmp_path, {f"{folder}/{NAME}": f"[Service]\nExecStart=/usr/bin/dockerd --label {folder}\n"})
         assert (unit.path, unit.arguments[-1]) == (f"{folder}/{NAME}", folder)
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.records import restart_note
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.records import restart_journal_path
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.docker.engine import DOCKER
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.usage import (
     configured_programs,
@@ -133,7 +133,7 @@ def test_a_daemon_that_runs_counts_whatever_its_file_says(
 
 def test_a_restart_that_was_cut_off(tmp_path: Path) -> None:
     write(tmp_path, "docker")
-    note = tmp_path / restart_note("docker").lstrip("/")
+    note = tmp_path / restart_journal_path("docker").lstrip("/")
     note.parent.mkdir(parents=True)
     note.write_text("{}")
     assert engines_still_using(HostFS.of(str(tmp_path), live=True), [FOLDER]) == [

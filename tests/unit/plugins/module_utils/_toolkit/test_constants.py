@@ -14,7 +14,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents.toml_document import TomlDocument
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents.toml_parser import same
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents.toml_parser import equal
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.configure import SettingsRequest
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.settings import BY_PATH, default_of
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.toolkit_configs import (
@@ -105,7 +105,7 @@ def test_what_was_never_set_leaves_no_trace_when_it_is_null_again(
     keys = list(flat(asked))
     for key in keys:
         path = tuple(key.split("."))
-        standard = not BY_PATH[path].commented and same(there.value(*path), implied(key))
+        standard = not BY_PATH[path].commented and equal(there.value(*path), implied(key))
         assume(not there.has(*path) or standard)
     config.present(asked)
     config.present(dict.fromkeys(keys))

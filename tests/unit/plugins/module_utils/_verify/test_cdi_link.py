@@ -13,7 +13,7 @@ import pytest
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import bundled
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import HostError, MissingPackageError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents.yaml_parser import MOST_BYTES
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents.yaml_parser import MAX_BYTES
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify.checks import CdiCheck, judge_folders
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.gpu_hosts import write
 
@@ -44,7 +44,7 @@ def test_one_that_serves(tmp_path: Path) -> None:
 
 def test_far_too_large_together(tmp_path: Path) -> None:
     with pytest.raises(HostError, match="The CDI specifications in /etc/cdi have more than 4 MiB together"):
-        judged(tmp_path, **{f"f{number}": text("0") + " " * (MOST_BYTES // 4) for number in range(5)})
+        judged(tmp_path, **{f"f{number}": text("0") + " " * (MAX_BYTES // 4) for number in range(5)})
 
 
 def test_none(tmp_path: Path) -> None:

@@ -166,7 +166,7 @@ def say(monkeypatch: pytest.MonkeyPatch) -> t.Callable[[t.Any], list[str]]:
             asked.append(path)
             return config
 
-        monkeypatch.setattr(cri, "status", status)
+        monkeypatch.setattr(cri, "runtime_config", status)
         monkeypatch.setattr(cri, "version", lambda _path: "1.7.24")
         return asked
 

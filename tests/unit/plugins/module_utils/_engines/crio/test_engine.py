@@ -27,7 +27,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.configure
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.crio.engine import CRIO
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.journal import AppliedFiles
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.registry import Target
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd.processes import started as process_start
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd.processes import start_time as process_start
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd.units import Unit
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_files import FakeFiles
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.serving import serving, short_folder

@@ -60,11 +60,11 @@ class Host:
 
     def present(self, **asked: t.Any) -> EnginePlan:
         context = self.files.context(MAIN)._replace(unit=self.unit)
-        return self.files.carry_out(CRIO.present(RuntimeRequest(**asked), context), MAIN)
+        return self.files.apply(CRIO.present(RuntimeRequest(**asked), context), MAIN)
 
     def absent(self) -> EnginePlan:
         context = self.files.context(MAIN)._replace(unit=self.unit)
-        return self.files.carry_out(CRIO.absent(context), MAIN, removal=True)
+        return self.files.apply(CRIO.absent(context), MAIN, removal=True)
 
     def text(self, path: str = HOOK) -> str | None:
         content = self.files.content.get(path)

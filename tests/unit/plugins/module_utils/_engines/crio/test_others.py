@@ -32,21 +32,21 @@ def test_what_others_registered_stays(theirs: str, ours: str, mode: str) -> None
     files = FakeFiles({theirs: THEIRS}, "crio")
     before = dict(files.content)
     request = RuntimeRequest(config_mode=mode, extra_modes=("cdi",))
-    files.carry_out(CrioPlanner(files.context(MAIN)).present(request), MAIN)
+    files.apply(CrioPlanner(files.context(MAIN)).present(request), MAIN)
     assert ours in files.content
-    files.carry_out(CrioPlanner(files.context(MAIN)).absent(), MAIN, removal=True)
+    files.apply(CrioPlanner(files.context(MAIN)).absent(), MAIN, removal=True)
     assert files.content == before
 
 
 def test_where_nothing_is_recorded_nvidias_programs_go() -> None:
     files = FakeFiles({MAIN: THEIRS}, "crio")
-    files.carry_out(CrioPlanner(files.context(MAIN)).absent(), MAIN, removal=True)
+    files.apply(CrioPlanner(files.context(MAIN)).absent(), MAIN, removal=True)
     assert files.content == {MAIN: b"# mine\n"}
 
 
 def test_the_drop_in_of_another_configuration_stays() -> None:
     files = FakeFiles({MAIN: "[crio]\n"}, "crio")
-    files.carry_out(CrioPlanner(files.context(MAIN)).present(RuntimeRequest()), MAIN)
+    files.apply(CrioPlanner(files.context(MAIN)).present(RuntimeRequest()), MAIN)
     other = "/etc/other/crio.conf"
     files.put(other, "[crio]\n")
     context = files.context(other)._replace(recorded=())

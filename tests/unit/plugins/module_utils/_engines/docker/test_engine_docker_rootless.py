@@ -25,7 +25,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._restart.health im
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._restart.restart import RestartError, RestartOptions
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._restart.rollback import Change
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import processes
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd.rootless import migration, recorded_users
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd.rootless import migration_advice, recorded_users
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_docker import PID
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.rootless_hosts import (
     EXEC_START,
@@ -363,7 +363,7 @@ def test_a_systemd_that_does_not_run(systemd: FakeSystemd, running: bool) -> Non
 
 def test_a_signal_goes_to_dockerd_itself(systemd: FakeSystemd, monkeypatch: pytest.MonkeyPatch) -> None:
     got: list[int] = []
-    monkeypatch.setattr(processes, "is_program", lambda _host, pid, _program: pid == PID)
+    monkeypatch.setattr(processes, "runs_program", lambda _host, pid, _program: pid == PID)
     monkeypatch.setattr(processes, "peer_pid", lambda *_words: pytest.fail("its process is known by its unit"))
 
     def hang_up(_host: t.Any, pid: int, _program: str) -> None:
@@ -388,14 +388,14 @@ def test_records_that_root_kept_are_moved_by_the_command_that_root_is_given(dock
     kept.parent.mkdir(parents=True)
     docker.path(f"{DATA}/state").rename(kept)
     assert recorded_users(docker.host) == ["alice"]
-    sentence = migration(docker.host, "alice")
+    sentence = migration_advice(docker.host, "alice")
     assert FILE in sentence
-    assert migration(docker.host, "alic") == migration(docker.host, "bob") == ""
+    assert migration_advice(docker.host, "alic") == migration_advice(docker.host, "bob") == ""
     command = sentence.partition("as root: ")[2]
     for path in (STATE_DIR, HOME):
         command = command.replace(path, str(docker.path(path)))
     subprocess.run(["sh", "-c", command.replace("runuser -u alice -- ", "")], check=True)
     assert list(kept.iterdir()) == []
-    assert migration(docker.host, "alice") == ""
+    assert migration_advice(docker.host, "alice") == ""
     assert configure(docker, remove=True).changed
     assert docker.path(FILE).read_text() == OLD

@@ -200,7 +200,7 @@ def test_the_command_that_tells_the_version(tmp_path: Path) -> None:
 @pytest.fixture
 def say(monkeypatch: pytest.MonkeyPatch) -> t.Callable[..., None]:
     def prepare(config: t.Any, containerd: str = "1.7.20") -> None:
-        monkeypatch.setattr(rpc_cri, "status", lambda _path: config)
+        monkeypatch.setattr(rpc_cri, "runtime_config", lambda _path: config)
         monkeypatch.setattr(rpc_cri, "version", lambda _path: containerd)
 
     return prepare

@@ -276,7 +276,7 @@ def running(root: Path, **given: t.Any) -> RancherHost:
 
 
 def say(monkeypatch: pytest.MonkeyPatch, config: t.Any) -> None:
-    monkeypatch.setattr(rpc_cri, "status", lambda _path: config)
+    monkeypatch.setattr(rpc_cri, "runtime_config", lambda _path: config)
     monkeypatch.setattr(rpc_cri, "version", lambda _path: "v1.7.21-k3s2")
 
 

@@ -219,7 +219,7 @@ def test_what_the_running_one_needs(
 ) -> None:
     runtimes = {"nvidia": {"options": {"BinaryName": NVIDIA}}}
     config = {"containerd": {"defaultRuntimeName": default, "runtimes": runtimes}}
-    monkeypatch.setattr(cri, "status", lambda _path: config)
+    monkeypatch.setattr(cri, "runtime_config", lambda _path: config)
     monkeypatch.setattr(cri, "version", lambda _path: "2.0.5-k3s2")
     node = node_with(tmp_path)
     node.runs("k3s.service", "k3s-server", "containerd")

@@ -302,7 +302,7 @@ def test_catches_up_with_the_live_one(
     tree = microk8s_tree(tmp_path)
     tree.present(set_as_default=True)
     generate(tree)
-    monkeypatch.setattr(rpc_cri, "status", lambda _path: config)
+    monkeypatch.setattr(rpc_cri, "runtime_config", lambda _path: config)
     monkeypatch.setattr(rpc_cri, "version", lambda _path: "1.7.20")
     tree.live = True
     assert tree.present().pending_action is action

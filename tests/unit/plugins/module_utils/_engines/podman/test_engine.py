@@ -81,12 +81,12 @@ class Host:
     def present(self, **asked: t.Any) -> EnginePlan:
         plan = PODMAN.present(RuntimeRequest(**asked), self.files.context(MAIN, self.version))
         assert plan.action is Action.NONE
-        return self.files.carry_out(plan, MAIN)
+        return self.files.apply(plan, MAIN)
 
     def absent(self) -> EnginePlan:
         plan = PODMAN.absent(self.files.context(MAIN, self.version))
         assert plan.action is Action.NONE
-        return self.files.carry_out(plan, MAIN, removal=True)
+        return self.files.apply(plan, MAIN, removal=True)
 
     def written(self) -> t.Any:
         content = self.files.content.get(DROP_IN)
