@@ -30,9 +30,9 @@ MEMORY = Path("/root/configurations.json")
 # What must be refused: from which version of containerd on, before which, and what the message must say.
 REFUSED = {
     "broken": (0, 9, r"config\.toml, line 4, column 17"),
-    "missing": (0, 9, r"gone\.toml, which is not there: containerd would not start"),
-    "version-1": (2, 9, "version 1 of the format"),
-    "imports-3": (0, 2, "does not read version = 3"),
+    "missing": (0, 9, r"gone\.toml, which does not exist, and containerd would not start"),
+    "version-1": (2, 9, "file in configuration version 1"),
+    "imports-3": (0, 2, "does not support configuration version 3"),
     # Containerd 2 does not skip the mark at its beginning.
     "windows": (2, 9, "containerd refuses what would be written"),
 }

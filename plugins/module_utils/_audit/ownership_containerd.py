@@ -104,7 +104,7 @@ def defined_twice(look: host_configs.HostConfigs) -> t.Iterator[audit_finding.Fi
     """Yield a finding for each NVIDIA runtime that is defined in several files, of which the last has effect."""
     files = look.containerd
     places: dict[str, list[str]] = {}
-    for file, table in files.tables() if files is not None else ():
+    for file, table in files.cri_tables() if files is not None else ():
         for name, entry in _entries(table):
             if engines_base.is_nvidia_program(containerd_config.program_of(entry)):
                 places.setdefault(name, []).append(file.path)
@@ -122,7 +122,7 @@ def _entries(table: t.Mapping[str, t.Any]) -> list[tuple[str, t.Any]]:
 
 def experimental(look: host_configs.HostConfigs) -> t.Iterator[audit_finding.Finding]:
     files = look.containerd
-    for file, table in files.tables() if files is not None else ():
+    for file, table in files.cri_tables() if files is not None else ():
         if any(name == nvidia_files.EXPERIMENTAL for name, _entry in _entries(table)):
             said = (
                 f"{file.path} registers {nvidia_files.EXPERIMENTAL}, a runtime that the toolkit has had no program for"
@@ -145,7 +145,7 @@ def imports(look: host_configs.HostConfigs) -> t.Iterator[audit_finding.Finding]
             said,
             "Take the entry out of imports, or write a pattern (*).",
         )
-    if files.covers(files.main.path):
+    if files.imports_path(files.main.path):
         said = f"{files.main.path} is imported by itself."
         yield audit_finding.Finding(
             audit_finding.WARNING, "import-of-itself", files.main.path, said, "Take the entry out of imports."

@@ -33,3 +33,8 @@ def parse_version(text: str) -> tuple[int, ...] | None:
     """Return the leading dotted number in ``text`` (20, 10 and 24 for ``20.10.24+dfsg1``); None if there is none."""
     match = re.match(r"\s*v?([0-9]{1,9}(?:\.[0-9]{1,9})*)", text)
     return tuple(int(part) for part in match.group(1).split(".")) if match else None
+
+
+def dotted(version: t.Sequence[int]) -> str:
+    """Return a version in dotted form: 20.10.24 for 20, 10 and 24."""
+    return ".".join(map(str, version))

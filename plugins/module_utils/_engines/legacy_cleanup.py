@@ -100,7 +100,7 @@ class LegacyScan:
 
         Returns None for a file that this collection created.
         """
-        if content.startswith((toml_plan.HEADER, containerd_plan.SNAPSHOT)):
+        if content.startswith((toml_plan.HEADER, containerd_plan.SNAPSHOT_HEADER)):
             return None
         real = self.context.files.resolve(path)
         records = [

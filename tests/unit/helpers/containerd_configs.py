@@ -321,13 +321,13 @@ def expected_refusal(
 ) -> str | None:
     """What a plan for one of FILES must complain about, None where it must succeed."""
     if version is not None and version < FIRST_READ_BY.get(name, ()):
-        return "does not read version = "
+        return "does not support configuration version"
     if name == "version 1" and version is not None and (2, 0) <= version < (2, 3):
-        return "the file is in version 1"
+        return "ignores the CRI settings of a file in configuration version 1"
     elsewhere = name.startswith("vendor's") and asked.get("runtime_dir") != "/usr/local/nvidia/toolkit"
     if elsewhere and mode == "in_place" and version is not None and version >= (2, 0):
-        return r"vendor.d/99-nvidia.toml: it takes precedence and would hide the runtime nvidia"
+        return r"vendor.d/99-nvidia.toml: this file overrides the runtime nvidia"
     imported = name.endswith("a file for 1.7") and version is not None and version >= (2, 3)
     if imported and mode == "in_place" and asked.get("set_as_default"):
-        return r"50-site.toml: it takes precedence and makes crun the default runtime"
+        return r"50-site.toml: this file overrides default_runtime_name with 'crun'"
     return None

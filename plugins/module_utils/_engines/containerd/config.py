@@ -17,6 +17,7 @@ import posixpath
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, hostfs
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import toml_document
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import toml_plan
 
@@ -69,7 +70,8 @@ class ContainerdFiles:
     """All files in the order in which containerd reads them. Later files take precedence.
 
     ``overlay`` maps paths to planned documents, which replace the files on the host (None: the file is removed).
-    ``missing`` lists imported files that do not exist.
+    ``missing`` lists imported files that do not exist. ``merges``: containerd merges the tables of a plugin.
+    ``migrates``: containerd migrates each file to version 4 before it merges them.
     """
 
     def __init__(
@@ -107,9 +109,7 @@ class ContainerdFiles:
             if real in loaded:
                 continue
             if len(loaded) + len(self.missing) > hostfs.DROP_INS:
-                raise errors.HostError(
-                    f"{path} imports more than {hostfs.DROP_INS} files. Remove those that are not needed."
-                )
+                raise errors.HostError(f"{path} imports more than {hostfs.DROP_INS} files. Remove unneeded imports.")
             document = self._document(real)
             if document is None and loaded:
                 self.missing.append(name)
@@ -127,13 +127,18 @@ class ContainerdFiles:
         """
         versions = [toml_plan.require(file.document, ("version",), int, "Write 2 or 3.") for file in self.files]
         if versions[0] is not None:
-            _check_known(self.main, versions[0])
+            if versions[0] not in CRI_TABLE:
+                raise self.main.error(
+                    ("version",),
+                    f"unsupported configuration version {versions[0]}",
+                    f"Supported: {min(CRI_TABLE)} to {max(CRI_TABLE)}. Upgrade this collection, or use one of these.",
+                )
             return int(versions[0])
         imported = set(versions) - {None}
         unversioned = [file for file, version in zip(self.files, versions) if version is None]
         if len(imported) > 1 or not all(has_no_versioned_settings(file.document) for file in unversioned):
             return 1
-        return next(iter(imported & set(CRI_TABLE)), fresh_version(self.engine_version))
+        return next(iter(imported & set(CRI_TABLE)), default_version(self.engine_version))
 
     def _document(self, path: str) -> toml_document.TomlDocument | None:
         if path in self._overlay:
@@ -149,23 +154,25 @@ class ContainerdFiles:
         for path, document in self._overlay.items():
             if document is None:
                 found.pop(path, None)
-            elif path not in found and self.means(pattern, path):
+            elif path not in found and self.selects(pattern, path):
                 name = posixpath.join(posixpath.dirname(pattern), posixpath.basename(path))
                 found[path] = name if self._files.resolve(name) == path else path
         return sorted(found.values())
 
-    def means(self, pattern: str, path: str) -> bool:
+    def selects(self, pattern: str, path: str) -> bool:
         """Return whether an entry of ``imports`` selects ``path``, in which all links are resolved."""
         real = self._files.resolve(pattern)
-        return _matches(real, path) if "*" in pattern else real == path
+        return _glob_matches(real, path) if "*" in pattern else real == path
 
     # -- effective settings --------------------------------------------------------------------------------------
 
-    def covers(self, path: str) -> bool:
+    def imports_path(self, path: str) -> bool:
         """Return whether containerd would import a file at ``path``."""
-        return any(self.means(pattern, path) for file in self.files for pattern in _patterns(file.path, file.document))
+        return any(
+            self.selects(pattern, path) for file in self.files for pattern in _patterns(file.path, file.document)
+        )
 
-    def roots(self, document: toml_document.TomlDocument) -> list[KeyPath]:
+    def cri_paths(self, document: toml_document.TomlDocument) -> list[KeyPath]:
         """Return the tables in which containerd finds CRI settings of a file, the one with precedence first."""
         version = document.value("version")
         if not self.migrates:
@@ -175,17 +182,17 @@ class ContainerdFiles:
         names = (4,) if version == 4 else (3, 2) if version in (2, 3) else (3, 2, 1)
         return [CRI_TABLE[name] for name in names]
 
-    def tables(self) -> list[tuple[ConfigFile, dict[str, t.Any]]]:
+    def cri_tables(self) -> list[tuple[ConfigFile, dict[str, t.Any]]]:
         """Return the files whose CRI settings have effect, with these settings."""
         found = []
         for file in self.files:
-            given = [
-                toml_plan.require(file.document, root, dict, "Make it a table, or remove it.")
-                for root in self.roots(file.document)
+            settings = [
+                toml_plan.require(file.document, path, dict, "Make it a table, or remove it.")
+                for path in self.cri_paths(file.document)
             ]
-            tables = [table for table in given if table is not None]
+            tables = [table for table in settings if table is not None]
             if tables:
-                found.append((file, functools.reduce(_migrated, tables)))
+                found.append((file, functools.reduce(_merge_older, tables)))
         return found
 
     def mismatched_versions(self) -> list[str]:
@@ -193,19 +200,19 @@ class ContainerdFiles:
         return [
             file.path
             for file in self.files[1:]
-            if not self.roots(file.document) and any(file.document.has(*path) for path in CRI_TABLE.values())
+            if not self.cri_paths(file.document) and any(file.document.has(*path) for path in CRI_TABLE.values())
         ]
 
     def cri(self) -> dict[str, t.Any]:
         """Return the effective CRI settings of all files, without containerd's built-in defaults."""
         table: dict[str, t.Any] = {}
-        for _file, later in self.tables():
+        for _file, later in self.cri_tables():
             table = toml_plan.merged(table, later) if self.merges else later
         return table
 
-    def source(self) -> str:
-        """Return the file in which a change of the CRI settings has effect."""
-        tables = self.tables()
+    def target_path(self) -> str:
+        """Return the path of the file in which a change of the CRI settings has effect."""
+        tables = self.cri_tables()
         return tables[-1][0].path if tables and not self.merges else self.files[0].path
 
     def runtimes(self) -> dict[str, t.Any]:
@@ -224,61 +231,50 @@ class ContainerdFiles:
         found = toml_plan.lookup(self.cri(), LEGACY_DEFAULT)
         return found if not self.merges and isinstance(found, dict) and found.get("runtime_type") else None
 
-    def holder(self, entry: KeyPath) -> str:
-        """Return the file that sets an entry of the CRI settings, or in which a change of it has effect."""
-        with_it = [file.path for file, table in self.tables() if toml_plan.lookup(table, entry) is not None]
-        return with_it[-1] if with_it and self.merges else self.source()
+    def defining_path(self, entry: KeyPath) -> str:
+        """Return the path of the file that sets an entry of the CRI settings, or in which setting it has effect."""
+        paths = [file.path for file, table in self.cri_tables() if toml_plan.lookup(table, entry) is not None]
+        return paths[-1] if paths and self.merges else self.target_path()
 
     def cri_disabled_in(self) -> str | None:
-        """Return the file that disables the CRI, or None. containerd adds up the entries of all files."""
-        old = self.engine_version is not None and self.engine_version < VERSION_1_IGNORED_SINCE
+        """Return the path of the file that disables the CRI, or None. containerd adds up the entries of all files."""
+        is_1x = self.engine_version is not None and self.engine_version < VERSION_1_IGNORED_SINCE
         names = {"cri"}
-        if self.version > 1 or not old:
+        if self.version > 1 or not is_1x:
             names.add("io.containerd.grpc.v1.cri")
-        if not old:
+        if not is_1x:
             names.add("io.containerd.cri.v1.runtime")
+        advice = "Make it an array of strings."
         for file in self.files:
-            disabled = (
-                toml_plan.require(file.document, ("disabled_plugins",), list, "Make it an array of strings.") or ()
-            )
+            disabled = toml_plan.require(file.document, ("disabled_plugins",), list, advice) or ()
             if any(isinstance(entry, str) and entry in names for entry in disabled):
                 return file.path
         return None
 
 
-def _migrated(newer: dict[str, t.Any], older: dict[str, t.Any]) -> dict[str, t.Any]:
-    """Return the settings that a file has under the names of two versions, merged as containerd merges them.
+def _merge_older(newer: dict[str, t.Any], older: dict[str, t.Any]) -> dict[str, t.Any]:
+    """Return the CRI settings that one file has under the table names of two versions, as containerd merges them.
 
     A runtime that both have is not merged: the newer table replaces the older one.
     """
-    inner = [table.get(RUNTIMES[0]) for table in (older, newer)]
-    united = [table for table in inner if isinstance(table, dict)]
-    return {**older, **newer, **({RUNTIMES[0]: {**united[0], **united[-1]}} if united else {})}
+    tables = [table[RUNTIMES[0]] for table in (older, newer) if isinstance(table.get(RUNTIMES[0]), dict)]
+    return {**older, **newer, **({RUNTIMES[0]: {**tables[0], **tables[-1]}} if tables else {})}
 
 
 def program_of(entry: t.Any) -> t.Any:
     """Return the program of a runtime. containerd ignores the case of option names."""
     options = toml_plan.lookup(entry, PROGRAM[:-1])
-    return toml_plan.lookup(options, (spelling(options, PROGRAM[-1]),))
+    return toml_plan.lookup(options, (existing_key(options, PROGRAM[-1]),))
 
 
-def spelling(table: t.Any, name: str) -> str:
-    """Return the spelling of ``name`` in ``table``, ignoring case."""
-    names = list(table) if isinstance(table, dict) else []
-    return name if name in names else next((known for known in names if known.lower() == name.lower()), name)
+def existing_key(table: t.Any, name: str) -> str:
+    """Return the key of ``table`` that equals ``name`` apart from case, or ``name`` if there is none."""
+    keys = list(table) if isinstance(table, dict) else []
+    return name if name in keys else next((key for key in keys if key.lower() == name.lower()), name)
 
 
-def _check_known(document: toml_document.TomlDocument, version: int) -> None:
-    if version not in CRI_TABLE:
-        raise document.error(
-            ("version",),
-            f"version = {version} is none that this collection knows",
-            f"Known are {', '.join(map(str, CRI_TABLE))}; use a newer collection, or an older format.",
-        )
-
-
-def fresh_version(engine_version: tuple[int, ...] | None) -> int:
-    """Return the version for a file that has none: the newest that the engine is known to read, but at most 3."""
+def default_version(engine_version: tuple[int, ...] | None) -> int:
+    """Return the version for a file without one: 3 if this containerd reads it, else 2."""
     return 3 if engine_version is not None and engine_version >= READ_SINCE[3] else 2
 
 
@@ -287,53 +283,53 @@ def has_no_versioned_settings(document: toml_document.TomlDocument) -> bool:
     return not document.has("version") and not any(document.value(name) for name in _VERSION_DEPENDENT)
 
 
-def too_new(files: ContainerdFiles) -> bool:
-    """Return whether this containerd is too old to read the format version of the main file."""
+def version_too_new(files: ContainerdFiles) -> bool:
+    """Return whether this containerd does not support the format version of the main file yet."""
     return files.engine_version is not None and files.engine_version < READ_SINCE.get(files.version, ())
 
 
-def check_readable(files: ContainerdFiles) -> None:
-    """Raise NvidiaError if containerd would ignore what is written into its main file."""
+def check_version(files: ContainerdFiles) -> None:
+    """Raise NvidiaError if this containerd does not support the format version of its main file."""
     version = files.engine_version or ()
-    if too_new(files):
+    if version_too_new(files):
         raise files.main.error(
             ("version",),
-            f"containerd {'.'.join(map(str, version))} does not read version = {files.version}",
-            f"It needs containerd {'.'.join(map(str, READ_SINCE[files.version]))} or newer; write version = 2.",
+            f"containerd {core_text.dotted(version)} does not support configuration version {files.version}",
+            f"Use version = 2, or upgrade to containerd {core_text.dotted(READ_SINCE[files.version])} or newer.",
         )
     if files.version == 1 and version >= VERSION_1_IGNORED_SINCE and not files.migrates:
         raise errors.NvidiaError(
-            f"{files.files[0].path}: the file is in version 1 of the format, of which containerd"
-            f" {'.'.join(map(str, version))} ignores all settings for the CRI. Write version = 2 at its top and rename"
-            ' [plugins.cri…] to [plugins."io.containerd.grpc.v1.cri"…], then run this again.'
+            f"{files.files[0].path}: containerd {core_text.dotted(version)} ignores the CRI settings of a file in"
+            " configuration version 1. Add version = 2 as its first line and rename [plugins.cri…] to"
+            ' [plugins."io.containerd.grpc.v1.cri"…].'
         )
 
 
-def check_order(files: ContainerdFiles) -> None:
+def check_import_versions(files: ContainerdFiles) -> None:
     """Raise ConfigurationError if an imported file has a higher version than this containerd accepts."""
     engine = files.engine_version or ()
     if not files.migrates or engine >= HIGHER_IMPORTS_SINCE:
         return
-    versioned = [(file, file.document.value("version")) for file in files.files]
-    first = next((entry for entry in versioned if entry[1]), None)
-    for file, version in versioned:
-        if first is not None and (version or 0) > first[1]:
+    versions = [(file, file.document.value("version")) for file in files.files]
+    first_file, first_version = next((pair for pair in versions if pair[1]), versions[0])
+    for file, version in versions:
+        if first_version and (version or 0) > first_version:
             raise file.document.error(
                 ("version",),
-                f"version = {version} is higher than version = {first[1]} in {first[0].path}: containerd"
-                f" {'.'.join(map(str, engine))} does not start with that",
-                "Bring the file to that version, or move it away, then run this again.",
+                f"version {version} is higher than version {first_version} of {first_file.path}, and containerd"
+                f" {core_text.dotted(engine)} does not start with such an import",
+                f"Convert the file to version {first_version}, or remove it from the imports.",
             )
 
 
 def _patterns(path: str, document: toml_document.TomlDocument) -> list[str]:
     entries = toml_plan.require(document, ("imports",), list, "Make it an array of paths.") or []
     if not all(isinstance(entry, str) for entry in entries):
-        raise document.error(("imports",), "imports holds what is no string", "Write paths in quotes.")
+        raise document.error(("imports",), "imports contains an entry that is not a string", "Write paths in quotes.")
     return [posixpath.normpath(posixpath.join(posixpath.dirname(path), entry)) for entry in entries]
 
 
-def _matches(pattern: str, path: str) -> bool:
+def _glob_matches(pattern: str, path: str) -> bool:
     """Return whether ``pattern`` matches ``path`` as in Go's filepath.Match: a wildcard does not match a slash."""
     parts, names = pattern.split("/"), path.split("/")
     return len(parts) == len(names) and all(
@@ -347,8 +343,8 @@ IMPORTS: toml_plan.KeyPath = ("imports",)
 class Imports:
     """The entries of ``imports`` that this collection added.
 
-    Other tools may add entries to the same array at any time, so the record holds single entries instead of the whole
-    array.
+    Other tools may add entries to the same array at any time, so the record contains single entries instead of the
+    whole array.
     """
 
     def __init__(self, context: engines_base.Context, files: toml_plan.TomlFiles, warnings: list[str]) -> None:
@@ -361,7 +357,7 @@ class Imports:
 
     def ensure(self, drop_in: str) -> None:
         """Add an entry that imports the drop-in to the main file, unless another entry already does."""
-        if not self._now().covers(drop_in):
+        if not self._current().imports_path(drop_in):
             pattern = self._pattern(drop_in)
             self._recorded.append(pattern)
             self._main.document = self._main.document.set(IMPORTS, [*self._entries(), pattern])
@@ -369,49 +365,52 @@ class Imports:
     def remove_own(self, drop_in: str | None = None) -> None:
         """Remove the entries that earlier runs added and that are no longer needed. ``drop_in`` is still needed."""
         needed = self.needed(drop_in)
-        added = [entry for entry in self.ours() if entry not in needed]
-        if not added:
+        unneeded = [entry for entry in self.own_entries() if entry not in needed]
+        if not unneeded:
             return
-        left = [entry for entry in self._entries() if entry not in added]
+        remaining = [entry for entry in self._entries() if entry not in unneeded]
         original = self._main.original
-        if left == (original.value(*IMPORTS) or []):
+        if remaining == (original.value(*IMPORTS) or []):
             self._main.document = self._main.document.restore(IMPORTS, original)
         else:
-            self._main.document = self._main.document.set(IMPORTS, left)
+            self._main.document = self._main.document.set(IMPORTS, remaining)
 
     def needed(self, drop_in: str | None = None) -> list[str]:
-        """Return the entries of this collection that import a file which stays and which no other entry imports."""
-        ours = self.ours()
-        if not ours:
+        """Return the own entries that import ``drop_in``, or a remaining file that no foreign entry imports."""
+        own = self.own_entries()
+        if not own:
             return []
-        rest = [entry for entry in self._entries() if entry not in ours]
-        now = self._now()
-        overlay = {**self._files.planned_documents(), self._main.path: self._main.document.set(IMPORTS, rest)}
-        without = {file.path for file in ContainerdFiles.of(self._context, overlay).files}
+        foreign = [entry for entry in self._entries() if entry not in own]
+        current = self._current()
+        overlay = {**self._files.planned_documents(), self._main.path: self._main.document.set(IMPORTS, foreign)}
+        imported_without = {file.path for file in ContainerdFiles.of(self._context, overlay).files}
         needed = []
-        for pattern in ours:
-            lost = [name for name in now.expand(pattern) if self._context.files.resolve(name) not in without]
-            others = [name for name in lost if self._context.files.resolve(name) != drop_in]
+        for pattern in own:
+            only_here = [
+                name for name in current.expand(pattern) if self._context.files.resolve(name) not in imported_without
+            ]
+            others = [name for name in only_here if self._context.files.resolve(name) != drop_in]
             if others and drop_in is None:
                 self._warnings.append(
-                    f"{self._main.path} keeps importing {pattern}: {', '.join(others)} needs it and is not ours."
+                    f"{self._main.path}: the import {pattern} stays, because it also imports files of other tools:"
+                    f" {', '.join(others)}."
                 )
-            if lost or (drop_in is not None and now.means(pattern, drop_in)):
+            if only_here or (drop_in is not None and current.selects(pattern, drop_in)):
                 needed.append(pattern)
         return needed
 
-    def ours(self) -> list[str]:
+    def own_entries(self) -> list[str]:
         """Return the entries that this collection added and that still exist."""
-        here = self._entries()
-        return [entry for entry in dict.fromkeys(self._recorded) if entry in here]
+        existing = self._entries()
+        return [entry for entry in dict.fromkeys(self._recorded) if entry in existing]
 
-    def counted(self, file: core_plan.PlannedFile) -> core_plan.PlannedFile:
+    def with_own_entries(self, file: core_plan.PlannedFile) -> core_plan.PlannedFile:
         """Return the planned main file, recording only the entries of this collection instead of the whole array."""
         keys = {path: value for path, value in file.keys.items() if path != IMPORTS}
-        ours = self.ours() if file.after is not None else []
-        return file._replace(keys={**keys, IMPORTS: ours} if ours else keys)
+        own = self.own_entries() if file.after is not None else []
+        return file._replace(keys={**keys, IMPORTS: own} if own else keys)
 
-    def _now(self) -> ContainerdFiles:
+    def _current(self) -> ContainerdFiles:
         return ContainerdFiles.of(self._context, self._files.planned_documents())
 
     def _entries(self) -> list[str]:
@@ -423,21 +422,20 @@ class Imports:
         Never return a plain file name: containerd does not start if an imported file is missing.
         """
         folder, name = drop_in.rsplit("/", 1)
-        stem, dot, suffix = name.rpartition(".")
-        ending = dot + suffix if stem else ""
-        stem = stem or name
-        wide, others = self._tried(f"{folder}/*{ending}" if ending else f"{folder}/{name}*", drop_in)
+        stem, extension = posixpath.splitext(name)
+        pattern = f"{folder}/*{extension}" if extension else f"{folder}/{name}*"
+        others = self._additional_matches(pattern, drop_in)
         if not others:
-            return wide
+            return pattern
         self._warnings.append(
-            f"{folder} holds files that containerd does not read so far ({', '.join(others)}), so only ours is"
-            " imported."
+            f"{folder} contains files that containerd does not import ({', '.join(others)}). Only {name} is imported."
         )
-        narrow, others = self._tried(f"{folder}/{stem}*{ending}", drop_in)
-        # This is the narrowest entry that is still a pattern.
-        return f"{folder}/{name[:-1]}*{name[-1]}" if others else narrow
+        pattern = f"{folder}/{stem}*{extension}"
+        # The last one is the narrowest entry that is still a pattern.
+        return f"{folder}/{name[:-1]}*{name[-1]}" if self._additional_matches(pattern, drop_in) else pattern
 
-    def _tried(self, pattern: str, drop_in: str) -> tuple[str, list[str]]:
-        known = {drop_in, *(file.path for file in self._now().files)}
+    def _additional_matches(self, pattern: str, drop_in: str) -> list[str]:
+        """Return the files besides ``drop_in`` that the pattern would import and that are not imported now."""
+        imported = {drop_in, *(file.path for file in self._current().files)}
         names = self._context.files.glob(pattern)
-        return pattern, [name for name in names if self._context.files.resolve(name) not in known]
+        return [name for name in names if self._context.files.resolve(name) not in imported]

@@ -2,9 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""containerd on a host: unit, socket, version, and what the running daemon reports.
+"""containerd on a host: unit, socket, version, what the running daemon reports, and the validation of planned files.
 
-This module does not parse or plan configuration files; ``config`` and ``plan`` do.
+This module does not parse or plan configuration files; ``config`` and ``plan`` do. `containerd config dump` validates
+planned files: it prints the merged configuration, in which all entries of other tools must stay equal.
 """
 
 from __future__ import annotations
@@ -29,12 +30,9 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import toml_document
 
 
-# The name that containerd 1.x reports for the default runtime of the old table default_runtime.
-LEGACY_DEFAULT_NAME = "default"
-BUILTIN_STAYS_SINCE = (2,)
-# The entries of a runtime's table that the CRI reports, and its names for them (Status of the CRI, the same in all
-# tested versions).
-_TOLD = {
+# The entries of a runtime's table that the CRI reports, with the names in its report (Status of the CRI, the same in
+# all tested versions).
+_REPORTED_NAMES = {
     "runtime_type": "runtimeType",
     "options": "options",
     "pod_annotations": "PodAnnotations",
@@ -51,6 +49,10 @@ _NAMES_SOCKET = re.compile(
 )
 
 
+# Entries of a dump that describe the files themselves: the format version and the list of imports.
+_ABOUT_FILES = ("version", "imports")
+
+
 class Containerd(toml_plan.TomlEngine):
     """The containerd of the system. The other flavors are subclasses."""
 
@@ -58,8 +60,9 @@ class Containerd(toml_plan.TomlEngine):
     flavor = core_constants.SYSTEM
     key = "containerd"
     program = "containerd"
-    default_aliases: tuple[str, ...] = (LEGACY_DEFAULT_NAME,)
-    no_reload = "containerd ends on the signal that others take for a reload"
+    # The name that containerd 1.x reports for the table default_runtime.
+    default_aliases: tuple[str, ...] = (containerd_runtimes.LEGACY_NAME,)
+    no_reload = "containerd does not reload its configuration: SIGHUP ends it"
     config_path = "/etc/containerd/config.toml"
     drop_in_path: str | None = containerd_plan.DROP_IN
     service = "containerd.service"
@@ -72,9 +75,9 @@ class Containerd(toml_plan.TomlEngine):
         found = super().inspect(host, service)
         if found.unit is not None and found.unit.flag_values(*self.socket_flags):
             return found
-        return found._replace(socket=self._named_socket(host, found.config_path) or found.socket)
+        return found._replace(socket=self._configured_socket(host, found.config_path) or found.socket)
 
-    def _named_socket(self, host: hostfs.HostFS, path: str) -> str | None:
+    def _configured_socket(self, host: hostfs.HostFS, path: str) -> str | None:
         # Most files do not mention sockets, so they need not be parsed.
         if not _NAMES_SOCKET.search(host.read_text(path)):
             return None
@@ -85,8 +88,8 @@ class Containerd(toml_plan.TomlEngine):
         except errors.NvidiaError:
             # The planner reads the same files again and reports the error.
             return None
-        named = [address for file in reversed(files) for address in _addresses(file.document)]
-        return next((address for address in named if isinstance(address, str) and address.startswith("/")), None)
+        addresses = [address for file in reversed(files) for address in _addresses(file.document)]
+        return next((address for address in addresses if isinstance(address, str) and address.startswith("/")), None)
 
     def live(self, host: hostfs.HostFS, installation: engines_base.Installation) -> engines_base.LiveState | None:
         if installation.pid is None:
@@ -94,30 +97,30 @@ class Containerd(toml_plan.TomlEngine):
         # Imported here because only a host with a running containerd needs it.
         from ansible_collections.gpufleet.nvidia.plugins.module_utils._rpc import cri  # noqa: PLC0415
 
-        said = cri.runtime_config(host.real_path(installation.socket))
-        if said is None:
+        status = cri.status(host.real_path(installation.socket))
+        if status is None:
             # A failed or disabled CRI reports nothing, so only the age of the process can be compared with the files.
-            late = processes.changed_since_start(host, installation.pid, self._paths(host, installation))
-            return engines_base.LiveState("", {}, "", runtimes_unknown=True, outdated=late)
-        runtimes = toml_plan.lookup(said, ("containerd", "runtimes"))
+            outdated = processes.outdated(host, installation.pid, self._paths(host, installation))
+            return engines_base.LiveState("", {}, "", runtimes_unknown=True, outdated=outdated)
+        runtimes = toml_plan.lookup(status, ("containerd", "runtimes"))
         runtimes = runtimes if isinstance(runtimes, dict) else {}
-        cdi = said.get("enableCDI")
+        cdi = status.get("enableCDI")
         return engines_base.LiveState(
             version=cri.version(host.real_path(installation.socket)),
             runtimes={name: str(containerd_config.program_of(entry) or "") for name, entry in runtimes.items()},
-            entries={name: _in_words_of_files(entry) for name, entry in runtimes.items()},
-            default_runtime=str(toml_plan.lookup(said, ("containerd", "defaultRuntimeName")) or ""),
+            entries={name: _reported_entries(entry) for name, entry in runtimes.items()},
+            default_runtime=str(toml_plan.lookup(status, ("containerd", "defaultRuntimeName")) or ""),
             cdi=cdi if isinstance(cdi, bool) else None,
-            outdated=processes.changed_since_start(host, installation.pid, self._written(host)),
+            outdated=processes.outdated(host, installation.pid, self._own_unchanged_files(host)),
         )
 
-    def _written(self, host: hostfs.HostFS) -> list[str]:
+    def _own_unchanged_files(self, host: hostfs.HostFS) -> list[str]:
         """Return the files that this collection created and that have not changed since.
 
         A snapshot contains settings that the CRI does not report, so the age of these files is compared instead.
         """
-        made = [record for record in core_records.load_records(host, self.key) if record.created]
-        return [record.path for record in made if core_records.digest(host.read(record.path)) in record.written]
+        created = [record for record in core_records.load_records(host, self.key) if record.created]
+        return [record.path for record in created if core_records.digest(host.read(record.path)) in record.written]
 
     def _paths(self, host: hostfs.HostFS, installation: engines_base.Installation) -> list[str]:
         try:
@@ -145,22 +148,20 @@ class Containerd(toml_plan.TomlEngine):
             return engines_base.Action.NONE
         if live.runtimes_unknown or live.outdated:
             return engines_base.Action.RESTART if live.outdated else engines_base.Action.NONE
-        paths = {name: path or "" for name, path in state.paths().items()}
-        known = {name: live.runtimes.get(name) for name in paths}
-        surplus = [
-            name
-            for name, path in live.runtimes.items()
-            if name not in paths and engines_base.is_nvidia_runtime(name, path)
-        ]
+        paths = state.paths()
         default = state.default_runtime or containerd_runtimes.BUILTIN_DEFAULT
-        differs = known != paths or bool(surplus) or live.default_runtime not in (default, LEGACY_DEFAULT_NAME)
-        # For runtimes of other tools, only the program is compared.
-        ours = [name for name, path in paths.items() if engines_base.is_nvidia_runtime(name, path)]
-        differs = differs or any(
-            _set(live.entries.get(name, {})) != _set(_told_entries(state.runtimes[name])) for name in ours
+        differs = (
+            any(live.runtimes.get(name) != path for name, path in paths.items())
+            or live.default_runtime not in (default, containerd_runtimes.LEGACY_NAME)
+            or (None not in (live.cdi, state.cdi) and live.cdi != state.cdi)
+            # For runtimes of other tools, only the program is compared.
+            or any(
+                name not in paths or _reported_differs(live.entries.get(name, {}), state.runtimes[name])
+                for name, path in {**live.runtimes, **paths}.items()
+                if engines_base.is_nvidia_runtime(name, path)
+            )
         )
-        switched = None not in (live.cdi, state.cdi) and live.cdi != state.cdi
-        return engines_base.Action.RESTART if differs or switched else engines_base.Action.NONE
+        return engines_base.Action.RESTART if differs else engines_base.Action.NONE
 
     def defines_runtime(
         self, runtime: str, state: engines_base.ConfiguredState, version: tuple[int, ...] | None
@@ -171,8 +172,8 @@ class Containerd(toml_plan.TomlEngine):
         """
         if not state.lists_runtimes or runtime in state.runtimes:
             return True
-        lone = version is not None and version < BUILTIN_STAYS_SINCE and bool(state.runtimes)
-        return runtime == containerd_runtimes.BUILTIN_DEFAULT and not lone
+        hidden = version is not None and version < containerd_config.MERGES_SINCE and bool(state.runtimes)
+        return runtime == containerd_runtimes.BUILTIN_DEFAULT and not hidden
 
     def health_problem(
         self,
@@ -187,19 +188,19 @@ class Containerd(toml_plan.TomlEngine):
         # Imported here because only a restart needs it.
         from ansible_collections.gpufleet.nvidia.plugins.module_utils._rpc import cri  # noqa: PLC0415
 
-        told = cri.list_plugins(host.real_path(installation.socket))
-        if told is None:
+        plugins = cri.list_plugins(host.real_path(installation.socket))
+        if plugins is None:
             return engines_base.HealthProblem("answers", f"it does not answer on {installation.socket}")
-        parts = [plugin for plugin in told if plugin.serves_cri]
-        broken = [f"{plugin.name}: {plugin.error}" for plugin in parts if plugin.error]
-        if broken:
-            return engines_base.HealthProblem("cri-loaded", f"its CRI is not loaded ({'; '.join(broken)})", final=True)
-        if parts:
+        cri_plugins = [plugin for plugin in plugins if plugin.serves_cri]
+        failed = [f"{plugin.name}: {plugin.error}" for plugin in cri_plugins if plugin.error]
+        if failed:
+            return engines_base.HealthProblem("cri-loaded", f"its CRI failed to load ({'; '.join(failed)})", final=True)
+        if cri_plugins:
             # A containerd that has just started needs a moment.
             return engines_base.HealthProblem("cri-answers", f"its CRI does not answer on {installation.socket}")
         # containerd does not list a disabled CRI.
         expected = state is not None and state.lists_runtimes
-        return engines_base.HealthProblem("cri-enabled", "its CRI is switched off", final=True) if expected else None
+        return engines_base.HealthProblem("cri-enabled", "its CRI is disabled", final=True) if expected else None
 
     def config_files(self, host: hostfs.HostFS, installation: engines_base.Installation) -> list[str]:
         return self._paths(host, installation)
@@ -209,41 +210,99 @@ class Containerd(toml_plan.TomlEngine):
     def validation_command(
         self, binary: str, folder: str, files: t.Sequence[core_plan.PlannedFile], context: engines_base.Context
     ) -> engines_base.ValidationCommand:
-        # Imported here because only a change needs it.
-        from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd import (  # noqa: PLC0415
-            validate as containerd_validate,
-        )
+        """Return the validation command, which dumps copies of ``files`` and of all that they import.
 
-        return containerd_validate.validation_command(binary, folder, files, context)
+        The command in ``compare`` dumps the present files. Raises NvidiaError if an imported file does not exist.
+        """
+        planned = containerd_config.ContainerdFiles.of(context, toml_plan.overlay_of(files))
+        if planned.missing:
+            raise errors.NvidiaError(
+                f"{context.path} imports {', '.join(planned.missing)}, which does not exist, and containerd would not"
+                " start. Remove the import, or create the file."
+            )
+        staged, originals = _copies(planned, folder, "after")
+        argv = [binary, "--config", f"{folder}/{next(iter(staged))}", "config", "dump"]
+        present = context.path
+        ignored: dict[str, toml_document.TomlDocument | None] = {
+            file.path: None for file in files if _is_snapshot_or_leftover(file) and file.path != context.path
+        }
+        if context.content is None or ignored:
+            # Without a main file, containerd runs with its built-in defaults, but 1.x refuses to dump them.
+            # A snapshot hides later changes of the other files. It belongs to this collection as a whole, so the
+            # planned files are compared with the present files without it.
+            copies, _paths = _copies(containerd_config.ContainerdFiles.of(context, ignored), folder, "before")
+            present = f"{folder}/{next(iter(copies))}"
+            staged.update(copies)
+        return engines_base.ValidationCommand(staged, argv, [binary, "--config", present, "config", "dump"], originals)
 
     def compare_dumps(self, before: str, after: str, files: t.Sequence[core_plan.PlannedFile]) -> str:
-        from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd import (  # noqa: PLC0415
-            validate as containerd_validate,
-        )
+        """Return the entries of other tools that would change; empty if none would, or if a dump cannot be parsed."""
+        roots = set(containerd_config.CRI_TABLE.values())
+        names = {name for root in roots for name in toml_plan.changed_tables(files, root + containerd_config.RUNTIMES)}
+        if any(_is_snapshot_or_leftover(file) for file in files):
+            # The present files are compared without the snapshot, so the entries of this collection are missing there.
+            names.update(path[4] for file in files for path in file.keys if path[2:4] == containerd_config.RUNTIMES)
 
-        return containerd_validate.compare_dumps(before, after, files)
+        def is_own(path: tuple[str, ...]) -> bool:
+            inner = path[2:] if path[:2] in roots else ()
+            return (
+                path[0] in _ABOUT_FILES
+                or inner in (containerd_config.DEFAULT, containerd_runtimes.CDI)
+                or inner[:2] == containerd_config.LEGACY_DEFAULT
+                or (inner[:2] == containerd_config.RUNTIMES and inner[2] in names)
+            )
+
+        return toml_plan.compare_dumps(before, after, is_own)
+
+
+def _copies(
+    files: containerd_config.ContainerdFiles, folder: str, prefix: str
+) -> tuple[dict[str, bytes], dict[str, str]]:
+    """Return copies of all files by name, the main file first, and the path that each copy represents."""
+    names = [f"{prefix}{number}-{posixpath.basename(file.path)}" for number, file in enumerate(files.files)]
+    # The copies keep the order, because a later file takes precedence. Nested imports come after those of the level
+    # above.
+    imports = [f"{folder}/{name}" for name in names[1:]]
+    copies = {
+        name: _with_imports(file.document, imports if name == names[0] else [])
+        for name, file in zip(names, files.files)
+    }
+    return copies, {name: file.path for name, file in zip(names, files.files)}
+
+
+def _with_imports(document: toml_document.TomlDocument, paths: list[str]) -> bytes:
+    # The entry is deleted first, because an array that contains comments cannot be replaced as a whole.
+    document = document.delete(containerd_config.IMPORTS)
+    return (document.set(containerd_config.IMPORTS, paths) if paths else document).to_bytes()
+
+
+def _is_snapshot_or_leftover(file: core_plan.PlannedFile) -> bool:
+    """Return whether the file is a snapshot of this collection, or a leftover file that is removed for good."""
+    leftover = file.purged is not None and file.purged.original is None
+    return leftover or (file.before is not None and file.before.startswith(containerd_plan.SNAPSHOT_HEADER))
 
 
 def _addresses(document: toml_document.TomlDocument) -> list[t.Any]:
     """Return the socket addresses that a file names, the one with precedence first."""
-    named = [document.value(*_SOCKET_OF_PLUGIN)]
-    return named if document.value("version") == 4 else [*named, document.value(*_SOCKET)]
+    addresses = [document.value(*_SOCKET_OF_PLUGIN)]
+    return addresses if document.value("version") == 4 else [*addresses, document.value(*_SOCKET)]
 
 
-def _in_words_of_files(entry: t.Any) -> dict[str, t.Any]:
+def _reported_entries(entry: t.Any) -> dict[str, t.Any]:
     """Return the entries that the CRI reports for a runtime, under the names that configuration files use."""
-    return {name: entry.get(told) for name, told in _TOLD.items()} if isinstance(entry, dict) else {}
+    return {name: entry.get(reported) for name, reported in _REPORTED_NAMES.items()} if isinstance(entry, dict) else {}
 
 
-def _told_entries(entry: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
-    return {name: entry.get(name) for name in _TOLD}
+def _reported_differs(reported: t.Mapping[str, t.Any], configured: t.Mapping[str, t.Any]) -> bool:
+    """Return whether the entries that the CRI reports for a runtime differ from those in the files."""
+    return _nonzero(reported) != _nonzero({name: configured.get(name) for name in _REPORTED_NAMES})
 
 
-def _set(entry: t.Any) -> t.Any:
+def _nonzero(entry: t.Any) -> t.Any:
     """Return the entry without zero values, which the CRI may omit."""
     if not isinstance(entry, dict):
         return entry
-    return {name: kept for name, kept in ((name, _set(value)) for name, value in entry.items()) if kept}
+    return {name: value for name, value in ((name, _nonzero(value)) for name, value in entry.items()) if value}
 
 
 class ContainerdOfUnit(Containerd):
@@ -265,7 +324,7 @@ class ContainerdOfUnit(Containerd):
             return installation
         mains = [record.main for record in core_records.load_records(host, self.key) if record.main]
         if not mains:
-            raise errors.NvidiaError(f"There is no unit {self.service} on this host. Correct service, or leave it out.")
+            raise errors.NvidiaError(f"This host has no unit {self.service}. Correct service, or remove it.")
         return installation._replace(binary=None, config_path=mains[0])
 
     def present(self, request: engines_base.RuntimeRequest, context: engines_base.Context) -> engines_base.EnginePlan:

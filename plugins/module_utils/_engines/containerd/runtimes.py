@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Write the table of a runtime into a containerd configuration, with the names of its format version.
+"""Write the tables of runtimes into a containerd configuration, with the names of its format version.
 
 This module edits documents in memory and does not choose the file; ``plan`` does.
 """
@@ -11,10 +11,15 @@ from __future__ import annotations
 
 import typing as t
 
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import toml_parser
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import toml_plan
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd import config as containerd_config
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import toml_document
 
 BUILTIN_DEFAULT = "runc"
 BUILTIN_TYPE = "io.containerd.runc.v2"
@@ -24,8 +29,12 @@ ANNOTATIONS: toml_plan.KeyPath = ("container_annotations",)
 # The options that name the low-level program of a runtime, which no other runtime inherits.
 _PROGRAMS = ("binaryname", "runtime")
 LEGACY_PROGRAM = "Runtime"
+# containerd's name for the runtime that the table default_runtime defines. The table is deprecated since containerd 1.3
+# and removed in 2.0 (RELEASES.md). Until then it has precedence over default_runtime_name (pkg/cri/config of 1.7).
+LEGACY_NAME = "default"
+LEGACY_REMOVED_SINCE, LEGACY_REMOVED_SINCE_FORMAT = (2,), 3
 # The runtimes whose options are inherited if the default runtime is unsuitable (same order as in nvidia-ctk).
-PARENTS = ("runc", "crun")
+INHERIT_FROM = ("runc", "crun")
 
 
 class RuntimeTableWriter:
@@ -47,8 +56,8 @@ class RuntimeTableWriter:
         self.target = target
         self.mode = mode
         # A drop-in keeps a version that another tool wrote. Where it must equal the main file's, the plan checks it.
-        given = target.document.value(*VERSION) if mode != "in_place" and not target.owns(VERSION) else None
-        self.version: int = given or others.version
+        foreign = target.document.value(*VERSION) if mode != "in_place" and not target.owns(VERSION) else None
+        self.version: int = foreign or others.version
         self.root = containerd_config.CRI_TABLE[self.version]
 
     def write_version(self, main: toml_plan.TomlEdit) -> None:
@@ -66,42 +75,44 @@ class RuntimeTableWriter:
         if self.mode == "snapshot":
             toml_plan.write_table(self.target, self.root, self.others.cri())
         if self._hides_builtin(present):
-            self._runtime(BUILTIN_DEFAULT, {"runtime_type": BUILTIN_TYPE}, {})
-        parent = self._parent(present)
+            self._write_runtime(BUILTIN_DEFAULT, {"runtime_type": BUILTIN_TYPE}, {})
+        inherited = self._inherited_entries(present)
         for name, program in request.runtimes().items():
-            asked = toml_plan.merged(request.runtime_options, {})
+            requested = toml_plan.merged(request.runtime_options, {})
             if request.runtime_type is not None:
-                asked["runtime_type"] = request.runtime_type
+                requested["runtime_type"] = request.runtime_type
             if request.container_annotations:
-                known = self._annotations(name, parent)
-                asked[ANNOTATIONS[0]] = list(dict.fromkeys([*known, *request.container_annotations]))
-            inherited = toml_plan.merged({"runtime_type": BUILTIN_TYPE}, parent)
-            twice = request.use_legacy_config and self.others.version == 1
-            self._runtime(name, inherited, toml_plan.merged(asked, self._program(name, program, twice)))
+                existing = self._annotations(name, inherited)
+                requested[ANNOTATIONS[0]] = list(dict.fromkeys([*existing, *request.container_annotations]))
+            legacy_option = request.use_legacy_config and self.others.version == 1
+            self._write_runtime(
+                name,
+                toml_plan.merged({"runtime_type": BUILTIN_TYPE}, inherited),
+                toml_plan.merged(requested, self._program(name, program, legacy_option)),
+            )
 
-    def _program(self, name: str, program: str, twice: bool) -> dict[str, t.Any]:
-        """Return the entries that name the program. ``twice`` adds the name that version 1 files use."""
+    def _program(self, name: str, program: str, legacy_option: bool) -> dict[str, t.Any]:
+        """Return the entries that name the program. ``legacy_option`` adds the option that version 1 files use."""
         existing = self._existing(name)
-        spelled = containerd_config.program_of(existing)
-        same = isinstance(spelled, str) and self.context.same_program(spelled, program)
-        names = (containerd_config.PROGRAM[1], LEGACY_PROGRAM) if twice else (containerd_config.PROGRAM[1],)
-        options = existing.get(containerd_config.PROGRAM[0])
-        return {
-            containerd_config.PROGRAM[0]: {
-                containerd_config.spelling(options, known): spelled if same else program for known in names
-            }
-        }
+        path = containerd_config.program_of(existing)
+        same = isinstance(path, str) and self.context.same_program(path, program)
+        table, option = containerd_config.PROGRAM
+        keys = [
+            containerd_config.existing_key(existing.get(table), key)
+            for key in ((option, LEGACY_PROGRAM) if legacy_option else (option,))
+        ]
+        return {table: dict.fromkeys(keys, path if same else program)}
 
-    def _annotations(self, name: str, parent: t.Mapping[str, t.Any]) -> list[str]:
-        """Return the annotations that the runtime inherits or that others wrote.
+    def _annotations(self, name: str, inherited: t.Mapping[str, t.Any]) -> list[str]:
+        """Return the annotations that the runtime inherits or that other tools wrote.
 
         They are written again, because a list replaces the list of an earlier file.
         """
         path = (*self.root, *containerd_config.RUNTIMES, name, *ANNOTATIONS)
-        here = self.target.original if self.target.owns(path) else self.target.document
-        beneath = toml_plan.lookup(self.others.runtimes().get(name), ANNOTATIONS)
-        found = [toml_plan.lookup(parent, ANNOTATIONS), beneath, here.value(*path)]
-        return [entry for entries in found if isinstance(entries, list) for entry in entries]
+        document = self.target.original if self.target.owns(path) else self.target.document
+        earlier = toml_plan.lookup(self.others.runtimes().get(name), ANNOTATIONS)
+        lists = [toml_plan.lookup(inherited, ANNOTATIONS), earlier, document.value(*path)]
+        return [entry for entries in lists if isinstance(entries, list) for entry in entries]
 
     def _hides_builtin(self, present: t.Mapping[str, t.Any]) -> bool:
         """Return whether runtimes in a file hide the built-in runc while no other usable default is defined."""
@@ -111,60 +122,62 @@ class RuntimeTableWriter:
             for name, entry in present.items()
             if not engines_base.is_nvidia_runtime(name, containerd_config.program_of(entry))
         ]
-        lost = not foreign or (default == BUILTIN_DEFAULT and default not in present)
-        # Other tools may have added options to this collection's runc entry; without its type, the rest is no runtime.
-        typed = toml_plan.lookup(present, (BUILTIN_DEFAULT, "runtime_type")) is not None
-        ours = self.target.owns((*self.root, *containerd_config.RUNTIMES, BUILTIN_DEFAULT, "runtime_type"))
-        return not self.others.merges and (lost or (ours and not typed))
+        hidden = not foreign or (default == BUILTIN_DEFAULT and default not in present)
+        # Other tools may have added options to this collection's runc entry, which is no runtime without its type.
+        has_type = toml_plan.lookup(present, (BUILTIN_DEFAULT, "runtime_type")) is not None
+        own = self.target.owns((*self.root, *containerd_config.RUNTIMES, BUILTIN_DEFAULT, "runtime_type"))
+        return not self.others.merges and (hidden or (own and not has_type))
 
-    def _parent(self, present: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
+    def _inherited_entries(self, present: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
         """Return the options of the low-level runtime that is in use, never those of another NVIDIA runtime."""
-        named = [(name, present.get(name)) for name in (self.others.default_runtime() or "", *PARENTS)]
-        for name, entry in [("", self.others.legacy_default()), *named]:
+        candidates = [(name, present.get(name)) for name in (self.others.default_runtime() or "", *INHERIT_FROM)]
+        for name, entry in [("", self.others.legacy_default()), *candidates]:
             if not isinstance(entry, dict) or engines_base.is_nvidia_runtime(name, containerd_config.program_of(entry)):
                 continue
-            kind = entry.get("runtime_type") or BUILTIN_TYPE
-            if self._is_runc(str(kind)):
-                inherited = toml_plan.plain_copy(toml_plan.merged(entry, {"runtime_type": kind}))
+            runtime_type = entry.get("runtime_type") or BUILTIN_TYPE
+            if self._is_runc(str(runtime_type)):
+                inherited = toml_plan.merged(entry, {"runtime_type": runtime_type})
                 options = inherited.get("options", {})
                 if isinstance(options, dict):
                     inherited["options"] = {key: options[key] for key in options if key.lower() not in _PROGRAMS}
                 return toml_plan.plain_copy(inherited)
         return {}
 
-    def _is_runc(self, kind: str) -> bool:
+    def _is_runc(self, runtime_type: str) -> bool:
         """Return whether a runtime of this type accepts the options of runc."""
-        return kind.startswith("io.containerd.runc.")
+        return runtime_type.startswith("io.containerd.runc.")
 
     def _existing(self, name: str) -> dict[str, t.Any]:
         """Return the present entries of the runtime in the target, merged with those of earlier files."""
-        here = self.target.document.value(*self.root, *containerd_config.RUNTIMES, name)
-        return toml_plan.merged(self._beneath(name), here if isinstance(here, dict) else {})
+        table = self.target.document.value(*self.root, *containerd_config.RUNTIMES, name)
+        return toml_plan.merged(self._earlier_entries(name), table if isinstance(table, dict) else {})
 
-    def _beneath(self, name: str) -> dict[str, t.Any]:
+    def _earlier_entries(self, name: str) -> dict[str, t.Any]:
         """Return the runtime's entries in the files that a drop-in is merged with."""
-        found = self.others.runtimes().get(name) if self.mode == "drop_in" else None
-        return found if isinstance(found, dict) else {}
+        entries = self.others.runtimes().get(name) if self.mode == "drop_in" else None
+        return entries if isinstance(entries, dict) else {}
 
-    def _runtime(self, name: str, inherited: t.Mapping[str, t.Any], asked: t.Mapping[str, t.Any]) -> None:
-        """Write one runtime: the requested entries, and of the inherited ones only those that no other tool wrote."""
+    def _write_runtime(self, name: str, inherited: t.Mapping[str, t.Any], requested: t.Mapping[str, t.Any]) -> None:
+        """Write one runtime: the requested entries, and the inherited ones that no other tool wrote."""
         path = (*self.root, *containerd_config.RUNTIMES, name)
-        existing, beneath = self._existing(name), self._beneath(name)
-        wanted: dict[str, t.Any] = {}
-        for leaf, value in toml_parser.iter_leaves(toml_plan.merged(inherited, asked)):
-            explicit = toml_plan.lookup(asked, leaf) is not None
-            known = _respelled(existing, leaf)
-            foreign = toml_plan.lookup(beneath, known) is not None or self._foreign(path + known)
-            other = _respelled(asked, leaf) != leaf
-            if not other and (explicit or not foreign) and toml_plan.lookup(beneath, known) != value:
-                toml_plan.put(wanted, known, value)
-        toml_plan.write_table(self.target, path, wanted)
+        existing, earlier = self._existing(name), self._earlier_entries(name)
+        entries: dict[str, t.Any] = {}
+        for leaf, value in toml_parser.iter_leaves(toml_plan.merged(inherited, requested)):
+            if _existing_spelling(requested, leaf) != leaf:
+                # The request contains this option in another spelling.
+                continue
+            key = _existing_spelling(existing, leaf)
+            foreign = toml_plan.lookup(earlier, key) is not None or self._is_foreign(path + key)
+            explicit = toml_plan.lookup(requested, leaf) is not None
+            if (explicit or not foreign) and toml_plan.lookup(earlier, key) != value:
+                toml_plan.put(entries, key, value)
+        toml_plan.write_table(self.target, path, entries)
 
-    def _foreign(self, path: toml_plan.KeyPath) -> bool:
+    def _is_foreign(self, path: toml_plan.KeyPath) -> bool:
         """Return whether another tool wrote this entry of the target, even if this collection replaced its value."""
         return (self.target.original if self.target.owns(path) else self.target.document).has(*path)
 
-    def leaf(self, path: toml_plan.KeyPath, value: t.Any) -> None:
+    def write_setting(self, path: toml_plan.KeyPath, value: t.Any) -> None:
         """Write one setting of the CRI, unless an earlier file has the same value."""
         if self.mode != "drop_in" or toml_plan.lookup(self.others.cri(), path) != value:
             self.target.write(self.root + path, value)
@@ -172,12 +185,12 @@ class RuntimeTableWriter:
     def legacy_default(self, name: str) -> None:
         """Write the table default_runtime as a copy of the table of the runtime ``name``."""
         path, runtime = (*self.root, *containerd_config.LEGACY_DEFAULT), (*self.root, *containerd_config.RUNTIMES, name)
-        here = self.target.document.value(*path)
+        existing = self.target.document.value(*path)
         table: dict[str, t.Any] = {}
         for leaf, value in toml_parser.iter_leaves(self._existing(name)):
-            # Entries that an earlier run wrote and this run does not want are still in the document here.
+            # The document still contains entries that an earlier run wrote and this run does not want.
             if runtime + leaf in self.target.wanted or not self.target.owns(runtime + leaf):
-                toml_plan.put(table, _respelled(here if isinstance(here, dict) else {}, leaf), value)
+                toml_plan.put(table, _existing_spelling(existing if isinstance(existing, dict) else {}, leaf), value)
         toml_plan.write_table(self.target, path, table)
 
     def finish(self, request: engines_base.RuntimeRequest) -> None:
@@ -189,16 +202,83 @@ class RuntimeTableWriter:
             # Other files already contain everything that the request needs.
             self.target.wanted.clear()
             self.target.document = self.target.before
-        stays: set[toml_plan.KeyPath] = {containerd_config.IMPORTS}
+        kept: set[toml_plan.KeyPath] = {containerd_config.IMPORTS}
         if request.set_as_default is None and not request.use_legacy_config:
-            stays.add(self.root + containerd_config.DEFAULT)
-        toml_plan.revert_own_entries(self.target, stays.__contains__ if self.target.wanted else lambda _path: False)
+            kept.add(self.root + containerd_config.DEFAULT)
+        toml_plan.revert_own_entries(self.target, kept.__contains__ if self.target.wanted else lambda _path: False)
 
 
-def _respelled(table: t.Mapping[str, t.Any], path: toml_plan.KeyPath) -> toml_plan.KeyPath:
+def _existing_spelling(table: t.Mapping[str, t.Any], path: toml_plan.KeyPath) -> toml_plan.KeyPath:
     """Return ``path`` as ``table`` spells it, since containerd ignores the case of option names."""
     return (
-        (path[0], containerd_config.spelling(table.get(path[0]), path[1]))
+        (path[0], containerd_config.existing_key(table.get(path[0]), path[1]))
         if len(path) == 2 and path[0] == containerd_config.PROGRAM[0]
         else path
     )
+
+
+# -- the table default_runtime ---------------------------------------------------------------------------------------
+
+
+def check_legacy(
+    request: engines_base.RuntimeRequest, files: containerd_config.ContainerdFiles, warnings: list[str]
+) -> None:
+    """Check whether use_legacy_config is possible, and add a deprecation warning if it is.
+
+    Raises NvidiaError if this containerd or this file version ignores the table default_runtime.
+    """
+    if not request.use_legacy_config:
+        return
+    engine, path = files.engine_version, files.files[0].path
+    if (engine is not None and engine >= LEGACY_REMOVED_SINCE) or files.version >= LEGACY_REMOVED_SINCE_FORMAT:
+        name = f"containerd {core_text.dotted(engine)}" if engine is not None else "containerd"
+        raise errors.NvidiaError(
+            f"{path}: use_legacy_config requires containerd 1.x. {name} with a file in configuration version"
+            f" {files.version} ignores the table default_runtime. Remove use_legacy_config."
+        )
+    warnings.append(
+        f"{path}: use_legacy_config is deprecated, because containerd 2.0 ignores the table default_runtime and the"
+        " option Runtime. Remove use_legacy_config to write default_runtime_name and options.BinaryName instead."
+    )
+
+
+def own_legacy_default(edit: toml_plan.TomlEdit, root: toml_plan.KeyPath) -> str | None:
+    """Return the runtime of which this collection's table default_runtime is a copy, or None.
+
+    ``root`` is the path of the CRI settings.
+    """
+    options = (*root, *containerd_config.LEGACY_DEFAULT, *containerd_config.PROGRAM[:-1])
+    # containerd ignores the case of option names.
+    programs = [
+        path
+        for path in edit.recorded()
+        if path[:-1] == options and path[-1].lower() == containerd_config.PROGRAM[-1].lower() and edit.owns(path)
+    ]
+    if not programs:
+        return None
+    runtimes = edit.document.value(*root, *containerd_config.RUNTIMES)
+    return _runtime_of_program(runtimes, edit.document.value(*programs[0]))
+
+
+def remove_legacy_default(document: toml_document.TomlDocument, root: toml_plan.KeyPath) -> toml_document.TomlDocument:
+    """Return the document without the table default_runtime, if that runs an NVIDIA program."""
+    path = (*root, *containerd_config.LEGACY_DEFAULT)
+    is_nvidia = engines_base.is_nvidia_program(containerd_config.program_of(document.value(*path)))
+    return document.delete(path, prune=True) if is_nvidia else document
+
+
+def add_legacy_default(
+    runtimes: dict[str, t.Any], files: containerd_config.ContainerdFiles
+) -> tuple[dict[str, t.Any], str | None]:
+    """Return the runtimes and the default runtime, including the table default_runtime if it runs an NVIDIA program."""
+    table = files.legacy_default()
+    program = containerd_config.program_of(table)
+    if table is None or not engines_base.is_nvidia_program(program):
+        return runtimes, files.default_runtime()
+    default = _runtime_of_program(runtimes, program) or LEGACY_NAME
+    return {**runtimes, LEGACY_NAME: {"path": program, **table}}, default
+
+
+def _runtime_of_program(runtimes: t.Any, program: t.Any) -> str | None:
+    entries = runtimes.items() if isinstance(runtimes, dict) else ()
+    return next((name for name, entry in entries if containerd_config.program_of(entry) == program), None)

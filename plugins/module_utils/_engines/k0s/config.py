@@ -101,9 +101,9 @@ class K0sFiles(containerd_config.ContainerdFiles):
         written = super()._version()
         if not self.managed:
             return written
-        if self.engine_version is None or (written > containerd_config.fresh_version(self.engine_version) > 2):
+        if self.engine_version is None or (written > containerd_config.default_version(self.engine_version) > 2):
             return max(written, 2)
-        return containerd_config.fresh_version(self.engine_version)
+        return containerd_config.default_version(self.engine_version)
 
     def cri(self) -> dict[str, t.Any]:
         return toml_plan.merged(self._base(), super().cri()) if self.managed else super().cri()

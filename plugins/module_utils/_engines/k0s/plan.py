@@ -30,7 +30,7 @@ MODES = ("auto", "drop_in")
 class K0sPlanner(containerd_plan.ContainerdPlanner):
     """One plan for the drop-ins of one k0s."""
 
-    reads = k0s_config.K0sFiles
+    files_class = k0s_config.K0sFiles
     drop_in = DROP_IN
 
     def __init__(self, context: engines_base.Context, running: tuple[int, ...] | None = None) -> None:
@@ -102,7 +102,7 @@ class K0sPlanner(containerd_plan.ContainerdPlanner):
 
     def kept_default(self, request: engines_base.RuntimeRequest) -> bool:
         """Return whether this run would write a setting of an earlier run again."""
-        return request.set_as_default is None and any(value is not None for value in self.kept.values())
+        return request.set_as_default is None and any(value is not None for value in self.own_values.values())
 
     # -- differences from containerd -----------------------------------------------------------------------------
 

@@ -105,7 +105,7 @@ class K3sFamily(containerd_engine.Containerd):
         default = state.default_runtime or containerd_runtimes.BUILTIN_DEFAULT
         same = wanted == known and (live.default_runtime or containerd_runtimes.BUILTIN_DEFAULT) in (
             default,
-            containerd_engine.LEGACY_DEFAULT_NAME,
+            containerd_runtimes.LEGACY_NAME,
         )
         return engines_base.Action.NONE if same else engines_base.Action.RESTART
 

@@ -66,7 +66,7 @@ class GeneratedConfig:
 
     def _override(self) -> str | None:
         """Return the import or template that has precedence over the search for programs and the settings, or None."""
-        imported = [(file.path, table) for file, table in self._files.tables() if file is not self._files.files[0]]
+        imported = [(file.path, table) for file, table in self._files.cri_tables() if file is not self._files.files[0]]
         for path, table in imported:
             programs = [
                 containerd_config.program_of(toml_plan.lookup(table, (*containerd_config.RUNTIMES, name)))

@@ -114,8 +114,8 @@ class TemplateWriter(containerd_runtimes.RuntimeTableWriter):
 class TemplatePlanner(containerd_plan.ContainerdPlanner):
     """One plan for the template of one MicroK8s."""
 
-    reads = TemplateFiles
-    writes = TemplateWriter
+    files_class = TemplateFiles
+    writer_class = TemplateWriter
 
     def present(self, request: engines_base.RuntimeRequest) -> engines_base.EnginePlan:
         self._check(request)

@@ -154,7 +154,7 @@ def test_a_copy_of_all_settings_never_replaces_those_of_a_foreign_drop_in() -> N
     foreign = f'version = 2\n{CRI}sandbox_image = "B"\n'
     main = f'version = 2\nimports = ["/etc/containerd/conf.d/*.toml"]\n{CRI}sandbox_image = "A"\n'
     host = Host({"/" + MAIN: main, "/" + DROP_IN: foreign}, (1, 7, 24))
-    with pytest.raises(NvidiaError, match=r"^/etc/containerd/conf\.d/99-nvidia\.toml holds settings .* not ours"):
+    with pytest.raises(NvidiaError, match=r"^/etc/containerd/conf\.d/99-nvidia\.toml contains CRI settings of"):
         host.present(config_mode="drop_in")
     host.present(config_mode="drop_in", drop_in_path="/etc/containerd/conf.d/zz-ours.toml")
     assert host.text("/" + DROP_IN) == foreign

@@ -74,14 +74,14 @@ def test_nobody_answers(monkeypatch: pytest.MonkeyPatch, problem: Exception) -> 
     [
         # It does not tell of its runtimes, and this is why.  1.6, 1.7; 2.1; switched off, as in Docker's packages.
         (_message(GRPC, "cri"), True, "its CRI does not answer on /run/x.sock"),
-        (_message(GRPC, "cri", REASON), True, f"its CRI is not loaded (io.containerd.grpc.v1.cri: {REASON})"),
+        (_message(GRPC, "cri", REASON), True, f"its CRI failed to load (io.containerd.grpc.v1.cri: {REASON})"),
         (_message(CRI, "images") + _message(CRI, "runtime"), True, "its CRI does not answer on /run/x.sock"),
         (
             _message(CRI, "images") + _message(CRI, "runtime", REASON) + _message(GRPC, "cri"),
             True,
-            f"its CRI is not loaded (io.containerd.cri.v1.runtime: {REASON})",
+            f"its CRI failed to load (io.containerd.cri.v1.runtime: {REASON})",
         ),
-        (_message("io.containerd.snapshotter.v1", "zfs", "skip"), True, "its CRI is switched off"),
+        (_message("io.containerd.snapshotter.v1", "zfs", "skip"), True, "its CRI is disabled"),
         (_message("io.containerd.snapshotter.v1", "zfs", "skip"), False, None),
         (OSError("gone"), True, "it does not answer on /run/x.sock"),
         (OSError("gone"), False, "it does not answer on /run/x.sock"),

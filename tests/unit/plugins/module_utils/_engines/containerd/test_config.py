@@ -16,8 +16,8 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors impor
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import DROP_INS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd.config import (
     ContainerdFiles,
-    check_order,
-    check_readable,
+    check_import_versions,
+    check_version,
     program_of,
 )
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.containerd_configs import MAIN
@@ -109,7 +109,7 @@ def test_links_lead_to_one_file_by_two_names() -> None:
     files = {"main": imports("d/*.toml", "/data/a.toml"), "/data/a.toml": "", "/data/b.toml": ""}
     found = read(files, links={HERE + "d": "/data"})
     assert [file.path for file in found.files] == [MAIN, "/data/a.toml", "/data/b.toml"]
-    assert found.covers("/data/new.toml")
+    assert found.imports_path("/data/new.toml")
     gone = ContainerdFiles(found._files, MAIN, None, {"/data/a.toml": None, "/data/c.toml": document("")})
     assert [file.path for file in gone.files] == [MAIN, "/data/b.toml", "/data/c.toml"]
 
@@ -130,7 +130,7 @@ def test_links_lead_to_one_file_by_two_names() -> None:
     ],
 )
 def test_covers(patterns: list[str], covered: bool) -> None:
-    assert read(imports(*patterns)).covers(HERE + "conf.d/99-nvidia.toml") is covered
+    assert read(imports(*patterns)).imports_path(HERE + "conf.d/99-nvidia.toml") is covered
 
 
 # -- versions --------------------------------------------------------------------------------------------------------
@@ -168,9 +168,13 @@ def test_version_of_the_main_file(files: t.Any, engine: tuple[int, ...] | None, 
 @pytest.mark.parametrize(
     ("text", "engine", "words"),
     [
-        (V3, V17, "line 1, column 1: containerd 1.7.24 does not read version = 3. It needs containerd 2.0"),
-        ("\nversion = 4\n", V21, "line 2, column 1: containerd 2.1.9 does not read version = 4. It needs"),
-        ("version = 1\n", V20, "the file is in version 1 of the format, of which containerd 2.0.0 ignores"),
+        (
+            V3,
+            V17,
+            "line 1, column 1: containerd 1.7.24 does not support configuration version 3. Use",
+        ),
+        ("\nversion = 4\n", V21, "line 2, column 1: containerd 2.1.9 does not support configuration version 4. Use"),
+        ("version = 1\n", V20, "containerd 2.0.0 ignores the CRI settings of a file in configuration version 1"),
         (V3, V20, None),
         ("version = 1\n", V23, None),
         (V3, None, None),
@@ -182,10 +186,10 @@ def test_version_of_the_main_file(files: t.Any, engine: tuple[int, ...] | None, 
 def test_readable(text: str, engine: tuple[int, ...] | None, words: str | None) -> None:
     files = read(text, engine)
     if words is None:
-        check_readable(files)
+        check_version(files)
     else:
         with pytest.raises(NvidiaError) as caught:
-            check_readable(files)
+            check_version(files)
         assert MAIN in str(caught.value)
         assert words in str(caught.value)
 
@@ -212,9 +216,9 @@ def test_a_later_table_replaces_or_merges(
     assert files.cri()["list"] == [2]
     assert list(files.runtimes()) == runtimes
     assert files.default_runtime() == "b"
-    assert files.source() == path(source)
-    assert files.holder(("containerd", "default_runtime_name")) == path("b")
-    assert files.holder(("enable_cdi",)) == path(source)
+    assert files.target_path() == path(source)
+    assert files.defining_path(("containerd", "default_runtime_name")) == path("b")
+    assert files.defining_path(("enable_cdi",)) == path(source)
 
 
 @pytest.mark.parametrize(
@@ -274,20 +278,20 @@ def test_from_2_3_on_each_file_counts(main: str, later: str, cri: dict[str, t.An
 @pytest.mark.parametrize(
     ("files", "refused_by"),
     [
-        ({"main": V2 + imports("a"), "a": V3}, "version = 3 is higher than version = 2 in /etc/containerd/config.toml"),
-        ({"main": imports("a", "b"), "a": V2, "b": V3}, "version = 3 is higher than version = 2 in /etc/containerd/a"),
+        ({"main": V2 + imports("a"), "a": V3}, "version 3 is higher than version 2 of /etc/containerd/config.toml"),
+        ({"main": imports("a", "b"), "a": V2, "b": V3}, "version 3 is higher than version 2 of /etc/containerd/a"),
         ({"main": imports("a", "b"), "a": V3, "b": V2}, None),
         ({"main": V4 + imports("a", "b"), "a": V3, "b": ""}, None),
     ],
 )
 def test_only_2_3_refuses_an_imported_file_of_a_higher_version(files: t.Any, refused_by: str | None) -> None:
     for engine in (None, V17, V21, V24):
-        check_order(read(files, engine))
+        check_import_versions(read(files, engine))
     if refused_by is None:
-        check_order(read(files, V23))
+        check_import_versions(read(files, V23))
     else:
         with pytest.raises(ConfigurationError, match=refused_by):
-            check_order(read(files, V23))
+            check_import_versions(read(files, V23))
 
 
 def test_what_is_no_table_is_no_runtime() -> None:
@@ -347,10 +351,13 @@ def test_disabled_plugins(version: int, engine: tuple[int, ...] | None, off: lis
     [
         ("a = 1\na = = 2\n", f"{MAIN}, line 2"),
         ("imports = 'x'\n", f"{MAIN}, line 1, column 1: imports is not an array"),
-        ("root = ''\nimports = ['x', 1]\n", f"{MAIN}, line 2, column 1: imports holds what is no string"),
+        (
+            "root = ''\nimports = ['x', 1]\n",
+            f"{MAIN}, line 2, column 1: imports contains an entry that is not",
+        ),
         ("version = '2'\n", f"{MAIN}, line 1, column 1: version is not a number"),
         ("version = [2]\n", f"{MAIN}, line 1, column 1: version is not a number"),
-        ("version = 7\n", f"{MAIN}, line 1, column 1: version = 7 is none that"),
+        ("version = 7\n", f"{MAIN}, line 1, column 1: unsupported configuration version 7"),
         ("version = true\n", f"{MAIN}, line 1, column 1: version is not"),
         ({"main": imports("a"), "a": "\n[x\n"}, f"{path('a')}, line 2"),
         ({"main": imports("a"), "a": "imports = 1\n"}, f"{path('a')}, line 1, column 1: imports is not"),

@@ -18,7 +18,6 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.base impo
     RuntimeRequest,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd.engine import CONTAINERD
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd.validate import compare_dumps
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.containerd_configs import AKS, MAIN, VERSION_3
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_containerd import (
     CRI_2,
@@ -170,10 +169,10 @@ def test_follows_the_runtime_on_later_runs() -> None:
         (
             V2_FILE,
             V20,
-            r"config.toml: use_legacy_config is for containerd 1.x. containerd 2.0.0 with a file in v.* 2",
+            r"config.toml: use_legacy_config requires containerd 1.x. containerd 2.0.0 with a file in configuration",
         ),
-        (VERSION_3, None, r"containerd with a file in version 3 ignores the table default_runtime"),
-        ("", V20, r"containerd 2.0.0 with a file in version 3"),
+        (VERSION_3, None, r"containerd with a file in configuration version 3 ignores the table default_runtime"),
+        ("", V20, r"containerd 2.0.0 with a file in configuration version 3"),
     ],
 )
 def test_refused_where_it_does_not_exist(text: str, version: tuple[int, ...] | None, words: str) -> None:
@@ -184,7 +183,7 @@ def test_refused_where_it_does_not_exist(text: str, version: tuple[int, ...] | N
 def test_a_table_of_others_is_taken_over_and_given_back() -> None:
     text = V2_FILE + FOREIGN + FOREIGN_OPTIONS
     host = Host(text, V17)
-    with pytest.raises(NvidiaError, match=r"the table default_runtime takes precedence over"):
+    with pytest.raises(NvidiaError, match=r"the table default_runtime has precedence over"):
         host.plan(set_as_default=True)
     legacy(host, set_as_default=True)
     # Options are spelled as they are there, and others' entries stay.
@@ -248,8 +247,8 @@ def test_the_validator_lets_the_table_change() -> None:
     before = host.text()
     plan = legacy(host, set_as_default=True)
     after = host.text()
-    assert compare_dumps(before, after, plan.files) == ""
-    assert compare_dumps(before, after + "[debug]\nuid = 5\n", plan.files) != ""
+    assert CONTAINERD.compare_dumps(before, after, plan.files) == ""
+    assert CONTAINERD.compare_dumps(before, after + "[debug]\nuid = 5\n", plan.files) != ""
 
 
 def test_other_engines_have_no_place_for_it() -> None:
@@ -260,6 +259,6 @@ def test_other_engines_have_no_place_for_it() -> None:
 @pytest.mark.parametrize("mode", ["hook", "snapshot"])
 def test_modes_of_other_engines_are_refused(mode: str) -> None:
     host = Host(V2_FILE, V17)
-    with pytest.raises(NvidiaError, match=f"containerd has no config_mode: {mode}"):
+    with pytest.raises(NvidiaError, match=f"containerd does not support config_mode: {mode}"):
         host.plan(config_mode=mode)
     assert host.text(MAIN) == V2_FILE

@@ -293,10 +293,10 @@ def test_a_program_that_is_spelled_differently_is_left_so() -> None:
     [
         ('version = "2"\n', "line 1, column 1: version is not a number"),
         ("version = true\n", "line 1, column 1: version is not a number"),
-        ("version = 5\n", "line 1, column 1: version = 5 is none that this collection knows"),
+        ("version = 5\n", "line 1, column 1: unsupported configuration version 5"),
         (V2 + "plugins = 1\n", "line 2, column 1: plugins is no"),
         (V2 + 'imports = "x"\n', "line 2, column 1: imports is not an array"),
-        (V2 + "imports = [1]\n", "line 2, column 1: imports holds what is no string"),
+        (V2 + "imports = [1]\n", "line 2, column 1: imports contains an entry that is not"),
         (V2 + "disabled_plugins = 1\n", "line 2, column 1: disabled_plugins is not an array"),
         (V2 + CRI_2 + "enable_cdi = 'yes'\n", f"line 3, column 1: {CRI}enable_cdi is not true or false"),
         (V2 + CRI_2 + "containerd = 1\n", f"line 3, column 1: {CRI}containerd is no table"),
@@ -324,7 +324,7 @@ def test_absent_without_a_record_takes_only_nvidias_programs(version: tuple[int,
     plan = host.absent()
     assert list(host.runtimes) == ["runc", "untrusted", "nvidia-like"]
     assert host.default is None
-    assert "it is now runc" in plan.warnings[0]
+    assert "The default runtime is now runc" in plan.warnings[0]
     # With a record it is known what was not ours: here the whole main file.
     text = AKS.replace("version = 2", 'version = 2\nimports = ["conf.d/*.toml"]') + runtime("gpu", NVIDIA)
     recorded = Host(text, V21)

@@ -178,13 +178,13 @@ def test_the_default_of_a_drop_in_of_another_version_counts(version: tuple[int, 
     assert not plan.warnings
     assert host.runtimes["nvidia"]["options"]["SystemdCgroup"] is True
     host.edit('"crun"\n', '"gone"\n', imported)
-    with pytest.raises(NvidiaError, match=r"50-site.toml: default_runtime_name is 'gone', but there is no runtime"):
+    with pytest.raises(NvidiaError, match=r"50-site.toml: default_runtime_name is 'gone', but no file defines"):
         host.present()
 
 
 def test_2_3_does_not_start_with_a_drop_in_of_a_higher_version() -> None:
     host = Host({MAIN: V2 + GLOB, DROP_IN: V3 + "[debug]\nlevel = 'info'\n"}, V23)
-    with pytest.raises(ConfigurationError, match=r"99-nvidia.toml, line 1, column 1: version = 3 is higher than"):
+    with pytest.raises(ConfigurationError, match=r"99-nvidia.toml, line 1, column 1: version 3 is higher than"):
         host.present()
     host.version = V24
     host.present()
@@ -228,7 +228,7 @@ def test_files_that_were_not_read_so_far_are_not_read_afterwards(strangers: list
     host = Host({MAIN: V2, **{FOLDER + name: "broken" for name in strangers}}, V21)
     plan = host.present()
     assert host.text() == f'{V2}imports = ["{FOLDER}{pattern}"]\n'
-    words = [f"holds files that containerd does not read so far ({FOLDER}{name})" for name in strangers]
+    words = [f"contains files that containerd does not import ({FOLDER}{name})" for name in strangers]
     assert [words[0] in warning for warning in plan.warnings] == ([] if pattern == "*.toml" else [True])
     assert changed(host.present()) == []
     host.absent()
@@ -247,7 +247,10 @@ def test_an_import_stays_where_files_of_others_need_it() -> None:
     host.files.put(FOLDER + "10-theirs.toml", V2)
     plan = host.absent()
     assert host.text() == V2 + GLOB
-    assert f"keeps importing {FOLDER}*.toml: {FOLDER}10-theirs.toml needs it" in plan.warnings[0]
+    assert (
+        f"the import {FOLDER}*.toml stays, because it also imports files of other tools: {FOLDER}10-theirs.toml"
+        in plan.warnings[0]
+    )
 
 
 def test_an_import_stays_where_others_wrote_into_the_drop_in() -> None:
@@ -350,9 +353,13 @@ def test_version_1_has_snapshots_too() -> None:
 @pytest.mark.parametrize(
     ("theirs", "asked", "words"),
     [
-        (runtime("nvidia", "/opt/x"), {}, r"/zz/a.toml: it takes precedence and would hide the runtime nvidia."),
-        (default("runc"), {"set_as_default": True}, r"/zz/a.toml: it takes precedence and makes runc the default"),
-        (default("none"), {}, r"/zz/a.toml: default_runtime_name is 'none', but there is no runtime"),
+        (runtime("nvidia", "/opt/x"), {}, r"/zz/a.toml: this file overrides the runtime nvidia."),
+        (
+            default("runc"),
+            {"set_as_default": True},
+            r"/zz/a.toml: this file overrides default_runtime_name with",
+        ),
+        (default("none"), {}, r"/zz/a.toml: default_runtime_name is 'none', but no file defines this runtime"),
     ],
 )
 def test_refuses_where_a_later_file_overrides_ours(theirs: str, asked: t.Any, words: str) -> None:
@@ -363,7 +370,7 @@ def test_refuses_where_a_later_file_overrides_ours(theirs: str, asked: t.Any, wo
 
 def test_refuses_a_snapshot_that_a_later_file_replaces() -> None:
     host = Host({MAIN: f'{V2}imports = ["{FOLDER}*.toml", "/zz/*.toml"]\n', "/zz/a.toml": V2 + CRI_2}, V17)
-    with pytest.raises(NvidiaError, match=r"/zz/a.toml: it takes precedence and would hide the runtime nvidia"):
+    with pytest.raises(NvidiaError, match=r"/zz/a.toml: this file overrides the runtime nvidia"):
         host.present(config_mode="drop_in")
 
 
@@ -371,7 +378,10 @@ def test_warns_of_files_in_another_version() -> None:
     stranger = V3 + '[plugins."io.containerd.cri.v1.runtime"]\n'
     host = Host({MAIN: V2 + 'imports = ["/zz/*"]\n', "/zz/a.toml": stranger}, V21)
     plan = host.present()
-    assert "/zz/a.toml has settings for the CRI in another version" in plan.warnings[-1]
+    assert (
+        "/zz/a.toml and /etc/containerd/config.toml have CRI settings in different configuration versions"
+        in plan.warnings[-1]
+    )
 
 
 def test_only_ours_goes_where_others_edited_between_our_runs() -> None:

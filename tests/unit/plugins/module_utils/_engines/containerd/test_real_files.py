@@ -117,8 +117,8 @@ def test_dockers_packages_switch_the_cri_off(version: Version, mode: str) -> Non
     assert plan.files == ()
     assert plan.action is Action.NONE
     assert not plan.state.lists_runtimes
-    assert "disabled_plugins switches containerd's CRI off" in plan.warnings[0]
-    with pytest.raises(NvidiaError, match=r"config.toml: disabled_plugins .* Remove the entry"):
+    assert "disabled_plugins disables containerd's CRI" in plan.warnings[0]
+    with pytest.raises(NvidiaError, match=r"config.toml: disabled_plugins .* Remove cri from disabled_plugins"):
         host.present(config_mode=mode, cri_disabled="fail")
     host.absent()
     assert contents(host) == before

@@ -51,9 +51,9 @@ class TestDefault:
         host.present(config_mode=mode, set_as_default=True)
         plan = host.present(config_mode=mode, runtime_name="gpu")
         # A snapshot takes the former one over with all the rest.
-        silent = mode == "drop_in" and version == V17 and former is not None
-        words = f"no longer defined: it is now {former or 'runc'}."
-        assert [words in warning for warning in plan.warnings] == ([] if silent else [True])
+        without_warning = mode == "drop_in" and version == V17 and former is not None
+        words = f"no longer defined. The default runtime is now {former or 'runc'}."
+        assert [words in warning for warning in plan.warnings] == ([] if without_warning else [True])
         assert host.default == former
         assert list(host.runtimes) == ["runc", "crun", "gpu"]
 
@@ -77,14 +77,16 @@ def test_a_default_that_its_user_chose_goes_with_the_runtime() -> None:
     host.edit('name = "runc"', 'name = "nvidia"')
     plan = host.absent()
     assert host.default == "runc"
-    assert "no longer defined: it is now runc" in plan.warnings[0]
+    assert "no longer defined. The default runtime is now runc" in plan.warnings[0]
 
 
 @pytest.mark.parametrize("version", [None, V17, V21])
 @pytest.mark.parametrize("name", ["missing", ""])
 def test_refuses_an_undefined_default(name: str, version: tuple[int, ...] | None) -> None:
     host = Host(V2 + RUNC + default(name), version)
-    with pytest.raises(NvidiaError, match=rf"config.toml: default_runtime_name is '{name}', but there is no runtime"):
+    with pytest.raises(
+        NvidiaError, match=rf"config.toml: default_runtime_name is '{name}', but no file defines this runtime"
+    ):
         host.present()
     host.present(set_as_default=True)
     assert host.default == "nvidia"
@@ -105,7 +107,7 @@ def test_a_default_that_was_undefined_before_is_so_again(version: tuple[int, ...
 def test_refuses_to_set_the_default_beside_the_legacy_table(version: tuple[int, ...] | None) -> None:
     table = CRI_2.replace("]", ".containerd.default_runtime]") + 'runtime_type = "io.containerd.runc.v2"\n'
     host = Host(V2 + table, version)
-    with pytest.raises(NvidiaError, match=r"config.toml: the table default_runtime takes precedence"):
+    with pytest.raises(NvidiaError, match=r"config.toml: in containerd 1.x the table default_runtime has precedence"):
         host.present(set_as_default=True)
     host.present()
     # As `containerd config default` prints it, it is empty and means nothing.
@@ -127,7 +129,7 @@ def test_refuses_to_set_the_default_beside_the_legacy_table(version: tuple[int, 
         # What stands in the files, what containerd makes of it, and what is said about it.
         (None, "", True, (True, None, None)),
         (None, "", False, (False, None, None)),
-        (V16, "", True, (None, None, "containerd 1.6.20 knows no CDI")),
+        (V16, "", True, (None, None, "containerd 1.6.20 does not support CDI")),
         (V17, "", None, (None, False, None)),
         (V17, "", True, (True, True, None)),
         (V17, "", False, (False, False, None)),

@@ -11,10 +11,6 @@ import pytest
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import NvidiaError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.plan import PlannedFile
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd.engine import CONTAINERD
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd.validate import (
-    compare_dumps,
-    validation_command,
-)
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.containerd_configs import DROP_IN, MAIN
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_containerd import CRI_2, NVIDIA, Host
 
@@ -23,7 +19,7 @@ BINARY, FOLDER = "/usr/bin/containerd", "/tmp/scratch"
 
 
 def staged(host: Host, **asked: t.Any) -> t.Any:
-    return validation_command(BINARY, FOLDER, host.plan(**asked).files, host.context())
+    return CONTAINERD.validation_command(BINARY, FOLDER, host.plan(**asked).files, host.context())
 
 
 # -- what is tried ---------------------------------------------------------------------------------------------------
@@ -101,13 +97,13 @@ def test_what_a_snapshot_held_back_may_change_but_nothing_else(asked: dict[str, 
     files = host.plan(**asked).files
     # Ours is not in the dump of what stands without the snapshot, and in the other it is.
     before, after = DUMP.replace('"pause"', '"new"'), NEW.replace('"pause"', '"new"')
-    assert not compare_dumps(before, after, files)
-    assert "sandbox_image" in compare_dumps(before, NEW, files)
+    assert not CONTAINERD.compare_dumps(before, after, files)
+    assert "sandbox_image" in CONTAINERD.compare_dumps(before, NEW, files)
 
 
 def test_refuses_a_named_file_that_is_missing() -> None:
     host = Host(V2 + 'imports = ["/x/a.toml", "/x/*.none", "b.toml"]\n')
-    with pytest.raises(NvidiaError, match=r"imports names /x/a.toml, /etc/containerd/b.toml, which is not there"):
+    with pytest.raises(NvidiaError, match=r"imports /x/a.toml, /etc/containerd/b.toml, which does not exist"):
         staged(host)
 
 
@@ -173,7 +169,7 @@ def changed(old: str, new: str, text: str = NEW) -> str:
 )
 def test_verdict(after: str, complaint: str) -> None:
     host = Host(V2 + CRI_2 + 'sandbox_image = "pause"\n', (1, 7, 24))
-    said = compare_dumps(DUMP, after, host.plan().files)
+    said = CONTAINERD.compare_dumps(DUMP, after, host.plan().files)
     assert said.startswith(complaint)
     assert bool(said) is bool(complaint)
     assert CONTAINERD.compare_dumps(DUMP, after, host.plan().files) == said
@@ -184,17 +180,19 @@ def test_verdict_on_a_dump_in_another_version_of_the_format() -> None:
     files = Host(V2, (2, 1, 9)).plan().files
     before = SPELLED_3.replace(NEW[len(DUMP) :].replace("grpc.v1.cri", "cri.v1.runtime"), "")
     assert before != SPELLED_3
-    assert compare_dumps(before, SPELLED_3, files) == ""
-    assert "kata" in compare_dumps(before, SPELLED_3.replace('"kata"', '"kata2"'), files)
+    assert CONTAINERD.compare_dumps(before, SPELLED_3, files) == ""
+    assert "kata" in CONTAINERD.compare_dumps(before, SPELLED_3.replace('"kata"', '"kata2"'), files)
 
 
 def test_verdict_on_unreadable_dumps() -> None:
     files = Host(V2).plan().files
-    assert compare_dumps("= broken", NEW, files) == ""
-    assert compare_dumps(NEW, "= broken", files) == ""
+    assert CONTAINERD.compare_dumps("= broken", NEW, files) == ""
+    assert CONTAINERD.compare_dumps(NEW, "= broken", files) == ""
 
 
 def test_a_runtime_that_goes_is_ours_too() -> None:
     before = (V2 + '[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nvidia]\nx = 1\n').encode()
-    assert compare_dumps(NEW, DUMP, [PlannedFile(MAIN, before, V2.encode())]) == ""
-    assert "runtimes.nvidia.options.BinaryName" in compare_dumps(NEW, DUMP, [PlannedFile(MAIN, before, before)])
+    assert CONTAINERD.compare_dumps(NEW, DUMP, [PlannedFile(MAIN, before, V2.encode())]) == ""
+    assert "runtimes.nvidia.options.BinaryName" in CONTAINERD.compare_dumps(
+        NEW, DUMP, [PlannedFile(MAIN, before, before)]
+    )

@@ -263,9 +263,13 @@ def test_what_was_written_before_the_user_took_over_can_be_removed(tmp_path: Pat
         (
             "nvidia",
             runtime_2("nvidia", "/op/nvidia-container-runtime"),
-            r"containerd.d/nvidia.toml: .*hide the runtime",
+            r"containerd.d/nvidia.toml: .*overrides the runtime",
         ),
-        ("zz", f'[{CRI_2}.containerd]\ndefault_runtime_name = "runc"\n', r"zz.toml: .*makes runc the default"),
+        (
+            "zz",
+            f'[{CRI_2}.containerd]\ndefault_runtime_name = "runc"\n',
+            r"zz.toml: .*overrides default_runtime_name",
+        ),
         (
             "aa",
             f'[{CRI_3}.containerd.runtimes.x]\nruntime_type = "y"\n',
