@@ -97,10 +97,10 @@ class Containerd(toml_plan.TomlEngine):
         # Imported here because only a host with a running containerd needs it.
         from ansible_collections.gpufleet.nvidia.plugins.module_utils._rpc import cri  # noqa: PLC0415
 
-        status = cri.status(host.real_path(installation.socket))
+        status = cri.runtime_config(host.real_path(installation.socket))
         if status is None:
             # A failed or disabled CRI reports nothing, so only the age of the process can be compared with the files.
-            outdated = processes.outdated(host, installation.pid, self._paths(host, installation))
+            outdated = processes.changed_since_start(host, installation.pid, self._paths(host, installation))
             return engines_base.LiveState("", {}, "", runtimes_unknown=True, outdated=outdated)
         runtimes = toml_plan.lookup(status, ("containerd", "runtimes"))
         runtimes = runtimes if isinstance(runtimes, dict) else {}
@@ -111,7 +111,7 @@ class Containerd(toml_plan.TomlEngine):
             entries={name: _reported_entries(entry) for name, entry in runtimes.items()},
             default_runtime=str(toml_plan.lookup(status, ("containerd", "defaultRuntimeName")) or ""),
             cdi=cdi if isinstance(cdi, bool) else None,
-            outdated=processes.outdated(host, installation.pid, self._own_unchanged_files(host)),
+            outdated=processes.changed_since_start(host, installation.pid, self._own_unchanged_files(host)),
         )
 
     def _own_unchanged_files(self, host: hostfs.HostFS) -> list[str]:
@@ -295,7 +295,7 @@ def _reported_entries(entry: t.Any) -> dict[str, t.Any]:
 
 def _reported_differs(reported: t.Mapping[str, t.Any], configured: t.Mapping[str, t.Any]) -> bool:
     """Return whether the entries that the CRI reports for a runtime differ from those in the files."""
-    return _nonzero(reported) != _nonzero({name: configured.get(name) for name in _REPORTED_NAMES})
+    return bool(_nonzero(reported) != _nonzero({name: configured.get(name) for name in _REPORTED_NAMES}))
 
 
 def _nonzero(entry: t.Any) -> t.Any:

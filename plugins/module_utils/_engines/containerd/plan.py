@@ -120,7 +120,7 @@ class ContainerdPlanner:
         others = self.files_class.of(self.context, {**self.files.planned_documents(), **hidden})
         if containerd_config.version_too_new(others) and self.main.owns(containerd_runtimes.VERSION):
             # An earlier run wrote this version for a newer containerd.
-            self.main.give_back(containerd_runtimes.VERSION)
+            self.main.restore(containerd_runtimes.VERSION)
             others = self.files_class.of(self.context, {**self.files.planned_documents(), **hidden})
         return others
 
