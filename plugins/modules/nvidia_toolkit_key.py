@@ -77,7 +77,7 @@ import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils import _module
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import access
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import sources as packages_sources
 
 if t.TYPE_CHECKING:
     from ansible.module_utils.basic import AnsibleModule
@@ -122,9 +122,9 @@ def _fetched(module: AnsibleModule, url: str) -> bytes:
     if response is None or info["status"] not in (200, None):
         failure = errors.HostError(
             f"The key cannot be fetched from {url}: {info['msg'].rstrip('.')}. {_ADVICE}"
-            f" {access.access_advice(url, module.params['proxy'])}".rstrip()
+            f" {packages_sources.access_advice(url, module.params['proxy'])}".rstrip()
         )
-        failure.details = {"code": access.UNREACHABLE} if info["status"] == _NO_ANSWER else {}
+        failure.details = {"code": packages_sources.UNREACHABLE} if info["status"] == _NO_ANSWER else {}
         raise failure
     key = b""
     try:

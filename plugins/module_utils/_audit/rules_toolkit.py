@@ -10,7 +10,7 @@ import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit import finding as audit_finding
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import names as packages_names
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import base as packages_base
 
 TOOLKIT = "toolkit"
 # NVIDIA's mitigation. It affects neither CDI specifications nor what a device plugin injects.
@@ -77,7 +77,7 @@ def packages(described: audit_finding.Described) -> t.Iterator[audit_finding.Fin
     """Yield findings for predecessors of the toolkit, and for packages that are held."""
     for name, package in audit_finding.table(described.toolkit.get("packages")).items():
         version = audit_finding.text(audit_finding.table(package).get("version"))
-        if name in packages_names.FORMER_PACKAGES:
+        if name in packages_base.REPLACED_PACKAGES:
             yield audit_finding.Finding(
                 audit_finding.WARNING,
                 "former-package",

@@ -18,7 +18,7 @@ import typing as t
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors as core_errors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs, lock
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import base as packages_base
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import names as packages_names
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import sources as packages_sources
 
 STATUS_FILE = "/var/lib/dpkg/status"
 # The changes that dpkg has made since it wrote that file. Entries exist while dpkg is running, or after it was
@@ -31,9 +31,9 @@ _NOT_INSTALLED = ("config-files", "not-installed")
 _FLOCK = "hhqqi4x"
 
 # This step completes the packages of other software. The toolkit's packages are configured by name.
-_CONFIGURE_ALL = "Run `dpkg --configure -a` on the host and fix the package that it reports."
+_CONFIGURE_ADVICE = "Run `dpkg --configure -a` on the host and fix the package that it reports."
 
-# dpkg asks no question about a configuration file: an edited one is kept.
+# dpkg keeps an edited configuration file and asks no question.
 _CONFFILES = ("--force-confdef", "--force-confold")
 # Without sources, apt cannot download anything (--no-download fails with package files on apt 2.6). apt uses no cache
 # on the disk, because the next run would have to rebuild it.
@@ -44,8 +44,8 @@ _NO_SOURCES = (
     "Dir::Cache::srcpkgcache=",
 )
 # The lists of other sources are kept.
-_OUR_SOURCE = (
-    f"Dir::Etc::SourceList={packages_names.APT_SOURCE}",
+_ONLY_OWN_SOURCE = (
+    f"Dir::Etc::SourceList={packages_sources.APT_SOURCE}",
     "Dir::Etc::SourceParts=/dev/null",
     "APT::Get::List-Cleanup=0",
 )
@@ -86,13 +86,13 @@ class Apt:
 
     def installed(self, names: t.Iterable[str]) -> dict[str, packages_base.Package]:
         found = {}
-        for name, (words, version) in self._states(names).items():
-            if words[2] not in _NOT_INSTALLED:
-                found[name] = packages_base.Package(version, words[0] == "hold", not _is_pending(words))
+        for name, (status, version) in self._states(names).items():
+            if status[2] not in _NOT_INSTALLED:
+                found[name] = packages_base.Package(version, status[0] == "hold", not _is_pending(status))
         return found
 
-    def leftovers(self, names: t.Iterable[str]) -> list[str]:
-        return [name for name, (words, _version) in self._states(names).items() if words[2] == "config-files"]
+    def config_only(self, names: t.Iterable[str]) -> list[str]:
+        return [name for name, (status, _version) in self._states(names).items() if status[2] == "config-files"]
 
     def interrupted(self) -> bool:
         if not packages_base.wait_until_idle(
@@ -100,8 +100,8 @@ class Apt:
         ):
             path, pid = self._lock() or (LOCKS[0], 0)
             raise core_errors.HostError(
-                f"Another program{f' (process {pid})' if pid > 0 else ''} is at work with dpkg and holds {path}. Run"
-                " this again when it has ended, or let lock_timeout be longer; nothing was changed."
+                f"Another program{f' (process {pid})' if pid > 0 else ''} uses dpkg and has locked {path}. Nothing was"
+                " changed. Run this again when that program has ended, or increase lock_timeout."
             )
         return bool(self._updates())
 
@@ -110,34 +110,36 @@ class Apt:
         if others or not own:
             pending = ", ".join(others) or f"the entries in {UPDATES}"
             raise core_errors.HostError(
-                f"dpkg was interrupted, so apt cannot work. Pending: {pending}. {_CONFIGURE_ALL}"
+                f"dpkg was interrupted, so apt cannot work. Pending: {pending}. {_CONFIGURE_ADVICE}"
             )
 
-    def complete(self, own: t.Sequence[str]) -> None:
+    def repair(self, own: t.Sequence[str]) -> None:
         if self.interrupted():
             self.refuse_interrupted(own)
-        status, output, errors = self._patiently(["dpkg", *_CONFFILES, "--configure", *own], self.commands.change)
+        status, output, errors = self._run(["dpkg", *_CONFFILES, "--configure", *own], self.commands.change)
         # Packages that lack the other half of an upgrade cannot be configured yet. The transaction installs that half.
         if status and self._updates():
             raise packages_base.CommandError(
-                f"dpkg --configure {' '.join(own)}", _words(output, errors), _CONFIGURE_ALL
+                f"dpkg --configure {' '.join(own)}", _last_lines(output, errors), _CONFIGURE_ADVICE
             )
 
     def _pending(self, own: t.Collection[str]) -> list[str]:
         """Return the packages, except ``own``, that dpkg has not completed, each with its state."""
         states = sorted(self._states(None).items())
-        return [f"{name} ({words[2]})" for name, (words, _version) in states if name not in own and _is_pending(words)]
+        return [
+            f"{name} ({status[2]})" for name, (status, _version) in states if name not in own and _is_pending(status)
+        ]
 
     def _advice(self) -> str:
         """Return the advice for other packages that may have made apt-get fail, or an empty text."""
-        others = self._pending((*packages_names.PACKAGES, *packages_names.FORMER_PACKAGES))
-        return f"Other packages are pending: {', '.join(others)}. {_CONFIGURE_ALL}" if others else ""
+        others = self._pending((*packages_base.PACKAGES, *packages_base.REPLACED_PACKAGES))
+        return f"Other packages are pending: {', '.join(others)}. {_CONFIGURE_ADVICE}" if others else ""
 
     def _states(self, names: t.Iterable[str] | None) -> dict[str, tuple[list[str], str]]:
-        wanted = None if names is None else set(names)
+        selected = None if names is None else set(names)
         found: dict[str, tuple[list[str], str]] = {}
         for path in [STATUS_FILE, *self._updates()]:
-            found.update(states_of(self.host.read_text(path, hostfs.PACKAGES_BYTES), wanted))
+            found.update(states_of(self.host.read_text(path, hostfs.PACKAGES_BYTES), selected))
         return found
 
     def _lock(self) -> tuple[str, int] | None:
@@ -156,38 +158,38 @@ class Apt:
 
     def candidates(self, names: t.Sequence[str], offline: bool = False) -> dict[str, list[packages_base.Candidate]]:
         del offline  # apt-cache reads only local lists
-        output = self._read("asking apt-cache for versions", ["apt-cache", "policy", *names])
+        output = self._read("Reading the available versions", ["apt-cache", "policy", *names])
         return candidates_of(output)
 
     def refresh(self, everything: bool = False) -> None:
-        options = () if everything or not self.host.exists(packages_names.APT_SOURCE) else _OUR_SOURCE
+        options = () if everything or not self.host.exists(packages_sources.APT_SOURCE) else _ONLY_OWN_SOURCE
         argv = ["apt-get", "update", "-q", *_set("APT::Update::Error-Mode=any", *options)]
-        status, output, errors = self._patiently(argv, self.commands.fetch)
+        status, output, errors = self._run(argv, self.commands.fetch)
         if status or _NOT_FETCHED.search(output + errors):
             raise packages_base.CommandError(
                 "Fetching the package lists (apt-get update)",
-                _words("", errors) or _words(output, ""),
-                "Check the repository's address and key, the proxy and the network; no package was changed.",
+                _last_lines("", errors) or _last_lines(output, ""),
+                "No package was changed. Check the repository's address and key, the proxy, and the network.",
             )
 
     def describe(self, files: t.Iterable[str]) -> list[packages_base.PackageFile]:
         form = "--showformat=${Package}\\t${Version}\\t${Architecture}\\n"
         found = []
         for path in files:
-            fields = self._read(f"reading the package {path}", ["dpkg-deb", "-W", form, path]).strip().split("\t")
+            fields = self._read(f"Reading the package {path}", ["dpkg-deb", "-W", form, path]).strip().split("\t")
             if len(fields) != 3:
-                raise core_errors.HostError(f"{path} is not a package that dpkg can read. Name another file.")
+                raise core_errors.HostError(f"{path} is not a valid deb package. Set another file.")
             found.append(packages_base.PackageFile(path, *fields))
         return found
 
     def architecture(self) -> str:
-        return self._read("asking dpkg for the architecture", ["dpkg", "--print-architecture"]).strip()
+        return self._read("Reading dpkg's architecture", ["dpkg", "--print-architecture"]).strip()
 
     # -- transactions --------------------------------------------------------------------------------------------
 
     def preview(self, change: packages_base.Change, offline: bool = False) -> packages_base.Preview:
         del offline  # a simulation fetches nothing
-        output = self._read("trying the change (apt-get -s)", ["apt-get", "-s", *self._arguments(change)])
+        output = self._read("Simulating the change (apt-get -s)", ["apt-get", "-s", *self._arguments(change)])
         found = preview_of(output)
         names = (*found.install, *found.remove)
         # If held packages may change, apt's output does not distinguish them.
@@ -195,18 +197,19 @@ class Apt:
         held = {name for name, package in packages.items() if package.held}
         return found._replace(held=tuple(name for name in names if packages_base.plain_name(name) in held))
 
-    def carry_out(self, change: packages_base.Change) -> None:
+    def apply(self, change: packages_base.Change) -> None:
         argv = ["apt-get", *self._arguments(change)]
-        status, output, errors = self._patiently(argv, self.commands.change)
+        status, output, errors = self._run(argv, self.commands.change)
         if status:
-            raise packages_base.CommandError(f"apt-get {_verb(change)}", _words(output, errors), self._advice())
+            command = "install" if change.install or change.files else "purge"
+            raise packages_base.CommandError(f"apt-get {command}", _last_lines(output, errors), self._advice())
 
     def _arguments(self, change: packages_base.Change) -> list[str]:
-        forced = [f"Dpkg::Options::={option}" for option in _CONFFILES]
-        waiting = f"DPkg::Lock::Timeout={self.lock_timeout}"
+        conffiles = [f"Dpkg::Options::={option}" for option in _CONFFILES]
+        timeout = f"DPkg::Lock::Timeout={self.lock_timeout}"
         # The host's apt.conf may let every transaction remove packages that are no longer needed.
-        tidying = "APT::Get::AutomaticRemove=false"
-        arguments = ["-y", "-q", *_set(*forced, waiting, "Dpkg::Use-Pty=0", tidying)]
+        no_removal = "APT::Get::AutomaticRemove=false"
+        arguments = ["-y", "-q", *_set(*conffiles, timeout, "Dpkg::Use-Pty=0", no_removal)]
         if change.change_held:
             arguments.append("--allow-change-held-packages")
         if not change.install and not change.files:
@@ -214,10 +217,10 @@ class Apt:
             return [*arguments, *_set(*_NO_SOURCES), "purge", *change.remove]
         if change.files:
             arguments += _set(*_NO_SOURCES)
-        named = change.files or [f"{name}={version}" for name, version in change.install.items()]
+        packages = change.files or [f"{name}={version}" for name, version in change.install.items()]
         # One command names all packages, because apt does not find the exact versions that the four need of each other.
-        going = [f"{name}-" for name in change.remove]
-        return [*arguments, "--no-install-recommends", "--allow-downgrades", "install", *named, *going]
+        removals = [f"{name}-" for name in change.remove]
+        return [*arguments, "--no-install-recommends", "--allow-downgrades", "install", *packages, *removals]
 
     # -- holds ---------------------------------------------------------------------------------------------------
 
@@ -230,39 +233,36 @@ class Apt:
     def unhold(self, names: t.Sequence[str]) -> None:
         self._read("apt-mark unhold", ["apt-mark", "unhold", *names])
 
-    def _read(self, doing: str, argv: list[str]) -> str:
-        status, output, errors = self._patiently(argv, self.commands.read)
+    def _read(self, action: str, argv: list[str]) -> str:
+        status, output, errors = self._run(argv, self.commands.read)
         if status:
-            words = _words("", errors) or _words(output, "")
+            lines = _last_lines("", errors) or _last_lines(output, "")
             if "unmet dependencies" in output:
-                words = _words(output.split("unmet dependencies:", 1)[1], errors)
+                lines = _last_lines(output.split("unmet dependencies:", 1)[1], errors)
             advice = self._advice() if argv[0] == "apt-get" else ""
-            raise packages_base.CommandError(doing[0].upper() + doing[1:], words, advice)
+            raise packages_base.CommandError(action, lines, advice)
         return output
 
-    def _patiently(self, argv: list[str], run: t.Callable[[list[str]], tuple[int, str, str]]) -> tuple[int, str, str]:
+    def _run(self, argv: list[str], run: t.Callable[[list[str]], tuple[int, str, str]]) -> tuple[int, str, str]:
         # Only transactions of apt-get can wait for a lock. apt-get update, apt-mark and dpkg cannot.
         return packages_base.retry_while_locked(
-            run, self.host.argv(argv), lambda said: bool(_BUSY.search(said)), self.lock_timeout
+            run, self.host.argv(argv), lambda text: bool(_BUSY.search(text)), self.lock_timeout
         )
 
 
-def states_of(text: str, wanted: t.Collection[str] | None) -> dict[str, tuple[list[str], str]]:
-    """Return the three parts of the status, and the version, of each of the ``wanted`` packages in a file of dpkg.
-
-    If ``wanted`` is None, all packages are returned.
-    """
+def states_of(text: str, names: t.Collection[str] | None) -> dict[str, tuple[list[str], str]]:
+    """Return the three words of the status, and the version, of packages in a file of dpkg; of all if names is None."""
     found: dict[str, tuple[list[str], str]] = {}
     for stanza in text.split("\n\n"):
         heading = stanza.lstrip("\n").split("\n", 1)[0]
-        if not heading.startswith("Package:") or not (wanted is None or heading[8:].strip() in wanted):
+        if not heading.startswith("Package:") or not (names is None or heading[8:].strip() in names):
             continue
         fields = dict(re.findall(r"^(Status|Version):[ \t]*(.*)$", stanza, re.MULTILINE))
-        words = fields.get("Status", "").split()
+        status = fields.get("Status", "").split()
         name = heading[8:].strip()
         # An entry of a foreign architecture that is not installed must not replace that of the host.
-        if len(words) == 3 and not (name in found and words[2] in _NOT_INSTALLED):
-            found[name] = (words, fields.get("Version", "").strip())
+        if len(status) == 3 and not (name in found and status[2] in _NOT_INSTALLED):
+            found[name] = (status, fields.get("Version", "").strip())
     return found
 
 
@@ -315,10 +315,10 @@ def _locked_by(outer: str) -> int | None:
 
     The lock is only queried, because a lock by this collection, however short, could make another program fail.
     """
-    question = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+    query = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
     try:
         with open(outer, "rb") as stream:
-            kind, _whence, _start, _length, pid = struct.unpack(_FLOCK, fcntl.fcntl(stream, fcntl.F_GETLK, question))
+            kind, _whence, _start, _length, pid = struct.unpack(_FLOCK, fcntl.fcntl(stream, fcntl.F_GETLK, query))
     except OSError:
         return None
     return None if kind == fcntl.F_UNLCK else max(pid, 0)
@@ -328,13 +328,9 @@ def _set(*settings: str) -> list[str]:
     return [argument for setting in settings for argument in ("-o", setting)]
 
 
-def _verb(change: packages_base.Change) -> str:
-    return "install" if change.install or change.files else "purge"
-
-
-def _words(output: str, errors: str) -> list[str]:
+def _last_lines(output: str, errors: str) -> list[str]:
     """Return the last lines of the output, without the lists of packages that a change concerns."""
-    return packages_base.last_words(_LISTS.sub("", output), errors, _noise)
+    return packages_base.last_lines(_LISTS.sub("", output), errors, _noise)
 
 
 def _noise(line: str) -> bool:

@@ -17,17 +17,33 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
 
 
+# All four always have the same version, and change in one transaction.
+PACKAGES = (
+    "nvidia-container-toolkit",
+    "nvidia-container-toolkit-base",
+    "libnvidia-container-tools",
+    "libnvidia-container1",
+)
+# The packages that they replace (until 1.15).
+REPLACED_PACKAGES = (
+    "nvidia-docker2",
+    "nvidia-docker",
+    "nvidia-container-runtime",
+    "nvidia-container-runtime-hook",
+)
+
+# Seconds between two attempts to get a lock.
 _PAUSE = 2.0
-# The number of a program's last lines that an error quotes.
-_QUOTED = 10
+# The number of a program's last lines in an error.
+_MAX_LINES = 10
 
 
 class Package(t.NamedTuple):
-    """An installed package. ``whole`` is false if an interrupted transaction has not completed it."""
+    """An installed package. ``complete`` is false if an interrupted transaction left it unconfigured."""
 
     version: str
     held: bool = False
-    whole: bool = True
+    complete: bool = True
 
 
 class Candidate(t.NamedTuple):
@@ -102,19 +118,19 @@ class PackageManager(t.Protocol):
 
     def installed(self, names: t.Iterable[str]) -> dict[str, Package]: ...
 
-    def leftovers(self, names: t.Iterable[str]) -> list[str]:
-        """Return the packages of which only configuration files are left."""
+    def config_only(self, names: t.Iterable[str]) -> list[str]:
+        """Return the packages that are removed except for their configuration files."""
 
     def interrupted(self) -> bool:
-        """Return whether a transaction was interrupted, so that the package manager cannot work until it is completed.
+        """Return whether a transaction was interrupted. The package manager does not work until it is repaired.
 
-        The method waits for a transaction that is still running. Raises HostError if that takes too long.
+        Waits for a transaction that is still running. Raises HostError if that takes too long.
         """
 
     def refuse_interrupted(self, own: t.Collection[str]) -> None:
-        """Raise HostError if an interrupted transaction needs more than complete() with the packages ``own``."""
+        """Raise HostError if repair() with the packages ``own`` is not enough."""
 
-    def complete(self, own: t.Sequence[str]) -> None:
+    def repair(self, own: t.Sequence[str]) -> None:
         """Configure the half-installed packages ``own``, and no others. Raises HostError if that is not enough."""
 
     def candidates(self, names: t.Sequence[str], offline: bool = False) -> dict[str, list[Candidate]]:
@@ -132,7 +148,7 @@ class PackageManager(t.Protocol):
 
     def preview(self, change: Change, offline: bool = False) -> Preview: ...
 
-    def carry_out(self, change: Change) -> None: ...
+    def apply(self, change: Change) -> None: ...
 
     def require_holds(self) -> None:
         """Raise HostError if versions cannot be held on this host."""
@@ -157,12 +173,12 @@ def reboot_required(host: hostfs.HostFS, manager: PackageManager | None) -> bool
 
 
 class CommandError(core_errors.HostError):
-    """A failure of a package manager's program. ``said`` are its own last lines."""
+    """A failure of a package manager's program. ``output`` are the last lines that the program printed."""
 
-    def __init__(self, doing: str, said: t.Sequence[str], advice: str) -> None:
-        words = " | ".join(said).rstrip(".") or "nothing"
-        super().__init__(f"{doing} failed. It says: {words}{'' if words[-1] in '!?' else '.'} {advice}".rstrip())
-        self.said = tuple(said)
+    def __init__(self, action: str, output: t.Sequence[str], advice: str) -> None:
+        text = " | ".join(output).rstrip(".") or "nothing"
+        super().__init__(f"{action} failed. It says: {text}{'' if text[-1] in '!?' else '.'} {advice}".rstrip())
+        self.output = tuple(output)
 
 
 def retry_while_locked(
@@ -187,9 +203,9 @@ def wait_until_idle(busy: t.Callable[[], bool], timeout: float) -> bool:
     return True
 
 
-def notes_of(manager: PackageManager | None) -> list[str]:
-    """Return messages for the user about side effects of the package manager."""
-    return list(getattr(manager, "notes", ()))
+def warnings_of(manager: PackageManager | None) -> list[str]:
+    """Return warnings about side effects of transactions."""
+    return list(getattr(manager, "warnings", ()))
 
 
 def plain_name(name: str) -> str:
@@ -197,8 +213,8 @@ def plain_name(name: str) -> str:
     return name.split(":", 1)[0]
 
 
-def last_words(output: str, errors: str, noise: t.Callable[[str], bool]) -> list[str]:
-    """Return the last lines of the output that are not noise."""
+def last_lines(output: str, errors: str, noise: t.Callable[[str], bool]) -> list[str]:
+    """Return the last lines of the output, without those for which ``noise`` is true."""
     lines = [line.strip() for line in (output + "\n" + errors).splitlines()]
-    # Some programs repeat the same line each second.
-    return list(dict.fromkeys(line for line in lines if line and not noise(line)))[-_QUOTED:]
+    # Some programs print the same line every second.
+    return list(dict.fromkeys(line for line in lines if line and not noise(line)))[-_MAX_LINES:]

@@ -16,7 +16,7 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
 
-    _Maker = t.Callable[[hostfs.HostFS, packages_base.Commands, int], packages_base.PackageManager]
+    _Factory = t.Callable[[hostfs.HostFS, packages_base.Commands, int], packages_base.PackageManager]
 
 
 # os-release(5): the first path is usually a link to the second.
@@ -30,12 +30,12 @@ class UnsupportedError(errors.HostError):
 class Family(t.NamedTuple):
     """Distributions by their ID or ID_LIKE, and the programs of their package manager.
 
-    ``make`` creates the package manager. It is None if this collection does not support it yet.
+    ``create`` returns the package manager. It is None if this collection does not support it.
     """
 
     ids: tuple[str, ...]
     programs: tuple[str, ...]
-    make: _Maker | None
+    create: _Factory | None
 
 
 FAMILIES = (
@@ -59,30 +59,30 @@ def detect_package_manager(
     for name in ids:
         for family in FAMILIES:
             if name in family.ids:
-                return _made(family, ids[0], host, run, lock_timeout)
+                return _create(family, ids[0], host, run, lock_timeout)
     return None
 
 
-def _made(
+def _create(
     family: Family,
     distribution: str,
     host: hostfs.HostFS,
     run: core_plan.Runner | packages_base.Commands,
     lock_timeout: int,
 ) -> packages_base.PackageManager:
-    if family.make is None:
+    if family.create is None:
         raise UnsupportedError(
-            f"Packages of {distribution} are not supported yet. Install the NVIDIA Container Toolkit by the"
-            " distribution's own means, and set source: existing."
+            f"This collection does not support packages of {distribution}. Install the NVIDIA Container Toolkit with"
+            " the distribution's package manager, and set source: existing."
         )
     missing = [name for name in family.programs if host.find_executable([name]) is None]
     if missing and host.live:
         raise errors.HostError(
-            f"This host is {distribution}, but has no {', '.join(missing)}. Install it, or set source: existing and"
-            " install the toolkit by other means."
+            f"This host runs {distribution}, but lacks {', '.join(missing)}. Install them, or install the toolkit"
+            " without this module and set source: existing."
         )
     commands = run if isinstance(run, packages_base.Commands) else packages_base.Commands.of(run)
-    return family.make(host, commands, lock_timeout)
+    return family.create(host, commands, lock_timeout)
 
 
 def distribution_of(host: hostfs.HostFS) -> list[str]:
@@ -91,6 +91,6 @@ def distribution_of(host: hostfs.HostFS) -> list[str]:
         text = host.read_text(path)
         if text:
             fields = dict(line.strip().split("=", 1) for line in text.splitlines() if "=" in line)
-            words = [fields.get(key, "").strip("\"'") for key in ("ID", "ID_LIKE")]
-            return " ".join(words).lower().split()
+            values = [fields.get(key, "").strip("\"'") for key in ("ID", "ID_LIKE")]
+            return " ".join(values).lower().split()
     return []

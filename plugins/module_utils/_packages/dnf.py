@@ -13,7 +13,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import error
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import lock as core_lock
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import base as packages_base
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import dnf_versionlock
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import names as packages_names
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import sources as packages_sources
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
@@ -41,9 +41,9 @@ def candidates_of(output: str) -> dict[str, list[packages_base.Candidate]]:
         if len(fields) == 4:
             name, epoch, version, origin = fields
             found.setdefault(name, []).append(packages_base.Candidate(with_epoch(epoch, version), origin))
-    for name, offers in found.items():
-        offers.sort(key=lambda offer: version_order(offer.version), reverse=True)
-        found[name] = [offers[0]._replace(preferred=True), *offers[1:]]
+    for name, candidates in found.items():
+        candidates.sort(key=lambda candidate: version_order(candidate.version), reverse=True)
+        found[name] = [candidates[0]._replace(preferred=True), *candidates[1:]]
     return found
 
 
@@ -59,25 +59,25 @@ def preview_of(output: str) -> packages_base.Preview:
     section = ""
     row: list[str] = []
     for line in output.splitlines():
-        heading, gone = _SECTION.match(line), _REPLACED.match(line)
+        heading, replacing = _SECTION.match(line), _REPLACED.match(line)
         if heading:
             section, row = heading.group(1), []
         elif not line.strip() or not line[0].isspace():
             # The summary has the same headings without a colon. Only its title has one.
             section = section if line.startswith("=") else ""
-        elif gone:
-            replaced.append(_ARCHITECTURE.sub("", gone.group(1)))
+        elif replacing:
+            replaced.append(_ARCHITECTURE.sub("", replacing.group(1)))
         elif section:
             fields = line.split()
             row = fields if line[1:2].strip() else [*row, *fields]
             if len(row) >= 3:
-                _sort_in(section, row, install, remove, downgrade)
+                _add_row(section, row, install, remove, downgrade)
     # In dnf 5, an upgrade replaces the previous version of the same package.
     remove += [name for name in replaced if name not in install and name not in remove]
     return packages_base.Preview(install, tuple(remove), tuple(downgrade))
 
 
-def _sort_in(section: str, row: list[str], install: dict[str, str], remove: list[str], downgrade: list[str]) -> None:
+def _add_row(section: str, row: list[str], install: dict[str, str], remove: list[str], downgrade: list[str]) -> None:
     name, version = row[0], row[2]
     if section == "Removing":
         if name not in remove:
@@ -101,24 +101,25 @@ def _segments(piece: str) -> tuple[tuple[int, int, str], ...]:
     return (*found, (1, 0, ""))
 
 
-def rows_of(output: str) -> list[list[str]]:
+def _rows(output: str) -> list[list[str]]:
+    """Return the rows of the output that have the four fields of _TAGS."""
     return [fields for fields in (line.split("\t") for line in output.splitlines()) if len(fields) == 4]
 
 
-def is_answered(said: str) -> bool:
+def _is_unconfirmed(output: str) -> bool:
     """Return whether a preview failed only because it was not confirmed."""
-    return "Operation aborted" in said
+    return "Operation aborted" in output
 
 
 def with_epoch(epoch: str, version: str) -> str:
     return version if epoch in ("0", "(none)", "") else f"{epoch}:{version}"
 
 
-def words_of(output: str, errors: str) -> list[str]:
-    """Return the last lines from the one that is marked as the error. dnf prints many lines before it."""
-    said = packages_base.last_words(output, errors, _noise)
-    marked = [place for place, line in enumerate(said) if line.startswith("Error:")]
-    return said[marked[-1] :] if marked else said
+def _last_lines(output: str, errors: str) -> list[str]:
+    """Return the last lines of the output, from the last error on. dnf prints many lines before it."""
+    lines = packages_base.last_lines(output, errors, _noise)
+    starts = [number for number, line in enumerate(lines) if line.startswith("Error:")]
+    return lines[starts[-1] :] if starts else lines
 
 
 def _noise(line: str) -> bool:
@@ -149,9 +150,9 @@ class Dnf:
         self.host = host
         self.commands = commands
         self.lock_timeout = lock_timeout
-        self.notes: list[str] = []
+        self.warnings: list[str] = []
         self._locks = dnf_versionlock.LockList(host)
-        self._twice: list[str] = []
+        self._duplicates: list[str] = []
 
     @property
     def readable(self) -> bool:
@@ -162,51 +163,51 @@ class Dnf:
     def installed(self, names: t.Iterable[str]) -> dict[str, packages_base.Package]:
         if not self.readable:
             return {}
-        found = self._registered(list(names))
-        self._twice = [name for name, package in found.items() if not package.whole]
+        found = self._query(list(names))
+        self._duplicates = [name for name, package in found.items() if not package.complete]
         return found
 
-    def _registered(self, names: t.Sequence[str]) -> dict[str, packages_base.Package]:
+    def _query(self, names: t.Sequence[str]) -> dict[str, packages_base.Package]:
         # The exit status of rpm is the number of packages that are not installed.
         _status, output, errors = self.commands.read(self.host.argv(["rpm", "-q", "--qf", _TAGS, *names]))
-        rows = rows_of(output)
-        self._refuse_unreadable(names, rows, output, errors)
+        rows = _rows(output)
+        self._check_database(names, rows, output, errors)
         locks = self._locks.patterns()
         found: dict[str, packages_base.Package] = {}
         for name, epoch, version, architecture in rows:
             # An interrupted transaction leaves the old version and the new one.
-            twice = [found[name].version] if name in found else []
-            newest = max([with_epoch(epoch, version), *twice], key=version_order)
+            other = [found[name].version] if name in found else []
+            newest = max([with_epoch(epoch, version), *other], key=version_order)
             held = dnf_versionlock.is_locked((name, epoch, version, architecture), locks)
-            found[name] = packages_base.Package(newest, held, not twice)
+            found[name] = packages_base.Package(newest, held, not other)
         return found
 
     @staticmethod
-    def _refuse_unreadable(names: t.Sequence[str], rows: list[list[str]], output: str, errors: str) -> None:
+    def _check_database(names: t.Sequence[str], rows: list[list[str]], output: str, errors: str) -> None:
         """Raise CommandError if rpm cannot read its database: it then reports packages as not installed."""
         # Warnings are not errors: rpm warns of a database in the format of an older release, but reads it.
-        said = [line for line in errors.splitlines() if line.strip() and not line.startswith("warning:")]
-        told = {*(row[0] for row in rows), *_ABSENT.findall(output)}
-        if said or not set(names) <= told:
-            advice = "Mend the database of rpm (rpm --rebuilddb); nothing was changed."
-            words = words_of("", "\n".join(said)) or words_of(output, "")
-            raise packages_base.CommandError("Asking rpm what is installed", words, advice)
+        problems = [line for line in errors.splitlines() if line.strip() and not line.startswith("warning:")]
+        reported = {*(row[0] for row in rows), *_ABSENT.findall(output)}
+        if problems or not set(names) <= reported:
+            advice = "Nothing was changed. Run `rpm --rebuilddb` on the host."
+            lines = _last_lines("", "\n".join(problems)) or _last_lines(output, "")
+            raise packages_base.CommandError("Reading the installed packages (rpm -q)", lines, advice)
 
-    def leftovers(self, names: t.Iterable[str]) -> list[str]:
+    def config_only(self, names: t.Iterable[str]) -> list[str]:
         del names  # rpm has no such state
         return []
 
     def interrupted(self) -> bool:
-        return bool(self._twice)
+        return bool(self._duplicates)
 
     def refuse_interrupted(self, own: t.Collection[str]) -> None:
         del own
         raise core_errors.HostError(
-            f"Two versions of {', '.join(self._twice)} are registered: a transaction was cut off. Look at what"
-            " dnf check --duplicates lists, run dnf remove --duplicates on the host, then run this again."
+            f"rpm lists two versions of {', '.join(self._duplicates)}, because a transaction was interrupted. Check the"
+            " output of `dnf check --duplicates`, run `dnf remove --duplicates` on the host, and run this again."
         )
 
-    def complete(self, own: t.Sequence[str]) -> None:
+    def repair(self, own: t.Sequence[str]) -> None:
         self.refuse_interrupted(own)
 
     # -- available packages --------------------------------------------------------------------------------------
@@ -215,44 +216,45 @@ class Dnf:
         cached = ["-C", "--setopt=*.skip_if_unavailable=1"] if offline else []
         # Without -y, dnf asks whether the repository's key may be used, and takes a missing answer as no.
         argv = ["dnf", "-q", "-y", *cached, "repoquery", "--qf", _OFFER, *names]
-        found = candidates_of(self._ask("asking dnf for versions", argv, self.commands.fetch))
+        found = candidates_of(self._read("Reading the available versions", argv, self.commands.fetch))
         # Priorities matter only if there is more than one repository.
-        if len({offer.origin for offers in found.values() for offer in offers}) > 1:
-            found = self._preferring(found, names, cached)
+        if len({candidate.origin for entries in found.values() for candidate in entries}) > 1:
+            found = self._mark_preferred(found, names, cached)
         return found
 
-    def _preferring(
-        self, offers: dict[str, list[packages_base.Candidate]], names: t.Sequence[str], cached: list[str]
+    def _mark_preferred(
+        self, candidates: dict[str, list[packages_base.Candidate]], names: t.Sequence[str], cached: list[str]
     ) -> dict[str, list[packages_base.Candidate]]:
-        """Return ``offers`` with the versions that dnf itself would install marked as preferred.
+        """Return ``candidates``, of which those are preferred that dnf itself would install.
 
         For dnf, the priorities of repositories have precedence over versions.
         """
         argv = ["dnf", *cached, "--assumeno", *self._options(names), "--allowerasing", "install", *names]
-        status, output, errors = self._patiently(argv, self.commands.fetch)
-        if status and not is_answered(output + errors):
-            taken = {}
+        status, output, errors = self._run(argv, self.commands.fetch)
+        if status and not _is_unconfirmed(output + errors):
+            preferred = {}
         else:
             # An installed package that dnf does not change has dnf's preferred version already.
-            standing = {name: package.version for name, package in self._registered(names).items()}
-            taken = {**standing, **preview_of(output).install}
+            installed = {name: package.version for name, package in self._query(names).items()}
+            preferred = {**installed, **preview_of(output).install}
         return {
-            name: [offer._replace(preferred=offer.version == taken.get(name)) for offer in entries]
-            for name, entries in offers.items()
+            name: [candidate._replace(preferred=candidate.version == preferred.get(name)) for candidate in entries]
+            for name, entries in candidates.items()
         }
 
     def refresh(self, everything: bool = False) -> None:
-        ours = [packages_names.DNF_REPOSITORY] if not everything and self.host.exists(packages_names.DNF_SOURCE) else []
-        only = ["--disablerepo=*", *(f"--enablerepo={name}" for name in ours)] if ours else []
-        # The repository's own file may make it optional, but this task needs it.
-        must = [f"--setopt={name}.skip_if_unavailable=0" for name in ours]
-        argv = ["dnf", "-q", "-y", *must, *only, "makecache", "--refresh"]
-        status, output, errors = self._patiently(argv, self.commands.fetch)
+        options = []
+        if not everything and self.host.exists(packages_sources.DNF_SOURCE):
+            name = packages_sources.DNF_REPOSITORY
+            # The repository's own file may make it optional, but this task needs it.
+            options = [f"--setopt={name}.skip_if_unavailable=0", "--disablerepo=*", f"--enablerepo={name}"]
+        argv = ["dnf", "-q", "-y", *options, "makecache", "--refresh"]
+        status, output, errors = self._run(argv, self.commands.fetch)
         if status:
             raise packages_base.CommandError(
                 "Fetching the package lists (dnf makecache)",
-                words_of(output, errors),
-                "Check the repository's address and key, the proxy and the network; no package was changed.",
+                _last_lines(output, errors),
+                "No package was changed. Check the repository's address and key, the proxy, and the network.",
             )
 
     def describe(self, files: t.Iterable[str]) -> list[packages_base.PackageFile]:
@@ -260,26 +262,28 @@ class Dnf:
         for path in files:
             # Without --nomanifest, rpm reads any text as a list of files.
             argv = ["rpm", "-qp", "--nomanifest", "--qf", _TAGS, path]
-            rows = rows_of(self._ask(f"reading the package {path}", argv, self.commands.read))
+            rows = _rows(self._read(f"Reading the package {path}", argv, self.commands.read))
             if len(rows) != 1:
-                raise core_errors.HostError(f"{path} is not a package that rpm can read. Name another file.")
+                raise core_errors.HostError(f"{path} is not a valid rpm package. Set another file.")
             name, epoch, version, architecture = rows[0]
             found.append(packages_base.PackageFile(path, name, with_epoch(epoch, version), architecture))
         return found
 
     def architecture(self) -> str:
-        return self._ask("asking rpm for the architecture", ["rpm", "-E", "%{_arch}"], self.commands.read).strip()
+        return self._read("Reading rpm's architecture", ["rpm", "-E", "%{_arch}"], self.commands.read).strip()
 
     # -- transactions --------------------------------------------------------------------------------------------
 
     def preview(self, change: packages_base.Change, offline: bool = False) -> packages_base.Preview:
         found = packages_base.Preview()
-        options = self._options(self._named(change)) if change.change_held else list(_OPTIONS)
+        options = self._options(self._names_of(change)) if change.change_held else list(_OPTIONS)
         for arguments in self._steps(change, options):
             argv = ["dnf", *(["-C"] if offline else []), "--assumeno", *arguments]
-            status, output, errors = self._patiently(argv, self.commands.fetch)
-            if status and not is_answered(output + errors):
-                raise packages_base.CommandError("Trying the change (dnf --assumeno)", words_of(output, errors), "")
+            status, output, errors = self._run(argv, self.commands.fetch)
+            if status and not _is_unconfirmed(output + errors):
+                raise packages_base.CommandError(
+                    "Simulating the change (dnf --assumeno)", _last_lines(output, errors), ""
+                )
             step = preview_of(output)
             found = packages_base.Preview(
                 {**found.install, **step.install},
@@ -294,64 +298,60 @@ class Dnf:
         names = tuple(dict.fromkeys([*preview.install, *preview.remove]))
         if not locks or not names:
             return ()
-        locked = {name for name, package in self._registered(names).items() if package.held}
+        locked = {name for name, package in self._query(names).items() if package.held}
         locked |= {name for name in names if any(dnf_versionlock.names_package(lock, name) for lock in locks)}
         return tuple(name for name in names if name in locked and not _allows(locks, name, preview.install.get(name)))
 
-    def carry_out(self, change: packages_base.Change) -> None:
-        kept = self._configuration(change)
+    def apply(self, change: packages_base.Change) -> None:
+        saved = self._save_configuration(change)
         try:
             if change.change_held and self._locks.patterns():
-                self._without_locks(change, self._named(change))
+                self._apply_without_locks(change, self._names_of(change))
             else:
-                self._carry_out(change)
+                self._apply(change)
         finally:
-            for path in dnf_versionlock.restore_missing(self.host, kept):
-                self.notes.append(
-                    f"{path} was taken away along with {' or '.join(change.remove)}, and put back as it was before."
+            for path in dnf_versionlock.restore_missing(self.host, saved):
+                self.warnings.append(
+                    f"dnf removed {path} together with {' or '.join(change.remove)}. Its previous content is restored."
                 )
 
-    def _carry_out(self, change: packages_base.Change) -> None:
+    def _apply(self, change: packages_base.Change) -> None:
         first, *second = self._steps(change, list(_OPTIONS))
         self._transact(first)
         if second:
             # The new packages have removed the packages that they obsolete, and provide their names. A bare name would
             # now select a new package, so names with versions are used.
-            left = [f"{name}-{package.version}" for name, package in self._registered(change.remove).items()]
-            for arguments in self._steps(packages_base.Change(remove=tuple(left)), list(_OPTIONS)):
+            remaining = [f"{name}-{package.version}" for name, package in self._query(change.remove).items()]
+            for arguments in self._steps(packages_base.Change(remove=tuple(remaining)), list(_OPTIONS)):
                 self._transact(arguments)
 
-    @staticmethod
-    def _replaces(change: packages_base.Change) -> bool:
-        return bool(change.remove and (change.install or change.files))
-
     def _transact(self, arguments: list[str]) -> None:
-        status, output, errors = self._patiently(["dnf", "-y", *arguments], self.commands.change)
+        status, output, errors = self._run(["dnf", "-y", *arguments], self.commands.change)
         if status:
-            raise packages_base.CommandError(f"dnf {_verb(arguments)}", words_of(output, errors), "")
+            command = "install" if "install" in arguments else "remove"
+            raise packages_base.CommandError(f"dnf {command}", _last_lines(output, errors), "")
 
-    def _configuration(self, change: packages_base.Change) -> list[dnf_versionlock.KeptFile]:
+    def _save_configuration(self, change: packages_base.Change) -> list[dnf_versionlock.SavedFile]:
         """Return the configuration files of packages that are replaced. rpm removes these files, edited or not."""
-        if not self._replaces(change):
+        if not change.remove or not (change.install or change.files):
             return []
         argv = ["rpm", "-qc", *change.remove]
-        _status, output, _errors = self._patiently(argv, self.commands.read)
+        _status, output, _errors = self._run(argv, self.commands.read)
         return dnf_versionlock.snapshot_files(self.host, [line for line in output.splitlines() if line.startswith("/")])
 
-    def _without_locks(self, change: packages_base.Change, names: t.Sequence[str]) -> None:
+    def _apply_without_locks(self, change: packages_base.Change, names: t.Sequence[str]) -> None:
         """Apply a change of packages that may be locked. Other packages stay locked meanwhile."""
-        before, kept = self._registered(names), self._locks.keep()
+        before, saved = self._query(names), self._locks.snapshot()
         try:
-            self._release(names)
-            self._refuse_locked(names)
-            self._carry_out(change)
+            self.unhold(names)
+            self._apply(change)
         except core_errors.NvidiaError:
-            after = self._registered(names)
+            after = self._query(names)
             if {n: p.version for n, p in after.items()} == {n: p.version for n, p in before.items()}:
-                dnf_versionlock.restore(self.host, kept)
+                dnf_versionlock.restore(self.host, saved)
             raise
 
-    def _named(self, change: packages_base.Change) -> list[str]:
+    def _names_of(self, change: packages_base.Change) -> list[str]:
         return [*change.install, *(file.name for file in self.describe(change.files)), *change.remove]
 
     def _options(self, names: t.Collection[str]) -> list[str]:
@@ -359,7 +359,7 @@ class Dnf:
 
         If locks on ``names`` are in the way, the preview ignores all locks.
         """
-        return [*_OPTIONS, *(["--disableplugin=versionlock"] if self._locks.releasing(names) else [])]
+        return [*_OPTIONS, *(["--disableplugin=versionlock"] if self._locks.delete_arguments(names) else [])]
 
     def _steps(self, change: packages_base.Change, options: list[str]) -> list[list[str]]:
         """Return the arguments of dnf, one list for each transaction.
@@ -368,18 +368,15 @@ class Dnf:
         packages are installed, so that a host always has one of the two.
         """
         steps = []
+        erasing = ["--allowerasing"] if change.remove else []
         if change.files:
-            steps.append([*options, "--disablerepo=*", *self._erasing(change), "install", *change.files])
+            steps.append([*options, "--disablerepo=*", *erasing, "install", *change.files])
         elif change.install:
-            named = [f"{name}-{version}" for name, version in change.install.items()]
-            steps.append([*options, *self._erasing(change), "install", *named])
+            packages = [f"{name}-{version}" for name, version in change.install.items()]
+            steps.append([*options, *erasing, "install", *packages])
         if change.remove:
             steps.append([*options, "remove", *change.remove])
         return steps
-
-    @staticmethod
-    def _erasing(change: packages_base.Change) -> list[str]:
-        return ["--allowerasing"] if change.remove else []
 
     # -- holds ---------------------------------------------------------------------------------------------------
 
@@ -387,43 +384,38 @@ class Dnf:
         status, output, errors = self.commands.read(self.host.argv([*_VERSIONLOCK, "list"]))
         if status:
             raise core_errors.HostError(
-                "hold is asked for, but this dnf cannot lock versions:"
-                f" {' | '.join(words_of(output, errors)) or 'it does not say why'}."
-                " Install python3-dnf-plugin-versionlock, or leave hold out; nothing was changed."
+                "hold is set, but dnf versionlock failed on this host:"
+                f" {' | '.join(_last_lines(output, errors)) or 'it printed nothing'}. Nothing was changed."
+                " Install python3-dnf-plugin-versionlock, or leave hold out."
             )
 
     def hold(self, packages: t.Mapping[str, str]) -> None:
         # Together with locks at other versions, no version would be allowed.
         self.unhold(list(packages))
-        named = [f"{name}-{version}" for name, version in packages.items()]
-        self._ask("dnf versionlock add", [*_VERSIONLOCK, "add", *named], self.commands.read)
+        versions = [f"{name}-{version}" for name, version in packages.items()]
+        self._read("dnf versionlock add", [*_VERSIONLOCK, "add", *versions], self.commands.read)
 
     def unhold(self, names: t.Sequence[str]) -> None:
-        self._release(names)
-        self._refuse_locked(names)
-
-    def _refuse_locked(self, names: t.Sequence[str]) -> None:
-        left = [name for name, package in self._registered(names).items() if package.held]
-        if left:
+        arguments = self._locks.delete_arguments(names)
+        if arguments:
+            # The exit status is ignored, because the list is read again.
+            self._run([*_VERSIONLOCK, "delete", *arguments], self.commands.read)
+        locked = [name for name, package in self._query(names).items() if package.held]
+        if locked:
             raise core_errors.HostError(
-                f"{', '.join(left)} are still locked. Remove the locks by hand (dnf versionlock delete)."
+                f"{', '.join(locked)} {'is' if len(locked) == 1 else 'are'} still locked. Remove the locks on the host"
+                " (`dnf versionlock delete`)."
             )
 
-    def _release(self, names: t.Sequence[str]) -> None:
-        words = self._locks.releasing(names)
-        if words:
-            # The exit status is ignored, because the callers check the list.
-            self._patiently([*_VERSIONLOCK, "delete", *words], self.commands.read)
-
-    def _ask(self, doing: str, argv: list[str], run: core_plan.Runner) -> str:
-        status, output, errors = self._patiently(argv, run)
+    def _read(self, action: str, argv: list[str], run: core_plan.Runner) -> str:
+        status, output, errors = self._run(argv, run)
         if status:
-            raise packages_base.CommandError(doing[0].upper() + doing[1:], words_of(output, errors), "")
+            raise packages_base.CommandError(action, _last_lines(output, errors), "")
         return output
 
-    def _patiently(self, argv: list[str], run: core_plan.Runner) -> tuple[int, str, str]:
+    def _run(self, argv: list[str], run: core_plan.Runner) -> tuple[int, str, str]:
         return packages_base.retry_while_locked(
-            run, self.host.argv(argv), lambda said: bool(_BUSY.search(said)), self.lock_timeout
+            run, self.host.argv(argv), lambda text: bool(_BUSY.search(text)), self.lock_timeout
         )
 
 
@@ -437,7 +429,3 @@ def _allows(locks: t.Sequence[str], name: str, version: str | None) -> bool:
         dnf_versionlock.is_locked((name, epoch if colon else "0", rest if colon else version, architecture), own)
         for architecture in ARCHITECTURES
     )
-
-
-def _verb(arguments: list[str]) -> str:
-    return "install" if "install" in arguments else "remove"

@@ -21,14 +21,14 @@ if t.TYPE_CHECKING:
 
 
 # rpm adds this suffix to an edited file when it removes the package.
-_SAVED = ".rpmsave"
+_COPY = ".rpmsave"
 
 
-class KeptFile(t.NamedTuple):
+class SavedFile(t.NamedTuple):
     """The state of a file before a transaction.
 
-    ``target`` is the target of a symbolic link, whose own content is not kept. ``saved`` is true if a copy with the
-    suffix .rpmsave existed already.
+    ``target`` is the target of a symbolic link; the content of the target is not saved. ``has_copy`` is true if a copy
+    with the suffix .rpmsave existed already.
     """
 
     path: str
@@ -36,15 +36,15 @@ class KeptFile(t.NamedTuple):
     mode: int
     owner: tuple[int, int]
     target: str | None
-    saved: bool
+    has_copy: bool
 
 
-def snapshot_files(host: hostfs.HostFS, paths: t.Iterable[str]) -> list[KeptFile]:
+def snapshot_files(host: hostfs.HostFS, paths: t.Iterable[str]) -> list[SavedFile]:
     """Return the state of those ``paths`` that are regular files or links, for restore() and restore_missing().
 
     Raises HostError if a file cannot be read.
     """
-    kept = []
+    saved = []
     for path in paths:
         outer = host.real_path(path, last=False)
         try:
@@ -57,33 +57,33 @@ def snapshot_files(host: hostfs.HostFS, paths: t.Iterable[str]) -> list[KeptFile
         content = host.read(path) if stat.S_ISREG(status.st_mode) else b""
         if content is None or not (target is not None or stat.S_ISREG(status.st_mode)):
             continue
-        owner, saved = (status.st_uid, status.st_gid), host.lexists(path + _SAVED)
-        kept.append(KeptFile(path, content, stat.S_IMODE(status.st_mode), owner, target, saved))
-    return kept
+        owner, has_copy = (status.st_uid, status.st_gid), host.lexists(path + _COPY)
+        saved.append(SavedFile(path, content, stat.S_IMODE(status.st_mode), owner, target, has_copy))
+    return saved
 
 
-def restore_missing(host: hostfs.HostFS, kept: t.Iterable[KeptFile]) -> list[str]:
-    """Write the files that no longer exist, and return their paths. Existing files are kept, whatever their content."""
-    gone = [file for file in kept if not host.lexists(file.path)]
-    for file in gone:
+def restore_missing(host: hostfs.HostFS, saved: t.Iterable[SavedFile]) -> list[str]:
+    """Restore the files that no longer exist, and return their paths. Existing files stay unchanged."""
+    missing = [file for file in saved if not host.lexists(file.path)]
+    for file in missing:
         atomic_write.make_directories(host, posixpath.dirname(file.path), 0o755)
-        _make(host, file)
-        copy = file.path + _SAVED
-        if file.target is None and not file.saved and host.lexists(copy) and host.read(copy) == file.content:
+        _write(host, file)
+        copy = file.path + _COPY
+        if file.target is None and not file.has_copy and host.lexists(copy) and host.read(copy) == file.content:
             atomic_write.remove_file(host, copy)
-    return [file.path for file in gone]
+    return [file.path for file in missing]
 
 
-def restore(host: hostfs.HostFS, kept: t.Iterable[KeptFile]) -> None:
-    """Write the files that no longer exist, and the original content of those that changed."""
-    kept = list(kept)
-    restore_missing(host, kept)
-    for file in kept:
+def restore(host: hostfs.HostFS, saved: t.Iterable[SavedFile]) -> None:
+    """Restore the files that no longer exist or have another content."""
+    saved = list(saved)
+    restore_missing(host, saved)
+    for file in saved:
         if file.target is None and host.read(file.path) != file.content:
             atomic_write.replace_file(host, file.path, file.content, file.mode, file.owner)
 
 
-def _make(host: hostfs.HostFS, file: KeptFile) -> None:
+def _write(host: hostfs.HostFS, file: SavedFile) -> None:
     if file.target is None:
         atomic_write.replace_file(host, file.path, file.content, file.mode, file.owner)
         return
@@ -116,7 +116,7 @@ class LockList(t.NamedTuple):
         """The path of the list, or None if versions are not locked on this host."""
         if posixpath.basename(self.host.resolve(_PROGRAM)) == _PROGRAM_5:
             return LOCKS_5 if self.host.exists(LOCKS_5) else None
-        path = _list_of_plugin(self.host.read_text(PLUGIN_CONFIG))
+        path = _plugin_list(self.host.read_text(PLUGIN_CONFIG))
         return path if path is not None and self.host.exists(path) else None
 
     def patterns(self) -> list[str]:
@@ -125,10 +125,10 @@ class LockList(t.NamedTuple):
         if path is None:
             return []
         text = self.host.read_text(path)
-        return locks_of_dnf5(text) if path == LOCKS_5 else locks_of_dnf4(text)
+        return parse_dnf5_locks(text) if path == LOCKS_5 else parse_dnf4_locks(text)
 
-    def releasing(self, names: t.Collection[str]) -> list[str]:
-        """Return the arguments that make dnf delete the locks of these packages.
+    def delete_arguments(self, names: t.Collection[str]) -> list[str]:
+        """Return the arguments of dnf versionlock delete for these packages.
 
         A lock is included only if it names one package, not several by a pattern.
         """
@@ -138,29 +138,29 @@ class LockList(t.NamedTuple):
             return locks
         return [name for name in names if any(names_package(lock, name) for lock in locks)]
 
-    def keep(self) -> list[KeptFile]:
+    def snapshot(self) -> list[SavedFile]:
         """Return the state of the list, for restore()."""
         return [] if self.path is None else snapshot_files(self.host, [self.path])
 
 
-def _list_of_plugin(text: str) -> str | None:
+def _plugin_list(text: str) -> str | None:
     parser = configparser.ConfigParser(interpolation=None, strict=False)
     try:
         parser.read_string(text)
     except configparser.Error:
         return None
     path = parser.get("main", "locklist", fallback="")
-    off = parser.get("main", "enabled", fallback="1").strip().lower() in ("0", "no", "false", "off")
-    return path if os.path.isabs(path) and not off else None
+    disabled = parser.get("main", "enabled", fallback="1").strip().lower() in ("0", "no", "false", "off")
+    return path if os.path.isabs(path) and not disabled else None
 
 
-def locks_of_dnf4(text: str) -> list[str]:
+def parse_dnf4_locks(text: str) -> list[str]:
     """Return the patterns in versionlock.list."""
     lines = [line.strip() for line in text.splitlines()]
     return [line for line in lines if line and not line.startswith(("#", _EXCLUSION))]
 
 
-def locks_of_dnf5(text: str) -> list[str]:
+def parse_dnf5_locks(text: str) -> list[str]:
     """Return the equivalent patterns of versionlock.toml: the packages that must have one certain version."""
     found = []
     name = ""
@@ -193,6 +193,6 @@ def is_locked(package: t.Sequence[str], locks: t.Iterable[str]) -> bool:
     held, because dnf is due to change it.
     """
     name, epoch, version, architecture = package
-    plain = [f"{name}-{version.split('-')[0]}", f"{name}-{version}", f"{name}-{epoch}:{version}"]
-    spellings = [*plain, *(f"{spelling}.{architecture}" for spelling in plain)]
+    names = [f"{name}-{version.split('-')[0]}", f"{name}-{version}", f"{name}-{epoch}:{version}"]
+    spellings = [*names, *(f"{spelling}.{architecture}" for spelling in names)]
     return any(fnmatch.fnmatchcase(spelling, lock) for lock in locks for spelling in spellings)

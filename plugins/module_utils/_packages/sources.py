@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Find package sources that conflict with the one to be written.
+"""The files of this collection's package repository, package sources that conflict with it, and access to its server.
 
 apt refuses all sources of one address if they name different keys (Signed-By). dnf may use any of them.
 """
@@ -12,12 +12,48 @@ from __future__ import annotations
 import posixpath
 import re
 import typing as t
-
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import names as packages_names
+from urllib.parse import urlsplit
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
 
+
+# The names of source files that NVIDIA's old and new instructions create.
+NVIDIA_SOURCE_NAMES = (
+    "nvidia-docker",
+    "libnvidia-container",
+    "nvidia-container-runtime",
+    "nvidia-container-toolkit",
+)
+# The first part of the addresses in them, without the scheme.
+NVIDIA_ADDRESSES = (
+    "nvidia.github.io/libnvidia-container",
+    "nvidia.github.io/nvidia-docker",
+    "nvidia.github.io/nvidia-container-runtime",
+)
+# The repository of this collection and its files. No other instructions use these names.
+DNF_REPOSITORY = "gpufleet-nvidia-container-toolkit"
+APT_SOURCE = "/etc/apt/sources.list.d/gpufleet-nvidia-container-toolkit.sources"
+DNF_SOURCE = "/etc/yum.repos.d/gpufleet-nvidia-container-toolkit.repo"
+REPOSITORY_FILES = (
+    APT_SOURCE,
+    "/etc/apt/preferences.d/gpufleet-nvidia-container-toolkit",
+    "/etc/apt/apt.conf.d/95gpufleet-nvidia-container-toolkit",
+    DNF_SOURCE,
+)
+# The names of key files contain sixteen hexadecimal digits of the key's fingerprint.
+_SHORT_FINGERPRINT = "[0-9A-Fa-f]" * 16
+KEY_PATTERNS = (
+    f"/usr/share/keyrings/gpufleet-nvidia-container-toolkit-{_SHORT_FINGERPRINT}.asc",
+    f"/etc/pki/rpm-gpg/RPM-GPG-KEY-gpufleet-nvidia-container-toolkit-{_SHORT_FINGERPRINT}",
+)
+# The role stores fetched keys here until it installs them.
+STAGED_KEYS = f"/var/cache/gpufleet-nvidia-key-{_SHORT_FINGERPRINT}.asc"
+
+# The problem code in the result of a failed task.
+UNREACHABLE = "repository-unreachable"
+_CONNECT_SECONDS = 5
+_PORTS = {"https": 443}
 
 _APT_MAIN = "/etc/apt/sources.list"
 _APT_FOLDER = "/etc/apt/sources.list.d"
@@ -64,33 +100,34 @@ class Conflicts(t.NamedTuple):
 
 
 def conflicts(host: hostfs.HostFS, family: str, address: str | None = None) -> Conflicts:
-    """Return the sources on ``host`` for the packages that this collection's source offers.
+    """Return the sources on ``host`` that conflict with this collection's source.
 
-    ``family`` is ``apt`` or ``dnf``. ``address`` is the address of this collection's source, if it is known. Other
-    sources must not contain it, nor an address of NVIDIA's.
+    A source conflicts if it has the same address, or an address of NVIDIA's. A file with a name from NVIDIA's
+    instructions also conflicts if each of its addresses looks like a mirror of the toolkit's packages. Disabled sources
+    and files that cannot be read do not conflict.
 
-    A file with a name from NVIDIA's instructions conflicts, too, if each of its addresses looks like a mirror of the
-    toolkit's packages. Disabled sources and files that cannot be read do not conflict.
+    Args:
+        host: The host.
+        family: ``apt`` or ``dnf``.
+        address: The address of this collection's source, if it is known.
     """
     found = Conflicts([], [])
     for path in _apt_files(host) if family == "apt" else host.glob(f"{_DNF_FOLDER}/*.repo"):
         active = _entries(path, host.read_text(path))
-        theirs = [entry for entry in active if is_former(entry.address) or _is_same(entry, address)]
-        if path in packages_names.REPOSITORY_FILES or not active:
+        conflicting = [entry for entry in active if is_nvidia_address(entry.address) or _is_same(entry, address)]
+        if path in REPOSITORY_FILES or not active:
             continue
-        if theirs and len(theirs) < len(active):
-            found.mixed.append(MixedSourceFile(path, theirs[0].line, _plain(theirs[0].address)))
-        elif theirs or (_has_former_name(path) and all(_looks_like_toolkit(entry.address) for entry in active)):
+        if conflicting and len(conflicting) < len(active):
+            found.mixed.append(MixedSourceFile(path, conflicting[0].line, _plain(conflicting[0].address)))
+        elif conflicting or (_has_nvidia_name(path) and all(_looks_like_toolkit(entry.address) for entry in active)):
             found.files.append(path)
     return found
 
 
-def written(host: hostfs.HostFS) -> list[str]:
-    """Return the existing files that this collection wrote for its source, including keys that were only fetched."""
-    keys = [
-        path for pattern in (*packages_names.KEY_PATTERNS, packages_names.STAGED_KEYS) for path in host.glob(pattern)
-    ]
-    return [path for path in packages_names.REPOSITORY_FILES if host.lexists(path)] + keys
+def own_files(host: hostfs.HostFS) -> list[str]:
+    """Return the existing files of this collection's repository, including keys that are fetched but not installed."""
+    keys = [path for pattern in (*KEY_PATTERNS, STAGED_KEYS) for path in host.glob(pattern)]
+    return [path for path in REPOSITORY_FILES if host.lexists(path)] + keys
 
 
 def _apt_files(host: hostfs.HostFS) -> list[str]:
@@ -98,20 +135,20 @@ def _apt_files(host: hostfs.HostFS) -> list[str]:
     return [_APT_MAIN, *(f"{_APT_FOLDER}/{name}" for name in names)]
 
 
-def _has_former_name(path: str) -> bool:
+def _has_nvidia_name(path: str) -> bool:
     folder, name = posixpath.split(path)
-    return folder in (_APT_FOLDER, _DNF_FOLDER) and posixpath.splitext(name)[0] in packages_names.FORMER_SOURCES
+    return folder in (_APT_FOLDER, _DNF_FOLDER) and posixpath.splitext(name)[0] in NVIDIA_SOURCE_NAMES
 
 
 def _entries(path: str, text: str) -> list[Entry]:
     kind = posixpath.splitext(path)[1]
-    return list({".list": one_line, ".sources": deb822, ".repo": sections}[kind](text))
+    return list({".list": parse_list, ".sources": parse_deb822, ".repo": parse_repo}[kind](text))
 
 
-def is_former(address: str) -> bool:
+def is_nvidia_address(address: str) -> bool:
     """Return whether ``address`` is one of NVIDIA's addresses for the toolkit, with any scheme."""
     plain = _plain(address)
-    return any((plain + "/").startswith(known + "/") for known in packages_names.FORMER_ADDRESSES)
+    return any((plain + "/").startswith(known + "/") for known in NVIDIA_ADDRESSES)
 
 
 def _is_same(entry: Entry, address: str | None) -> bool:
@@ -125,7 +162,7 @@ def _comparable(address: str) -> list[str]:
 
 def _looks_like_toolkit(address: str) -> bool:
     _host, _slash, path = _plain(address).partition("/")
-    return any(name in path for name in packages_names.FORMER_SOURCES)
+    return any(name in path for name in NVIDIA_SOURCE_NAMES)
 
 
 def _plain(address: str) -> str:
@@ -138,7 +175,7 @@ def _plain(address: str) -> str:
 # -- parsers of the files ----------------------------------------------------------------------------------------
 
 
-def one_line(text: str) -> t.Iterator[Entry]:
+def parse_list(text: str) -> t.Iterator[Entry]:
     """Yield the active entries of a ``.list`` file."""
     for number, line in enumerate(text.splitlines(), 1):
         # A number sign inside the options does not begin a comment.
@@ -147,7 +184,7 @@ def one_line(text: str) -> t.Iterator[Entry]:
             yield Entry(number, found.group(1), (found.group(2) or "/").endswith("/"))
 
 
-def deb822(text: str) -> t.Iterator[Entry]:
+def parse_deb822(text: str) -> t.Iterator[Entry]:
     """Yield the active entries of a ``.sources`` file: one for each address of each stanza."""
     for stanza in _stanzas(text):
         fields = {name: " ".join(value for _line, value in values).strip() for name, values in stanza.items()}
@@ -178,7 +215,7 @@ def _stanzas(text: str) -> t.Iterator[_Stanza]:
             values.append((number, value.strip()))
 
 
-def sections(text: str) -> t.Iterator[Entry]:
+def parse_repo(text: str) -> t.Iterator[Entry]:
     """Yield the active entries of a ``.repo`` file: one for each address of each section."""
     pending: list[Entry] = []
     enabled = True
@@ -196,3 +233,57 @@ def sections(text: str) -> t.Iterator[Entry]:
                 pending += [Entry(number, address) for address in value.replace(",", " ").split()]
             elif key == "enabled":
                 enabled = value.strip().lower() not in _NO
+
+
+# -- connections -------------------------------------------------------------------------------------------------------
+
+
+class Endpoint(t.NamedTuple):
+    """A host name or address, and a port."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def endpoint(url: str | None) -> Endpoint | None:
+    """Return the host and the port of ``url``, without user and password, or None if it names no host."""
+    try:
+        parts = urlsplit(url or "")
+        return Endpoint(parts.hostname, parts.port or _PORTS.get(parts.scheme, 80)) if parts.hostname else None
+    except ValueError:
+        return None
+
+
+def connection_error(url: str | None, proxy: str | None) -> str | None:
+    """Return why this host cannot connect to the proxy or, without one, to the host of ``url``; None if it can.
+
+    The exit status of apt-get and dnf does not distinguish an unreachable host from a wrong signature.
+    """
+    # Only a failed task needs this import.
+    import socket  # noqa: PLC0415
+
+    peer = endpoint(proxy or url)
+    if peer is None:
+        return None
+    try:
+        socket.create_connection(peer, _CONNECT_SECONDS).close()
+    except (OSError, UnicodeError) as error:
+        # A name with an empty label, or with one of more than 63 characters, is a UnicodeError, which has no strerror.
+        return f"This host cannot connect to {peer}: {getattr(error, 'strerror', None) or error}."
+    return None
+
+
+def access_advice(url: str | None, proxy: str | None) -> str:
+    """Return advice with the settings for a host without access to ``url``; empty if ``url`` names no host."""
+    peer = endpoint(url)
+    if peer is None:
+        return ""
+    used = endpoint(proxy) if proxy else None
+    return (
+        f"The repository is on {peer.host}; nvidia_toolkit_proxy (proxy) is {used or ('set' if proxy else 'not set')}."
+        f" If this host has no access to {peer.host}, set nvidia_toolkit_proxy to a proxy or nvidia_toolkit_base_url to"
+        " a mirror, or install without a repository: nvidia_toolkit_source (source) files, directory or existing."
+    )

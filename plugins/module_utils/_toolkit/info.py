@@ -16,7 +16,6 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import detect as gpu_detect
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import base as packages_base
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import detect as packages_detect
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import names as packages_names
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import sources as packages_sources
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import gpu_containers
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import constants as toolkit_constants
@@ -78,7 +77,7 @@ class _ToolkitReport:
         host, gpu = self._host, gpu_detect.gpu_of(self._host)
         manager = self._try(lambda: packages_detect.detect_package_manager(host, self._run), None)
         installed = self._installed(manager)
-        versions = {name: package.version for name, package in installed.items() if name in packages_names.PACKAGES}
+        versions = {name: package.version for name, package in installed.items() if name in packages_base.PACKAGES}
         in_directory = self._try(self._in_directory, None)
         folder = self._folder(in_directory)
         in_use = in_directory if folder == self._directory else None
@@ -103,7 +102,7 @@ class _ToolkitReport:
             "unsafe_settings": toolkit_settings.unsafe_settings(settings),
             "conflicting_sources": [] if manager is None else self._conflicting(manager.name),
             "recorded_files": recorded,
-            "repository_files": packages_sources.written(host),
+            "repository_files": packages_sources.own_files(host),
             "gpu_containers": gpu_containers.legacy_gpu_containers(host),
             "reboot_required": packages_base.reboot_required(host, manager),
             "problems": errors.as_dicts(dict.fromkeys(self._problems)),
@@ -124,9 +123,9 @@ class _ToolkitReport:
             self._problems.append(errors.Problem("packages-unreadable", message))
             return {}
         found: dict[str, packages_base.Package] = self._try(
-            lambda: manager.installed([*packages_names.PACKAGES, *packages_names.FORMER_PACKAGES]), {}
+            lambda: manager.installed([*packages_base.PACKAGES, *packages_base.REPLACED_PACKAGES]), {}
         )
-        half = [name for name, package in found.items() if not package.whole]
+        half = [name for name, package in found.items() if not package.complete]
         if half:
             command = f" Run `dpkg --configure {' '.join(half)}` on the host." if manager.name == "apt" else ""
             message = f"An interrupted installation left these packages half installed: {', '.join(half)}.{command}"

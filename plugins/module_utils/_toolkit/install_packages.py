@@ -13,9 +13,7 @@ import contextlib
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, lock
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import access
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import base as packages_base
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import names as packages_names
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import sources as packages_sources
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import installed as toolkit_installed
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import package_versions
@@ -210,7 +208,7 @@ class Installation(toolkit_packages.PackageTask):
                 )
         packages = {
             name: packages_base.Package(target.version, held=self._held_after(state, name))
-            for name in packages_names.PACKAGES
+            for name in packages_base.PACKAGES
         }
         former = {} if changes.former else state.former
         others = changes.former or changes.hold or changes.files
@@ -249,7 +247,7 @@ class Installation(toolkit_packages.PackageTask):
             self.manager.interrupted()
             state = self.installed_state()
         if changes.transaction and state.half_installed:
-            self.manager.complete(state.half_installed)
+            self.manager.repair(state.half_installed)
             state = self.installed_state()
         # This is read before this run records the repository: without a list, such a record marks all packages as
         # installed by this collection.
@@ -333,10 +331,10 @@ class Installation(toolkit_packages.PackageTask):
         if package_versions.common_version(state.packages) == target.version and not changes.former:
             return None
         record = toolkit_packages.track_config(self.host)
-        missing = [name for name in packages_names.PACKAGES if name not in state.packages]
+        missing = [name for name in packages_base.PACKAGES if name not in state.packages]
         previous_list = toolkit_packages.record_packages(self.host, {*self._recorded, *missing})
         try:
-            self.manager.carry_out(self._change(changes, target))
+            self.manager.apply(self._change(changes, target))
         except packages_base.CommandError as error:
             if self.installed_state() == state:
                 toolkit_packages.restore_packages(self.host, previous_list)
@@ -392,9 +390,11 @@ class Installation(toolkit_packages.PackageTask):
                 toolkit_repository.address_of(self.host, self.repository_files, self.manager.name),
                 self.options.proxy,
             )
-            problem = access.connection_error(address, proxy)
-            error.args = (" ".join(filter(None, (str(error), problem, access.access_advice(address, proxy)))),)
-            error.details = {"code": access.UNREACHABLE} if problem else error.details
+            problem = packages_sources.connection_error(address, proxy)
+            error.args = (
+                " ".join(filter(None, (str(error), problem, packages_sources.access_advice(address, proxy)))),
+            )
+            error.details = {"code": packages_sources.UNREACHABLE} if problem else error.details
             raise
 
     def _choose_version(
@@ -405,7 +405,7 @@ class Installation(toolkit_packages.PackageTask):
         if not changes.packages:
             return package_versions.Target(package_versions.common_version(state.packages) or "")
         return package_versions.choose(
-            self.manager.candidates(packages_names.PACKAGES, offline), requested, state.packages
+            self.manager.candidates(packages_base.PACKAGES, offline), requested, state.packages
         )
 
     def _preview(
@@ -426,10 +426,10 @@ class Installation(toolkit_packages.PackageTask):
         if not offline and self.manager.interrupted():
             self.manager.refuse_interrupted(())
         preview = self.manager.preview(self._change(changes, target), offline)
-        package_versions.refuse_unrelated_changes(preview, packages_names.PACKAGES, changes.former)
+        package_versions.refuse_unrelated_changes(preview, packages_base.PACKAGES, changes.former)
 
     def _change(self, changes: PendingChanges, target: package_versions.Target) -> packages_base.Change:
-        install = {} if self.files else dict.fromkeys(packages_names.PACKAGES, target.version)
+        install = {} if self.files else dict.fromkeys(packages_base.PACKAGES, target.version)
         return packages_base.Change(install, self.files, changes.former, change_held=self.options.hold is not None)
 
     def _set_holds(self) -> None:

@@ -10,7 +10,7 @@ import posixpath
 import re
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import names as packages_names
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import base as packages_base
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import constants as toolkit_constants
 
 if t.TYPE_CHECKING:
@@ -154,7 +154,7 @@ def version_mismatches(
 
 def _versions_of(packages: t.Mapping[str, str]) -> dict[str, str]:
     return {
-        name: upstream_version(packages[name]) or packages[name] for name in packages_names.PACKAGES if name in packages
+        name: upstream_version(packages[name]) or packages[name] for name in packages_base.PACKAGES if name in packages
     }
 
 
@@ -163,7 +163,7 @@ def _reported_versions(programs: t.Mapping[str, Program]) -> dict[str, str]:
 
 
 def _package_mismatches(versions: t.Mapping[str, str]) -> t.Iterator[str]:
-    missing = [name for name in packages_names.PACKAGES if name not in versions]
+    missing = [name for name in packages_base.PACKAGES if name not in versions]
     if versions and missing:
         yield f"{_subject(missing, 'The package', 'The packages')} not installed, but others of the toolkit are."
     if len(set(versions.values())) > 1:

@@ -10,7 +10,6 @@ import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import base as packages_base
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import names as packages_names
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import installed as toolkit_installed
 
 LATEST = "latest"
@@ -36,8 +35,10 @@ def is_version(full: str, requested: str) -> bool:
 
 def common_version(packages: t.Mapping[str, packages_base.Package]) -> str | None:
     """Return the full version of all four packages. None if one is missing, half installed or of another version."""
-    versions = {packages[name].version for name in packages_names.PACKAGES if name in packages and packages[name].whole}
-    complete = all(name in packages and packages[name].whole for name in packages_names.PACKAGES)
+    versions = {
+        packages[name].version for name in packages_base.PACKAGES if name in packages and packages[name].complete
+    }
+    complete = all(name in packages and packages[name].complete for name in packages_base.PACKAGES)
     return versions.pop() if complete and len(versions) == 1 else None
 
 
@@ -59,8 +60,8 @@ def choose(
     """
     common = [
         entry
-        for entry in offers.get(packages_names.PACKAGES[0], ())
-        if all(entry.version in [other.version for other in offers.get(name, ())] for name in packages_names.PACKAGES)
+        for entry in offers.get(packages_base.PACKAGES[0], ())
+        if all(entry.version in [other.version for other in offers.get(name, ())] for name in packages_base.PACKAGES)
     ]
     if requested in (None, LATEST):
         found = next((entry for entry in common if _preferred(offers, entry.version, all)), None)
@@ -83,7 +84,7 @@ def _preferred(
     version: str,
     quantifier: t.Callable[[t.Iterable[bool]], bool],
 ) -> bool:
-    entries = [entry for name in packages_names.PACKAGES for entry in offers[name] if entry.version == version]
+    entries = [entry for name in packages_base.PACKAGES for entry in offers[name] if entry.version == version]
     return quantifier(entry.preferred for entry in entries)
 
 
@@ -91,10 +92,10 @@ def _not_offered(offers: t.Mapping[str, t.Sequence[packages_base.Candidate]], re
     unnamed = requested in (None, LATEST)
     meant = f"{'a version' if unnamed else f'version {requested}'} of all four packages of the toolkit"
     taken = " that the package manager would take by itself" if unnamed else ""
-    listed = {name: _listed(offers.get(name, ())) for name in packages_names.PACKAGES}
+    listed = {name: _listed(offers.get(name, ())) for name in packages_base.PACKAGES}
     # Usually a repository offers the same versions of all four packages.
     if len(set(listed.values())) == 1:
-        lines = [f"of each {listed[packages_names.PACKAGES[0]]}"]
+        lines = [f"of each {listed[packages_base.PACKAGES[0]]}"]
     else:
         lines = [f"of {name} {entries}" for name, entries in listed.items()]
     return (
@@ -114,9 +115,9 @@ def version_of_files(files: t.Sequence[packages_base.PackageFile], architecture:
     """
     by_name: dict[str, packages_base.PackageFile] = {}
     for file in files:
-        if file.name not in packages_names.PACKAGES:
+        if file.name not in packages_base.PACKAGES:
             raise errors.NvidiaError(
-                f"{file.path} is the package {file.name}, which is none of {', '.join(packages_names.PACKAGES)}."
+                f"{file.path} is the package {file.name}, which is none of {', '.join(packages_base.PACKAGES)}."
             )
         if file.name in by_name:
             raise errors.NvidiaError(
@@ -127,7 +128,7 @@ def version_of_files(files: t.Sequence[packages_base.PackageFile], architecture:
                 f"{file.path} is a package for {file.architecture}, but this host is {architecture}. Name another."
             )
         by_name[file.name] = file
-    missing = [name for name in packages_names.PACKAGES if name not in by_name]
+    missing = [name for name in packages_base.PACKAGES if name not in by_name]
     if missing:
         raise errors.NvidiaError(
             f"files lacks {', '.join(missing)}: all four packages are installed at once. Add them."
@@ -169,7 +170,7 @@ def refuse_unrelated_changes(
 
 
 def _former_packages_advice(preview: packages_base.Preview, removed: t.Sequence[str]) -> str:
-    known = [name for name in removed if packages_base.plain_name(name) in packages_names.FORMER_PACKAGES]
+    known = [name for name in removed if packages_base.plain_name(name) in packages_base.REPLACED_PACKAGES]
     # A removal does not handle former packages.
     if not known or not preview.install:
         return ""

@@ -16,7 +16,6 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import apply
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants as core_constants
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import records as core_records
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import base as packages_base
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import names as packages_names
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import gpu_containers
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import constants as toolkit_constants
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import installed as toolkit_installed
@@ -139,7 +138,7 @@ def recorded_packages(host: hostfs.HostFS) -> tuple[str, ...]:
     known = recorded_config(host) is not None or (
         core_records.load_records(host, apply.REPOSITORY) and not toolkit_undoing.is_untested(host)
     )
-    return packages_names.PACKAGES if known else ()
+    return packages_base.PACKAGES if known else ()
 
 
 def record_packages(host: hostfs.HostFS, names: t.Collection[str]) -> bytes | None:
@@ -228,13 +227,14 @@ class State(t.NamedTuple):
     @property
     def half_installed(self) -> tuple[str, ...]:
         """The packages that are half installed."""
-        return tuple(name for name, package in {**self.packages, **self.former}.items() if not package.whole)
+        return tuple(name for name, package in {**self.packages, **self.former}.items() if not package.complete)
 
     def diff_lines(self) -> list[str]:
         """Return the diff lines, one for each package."""
         every = {**self.packages, **self.former}
         return [
-            f"{name} {package.version}{' (held)' if package.held else ''}{'' if package.whole else ' (half installed)'}"
+            f"{name} {package.version}{' (held)' if package.held else ''}"
+            f"{'' if package.complete else ' (half installed)'}"
             for name, package in sorted(every.items())
         ]
 
@@ -296,10 +296,10 @@ class PackageTask(toolkit_policy.Policies):
         """Read the installed packages."""
         if self._manager is None:
             return State({}, {})
-        found = self._manager.installed((*packages_names.PACKAGES, *packages_names.FORMER_PACKAGES))
+        found = self._manager.installed((*packages_base.PACKAGES, *packages_base.REPLACED_PACKAGES))
         return State(
-            {name: found[name] for name in packages_names.PACKAGES if name in found},
-            {name: found[name] for name in packages_names.FORMER_PACKAGES if name in found},
+            {name: found[name] for name in packages_base.PACKAGES if name in found},
+            {name: found[name] for name in packages_base.REPLACED_PACKAGES if name in found},
         )
 
     def check_gpu_containers(self) -> None:
@@ -354,7 +354,7 @@ class PackageTask(toolkit_policy.Policies):
             "restored_files": [file.path for file in result.repository.restored],
             "unrecorded": list(result.unrecorded),
             "backup_files": [dict(backup) for backup in result.backups],
-            "warnings": [*self.warnings, *packages_base.notes_of(self._manager)],
+            "warnings": [*self.warnings, *packages_base.warnings_of(self._manager)],
         }
 
     def _check_options(self) -> None:
@@ -378,7 +378,7 @@ def explain_failure(error: packages_base.CommandError, before: State, after: Sta
         state = "The packages are as they were."
     else:
         state = f"The packages are now: {', '.join(after.diff_lines()) or 'none of them installed'}."
-        if any(not package.whole for package in after.packages.values()):
+        if any(not package.complete for package in after.packages.values()):
             state += " The next run brings what is half installed to its end."
     failure = errors.HostError(f"{error} {state}")
     failure.details = {"changed": after != before}
@@ -387,7 +387,7 @@ def explain_failure(error: packages_base.CommandError, before: State, after: Sta
 
 def is_download_error(error: packages_base.CommandError) -> bool:
     """Return whether a transaction failed because a package could not be fetched, for example with old lists."""
-    return any(_NOT_DOWNLOADED.search(line) for line in error.said)
+    return any(_NOT_DOWNLOADED.search(line) for line in error.output)
 
 
 def _text(lines: t.Sequence[str]) -> str:

@@ -10,7 +10,6 @@ import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, lock
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import base as packages_base
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import names as packages_names
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import gpu_containers
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import package_versions
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import packages as toolkit_packages
@@ -90,10 +89,10 @@ class Removal(toolkit_packages.PackageTask):
             self._warn_about_settings(config.path)
             config = None
         recorded = (
-            toolkit_packages.recorded_packages(self.host) if self.options.keep_unrecorded else packages_names.PACKAGES
+            toolkit_packages.recorded_packages(self.host) if self.options.keep_unrecorded else packages_base.PACKAGES
         )
         packages = [
-            name for name in (*state.packages, *self.manager.leftovers(packages_names.PACKAGES)) if name in recorded
+            name for name in (*state.packages, *self.manager.config_only(packages_base.PACKAGES)) if name in recorded
         ]
         unrecorded = tuple(name for name in state.packages if name not in recorded)
         has_list = self.host.lexists(toolkit_packages.INSTALLED)
@@ -107,7 +106,7 @@ class Removal(toolkit_packages.PackageTask):
 
     def _preview(self, removal: RemovalPlan) -> None:
         preview = self.manager.preview(_purge_change(removal))
-        package_versions.refuse_unrelated_changes(preview, packages_names.PACKAGES, removal.packages)
+        package_versions.refuse_unrelated_changes(preview, packages_base.PACKAGES, removal.packages)
 
     def _apply(self, before: toolkit_packages.State, removal: RemovalPlan) -> toolkit_packages.TaskResult:
         if removal.packages:
@@ -135,7 +134,7 @@ class Removal(toolkit_packages.PackageTask):
 
     def _remove_packages(self, before: toolkit_packages.State, removal: RemovalPlan) -> None:
         if before.half_installed:
-            self.manager.complete(before.half_installed)
+            self.manager.repair(before.half_installed)
         self._preview(removal)
         removed = {name: package for name, package in before.packages.items() if name in removal.packages}
         held = {name: package.version for name, package in removed.items() if package.held}
@@ -143,7 +142,7 @@ class Removal(toolkit_packages.PackageTask):
             # Otherwise the hold would apply to a package that is installed later.
             self.manager.unhold(list(held))
         try:
-            self.manager.carry_out(_purge_change(removal))
+            self.manager.apply(_purge_change(removal))
         except packages_base.CommandError as error:
             after = self.installed_state()
             if held and set(held) <= set(after.packages):

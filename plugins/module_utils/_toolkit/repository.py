@@ -20,7 +20,6 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import apply
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import records as core_records
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import masking
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import names as packages_names
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import sources as packages_sources
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import undoing as toolkit_undoing
 
@@ -47,7 +46,7 @@ class RepositoryFile(t.NamedTuple):
     @property
     def is_fetched_key(self) -> bool:
         """Whether the source is a key that was fetched for this file and can be fetched again."""
-        return self.source is not None and fnmatch.fnmatchcase(self.source, packages_names.STAGED_KEYS)
+        return self.source is not None and fnmatch.fnmatchcase(self.source, packages_sources.STAGED_KEYS)
 
 
 class RepositoryPlan(t.NamedTuple):
@@ -110,8 +109,8 @@ def check_files(files: t.Iterable[RepositoryFile], proxy: str | None) -> tuple[R
         if not is_own_file(path):
             raise errors.NvidiaError(
                 f"repository_files: {path} is none of this collection's files. These are"
-                f" {', '.join(packages_names.REPOSITORY_FILES)}, and keys that have 16 digits of their fingerprints in"
-                f" their names."
+                f" {', '.join(packages_sources.REPOSITORY_FILES)}, and keys that have 16 digits of their fingerprints"
+                " in their names."
             )
         if path in found:
             raise errors.NvidiaError(f"repository_files: {path} is there twice. Take one of the two out.")
@@ -138,8 +137,8 @@ def _check(file: RepositoryFile, path: str, proxy: str | None) -> None:
 
 def is_own_file(path: str) -> bool:
     """Return whether only this collection writes files with this name."""
-    return path in packages_names.REPOSITORY_FILES or any(
-        fnmatch.fnmatchcase(path, pattern) for pattern in packages_names.KEY_PATTERNS
+    return path in packages_sources.REPOSITORY_FILES or any(
+        fnmatch.fnmatchcase(path, pattern) for pattern in packages_sources.KEY_PATTERNS
     )
 
 
@@ -159,7 +158,7 @@ def plan_files(
     planned: list[core_plan.PlannedFile] = []
     modes: dict[str, tuple[int, int]] = {}
     # Sources come last, since a package manager refuses a source whose key does not exist yet.
-    for file in sorted(files, key=lambda file: file.path in (packages_names.APT_SOURCE, packages_names.DNF_SOURCE)):
+    for file in sorted(files, key=lambda file: file.path in (packages_sources.APT_SOURCE, packages_sources.DNF_SOURCE)):
         path = host.resolve(file.path)
         before, after = host.read(path), _content(host, file, proxy, predicted)
         wanted, mode = int(file.mode, 8), _mode(host, path)
@@ -170,7 +169,7 @@ def plan_files(
                 core_plan.PlannedFile(path, before, after, {("content",): core_records.digest(after)}, mode=wanted)
             )
     kept = [host.resolve(file.path) for file in files]
-    unused = set(host.glob(packages_names.STAGED_KEYS)) - {file.source for file in files}
+    unused = set(host.glob(packages_sources.STAGED_KEYS)) - {file.source for file in files}
     return RepositoryPlan(tuple(planned), _restored_files(host, kept), modes, tuple(sorted(unused)), untested)
 
 
@@ -185,9 +184,9 @@ def address_of(host: hostfs.HostFS, files: t.Sequence[RepositoryFile] | None, fa
     ``family`` is ``apt`` or ``dnf``.
     """
     path, entries = (
-        (packages_names.APT_SOURCE, packages_sources.deb822)
+        (packages_sources.APT_SOURCE, packages_sources.parse_deb822)
         if family == "apt"
-        else (packages_names.DNF_SOURCE, packages_sources.sections)
+        else (packages_sources.DNF_SOURCE, packages_sources.parse_repo)
     )
     if files is None:
         text = host.read_text(path)
@@ -200,7 +199,7 @@ def _restored_files(host: hostfs.HostFS, kept: t.Collection[str]) -> tuple[core_
     records = [record for record in core_records.load_records(host, apply.REPOSITORY) if record.path not in kept]
     records.sort(
         key=lambda record: (
-            posixpath.basename(record.path) not in map(posixpath.basename, packages_names.REPOSITORY_FILES)
+            posixpath.basename(record.path) not in map(posixpath.basename, packages_sources.REPOSITORY_FILES)
         )
     )
     return tuple(

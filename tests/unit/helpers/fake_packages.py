@@ -10,6 +10,7 @@ import typing as t
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import HostError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.base import (
+    PACKAGES,
     Candidate,
     Change,
     CommandError,
@@ -17,7 +18,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.base imp
     PackageFile,
     Preview,
 )
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.names import APT_SOURCE, PACKAGES
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.sources import APT_SOURCE
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.constants import CONFIG_FILE, PROGRAMS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.install_packages import Installation
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.packages import InstallOptions
@@ -127,7 +128,7 @@ class World:
     def installed(self, names: t.Iterable[str]) -> dict[str, Package]:
         return {name: self.packages[name] for name in names if name in self.packages}
 
-    def leftovers(self, names: t.Iterable[str]) -> list[str]:
+    def config_only(self, names: t.Iterable[str]) -> list[str]:
         return [name for name in names if name in self.configured_only]
 
     def interrupted(self) -> bool:
@@ -137,11 +138,11 @@ class World:
         if not own:
             raise HostError("Packages of others are pending.")
 
-    def complete(self, own: t.Sequence[str]) -> None:
-        self._do("complete")
+    def repair(self, own: t.Sequence[str]) -> None:
+        self._do("repair")
         assert own
         self.cut_off = False
-        self.packages.update({name: self.packages[name]._replace(whole=True) for name in own})
+        self.packages.update({name: self.packages[name]._replace(complete=True) for name in own})
 
     def candidates(self, names: t.Sequence[str], offline: bool = False) -> dict[str, list[Candidate]]:
         self._do("candidates offline" if offline else "candidates")
@@ -170,20 +171,20 @@ class World:
 
     def break_off(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """From now on a transaction installs, and then a script of one package fails."""
-        carry_out = self.carry_out
+        apply = self.apply
 
         def breaking(change: Change) -> None:
-            carry_out(change)
-            self.packages[PACKAGES[1]] = self.packages[PACKAGES[1]]._replace(whole=False)
+            apply(change)
+            self.packages[PACKAGES[1]] = self.packages[PACKAGES[1]]._replace(complete=False)
             self._do("broken")
 
         self.failures["broken"] = "dpkg: error processing package"
-        monkeypatch.setattr(self, "carry_out", breaking)
+        monkeypatch.setattr(self, "apply", breaking)
 
-    def carry_out(self, change: Change) -> None:
+    def apply(self, change: Change) -> None:
         assert not [name for name in change.install if self._held(name) and not change.change_held]
         self.changes.append(change)
-        self._do("carry out")
+        self._do("apply")
         described = {self.files[path].name: self.files[path].version for path in change.files}
         for name, version in {**change.install, **described}.items():
             self.packages[name] = Package(version)

@@ -32,7 +32,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.base imp
     PackageFile,
     Preview,
 )
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.names import APT_SOURCE
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.sources import APT_SOURCE
 
 if t.TYPE_CHECKING:
     from pathlib import Path
@@ -164,10 +164,10 @@ def stanza(name: str, status: str, version: str = "1.19.1-1", extra: str = "") -
         ("install ok installed", Package("1.19.1-1")),
         ("hold ok installed", Package("1.19.1-1", held=True)),
         ("install ok triggers-pending", Package("1.19.1-1")),
-        ("install ok unpacked", Package("1.19.1-1", whole=False)),
-        ("install ok half-configured", Package("1.19.1-1", whole=False)),
-        ("install reinstreq half-installed", Package("1.19.1-1", whole=False)),
-        ("hold reinstreq installed", Package("1.19.1-1", held=True, whole=False)),
+        ("install ok unpacked", Package("1.19.1-1", complete=False)),
+        ("install ok half-configured", Package("1.19.1-1", complete=False)),
+        ("install reinstreq half-installed", Package("1.19.1-1", complete=False)),
+        ("hold reinstreq installed", Package("1.19.1-1", held=True, complete=False)),
         ("deinstall ok config-files", None),
         ("purge ok not-installed", None),
     ],
@@ -177,7 +177,7 @@ def test_installed(apt: Apt, tmp_path: Path, status: str, found: Package | None)
     write(tmp_path, STATUS_FILE, other + stanza("libnvidia-container1", status) + other)
     assert apt.installed(["libnvidia-container1"]) == ({} if found is None else {"libnvidia-container1": found})
     leftover = ["libnvidia-container1"] if "config-files" in status else []
-    assert apt.leftovers(["libnvidia-container1", "nowhere"]) == leftover
+    assert apt.config_only(["libnvidia-container1", "nowhere"]) == leftover
 
 
 def test_a_name_is_not_the_beginning_of_another(apt: Apt, tmp_path: Path) -> None:
@@ -206,7 +206,7 @@ def test_what_dpkg_has_not_merged_counts(apt: Apt, tmp_path: Path) -> None:
     assert not apt.interrupted()
     write(tmp_path, f"{UPDATES}/0001", stanza(name, "install ok unpacked", "1.19.1-1"))
     assert apt.interrupted()
-    assert apt.installed([name]) == {name: Package("1.19.1-1", whole=False)}
+    assert apt.installed([name]) == {name: Package("1.19.1-1", complete=False)}
 
 
 def test_nothing_is_run_to_read(apt: Apt, programs: Programs) -> None:
@@ -224,11 +224,11 @@ OWN = ["nvidia-container-toolkit", "libnvidia-container1"]
 def test_only_packages_of_the_toolkit_are_configured(apt: Apt, programs: Programs, tmp_path: Path) -> None:
     programs.answers["--configure"] = [(1, "", "dpkg: error: x is broken\n")]
     # The other half of the upgrade is missing: that is for the transaction.
-    apt.complete(OWN)
+    apt.repair(OWN)
     assert programs.ran == [["dpkg", "--force-confdef", "--force-confold", "--configure", *OWN]]
     write(tmp_path, f"{UPDATES}/0001", stanza(OWN[0], "install ok unpacked"))
     with pytest.raises(CommandError, match=f"^dpkg --configure {' '.join(OWN)} failed.*x is broken. {ADVICE}"):
-        apt.complete(OWN)
+        apt.repair(OWN)
 
 
 @pytest.mark.parametrize("own", [[], OWN])
@@ -240,7 +240,7 @@ def test_pending_packages_of_others_are_named_and_not_configured(
     write(tmp_path, STATUS_FILE, status + "".join(stanza(name, "install ok unpacked") for name in own))
     write(tmp_path, f"{UPDATES}/0001", stanza("zlib1g", "install reinstreq half-installed"))
     expected = rf"^dpkg was interrupted.*\. Pending: libc6 \(half-configured\), zlib1g \(half-installed\)\. {ADVICE}"
-    for refuse in (apt.refuse_interrupted, apt.complete):
+    for refuse in (apt.refuse_interrupted, apt.repair):
         with pytest.raises(HostError, match=expected):
             refuse(own)
     assert programs.ran == []
@@ -261,7 +261,7 @@ def test_a_failure_of_apt_names_pending_packages_of_others(apt: Apt, programs: P
     with pytest.raises(CommandError, match=expected):
         apt.preview(change)
     with pytest.raises(CommandError, match=expected):
-        apt.carry_out(change)
+        apt.apply(change)
     with pytest.raises(CommandError, match=r"E: unmet dependencies\.$"):
         apt.candidates(OWN)
 
@@ -381,7 +381,7 @@ def test_dpkg_at_work_is_not_interrupted(
     # What it holds is of no concern before there is something in the journal.
     assert not at_once.interrupted()
     write(tmp_path, f"{UPDATES}/0001", "")
-    with pytest.raises(HostError, match=rf"process [0-9]+\) is at work with dpkg and holds {path}\."):
+    with pytest.raises(HostError, match=rf"process [0-9]+\) uses dpkg and has locked {path}\."):
         at_once.interrupted()
     release()
     assert at_once.interrupted()
@@ -415,7 +415,7 @@ def test_describe(apt: Apt, programs: Programs) -> None:
     with pytest.raises(CommandError, match="not a Debian format archive"):
         apt.describe(["/x.deb", "/etc/passwd"])
     programs.answers["/odd.deb"] = [(0, "\n", "")]
-    with pytest.raises(HostError, match=r"^/odd\.deb is not a package"):
+    with pytest.raises(HostError, match=r"^/odd\.deb is not a valid deb package"):
         apt.describe(["/odd.deb"])
 
 
@@ -452,14 +452,14 @@ def test_holds_of_others_are_told(apt: Apt, programs: Programs, tmp_path: Path) 
 )
 def test_nothing_goes_only_because_nobody_needs_it(apt: Apt, programs: Programs, change: Change) -> None:
     apt.preview(change)
-    apt.carry_out(change)
+    apt.apply(change)
     assert all(argv[argv.index("APT::Get::AutomaticRemove=false") - 1] == "-o" for argv in programs.ran)
     # Only what is installed from sources needs sources.
     assert ["Dir::Etc::SourceParts=/dev/null" in argv for argv in programs.ran] == [not change.install] * 2
 
 
 def test_one_command_for_all(apt: Apt, programs: Programs) -> None:
-    apt.carry_out(Change({"a": "1-1", "b": "1-1"}, remove=("nvidia-docker2",)))
+    apt.apply(Change({"a": "1-1", "b": "1-1"}, remove=("nvidia-docker2",)))
     (argv,) = programs.ran
     assert argv[0] == "apt-get"
     assert argv[argv.index("install") :] == ["install", "a=1-1", "b=1-1", "nvidia-docker2-"]
@@ -472,12 +472,12 @@ def test_one_command_for_all(apt: Apt, programs: Programs) -> None:
 
 
 def test_a_hold_is_only_changed_where_it_is_ours(apt: Apt, programs: Programs) -> None:
-    apt.carry_out(Change({"a": "1-1"}, change_held=True))
+    apt.apply(Change({"a": "1-1"}, change_held=True))
     assert "--allow-change-held-packages" in programs.ran[0]
 
 
 def test_files_need_no_source(apt: Apt, programs: Programs) -> None:
-    apt.carry_out(Change(files=("/a.deb", "/b.deb"), remove=("c",)))
+    apt.apply(Change(files=("/a.deb", "/b.deb"), remove=("c",)))
     (argv,) = programs.ran
     assert argv[argv.index("install") :] == ["install", "/a.deb", "/b.deb", "c-"]
     assert {"Dir::Etc::SourceList=/dev/null", "Dir::Etc::SourceParts=/dev/null"} <= set(argv)
@@ -486,15 +486,15 @@ def test_files_need_no_source(apt: Apt, programs: Programs) -> None:
 def test_what_is_removed_alone_is_purged(apt: Apt, programs: Programs) -> None:
     programs.answers["-s"] = [(0, PURGE, "")]
     assert apt.preview(Change(remove=("libnvidia-container1",))).remove[0] == "gpufleet-bystander"
-    apt.carry_out(Change(remove=("libnvidia-container1",)))
+    apt.apply(Change(remove=("libnvidia-container1",)))
     assert [argv[argv.index("purge") :] for argv in programs.ran] == [["purge", "libnvidia-container1"]] * 2
 
 
 def test_a_script_that_fails_is_quoted(apt: Apt, programs: Programs) -> None:
     programs.answers["install"] = [(100, FAILED_SCRIPT, "E: Sub-process /usr/bin/dpkg returned an error code (1)\n")]
     with pytest.raises(CommandError) as caught:
-        apt.carry_out(Change({"a": "1-1"}))
-    assert caught.value.said == (
+        apt.apply(Change({"a": "1-1"}))
+    assert caught.value.output == (
         "broken",
         "dpkg: error processing package nvidia-container-toolkit-base (--configure):",
         FAILED_SCRIPT.splitlines()[10].strip(),
@@ -521,7 +521,7 @@ def test_transactions_have_a_runner_of_their_own(tmp_path: Path) -> None:
     apt = Apt(HostFS(str(tmp_path), live=True), Commands(read, fetch, change))
     apt.candidates(["x"])
     apt.refresh()
-    apt.carry_out(Change({"a": "1"}))
+    apt.apply(Change({"a": "1"}))
     apt.hold({"a": "1"})
     apt.unhold(["a"])
     apt.require_holds()

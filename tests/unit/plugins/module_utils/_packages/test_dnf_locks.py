@@ -14,9 +14,9 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.dnf_vers
     PLUGIN_CONFIG,
     LockList,
     is_locked,
-    locks_of_dnf4,
-    locks_of_dnf5,
     names_package,
+    parse_dnf4_locks,
+    parse_dnf5_locks,
 )
 from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils._packages.test_apt import write
 
@@ -77,9 +77,9 @@ FIVE = "nvidia-container-toolkit-1.18.2-1"
 
 
 def test_what_the_lists_say() -> None:
-    assert locks_of_dnf4(LOCKED) == [FOUR, "nvidia-container-toolkit-base-0:1.18.2-1.*"]
-    assert locks_of_dnf5(LOCKED_5) == [FIVE, "libnvidia-container1-0:1.18.2-1"]
-    assert locks_of_dnf4("") == locks_of_dnf5("") == []
+    assert parse_dnf4_locks(LOCKED) == [FOUR, "nvidia-container-toolkit-base-0:1.18.2-1.*"]
+    assert parse_dnf5_locks(LOCKED_5) == [FIVE, "libnvidia-container1-0:1.18.2-1"]
+    assert parse_dnf4_locks("") == parse_dnf5_locks("") == []
 
 
 @pytest.mark.parametrize(
@@ -112,9 +112,9 @@ def test_where_the_list_lies(tmp_path: Path, config: str | None, program: str | 
     names = ["nvidia-container-toolkit", "bash"]
     # dnf 5 has no other words for it than names.
     release = {None: [], LOCKS_5: ["nvidia-container-toolkit"]}.get(found, [FOUR])
-    assert locks.releasing(names) == release
+    assert locks.delete_arguments(names) == release
     assert locks.patterns()[:1] == ([] if found is None else [FIVE if found == LOCKS_5 else FOUR])
-    assert [file.path for file in locks.keep()] == [found] * (found is not None)
+    assert [file.path for file in locks.snapshot()] == [found] * (found is not None)
 
 
 @pytest.mark.parametrize(

@@ -19,11 +19,11 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.base imp
     Commands,
     Package,
     PackageFile,
-    notes_of,
+    warnings_of,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.dnf import Dnf, preview_of
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.dnf_versionlock import PLUGIN_CONFIG
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.names import DNF_REPOSITORY, DNF_SOURCE
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.sources import DNF_REPOSITORY, DNF_SOURCE
 from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils._packages.test_apt import Programs, write
 from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils._packages.test_dnf_output import (
     ABORTED,
@@ -69,7 +69,7 @@ def test_installed(dnf: Dnf, programs: Programs) -> None:
     # Without a list of locks nobody is asked for one.
     assert [argv[0] for argv in programs.ran] == ["rpm"]
     assert not dnf.interrupted()
-    assert dnf.leftovers(["x"]) == []
+    assert dnf.config_only(["x"]) == []
 
 
 def lock(dnf: Dnf, *locks: str) -> Path:
@@ -99,7 +99,7 @@ def test_what_is_locked_is_held(dnf: Dnf, programs: Programs) -> None:
 )
 def test_a_database_that_cannot_be_read_is_not_empty(dnf: Dnf, programs: Programs, output: str, errors: str) -> None:
     programs.answers["rpm"] = [(1, output, errors)]
-    with pytest.raises(CommandError, match=r"^Asking rpm what is installed failed\..*rpm --rebuilddb"):
+    with pytest.raises(CommandError, match=r"^Reading the installed packages \(rpm -q\) failed\..*rpm --rebuilddb"):
         dnf.installed(["a"])
 
 
@@ -111,10 +111,10 @@ def test_a_warning_of_rpm_is_no_error(dnf: Dnf, programs: Programs) -> None:
 
 def test_two_versions_of_one_package_were_cut_off(dnf: Dnf, programs: Programs) -> None:
     programs.answers["rpm"] = [(0, "a\t0\t1.19.10-1\tx86_64\na\t0\t1.19.9-1\tx86_64\n", "")]
-    assert dnf.installed(["a"]) == {"a": Package("1.19.10-1", whole=False)}
+    assert dnf.installed(["a"]) == {"a": Package("1.19.10-1", complete=False)}
     assert dnf.interrupted()
-    with pytest.raises(HostError, match=r"Two versions of a are registered.*dnf remove --duplicates"):
-        dnf.complete(["a"])
+    with pytest.raises(HostError, match=r"rpm lists two versions of a, .*dnf remove --duplicates"):
+        dnf.repair(["a"])
 
 
 def test_the_database_of_a_tree_is_closed(programs: Programs, tmp_path: Path) -> None:
@@ -190,7 +190,7 @@ def test_lists_that_cannot_be_fetched(dnf: Dnf, programs: Programs) -> None:
     programs.answers["makecache"] = [(1, "", "Unable to detect release version (x)\n" + said)]
     with pytest.raises(CommandError) as caught:
         dnf.refresh()
-    assert caught.value.said == (said.strip(),)
+    assert caught.value.output == (said.strip(),)
 
 
 # -- files of packages -----------------------------------------------------------------------------------------------
@@ -203,7 +203,7 @@ def test_describe(dnf: Dnf, programs: Programs) -> None:
     with pytest.raises(CommandError, match="not an rpm package"):
         dnf.describe(["/etc/passwd"])
     programs.answers["/odd.rpm"] = [(0, "\n", "")]
-    with pytest.raises(HostError, match=r"^/odd\.rpm is not a package"):
+    with pytest.raises(HostError, match=r"^/odd\.rpm is not a valid rpm package"):
         dnf.describe(["/odd.rpm"])
     # Or any text is taken for a list of files.
     assert all("--nomanifest" in argv for argv in programs.ran)
@@ -214,7 +214,7 @@ def test_describe(dnf: Dnf, programs: Programs) -> None:
 
 def test_what_is_replaced_goes_after_what_comes(dnf: Dnf, programs: Programs) -> None:
     programs.answers["rpm"] = [(0, f"{DOCKER2}{absent('nvidia-docker')}", "")]
-    dnf.carry_out(Change({"a": "1-1", "b": "1:2-1"}, remove=("nvidia-docker2", "nvidia-docker")))
+    dnf.apply(Change({"a": "1-1", "b": "1:2-1"}, remove=("nvidia-docker2", "nvidia-docker")))
     owned, install, _asked, remove = programs.ran
     assert owned == ["rpm", "-qc", "nvidia-docker2", "nvidia-docker"]
     assert install[install.index("install") :] == ["install", "a-1-1", "b-1:2-1"]
@@ -227,12 +227,12 @@ def test_what_is_replaced_goes_after_what_comes(dnf: Dnf, programs: Programs) ->
 
 def test_what_the_new_packages_obsolete_is_not_removed_again(dnf: Dnf, programs: Programs) -> None:
     programs.answers["rpm"] = [(1, absent("nvidia-container-runtime"), "")]
-    dnf.carry_out(Change({"a": "1-1"}, remove=("nvidia-container-runtime",)))
+    dnf.apply(Change({"a": "1-1"}, remove=("nvidia-container-runtime",)))
     assert not any("remove" in argv for argv in programs.ran)
 
 
 def test_files_need_no_source(dnf: Dnf, programs: Programs) -> None:
-    dnf.carry_out(Change(files=("/a.rpm",), change_held=True))
+    dnf.apply(Change(files=("/a.rpm",), change_held=True))
     (argv,) = programs.ran
     assert argv[argv.index("install") :] == ["install", "/a.rpm"]
     assert "--disablerepo=*" in argv
@@ -254,14 +254,14 @@ def test_a_transaction_that_fails(dnf: Dnf, programs: Programs) -> None:
     said = "Error: GPG check FAILED\nTry to add\n"
     programs.answers["install"] = [(1, "Downloading Packages:\nError: once\n", said)]
     with pytest.raises(CommandError, match=r"dnf install failed\. It says: Error: GPG check FAILED \| Try to add\.$"):
-        dnf.carry_out(Change({"a": "1-1"}, remove=("b",)))
+        dnf.apply(Change({"a": "1-1"}, remove=("b",)))
     assert [argv[0] for argv in programs.ran] == ["rpm", "dnf"]
 
 
 def test_others_are_waited_for(dnf: Dnf, programs: Programs) -> None:
     busy = "RPMDB already locked by 2156\n  The application with PID 2156 is: python3\n"
     programs.answers["install"] = [(200, "", busy), (0, "", "")]
-    dnf.carry_out(Change({"a": "1-1"}))
+    dnf.apply(Change({"a": "1-1"}))
     assert len(programs.ran) == 2
     # Or dnf 4 itself waits for ever.
     assert "--setopt=exit_on_lock=1" in programs.ran[0]
@@ -270,13 +270,13 @@ def test_others_are_waited_for(dnf: Dnf, programs: Programs) -> None:
 def test_a_transaction_releases_what_it_may_change(dnf: Dnf, programs: Programs) -> None:
     programs.answers["/b.rpm"] = [(0, "b\t0\t1-1\tx86_64\n", "")]
     programs.answers["rpm"] = [(3, absent("a", "b", "c"), "")]
-    dnf.carry_out(Change({"a": "1-1"}, remove=("c",), change_held=True))
+    dnf.apply(Change({"a": "1-1"}, remove=("c",), change_held=True))
     # Nothing can be locked where there is no list of locks.
     assert not any("versionlock" in argv for argv in programs.ran)
     lock(dnf, "a-0:1-1.*", "a-base-0:1-1.*", "!b-0:3-1.*", "b-0:2-1.*", "c-0:1-1.*")
-    dnf.carry_out(Change({"a": "1-1"}, remove=("c",), change_held=True))
-    dnf.carry_out(Change(files=("/b.rpm",), change_held=True))
-    dnf.carry_out(Change({"a": "1-1"}))
+    dnf.apply(Change({"a": "1-1"}, remove=("c",), change_held=True))
+    dnf.apply(Change(files=("/b.rpm",), change_held=True))
+    dnf.apply(Change({"a": "1-1"}))
     words = [argv[argv.index("versionlock") + 1 :] for argv in programs.ran if "versionlock" in argv]
     # Not by the name, for that would take what excludes a version, too.
     assert words == [["delete", "a-0:1-1.*", "c-0:1-1.*"], ["delete", "b-0:2-1.*"]]
@@ -296,7 +296,7 @@ def test_locks_come_back_after_a_failure(dnf: Dnf) -> None:
 
     dnf = Dnf(dnf.host, Commands.of(run), 0)
     with pytest.raises(CommandError, match="Error: x"):
-        dnf.carry_out(Change({"a": "2-1"}, change_held=True))
+        dnf.apply(Change({"a": "2-1"}, change_held=True))
     assert file.read_text() == before
 
     def run_halfway(argv: list[str]) -> tuple[int, str, str]:
@@ -305,7 +305,7 @@ def test_locks_come_back_after_a_failure(dnf: Dnf) -> None:
         return run(argv)
 
     with pytest.raises(CommandError, match="Error: x"):
-        Dnf(dnf.host, Commands.of(run_halfway), 0).carry_out(Change({"a": "2-1"}, change_held=True))
+        Dnf(dnf.host, Commands.of(run_halfway), 0).apply(Change({"a": "2-1"}, change_held=True))
     # A lock at the former version would be in the way of the next run.
     assert file.read_text() == ""
 
@@ -313,8 +313,8 @@ def test_locks_come_back_after_a_failure(dnf: Dnf) -> None:
 def test_a_lock_of_many_packages_is_not_ours_to_remove(dnf: Dnf, programs: Programs) -> None:
     lock(dnf, "a*-0:1-1.*")
     programs.answers["rpm"] = [(0, "a\t0\t1-1\tx86_64\n", "")]
-    with pytest.raises(HostError, match=r"^a are still locked"):
-        dnf.carry_out(Change({"a": "2-1"}, change_held=True))
+    with pytest.raises(HostError, match=r"^a is still locked"):
+        dnf.apply(Change({"a": "2-1"}, change_held=True))
     assert not any("install" in argv for argv in programs.ran)
 
 
@@ -376,27 +376,27 @@ def test_configuration_files_outlive_what_is_replaced(dnf: Dnf, saved: str | Non
     file.chmod(0o640)
     dnf = replacing(dnf, saved, status)
     with contextlib.suppress(CommandError):
-        dnf.carry_out(Change({"a": "1-1"}, remove=("nvidia-docker2",)))
+        dnf.apply(Change({"a": "1-1"}, remove=("nvidia-docker2",)))
     assert file.read_text() == "{}"
     assert file.stat().st_mode & 0o7777 == 0o640
     assert file.with_name("daemon.json.rpmsave").exists() is left
-    assert notes_of(dnf) == [f"{DAEMON} was taken away along with nvidia-docker2, and put back as it was before."]
+    assert warnings_of(dnf) == [f"dnf removed {DAEMON} together with nvidia-docker2. Its previous content is restored."]
 
 
 def test_what_is_removed_alone_loses_its_files(dnf: Dnf) -> None:
     write(dnf.host.root, DAEMON, "{}")
     dnf = replacing(dnf, None)
-    dnf.carry_out(Change(remove=("nvidia-docker2",)))
+    dnf.apply(Change(remove=("nvidia-docker2",)))
     assert not pathlib.Path(dnf.host.root + DAEMON).exists()
-    assert notes_of(dnf) == notes_of(None) == []
+    assert warnings_of(dnf) == warnings_of(None) == []
 
 
 def test_files_that_stay_are_left_alone(dnf: Dnf, programs: Programs) -> None:
     write(dnf.host.root, DAEMON, "{}")
     programs.answers["-qc"] = [(0, f"{DAEMON}\n", "")]
     programs.answers["rpm"] = [(0, DOCKER2, "")]
-    dnf.carry_out(Change({"a": "1-1"}, remove=("nvidia-docker2",)))
-    assert notes_of(dnf) == []
+    dnf.apply(Change({"a": "1-1"}, remove=("nvidia-docker2",)))
+    assert warnings_of(dnf) == []
 
 
 # -- holds -----------------------------------------------------------------------------------------------------------
@@ -420,5 +420,5 @@ def test_a_lock_takes_the_place_of_others(dnf: Dnf, programs: Programs) -> None:
 def test_a_lock_that_stays_is_an_error(dnf: Dnf, programs: Programs) -> None:
     lock(dnf, "a-0:1-1.*", "c-0:1-1.*")
     programs.answers["rpm"] = [(0, "a\t0\t1-1\tx86_64\nb\t0\t1-1\tx86_64\n", "")]
-    with pytest.raises(HostError, match=r"^a are still locked"):
+    with pytest.raises(HostError, match=r"^a is still locked"):
         dnf.unhold(["a", "b"])

@@ -9,23 +9,21 @@ import typing as t
 import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.names import (
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.sources import (
     APT_SOURCE,
     DNF_SOURCE,
     KEY_PATTERNS,
     REPOSITORY_FILES,
     STAGED_KEYS,
-)
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.sources import (
     Conflicts,
     Entry,
     MixedSourceFile,
     conflicts,
-    deb822,
-    is_former,
-    one_line,
-    sections,
-    written,
+    is_nvidia_address,
+    own_files,
+    parse_deb822,
+    parse_list,
+    parse_repo,
 )
 
 if t.TYPE_CHECKING:
@@ -79,7 +77,7 @@ def host(root: Path, files: dict[str, str]) -> HostFS:
     ],
 )
 def test_addresses_of_nvidia(address: str) -> None:
-    assert is_former(address)
+    assert is_nvidia_address(address)
 
 
 @pytest.mark.parametrize(
@@ -98,7 +96,7 @@ def test_addresses_of_nvidia(address: str) -> None:
     ],
 )
 def test_addresses_of_others(address: str) -> None:
-    assert not is_former(address)
+    assert not is_nvidia_address(address)
 
 
 # -- what files say --------------------------------------------------------------------------------------------------
@@ -119,7 +117,7 @@ def test_addresses_of_others(address: str) -> None:
     ],
 )
 def test_one_line(text: str, found: list[tuple[t.Any, ...]]) -> None:
-    assert list(one_line(text)) == [Entry(*entry) for entry in found]
+    assert list(parse_list(text)) == [Entry(*entry) for entry in found]
 
 
 @pytest.mark.parametrize(
@@ -144,7 +142,7 @@ def test_one_line(text: str, found: list[tuple[t.Any, ...]]) -> None:
     ],
 )
 def test_deb822(text: str, found: list[tuple[int, str]]) -> None:
-    assert list(deb822(text))[:3] == [Entry(*entry) for entry in found]
+    assert list(parse_deb822(text))[:3] == [Entry(*entry) for entry in found]
 
 
 @pytest.mark.parametrize(
@@ -165,7 +163,7 @@ def test_deb822(text: str, found: list[tuple[int, str]]) -> None:
     ],
 )
 def test_sections(text: str, found: list[tuple[int, str]]) -> None:
-    assert list(sections(text))[:3] == [Entry(*entry) for entry in found]
+    assert list(parse_repo(text))[:3] == [Entry(*entry) for entry in found]
 
 
 # -- which files contend ---------------------------------------------------------------------------------------------
@@ -278,5 +276,5 @@ def test_what_is_ours(tmp_path: Path) -> None:
     others = [path.replace(digits, digits[:-1]) for path in paths if digits in path]
     others += [path.replace("gpufleet-", "") for path in paths]
     found = host(tmp_path, dict.fromkeys((*paths, *others), ""))
-    assert sorted(written(found)) == sorted(paths)
-    assert written(host(tmp_path / "bare", {"/etc/x": ""})) == []
+    assert sorted(own_files(found)) == sorted(paths)
+    assert own_files(host(tmp_path / "bare", {"/etc/x": ""})) == []

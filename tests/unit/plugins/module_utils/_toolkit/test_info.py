@@ -14,7 +14,8 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors impor
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.records import OriginalFile, record_path
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import detect as packages_detect
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.names import PACKAGES, REPOSITORY_FILES
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.base import PACKAGES
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.sources import REPOSITORY_FILES
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.constants import (
     CONFIG_FILE,
     DIRECTORY,
@@ -398,7 +399,7 @@ def test_a_directory_of_somebody_else_counts_before_the_search_path(tree: Tree) 
     [
         (CONFIG_FILE, "mode = \n", f"{CONFIG_FILE}, line 1"),
         (f"{CONFIG_FILE}/x", "", f"{CONFIG_FILE} is not a regular file"),
-        ("/etc/os-release", "ID=opensuse\n", "not supported"),
+        ("/etc/os-release", "ID=opensuse\n", "does not support"),
     ],
 )
 def test_what_cannot_be_read_hides_nothing_else(tree: Tree, path: str, text: str, words: str) -> None:

@@ -17,8 +17,8 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors impor
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.records import load_record
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.base import Package, Preview
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.names import APT_SOURCE, PACKAGES
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.base import PACKAGES, Package, Preview
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.sources import APT_SOURCE
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import gpu_containers as systemd_gpu_containers
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.constants import CONFIG_FILE, PACKAGE_CACHE
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.install_packages import Installation
@@ -120,7 +120,7 @@ def test_all_four_in_one_transaction(world: World, before: dict[str, Package], v
 def test_the_order_of_the_steps(world: World) -> None:
     world.have(four("1.18.2-1"))
     world.execute(version="1.20.0", pending=True, hold=True)
-    assert world.calls == ["refresh", "candidates", "preview", "carry out", "hold"]
+    assert world.calls == ["refresh", "candidates", "preview", "apply", "hold"]
 
 
 def test_lists_are_fetched_only_where_they_lack_something(world: World) -> None:
@@ -129,12 +129,12 @@ def test_lists_are_fetched_only_where_they_lack_something(world: World) -> None:
     world.calls.clear()
     world.published = ["1.21.0-1", *world.published]
     world.execute(version="1.21.0")
-    assert world.calls == ["candidates", "refresh", "candidates", "preview", "carry out"]
+    assert world.calls == ["candidates", "refresh", "candidates", "preview", "apply"]
     world.calls.clear()
     world.elsewhere = ["1.22.0-1"]
     world.execute(version="1.22.0")
     assert world.calls == [
-        "candidates", "refresh", "candidates", "refresh everything", "candidates", "preview", "carry out",
+        "candidates", "refresh", "candidates", "refresh everything", "candidates", "preview", "apply",
     ]  # fmt: skip
 
 
@@ -297,7 +297,7 @@ def test_sources_in_the_way_go_first(world: World) -> None:
     assert not world.execute()["changed"]
 
 
-@pytest.mark.parametrize("failing", ["refresh", "preview", "carry out"])
+@pytest.mark.parametrize("failing", ["refresh", "preview", "apply"])
 def test_sources_come_back_where_nothing_was_installed(world: World, failing: str) -> None:
     world.write(APT_SOURCE, OUR_SOURCE)
     world.write(FORMER_LIST, FORMER_ENTRY).chmod(0o640)
@@ -384,7 +384,7 @@ def test_files(world: World) -> None:
     assert world.packages == four("1.19.1-1")
     assert result["diff"] == predicted["diff"]
     assert result["origin"] == predicted["origin"] == "files"
-    assert set(world.calls) == {"preview", "carry out"}
+    assert set(world.calls) == {"preview", "apply"}
     assert not world.execute(source="files", files=tuple(files))["changed"]
 
 
@@ -451,14 +451,14 @@ def test_existing_without_packages(world: World, tmp_path: Path) -> None:
 
 def test_a_config_file_that_scripts_make_is_noted_before(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     host = HostFS(str(world.root), live=True)
-    carry_out = world.carry_out
+    carry_out = world.apply
     noted = []
 
     def looking(change: t.Any) -> None:
         noted.append(load_record(host, OWNER, CONFIG_FILE))
         carry_out(change)
 
-    monkeypatch.setattr(world, "carry_out", looking)
+    monkeypatch.setattr(world, "apply", looking)
     world.execute(version="1.20.0")
     (record,) = noted
     assert record is not None

@@ -10,8 +10,7 @@ import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import lock
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import HostError
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.base import Package
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.names import PACKAGES
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.base import PACKAGES, Package
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import gpu_containers
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_packages import World, four
 
@@ -36,7 +35,7 @@ def world(tmp_path: Path) -> World:
 
 
 def test_a_transaction_that_fails_before_anything(world: World) -> None:
-    world.failures["carry out"] = "E: no space"
+    world.failures["apply"] = "E: no space"
     with pytest.raises(HostError, match=r"E: no space. The packages are as they were"):
         world.execute(version="1.20.0")
     # Nothing of ours is left where nothing came to be.
@@ -52,20 +51,20 @@ def test_a_transaction_that_fails_half_way_is_ended_by_the_next(world: World, mo
     world.calls.clear()
     predicted = world.execute(check_mode=True, version="1.20.0")
     assert predicted["changed"]
-    assert "complete" not in world.calls
+    assert "repair" not in world.calls
     result = world.execute(version="1.20.0")
     assert world.packages == four("1.20.0-1")
     assert result["changed"]
-    assert "complete" in world.calls
+    assert "repair" in world.calls
     assert not world.execute(version="1.20.0")["changed"]
 
 
 def test_an_interrupted_transaction_of_the_toolkit_is_completed_first(world: World) -> None:
-    world.have({**four("1.20.0-1"), PACKAGES[0]: Package("1.20.0-1", whole=False)})
+    world.have({**four("1.20.0-1"), PACKAGES[0]: Package("1.20.0-1", complete=False)})
     world.cut_off = True
     assert world.execute(check_mode=True)["changed"]
     assert world.execute(version="1.20.0")["changed"]
-    assert world.calls == ["complete", "candidates"]
+    assert world.calls == ["repair", "candidates"]
 
 
 def test_what_another_run_did_meanwhile_counts(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,33 +121,33 @@ GONE = "E: Failed to fetch https://x/nvidia-container-toolkit_1.20.0-1_amd64.deb
 
 
 def test_packages_that_are_not_on_the_mirror_any_more(world: World) -> None:
-    world.failures_once["carry out"] = GONE
+    world.failures_once["apply"] = GONE
     world.published = ["1.21.0-1"]
     assert world.execute()["version"] == "1.21.0"
-    first = ["candidates", "preview", "carry out"]
+    first = ["candidates", "preview", "apply"]
     assert world.calls == [*first, "refresh", *first]
 
 
 def test_lists_are_fetched_anew_once(world: World) -> None:
-    world.failures["carry out"] = GONE
+    world.failures["apply"] = GONE
     with pytest.raises(HostError, match=r"404 .*as they were"):
         world.execute(version="1.20.0")
-    assert world.calls.count("carry out") == 2
+    assert world.calls.count("apply") == 2
     world.calls.clear()
     # Ours is fresh by then.
     world.failures["refresh everything"] = "E: another source is broken"
     with pytest.raises(HostError, match=r"404 .*as they were"):
         world.execute(version="1.20.0", pending=True)
-    assert world.calls == ["refresh", "candidates", "preview", "carry out", "refresh everything"]
+    assert world.calls == ["refresh", "candidates", "preview", "apply", "refresh everything"]
 
 
 @pytest.mark.parametrize("source", ["repository", "files"])
 def test_other_failures_are_no_reason_to_try_again(world: World, source: str) -> None:
     files = tuple(world.four_files("1.20.0-1")) if source == "files" else ()
-    world.failures["carry out"] = "E: no space" if source == "repository" else GONE
+    world.failures["apply"] = "E: no space" if source == "repository" else GONE
     with pytest.raises(HostError):
         world.execute(source=source, files=files)
-    assert world.calls.count("carry out") == 1
+    assert world.calls.count("apply") == 1
 
 
 # -- failures that come late -------------------------------------------------------------------------------------------
@@ -178,7 +177,7 @@ def test_an_interrupted_transaction_does_not_matter_where_no_package_changes(wor
     for check_mode in (True, False):
         assert not world.execute(check_mode, version="1.20.0")["changed"]
         assert not world.execute(check_mode, version="latest")["changed"]
-    assert "complete" not in world.calls
+    assert "repair" not in world.calls
     world.execute(version="1.20.0", hold=True)
     assert world.packages == four("1.20.0-1", held=True)
 
@@ -201,21 +200,21 @@ def test_latest_is_refused_when_a_newer_version_is_found(world: World) -> None:
     world.cut_off = True
     with pytest.raises(HostError, match="of others are pending"):
         world.execute(version="latest")
-    assert "complete" not in world.calls
+    assert "repair" not in world.calls
     assert world.packages == four("1.19.1-1")
 
 
 def test_a_half_installed_former_package_is_completed_too(world: World) -> None:
-    world.have({"nvidia-docker2": Package("2.13.0-1", whole=False)})
+    world.have({"nvidia-docker2": Package("2.13.0-1", complete=False)})
     world.cut_off = True
     assert world.execute(check_mode=True, version="1.20.0")["changed"]
     assert world.calls == []
     world.execute(version="1.20.0")
-    assert (world.calls[0], world.packages) == ("complete", four("1.20.0-1"))
+    assert (world.calls[0], world.packages) == ("repair", four("1.20.0-1"))
 
 
 def test_somebody_else_who_is_at_work_is_waited_for(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    world.have({**four("1.20.0-1"), PACKAGES[0]: Package("1.20.0-1", whole=False)})
+    world.have({**four("1.20.0-1"), PACKAGES[0]: Package("1.20.0-1", complete=False)})
 
     def interrupted() -> bool:
         world.have(four("1.20.0-1"))
@@ -223,4 +222,4 @@ def test_somebody_else_who_is_at_work_is_waited_for(world: World, monkeypatch: p
 
     monkeypatch.setattr(world, "interrupted", interrupted)
     assert world.execute(version="1.20.0")["version"] == "1.20.0"
-    assert (world.changes, "complete" in world.calls) == ([], False)
+    assert (world.changes, "repair" in world.calls) == ([], False)

@@ -10,7 +10,7 @@ import typing as t
 import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.names import PACKAGES
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.base import PACKAGES
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.constants import PROGRAMS, VULNERABILITIES
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.installed import (
     Program,

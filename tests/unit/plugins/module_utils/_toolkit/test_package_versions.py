@@ -8,12 +8,12 @@ import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import HostError, NvidiaError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.base import (
+    PACKAGES,
     Candidate,
     Package,
     PackageFile,
     Preview,
 )
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.names import PACKAGES
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.package_versions import (
     NotOfferedError,
     Target,
@@ -54,7 +54,7 @@ def test_all_four_agree() -> None:
     for name in PACKAGES:
         others = four("1.19.1-1")
         assert common_version({**others, name: Package("1.19.1-2")}) is None
-        assert common_version({**others, name: Package("1.19.1-1", whole=False)}) is None
+        assert common_version({**others, name: Package("1.19.1-1", complete=False)}) is None
         del others[name]
         assert common_version(others) is None
     assert satisfies(four("1.19.1-1"), "1.19.1")

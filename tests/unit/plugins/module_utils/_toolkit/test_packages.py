@@ -13,8 +13,9 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils import _module
 from ansible_collections.gpufleet.nvidia.plugins.doc_fragments import bundled, toolkit_directory
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import run_module as finish
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.apt import STATUS_FILE
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.base import PACKAGES
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.detect import FAMILIES
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.names import APT_SOURCE, PACKAGES
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.sources import APT_SOURCE
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.constants import PROGRAMS
 from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils._packages.test_apt import stanza, write
 from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.test_module import (
@@ -141,7 +142,7 @@ def test_suse_has_only_what_exists(monkeypatch: pytest.MonkeyPatch, root: Path) 
 def test_a_debian_without_its_programs_is_no_host_without_packages(monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
     (root / "usr/bin/dpkg").unlink()
     ran = run_module(monkeypatch, root, state="absent")
-    assert "has no dpkg" in ran.module.result["msg"]
+    assert "lacks dpkg" in ran.module.result["msg"]
 
 
 def test_repository_files_reach_the_host(monkeypatch: pytest.MonkeyPatch, root: Path) -> None:

@@ -18,8 +18,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.records impo
     load_record,
     record_path,
 )
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.base import Package, Preview
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.names import PACKAGES
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.base import PACKAGES, Package, Preview
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import gpu_containers
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import packages as toolkit_packages
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.constants import CONFIG_FILE, PACKAGE_CACHE
@@ -59,7 +58,7 @@ def test_there_and_back(world: World) -> None:
     assert world.snapshot() == standing
     world.calls.clear()
     result = world.execute(state="absent")
-    assert world.calls == ["preview", "unhold", "carry out"]
+    assert world.calls == ["preview", "unhold", "apply"]
     assert result["diff"] == predicted["diff"]
     assert (result["changed"], predicted["changed"], result["packages"]) == (True, True, {})
     (backup,) = result["backup_files"]
@@ -116,18 +115,18 @@ def test_containers_whose_runtime_would_go(world: World, monkeypatch: pytest.Mon
 
 def test_a_removal_that_fails_holds_again(world: World) -> None:
     world.have(four("1.20.0-1", held=True))
-    world.failures["carry out"] = "E: prerm fails"
+    world.failures["apply"] = "E: prerm fails"
     with pytest.raises(HostError, match=r"E: prerm fails\. The packages are as they were"):
         world.execute(state="absent")
     assert world.packages == four("1.20.0-1", held=True)
 
 
 def test_a_removal_that_was_cut_off(world: World) -> None:
-    world.have({**four("1.20.0-1"), PACKAGES[1]: Package("1.20.0-1", whole=False)})
+    world.have({**four("1.20.0-1"), PACKAGES[1]: Package("1.20.0-1", complete=False)})
     world.cut_off = True
     assert world.execute(check_mode=True, state="absent")["changed"]
     world.execute(state="absent")
-    assert world.calls == ["complete", "preview", "carry out"]
+    assert world.calls == ["repair", "preview", "apply"]
 
 
 def test_existing_packages_are_not_ours_to_remove(world: World) -> None:
@@ -280,7 +279,7 @@ def test_files_of_the_repository_record_packages_of_earlier_releases(world: Worl
 
 
 def test_a_run_that_failed_records_nothing(world: World) -> None:
-    world.failures["carry out"] = "E: no space"
+    world.failures["apply"] = "E: no space"
     with pytest.raises(HostError):
         world.execute()
     assert not world.path("/var/lib/gpufleet-nvidia/state").exists()

@@ -17,13 +17,13 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.apply import
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import HostError, NvidiaError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.records import STATE_DIR, load_records
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import access
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.names import (
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import sources as packages_sources
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.sources import (
     APT_SOURCE,
     DNF_SOURCE,
     REPOSITORY_FILES,
+    own_files,
 )
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.sources import written
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import packages as toolkit_packages
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import repository as toolkit_repository
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import undoing as toolkit_undoing
@@ -184,12 +184,12 @@ def test_files_come_with_the_packages_and_go_with_them(world: World) -> None:
     predicted = world.execute(check_mode=True, version="1.20.0", repository_files=FILES)
     assert (world.calls, world.snapshot()) == ([], before)
     result = world.execute(version="1.20.0", repository_files=FILES)
-    assert world.calls == ["refresh", "candidates", "preview", "carry out"]
+    assert world.calls == ["refresh", "candidates", "preview", "apply"]
     assert (text(world, APT_SOURCE), text(world, KEY), world.packages) == ("URIs: right\n", "key\n", four("1.20.0-1"))
     assert result["written_files"] == predicted["written_files"] == [KEY, APT_SOURCE]
     assert result["diff"][1:] == predicted["diff"][1:]
     assert not world.path(MARKER).exists()
-    assert written(host_of(world)) == [APT_SOURCE, KEY, STAGED]
+    assert own_files(host_of(world)) == [APT_SOURCE, KEY, STAGED]
     world.calls.clear()
     settled = world.snapshot()
     for check_mode in (True, False):
@@ -202,7 +202,7 @@ def test_files_come_with_the_packages_and_go_with_them(world: World) -> None:
     assert gone["diff"] == predicted["diff"]
     assert gone["restored_files"] == [APT_SOURCE, KEY]
     assert f"{STAGED} (file)" in gone["diff"][0]["before"]
-    assert written(host_of(world)) == []
+    assert own_files(host_of(world)) == []
     left = {path: content for path, content in without_lock(world.snapshot()).items() if "gpufleet-nvidia" not in path}
     was = {path: content for path, content in without_lock(before).items() if "gpufleet-nvidia" not in path}
     assert left == was
@@ -243,10 +243,10 @@ def test_what_is_not_asked_for_any_more_goes(world: World) -> None:
     assert "proxy.example" in str(result)
     other = KEY.replace(DIGITS, "0" * 16)
     world.execute(version="1.20.0", repository_files=(SOURCE, RepositoryFile(other, "other\n")))
-    assert written(host_of(world)) == [APT_SOURCE, other]
+    assert own_files(host_of(world)) == [APT_SOURCE, other]
     files = tuple(world.four_files("1.20.0-1"))
     assert world.execute(source="files", files=files, repository_files=())["changed"]
-    assert (written(host_of(world)), load_records(host_of(world), OWNER)) == ([], [])
+    assert (own_files(host_of(world)), load_records(host_of(world), OWNER)) == ([], [])
 
 
 def test_no_name_appears_where_every_file_counts(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -281,7 +281,7 @@ def test_a_mode_comes_back(world: World) -> None:
 # -- what goes wrong ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("failing", ["refresh", "preview", "carry out", "no such version"])
+@pytest.mark.parametrize("failing", ["refresh", "preview", "apply", "no such version"])
 def test_a_failure_leaves_all_as_it_was(world: World, failing: str) -> None:
     world.write(FORMER_LIST, FORMER_ENTRY).chmod(0o640)
     world.write(APT_SOURCE, "# mine\n").chmod(0o600)
@@ -369,14 +369,14 @@ def test_a_repository_that_cannot_be_reached(world: World, monkeypatch: pytest.M
     ],
 )
 def test_where_an_address_leads(url: str | None, expected: str) -> None:
-    assert str(access.endpoint(url)) == expected
+    assert str(packages_sources.endpoint(url)) == expected
     if expected == "None":
-        assert (access.connection_error(url, None), access.access_advice(url, None)) == (None, "")
+        assert (packages_sources.connection_error(url, None), packages_sources.access_advice(url, None)) == (None, "")
 
 
 @pytest.mark.parametrize("host", ["mirror..example", "m" * 64 + ".example"])
 def test_a_host_name_that_cannot_be_looked_up(host: str) -> None:
-    problem = access.connection_error(f"https://{host}/toolkit", None)
+    problem = packages_sources.connection_error(f"https://{host}/toolkit", None)
     assert problem is not None
     assert problem.startswith(f"This host cannot connect to {host}:443: ")
 
