@@ -42,8 +42,7 @@ from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_docker import (
     UNIT,
 )
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.gpu_hosts import INFORMATION, mig_minors
-from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils._toolkit.test_cpio import Item, newc
-from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils._toolkit.test_tar_entries import member, tar
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.package_archives import Item, member, newc, tar
 
 if t.TYPE_CHECKING:
     import random

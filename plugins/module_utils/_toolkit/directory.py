@@ -18,7 +18,6 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import gp
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import constants as toolkit_constants
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import directory_layout, directory_versions
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import installed as toolkit_installed
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import policy as toolkit_policy
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import usage as toolkit_usage
 
 if t.TYPE_CHECKING:
@@ -91,7 +90,7 @@ class DirectoryResult(t.NamedTuple):
     backups: tuple[t.Mapping[str, str | None], ...] = ()
 
 
-class DirectoryTask(toolkit_policy.Policies):
+class DirectoryTask(toolkit_installed.Policies):
     """A task for the toolkit in one directory of one host."""
 
     def __init__(self, options: DirectoryOptions, host: hostfs.HostFS, tools: Tools) -> None:

@@ -19,7 +19,6 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import in
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import package_versions
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import packages as toolkit_packages
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import repository as toolkit_repository
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import undoing as toolkit_undoing
 
 _UNKNOWN = "(not known yet)"
 
@@ -225,7 +224,7 @@ class Installation(toolkit_packages.PackageTask):
     def _apply(
         self, before: toolkit_packages.State, changes: PendingChanges, requested: str | None
     ) -> toolkit_packages.TaskResult:
-        saved = toolkit_undoing.SavedSources(self.host, self.backup_dir)
+        saved = toolkit_repository.SavedSources(self.host, self.backup_dir)
         try:
             return self._change_host(before, changes, requested, saved)
         except errors.NvidiaError as error:
@@ -239,7 +238,7 @@ class Installation(toolkit_packages.PackageTask):
         before: toolkit_packages.State,
         changes: PendingChanges,
         requested: str | None,
-        saved: toolkit_undoing.SavedSources,
+        saved: toolkit_repository.SavedSources,
     ) -> toolkit_packages.TaskResult:
         state = before
         if changes.transaction and state.half_installed:
@@ -271,7 +270,7 @@ class Installation(toolkit_packages.PackageTask):
         return self._result(changed, before, after, changes, target)._replace(backups=tuple(backups))
 
     def _write_sources(
-        self, changes: PendingChanges, saved: toolkit_undoing.SavedSources
+        self, changes: PendingChanges, saved: toolkit_repository.SavedSources
     ) -> list[dict[str, str | None]]:
         """Write the requested sources and remove the conflicting ones. Returns the backups."""
         if not changes.sources and not changes.repository.needs_test:
@@ -284,7 +283,7 @@ class Installation(toolkit_packages.PackageTask):
         self,
         state: toolkit_packages.State,
         changes: PendingChanges,
-        saved: toolkit_undoing.SavedSources,
+        saved: toolkit_repository.SavedSources,
         error: errors.NvidiaError,
     ) -> None:
         """Restore the previous sources, unless packages from the new sources were installed."""

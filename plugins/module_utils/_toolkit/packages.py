@@ -19,9 +19,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import b
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import gpu_containers
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import constants as toolkit_constants
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import installed as toolkit_installed
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import policy as toolkit_policy
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import repository as toolkit_repository
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import undoing as toolkit_undoing
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
@@ -136,7 +134,7 @@ def recorded_packages(host: hostfs.HostFS) -> tuple[str, ...]:
                 f"{INSTALLED} is damaged: {error}. Move it away, then set unrecorded: remove to remove the packages."
             ) from error
     known = recorded_config(host) is not None or (
-        core_records.load_records(host, apply.REPOSITORY) and not toolkit_undoing.is_untested(host)
+        core_records.load_records(host, apply.REPOSITORY) and not toolkit_repository.is_untested(host)
     )
     return packages_base.PACKAGES if known else ()
 
@@ -257,7 +255,7 @@ class TaskResult(t.NamedTuple):
     unrecorded: tuple[str, ...] = ()
 
 
-class PackageTask(toolkit_policy.Policies):
+class PackageTask(toolkit_installed.Policies):
     """A task for the packages of one host."""
 
     def __init__(

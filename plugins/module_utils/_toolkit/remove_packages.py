@@ -14,7 +14,6 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import gp
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import package_versions
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import packages as toolkit_packages
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import repository as toolkit_repository
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import undoing as toolkit_undoing
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import records as core_records
@@ -127,7 +126,7 @@ class Removal(toolkit_packages.PackageTask):
         backups += toolkit_repository.write_files(self.host, removal.repository, self.backup_dir)
         toolkit_repository.remove_unused_keys(self.host, removal.repository)
         if removal.repository.untested:
-            toolkit_undoing.remove_marker(self.host)
+            toolkit_repository.remove_marker(self.host)
         if removal.recorded:
             toolkit_packages.restore_packages(self.host, None)
         return backups

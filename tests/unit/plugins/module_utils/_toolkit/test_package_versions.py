@@ -14,6 +14,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.base imp
     PackageFile,
     Preview,
 )
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.installed import below_minimum
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.package_versions import (
     NotOfferedError,
     Target,
@@ -24,7 +25,6 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.package_v
     satisfies,
     version_of_files,
 )
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.policy import below_minimum
 
 
 @pytest.mark.parametrize(

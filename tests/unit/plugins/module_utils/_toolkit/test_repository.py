@@ -26,15 +26,14 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.sources 
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import packages as toolkit_packages
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import repository as toolkit_repository
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import undoing as toolkit_undoing
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.repository import (
+    MARKER,
     RepositoryFile,
     address_of,
     check_files,
     is_own_file,
     plan_files,
 )
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.undoing import MARKER
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_packages import World, four
 
 if t.TYPE_CHECKING:
@@ -456,7 +455,7 @@ def test_what_cannot_be_put_back_is_told(world: World, monkeypatch: pytest.Monke
     def full(*_arguments: t.Any) -> None:
         raise HostError("No room.")
 
-    monkeypatch.setattr(toolkit_undoing.SavedSources, "_restore", full)
+    monkeypatch.setattr(toolkit_repository.SavedSources, "_restore", full)
     with pytest.raises(HostError, match=r"the source is wrong.*could not be put back: No room\.") as caught:
         world.execute(version="1.20.0", repository_files=(WRONG,))
     assert caught.value.details == {"changed": True}

@@ -10,20 +10,30 @@ import os
 import shutil
 import tarfile
 import tempfile
+import types
 import typing as t
 from pathlib import Path
 
 import pytest
 
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import HostError, NvidiaError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu.elf import AARCH64, X86_64
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import manifest as toolkit_manifest
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import source as toolkit_source
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.constants import LATER_PROGRAMS, PROGRAMS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.manifest import Manifest
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.source import (
+    COMPONENTS,
     ControllerSource,
     NotSentError,
+    Part,
     Source,
     SourceReader,
+    check_machine,
+    find_parts,
 )
+from ansible_collections.gpufleet.nvidia.tests.hosts.fixtures.elf_programs import library, program, tree
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.toolkit_directories import (
     NEW,
     OLD,
@@ -213,3 +223,330 @@ def test_what_a_killed_run_has_unpacked_goes(
     (place / "gpufleet-toolkit-99999999-x/file").write_text("")
     host.install(check=check_mode)
     assert len(os.listdir(place)) == check_mode
+
+
+# -- Parts -----------------------------------------------------------------------------------------------------------
+
+RUNTIME, HOOK, CLI, CTK = PROGRAMS
+(CDI_HOOK,) = LATER_PROGRAMS
+EVERY_PROGRAM = [RUNTIME, RUNTIME + ".cdi", RUNTIME + ".legacy", HOOK, CLI, CTK, CDI_HOOK]
+BOTH_LIBRARIES = ["libnvidia-container.so.1.20.0", "libnvidia-container-go.so.1.20.0"]
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """A toolkit of 1.20.0 for x86-64."""
+    root = tmp_path / "source"
+    tree(root, "1.20.0")
+    return root
+
+
+def find(root: Path, components: t.Sequence[str] | None = None) -> dict[str, Part]:
+    return {part.name: part for part in find_parts(HostFS(str(root), live=False), components, "src /opt/toolkit")}
+
+
+def parts_error(root: Path, components: t.Sequence[str] | None = None) -> str:
+    with pytest.raises(NvidiaError) as caught:
+        find(root, components)
+    return str(caught.value)
+
+
+def remove(root: Path, *names: str) -> None:
+    for name in names:
+        for path in root.rglob(name):
+            path.unlink()
+
+
+def move(root: Path, name: str, folder: str) -> Path:
+    """Put what has that name into another folder."""
+    (root / folder).mkdir(parents=True, exist_ok=True)
+    return next(root.rglob(name)).replace(root / folder / name)
+
+
+# -- what is found ---------------------------------------------------------------------------------------------------
+
+
+def test_a_whole_toolkit(source: Path) -> None:
+    parts = find(source)
+    assert list(parts) == EVERY_PROGRAM + BOTH_LIBRARIES
+    ctk = source / "usr/bin/nvidia-ctk"
+    assert parts[CTK] == Part(CTK, str(ctk), 0o755, ctk.stat().st_size, X86_64, "")
+    real = source / "usr/lib/x86_64-linux-gnu/libnvidia-container.so.1.20.0"
+    assert parts[real.name] == Part(
+        real.name, str(real), 0o644, real.stat().st_size, X86_64, "libnvidia-container.so.1"
+    )
+
+
+@pytest.mark.parametrize(
+    ("components", "names"),
+    [
+        (["ctk"], [CTK]),
+        (["cdi_hook", "runtime"], [RUNTIME, RUNTIME + ".cdi", RUNTIME + ".legacy", CDI_HOOK]),
+        (["cli"], [CLI, *BOTH_LIBRARIES]),
+        (["hook", "hook"], [HOOK]),
+        (list(COMPONENTS), EVERY_PROGRAM + BOTH_LIBRARIES),
+    ],
+)
+def test_only_some_components(source: Path, components: list[str], names: list[str]) -> None:
+    assert list(find(source, components)) == names
+
+
+def test_older_toolkits_have_fewer_programs(source: Path) -> None:
+    remove(source, CDI_HOOK, RUNTIME + ".cdi", RUNTIME + ".legacy")
+    assert list(find(source)) == [RUNTIME, HOOK, CLI, CTK, *BOTH_LIBRARIES]
+    assert list(find(source, ["runtime"])) == [RUNTIME]
+
+
+@pytest.mark.parametrize("folder", ["usr/sbin", "bin", "sbin", "usr/local/bin"])
+def test_programs_lie_elsewhere(source: Path, folder: str) -> None:
+    path = move(source, CTK, folder)
+    assert find(source)[CTK].path == str(path)
+
+
+def test_the_first_of_several_wins(source: Path) -> None:
+    (source / "usr/local/bin").mkdir(parents=True)
+    (source / "usr/local/bin/nvidia-ctk").write_bytes(program("other"))
+    assert find(source)[CTK].path == str(source / "usr/bin/nvidia-ctk")
+
+
+@pytest.mark.parametrize("folder", ["usr/lib64", "usr/lib/aarch64-linux-gnu", "usr/lib"])
+def test_libraries_lie_elsewhere(source: Path, folder: str) -> None:
+    # In this order: Python 3.8 does not list links that lead nowhere.
+    move(source, "libnvidia-container.so.1", folder)
+    move(source, BOTH_LIBRARIES[0], folder)
+    assert find(source)[BOTH_LIBRARIES[0]].path == str(source / folder / BOTH_LIBRARIES[0])
+
+
+@pytest.mark.parametrize(("machine", "folder"), [(X86_64, "x86_64-linux-gnu"), (AARCH64, "aarch64-linux-gnu")])
+def test_the_libraries_of_the_programs_machine_come_first(tmp_path: Path, machine: int, folder: str) -> None:
+    for other in (X86_64, AARCH64):
+        tree(tmp_path, "1.20.0", machine=other)
+    for name in EVERY_PROGRAM:
+        (tmp_path / "usr/bin" / name).write_bytes(program("true", machine))
+    parts = find(tmp_path)
+    assert parts[BOTH_LIBRARIES[0]].path == str(tmp_path / "usr/lib" / folder / BOTH_LIBRARIES[0])
+    assert {part.machine for part in parts.values()} == {machine}
+
+
+def test_a_library_without_a_link(source: Path) -> None:
+    folder = source / "usr/lib/x86_64-linux-gnu"
+    (folder / BOTH_LIBRARIES[0]).replace(folder / "libnvidia-container.so.1")
+    part = find(source)["libnvidia-container.so.1"]
+    assert (part.soname, part.path) == ("", str(folder / "libnvidia-container.so.1"))
+
+
+def test_links_are_followed_inside_the_tree(source: Path) -> None:
+    # As on a system with alternatives, and with /usr/lib64 merged; seen from outside, these lead elsewhere.
+    move(source, CTK, "opt/nvidia")
+    (source / "usr/bin/nvidia-ctk").symlink_to("/opt/nvidia/nvidia-ctk")
+    (source / "usr/lib/x86_64-linux-gnu").replace(source / "libraries")
+    (source / "usr/lib64").symlink_to("/../libraries")
+    parts = find(source)
+    assert parts[CTK].path == str(source / "opt/nvidia/nvidia-ctk")
+    assert parts[BOTH_LIBRARIES[1]].path == str(source / "libraries" / BOTH_LIBRARIES[1])
+
+
+@pytest.mark.parametrize(("mode", "kept"), [(0o4755, 0o755), (0o777, 0o755), (0o644, 0o644), (0o2711, 0o711)])
+def test_modes_without_what_would_be_dangerous(source: Path, mode: int, kept: int) -> None:
+    (source / "usr/bin/nvidia-ctk").chmod(mode)
+    assert find(source)[CTK].mode == kept
+
+
+def test_the_facts_agree() -> None:
+    assert [name for component in COMPONENTS.values() for name in component.programs] == EVERY_PROGRAM
+    assert {name for component in COMPONENTS.values() for name in component.optional} == set(EVERY_PROGRAM[1:3])
+
+
+# -- what is refused -------------------------------------------------------------------------------------------------
+
+
+def test_all_that_is_missing_is_named_at_once(source: Path) -> None:
+    remove(source, RUNTIME, HOOK, CDI_HOOK, "libnvidia-container-go.so.1")
+    assert parts_error(source) == (
+        "src /opt/toolkit lacks nvidia-container-runtime, nvidia-container-runtime-hook, libnvidia-container-go.so.1."
+        " Programs are looked for in usr/bin, usr/sbin, bin, sbin, usr/local/bin, libraries in usr/lib64,"
+        " usr/lib/x86_64-linux-gnu, usr/lib/aarch64-linux-gnu, usr/lib. Unpack all packages of the toolkit into one"
+        " directory and give that, or name in components only what it holds."
+    )
+
+
+def test_what_is_named_has_to_be_there(source: Path) -> None:
+    remove(source, CDI_HOOK)
+    assert parts_error(source, ["ctk", "cdi_hook"]).startswith("src /opt/toolkit lacks nvidia-cdi-hook. ")
+
+
+@pytest.mark.parametrize(
+    ("components", "problem"),
+    [(["ctk", "cdi"], "components has no cdi."), ([], "components is empty.")],
+)
+def test_components_that_are_none(source: Path, components: list[str], problem: str) -> None:
+    assert parts_error(source, components) == (
+        f"{problem} Give some of runtime, hook, cli, ctk, cdi_hook, or leave it out for all."
+    )
+
+
+def test_no_directory(source: Path) -> None:
+    for path in (source / "nothing", source / "usr/bin/nvidia-ctk"):
+        with pytest.raises(HostError, match=r"^src /opt/toolkit is not a directory\. Give the directory that holds "):
+            find(path)
+
+
+WHAT_IS_NO_PROGRAM: list[tuple[bytes, str]] = [
+    (b"", " is empty: its download is incomplete."),
+    (b"#!/bin/sh\nexec /opt/nvidia-ctk.real\n", " is a script, say the wrapper of another installation."),
+    (b"\x7fELF", " is no ELF file: it was damaged, or is something else."),
+    (b"<html>502 Bad Gateway</html>", " is no ELF file: it was damaged, or is something else."),
+    (b"\x7fELF\x01\x01\x01" + bytes(9) + b"\x02\x00\x03\x00", " has 32 bits."),
+    (program("x" * 5000)[:5000], " has 5000 bytes instead of 5"),
+]
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"), WHAT_IS_NO_PROGRAM, ids=["empty", "script", "four bytes", "page", "32 bits", "truncated"]
+)
+@pytest.mark.parametrize("path", ["usr/bin/nvidia-ctk", "usr/lib/x86_64-linux-gnu/libnvidia-container.so.1"])
+def test_files_that_cannot_run(source: Path, path: str, content: bytes, problem: str) -> None:
+    (source / path).write_bytes(content)
+    assert parts_error(source).startswith(f"src /opt/toolkit: {path}{problem}")
+
+
+@pytest.mark.parametrize("name", [RUNTIME, CTK])
+def test_no_regular_file(source: Path, name: str) -> None:
+    file = source / "usr/bin" / name
+    file.unlink()
+    # Opening it would wait for a writer.
+    os.mkfifo(str(file))
+    assert parts_error(source).startswith(f"src /opt/toolkit: usr/bin/{name} is not a regular file. ")
+    file.unlink()
+    file.mkdir()
+    assert parts_error(source).startswith(f"src /opt/toolkit: usr/bin/{name} is not a regular file. ")
+
+
+def test_a_link_out_of_the_tree(source: Path, tmp_path: Path) -> None:
+    (tmp_path / CTK).write_bytes(program("true"))
+    ctk = source / "usr/bin/nvidia-ctk"
+    for target in (str(tmp_path / CTK), f"../../../{CTK}"):
+        ctk.unlink()
+        ctk.symlink_to(target)
+        assert ctk.exists()
+        assert parts_error(source).startswith(
+            "src /opt/toolkit: usr/bin/nvidia-ctk is a link to a file that does not exist. "
+        )
+
+
+def test_a_loop_of_links(source: Path) -> None:
+    ctk = source / "usr/bin/nvidia-ctk"
+    ctk.unlink()
+    ctk.symlink_to(CTK)
+    assert parts_error(source) == "src /opt/toolkit: /usr/bin/nvidia-ctk: too many symbolic links. Remove the loop."
+
+
+def test_several_machines(source: Path) -> None:
+    (source / "usr/bin/nvidia-cdi-hook").write_bytes(program("true", AARCH64))
+    (source / "usr/lib/x86_64-linux-gnu/libnvidia-container.so.1").write_bytes(library("1.20.0", 243))
+    assert parts_error(source, ["ctk", "cli", "cdi_hook"]) == (
+        "src /opt/toolkit holds files for several machines: nvidia-container-cli, nvidia-ctk,"
+        " libnvidia-container-go.so.1.20.0 for x86-64; nvidia-cdi-hook for AArch64; libnvidia-container.so.1.20.0 for"
+        " machine 243. Give the files of one of them only."
+    )
+
+
+@pytest.mark.parametrize(
+    ("error", "advice"),
+    [
+        (PermissionError(13, "Permission denied"), "Run the task as root (become: true)."),
+        (OSError(5, "Input/output error"), "Check the file system."),
+    ],
+)
+@pytest.mark.parametrize("place", ["/usr/bin/nvidia-ctk", "/."])
+def test_what_cannot_be_read(
+    source: Path, monkeypatch: pytest.MonkeyPatch, place: str, error: OSError, advice: str
+) -> None:
+    def failing(function: t.Callable[..., t.Any]) -> t.Callable[..., t.Any]:
+        def called(path: str, *args: t.Any, **options: t.Any) -> t.Any:
+            if path == f"{source}{place}":
+                raise error
+            return function(path, *args, **options)
+
+        return called
+
+    monkeypatch.setattr(toolkit_source, "_head", failing(toolkit_source._head))
+    with monkeypatch.context() as patch:
+        if place == "/.":
+            patch.setattr(os, "stat", failing(os.stat))
+        said = parts_error(source, ["ctk"])
+    named = "" if place == "/." else f": {place[1:]}"
+    assert said == f"src /opt/toolkit{named} cannot be read: {error.strerror}. {advice}"
+
+
+# -- whether it is for the host --------------------------------------------------------------------------------------
+
+
+def host_with(root: Path, shell: bytes | None, live: bool) -> HostFS:
+    """A host whose /bin/sh is a link, as on most."""
+    (root / "usr/bin").mkdir(parents=True)
+    (root / "bin").symlink_to("usr/bin")
+    (root / "usr/bin/sh").symlink_to("/bin/busybox")
+    if shell is not None:
+        (root / "usr/bin/busybox").write_bytes(shell)
+    return HostFS(str(root), live)
+
+
+def parts_for(machine: int) -> list[Part]:
+    return [Part(CTK, "/source/nvidia-ctk", 0o755, 1, machine)]
+
+
+@pytest.mark.parametrize("live", [True, False])
+@pytest.mark.parametrize("machine", [X86_64, AARCH64, 243])
+def test_the_hosts_own_machine(tmp_path: Path, machine: int, live: bool) -> None:
+    check_machine(parts_for(machine), host_with(tmp_path, program("true", machine), live))
+
+
+@pytest.mark.parametrize("live", [True, False])
+def test_another_machine(tmp_path: Path, live: bool) -> None:
+    with pytest.raises(NvidiaError) as caught:
+        check_machine(parts_for(AARCH64), host_with(tmp_path, program("true"), live))
+    assert str(caught.value) == (
+        "The toolkit's nvidia-ctk is for AArch64, but the host is x86-64. Give the toolkit for x86-64."
+    )
+
+
+def test_a_host_without_a_shell(tmp_path: Path) -> None:
+    host = host_with(tmp_path, None, live=True)
+    with pytest.raises(HostError, match=r"^This host has no /bin/sh, which the toolkit's wrappers need\. "):
+        check_machine(parts_for(X86_64), host)
+    # A tree to which the shell is added later.
+    check_machine(parts_for(243), host._replace(live=False))
+
+
+@pytest.mark.parametrize(("kernel", "fits"), [("x86_64", True), ("aarch64", False), ("riscv64", True)])
+def test_a_shell_that_tells_nothing(tmp_path: Path, kernel: str, fits: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "uname", lambda: types.SimpleNamespace(machine=kernel))
+    host = host_with(tmp_path, b"#!/opt/shell\n", live=True)
+    if fits:
+        check_machine(parts_for(X86_64), host)
+    else:
+        with pytest.raises(NvidiaError, match="is for x86-64, but the host is AArch64"):
+            check_machine(parts_for(X86_64), host)
+    check_machine(parts_for(X86_64), host._replace(live=False))
+
+
+def test_this_machine() -> None:
+    kernel = {"x86_64": X86_64, "aarch64": AARCH64}.get(os.uname().machine)
+    if kernel is None:
+        pytest.skip("another machine")
+    check_machine(parts_for(kernel), HostFS())
+    with pytest.raises(NvidiaError):
+        check_machine(parts_for(243), HostFS())
+
+
+def test_a_library_whose_file_is_called_like_none(tmp_path: Path) -> None:
+    tree(tmp_path, "1.20.0")
+    (link,) = tmp_path.glob("usr/lib/*/libnvidia-container.so.1")
+    (link.parent / "libnvidia-container.so.1.20.0").rename(link.parent / "blob-77")
+    link.unlink()
+    link.symlink_to("blob-77")
+    found = {part.name: part.soname for part in find_parts(HostFS.of(str(tmp_path), live=False), None, "it")}
+    assert found["libnvidia-container.so.1"] == ""
+    assert "blob-77" not in found
+    assert found["libnvidia-container-go.so.1.20.0"] == "libnvidia-container-go.so.1"

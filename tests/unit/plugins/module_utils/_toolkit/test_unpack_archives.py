@@ -15,38 +15,122 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import NvidiaError
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.unpack import Entry, read_tar
-from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils._toolkit.test_archive_entries import (
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.unpack import Entry, read_newc, read_tar
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.package_archives import (
+    BLOCK,
     DIRECTORY,
     LINK,
+    PIPE,
     REGULAR,
+    Item,
+    member,
+    newc,
+    tar,
+    with_size,
 )
 
-BLOCK = 512
+# -- cpio ------------------------------------------------------------------------------------------------------------
+
+
+def cpio_error(archive: bytes) -> str:
+    with pytest.raises(NvidiaError) as caught:
+        read_newc(archive, "a.rpm")
+    return str(caught.value)
+
+
+# -- what is read ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("magic", ["070701", "070702"])
+def test_cpio_entries(magic: str) -> None:
+    items = [
+        Item(".", mode=DIRECTORY | 0o755),
+        Item("./usr/lib64/lib.so.1.2", b"a library", REGULAR | 0o4755),
+        Item("./usr/lib64/lib.so.1", b"lib.so.1.2", LINK | 0o777),
+        Item("./usr/bin/tool", b"\0\xff" * 1001),
+        Item("./usr/bin/empty"),
+        Item("./dev/pipe", mode=PIPE | 0o644),
+    ]
+    entries = read_newc(newc(*items, magic=magic), "a.rpm")
+    assert entries == [Entry(item.name, item.mode, item.content) for item in items]
+
+
+def test_several_names_of_one_file() -> None:
+    archive = newc(
+        Item("one", inode=7, links=2),
+        Item("other", inode=8, links=2),
+        Item("two", b"content", inode=7, links=2),
+        Item("another", b"else", inode=8, links=2),
+        Item("nothing", inode=9, links=2),
+        # Directories have several links, too.
+        Item("usr", mode=DIRECTORY | 0o755, inode=7, links=2),
+    )
+    assert [(entry.name, entry.content) for entry in read_newc(archive, "a.rpm")] == [
+        ("one", b"content"),
+        ("other", b"else"),
+        ("two", b"content"),
+        ("another", b"else"),
+        ("nothing", b""),
+        ("usr", b""),
+    ]
+
+
+CPIO_NAMES = st.text(st.characters(min_codepoint=33, max_codepoint=0x2FF), min_size=1, max_size=9)
+
+
+@given(files=st.dictionaries(CPIO_NAMES, st.binary(max_size=50)), magic=st.sampled_from(["070701", "070702"]))
+def test_any_files_are_read(files: t.Mapping[str, bytes], magic: str) -> None:
+    archive = newc(*(Item(name, content) for name, content in files.items()), magic=magic)
+    assert {entry.name: entry.content for entry in read_newc(archive, "a.rpm")} == files
+
+
+# -- what is refused -------------------------------------------------------------------------------------------------
+
+
+CPIO = newc(Item("usr/bin/tool", b"content"), Item("usr/bin/other", b"more"), magic="070702")
+
+
+@pytest.mark.parametrize("length", [0, 3, 50, 110, 115, 130, len(CPIO) - 124, len(CPIO) - 14])
+def test_truncated_cpio(length: int) -> None:
+    assert cpio_error(CPIO[:length]) == "a.rpm cannot be unpacked: it ends too early. Fetch the package again."
+
+
+@pytest.mark.parametrize(
+    ("archive", "problem"),
+    [
+        (b"\x28\xb5\x2f\xfd" + bytes(200), "its content is no cpio archive in the format newc"),
+        (newc(Item("tool", b"x"), magic="07070X"), "its content is no cpio archive in the format newc"),
+        (CPIO.replace(b"content", b"contexx"), "a checksum is wrong"),
+        (CPIO[:6] + b"x" * 8 + CPIO[14:], "its content has a header that cannot be read"),
+        # The size of the first file; what follows would be read again, for ever.
+        (CPIO[:54] + b"-0000080" + CPIO[62:], "its content has a header that cannot be read"),
+        (CPIO[:94] + b"00000000" + CPIO[102:], "it ends too early"),
+    ],
+)
+def test_damaged_cpio(archive: bytes, problem: str) -> None:
+    assert cpio_error(archive) == f"a.rpm cannot be unpacked: {problem}. Fetch the package again."
+
+
+def test_cpio_with_too_many_entries() -> None:
+    # Reading stops there: the damage behind them is not reached.
+    archive = newc(Item("a"), end=False) * 10_001 + b"x" * 200
+    assert cpio_error(archive) == "a.rpm cannot be unpacked: it holds more than 10000 entries. Fetch the package again."
+
+
+@given(st.integers(0, len(CPIO) - 1), st.integers(0, 255))
+def test_any_damaged_cpio_is_read_or_refused(place: int, byte: int) -> None:
+    # Any other exception fails.
+    with contextlib.suppress(NvidiaError):
+        names = [entry.name for entry in read_newc(CPIO[:place] + bytes([byte]) + CPIO[place + 1 :], "a.rpm")]
+        assert len(names) <= 2
+
+
+# -- tar -------------------------------------------------------------------------------------------------------------
+
 LONG = "./usr/" + "long/" * 50 + "name"
 
 
-def member(name: str, content: bytes = b"", kind: bytes = tarfile.REGTYPE, **fields: t.Any) -> bytes:
-    """One member as it stands in an archive; ``fields`` as those of TarInfo."""
-    info = tarfile.TarInfo(name)
-    info.type, info.size = kind, len(content)
-    for field, value in fields.items():
-        setattr(info, field, value)
-    header = info.tobuf(tarfile.PAX_FORMAT) if info.pax_headers else info.tobuf(tarfile.GNU_FORMAT)
-    return header + content + bytes(-len(content) % BLOCK)
-
-
-def tar(*members: bytes) -> bytes:
-    return b"".join(members) + bytes(2 * BLOCK)
-
-
-def with_size(header: bytes, size: bytes) -> bytes:
-    """A header that says another size, with the checksum that belongs to it."""
-    header = header[:124] + size + header[136:148] + b" " * 8 + header[156:]
-    return header[:148] + b"%06o\0 " % sum(header[:BLOCK]) + header[156:]
-
-
-def refusal(archive: bytes) -> str:
+def tar_error(archive: bytes) -> str:
     with pytest.raises(NvidiaError) as caught:
         read_tar(archive, "a.deb")
     said = str(caught.value)
@@ -60,7 +144,7 @@ def refusal(archive: bytes) -> str:
 
 
 @pytest.mark.parametrize("form", [tarfile.GNU_FORMAT, tarfile.USTAR_FORMAT])
-def test_entries(form: int) -> None:
+def test_tar_entries(form: int) -> None:
     stream = io.BytesIO()
     with tarfile.open(fileobj=stream, mode="w", format=form) as archive:
         for name, kind, mode, content in (
@@ -124,14 +208,14 @@ def test_nothing_inside() -> None:
 # -- what is refused -------------------------------------------------------------------------------------------------
 
 TOOL, OTHER = member("usr/bin/tool", b"content"), member("usr/bin/other", b"more")
-WHOLE = tar(TOOL, OTHER)
+TAR = tar(TOOL, OTHER)
 TOO_EARLY, NO_HEADER = "it ends too early", "its content has a header that cannot be read"
 
 
 @pytest.mark.parametrize("length", [513, 1000, 1024, 1025, 1536, 1537, 2048, 2049, 2559])
-def test_an_archive_that_is_cut(length: int) -> None:
+def test_truncated_tar(length: int) -> None:
     # At a block's end, too, where tarfile sees nothing wrong.
-    assert refusal(WHOLE[:length]).startswith((TOO_EARLY, "its content is no whole tar archive ("))
+    assert tar_error(TAR[:length]).startswith((TOO_EARLY, "its content is no whole tar archive ("))
 
 
 @pytest.mark.parametrize(
@@ -150,8 +234,8 @@ def test_an_archive_that_is_cut(length: int) -> None:
         (member(LONG)[:1024] * 3000, "its content is no whole tar archive ("),
     ],
 )
-def test_an_archive_that_is_damaged(archive: bytes, problem: str | tuple[str, ...]) -> None:
-    assert refusal(archive).startswith(problem)
+def test_damaged_tar(archive: bytes, problem: str | tuple[str, ...]) -> None:
+    assert tar_error(archive).startswith(problem)
 
 
 @pytest.mark.parametrize(
@@ -164,26 +248,26 @@ def test_an_archive_that_is_damaged(archive: bytes, problem: str | tuple[str, ..
     ],
 )
 def test_what_no_debian_package_has(other: bytes) -> None:
-    assert refusal(tar(TOOL, other)).endswith(" in a form that dpkg does not install either")
+    assert tar_error(tar(TOOL, other)).endswith(" in a form that dpkg does not install either")
 
 
-def test_an_archive_with_too_many_entries() -> None:
+def test_tar_with_too_many_entries() -> None:
     # Reading stops there: the damage behind them is not reached.
-    assert refusal(member("a") * 10_001 + b"x" * 2 * BLOCK) == "it holds more than 10000 entries"
+    assert tar_error(member("a") * 10_001 + b"x" * 2 * BLOCK) == "it holds more than 10000 entries"
 
 
 @pytest.mark.parametrize("target", ["usr/bin/other", "/etc/shadow", "../../etc/shadow", "usr", ""])
 def test_a_hard_link_to_what_is_not_inside(target: str) -> None:
     folder = member("usr", kind=tarfile.DIRTYPE)
-    found = refusal(tar(folder, TOOL, member("link", kind=tarfile.LNKTYPE, linkname=target), OTHER))
+    found = tar_error(tar(folder, TOOL, member("link", kind=tarfile.LNKTYPE, linkname=target), OTHER))
     assert found == f"it holds 'link' as another name of {target!r}, which is not before it"
 
 
-@given(st.integers(0, len(WHOLE) - 1), st.integers(0, 255))
-def test_any_damage_is_read_or_refused(place: int, byte: int) -> None:
+@given(st.integers(0, len(TAR) - 1), st.integers(0, 255))
+def test_any_damaged_tar_is_read_or_refused(place: int, byte: int) -> None:
     # Any other exception fails.
     with contextlib.suppress(NvidiaError):
-        assert len(read_tar(WHOLE[:place] + bytes([byte]) + WHOLE[place + 1 :], "a.deb")) <= 2
+        assert len(read_tar(TAR[:place] + bytes([byte]) + TAR[place + 1 :], "a.deb")) <= 2
 
 
 KINDS = st.sampled_from([bytes([kind]) for kind in b"xgLKSV0125"])

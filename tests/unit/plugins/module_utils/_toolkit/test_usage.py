@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import typing as t
 from typing import NamedTuple
 
@@ -16,14 +18,19 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.usage imp
     configured_programs,
     engines_still_using,
     programs_among,
+    users,
 )
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.toolkit_directories import VERSIONS
 
 if t.TYPE_CHECKING:
     from pathlib import Path
 
+
+# -- Configured programs ---------------------------------------------------------------------------------------------
+
 FOLDER = "/opt/nvidia/toolkit"
 PROGRAM = f"{FOLDER}/nvidia-container-runtime"
-FILES = {
+ENGINE_FILES = {
     "docker": (
         "etc/docker/daemon.json",
         f'{{"runtimes": {{"nvidia": {{"path": "{PROGRAM}"}}, "x": {{"path": "/x"}}}}}}',
@@ -44,14 +51,14 @@ FILES = {
 
 
 def write(root: Path, engine: str) -> None:
-    name, text = FILES[engine]
+    name, text = ENGINE_FILES[engine]
     (root / name).parent.mkdir(parents=True)
     (root / name).write_text(text)
     if engine == "crio":
         (root / "etc/crio/crio.conf").write_text("[crio]\n")
 
 
-@pytest.mark.parametrize("engine", FILES)
+@pytest.mark.parametrize("engine", ENGINE_FILES)
 def test_one_engine(engine: str, tmp_path: Path) -> None:
     host = HostFS.of(str(tmp_path), live=False)
     assert configured_programs(host, [FOLDER]) == {}
@@ -62,10 +69,10 @@ def test_one_engine(engine: str, tmp_path: Path) -> None:
 
 
 def test_all_engines_and_what_cannot_be_read(tmp_path: Path) -> None:
-    for engine in FILES:
+    for engine in ENGINE_FILES:
         write(tmp_path, engine)
     host = HostFS.of(str(tmp_path), live=False)
-    assert set(configured_programs(host, [FOLDER])) == set(FILES)
+    assert set(configured_programs(host, [FOLDER])) == set(ENGINE_FILES)
     (tmp_path / "etc/docker/daemon.json").write_text("{")
     # It may name any.
     ((name, program),) = configured_programs(host, [FOLDER])["docker"].items()
@@ -139,3 +146,92 @@ def test_a_restart_that_was_cut_off(tmp_path: Path) -> None:
     assert engines_still_using(HostFS.of(str(tmp_path), live=True), [FOLDER]) == [
         "A restart of docker.service was cut off."
     ]
+
+
+# -- Users of a version ----------------------------------------------------------------------------------------------
+
+VERSION = f"{VERSIONS}/1.19.1-0123456789ab"
+
+
+class ProcessTree:
+    """A host whose processes are texts and links."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.process(1, exe="/sbin/init")
+
+    def process(self, pid: int, exe: str = "/bin/sh", maps: str = "", uid: int | None = None, **handles: str) -> None:
+        folder = self.root / f"proc/{pid}"
+        (folder / "fd").mkdir(parents=True)
+        (folder / "comm").write_text(f"name{pid}\n")
+        (folder / "maps").write_text(maps)
+        (folder / "status").write_text(f"Name:\tname{pid}\nUid:\t{os.geteuid() if uid is None else uid}\n")
+        (folder / "exe").symlink_to(exe)
+        for name, target in handles.items():
+            (folder / "fd" / name.lstrip("h")).symlink_to(target)
+
+    def file(self, path: str, text: str) -> None:
+        (self.root / path[1:]).parent.mkdir(parents=True, exist_ok=True)
+        (self.root / path[1:]).write_text(text)
+
+    def users(self, live: bool = True) -> list[str]:
+        return users(HostFS.of(str(self.root), live=live), VERSION)
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> ProcessTree:
+    return ProcessTree(tmp_path)
+
+
+def test_nobody(tree: ProcessTree) -> None:
+    tree.process(7, f"{VERSION}-2/nvidia-ctk.real", f"7f00 {VERSION}b/libx.so.1\n", h3=VERSION + "x", h4="socket:[7]")
+    tree.process(8, f"{VERSIONS}/other/nvidia-ctk.real")
+    tree.file("/etc/cdi/nvidia.yaml", "path: /usr/bin/nvidia-cdi-hook\n")
+    tree.file("/etc/cdi/nvidia.yaml.bak", f"path: {VERSION}/nvidia-cdi-hook\n")
+    (tree.root / "proc/9").mkdir()
+    assert tree.users() == []
+
+
+def test_processes(tree: ProcessTree) -> None:
+    tree.process(7, f"{VERSION}/nvidia-ctk.real")
+    tree.process(8, f"{VERSION}/nvidia-ctk.real (deleted)")
+    tree.process(9, maps=f"7f00-7f01 r-xp 0 08:01 7  {VERSION}/libnvidia-container.so.1.19.1\n")
+    # The memory map of another user's process is not read, since that user could block who reads it.
+    tree.process(11, maps=f"7f00-7f01 r-xp 0 08:01 7  {VERSION}/libnvidia-container.so.1.19.1\n", uid=os.geteuid() + 1)
+    tree.process(10, h3="/dev/null", h10=f"{VERSION}/nvidia-container-runtime")
+    tree.process(os.getpid(), f"{VERSION}/nvidia-ctk.real")
+    (tree.root / "proc/self").symlink_to("7")
+    assert sorted(tree.users()) == sorted(f"process {pid} (name{pid})" for pid in (7, 8, 9, 10))
+    assert tree.users(live=False) == []
+
+
+@pytest.mark.parametrize("path", ["/etc/cdi/x.yaml", "/var/run/cdi/x.json"])
+@pytest.mark.parametrize("live", [True, False])
+def test_specifications(path: str, live: bool, tree: ProcessTree) -> None:
+    tree.file(path, f'"path": "{VERSION}/nvidia-cdi-hook"')
+    assert tree.users(live) == [f"file {path}"]
+
+
+def test_containers(tree: ProcessTree) -> None:
+    bundle = "/run/containerd/io.containerd.runtime.v2.task/k8s.io/web"
+    tree.file(f"{bundle}/config.json", f'{{"path": "{VERSION}/nvidia-container-runtime-hook"}}')
+    tree.file(f"{bundle}/init.pid", "1")
+    assert tree.users() == ["container containerd/k8s.io/web"]
+    tree.file(f"{bundle}/init.pid", "4711")
+    assert tree.users() == []
+
+
+def test_a_shell_that_reads_its_script(tmp_path: Path) -> None:
+    """As the kernel and this machine's shell really have it."""
+    folder = tmp_path / "version"
+    folder.mkdir()
+    script = folder / "wrapper"
+    script.write_text("#!/bin/sh\necho ready\nread -r line\nexit 0\n")
+    script.chmod(0o755)
+    with subprocess.Popen([str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        found = users(HostFS(), str(folder))
+        process.communicate(b"\n")
+    assert found == [f"process {process.pid} (wrapper)"]
+    assert users(HostFS(), str(folder)) == []

@@ -6,28 +6,183 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 import subprocess
+import tempfile
 import time
 import typing as t
+from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import HostError, NvidiaError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import unpack as toolkit_unpack
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.source import find_parts
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.unpack import run_limited, unpack
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.unpack import (
+    Entry,
+    run_limited,
+    unpack,
+    write_entries,
+)
 from ansible_collections.gpufleet.nvidia.tests.hosts.fixtures.elf_programs import tree
-from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils._toolkit.test_archive_entries import (
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.package_archives import (
     DIRECTORY,
     LINK,
+    PIPE,
     REGULAR,
+    Item,
     content_of,
+    newc,
 )
-from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils._toolkit.test_cpio import Item, newc
 
-if t.TYPE_CHECKING:
-    from pathlib import Path
+# -- Entries ---------------------------------------------------------------------------------------------------------
+
+
+def entry(name: str, content: bytes = b"", mode: int = REGULAR | 0o644) -> Entry:
+    return Entry(name, mode, content)
+
+
+def write(folder: Path, *entries: Entry) -> None:
+    write_entries(entries, str(folder), "a.rpm")
+
+
+def write_error(folder: Path, *entries: Entry) -> str:
+    with pytest.raises(NvidiaError) as caught:
+        write(folder, *entries)
+    return str(caught.value)
+
+
+# -- what is written -------------------------------------------------------------------------------------------------
+
+
+def test_files_directories_and_links(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        entry("./usr/lib64", mode=DIRECTORY | 0o700),
+        entry("./usr/lib64/lib.so.1.2", b"a library", REGULAR | 0o755),
+        entry("./usr/lib64/lib.so.1", b"lib.so.1.2", LINK | 0o777),
+        entry("./usr/bin/empty"),
+    )
+    assert content_of(tmp_path) == {
+        "usr": None,
+        "usr/lib64": None,
+        "usr/lib64/lib.so.1.2": b"a library",
+        "usr/lib64/lib.so.1": "lib.so.1.2",
+        "usr/bin": None,
+        "usr/bin/empty": b"",
+    }
+
+
+@pytest.mark.parametrize(("mode", "kept"), [(0o755, 0o755), (0o4777, 0o755), (0o664, 0o644), (0o600, 0o600)])
+def test_modes(tmp_path: Path, mode: int, kept: int) -> None:
+    write(tmp_path, entry("tool", b"x", REGULAR | mode))
+    assert stat.S_IMODE((tmp_path / "tool").stat().st_mode) == kept
+
+
+def test_a_directory_that_must_not_be_written_to_can_be_written_to(tmp_path: Path) -> None:
+    write(tmp_path, entry("usr", mode=DIRECTORY | 0o555), entry("usr/tool", b"x"))
+    assert (tmp_path / "usr").stat().st_mode & 0o700 == 0o700
+
+
+@pytest.mark.parametrize("mode", [DIRECTORY | 0o777, REGULAR | 0o777, LINK | 0o777])
+@pytest.mark.parametrize("name", [".", "./", "././", ""])
+def test_the_folder_itself_stays_as_it_is(tmp_path: Path, name: str, mode: int) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir(mode=0o700)
+    before = folder.stat()
+    write(folder, entry(name, b"/etc", mode), entry("tool", b"x"))
+    assert content_of(tmp_path) == {"folder": None, "folder/tool": b"x"}
+    assert folder.stat().st_mode == before.st_mode
+
+
+def test_what_is_neither_file_nor_link_is_left_out(tmp_path: Path) -> None:
+    devices = [entry(f"dev/{kind:o}", mode=kind | 0o644) for kind in (PIPE, stat.S_IFCHR, stat.S_IFBLK, stat.S_IFSOCK)]
+    write(tmp_path, *devices, entry("tool", b"x"))
+    assert content_of(tmp_path) == {"dev": None, "tool": b"x"}
+
+
+def test_a_later_package_replaces_files(tmp_path: Path) -> None:
+    write(tmp_path, entry("usr/tool", b"old", REGULAR | 0o444), entry("usr/link", b"old", LINK))
+    write(tmp_path, entry("usr", mode=DIRECTORY), entry("usr/tool", b"new"), entry("usr/link", b"new", LINK))
+    assert content_of(tmp_path) == {"usr": None, "usr/tool": b"new", "usr/link": "new"}
+
+
+NAMES = st.text(st.characters(min_codepoint=33, max_codepoint=0x2FF, blacklist_characters="/."), min_size=1, max_size=9)
+
+
+@given(files=st.dictionaries(NAMES, st.binary(max_size=50)))
+def test_any_files_come_back(files: t.Mapping[str, bytes]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        write(Path(folder), *(entry(name, content) for name, content in files.items()))
+        assert content_of(Path(folder)) == files
+
+
+# -- what is refused -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["/etc/passwd", "../outside", "usr/../../outside", "usr/bin/..", "a\0b"])
+def test_names_that_lead_away(tmp_path: Path, name: str) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    said = write_error(folder, entry("usr/bin/tool", b"x"), entry(name, b"x"))
+    assert said.startswith(f"a.rpm holds {name!r}, which leads out of the directory that it is unpacked into; nothing ")
+    assert content_of(tmp_path) == {"folder": None}
+
+
+@pytest.mark.parametrize("target", ["/", "..", "outside", "../outside"])
+def test_nothing_is_written_through_links(tmp_path: Path, target: str) -> None:
+    folder = tmp_path / "folder"
+    for name in ("outside", "folder/outside"):
+        (tmp_path / name).mkdir(parents=True)
+    link = entry("usr/lib", target.encode(), LINK | 0o777)
+    # The link, and what stands below it, in one archive or in two.
+    said = write_error(folder, link, entry("usr/lib/written", b"x"))
+    assert said.startswith("a.rpm has files below 'lib', which is a link or a file in what was ")
+    assert write_error(folder, entry("usr/lib/written", b"x")) == said
+    assert "below 'lib'" in write_error(folder, link, entry("usr/lib", mode=DIRECTORY | 0o700))
+    assert not list(tmp_path.rglob("written"))
+    # A file of that name takes the link's place.
+    outside = tmp_path / "outside/file"
+    outside.write_text("theirs")
+    write(folder, entry("link", bytes(outside), LINK), entry("link", b"ours"))
+    assert outside.read_text() == "theirs"
+    assert (folder / "link").read_bytes() == b"ours"
+
+
+def test_files_and_directories_in_each_others_places(tmp_path: Path) -> None:
+    assert "below 'usr', which is a link or a file" in write_error(
+        tmp_path, entry("usr", b"x"), entry("usr/tool", b"x")
+    )
+    (tmp_path / "bin").mkdir()
+    assert write_error(tmp_path, entry("bin", b"x")).startswith(
+        "a.rpm has a file 'bin' where what was unpacked before "
+    )
+
+
+@pytest.mark.parametrize("target", [b"", b"a\0b"])
+def test_a_link_to_no_name(tmp_path: Path, target: bytes) -> None:
+    assert write_error(tmp_path, entry("tool", b"x"), entry("link", target, LINK)) == (
+        "a.rpm cannot be unpacked: its link 'link' has no target that a link can have. Fetch the package again."
+    )
+    assert content_of(tmp_path) == {}
+
+
+def test_an_archive_that_holds_too_much(tmp_path: Path) -> None:
+    # In an archive, many names may share one content.
+    entries = [entry(str(number), b"x" * (1 << 20)) for number in (1, 2)] * 150
+    assert write_error(tmp_path, *entries).startswith("a.rpm cannot be unpacked: it holds more than ")
+    assert content_of(tmp_path) == {}
+
+
+def test_what_cannot_be_written(tmp_path: Path) -> None:
+    with pytest.raises(HostError, match=r"/aaaa[^ ]* cannot be written: File name too long\. Check the file system\."):
+        write(tmp_path, entry("a" * 300, b"x"))
+
+
+# -- Packages --------------------------------------------------------------------------------------------------------
 
 needs_dpkg_deb = pytest.mark.skipif(shutil.which("dpkg-deb") is None, reason="dpkg-deb is not here")
 RPM_START = b"\xed\xab\xee\xdb\x03\x00" + bytes(90)
@@ -59,7 +214,7 @@ class Runs:
         unpack([str(package) for package in packages], str(folder), on_controller, self)
 
 
-def refusal(run: Runs, package: Path, folder: Path, on_controller: bool = False) -> str:
+def unpack_error(run: Runs, package: Path, folder: Path, on_controller: bool = False) -> str:
     with pytest.raises(NvidiaError) as caught:
         run.unpack([package], folder, on_controller)
     return str(caught.value)
@@ -158,7 +313,7 @@ def test_neither_kind(tmp_path: Path, content: bytes, words: str) -> None:
     file = tmp_path / "nvidia-container-toolkit.deb"
     file.write_bytes(content)
     run = Runs()
-    assert refusal(run, file, tmp_path / "folder").startswith(f"{file} {words}")
+    assert unpack_error(run, file, tmp_path / "folder").startswith(f"{file} {words}")
     # Nor is anything unpacked that stands before it.
     with pytest.raises(NvidiaError):
         run.unpack([rpm(tmp_path, "base"), file], tmp_path / "folder")
@@ -167,13 +322,13 @@ def test_neither_kind(tmp_path: Path, content: bytes, words: str) -> None:
 
 def test_no_file(tmp_path: Path) -> None:
     missing = tmp_path / "missing.deb"
-    assert refusal(Runs(), missing, tmp_path / "folder") == (
+    assert unpack_error(Runs(), missing, tmp_path / "folder") == (
         f"{missing} is not there. Correct files, or put the package there first."
     )
     os.mkfifo(str(missing))
     for path in (tmp_path, missing):
-        assert refusal(Runs(), path, tmp_path / "folder").startswith(f"{path} is not a regular file. ")
-    assert "cannot be read: Not a directory. Correct files." in refusal(
+        assert unpack_error(Runs(), path, tmp_path / "folder").startswith(f"{path} is not a regular file. ")
+    assert "cannot be read: Not a directory. Correct files." in unpack_error(
         Runs(), rpm(tmp_path, "base") / "x", tmp_path / "folder"
     )
 
@@ -188,11 +343,11 @@ def test_no_file(tmp_path: Path) -> None:
 def test_a_tool_that_is_missing(tmp_path: Path, on_controller: bool, words: str) -> None:
     package = rpm(tmp_path, "base")
     run = Runs({str(package): (127, b"", "rpm2cpio cannot be run: No such file or directory")})
-    said = refusal(run, package, tmp_path / "folder", on_controller)
+    said = unpack_error(run, package, tmp_path / "folder", on_controller)
     assert said == f"rpm2cpio {words}{package} yourself and give src."
     run.archives = {str(package): (127, b"", "timeout: failed to run command 'dpkg-deb': No such file or directory")}
     package.write_bytes(b"!<arch>\ndebian-binary")
-    said = refusal(run, package, tmp_path / "folder", on_controller)
+    said = unpack_error(run, package, tmp_path / "folder", on_controller)
     assert said == f"dpkg-deb {words}{package} yourself and give src."
 
 
@@ -207,7 +362,7 @@ def test_a_tool_that_fails(tmp_path: Path) -> None:
     )
     assert content_of(tmp_path / "folder") == {}
     run.archives = {str(package): (3, b"", "")}
-    assert "rpm2cpio says: it ends with status 3. " in refusal(run, package, tmp_path / "folder")
+    assert "rpm2cpio says: it ends with status 3. " in unpack_error(run, package, tmp_path / "folder")
 
 
 @needs_dpkg_deb
@@ -216,7 +371,7 @@ def test_a_package_that_is_cut(tmp_path: Path) -> None:
     tree(root, "1.20.0")
     package = deb(tmp_path, "nvidia-container-toolkit", root)
     os.truncate(str(package), package.stat().st_size // 2)
-    said = refusal(Runs(), package, tmp_path / "folder")
+    said = unpack_error(Runs(), package, tmp_path / "folder")
     assert said.startswith(f"{package} cannot be unpacked. dpkg-deb says: ")
     assert "dpkg-deb: error: " in said
 
@@ -224,7 +379,7 @@ def test_a_package_that_is_cut(tmp_path: Path) -> None:
 def test_an_archive_that_is_damaged(tmp_path: Path) -> None:
     package = rpm(tmp_path, "base")
     run = Runs({str(package): (0, b"", "")})
-    assert refusal(run, package, tmp_path / "folder") == (
+    assert unpack_error(run, package, tmp_path / "folder") == (
         f"{package} cannot be unpacked: it ends too early. Fetch the package again."
     )
 
@@ -248,7 +403,7 @@ def test_nothing_is_written_through_links_of_another_package(tmp_path: Path, tar
 def test_a_debian_package_with_another_archive(tmp_path: Path, archive: bytes) -> None:
     package = tmp_path / "base.deb"
     package.write_bytes(b"!<arch>\n")
-    said = refusal(Runs({str(package): (0, archive, "")}), package, tmp_path / "folder")
+    said = unpack_error(Runs({str(package): (0, archive, "")}), package, tmp_path / "folder")
     assert said.startswith(f"{package} cannot be unpacked: its content is no whole tar archive (")
 
 
@@ -263,7 +418,7 @@ def test_a_small_package_with_large_content_is_refused_before_it_is_written(tmp_
     os.truncate(str(root / "zeros"), 200 << 20)
     package = deb(tmp_path, "bomb", root)
     assert package.stat().st_size < 1 << 20
-    said = refusal(Runs(), package, tmp_path / "folder")
+    said = unpack_error(Runs(), package, tmp_path / "folder")
     assert said.startswith(f"{package} cannot be unpacked: it has more than ")
     assert said.endswith("Fetch the package again.")
     assert content_of(tmp_path / "folder") == {}

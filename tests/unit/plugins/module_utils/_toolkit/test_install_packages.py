@@ -28,6 +28,7 @@ from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_packages import
 if t.TYPE_CHECKING:
     from pathlib import Path
 
+
 FORMER_LIST = "/etc/apt/sources.list.d/nvidia-docker.list"
 FORMER_ENTRY = "deb https://nvidia.github.io/nvidia-docker/debian10/amd64 /\n"
 ANYTHING: dict[str, t.Any] = {"minimum_version_policy": "ignore"}

@@ -19,6 +19,7 @@ if t.TYPE_CHECKING:
 
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
 
+
 FORMER_LIST = "/etc/apt/sources.list.d/nvidia-docker.list"
 FORMER_ENTRY = "deb https://nvidia.github.io/nvidia-docker/debian10/amd64 /\n"
 ANYTHING: dict[str, t.Any] = {"minimum_version_policy": "ignore"}

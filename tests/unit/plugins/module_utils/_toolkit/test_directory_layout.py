@@ -4,23 +4,36 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
 import typing as t
 
 import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import NvidiaError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents.toml_document import TomlDocument
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.constants import RUNTIMES
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.directory_layout import (
+    CLI,
+    CTK,
+    HOOK,
     ConfigInputs,
     DirectoryLayout,
     DirectorySpec,
+    WrapperContext,
     build_layout,
     check_dest,
     check_runtime,
     content_digest,
+    wrapper,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.manifest import PartDigest
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.toolkit_directories import CONFIG, DEST
+
+if t.TYPE_CHECKING:
+    from pathlib import Path
+
 
 FOLDER = f"{DEST}.versions/1.20.0-0123456789ab"
 PROGRAMS = {
@@ -239,3 +252,201 @@ def test_whatever_makes_a_difference_is_in_the_digest() -> None:
     found |= {content_digest(ALL[1:], designs[0]), content_digest([ALL[0]._replace(sha256="x"), *ALL[1:]], designs[0])}
     assert len(found) == len(designs) + 2
     assert content_digest(list(ALL), DirectorySpec(DEST, ConfigInputs("/", ("runc",), {}))) in found
+
+
+# -- Wrappers --------------------------------------------------------------------------------------------------------
+
+SHELLS = [path for path in ("/bin/dash", "/bin/bash", "/bin/busybox", "/bin/sh") if os.path.exists(path)]
+ODD = [
+    "plain",
+    "a b",
+    "it's",
+    'say "x"',
+    "back\\slash",
+    "a*?[b]",
+    "wow!!",
+    "größe",
+    "-n -x",
+    "100%s",
+    "a&b|(c)`d`",
+    "~",
+    "#",
+]
+ARGUMENTS = ["run", "", " two  words ", "line\nbreak", "$HOME `x` \\", "*", "-n", "ü'\""]
+LOADED = "nvidia_uvm 4096 0 - Live 0x0\nnvidia 8192 1 nvidia_uvm, Live 0x0\n"
+NOT_LOADED = "xnvidia 1 0 - Live 0x0\nnvidia_uvm 4096 0 - Live 0x0\nnvidia-x 1 0 - Live 0x0\next4 1 nvidia, Live 0x0\n"
+STATUS = 7
+REAL = f"""\
+#!/bin/sh
+printf '%s\\0' "$0" "${{PATH-unset}}" "${{LD_LIBRARY_PATH-unset}}" "${{NVIDIA_CTK_CONFIG_FILE_PATH-unset}}" "$@"
+exit {STATUS}
+"""
+
+
+def script(path: Path, text: str = REAL) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    path.chmod(0o755)
+    return path
+
+
+class Wrapped:
+    """One program and its wrapper in a directory; without the driver unless ``modules`` says so."""
+
+    def __init__(
+        self, tmp_path: Path, program: str, name: str = "version", runtimes: t.Sequence[str] = ("runc",)
+    ) -> None:
+        self.folder = tmp_path / name
+        self.dest = tmp_path / "dest"
+        self.modules = tmp_path / "modules"
+        self.sysfs = tmp_path / "sysfs"
+        self.modules.write_text(NOT_LOADED)
+        self.real = script(self.folder / f"{program}.real")
+        text = wrapper(program, WrapperContext(str(self.folder), str(self.dest), runtimes))
+        for real, ours in (("/sys/module/nvidia", self.sysfs), ("/proc/modules", self.modules)):
+            assert (real in text) == (program in RUNTIMES)
+            text = text.replace(real, str(ours))
+        self.script = script(self.folder / program, text)
+
+    def run(self, *arguments: str, shell: str = "/bin/sh", **environment: str) -> tuple[int, list[str], str]:
+        """Status, what the last program was given, and what was said."""
+        done = subprocess.run(
+            [shell, str(self.script), *arguments], capture_output=True, text=True, check=False, env=environment
+        )
+        return done.returncode, done.stdout.split("\0")[:-1], done.stderr
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize("name", ODD)
+@pytest.mark.parametrize("program", [RUNTIMES[0], CLI])
+def test_it_runs_its_own_version(program: str, name: str, shell: str, tmp_path: Path) -> None:
+    wrapped = Wrapped(tmp_path, program, name)
+    wrapped.sysfs.mkdir()
+    status, told, said = wrapped.run(*ARGUMENTS, shell=shell, PATH="/usr/bin:/bin", LD_LIBRARY_PATH="/lib/x")
+    folder = str(wrapped.folder)
+    config = f"{folder}/.config/nvidia-container-runtime/config.toml" if program in RUNTIMES else "unset"
+    libraries = f"{folder}:/lib/x" if program == CLI else "/lib/x"
+    assert told == [str(wrapped.real), f"{folder}:/usr/bin:/bin", libraries, config, *ARGUMENTS]
+    assert (status, said) == (STATUS, "")
+
+
+@pytest.mark.parametrize(
+    ("program", "path", "libraries", "config"),
+    [
+        *((name, "folder", False, True) for name in (*RUNTIMES, HOOK)),
+        (CLI, "folder", True, False),
+        # What it finds in its PATH goes into CDI specifications.
+        (CTK, "dest", False, False),
+    ],
+)
+def test_variables(program: str, path: str, libraries: bool, config: bool, tmp_path: Path) -> None:
+    wrapped = Wrapped(tmp_path, program)
+    wrapped.modules.write_text(LOADED)
+    told = wrapped.run(PATH="/usr/bin:/bin")[1]
+    assert told == [
+        str(wrapped.real),
+        f"{wrapped.dest if path == 'dest' else wrapped.folder}:/usr/bin:/bin",
+        str(wrapped.folder) if libraries else "unset",
+        f"{wrapped.folder}/.config/nvidia-container-runtime/config.toml" if config else "unset",
+    ]
+
+
+@pytest.mark.parametrize("empty", [{}, {"PATH": "", "LD_LIBRARY_PATH": ""}])
+def test_no_entry_is_empty(empty: dict[str, str], tmp_path: Path) -> None:
+    """An empty one is the working directory."""
+    told = Wrapped(tmp_path, CLI).run(**empty)[1]
+    assert told[2] == str(tmp_path / "version")
+    # Shells have a PATH of their own where there is none.
+    assert not any(not entry for entry in told[1].split(":"))
+    assert told[1].split(":")[0] == str(tmp_path / "version")
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize(
+    ("modules", "loaded"),
+    [
+        (LOADED, True),
+        ("nvidia 1 0 - Live 0x0", False),
+        ("nvidia 1 0 - Live 0x0\n", True),
+        (NOT_LOADED, False),
+        ("", False),
+        (None, False),
+    ],
+)
+def test_the_driver(modules: str | None, loaded: bool, shell: str, tmp_path: Path) -> None:
+    """A last line that does not end is none of the kernel's."""
+    runc = script(tmp_path / "runc")
+    wrapped = Wrapped(tmp_path, RUNTIMES[1], runtimes=[str(runc)])
+    if modules is None:
+        wrapped.modules.unlink()
+    else:
+        wrapped.modules.write_text(modules)
+    status, told, said = wrapped.run("create", "x y", shell=shell, PATH="/usr/bin:/bin")
+    assert status == STATUS
+    assert (told[0] == str(wrapped.real)) is loaded
+    assert told[-2:] == ["create", "x y"]
+    assert ("a low-level runtime takes over" in said) is not loaded
+    assert said.count("\n") == (0 if loaded else 1)
+    if not loaded:
+        # The other runtime gets the environment as it was.
+        assert told[:4] == [str(runc), "/usr/bin:/bin", "unset", "unset"]
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_the_first_runtime_that_is_there(name: str, tmp_path: Path) -> None:
+    runtime = script(tmp_path / "programs" / f"{name} runc")
+    second = script(tmp_path / "second/crun")
+    wrapped = Wrapped(tmp_path, RUNTIMES[0], runtimes=["/nowhere/runc", "not-there", str(runtime), str(second)])
+    assert wrapped.run(*ARGUMENTS, PATH="/usr/bin:/bin")[1] == [
+        str(runtime),
+        "/usr/bin:/bin",
+        "unset",
+        "unset",
+        *ARGUMENTS,
+    ]
+
+
+def test_a_bare_name_is_looked_up(tmp_path: Path) -> None:
+    crun = script(tmp_path / "programs/crun")
+    wrapped = Wrapped(tmp_path, RUNTIMES[2], runtimes=["gpufleet-runc", "crun"])
+    assert wrapped.run("list", PATH=f"{crun.parent}:/usr/bin:/bin")[1][0] == str(crun)
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_what_cannot_be_run_is_passed_over(shell: str, tmp_path: Path) -> None:
+    folder, text, crun = tmp_path / "folder", tmp_path / "text", script(tmp_path / "crun")
+    folder.mkdir()
+    text.write_text("no program")
+    wrapped = Wrapped(tmp_path, RUNTIMES[0], runtimes=[str(folder), str(text), str(crun)])
+    assert wrapped.run(shell=shell, PATH="/usr/bin:/bin")[1][:1] == [str(crun)]
+
+
+@pytest.mark.parametrize("runtimes", [["/nowhere/runc", "gpufleet-runc"], []])
+def test_no_runtime(runtimes: list[str], tmp_path: Path) -> None:
+    status, told, said = Wrapped(tmp_path, RUNTIMES[0], runtimes=runtimes).run("x", PATH="/usr/bin:/bin")
+    assert (status, told) == (127, [])
+    assert f"no low-level runtime was found, looked for {', '.join(runtimes)}" in said
+
+
+def test_shells_agree_that_it_is_one(tmp_path: Path) -> None:
+    """As posix shells read it, without running it."""
+    for program in (*RUNTIMES, HOOK, CLI, CTK):
+        wrapped = Wrapped(tmp_path, program, "it's")
+        for shell in SHELLS:
+            subprocess.run([shell, "-n", str(wrapped.script)], check=True)
+        shutil.rmtree(str(wrapped.folder))
+
+
+@pytest.mark.parametrize(
+    ("version", "older"), [(None, False), ("1.20.0", False), ("1.18.0", False), ("1.17.8", True), ("1.9.0", True)]
+)
+def test_older_toolkits_are_told_of_their_configuration_in_their_way(version: str | None, older: bool) -> None:
+    around = WrapperContext("/opt/v", "/opt/d", ["runc"], version)
+    for program in (*RUNTIMES, HOOK):
+        assert ("XDG_CONFIG_HOME=/opt/v/.config\n" in wrapper(program, around)) is older
+    option = (
+        "exec /opt/v/nvidia-container-runtime-hook.real -config /opt/v/.config/nvidia-container-runtime/config.toml"
+    )
+    assert (option in wrapper(HOOK, around)) is older
+    assert "-config" not in wrapper(RUNTIMES[0], around).replace("/.config", "")
+    assert "XDG_CONFIG_HOME" not in wrapper(CTK, around) + wrapper(CLI, around)

@@ -21,6 +21,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.usage imp
 if t.TYPE_CHECKING:
     from pathlib import Path
 
+
 DAEMON_JSON = "/etc/docker/daemon.json"
 CONTAINERD = "/etc/containerd/config.toml"
 CRIO = "/etc/crio/crio.conf"
