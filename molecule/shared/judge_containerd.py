@@ -34,7 +34,7 @@ REFUSED = {
     "version-1": (2, 9, "file in configuration version 1"),
     "imports-3": (0, 2, "does not support configuration version 3"),
     # Containerd 2 does not skip the mark at its beginning.
-    "windows": (2, 9, "containerd refuses what would be written"),
+    "windows": (2, 9, "containerd refuses the new content"),
 }
 # The CRI is switched off.
 LEFT_ALONE = ("docker",)

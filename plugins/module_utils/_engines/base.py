@@ -314,6 +314,41 @@ class Engine(t.Protocol):
         """Return whether ``output`` of the validation command shows that this version has no validator."""
 
 
+class EngineDefaults:
+    """The attributes and methods that are the same in most engines."""
+
+    companions: tuple[str, ...] = ()
+    ping_request = b""
+    default_aliases: tuple[str, ...] = ()
+
+    def health_problem(
+        self,
+        _host: hostfs.HostFS,
+        _installation: Installation,
+        _live: LiveState,
+        _state: ConfiguredState | None,
+    ) -> HealthProblem | None:
+        return None
+
+    def check_runtimes(
+        self, _host: hostfs.HostFS, _installation: Installation, _runtimes: t.Sequence[str], _run: core_plan.Runner
+    ) -> tuple[list[str], list[str]]:
+        return [], []
+
+    def containers_stopped_by_restart(self, _host: hostfs.HostFS, _installation: Installation) -> list[str] | None:
+        """Return an empty list: containers keep running when the engine restarts."""
+        return []
+
+    def version_argv(self, binary: str) -> list[str]:
+        return [binary, "--version"]
+
+    def compare_dumps(self, _before: str, _after: str, _files: t.Sequence[core_plan.PlannedFile]) -> str:
+        return ""
+
+    def validator_missing(self, output: str) -> bool:
+        return "unknown flag: --validate" in output
+
+
 class HostFiles(t.NamedTuple):
     """The ``Files`` of one engine on one host."""
 

@@ -154,26 +154,26 @@ def engines_for(wanted: t.Sequence[str], host: hostfs.HostFS, run: core_plan.Run
 
     No program of an offline tree is run. Raises NvidiaError for any other entry.
     """
-    named = list(dict.fromkeys(_parsed(word) for word in wanted if word != AUTO))
+    named = list(dict.fromkeys(_parse_entry(entry) for entry in wanted if entry != AUTO))
     if AUTO in wanted:
-        taken = {name for name, _version in named}
+        names = {name for name, _version in named}
         named += [
-            (name, None) for name, row in _ROWS.items() if name not in taken and host.find_executable(row.programs)
+            (name, None) for name, row in _ROWS.items() if name not in names and host.find_executable(row.programs)
         ]
     return [_engine(name, version, host, run) for name, version in named]
 
 
-def _parsed(word: str) -> tuple[str, str | None]:
-    name, colon, version = word.partition(":")
+def _parse_entry(entry: str) -> tuple[str, str | None]:
+    name, colon, version = entry.partition(":")
     if name not in _ROWS:
         raise errors.NvidiaError(
-            f"for_engines: {word!r} names no engine that is known. Use auto, or one of {', '.join(ENGINES)}, each with"
-            " :VERSION behind it if that is to count."
+            f"for_engines: unknown engine {name!r}. Use auto, or one of {', '.join(ENGINES)}, each optionally followed"
+            " by :VERSION."
         )
     match = _NAMED.match(version)
     if colon and match is None:
         raise errors.NvidiaError(
-            f"for_engines: {word!r} has no version behind the colon. Write it as in {name}:{_example(name)}."
+            f"for_engines: {entry!r} has no valid version after the colon. Write it like {name}:{_example(name)}."
         )
     return name, match.group(1) if match is not None else None
 
@@ -187,8 +187,8 @@ def _printed_version(binary: str, host: hostfs.HostFS, run: core_plan.Runner) ->
     if not host.live:
         return None
     status, output, _errors = run(host.argv([binary, "--version"]))
-    words = (_PRINTED.match(word) for word in output.split()) if status == 0 else iter(())
-    return next((match.group(1) for match in words if match is not None), None)
+    matches = (_PRINTED.match(word) for word in output.split()) if status == 0 else iter(())
+    return next((match.group(1) for match in matches if match is not None), None)
 
 
 def _engine(name: str, version: str | None, host: hostfs.HostFS, run: core_plan.Runner) -> CdiEngine:
@@ -217,11 +217,11 @@ def _at(facts: t.Iterable[tuple[Version, _Fact]], number: Version) -> _Fact | No
 
 
 def _unknown_version(name: str, binary: str | None, host: hostfs.HostFS) -> str:
-    advice = f"Name it in for_engines, as in {name}:{_example(name)}."
     if binary is None:
-        return (
-            f"There is no {name} on this host to ask for its version, so the specification is not limited to what it"
-            f" reads. {advice}"
-        )
-    why = "printed no version" if host.live else "must not be run in an offline tree"
-    return f"{binary} {why}, so the specification is not limited to what this {name} reads. {advice}"
+        cause = f"{name} is not installed on this host"
+    else:
+        cause = f"{binary} printed no version" if host.live else f"{binary} must not be run in an offline tree"
+    return (
+        f"The version of {name} is unknown, because {cause}. The specification may use CDI features that this version"
+        f" does not support. Set the version in for_engines, like {name}:{_example(name)}."
+    )

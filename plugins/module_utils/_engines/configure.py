@@ -55,72 +55,72 @@ class ConfigureResult(t.NamedTuple):
 
 
 def build_result(
-    planning: EngineState,
+    state: EngineState,
     plan: engines_base.EnginePlan,
     changed: bool,
     backups: list[dict[str, str | None]],
     unrecorded: list[str],
 ) -> ConfigureResult:
     """Return the result of the task."""
-    pending, doubts = _pending(planning, plan)
+    pending, warnings = _pending(state, plan)
     return ConfigureResult(
         changed=changed,
         files=[file for file in plan.files if file.changed],
         backup_files=backups,
-        syntax=planning.engine.syntax,
-        config_path=planning.config_path,
+        syntax=state.engine.syntax,
+        config_path=state.config_path,
         drop_in_path=plan.drop_in_path,
         config_version=plan.config_version,
-        engine_version=planning.version,
+        engine_version=state.version,
         runtimes=plan.state.paths(),
-        default_runtime=plan.state.default_runtime or planning.engine.default_runtime,
+        default_runtime=plan.state.default_runtime or state.engine.default_runtime,
         cdi=plan.state.cdi,
         # If the daemon does not read the file, no restart is needed.
-        restart_action=plan.action if planning.takes_effect else engines_base.Action.NONE,
+        restart_action=plan.action if state.takes_effect else engines_base.Action.NONE,
         pending_action=pending,
-        service=planning.installation.service,
-        socket=planning.installation.socket,
-        warnings=[*plan.warnings, *doubts, *_missing_runtimes(planning, plan)],
-        target=str(planning.target),
-        leftovers=planning.leftovers,
+        service=state.installation.service,
+        socket=state.installation.socket,
+        warnings=[*plan.warnings, *warnings, *_missing_runtimes(state, plan)],
+        target=str(state.target),
+        leftovers=state.leftovers,
         unrecorded=unrecorded,
     )
 
 
-def _pending(planning: EngineState, plan: engines_base.EnginePlan) -> tuple[engines_base.Action | None, list[str]]:
+def _pending(state: EngineState, plan: engines_base.EnginePlan) -> tuple[engines_base.Action | None, list[str]]:
     """Return the action that applies the planned file to the running daemon (None: unknown), and warnings."""
-    installation, live = planning.installation, planning.live
-    doubts = list(installation.warnings())
-    if planning.keeps_everything and not any(file.changed for file in plan.files):
-        return None, doubts
-    if not planning.takes_effect:
-        doubts.append(
-            f"{installation.service} reads {installation.config_path}, not {planning.config_path}."
-            " Leave config_path out to change the file that takes effect."
+    installation, live = state.installation, state.live
+    warnings = list(installation.warnings())
+    if state.has_nothing_to_remove and not any(file.changed for file in plan.files):
+        return None, warnings
+    if not state.takes_effect:
+        warnings.append(
+            f"{installation.service} reads {installation.config_path}, not {state.config_path}. Remove config_path to"
+            " change the file that the engine reads."
         )
     elif live is not None:
-        action = planning.engine.required_action(live, plan.state)
+        action = state.engine.required_action(live, plan.state)
         # A daemon that does not report a setting needs the action of the plan, since its age was checked before the
         # change.
-        changing = not planning.engine.reports_full_state and any(file.changed for file in plan.files)
-        return max(action, plan.action if changing else engines_base.Action.NONE), doubts
+        changing = not state.engine.reports_full_state and any(file.changed for file in plan.files)
+        return max(action, plan.action if changing else engines_base.Action.NONE), warnings
     elif installation.pid is not None:
-        doubts.append(
-            f"{planning.engine.name} runs (process {installation.pid}) but does not answer on {installation.socket},"
-            " so it is unknown whether it has taken the file over."
+        warnings.append(
+            f"{state.engine.name} runs (process {installation.pid}) but does not answer on {installation.socket}, so it"
+            " is unknown whether it uses the current files. Restart it to make sure."
         )
-    return None, doubts
+    return None, warnings
 
 
-def _missing_runtimes(planning: EngineState, plan: engines_base.EnginePlan) -> list[str]:
-    asked = planning.request.runtimes() if planning.request is not None else {}
+def _missing_runtimes(state: EngineState, plan: engines_base.EnginePlan) -> list[str]:
+    requested = state.request.runtimes() if state.request is not None else {}
     # Some engines search for the programs themselves, and some need none.
-    runtimes = {name: path for name, path in plan.state.paths().items() if name in asked}
+    runtimes = {name: path for name, path in plan.state.paths().items() if name in requested}
     return [
-        f"The runtime {name} is registered with {path}, which is not an executable file on this host."
-        " Install the NVIDIA Container Toolkit, or set runtime_dir."
+        f"The runtime {name} is registered with the program {path}, which is not an executable file on this host."
+        " Install the NVIDIA Container Toolkit, or set runtime_dir to its directory."
         for name, path in runtimes.items()
-        if not planning.host.is_executable(path)
+        if not state.host.is_executable(path)
     ]
 
 
@@ -151,7 +151,7 @@ class EngineState:
     def __init__(self, options: Options, host: hostfs.HostFS, run: core_plan.Runner) -> None:
         self.options = options
         self.host = host
-        self.request = _checked(options.request, host)
+        self.request = _normalized(options.request, host)
         self.target: engines_registry.Target = engines_registry.resolve_target(
             host, options.engine, options.flavor, options.user, options.service
         )
@@ -159,7 +159,7 @@ class EngineState:
         if options.engine_version and core_text.parse_version(options.engine_version) is None:
             raise errors.NvidiaError(
                 f"engine_version {options.engine_version!r} is not a version. Write it in digits and dots, such as"
-                " 26.1.5, or leave it out."
+                " 26.1.5, or remove the option."
             )
         self._named_path = host.check_path("config_path", options.config_path) if options.config_path else None
         # What the last plan removes permanently.
@@ -193,22 +193,21 @@ class EngineState:
             self.installation.config_path
         )
 
-    def plan(self) -> engines_base.EnginePlan:
-        return self._plan_of(self.context())
-
-    def _plan_of(self, context: engines_base.Context) -> engines_base.EnginePlan:
+    def plan(self, context: engines_base.Context | None = None) -> engines_base.EnginePlan:
+        """Return the plan for ``context``, by default for the current files."""
+        context = context or self.context()
         if not self.options.purge_legacy:
-            return self._of(context)
+            return self._engine_plan(context)
         # The import is needed for purge_legacy only.
         from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import (  # noqa: PLC0415
             legacy_cleanup,
         )
 
-        purge = legacy_cleanup.LegacyCleanup(self.host, self.engine, context, self.request)
-        self.leftovers = purge.leftovers
-        return purge.plan(self._of)
+        cleanup = legacy_cleanup.LegacyCleanup(self.host, self.engine, context, self.request)
+        self.leftovers = cleanup.leftovers
+        return cleanup.plan(self._engine_plan)
 
-    def _of(self, context: engines_base.Context) -> engines_base.EnginePlan:
+    def _engine_plan(self, context: engines_base.Context) -> engines_base.EnginePlan:
         return self.engine.absent(context) if self.request is None else self.engine.present(self.request, context)
 
     def context(self) -> engines_base.Context:
@@ -233,7 +232,7 @@ class EngineState:
             return []
         context = self.context()
         try:
-            full = self._plan_of(context._replace(keep_unrecorded=False))
+            full = self.plan(context._replace(keep_unrecorded=False))
         except errors.NvidiaError:
             # This removal keeps the file. Only a removal without keep_unrecorded would be refused.
             return [context.path] if any(map(engines_base.is_nvidia_program, plan.state.paths().values())) else []
@@ -241,8 +240,8 @@ class EngineState:
         return [file.path for file in full.files if file.changed and file.after != kept.get(file.path, file.before)]
 
     @property
-    def keeps_everything(self) -> bool:
-        """Whether a removal with ``keep_unrecorded`` has no record and no interrupted change to act on."""
+    def has_nothing_to_remove(self) -> bool:
+        """Whether a removal with ``keep_unrecorded`` finds no record and no interrupted change."""
         if not (self.removal and self.options.keep_unrecorded):
             return False
         # The import is needed for a removal only.
@@ -250,11 +249,13 @@ class EngineState:
             journal as engines_journal,
         )
 
-        notes = (
+        entries = (
             engines_journal.Journal.pending_changes(self.host, self.engine.key),
             engines_journal.Journal.restart_in_progress(self.host, self.engine.key),
         )
-        return not core_records.load_records(self.host, self.engine.key) and not any(note.exists() for note in notes)
+        return not core_records.load_records(self.host, self.engine.key) and not any(
+            entry.exists() for entry in entries
+        )
 
     def restores_original(self, file: core_plan.PlannedFile) -> bool:
         """Return whether the file becomes what it was before this collection changed it."""
@@ -272,11 +273,11 @@ def ask_version(
         return None
     status, output, _errors = run(host.argv(engine.version_argv(installation.binary)))
     # The commit that follows may begin with a digit too, but contains no dots.
-    words = (_VERSION.match(word.strip(",")) for word in output.split())
-    return next((word.group(1) for word in words if status == 0 and word is not None), None)
+    matches = (_VERSION.match(word.strip(",")) for word in output.split())
+    return next((match.group(1) for match in matches if status == 0 and match is not None), None)
 
 
-def _checked(request: engines_base.RuntimeRequest | None, host: hostfs.HostFS) -> engines_base.RuntimeRequest | None:
+def _normalized(request: engines_base.RuntimeRequest | None, host: hostfs.HostFS) -> engines_base.RuntimeRequest | None:
     """Return the request with normalized paths.
 
     Raises NvidiaError for a request that no engine accepts.
@@ -300,15 +301,15 @@ class ConfigureEngine:
         named = host.check_path("backup_dir", options.backup_dir) if options.backup_dir is not None else None
         if named is not None:
             apply.check_backup_dir(host, named, core_constants.CONFIG_DIRS)
-        self.planning = EngineState(options, host, run)
+        self.state = EngineState(options, host, run)
         self.writer = apply.ChangeWriter(
             host,
-            self.planning.engine.key,
-            self.planning.main_path,
-            named or core_records.default_backup_dir(host, self.planning.engine.key),
-            removal=self.planning.removal,
+            self.state.engine.key,
+            self.state.main_path,
+            named or core_records.default_backup_dir(host, self.state.engine.key),
+            removal=self.state.removal,
             purge=options.purge_backups,
-            drop_in_path=self.planning.engine.drop_in_path,
+            drop_in_path=self.state.engine.drop_in_path,
         )
 
     def execute(self, check_mode: bool) -> ConfigureResult:
@@ -317,14 +318,14 @@ class ConfigureEngine:
         Raises NvidiaError.
         """
         self._require_runtime()
-        plan = self.planning.plan()
+        plan = self.state.plan()
         # This needs the records, which the write below may remove.
-        unrecorded = self.planning.unrecorded(plan)
+        unrecorded = self.state.unrecorded(plan)
         changed = self.writer.has_work(plan.files)
         backups: list[dict[str, str | None]] = []
-        objection = self._objection(plan) if changed else None
-        if objection is not None and check_mode:
-            raise objection
+        error = self._validation_error(plan) if changed else None
+        if error is not None and check_mode:
+            raise error
         if changed and not check_mode:
             # The import is needed for a change only.
             from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import scratch  # noqa: PLC0415
@@ -333,27 +334,27 @@ class ConfigureEngine:
             with lock.host_lock(self.host):
                 # Another run may have written files or restarted the engine since. Only what is read under the lock is
                 # current.
-                self.planning.observe()
-                self.writer.main_path = self.planning.main_path
-                fresh = self.planning.plan()
+                self.state.observe()
+                self.writer.main_path = self.state.main_path
+                fresh = self.state.plan()
                 # The first validation may have failed because another run was writing, so it is repeated here.
-                if fresh.files != plan.files or objection is not None:
+                if fresh.files != plan.files or error is not None:
                     self._validate(fresh)
                 plan, changed = fresh, self.writer.has_work(fresh.files)
                 if changed:
-                    self._note_changes(fresh)
+                    self._write_journal(fresh)
                     backups = self.writer.apply(fresh.files)
-        return build_result(self.planning, plan, changed, backups, unrecorded)
+        return build_result(self.state, plan, changed, backups, unrecorded)
 
-    def _note_changes(self, plan: engines_base.EnginePlan) -> None:
+    def _write_journal(self, plan: engines_base.EnginePlan) -> None:
         """Record the files that a running engine uses now, for a rollback by a restart in a later play.
 
         This play may end before the restart.
         """
-        planning, host = self.planning, self.host
-        engine = planning.engine
+        state, host = self.state, self.host
+        engine = state.engine
         changed = [file for file in plan.files if file.changed]
-        if not changed or planning.installation.pid is None or not planning.takes_effect:
+        if not changed or state.installation.pid is None or not state.takes_effect:
             return
         # The import is needed for a change on a live host only.
         from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import (  # noqa: PLC0415
@@ -367,30 +368,31 @@ class ConfigureEngine:
             steps.append(
                 engines_journal.PreviousFile(file.path, file.before, recorded, core_records.digest(file.after))
             )
-        live = planning.live
-        taken = (
+        live = state.live
+        is_current = (
             live is not None
-            and engine.required_action(live, engine.configured(planning.context())) is engines_base.Action.NONE
+            and engine.required_action(live, engine.configured(state.context())) is engines_base.Action.NONE
         )
-        note = engines_journal.Journal.pending_changes(host, engine.key)
-        note.write(engines_journal.joined(() if taken else note.previous_files(), steps))
+        journal = engines_journal.Journal.pending_changes(host, engine.key)
+        journal.write(engines_journal.joined(() if is_current else journal.previous_files(), steps))
 
     def _require_runtime(self) -> None:
         """Raise NvidiaError for a default runtime whose program is missing: no container of the host would start."""
-        request = self.planning.request
+        request = self.state.request
         if request is None or not request.set_as_default or not self.options.require_runtime:
             return
-        if request.config_mode == "hook" or not self.planning.engine.default_runtime:
+        if request.config_mode == "hook" or not self.state.engine.default_runtime:
             # For an engine without registered runtimes, the plan refuses a default runtime.
             return
         path = request.runtimes()[request.runtime_name]
         if not self.host.is_executable(path):
             raise errors.NvidiaError(
-                f"{request.runtime_name} is not made the default runtime: {path} is not an executable file on this"
-                " host. Install the NVIDIA Container Toolkit, or set runtime_dir; nothing was changed."
+                f"The default runtime was not set to {request.runtime_name}, because {path} is not an executable file"
+                " on this host. Nothing was changed. Install the NVIDIA Container Toolkit, or set runtime_dir to its"
+                " directory."
             )
 
-    def _objection(self, plan: engines_base.EnginePlan) -> errors.NvidiaError | None:
+    def _validation_error(self, plan: engines_base.EnginePlan) -> errors.NvidiaError | None:
         try:
             self._validate(plan)
         except errors.NvidiaError as error:
@@ -398,18 +400,20 @@ class ConfigureEngine:
         return None
 
     def _validate(self, plan: engines_base.EnginePlan) -> None:
-        """Let the engine validate each new file before it replaces the old one. Restored originals are exempt.
+        """Validate each new file with the engine's program. Files that get their original content are exempt.
 
         Raises NvidiaError for a file that the engine refuses.
         """
-        planning = self.planning
+        state = self.state
         changed = [file for file in plan.files if file.changed]
-        foreign = [file for file in changed if not planning.restores_original(file)]
-        if self.options.validate == "false" or not foreign:
+        new = [file for file in changed if not state.restores_original(file)]
+        if self.options.validate == "false" or not new:
             return
         strict = self.options.validate == "true"
         # The import is needed for a change only.
         from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import validator  # noqa: PLC0415
 
-        judge = validator.ConfigValidator(planning.engine, self.host, self.run, planning.installation.binary, strict)
-        judge.check(changed if planning.engine.validates_all_files else foreign, planning.context())
+        config_validator = validator.ConfigValidator(
+            state.engine, self.host, self.run, state.installation.binary, strict
+        )
+        config_validator.check(changed if state.engine.validates_all_files else new, state.context())

@@ -13,6 +13,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import error
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import records as core_records
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import configure as engines_configure
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import journal as engines_journal
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import registry as engines_registry
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import rootless
 
@@ -22,12 +23,12 @@ if t.TYPE_CHECKING:
 
 
 # Seconds for one engine. Each read has its own limit, but a hundred imports of 4 MiB or a hung program add up.
-PATIENCE = 30.0
+TIMEOUT = 30.0
 # Seconds until work that was interrupted during its cleanup is interrupted again.
-_AGAIN = 1.0
+_REPEAT = 1.0
 
 
-class _OverdueError(BaseException):
+class _TimeoutError(BaseException):
     """One engine took too long. Code that catches Exception does not catch this error."""
 
 
@@ -37,10 +38,11 @@ def describe_engines(host: hostfs.HostFS, run: core_plan.Runner) -> tuple[list[d
     The second value names the Python package that is missing if files could not be read without it, otherwise it is
     None.
     """
-    looks = [_Look(target, host, run) for target in engines_registry.targets_on(host)]
-    described = [look.describe() for look in looks]
-    described += _users_engines(host, [engine["target"] for engine in described])
-    return described, next((look.needed for look in looks if look.needed is not None), None)
+    inspections = [_Inspection(target, host, run) for target in engines_registry.targets_on(host)]
+    described = [inspection.describe() for inspection in inspections]
+    described += _engines_of_users(host, [engine["target"] for engine in described])
+    missing = (inspection.missing_package for inspection in inspections)
+    return described, next((package for package in missing if package is not None), None)
 
 
 def _unknown(target: engines_registry.Target) -> dict[str, t.Any]:
@@ -71,7 +73,7 @@ def _unknown(target: engines_registry.Target) -> dict[str, t.Any]:
     }
 
 
-def _users_engines(host: hostfs.HostFS, described: t.Collection[str]) -> t.Iterator[dict[str, t.Any]]:
+def _engines_of_users(host: hostfs.HostFS, described: t.Collection[str]) -> t.Iterator[dict[str, t.Any]]:
     """Yield what is known of other users' engines. No file that these users control is opened."""
     running = rootless.running_engines(host)
     for user in dict.fromkeys([*running, *rootless.recorded_users(host)]):
@@ -89,11 +91,11 @@ def _users_engines(host: hostfs.HostFS, described: t.Collection[str]) -> t.Itera
         }
 
 
-class _Look:
+class _Inspection:
     """The inspection of one engine. A part that cannot be read becomes a problem. The other parts are reported."""
 
     def __init__(self, target: engines_registry.Target, host: hostfs.HostFS, run: core_plan.Runner) -> None:
-        self.needed: str | None = None
+        self.missing_package: str | None = None
         self._target = target
         self._engine = target.load()
         self._host = host
@@ -107,35 +109,34 @@ class _Look:
             "config_path": engine.config_path,
             "default_runtime": engine.default_runtime,
         }
-        if not _in_time(PATIENCE, lambda: self._fill(described)):
+        if not _in_time(TIMEOUT, lambda: self._fill(described)):
             message = (
-                f"{self._target} could not be inspected within {PATIENCE:g} seconds. Restart it if it hangs, or check"
-                " its files for very large ones."
+                f"The inspection of {self._target} took longer than {TIMEOUT:g} seconds and was stopped. Restart the"
+                " engine if it hangs, and check its configuration for very large files."
             )
             self._problems.append(errors.Problem("engine-timeout", message))
         return {**described, "problems": errors.as_dicts(dict.fromkeys(self._problems))}
 
     def _fill(self, described: dict[str, t.Any]) -> None:
         engine, host = self._engine, self._host
-        self._tell(described, self._installed)
-        self._tell(
+        self._add(described, self._installed)
+        self._add(
             described,
             lambda: {"recorded_files": [record.path for record in core_records.load_records(host, engine.key)]},
         )
-        self._tell(described, lambda: {"unfinished_restart": host.lexists(self._note())})
+        restart = engines_journal.Journal.restart_in_progress(host, engine.key)
+        self._add(described, lambda: {"unfinished_restart": restart.exists()})
 
-    def _note(self) -> str:
-        return core_records.restart_journal_path(self._engine.key, core_records.state_dir(self._host, self._engine.key))
-
-    def _tell(self, described: dict[str, t.Any], look: t.Callable[[], dict[str, t.Any]]) -> None:
+    def _add(self, described: dict[str, t.Any], inspect: t.Callable[[], dict[str, t.Any]]) -> None:
+        """Add the result of ``inspect`` to ``described``, or a problem if it fails."""
         try:
-            described.update(look())
+            described.update(inspect())
         except errors.NvidiaError as error:
             if isinstance(error, errors.MissingPackageError):
-                self.needed = self.needed or error.details.get("needed")
+                self.missing_package = self.missing_package or error.details.get("needed")
             self._problems.append(errors.Problem.of(error))
-        except Exception as error:  # noqa: BLE001 - a user's own daemon and files may say anything
-            message = f"{self._target} cannot be understood ({type(error).__name__}). Look at its files."
+        except Exception as error:  # noqa: BLE001 - daemons and files of users may contain anything
+            message = f"The configuration of {self._target} cannot be read ({type(error).__name__}). Check its files."
             self._problems.append(errors.Problem("engine-unreadable", message))
 
     def _installed(self) -> dict[str, t.Any]:
@@ -145,7 +146,7 @@ class _Look:
         self._problems += (errors.Problem(code, message) for message in installation.warnings())
         live = engine.live(host, installation)
         if installation.pid is not None and live is None:
-            message = f"{engine.name} runs but does not answer on {installation.socket}."
+            message = f"{engine.name} runs but does not answer on {installation.socket}. Restart it if it hangs."
             self._problems.append(errors.Problem("engine-silent", message))
         version = (live.version if live is not None else None) or engines_configure.ask_version(
             engine, installation, host, self._run
@@ -163,7 +164,7 @@ class _Look:
             "config_exists": host.exists(installation.config_path),
             "live": None if live is None else _describe_live(live),
         }
-        self._tell(found, lambda: _describe_files(engine, host, installation, live, version))
+        self._add(found, lambda: _describe_files(engine, host, installation, live, version))
         return found
 
 
@@ -194,14 +195,14 @@ def _describe_live(live: engines_base.LiveState) -> dict[str, t.Any]:
 
 
 def _in_time(seconds: float, work: t.Callable[[], None]) -> bool:
-    """Return whether ``work`` ended within ``seconds``. If not, it is interrupted.
+    """Return whether ``work`` ended within ``seconds``. If not, a signal interrupts it.
 
-    A signal interrupts it: a signal ends a computation as well as a wait, and needs no second process that returns the
-    results. A command that ``work`` waited for ends by its own time limit.
+    A signal ends a computation as well as a wait, and needs no second process. A command that ``work`` waited for ends
+    by its own time limit.
     """
 
     def interrupt(_number: int, _frame: object) -> t.NoReturn:
-        raise _OverdueError
+        raise _TimeoutError
 
     try:
         before = signal.signal(signal.SIGALRM, interrupt)
@@ -211,11 +212,11 @@ def _in_time(seconds: float, work: t.Callable[[], None]) -> bool:
         return True
     try:
         try:
-            signal.setitimer(signal.ITIMER_REAL, seconds, _AGAIN)
+            signal.setitimer(signal.ITIMER_REAL, seconds, _REPEAT)
             work()
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
-    except _OverdueError:
+    except _TimeoutError:
         return False
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)

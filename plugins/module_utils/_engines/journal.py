@@ -38,11 +38,11 @@ def joined(earlier: t.Iterable[PreviousFile], later: t.Iterable[PreviousFile]) -
     If another program wrote the file between both, the entry of the later change is used: this collection does not undo
     changes of other programs.
     """
-    found = {former.path: former for former in earlier}
-    for step in later:
-        before = found.pop(step.path, step)
-        unbroken = before.written in (None, step.written, core_records.digest(step.content))
-        found[step.path] = before._replace(written=step.written) if unbroken else step
+    found = {previous.path: previous for previous in earlier}
+    for change in later:
+        previous = found.pop(change.path, change)
+        is_continued = previous.written in (None, change.written, core_records.digest(change.content))
+        found[change.path] = previous._replace(written=change.written) if is_continued else change
     return tuple(found.values())
 
 
@@ -81,18 +81,18 @@ class Journal(t.NamedTuple):
         except (ValueError, errors.HostError):
             return ()
 
-    def write(self, formers: t.Iterable[PreviousFile]) -> None:
+    def write(self, previous_files: t.Iterable[PreviousFile]) -> None:
         """Write the entry.
 
         Raises HostError if it cannot be written.
         """
         entries = [
             {
-                **former._asdict(),
-                "content": json_data.encode_bytes(former.content),
-                "record": json_data.encode_bytes(former.record),
+                **previous._asdict(),
+                "content": json_data.encode_bytes(previous.content),
+                "record": json_data.encode_bytes(previous.record),
             }
-            for former in formers
+            for previous in previous_files
         ]
         atomic_write.make_directories(self.host, self.folder, 0o700)
         # The files may contain secrets.
@@ -119,12 +119,9 @@ class AppliedFiles(t.NamedTuple):
         Returns None if that process did not read ``files`` as they are now.
         """
         try:
-            noted = json_data.load(self.host.read(self.path) or b"{}")
-            return (
-                json_data.field(noted, "started", float)
-                if json_data.field(noted, "files", dict) == self._digests(files)
-                else None
-            )
+            entry = json_data.load(self.host.read(self.path) or b"{}")
+            is_current = json_data.field(entry, "files", dict) == self._digests(files)
+            return json_data.field(entry, "started", float) if is_current else None
         except (ValueError, errors.HostError):
             return None
 
@@ -150,5 +147,5 @@ def _decoded(entry: t.Any) -> PreviousFile:
     """
     path, written = json_data.field(entry, "path", str), entry.get("written")
     if not path.startswith("/") or not isinstance(written, (str, type(None))):
-        raise ValueError("this is no former file")
+        raise ValueError("not a previous file")
     return PreviousFile(path, json_data.bytes_field(entry, "content"), json_data.bytes_field(entry, "record"), written)

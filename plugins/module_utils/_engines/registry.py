@@ -252,25 +252,27 @@ def resolve_target(
     Raises NvidiaError if several engines match, or if the parameters contradict each other.
     """
     if flavor != core_constants.AUTO and (engine, flavor) not in FLAVORS:
-        known = [row.flavor for row in FLAVORS.values() if row.engine == engine]
-        raise errors.NvidiaError(f"{engine} has no flavor {flavor}. Use auto or one of {', '.join(known)}.")
-    by_user = any(row.by_user for row in FLAVORS.values() if row.engine == engine)
-    if user is not None and (not by_user or flavor not in (core_constants.AUTO, *_of_users(engine))):
+        supported = [row.flavor for row in FLAVORS.values() if row.engine == engine]
         raise errors.NvidiaError(
-            f"user is for rootless Docker only, not for {engine} with flavor: {flavor}. Leave it out."
+            f"Unsupported flavor {flavor} for {engine}. Supported: {', '.join([core_constants.AUTO, *supported])}."
         )
-    if user is not None or flavor in _of_users(engine):
-        return Target(engine, _of_users(engine)[0], _own_user(host, user))
+    by_user = any(row.by_user for row in FLAVORS.values() if row.engine == engine)
+    if user is not None and (not by_user or flavor not in (core_constants.AUTO, *_user_flavors(engine))):
+        raise errors.NvidiaError(
+            f"The option user is only for rootless Docker, not for {engine} with flavor: {flavor}. Remove the option."
+        )
+    if user is not None or flavor in _user_flavors(engine):
+        return Target(engine, _user_flavors(engine)[0], _task_user(host, user))
     # A user's engine is selected only if the task names it, since any user may have one.
-    wanted = targets_on(host, engine)
+    targets = targets_on(host, engine)
     found = [
         target
-        for target in wanted
+        for target in targets
         if target.flavor == flavor or (flavor == core_constants.AUTO and target.user is None)
     ]
-    found = found or [target for target in wanted if flavor == core_constants.AUTO]
+    found = found or [target for target in targets if flavor == core_constants.AUTO]
     if service is not None:
-        return _served(engine, flavor, systemd_units.unit_name(service), found, host)
+        return _target_of_unit(engine, flavor, systemd_units.unit_name(service), found, host)
     usual = [target for target in found if flavor != core_constants.AUTO and not target.instance]
     if usual:
         return usual[0]
@@ -279,15 +281,15 @@ def resolve_target(
         found = [target for target in found if target.load().inspect(host).installed] or found
     if len(found) > 1:
         raise errors.NvidiaError(
-            f"This host has more than one {engine}: {', '.join(map(str, found))}. Say which of them is meant: behind"
-            " the first slash stands the flavor, and behind the second one the user or the service."
+            f"This host has several installations of {engine}: {', '.join(map(str, found))}, each written as"
+            " ENGINE/FLAVOR/INSTANCE. Select one with flavor, and with user or service for the instance."
         )
     if len(found) == 1:
         return found[0]
     return Target(engine, core_constants.SYSTEM if flavor == core_constants.AUTO else flavor)
 
 
-def _own_user(host: hostfs.HostFS, user: str | None) -> str:
+def _task_user(host: hostfs.HostFS, user: str | None) -> str:
     """Return the user who runs the task.
 
     Raises NvidiaError for any other user, with advice on records that an earlier version wrote as root.
@@ -304,30 +306,30 @@ def _own_user(host: hostfs.HostFS, user: str | None) -> str:
         ) from None
 
 
-def _served(engine: str, flavor: str, service: str, found: t.Sequence[Target], host: hostfs.HostFS) -> Target:
+def _target_of_unit(engine: str, flavor: str, service: str, found: t.Sequence[Target], host: hostfs.HostFS) -> Target:
     """Return the target that the unit ``service`` starts, also for a unit that does not show what it starts.
 
     Raises NvidiaError for a unit that does not exist: the files of another engine would be used instead.
     """
-    known = [target for target in found if service in (target.instance, *FLAVORS[target[:2]].services)]
-    if known:
-        return known[0]
+    matching = [target for target in found if service in (target.instance, *FLAVORS[target[:2]].services)]
+    if matching:
+        return matching[0]
     row = FLAVORS[engine, core_constants.SYSTEM if flavor == core_constants.AUTO else flavor]
     if row.by_unit and systemd_units.unit_file(host, service) is None:
-        raise errors.NvidiaError(f"There is no unit {service} on this host. Correct service, or leave it out.")
+        raise errors.NvidiaError(f"This host has no unit {service}. Correct the option service, or remove it.")
     return Target(engine, row.flavor, service if row.by_unit else "")
 
 
-def _of_users(engine: str) -> tuple[str, ...]:
+def _user_flavors(engine: str) -> tuple[str, ...]:
     return tuple(row.flavor for row in FLAVORS.values() if row.engine == engine and row.by_user)
 
 
 def _instances(row: Flavor, host: hostfs.HostFS) -> list[str]:
-    found = [""] if _leaves_trace(row, host) else []
+    found = [""] if _is_on_host(row, host) else []
     return found + (row.instances(host) if row.instances is not None else [])
 
 
-def _leaves_trace(row: Flavor, host: hostfs.HostFS) -> bool:
+def _is_on_host(row: Flavor, host: hostfs.HostFS) -> bool:
     """Return whether the host has a program, a unit, a configuration or a record of this flavor."""
     units = (f"{folder}/{service}" for folder in systemd_units.UNIT_DIRS for service in row.services)
     return (

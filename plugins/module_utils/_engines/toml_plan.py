@@ -23,8 +23,8 @@ if t.TYPE_CHECKING:
     TomlEdit = core_plan.TrackedEdit[toml_document.TomlDocument]
 
 
-class TomlEngine:
-    """The installation of an engine with TOML files, and the commands of its program.
+class TomlEngine(engines_base.EngineDefaults):
+    """The installation of an engine with TOML files.
 
     ``socket_flags`` are the flags of the unit that name its socket.
     """
@@ -37,10 +37,7 @@ class TomlEngine:
     socket: str
     socket_flags: tuple[str, ...]
     config_path: str
-    companions: tuple[str, ...] = ()
-    ping_request = b""
     no_reload: str
-    default_aliases: tuple[str, ...] = ()
     syntax = "toml"
     validates_all_files = True
     reports_full_state = False
@@ -49,10 +46,10 @@ class TomlEngine:
         service = systemd_units.unit_name(service or self.service)
         unit = systemd_units.load_unit(host, service, self.program)
         pid = processes.find_process(host, unit, self.program)
-        # If a wrapper hides the flags, the command line of the process has them.
-        told = hostfs.command_line(host, pid) if unit is not None and unit.wrapper and pid is not None else ()
-        if unit is not None and told:
-            unit = unit._replace(arguments=told, wrapper="")
+        # If a wrapper hides the flags, they are read from the command line of the process.
+        arguments = hostfs.command_line(host, pid) if unit is not None and unit.wrapper and pid is not None else ()
+        if unit is not None and arguments:
+            unit = unit._replace(arguments=arguments, wrapper="")
         programs = [unit.arguments[0]] if unit is not None and unit.arguments else []
         named = unit.flag_values("--config", "-c") if unit is not None else []
         sockets = unit.flag_values(*self.socket_flags) if unit is not None else []
@@ -64,27 +61,6 @@ class TomlEngine:
             config_path=named[-1] if named else self.config_path,
             pid=pid,
         )
-
-    def check_runtimes(
-        self,
-        _host: hostfs.HostFS,
-        _installation: engines_base.Installation,
-        _runtimes: t.Sequence[str],
-        _run: core_plan.Runner,
-    ) -> tuple[list[str], list[str]]:
-        return [], []
-
-    def containers_stopped_by_restart(
-        self, _host: hostfs.HostFS, _installation: engines_base.Installation
-    ) -> list[str] | None:
-        """Return an empty list: containers keep running when these engines restart."""
-        return []
-
-    def version_argv(self, binary: str) -> list[str]:
-        return [binary, "--version"]
-
-    def validator_missing(self, _output: str) -> bool:
-        return False
 
 
 # The beginning of a drop-in of this collection.

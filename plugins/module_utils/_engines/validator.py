@@ -28,23 +28,20 @@ _CONFLICT = re.compile(r"\(from flag: .*\)")
 _NEXT_CONFLICT = re.compile(r", ([\w.-]+): \(from flag: ")
 
 
-def redact(said: str, syntax: str, contents: t.Iterable[bytes], unit: systemd_units.Unit | None) -> str:
-    """Return the message ``said`` without secrets.
-
-    Secrets are taken from ``contents`` and from the flags of ``unit``, with which the engine starts.
-    """
-    said = _CONFLICT.sub(_without_values, said)
-    hidden = set(_secret_flags(unit.arguments if unit is not None else ()))
+def redact(message: str, syntax: str, contents: t.Iterable[bytes], unit: systemd_units.Unit | None) -> str:
+    """Return ``message`` without the secrets in ``contents`` and in the flags of ``unit``."""
+    message = _CONFLICT.sub(_without_values, message)
+    secrets = set(_secret_flags(unit.arguments if unit is not None else ()))
     for content in contents:
-        hidden.update(masking.secrets_of(_read(syntax, content)))
-    spellings = {spelling for value in hidden for spelling in (value, json.dumps(value)[1:-1], value.strip())}
+        secrets.update(masking.secrets_of(_read(syntax, content)))
+    spellings = {spelling for value in secrets for spelling in (value, json.dumps(value)[1:-1], value.strip())}
     for spelling in sorted(spellings - {""}, key=len, reverse=True):
         pattern = re.escape(spelling)
-        # A short secret is hidden only where it is a word of its own.
-        said = re.sub(
-            pattern if len(spelling) >= masking.SHORTEST_HIDDEN else rf"(?<!\w){pattern}(?!\w)", masking.MASK, said
-        )
-    return masking.mask_urls(said)
+        # A short secret is masked only as a whole word.
+        if len(spelling) < masking.SHORTEST_HIDDEN:
+            pattern = rf"(?<!\w){pattern}(?!\w)"
+        message = re.sub(pattern, masking.MASK, message)
+    return masking.mask_urls(message)
 
 
 def _without_values(found: re.Match[str]) -> str:
@@ -94,7 +91,7 @@ class ConfigValidator(t.NamedTuple):
         """
         if self.binary is None or not self.host.live:
             if files:
-                self._refuse_blind()
+                self._refuse_if_strict()
             return
         for group in [files] if self.engine.validates_all_files else [(file,) for file in files]:
             if group:
@@ -103,24 +100,24 @@ class ConfigValidator(t.NamedTuple):
     def validation_error(self, context: engines_base.Context) -> str:
         """Return the engine's error message about its current files, empty if it reports none."""
         if self.binary is None:
-            self._refuse_blind()
+            self._refuse_if_strict()
             return ""
-        standing = core_plan.PlannedFile(context.path, context.content, context.content)
-        return self._validation_error(self.binary, (standing,), context, None)
+        current = core_plan.PlannedFile(context.path, context.content, context.content)
+        return self._validation_error(self.binary, (current,), context, None)
 
-    def _refuse_blind(self) -> None:
+    def _refuse_if_strict(self) -> None:
         if self.strict:
             raise core_errors.HostError(
-                f"validate is true, but no {self.engine.name} of this host can be run. Use validate: auto."
+                f"validate is true, but {self.engine.name} cannot be run on this host. Set validate: auto."
             )
 
     def _check(self, binary: str, files: t.Sequence[core_plan.PlannedFile], context: engines_base.Context) -> None:
         path = ", ".join(file.path for file in files)
-        said = self._validation_error(binary, files, context, path)
-        if said:
+        message = self._validation_error(binary, files, context, path)
+        if message:
             raise core_errors.NvidiaError(
-                f"{path}: {self.engine.name} refuses what would be written; nothing was changed. It says: {said}."
-                " Correct the file or the unit; validate: false writes it unjudged."
+                f"{path} was not changed, because {self.engine.name} refuses the new content: {message}. Correct the"
+                " file or the unit, or set validate: false to write the file without this check."
             )
 
     def _validation_error(
@@ -140,17 +137,17 @@ class ConfigValidator(t.NamedTuple):
                 if compared is not None:
                     self._compare(compared, command.compare, output, files)
                 return ""
-        said = errors.strip() or output.strip()
-        if self.engine.validator_missing(said):
+        message = errors.strip() or output.strip()
+        if self.engine.validator_missing(message):
             if self.strict:
                 raise core_errors.HostError(
-                    f"validate is true, but this {self.engine.name} cannot judge its configuration. Use validate: auto."
+                    f"validate is true, but this version of {self.engine.name} has no validator. Set validate: auto."
                 )
             return ""
         for name, real in command.original_paths.items():
-            said = said.replace(f"{folder}/{name}", real)
-        said = redact(said, self.engine.syntax, command.files.values(), context.unit)
-        return said or f"it ends with status {status}"
+            message = message.replace(f"{folder}/{name}", real)
+        message = redact(message, self.engine.syntax, command.files.values(), context.unit)
+        return message.rstrip(".") or f"it exits with status {status}"
 
     def _compare(self, path: str, argv: t.Sequence[str], after: str, files: t.Sequence[core_plan.PlannedFile]) -> None:
         if not argv:
@@ -162,7 +159,7 @@ class ConfigValidator(t.NamedTuple):
             raise core_errors.NvidiaError(
                 f"{path} was not changed. The new content would also change {changed} in the configuration of"
                 f" {self.engine.name}, which this task does not set. Check these settings, or set validate: false to"
-                " write the file without this comparison."
+                " write the file without this check."
             )
 
 

@@ -31,7 +31,7 @@ _SNAP = (
 )
 
 
-class Docker:
+class Docker(engines_base.EngineDefaults):
     """The system's own Docker. The other flavors are subclasses."""
 
     name = "docker"
@@ -41,7 +41,6 @@ class Docker:
     companions: tuple[str, ...] = (SOCKET_UNIT,)
     ping_request = b"GET /_ping HTTP/1.0\r\n\r\n"
     no_reload = ""
-    default_aliases: tuple[str, ...] = ()
     syntax = "json"
     validates_all_files = False
     reports_full_state = True
@@ -131,28 +130,8 @@ class Docker:
             running_containers=json_data.get(info, "ContainersRunning", 0),
         )
 
-    def health_problem(
-        self,
-        _host: hostfs.HostFS,
-        _installation: engines_base.Installation,
-        _live: engines_base.LiveState,
-        _state: engines_base.ConfiguredState | None,
-    ) -> engines_base.HealthProblem | None:
-        """Return None: a dockerd that answers works."""
-        return None
-
     def config_files(self, _host: hostfs.HostFS, installation: engines_base.Installation) -> list[str]:
         return [installation.config_path]
-
-    def check_runtimes(
-        self,
-        _host: hostfs.HostFS,
-        _installation: engines_base.Installation,
-        _runtimes: t.Sequence[str],
-        _run: core_plan.Runner,
-    ) -> tuple[list[str], list[str]]:
-        """Return nothing: what dockerd reports about its runtimes is reliable."""
-        return [], []
 
     def containers_stopped_by_restart(
         self, host: hostfs.HostFS, installation: engines_base.Installation
@@ -202,9 +181,6 @@ class Docker:
 
     # -- the program ---------------------------------------------------------------------------------------------
 
-    def version_argv(self, binary: str) -> list[str]:
-        return [binary, "--version"]
-
     def validation_command(
         self, binary: str, folder: str, files: t.Sequence[core_plan.PlannedFile], context: engines_base.Context
     ) -> engines_base.ValidationCommand:
@@ -214,12 +190,6 @@ class Docker:
         name = posixpath.basename(file.path)
         argv = [binary, "--validate", "--config-file", f"{folder}/{name}", *flags]
         return engines_base.ValidationCommand({name: file.after or b""}, argv, original_paths={name: file.path})
-
-    def compare_dumps(self, _before: str, _after: str, _files: t.Sequence[core_plan.PlannedFile]) -> str:
-        return ""
-
-    def validator_missing(self, output: str) -> bool:
-        return "unknown flag: --validate" in output
 
 
 def _name_of(container: t.Mapping[str, t.Any]) -> str:

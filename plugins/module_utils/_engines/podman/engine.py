@@ -18,17 +18,14 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
 
 
-class Podman:
+class Podman(engines_base.EngineDefaults):
     """The system's own Podman, as root runs it."""
 
     name = "podman"
     flavor = core_constants.SYSTEM
     key = "podman"
     program = "podman"
-    companions: tuple[str, ...] = ()
-    ping_request = b""
     no_reload = "Podman has no daemon"
-    default_aliases: tuple[str, ...] = ()
     syntax = "toml"
     validates_all_files = True
     reports_full_state = True
@@ -45,32 +42,8 @@ class Podman:
         """Return None: there is no daemon."""
         return None
 
-    def health_problem(
-        self,
-        _host: hostfs.HostFS,
-        _installation: engines_base.Installation,
-        _live: engines_base.LiveState,
-        _state: engines_base.ConfiguredState | None,
-    ) -> engines_base.HealthProblem | None:
-        return None
-
     def config_files(self, _host: hostfs.HostFS, installation: engines_base.Installation) -> list[str]:
         return [installation.config_path, podman_config.DROP_IN]
-
-    def check_runtimes(
-        self,
-        _host: hostfs.HostFS,
-        _installation: engines_base.Installation,
-        _runtimes: t.Sequence[str],
-        _run: core_plan.Runner,
-    ) -> tuple[list[str], list[str]]:
-        return [], []
-
-    def containers_stopped_by_restart(
-        self, _host: hostfs.HostFS, _installation: engines_base.Installation
-    ) -> list[str] | None:
-        """Return an empty list: nothing is restarted."""
-        return []
 
     # -- plans ---------------------------------------------------------------------------------------------------
 
@@ -95,20 +68,11 @@ class Podman:
 
     # -- the program ---------------------------------------------------------------------------------------------
 
-    def version_argv(self, binary: str) -> list[str]:
-        return [binary, "--version"]
-
     def validation_command(
         self, binary: str, _folder: str, _files: t.Sequence[core_plan.PlannedFile], _context: engines_base.Context
     ) -> engines_base.ValidationCommand:
-        """Return a command that fails with an unknown flag: Podman has no validator. A later release may have one."""
+        """Return a command that fails: Podman has no validator."""
         return engines_base.ValidationCommand({}, [binary, "--validate"])
-
-    def compare_dumps(self, _before: str, _after: str, _files: t.Sequence[core_plan.PlannedFile]) -> str:
-        return ""
-
-    def validator_missing(self, output: str) -> bool:
-        return "unknown flag: --validate" in output
 
 
 PODMAN = Podman()

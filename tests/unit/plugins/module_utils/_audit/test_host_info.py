@@ -152,7 +152,7 @@ def test_an_engine_that_does_not_answer_is_a_problem(docker: FakeDocker) -> None
     docker.runs()
     found = described(docker)
     assert found["running"]
-    message = f"docker runs but does not answer on {SOCKET}."
+    message = f"docker runs but does not answer on {SOCKET}. Restart it if it hangs."
     assert found["problems"] == [{"code": "engine-silent", "message": message}]
 
 
@@ -244,7 +244,7 @@ def _hangs(*_arguments: t.Any) -> t.NoReturn:
 def test_an_engine_that_hangs_is_a_problem_and_hides_no_other(
     docker: FakeDocker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engines_info, "PATIENCE", 0.3)
+    monkeypatch.setattr(engines_info, "TIMEOUT", 0.3)
     monkeypatch.setattr(engines_registry, "targets_on", lambda *_args: [Target("docker"), Target("podman")])
     monkeypatch.setattr(type(Target("docker").load()), "live", _hangs)
     before = signal.getsignal(signal.SIGALRM)

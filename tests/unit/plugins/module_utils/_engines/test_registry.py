@@ -137,15 +137,15 @@ def test_which_one_is_meant(tmp_path: Path, marks: list[str], words: dict[str, s
         (
             ["usr/bin/containerd", "usr/local/bin/k0s", "etc/k0s/"],
             {},
-            "more than one containerd: containerd, containerd/k0s",
+            "several installations of containerd: containerd, containerd/k0s",
         ),
-        (["usr/bin/containerd"], {"service": "gone.service"}, "There is no unit gone.service on this host"),
-        ([], {"flavor": "snap"}, "containerd has no flavor snap. Use auto or one of system, k3s"),
-        ([], {"user": "alice"}, "user is for rootless Docker only"),
-        ([], {"engine": "docker", "user": "alice", "flavor": "snap"}, "user is for rootless Docker only"),
+        (["usr/bin/containerd"], {"service": "gone.service"}, "This host has no unit gone.service"),
+        ([], {"flavor": "snap"}, "Unsupported flavor snap for containerd. Supported: auto, system, k3s"),
+        ([], {"user": "alice"}, "user is only for rootless Docker"),
+        ([], {"engine": "docker", "user": "alice", "flavor": "snap"}, "user is only for rootless Docker"),
         ([], {"engine": "docker", "flavor": "rootless"}, "become_user: NAME"),
         ([ROOTLESS_UNIT, "etc/passwd"], {"engine": "docker", "user": "alice"}, "become_user: alice"),
-        ([], {"engine": "podman", "flavor": "rootless"}, "podman has no flavor rootless"),
+        ([], {"engine": "podman", "flavor": "rootless"}, "Unsupported flavor rootless for podman"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(

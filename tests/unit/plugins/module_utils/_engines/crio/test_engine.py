@@ -501,9 +501,7 @@ def test_what_crio_refuses_is_not_written(running: Tree) -> None:
 
     before = running.etc()
     options = Options("crio", RuntimeRequest())
-    with pytest.raises(
-        NvidiaError, match=r"crio refuses what would be written; nothing was changed\. It says: invalid"
-    ):
+    with pytest.raises(NvidiaError, match=r"was not changed, because crio refuses the new content: invalid"):
         ConfigureEngine(options, running.host, refuse).execute(check_mode=False)
     assert running.etc() == before
 

@@ -329,8 +329,8 @@ def test_what_is_judged(tmp_path: Path) -> None:
     tree = k0s_tree(tmp_path, files={OTHER.format("a"): f"[{CRI_2}]\nenable_selinux = true\n"})
     configuration = tree.configuration(None)
     tree.present()
-    context = configuration.planning.context()
-    plan = K0S.absent(configuration.planning.context()._replace(recorded=(DROP_IN,)))
+    context = configuration.state.context()
+    plan = K0S.absent(configuration.state.context()._replace(recorded=(DROP_IN,)))
     command = K0S.validation_command("", "/scratch", [file for file in plan.files if file.changed], context)
     texts = {name: TomlDocument.from_bytes(name, text).data for name, text in command.files.items()}
     cri = {name: data["plugins"]["io.containerd.grpc.v1.cri"] for name, data in texts.items()}
@@ -346,7 +346,7 @@ def test_what_is_judged(tmp_path: Path) -> None:
 def test_a_refusal_stops_it(tmp_path: Path) -> None:
     tree = k0s_tree(tmp_path, files={CGROUP.format("k0sworker.service"): ""})
     tree.answers = {"/after.toml": (1, "", "containerd: failed to load TOML from /x/after.toml: no")}
-    with pytest.raises(NvidiaError, match="containerd refuses what would be written"):
+    with pytest.raises(NvidiaError, match="containerd refuses the new content"):
         judged(tree, options=V130)
 
 
@@ -361,7 +361,7 @@ def test_a_k0s_that_never_started_cannot_judge(tmp_path: Path, said: str) -> Non
     tree = k0s_tree(tmp_path, files={CGROUP.format("k0sworker.service"): ""})
     tree.answers = {"/bin/containerd": (127, "", said)}
     assert judged(tree, options=V130)
-    with pytest.raises(NvidiaError, match="validate is true, but this containerd cannot judge"):
+    with pytest.raises(NvidiaError, match="validate is true, but this version of containerd has no validator"):
         judged(tree, options={**V130, "validate": "true"})
 
 

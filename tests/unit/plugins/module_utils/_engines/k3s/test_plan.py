@@ -205,7 +205,7 @@ def test_a_file_that_somebody_removed(tmp_path: Path) -> None:
 
 def test_there_is_no_validator(tmp_path: Path) -> None:
     node = node_with(tmp_path)
-    with pytest.raises(NvidiaError, match=r"validate is true, but .* Use validate: auto"):
+    with pytest.raises(NvidiaError, match=r"validate is true, but .* Set validate: auto"):
         node.present(options={"validate": "true"}, set_as_default=True)
     assert not node.ours.exists()
     assert node.present(options={"validate": "auto"}, set_as_default=True).changed

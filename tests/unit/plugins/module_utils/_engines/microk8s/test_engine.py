@@ -314,7 +314,7 @@ def test_the_program_of_the_snap_judges_the_template(tmp_path: Path) -> None:
     assert tree.present(check_mode=True).changed
     assert [argv[2] for argv in tree.commands if "dump" in argv] == ["/snap/microk8s/current/bin/containerd"] * 2
     tree.answers = {"/after0-": (1, "", "no")}
-    with pytest.raises(NvidiaError, match="containerd refuses what would be written"):
+    with pytest.raises(NvidiaError, match="containerd refuses the new content"):
         tree.present()
     assert tree.text(TEMPLATE) == TEMPLATE_TEXT
 
@@ -328,5 +328,5 @@ def test_a_program_that_only_runs_inside_the_snap_is_no_judge(tmp_path: Path, sa
     tree.live = True
     tree.answers = {"bin/containerd": (127, "", said)}
     assert tree.present(check_mode=True).changed
-    with pytest.raises(NvidiaError, match="validate is true, but this containerd cannot judge"):
+    with pytest.raises(NvidiaError, match="validate is true, but this version of containerd has no validator"):
         tree.present(options={"validate": "true"})

@@ -447,7 +447,7 @@ def test_backups_can_be_purged(tree: HookHost) -> None:
 def test_there_is_no_validator(tree: HookHost) -> None:
     tree.present("podman", options={"validate": "auto"})
     tree.absent("podman")
-    with pytest.raises(HostError, match="this podman cannot judge"):
+    with pytest.raises(HostError, match="this version of podman has no validator"):
         tree.present("podman", options={"validate": "true"})
     assert tree.text(DROP_IN) is None
 
