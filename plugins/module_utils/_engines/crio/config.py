@@ -11,6 +11,7 @@ replaces the earlier table as a whole.
 
 from __future__ import annotations
 
+import itertools
 import posixpath
 import typing as t
 
@@ -35,7 +36,7 @@ CDI_DIRS: KeyPath = (*RUNTIME, "cdi_spec_dirs")
 CONMON: KeyPath = (*RUNTIME, "conmon")
 # Keys of a runtime's table.
 PROGRAM = "runtime_path"
-KIND = "runtime_type"
+RUNTIME_TYPE = "runtime_type"
 ANNOTATIONS = "allowed_annotations"
 
 # CRI-O's release notes: from 1.31 on, the built-in runtime is crun instead of runc.
@@ -57,8 +58,10 @@ class ConfigFile(t.NamedTuple):
 
 def config_dir(unit: systemd_units.Unit | None) -> str:
     """Return the directory of the drop-ins; empty if a flag of the unit disables drop-ins."""
-    named = unit.flag_values("--config-dir", "-d") if unit is not None else []
-    return posixpath.normpath(named[-1]) if named and named[-1] else "" if named else CONFIG_DIR
+    values = unit.flag_values("--config-dir", "-d") if unit is not None else []
+    if not values:
+        return CONFIG_DIR
+    return posixpath.normpath(values[-1]) if values[-1] else ""
 
 
 def builtin_runtimes(version: tuple[int, ...] | None) -> tuple[str, ...]:
@@ -99,8 +102,8 @@ class CrioFiles:
         if context.unit is not None:
             # Flags have precedence over all files, as for all settings of CRI-O.
             found.flagged_default = next(iter(context.unit.flag_values("--default-runtime")[-1:]), None)
-            flagged = context.unit.flag_values("--runtimes")
-            found.flagged_runtimes = tuple(entry.partition(":")[0] for words in flagged for entry in words.split(","))
+            values = context.unit.flag_values("--runtimes")
+            found.flagged_runtimes = tuple(entry.partition(":")[0] for value in values for entry in value.split(","))
         return found
 
     # -- reading -------------------------------------------------------------------------------------------------
@@ -141,21 +144,21 @@ class CrioFiles:
                 table = (*RUNTIMES, name)
                 toml_plan.require(file.document, table, dict, _TABLE)
                 toml_plan.require(file.document, (*table, PROGRAM), str, "Write the path in quotes.")
-                toml_plan.require(file.document, (*table, KIND), str, "Write oci, vm, or pod in quotes.")
-                _check_strings(file.document, (*table, ANNOTATIONS))
+                toml_plan.require(file.document, (*table, RUNTIME_TYPE), str, "Write oci, vm, or pod in quotes.")
+                check_strings(file.document, (*table, ANNOTATIONS))
                 toml_plan.require(
                     file.document, (*table, "inherit_default_runtime"), bool, "Write true or false without quotes."
                 )
 
     # -- effective settings --------------------------------------------------------------------------------------
 
-    def definer(self, path: KeyPath) -> ConfigFile | None:
+    def defining_file(self, path: KeyPath) -> ConfigFile | None:
         """Return the file whose value of ``path`` has effect."""
         return next((file for file in reversed(self.files) if file.document.has(*path)), None)
 
     def value(self, path: KeyPath) -> t.Any:
         """Return the effective value of a setting. Not for tables, which CRI-O merges."""
-        file = self.definer(path)
+        file = self.defining_file(path)
         return None if file is None else file.document.value(*path)
 
     def runtimes(self) -> dict[str, dict[str, t.Any]]:
@@ -167,22 +170,23 @@ class CrioFiles:
                 found.update((name, table) for name, table in tables.items() if isinstance(table, dict))
         return found
 
-    def equal_in(self, reported: t.Mapping[str, t.Any]) -> bool:
+    def matches_report(self, reported: t.Mapping[str, t.Any]) -> bool:
         """Return whether ``reported``, the configuration of a running CRI-O, equals these files.
 
         The comparison covers runtimes, default runtime and CDI directories. It skips values that a file omits or leaves
         empty, because CRI-O fills them in.
         """
-        tables, own = toml_plan.lookup(reported, RUNTIMES), self.runtimes()
-        settings = {(*RUNTIMES, name, key): value for name in own for key, value in own[name].items() if value}
+        tables, runtimes = toml_plan.lookup(reported, RUNTIMES), self.runtimes()
+        settings = {
+            (*RUNTIMES, name, key): value for name in runtimes for key, value in runtimes[name].items() if value
+        }
         settings.update({DEFAULT: self.default_runtime(), CDI_DIRS: self.value(CDI_DIRS)})
-        known = isinstance(tables, dict) and set(own) <= set(tables) <= {*own, *builtin_runtimes(None)}
-        return known and all(value in (None, toml_plan.lookup(reported, path)) for path, value in settings.items())
+        same_names = isinstance(tables, dict) and set(runtimes) <= set(tables) <= {*runtimes, *builtin_runtimes(None)}
+        return same_names and all(value in (None, toml_plan.lookup(reported, path)) for path, value in settings.items())
 
-    def beneath(self, path: str, name: str) -> dict[str, t.Any]:
+    def overridden_table(self, path: str, name: str) -> dict[str, t.Any]:
         """Return the table of the runtime ``name`` that a table in the file ``path`` replaces."""
-        places = [number for number, file in enumerate(self.files) if file.path == path]
-        earlier = self.files[: places[0]] if places else self.files
+        earlier = itertools.takewhile(lambda file: file.path != path, self.files)
         tables = [file.document.value(*RUNTIMES, name) for file in earlier]
         return next((table for table in reversed(tables) if isinstance(table, dict)), {})
 
@@ -200,7 +204,8 @@ class CrioFiles:
         return found if isinstance(found, str) and found else None
 
 
-def _check_strings(document: toml_document.TomlDocument, path: KeyPath) -> None:
+def check_strings(document: toml_document.TomlDocument, path: KeyPath) -> None:
+    """Raise ConfigurationError if the value at ``path`` is something else than an array of strings."""
     advice = "Make it an array of strings."
     if not all(isinstance(entry, str) for entry in toml_plan.require(document, path, list, advice) or ()):
-        raise document.error(path, f"{'.'.join(path)} holds what is no string", advice)
+        raise document.error(path, f"{'.'.join(path)} contains an entry that is not a string", advice)

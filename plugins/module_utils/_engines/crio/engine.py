@@ -2,9 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""CRI-O on a host: unit, socket, version, and whether it runs with its present files.
+"""CRI-O on a host: unit, socket, version, whether it runs with its present files, and the validation of planned files.
 
-This module does not parse or plan configuration files; ``config``, ``plan`` and ``hook`` do.
+This module does not parse or plan configuration files; ``config``, ``plan`` and ``hook`` do. `crio config` validates
+planned files: it prints the merged configuration, in which all entries of other tools must stay equal.
 """
 
 from __future__ import annotations
@@ -31,6 +32,10 @@ if t.TYPE_CHECKING:
 
 # The HTTP status 200.
 _OK = 200
+# A value for --config where there is no main file: CRI-O refuses to start if the named file is missing.
+_NO_FILE = "/dev/null"
+# The names of the copies that are validated.
+_MAIN, _DROP_INS = "crio.conf", "crio.conf.d"
 
 
 class Crio(toml_plan.TomlEngine):
@@ -40,7 +45,7 @@ class Crio(toml_plan.TomlEngine):
     flavor = core_constants.SYSTEM
     key = "crio"
     program = "crio"
-    no_reload = "CRI-O tells of new runtimes after a reload, but no pod can use them before a restart"
+    no_reload = "CRI-O reports new runtimes after a reload, but pods cannot use them before a restart"
     config_path = "/etc/crio/crio.conf"
     drop_in_path: str | None = f"{crio_config.CONFIG_DIR}/{crio_config.DROP_IN_NAME}"
     service = "crio.service"
@@ -51,18 +56,21 @@ class Crio(toml_plan.TomlEngine):
     def live(self, host: hostfs.HostFS, installation: engines_base.Installation) -> engines_base.LiveState | None:
         """Return only whether the process is older than its files.
 
-        The CRI of CRI-O names no runtimes, and after a reload it reports settings that no pod can use yet. So its
-        report is only used for files with which a health check of CRI-O succeeded before.
+        The CRI of CRI-O does not report runtimes, and after a reload CRI-O reports settings that no pod can use yet. So
+        its report is only used for files with which a health check of CRI-O succeeded before.
         """
         if installation.pid is None:
             return None
-        late = self._outdated(host, installation, installation.pid)
-        return engines_base.LiveState("", {}, "", runtimes_unknown=True, outdated=late)
+        outdated = self._outdated(host, installation, installation.pid)
+        return engines_base.LiveState("", {}, "", runtimes_unknown=True, outdated=outdated)
 
     def _outdated(self, host: hostfs.HostFS, installation: engines_base.Installation, pid: int) -> bool:
-        if processes.changed_since_start(host, pid, _there(host, _hook_folders(host))):
+        hook_dirs = [
+            posixpath.dirname(folder) for folder in nvidia_files.HOOK_FOLDERS if _created_hook_dir(host, folder)
+        ]
+        if processes.changed_since_start(host, pid, _existing_paths(host, hook_dirs)):
             return True
-        if not processes.changed_since_start(host, pid, _there(host, _watched(host, installation))):
+        if not processes.changed_since_start(host, pid, _existing_paths(host, _config_paths(host, installation))):
             return False
         # Imported here because only a file that is newer than the process needs it.
         from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import (  # noqa: PLC0415
@@ -89,7 +97,7 @@ class Crio(toml_plan.TomlEngine):
             answer = docker_live.ask(host.real_path(installation.socket), "GET", "/config")
             reported = toml_document.TomlDocument.from_bytes(installation.socket, answer.body).data
             files = crio_config.CrioFiles.of(engines_base.HostFiles(host, self.key).as_configured(installation, None))
-            return answer.status == _OK and files.equal_in(reported)
+            return answer.status == _OK and files.matches_report(reported)
         except (OSError, ValueError, errors.NvidiaError):
             return False
 
@@ -152,19 +160,48 @@ class Crio(toml_plan.TomlEngine):
     def validation_command(
         self, binary: str, folder: str, files: t.Sequence[core_plan.PlannedFile], context: engines_base.Context
     ) -> engines_base.ValidationCommand:
-        # Imported here because only a change needs it.
-        from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.crio import (  # noqa: PLC0415
-            validate as crio_validate,
-        )
+        """Return the validation command, which prints the configuration of copies of all files.
 
-        return crio_validate.validation_command(binary, folder, _without_hooks(files), context)
+        The command in ``compare`` prints the present configuration. Raises NvidiaError for a dangling link.
+        """
+        planned = crio_config.CrioFiles.of(context, toml_plan.overlay_of(_without_hooks(files)))
+        if planned.missing:
+            raise errors.NvidiaError(
+                f"{', '.join(planned.missing)} is a dangling link, and CRI-O would not start. Remove it, or create"
+                " its target."
+            )
+        main, *drop_ins = planned.files
+        # The drop-ins keep their names, which determine the order.
+        names = {_MAIN: main, **{_DROP_INS + file.name[len(planned.directory) :]: file for file in drop_ins}}
+        path = context.path if context.content is not None else _NO_FILE
+        return engines_base.ValidationCommand(
+            {name: file.document.to_bytes() for name, file in names.items()},
+            _argv(binary, f"{folder}/{_MAIN}", f"{folder}/{_DROP_INS}"),
+            _argv(binary, path, planned.directory),
+            {name: file.path for name, file in names.items()},
+        )
 
     def compare_dumps(self, before: str, after: str, files: t.Sequence[core_plan.PlannedFile]) -> str:
-        from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.crio import (  # noqa: PLC0415
-            validate as crio_validate,
-        )
+        """Return the entries of other tools that would change; empty if none would, or if a dump cannot be parsed."""
+        files = _without_hooks(files)
+        names = toml_plan.changed_tables(files, crio_config.RUNTIMES)
+        defaults = {
+            toml_document.TomlDocument.from_bytes(file.path, text or b"").value(*crio_config.DEFAULT)
+            for file in files
+            for text in (file.before, file.after)
+        }
 
-        return crio_validate.compare_dumps(before, after, _without_hooks(files))
+        def is_own(path: tuple[str, ...]) -> bool:
+            depth = len(crio_config.RUNTIMES)
+            return (path == crio_config.DEFAULT and len(defaults) > 1) or (
+                path[:depth] == crio_config.RUNTIMES and path[depth] in names
+            )
+
+        return toml_plan.compare_dumps(before, after, is_own)
+
+
+def _argv(binary: str, path: str, directory: str) -> list[str]:
+    return [binary, "--config", path, "--config-dir", directory, "config"]
 
 
 def _without_hooks(files: t.Sequence[core_plan.PlannedFile]) -> list[core_plan.PlannedFile]:
@@ -172,27 +209,23 @@ def _without_hooks(files: t.Sequence[core_plan.PlannedFile]) -> list[core_plan.P
     return [file for file in files if posixpath.basename(file.path) != nvidia_files.HOOK_NAME]
 
 
-def _watched(host: hostfs.HostFS, installation: engines_base.Installation) -> list[str]:
+def _config_paths(host: hostfs.HostFS, installation: engines_base.Installation) -> list[str]:
     """Return all paths that change when a configuration file is changed, added or removed."""
     directory = crio_config.config_dir(installation.unit)
-    found = [installation.config_path]
-    if directory:
-        drop_ins = host.walk(directory)
-        found += [directory, *drop_ins, *dict.fromkeys(posixpath.dirname(path) for path in drop_ins)]
-    return found
+    if not directory:
+        return [installation.config_path]
+    drop_ins = host.walk(directory)
+    folders = dict.fromkeys(posixpath.dirname(path) for path in drop_ins)
+    return [installation.config_path, directory, *drop_ins, *folders]
 
 
-def _hook_folders(host: hostfs.HostFS) -> list[str]:
-    return [posixpath.dirname(folder) for folder in nvidia_files.HOOK_FOLDERS if _made_for_hooks(host, folder)]
-
-
-def _there(host: hostfs.HostFS, paths: list[str]) -> list[str]:
+def _existing_paths(host: hostfs.HostFS, paths: list[str]) -> list[str]:
     """Return the paths, replacing each missing one by its directory, which changed when the path was removed."""
     return [path if host.exists(path) else posixpath.dirname(path) for path in paths]
 
 
-def _made_for_hooks(host: hostfs.HostFS, folder: str) -> bool:
-    """Return whether this collection created a hook directory, which a CRI-O that was started before does not watch."""
+def _created_hook_dir(host: hostfs.HostFS, folder: str) -> bool:
+    """Return whether this collection created a hook directory. A CRI-O that was started before does not watch it."""
     with contextlib.suppress(errors.HostError):
         real = host.resolve(folder)
         record = core_records.load_record(host, "crio", f"{real}/{nvidia_files.HOOK_NAME}")

@@ -20,11 +20,11 @@ if t.TYPE_CHECKING:
 
 
 _PROGRAM = "crictl"
-# Marks the pods, so that one that an interrupted run has left is found.
+# Marks the pods, so that a later run finds those of an interrupted run.
 _LABEL = "gpufleet.nvidia.restart"
 # A pod without containers writes nothing there.
 _LOGS = "/tmp"
-# What CRI-O 1.37 says of a runtime that it does not have; anything else may have other causes (no image, no network).
+# CRI-O's error for an undefined runtime (1.37). Any other error may have other causes, such as the network.
 _UNKNOWN = "failed to find runtime handler"
 # NamespaceMode.NODE of the CRI: in the host's network nothing has to be set up.
 _HOST_NETWORK = 2
@@ -33,7 +33,7 @@ _HOST_NETWORK = 2
 def check_runtimes(
     host: hostfs.HostFS, run: core_plan.Runner, socket_path: str, runtimes: t.Sequence[str]
 ) -> tuple[list[str], list[str]]:
-    """Start a pod through each of ``runtimes`` and remove it: what the daemon lacks, and warnings.
+    """Start a pod with each of ``runtimes`` and remove it. Return the undefined runtimes and warnings, as messages.
 
     The warnings name the runtimes that were not tested, or not conclusively, and pods that could not be removed.
     """
@@ -41,23 +41,23 @@ def check_runtimes(
     if program is None:
         return [], []
     crictl = _Crictl(host, run, (program, "--runtime-endpoint", f"unix://{socket_path}"))
-    lacks: list[str] = []
+    problems: list[str] = []
     warnings: list[str] = []
     leftovers = crictl.remove_pods()
     for index, name in enumerate(runtimes):
         if leftovers:
             # A CRI that cannot remove a pod may take long for each further command.
             untested = ", ".join(runtimes[index:])
-            leftovers.append(f"Because pods of a test may still exist, these runtimes were not tested: {untested}.")
+            leftovers.append(f"Test pods may still exist, so these runtimes were not tested: {untested}.")
             break
-        said = crictl.start_pod(name)
-        if _UNKNOWN in said:
-            lacks.append(f"no pod can use the runtime {name}: {said}")
-        elif said:
-            warnings.append(f"No pod could be started through the runtime {name}, which may have other causes: {said}")
-        # Also after an error: the CRI may have made the pod before it.
+        error = crictl.start_pod(name)
+        if _UNKNOWN in error:
+            problems.append(f"no pod can use the runtime {name}: {error}")
+        elif error:
+            warnings.append(f"The test pod with the runtime {name} did not start. This may have other causes: {error}")
+        # The CRI may have created the pod before the error.
         leftovers = crictl.remove_pods()
-    return lacks, warnings + leftovers
+    return problems, warnings + leftovers
 
 
 class _Crictl(t.NamedTuple):
@@ -68,7 +68,7 @@ class _Crictl(t.NamedTuple):
     argv: tuple[str, ...]
 
     def start_pod(self, runtime: str) -> str:
-        """Start a pod through the runtime; why that fails, empty if it does not."""
+        """Start a pod with the runtime. Return the error message, empty if the pod started."""
         try:
             with scratch.scratch_folder(self.host, "the pod") as (outer, folder):
                 with open(os.path.join(outer, "pod.json"), "w", encoding="utf-8") as stream:
@@ -78,10 +78,10 @@ class _Crictl(t.NamedTuple):
             return str(error)
 
     def remove_pods(self) -> list[str]:
-        """Remove all pods that have the label; warnings for each pod that cannot be removed."""
+        """Remove all pods that have the label. Return a warning for each pod that cannot be removed."""
         listed, problem = self._call("pods", "--quiet", "--label", f"{_LABEL}=1")
         if problem:
-            return [f"Pods that a test of a runtime has left could not be listed: {problem}"]
+            return [f"Leftover test pods could not be listed: {problem}"]
         return [warning for pod in listed.split() for warning in self._remove_pod(pod)]
 
     def _remove_pod(self, pod: str) -> list[str]:
@@ -90,14 +90,14 @@ class _Crictl(t.NamedTuple):
         if not problems["rmp"]:
             return []
         return [
-            f"`{_PROGRAM} {verb}` of the pod {pod}, with which a runtime was tested, failed: {problem}. If"
-            f" `{_PROGRAM} pods` still lists the pod, run `{_PROGRAM} rmp --force {pod}` on the host."
+            f"`{_PROGRAM} {verb}` failed for the test pod {pod}: {problem}. If `{_PROGRAM} pods` still lists the pod,"
+            f" run `{_PROGRAM} rmp --force {pod}` on the host."
             for verb, problem in problems.items()
             if problem
         ]
 
     def _call(self, *arguments: str) -> tuple[str, str]:
-        """The output of a command, and why it failed (empty if it did not)."""
+        """Run a command. Return its output and its error message, empty if it succeeded."""
         status, output, errors = self.run(self.host.argv([*self.argv, *arguments]))
         if not status:
             return output, ""

@@ -19,22 +19,22 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import ba
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import toml_plan
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.crio import config as crio_config
 
-DEFAULT_KIND = "oci"
+DEFAULT_TYPE = "oci"
 MONITOR = "monitor_path"
 # The runtimes whose settings are inherited if the default runtime is unsuitable.
-PARENTS = ("crun", "runc")
+INHERIT_FROM = ("crun", "runc")
 # With one of these keys in the table, CRI-O runs another program than runtime_path.
-_MISLEADING = ("inherit_default_runtime", "platform_runtime_paths")
+_PROGRAM_OVERRIDES = ("inherit_default_runtime", "platform_runtime_paths")
 # Keys that belong to the program of one runtime and apply to no other.
-_OWN = (crio_config.PROGRAM, crio_config.KIND, "runtime_config_path", *_MISLEADING)
+_PROGRAM_KEYS = (crio_config.PROGRAM, crio_config.RUNTIME_TYPE, "runtime_config_path", *_PROGRAM_OVERRIDES)
 # runtime_root, the state directory of another program's containers, is not inherited either. Without the key, CRI-O
 # uses its own default (newRuntimeOCI in internal/oci/runtime_oci.go, 1.31 to 1.37).
-_NOT_INHERITED = (*_OWN, "runtime_root")
+_NOT_INHERITED = (*_PROGRAM_KEYS, "runtime_root")
 RESERVED: dict[toml_plan.KeyPath, str] = {
     (crio_config.PROGRAM,): "runtime_dir",
-    (crio_config.KIND,): "runtime_type",
+    (crio_config.RUNTIME_TYPE,): "runtime_type",
     (crio_config.ANNOTATIONS,): "container_annotations",
-    **{(name,): "runtime_dir" for name in _MISLEADING},
+    **{(name,): "runtime_dir" for name in _PROGRAM_OVERRIDES},
 }
 
 
@@ -55,17 +55,20 @@ class CrioPlanner:
         toml_plan.check_options(request.runtime_options, RESERVED)
         self.current.check()
         target = self._target(request)
-        kept = self._kept_default()
-        others = self._without_ours(target)
+        own_default = self._own_default()
+        others = self._foreign_settings(target)
         if target.content is None:
             target.document = toml_document.TomlDocument.from_bytes(target.path, toml_plan.HEADER)
-        parent = self._parent(request, others)
+        inherited = self._inherited_entries(request, others)
         for name in request.runtimes():
-            self._runtime(request, name, parent, target, others)
-        self._default(request, kept, target, others)
-        for path in self._ours(target):
-            self._take_back(self.files.edit(path))
-        self._note_cdi(request)
+            self._write_runtime(request, name, inherited, target, others)
+        default = request.default(own_default)
+        written = _table(others, target.path, crio_config.DEFAULT[:-1]).get(crio_config.DEFAULT[-1])
+        if default is not None and written != default:
+            target.write(crio_config.DEFAULT, default)
+        for path in self._own_files(target):
+            self._revert_own_entries(self.files.edit(path))
+        self._warn_about_cdi(request)
         self._repair_default(target)
         self._check_effective_config(request, target)
         return self._plan(target)
@@ -77,88 +80,80 @@ class CrioPlanner:
         directory = crio_config.config_dir(self.context.unit)
         if not directory:
             raise errors.NvidiaError(
-                "The unit's flag --config-dir is empty, so CRI-O reads no drop-ins. Use config_mode: in_place."
+                f"{self._unit()}: the flag --config-dir is empty, so CRI-O reads no drop-ins. Use config_mode:"
+                " in_place."
             )
         self.drop_in = posixpath.normpath(request.drop_in_path or f"{directory}/{crio_config.DROP_IN_NAME}")
         folder, name = posixpath.split(self.drop_in)
         if not (self.context.files.resolve(folder) + "/").startswith(self.current.directory + "/"):
             raise errors.NvidiaError(
-                f"drop_in_path {self.drop_in!r} is not below {directory}, the directory that CRI-O reads, so it would"
-                f" have no effect. Leave it out, or choose a path such as {directory}/{crio_config.DROP_IN_NAME}."
+                f"drop_in_path {self.drop_in!r} is not below {directory}, the only directory that CRI-O reads. Remove"
+                f" drop_in_path, or set a path such as {directory}/{crio_config.DROP_IN_NAME}."
             )
         return self.files.edit(posixpath.join(self.context.files.resolve(folder), name))
 
-    def _parent(self, request: engines_base.RuntimeRequest, others: crio_config.CrioFiles) -> dict[str, t.Any]:
+    def _inherited_entries(
+        self, request: engines_base.RuntimeRequest, others: crio_config.CrioFiles
+    ) -> dict[str, t.Any]:
         """Return the settings to inherit from the low-level runtime in use, never those of another NVIDIA runtime."""
-        kind = request.runtime_type or DEFAULT_KIND
+        requested_type = request.runtime_type or DEFAULT_TYPE
         tables, default, version = others.runtimes(), others.default_runtime(), self.context.version
-        name = next((name for name in (*crio_config.builtin_runtimes(version), *PARENTS) if name in tables), None)
+        candidates = (*crio_config.builtin_runtimes(version), *INHERIT_FROM)
+        name = next((name for name in candidates if name in tables), candidates[0])
         if default is not None and others.defines(default, version):
-            name = (
-                name
-                if engines_base.is_nvidia_runtime(default, toml_plan.lookup(tables, (default, crio_config.PROGRAM)))
-                else default
-            )
-        table = tables.get(name or "")
+            program = toml_plan.lookup(tables, (default, crio_config.PROGRAM))
+            name = name if engines_base.is_nvidia_runtime(default, program) else default
+        table = tables.get(name)
         if table is None:
             if not (others.conmon() or self._flags("--conmon") or MONITOR in request.runtime_options):
                 self.warnings.append(
-                    f"The default runtime {name or crio_config.builtin_runtimes(version)[0]} is built into CRI-O, so"
-                    f" there is no {MONITOR} to take over, and CRI-O only starts with conmon in its PATH. If it is not"
-                    f" there, name it with runtime_options: {{{MONITOR}: PATH}}."
+                    f"The default runtime {name} is built into CRI-O and has no {MONITOR}, so CRI-O searches conmon in"
+                    f" its PATH. If conmon is elsewhere, set runtime_options: {{{MONITOR}: PATH}}."
                 )
             return {}
-        theirs = table.get(crio_config.KIND) or DEFAULT_KIND
-        if theirs != kind:
+        runtime_type = table.get(crio_config.RUNTIME_TYPE) or DEFAULT_TYPE
+        if runtime_type != requested_type:
             self.warnings.append(
-                f"Nothing was taken over from the default runtime {name}, for its {crio_config.KIND} is {theirs}, not"
-                f" {kind}."
-                " Give what is needed with runtime_options, or set runtime_type."
+                f"No settings were copied from the default runtime {name}, because its {crio_config.RUNTIME_TYPE} is"
+                f" {runtime_type}, not {requested_type}. Set the required settings with runtime_options, or set"
+                " runtime_type."
             )
             return {}
         return {key: value for key, value in table.items() if key not in _NOT_INHERITED}
 
-    def _runtime(
+    def _write_runtime(
         self,
         request: engines_base.RuntimeRequest,
         name: str,
-        parent: t.Mapping[str, t.Any],
+        inherited: t.Mapping[str, t.Any],
         target: toml_plan.TomlEdit,
         others: crio_config.CrioFiles,
     ) -> None:
-        """Write one runtime: the requested entries, and of the inherited ones only those that no other tool wrote."""
+        """Write one runtime: the requested entries, and the inherited ones that no other tool wrote."""
         path = (*crio_config.RUNTIMES, name)
         # The new table replaces the table of earlier files, so its entries are copied into the new one.
-        beneath = {key: value for key, value in others.beneath(target.path, name).items() if key not in _OWN}
-        own = _table(others, target.path, path)
-        program, spelled = request.runtimes()[name], target.document.value(*path, crio_config.PROGRAM)
-        if isinstance(spelled, str) and self.context.same_program(spelled, program):
-            program = spelled
-        full = toml_plan.merged(toml_plan.merged(toml_plan.merged(parent, beneath), own), request.runtime_options)
-        annotations = list(
-            dict.fromkeys([*(full.pop(crio_config.ANNOTATIONS, None) or []), *request.container_annotations])
+        overridden = others.overridden_table(target.path, name).items()
+        earlier = {key: value for key, value in overridden if key not in _PROGRAM_KEYS}
+        foreign = _table(others, target.path, path)
+        program, existing = request.runtimes()[name], target.document.value(*path, crio_config.PROGRAM)
+        if isinstance(existing, str) and self.context.same_program(existing, program):
+            program = existing
+        entries: dict[str, t.Any] = {}
+        for layer in (inherited, earlier, foreign, request.runtime_options):
+            entries = toml_plan.merged(entries, layer)
+        annotations = dict.fromkeys(
+            [*(entries.pop(crio_config.ANNOTATIONS, None) or []), *request.container_annotations]
         )
-        asked: dict[str, t.Any] = {crio_config.PROGRAM: program, crio_config.KIND: request.runtime_type or DEFAULT_KIND}
+        requested: dict[str, t.Any] = {
+            crio_config.PROGRAM: program,
+            crio_config.RUNTIME_TYPE: request.runtime_type or DEFAULT_TYPE,
+        }
         if annotations:
-            asked[crio_config.ANNOTATIONS] = annotations
-        full = {**asked, **{key: value for key, value in full.items() if key not in asked}}
-        toml_plan.write_table(target, path, toml_plan.plain_copy(_difference(full, own)))
+            requested[crio_config.ANNOTATIONS] = list(annotations)
+        entries = {**requested, **{key: value for key, value in entries.items() if key not in requested}}
+        toml_plan.write_table(target, path, toml_plan.plain_copy(_difference(entries, foreign)))
 
-    def _default(
-        self,
-        request: engines_base.RuntimeRequest,
-        kept: str | None,
-        target: toml_plan.TomlEdit,
-        others: crio_config.CrioFiles,
-    ) -> None:
-        name = request.default(kept)
-        if (
-            name is not None
-            and _table(others, target.path, crio_config.DEFAULT[:-1]).get(crio_config.DEFAULT[-1]) != name
-        ):
-            target.write(crio_config.DEFAULT, name)
-
-    def _kept_default(self) -> str | None:
+    def _own_default(self) -> str | None:
         """Return the default runtime that this collection wrote, from whichever file holds it, or None."""
         for path in (self.main.path, *self.context.recorded):
             edit = self.files.edit(path)
@@ -166,46 +161,46 @@ class CrioPlanner:
                 return str(edit.document.value(*crio_config.DEFAULT))
         return None
 
-    def _note_cdi(self, request: engines_base.RuntimeRequest) -> None:
+    def _warn_about_cdi(self, request: engines_base.RuntimeRequest) -> None:
         if request.enable_cdi is False:
-            self.warnings.append("CRI-O always uses CDI; it cannot be switched off. Nothing was written for it.")
+            self.warnings.append("enable_cdi: false has no effect, because CRI-O cannot disable CDI.")
         elif request.enable_cdi and self.current.value(crio_config.CDI_DIRS) == []:
-            file = self.current.definer(crio_config.CDI_DIRS)
+            file = self.current.defining_file(crio_config.CDI_DIRS)
             self.warnings.append(
-                f"{file.path if file else ''}: cdi_spec_dirs is empty, so CRI-O finds no CDI devices. Remove the entry,"
-                " or name the directories."
+                f"{file.path if file else ''}: cdi_spec_dirs is empty, so CRI-O finds no CDI devices. Remove"
+                " cdi_spec_dirs, or add the directories."
             )
 
     # -- absent --------------------------------------------------------------------------------------------------
 
     def absent(self) -> engines_base.EnginePlan:
-        return self._taken_back(unrecorded=not self.context.keep_unrecorded)
+        return self._removal_plan(unrecorded=not self.context.keep_unrecorded)
 
-    def withdrawn(self) -> engines_base.EnginePlan:
+    def absent_recorded(self) -> engines_base.EnginePlan:
         """Return the plan that removes what earlier runs wrote, and keeps NVIDIA runtimes of other tools."""
-        return self._taken_back(unrecorded=False)
+        return self._removal_plan(unrecorded=False)
 
-    def _taken_back(self, unrecorded: bool) -> engines_base.EnginePlan:
+    def _removal_plan(self, unrecorded: bool) -> engines_base.EnginePlan:
         directory = self.current.directory
         drop_in = self.context.files.resolve(f"{directory}/{crio_config.DROP_IN_NAME}") if directory else self.main.path
         target = self.main if self.context.files.read(drop_in) is None else self.files.edit(drop_in)
-        paths = [path for path in self._ours(target) if self._belongs(self.files.edit(path))]
+        paths = [path for path in self._own_files(target) if self._belongs_to_main(self.files.edit(path))]
         # A record of one file proves that this collection did not touch the others.
-        unknown = unrecorded and all(self.files.edit(path).record is None for path in paths)
+        unrecorded = unrecorded and all(self.files.edit(path).record is None for path in paths)
         for path in paths:
-            self._take_back(self.files.edit(path))
-            if unknown:
+            self._revert_own_entries(self.files.edit(path))
+            if unrecorded:
                 self._remove_unrecorded(self.files.edit(path))
         self._repair_default(target)
         return self._plan(target)
 
-    def _belongs(self, edit: toml_plan.TomlEdit) -> bool:
+    def _belongs_to_main(self, edit: toml_plan.TomlEdit) -> bool:
         """Return whether a file does not belong to another configuration."""
         recorded = (self.main.path, *self.context.recorded)
         return edit.path in recorded or edit.record is None or edit.record.main == self.main.path
 
     def _remove_unrecorded(self, edit: toml_plan.TomlEdit) -> None:
-        """Remove runtimes that run NVIDIA's programs from a file whose earlier content is not recorded."""
+        """Remove runtimes that run NVIDIA programs from a file without a record."""
         # Imported here because only a removal needs it.
         from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import (  # noqa: PLC0415
             nvidia_files,
@@ -221,12 +216,12 @@ class CrioPlanner:
                 edit.document = edit.document.delete((*crio_config.RUNTIMES, name), prune=True)
 
     @staticmethod
-    def _take_back(edit: toml_plan.TomlEdit) -> None:
-        """Remove what earlier runs wrote and this run does not want."""
-        for name in _whole_tables(edit):
+    def _revert_own_entries(edit: toml_plan.TomlEdit) -> None:
+        """Remove the entries that earlier runs wrote and this run does not want."""
+        for name in _own_tables(edit):
             path = (*crio_config.RUNTIMES, name)
             if not any(wanted[: len(path)] == path for wanted in edit.wanted):
-                # Entries that others added are removed too: a table without its program only hides other tables.
+                # Entries that other tools added are removed too: a table without its program only hides other tables.
                 edit.document = edit.document.restore(path, edit.original)
         toml_plan.revert_own_entries(edit)
 
@@ -235,44 +230,45 @@ class CrioPlanner:
 
         Raises NvidiaError if a flag, or a file that this collection does not change, names that default.
         """
-        mended = False
+        repaired = False
         for _attempt in self.current.files:
-            after = self._view(self.files.overlay())
+            after = self._with_overlay(self.files.overlay())
             default = after.default_runtime()
             version = self.context.version
             if default is None or after.defines(default, version) or not self.current.defines(default, version):
                 break
-            file = None if after.flagged_default is not None else after.definer(crio_config.DEFAULT)
-            if file is None or file.path not in self._ours(target):
+            file = None if after.flagged_default is not None else after.defining_file(crio_config.DEFAULT)
+            if file is None or file.path not in self._own_files(target):
                 raise errors.NvidiaError(
-                    f"{file.path if file else self._unit()}: it makes {default} the default runtime, without which"
-                    " CRI-O would not start any more. Name another default there, then run this again."
+                    f"{file.path if file else self._unit()}: the default runtime is {default}. CRI-O would not start,"
+                    f" because {default} would no longer be defined. Set another default runtime there."
                 )
             edit = self.files.edit(file.path)
-            known = edit.original.value(*crio_config.DEFAULT)
-            if isinstance(known, str) and known != default and after.defines(known, version):
-                edit.document = edit.document.set(crio_config.DEFAULT, known)
+            previous = edit.original.value(*crio_config.DEFAULT)
+            if isinstance(previous, str) and previous != default and after.defines(previous, version):
+                edit.document = edit.document.set(crio_config.DEFAULT, previous)
             else:
                 edit.document = edit.document.delete(crio_config.DEFAULT, prune=True)
-            mended = True
-        if mended:
-            default = self._view(self.files.overlay()).default_runtime()
+            repaired = True
+        if repaired:
+            default = self._with_overlay(self.files.overlay()).default_runtime()
             self.warnings.append(
-                f"The default runtime is no longer defined: it is now {default or 'the one that is built into CRI-O'}."
+                "The previous default runtime is no longer defined. The default runtime is now"
+                f" {default or crio_config.builtin_runtimes(self.context.version)[0]}."
             )
 
     # -- entries of this collection and of others ----------------------------------------------------------------
 
-    def _ours(self, target: toml_plan.TomlEdit) -> list[str]:
+    def _own_files(self, target: toml_plan.TomlEdit) -> list[str]:
         """Return the files that may contain entries of this collection."""
         return list(dict.fromkeys([self.main.path, target.path, *self.context.recorded]))
 
-    def _without_ours(self, target: toml_plan.TomlEdit) -> crio_config.CrioFiles:
+    def _foreign_settings(self, target: toml_plan.TomlEdit) -> crio_config.CrioFiles:
         """Return the configuration without the entries of this collection. It is only read, never written."""
-        overlay = {path: _foreign(self.files.edit(path), target) for path in self._ours(target)}
-        return self._view(overlay)
+        overlay = {path: _without_own_entries(self.files.edit(path), target) for path in self._own_files(target)}
+        return self._with_overlay(overlay)
 
-    def _view(self, overlay: t.Mapping[str, toml_document.TomlDocument | None]) -> crio_config.CrioFiles:
+    def _with_overlay(self, overlay: t.Mapping[str, toml_document.TomlDocument | None]) -> crio_config.CrioFiles:
         """Return the configuration with ``overlay`` in place of some documents, without parsing any file again."""
         return crio_config.CrioFiles.of(
             self.context, {**{file.path: file.document for file in self.current.files}, **overlay}
@@ -288,54 +284,54 @@ class CrioPlanner:
 
     def _check_effective_config(self, request: engines_base.RuntimeRequest, target: toml_plan.TomlEdit) -> None:
         """Raise NvidiaError if another setting overrides a planned entry, or if CRI-O would not start."""
-        after = self._view(self.files.overlay())
+        after = self._with_overlay(self.files.overlay())
         for name in request.runtimes():
             path = (*crio_config.RUNTIMES, name)
-            file = after.definer(path)
+            file = after.defining_file(path)
             if name in after.flagged_runtimes:
                 raise errors.NvidiaError(
-                    f"{self._unit()}: its flag --runtimes defines {name} and takes precedence over all files. Remove it"
-                    " there, then run this again."
+                    f"{self._unit()}: the flag --runtimes defines {name} and overrides all files. Remove {name} from"
+                    " the flag."
                 )
             if file is not None and file.path != target.path:
                 raise file.document.error(
                     path,
-                    f"this table replaces that of the runtime {name} in {target.path}, which CRI-O reads earlier",
-                    f"Remove it, or {self._advice(file)}",
+                    f"CRI-O reads this table of the runtime {name} later than the one in {target.path}, which it"
+                    " replaces",
+                    f"Remove this table, or {self._advice(file)}",
                 )
-            for key in _MISLEADING:
+            for key in _PROGRAM_OVERRIDES:
                 if target.document.value(*path, key):
                     raise target.document.error(
                         (*path, key),
-                        f"with {key} CRI-O runs another program than {crio_config.PROGRAM} of the runtime {name}",
-                        "Remove it, then run this again.",
+                        f"with {key}, CRI-O ignores {crio_config.PROGRAM} of the runtime {name}",
+                        f"Remove {key}.",
                     )
-        self._prove_default(request, after)
+        self._check_default(request, after)
 
-    def _prove_default(self, request: engines_base.RuntimeRequest, after: crio_config.CrioFiles) -> None:
+    def _check_default(self, request: engines_base.RuntimeRequest, after: crio_config.CrioFiles) -> None:
         default = after.default_runtime()
-        file = None if after.flagged_default is not None else after.definer(crio_config.DEFAULT)
+        file = None if after.flagged_default is not None else after.defining_file(crio_config.DEFAULT)
         if request.set_as_default and default != request.runtime_name:
             if file is None:
                 raise errors.NvidiaError(
-                    f"{self._unit()}: its flag --default-runtime names {default} and takes precedence over all files."
-                    " Remove it there, then run this again."
+                    f"{self._unit()}: the flag --default-runtime={default} overrides all files. Remove the flag."
                 )
             raise file.document.error(
                 crio_config.DEFAULT,
-                "this default_runtime takes precedence, for CRI-O reads it later",
-                f"Remove it, or {self._advice(file)}",
+                f"CRI-O reads this default_runtime = {default!r} later, and it overrides {request.runtime_name!r}",
+                f"Remove this default_runtime, or {self._advice(file)}",
             )
         if default is not None and not after.defines(default, self.context.version):
             problem = f"the default runtime {default!r} has no table [{'.'.join((*crio_config.RUNTIMES, default))}]"
-            advice = "CRI-O would not start. Write one, or name another default, then run this again."
+            advice = "CRI-O would not start. Add the table, or set another default runtime."
             if file is None:
                 raise errors.NvidiaError(f"{self._unit()}: {problem}. {advice}")
             raise file.document.error(crio_config.DEFAULT, problem, advice)
 
     def _advice(self, file: crio_config.ConfigFile) -> str:
         if self.drop_in is None:
-            return "leave out config_mode: in_place."
+            return "remove config_mode: in_place."
         folder, name = posixpath.split(file.name)
         return f"set drop_in_path to a file in {folder} whose name sorts after {name}."
 
@@ -343,8 +339,7 @@ class CrioPlanner:
 
     def _plan(self, target: toml_plan.TomlEdit) -> engines_base.EnginePlan:
         files = self.files.planned([file.path for file in self.current.files])
-        gone = {file.path: None for file in files if file.after is None}
-        after = self._view({**self.files.overlay(), **gone})
+        after = self._with_overlay(self.files.planned_documents())
         # After a reload, CRI-O reports the new runtimes but cannot start pods with them (seen on 1.37).
         action = engines_base.Action.RESTART if any(file.changed for file in files) else engines_base.Action.NONE
         drop_in = self.drop_in if target is not self.main else None
@@ -362,7 +357,7 @@ def configured_state(files: crio_config.CrioFiles, version: tuple[int, ...] | No
     )
 
 
-def _whole_tables(edit: toml_plan.TomlEdit) -> list[str]:
+def _own_tables(edit: toml_plan.TomlEdit) -> list[str]:
     """Return the runtimes in the file that this collection created, even if others added entries to them."""
     names = dict.fromkeys(
         path[len(crio_config.RUNTIMES)]
@@ -377,7 +372,7 @@ def _whole_tables(edit: toml_plan.TomlEdit) -> list[str]:
     ]
 
 
-def _foreign(edit: toml_plan.TomlEdit, target: toml_plan.TomlEdit) -> toml_document.TomlDocument | None:
+def _without_own_entries(edit: toml_plan.TomlEdit, target: toml_plan.TomlEdit) -> toml_document.TomlDocument | None:
     """Return a file with the data that it would have without the entries of this collection.
 
     Its text is unchanged, so that errors name the right line.
@@ -388,7 +383,7 @@ def _foreign(edit: toml_plan.TomlEdit, target: toml_plan.TomlEdit) -> toml_docum
         return edit.before
     data = copy.deepcopy(edit.before.data)
     if edit is not target:
-        for name in _whole_tables(edit):
+        for name in _own_tables(edit):
             toml_plan.lookup(data, crio_config.RUNTIMES).pop(name)
     for path in edit.recorded():
         if edit.owns(path) and toml_plan.lookup(data, path[:-1]) is not None:

@@ -102,7 +102,7 @@ def test_the_order_is_that_of_the_host_s_walk(tmp_path: Path) -> None:
 def test_a_later_key_wins() -> None:
     files = loaded({MAIN: default("main"), f"{FOLDER}/10": default("ten"), f"{FOLDER}/20": "[crio.runtime]\n"})
     assert files.default_runtime() == "ten"
-    found = files.definer(DEFAULT)
+    found = files.defining_file(DEFAULT)
     assert found is not None
     assert found.path == f"{FOLDER}/10"
 
@@ -135,9 +135,9 @@ def test_what_a_table_replaces() -> None:
         f"{FOLDER}/90": runtime("x", runtime_path="/90"),
     }
     files = loaded(texts)
-    assert files.beneath(f"{FOLDER}/50", "x") == {"runtime_path": "/10"}
-    assert files.beneath(f"{FOLDER}/10", "x") == {"runtime_path": "/main"}
-    assert files.beneath(MAIN, "x") == files.beneath(f"{FOLDER}/50", "y") == {}
+    assert files.overridden_table(f"{FOLDER}/50", "x") == {"runtime_path": "/10"}
+    assert files.overridden_table(f"{FOLDER}/10", "x") == {"runtime_path": "/main"}
+    assert files.overridden_table(MAIN, "x") == files.overridden_table(f"{FOLDER}/50", "y") == {}
 
 
 def test_a_file_that_goes_and_one_that_comes() -> None:
@@ -175,7 +175,7 @@ def test_what_is_built_in(version: tuple[int, ...] | None, expected: tuple[str, 
         ("[crio.runtime.runtimes.x]\nruntime_path = 1\n", 2, 1, "not a string"),
         ("[crio.runtime.runtimes.x]\nruntime_type = 1\n", 2, 1, "not a string"),
         ("[crio.runtime.runtimes.x]\nallowed_annotations = 'a'\n", 2, 1, "not an array"),
-        ("[crio.runtime.runtimes.x]\nallowed_annotations = [['a']]\n", 2, 1, "no string"),
+        ("[crio.runtime.runtimes.x]\nallowed_annotations = [['a']]\n", 2, 1, "an entry that is not a string"),
         ("[crio.runtime.runtimes.x]\ninherit_default_runtime = 'a'\n", 2, 1, "not true or false"),
     ],
 )

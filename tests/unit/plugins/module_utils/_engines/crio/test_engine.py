@@ -402,7 +402,7 @@ def test_a_trial_without_a_main_file_in_another_directory() -> None:
 
 def test_a_link_that_leads_nowhere_is_named(running: Tree) -> None:
     (running.root / FOLDER[1:] / "50-gone").symlink_to("/none")
-    with pytest.raises(NvidiaError, match=f"{FOLDER}/50-gone is a link that leads nowhere"):
+    with pytest.raises(NvidiaError, match=f"{FOLDER}/50-gone is a dangling link"):
         running.present()
 
 

@@ -128,7 +128,7 @@ def test_runtimes_of_others_stay() -> None:
     host = Host({MAIN: DISTRIBUTION + THEIRS})
     plan = host.present(**HOOK_MODE)
     assert host.text(MAIN) == DISTRIBUTION + THEIRS
-    assert any("(nvidia) are registered by others" in words for words in plan.warnings)
+    assert any("registered NVIDIA's runtimes (nvidia)" in words for words in plan.warnings)
     # A hook of ours tells that the runtime is not.
     host.absent()
     assert host.text(MAIN) == DISTRIBUTION + THEIRS
@@ -193,16 +193,16 @@ def test_a_folder_that_is_no_longer_read() -> None:
 @pytest.mark.parametrize(
     ("content", "asked", "problem"),
     [
-        ({MAIN: "[crio.runtime]\nhooks_dir = []\n"}, {}, "/etc/crio/crio.conf: hooks_dir names no folder"),
+        ({MAIN: "[crio.runtime]\nhooks_dir = []\n"}, {}, "/etc/crio/crio.conf: hooks_dir contains no absolute path"),
         ({MAIN: '[crio.runtime]\nhooks_dir = "/a"\n'}, {}, "crio.conf, line 2.*hooks_dir is not an array"),
-        ({MAIN: "[crio.runtime]\nhooks_dir = [1]\n"}, {}, "crio.conf, line 2.*holds what is no string"),
-        ({MAIN: '[crio.runtime]\nhooks_dir = ["a"]\n'}, {}, "names no folder"),
-        ({MAIN: hooks_dir(USUAL, OVERRIDE), OVERRIDING: FOREIGN}, {}, f"{OVERRIDING} takes the place of {HOOK}"),
-        ({PROGRAM: None}, {}, "hook is not on this host, and CRI-O does not start with"),
-        ({}, {"runtime_dir": "/opt/x"}, "/opt/x/nvidia-container-runtime-hook is not on this host"),
-        *(({HOOK: content}, {}, "is not NVIDIA's hook, and is not replaced") for content in STRANGE.values()),
-        ({}, {"set_as_default": True}, "so set_as_default would have no effect"),
-        ({}, {"extra_modes": ("cdi",), "drop_in_path": "/a"}, "so extra_modes and drop_in_path would have no"),
+        ({MAIN: "[crio.runtime]\nhooks_dir = [1]\n"}, {}, "crio.conf, line 2.*contains an entry that is not a string"),
+        ({MAIN: '[crio.runtime]\nhooks_dir = ["a"]\n'}, {}, "contains no absolute path"),
+        ({MAIN: hooks_dir(USUAL, OVERRIDE), OVERRIDING: FOREIGN}, {}, f"{OVERRIDING} overrides {HOOK}"),
+        ({PROGRAM: None}, {}, "hook does not exist, and CRI-O does not start with"),
+        ({}, {"runtime_dir": "/opt/x"}, "/opt/x/nvidia-container-runtime-hook does not exist"),
+        *(({HOOK: content}, {}, "is not NVIDIA's hook") for content in STRANGE.values()),
+        ({}, {"set_as_default": True}, "set_as_default would have no effect"),
+        ({}, {"extra_modes": ("cdi",), "drop_in_path": "/a"}, "extra_modes and drop_in_path would have no"),
         ({}, {"runtime_type": "oci"}, "runtime_type"),
         ({}, {"runtime_options": {"a": 1}}, "runtime_options"),
         ({}, {"container_annotations": ("a",)}, "container_annotations"),
@@ -217,7 +217,7 @@ def test_refusals(content: dict[str, str | bytes | None], asked: dict[str, t.Any
 
 
 def test_an_empty_flag() -> None:
-    with pytest.raises(NvidiaError, match="The unit: hooks_dir names no folder"):
+    with pytest.raises(NvidiaError, match="The unit: hooks_dir contains no absolute path"):
         Host({}, "--hooks-dir=").present(**HOOK_MODE)
 
 

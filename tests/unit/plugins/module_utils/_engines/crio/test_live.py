@@ -104,7 +104,7 @@ def test_a_refusal_of_one_runtime_does_not_stop_the_tests_of_the_others(crictl: 
     crictl.refusals = {"nvidia": "no route to host", "nvidia-cdi": UNKNOWN}
     lacks, (warning,) = crictl.try_them("nvidia", "nvidia-cdi")
     assert lacks[0].startswith("no pod can use the runtime nvidia-cdi: ")
-    assert warning.startswith("No pod could be started through the runtime nvidia, ")
+    assert warning.startswith("The test pod with the runtime nvidia did not start. ")
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ def test_the_drop_in_is_below_the_directory_that_crio_reads() -> None:
         f"{FOLDER}-old/99.toml",
         "/etc/crio/conf.d/99-nvidia.toml",
     ):
-        with pytest.raises(NvidiaError, match=rf"is not below {FOLDER}, the directory that CRI-O reads"):
+        with pytest.raises(NvidiaError, match=rf"is not below {FOLDER}, the only directory that CRI-O reads"):
             Host({}).present(drop_in_path=path)
     with pytest.raises(NvidiaError, match="is not below /opt/crio"):
         Host({}, "--config-dir", "/opt/crio").present(drop_in_path=DROP_IN)
@@ -106,11 +106,11 @@ def test_a_later_table_of_the_same_name_is_refused(mode: str, folder: str) -> No
     later = f"{folder}/99-other.conf"
     host = Host({later: "# theirs\n" + table("nvidia-cdi", runtime_path=f'"{NVIDIA}.cdi"')})
     host.present(config_mode=mode)
-    with pytest.raises(ConfigurationError, match=f"{later}, line 2, column 1: .* Remove it, or ") as caught:
+    with pytest.raises(ConfigurationError, match=f"{later}, line 2, column 1: .* Remove this table, or ") as caught:
         host.present(config_mode=mode, extra_modes=("cdi",))
     advice = {
         "drop_in": f"set drop_in_path to a file in {folder} whose name sorts after 99-other.conf",
-        "in_place": "leave out config_mode",
+        "in_place": "remove config_mode",
     }
     assert advice[mode] in str(caught.value)
     host.present(drop_in_path=f"{folder}/99-z.conf", extra_modes=("cdi",))
@@ -125,7 +125,7 @@ def test_an_unrecorded_drop_in_hides_what_is_in_place() -> None:
 def test_a_later_default_is_refused(mode: str) -> None:
     later = f"{FOLDER}/99-other.conf"
     host = Host({MAIN: BUNDLED, later: default("runc")})
-    with pytest.raises(ConfigurationError, match=f"{later}, line 2, column 1: this default_runtime takes precedence"):
+    with pytest.raises(ConfigurationError, match=f"{later}, line 2, column 1: CRI-O reads this default_runtime"):
         host.present(config_mode=mode, set_as_default=True)
     # Nobody asked for it here.
     assert host.present(config_mode=mode).state.default_runtime == "runc"
@@ -135,12 +135,12 @@ def test_a_later_default_is_refused(mode: str) -> None:
 
 def test_flags_that_take_precedence_are_refused() -> None:
     host = Host({MAIN: BUNDLED}, "--default-runtime", "runc", "--runtimes", "nvidia-cdi:/x")
-    with pytest.raises(NvidiaError, match=r"/lib/crio\.service: its flag --default-runtime names runc"):
+    with pytest.raises(NvidiaError, match=r"/lib/crio\.service: the flag --default-runtime=runc overrides all files"):
         host.present(set_as_default=True)
-    with pytest.raises(NvidiaError, match="its flag --runtimes defines nvidia-cdi"):
+    with pytest.raises(NvidiaError, match="the flag --runtimes defines nvidia-cdi"):
         host.present(extra_modes=("cdi",))
     assert host.present().state.default_runtime == "runc"
     host = Host({MAIN: BUNDLED}, "--default-runtime=nvidia")
     host.present(set_as_default=True)
-    with pytest.raises(NvidiaError, match=r"/lib/crio\.service: it makes nvidia the default"):
+    with pytest.raises(NvidiaError, match=r"/lib/crio\.service: the default runtime is nvidia"):
         host.absent()

@@ -37,7 +37,7 @@ def test_a_real_configuration_keeps_the_rest_and_comes_back(content: dict[str, s
     host = Host(content)
     before = dict(host.files.content)
     if asked.get("config_mode") and asked.get("set_as_default") and named_in_drop_in(content):
-        with pytest.raises(ConfigurationError, match="this default_runtime takes precedence"):
+        with pytest.raises(ConfigurationError, match="CRI-O reads this default_runtime"):
             host.present(**asked)
         asked = {**asked, "set_as_default": None}
     plan = host.present(**asked)
@@ -232,7 +232,7 @@ def test_a_runtime_of_another_type_gives_nothing() -> None:
 def test_conmon_must_be_found(content: str, flags: tuple[str, ...], options: dict[str, str], warned: bool) -> None:
     host = Host({MAIN: content}, *flags)
     plan = host.present(runtime_options=options)
-    assert [("conmon in its PATH" in words) for words in plan.warnings] == [True] * warned
+    assert [("searches conmon in its PATH" in words) for words in plan.warnings] == [True] * warned
     assert host.runtime().get("monitor_path") == options.get("monitor_path")
 
 
@@ -341,7 +341,7 @@ def test_what_ours_replaces_moves_in() -> None:
 )
 def test_what_would_run_another_program_is_refused(line: str) -> None:
     host = Host({DROP_IN: table("nvidia", runtime_path=f'"{NVIDIA}"') + line + "\n"})
-    with pytest.raises(ConfigurationError, match="runs another program") as caught:
+    with pytest.raises(ConfigurationError, match="CRI-O ignores runtime_path") as caught:
         host.present()
     assert (caught.value.path, caught.value.line) == (DROP_IN, 3)
 

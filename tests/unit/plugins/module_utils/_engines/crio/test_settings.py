@@ -78,9 +78,9 @@ def test_removal_is_refused_where_another_file_needs_the_runtime() -> None:
     host = Host({PACKAGED: BUNDLED})
     host.present()
     host.files.put(f"{FOLDER}/20-theirs", default("nvidia"))
-    with pytest.raises(NvidiaError, match=rf"^{FOLDER}/20-theirs: it makes nvidia the default runtime"):
+    with pytest.raises(NvidiaError, match=rf"^{FOLDER}/20-theirs: the default runtime is nvidia"):
         host.absent()
-    with pytest.raises(NvidiaError, match=rf"^{FOLDER}/20-theirs: it makes nvidia the default runtime"):
+    with pytest.raises(NvidiaError, match=rf"^{FOLDER}/20-theirs: the default runtime is nvidia"):
         host.present(runtime_name="gpu")
 
 
@@ -113,7 +113,7 @@ def test_without_any_word_the_default_is_what_is_built_in() -> None:
         ("cdi_spec_dirs = []", True, f"{MAIN}: cdi_spec_dirs is empty"),
         ("cdi_spec_dirs = []", None, None),
         ("cdi_spec_dirs = ['/etc/cdi']", True, None),
-        ("", False, "cannot be switched off"),
+        ("", False, "enable_cdi: false has no effect"),
         ("", "auto", None),
     ],
 )
