@@ -2,72 +2,86 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Derive findings from the report of a host, sorted by severity. The rules are in the other files of this package."""
+"""Derive the findings of a host from its report, merge those with the same cause, and sort them by severity.
+
+The rules are in the files ``rules_*`` and ``owners*`` of this package.
+"""
 
 from __future__ import annotations
 
+import functools
+import posixpath
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit import (
-    causes,
-    ownership,
+    owners,
+    owners_containerd,
+    report,
     rules_cdi,
     rules_engines,
-    rules_gpus,
-    rules_problems,
+    rules_host,
     rules_toolkit,
 )
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit import finding as audit_finding
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import host_check
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import constants as toolkit_constants
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
 
-    Rule = t.Callable[[audit_finding.Described], t.Iterator[audit_finding.Finding]]
-
-    HostRule = t.Callable[[audit_finding.Described, hostfs.HostFS], t.Iterator[audit_finding.Finding]]
-
-
-# A new rule is a function in the module of its subject, listed in RULES or HOST_RULES there.
-RULES: tuple[Rule, ...] = (
-    rules_problems.problems,
-    *rules_toolkit.RULES,
-    *rules_gpus.RULES,
-    *rules_cdi.RULES,
-    *rules_engines.RULES,
-)
-HOST_RULES: tuple[HostRule, ...] = (rules_problems.without_root, *rules_cdi.HOST_RULES, *rules_engines.HOST_RULES)
+    Rule = t.Callable[[report.HostFacts], report.Findings]
+    HostRule = t.Callable[[report.HostFacts, hostfs.HostFS], report.Findings]
+    OwnerRule = t.Callable[[owners.HostConfigs], report.Findings]
 
 
-def findings_of(host: hostfs.HostFS, described: t.Mapping[str, t.Any]) -> list[dict[str, str]]:
+# A new rule is a function in the file of its subject, listed in RULES, HOST_RULES or OWNER_RULES there.
+RULES: tuple[Rule, ...] = (*rules_host.RULES, *rules_toolkit.RULES, *rules_cdi.RULES, *rules_engines.RULES)
+HOST_RULES: tuple[HostRule, ...] = (*rules_host.HOST_RULES, *rules_cdi.HOST_RULES, *rules_engines.HOST_RULES)
+OWNER_RULES: tuple[OwnerRule, ...] = (*owners_containerd.OWNER_RULES, *owners.OWNER_RULES)
+
+
+def findings_of(host: hostfs.HostFS, parts: t.Mapping[str, t.Any]) -> list[dict[str, str]]:
     """Return all findings about ``host``, sorted by severity. Findings with one cause are merged.
 
-    Each finding has severity, id, subject, text and advice. No command is run, and no error is raised.
+    No command is run, and no error is raised.
 
     Args:
         host: The host.
-        described: The report of nvidia_container_info. A part that was not gathered gives no findings, and a part of
-            the wrong type gives a finding of severity info.
+        parts: The report of nvidia_container_info. A part that was not collected gives no findings, and a part of the
+            wrong type gives a finding of severity info.
     """
-    known = audit_finding.Described(described)
-    found = [finding for rule in RULES for finding in rule(known)]
-    found += [finding for host_rule in HOST_RULES for finding in host_rule(known, host)]
-    found += _owners(host, known)
-    found += _damages(described)
-    return [finding._asdict() for finding in causes.merged(dict.fromkeys(found), known, host)]
-
-
-def _owners(host: hostfs.HostFS, known: audit_finding.Described) -> list[audit_finding.Finding]:
+    facts = report.HostFacts(parts)
+    found = [finding for rule in RULES for finding in rule(facts)]
+    found += [finding for host_rule in HOST_RULES for finding in host_rule(facts, host)]
     try:
-        return ownership.owners_of(host, known)
+        found += owners_of(host, facts)
     except errors.MissingPackageError as error:
-        return [rules_problems.unread_files(str(error))]
+        found.append(rules_host.unread_files(str(error)))
+    found += _wrong_types(parts)
+    return [finding._asdict() for finding in _merged(dict.fromkeys(found), facts, host)]
+
+
+def owners_of(host: hostfs.HostFS, facts: report.HostFacts) -> list[report.Finding]:
+    """Return the findings about other tools that manage the same files. Files that cannot be read give no findings.
+
+    Raises:
+        MissingPackageError: The host has no TOML parser.
+    """
+    configs = owners.HostConfigs(host, facts)
+    found = [owners.attempt(functools.partial(_as_list, rule, configs)) for rule in OWNER_RULES]
+    return [finding for findings in found for finding in findings or ()]
+
+
+def _as_list(rule: OwnerRule, configs: owners.HostConfigs) -> list[report.Finding]:
+    return list(rule(configs))
 
 
 # -- wrong types in the report ---------------------------------------------------------------------------------------
 
-# The types that the rules expect; None stands for an unknown value.
-_SHAPES: dict[str, dict[str, type]] = {
+# The types that the rules expect. A value may also be None.
+_TYPES: dict[str, dict[str, type]] = {
     "engines": {"runtimes": dict, "live": dict, "problems": list, "recorded_files": list},
     "toolkit": {
         "gpu": dict,
@@ -86,21 +100,127 @@ _SHAPES: dict[str, dict[str, type]] = {
 }
 
 
-def _damages(described: t.Any) -> t.Iterator[audit_finding.Finding]:
-    answer = audit_finding.table(described)
-    for name, shape in _SHAPES.items():
-        part = answer.get(name)
-        kind = list if name == "engines" else dict
-        entries = audit_finding.rows(part) if name == "engines" else [audit_finding.table(part)]
-        wrong = [f"{name}.{key}" for entry in entries for key, kind in shape.items() if _is_other(entry.get(key), kind)]
-        if _is_other(part, kind) or (kind is list and len(entries) < len(part or ())):
+def _wrong_types(parts: t.Any) -> report.Findings:
+    parts = report.table(parts)
+    for name, types in _TYPES.items():
+        part = parts.get(name)
+        part_type = list if name == "engines" else dict
+        entries = report.rows(part) if name == "engines" else [report.table(part)]
+        wrong = [f"{name}.{key}" for entry in entries for key, kind in types.items() if _differs(entry.get(key), kind)]
+        if _differs(part, part_type) or (part_type is list and len(entries) < len(part or ())):
             wrong.append(name)
-        for place in dict.fromkeys(wrong):
-            said = f"{place} is not what it should be, so findings may be missing."
-            yield audit_finding.Finding(
-                audit_finding.INFO, "description-damaged", name, said, "Look at the host again with this collection."
-            )
+        for key in dict.fromkeys(wrong):
+            message = f"{key} in the report of the host has an unexpected type, so findings may be missing."
+            yield report.info("description-damaged", name, message, "Inspect the host again with this version.")
 
 
-def _is_other(value: t.Any, kind: type) -> bool:
+def _differs(value: t.Any, kind: type) -> bool:
     return value is not None and not isinstance(value, (list, tuple) if kind is list else kind)
+
+
+# -- findings with the same cause ------------------------------------------------------------------------------------
+
+
+class _Pair(t.NamedTuple):
+    """Two findings of a host, of which the first may be the cause of the second."""
+
+    cause: report.Finding
+    other: report.Finding
+    facts: report.HostFacts
+    host: hostfs.HostFS
+
+
+class Cause(t.NamedTuple):
+    """A finding with one of ``ids`` explains one with an id in ``consequences`` if ``explains`` returns true."""
+
+    ids: tuple[str, ...]
+    consequences: tuple[str, ...]
+    explains: t.Callable[[_Pair], bool]
+
+
+def _always(_pair: _Pair) -> bool:
+    return True
+
+
+def _needs_root(pair: _Pair) -> bool:
+    engines = [engine for engine in pair.facts.engines if report.target_of(engine) == pair.other.subject]
+    sockets = [report.text(engine.get("socket")) for engine in engines]
+    return pair.other.id == errors.PermissionDeniedError.code or any(
+        rules_host.is_denied(pair.host, socket) for socket in sockets if socket
+    )
+
+
+def _is_same_engine(pair: _Pair) -> bool:
+    is_engine = any(report.target_of(engine) == pair.cause.subject for engine in pair.facts.engines)
+    return pair.other.subject == pair.cause.subject or (pair.other.id == "gpus-not-configured" and is_engine)
+
+
+def _no_driver(pair: _Pair) -> bool:
+    """Return whether no GPU has a driver. If one has, findings about GPUs have other causes."""
+    return not report.text(pair.facts.gpus.get("driver_version"))
+
+
+def _lacks_only_toolkit(pair: _Pair) -> bool:
+    """Return whether only the toolkit is missing: the program of a runtime, or programs that a specification names."""
+    other, facts = pair.other, pair.facts
+    if other.id == "cdi-stale":
+        spec = next((spec for spec in facts.specs if spec.get("path") == other.subject), {})
+        codes = {reason.code for reason in report.problems_in(spec.get("reasons"))}
+        programs = (*toolkit_constants.PROGRAMS, *toolkit_constants.LATER_PROGRAMS)
+        missing = [posixpath.basename(path) for path in report.texts(spec.get("missing_paths"))]
+        return codes == {host_check.PATH_MISSING} and all(name in programs for name in missing)
+    if other.id == "runtime-program-gone":
+        # The rule gives this severity only to NVIDIA's runtimes.
+        return other.severity == report.WARNING
+    engine = next((engine for engine in facts.engines if report.target_of(engine) == other.subject), {})
+    name = report.text(engine.get("default_runtime"))
+    return engines_base.is_nvidia_runtime(name, report.table(engine.get("runtimes")).get(name))
+
+
+_UNREAD_ENGINE = (
+    *("engine-silent", "cri-dead", "restart-pending", "gpus-not-configured", "cdi-folder-not-read"),
+    *("default-runtime-gone", "default-runtime-undefined", "default-runtime-without-gpu", "runtime-program-gone"),
+)
+_WITHOUT_DRIVER = ("cdi-stale", "cdi-refresh-failed", "docker-needs-cdi", "gpu-unusable", "node-missing")
+_STALE_DRIVER = (*_WITHOUT_DRIVER, "mig-unusable", "mig-without-capability", "reboot-required")
+_DRIVER_DIFFERS = ("driver-library-differs", "driver-modules-differ")
+
+# The order matters: a cause can be a consequence of one above it.
+CAUSES = (
+    Cause((rules_host.NOT_ROOT,), ("engine-silent", errors.PermissionDeniedError.code), _needs_root),
+    Cause((rules_host.FILES_NOT_READ,), ("cdi-unread",), _always),
+    Cause(("config-unreadable",), _UNREAD_ENGINE, _is_same_engine),
+    Cause(_DRIVER_DIFFERS, (*_STALE_DRIVER, *_DRIVER_DIFFERS), _always),
+    Cause(("gpu-driven-by-nouveau", "gpu-without-driver", "driver-not-loaded"), _WITHOUT_DRIVER, _no_driver),
+    Cause(("toolkit-missing",), ("default-runtime-gone", "runtime-program-gone", "cdi-stale"), _lacks_only_toolkit),
+    Cause(("cdi-stale", "cdi-invalid"), ("docker-needs-cdi",), _always),
+)
+
+
+def _merged(found: t.Iterable[report.Finding], facts: report.HostFacts, host: hostfs.HostFS) -> list[report.Finding]:
+    """Return ``found`` without consequences. The finding of a cause names its consequences."""
+    kept = sorted(found, key=report.Finding.sort_key)
+    for row in CAUSES:
+        for cause in [finding for finding in kept if finding.id in row.ids]:
+            if cause not in kept:
+                # It is a consequence of an earlier cause.
+                continue
+            explained = [
+                other
+                for other in kept
+                if other != cause and other.id in row.consequences and row.explains(_Pair(cause, other, facts, host))
+            ]
+            kept = [_with(one, explained) if one == cause else one for one in kept if one not in explained]
+    return sorted(kept, key=report.Finding.sort_key)
+
+
+def _with(cause: report.Finding, explained: t.Sequence[report.Finding]) -> report.Finding:
+    """Return ``cause`` with the ids and subjects of its consequences, and the highest severity of all of them."""
+    subjects: dict[str, list[str]] = {}
+    for name, subject in dict.fromkeys((other.id, other.subject) for other in explained):
+        subjects.setdefault(name, []).append(subject)
+    if not subjects:
+        return cause
+    consequences = "; ".join(f"{name} ({core_text.listed(names)})" for name, names in subjects.items())
+    severity = min((cause, *explained), key=report.Finding.sort_key).severity
+    return cause._replace(severity=severity, text=f"{cause.text} This also causes: {consequences}.")

@@ -2,7 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Report what a host has: engines, toolkit, GPUs, CDI and findings. Each part is collected in its own package."""
+"""Collect the report of nvidia_container_info from the packages of its parts.
+
+Each part imports its package only if it is collected, because imports take time.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
 
 
-# The parts of the report.
+# The parts of the report. The findings are derived from the others.
 SUBJECTS = ("engines", "toolkit", "gpus", "cdi", "findings")
 
 
@@ -30,37 +33,26 @@ def describe_host(
     A part that is not in ``gather_subset`` is None. If files were not read because a Python package is missing, the key
     ``needed`` names the package.
 
-    Args:
-        host: The host.
-        run: Runs commands.
-        gather_subset: The parts to collect, of SUBJECTS.
-        toolkit_dir: The directory of a toolkit that was not installed from packages.
-
     Raises:
         NvidiaError: ``toolkit_dir`` is not an absolute path.
     """
     # Specifications are compared with the GPUs, so CDI needs them too.
     gpus = _describe_gpus(host) if "gpus" in gather_subset or "cdi" in gather_subset else None
-    cdi, needed = _describe_cdi(host, run, gpus) if "cdi" in gather_subset else (None, None)
-    engines, needed_too = _describe_engines(host, run) if "engines" in gather_subset else (None, None)
-    needed = needed or needed_too
-    described = {
+    cdi, missing_yaml = _describe_cdi(host, run, gpus) if "cdi" in gather_subset else (None, None)
+    engines, missing_toml = _describe_engines(host, run) if "engines" in gather_subset else (None, None)
+    needed = missing_yaml or missing_toml
+    parts = {
         "engines": engines,
         "toolkit": _describe_toolkit(host, run, toolkit_dir) if "toolkit" in gather_subset else None,
         "gpus": gpus if "gpus" in gather_subset else None,
         "cdi": cdi,
     }
-    findings = _findings(host, described) if "findings" in gather_subset else None
-    return {**described, "findings": findings, **({} if needed is None else {"needed": needed})}
-
-
-# Each function imports its package itself, so that a part that is not gathered costs no import.
+    findings = _findings(host, parts) if "findings" in gather_subset else None
+    return {**parts, "findings": findings, **({} if needed is None else {"needed": needed})}
 
 
 def _describe_gpus(host: hostfs.HostFS) -> dict[str, t.Any]:
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import (  # noqa: PLC0415
-        info as gpu_info,
-    )
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import info as gpu_info  # noqa: PLC0415
 
     return gpu_info.describe_gpus(host)
 
@@ -68,32 +60,24 @@ def _describe_gpus(host: hostfs.HostFS) -> dict[str, t.Any]:
 def _describe_cdi(
     host: hostfs.HostFS, run: core_plan.Runner, gpus: t.Mapping[str, t.Any] | None
 ) -> tuple[dict[str, t.Any], str | None]:
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import (  # noqa: PLC0415
-        info as cdi_info,
-    )
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import info as cdi_info  # noqa: PLC0415
 
     return cdi_info.describe_cdi(host, run, gpus)
 
 
 def _describe_toolkit(host: hostfs.HostFS, run: core_plan.Runner, directory: str) -> dict[str, t.Any]:
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import (  # noqa: PLC0415
-        info as toolkit_info,
-    )
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import info as toolkit_info  # noqa: PLC0415
 
     return toolkit_info.describe_toolkit(host, run, directory)
 
 
 def _describe_engines(host: hostfs.HostFS, run: core_plan.Runner) -> tuple[list[dict[str, t.Any]], str | None]:
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import (  # noqa: PLC0415
-        info as engines_info,
-    )
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import info as engines_info  # noqa: PLC0415
 
     return engines_info.describe_engines(host, run)
 
 
-def _findings(host: hostfs.HostFS, described: t.Mapping[str, t.Any]) -> list[dict[str, t.Any]]:
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit import (  # noqa: PLC0415
-        audit as audit_audit,
-    )
+def _findings(host: hostfs.HostFS, parts: t.Mapping[str, t.Any]) -> list[dict[str, t.Any]]:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit import audit  # noqa: PLC0415
 
-    return audit_audit.findings_of(host, described)
+    return audit.findings_of(host, parts)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit import ownership
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit import audit
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit.audit import findings_of
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import MissingPackageError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
@@ -25,7 +25,7 @@ SPEC = "/etc/cdi/nvidia.yaml"
 
 @pytest.fixture
 def host(tmp_path: Path) -> HostFS:
-    """A tree with the toolkit's runtime, and with nothing that other owners leave."""
+    """A tree with only the toolkit's runtime."""
     program = tmp_path / NVIDIA.lstrip("/")
     program.parent.mkdir(parents=True)
     program.write_text("")
@@ -34,7 +34,7 @@ def host(tmp_path: Path) -> HostFS:
 
 
 def engine(**other: t.Any) -> dict[str, t.Any]:
-    """An engine with which nothing is wrong."""
+    """An engine without problems."""
     return {
         "engine": "docker",
         "flavor": "system",
@@ -66,7 +66,7 @@ def containerd(**other: t.Any) -> dict[str, t.Any]:
 
 
 def spec(**other: t.Any) -> dict[str, t.Any]:
-    """A specification of GPUs with which nothing is wrong."""
+    """A valid specification of the GPUs."""
     return {
         "path": SPEC,
         "kind": "nvidia.com/gpu",
@@ -89,8 +89,8 @@ def problem(code: str, message: str = "Odd.") -> dict[str, str]:
     return {"code": code, "message": message}
 
 
-def whole(**parts: t.Any) -> dict[str, t.Any]:
-    """The description of a host with which nothing is wrong, but for ``parts``: PART__NAME, or PART alone."""
+def healthy_host(**parts: t.Any) -> dict[str, t.Any]:
+    """The report of a healthy host, changed by ``parts``: PART__KEY, or PART alone."""
     answer: dict[str, t.Any] = {
         "engines": [engine()],
         "toolkit": {
@@ -124,7 +124,7 @@ def whole(**parts: t.Any) -> dict[str, t.Any]:
             "problems": [],
         },
     }
-    # What stands for a whole part comes last.
+    # Whole parts are replaced last.
     for name, value in sorted(parts.items(), key=lambda item: "__" not in item[0]):
         part, _separator, inner = name.partition("__")
         if inner:
@@ -135,248 +135,118 @@ def whole(**parts: t.Any) -> dict[str, t.Any]:
 
 
 CVE = {"name": "CVE-2025-23266", "floor": "1.17.8", "about": "hook"}
-CLOSED = {"features.disable-cuda-compat-lib-hook": True}
-SHADOW = {"shadowed": {"nvidia.com/gpu=0": ["/etc/cdi/a.json"]}}
+MITIGATED = {"features.disable-cuda-compat-lib-hook": True}
+SHADOWED = {"shadowed": {"nvidia.com/gpu=0": ["/etc/cdi/a.json"]}}
 NO_CDI: dict[str, t.Any] = {"files": [], "devices": {}, "conflicts": {}, "refresh": None, "problems": []}
 BARE = engine(runtimes={}, live=None)
+DOCKER_29 = engine(version="29.0.1")
+PODMAN = engine(engine="podman", target="podman", version="5.5.1", runtimes={}, live=None)
 NODE = {"path": "/dev/nvidiactl", "advice": "Make it."}
-ODD_GPU = problem("gpu-failed")
+BROKEN_GPU = gpu(healthy=False, reasons=[problem("gpu-failed")])
 MIG = {"index": 1, "healthy": False, "reasons": [{"code": "mig-node-unusable", "message": "No node."}]}
+CONFIG_TOML = "/etc/nvidia-container-runtime/config.toml"
+NO_TOOLKIT: dict[str, t.Any] = {"toolkit__programs": {}, "toolkit__packages": {}}
 
-# The parts that are wrong, and the finding's id, severity and subject.
+# The changed parts, and the finding's id, severity and subject.
 CASES: list[tuple[dict[str, t.Any], str, str, str]] = [
+    # the toolkit
     ({"toolkit__known_cves": [CVE]}, "open-cve", "critical", "toolkit"),
-    ({"toolkit__known_cves": [CVE], "toolkit__settings": CLOSED}, "open-cve", "warning", "toolkit"),
-    (
-        {"toolkit__known_cves": [{**CVE, "name": "CVE-X"}], "toolkit__settings": CLOSED},
-        "open-cve",
-        "critical",
-        "toolkit",
-    ),
+    ({"toolkit__known_cves": [CVE], "toolkit__settings": MITIGATED}, "open-cve", "warning", "toolkit"),
+    ({"toolkit__known_cves": [{**CVE, "name": "CVE-X"}], "toolkit__settings": MITIGATED},
+     "open-cve", "critical", "toolkit"),
     ({"toolkit__known_cves": None}, "toolkit-version-unknown", "info", "toolkit"),
-    ({"toolkit__programs": {}, "toolkit__packages": {}}, "toolkit-missing", "critical", "toolkit"),
+    (NO_TOOLKIT, "toolkit-missing", "critical", "toolkit"),
     ({"toolkit__version_mismatches": ["nvidia-ctk is 1.18.0."]}, "toolkit-parts-differ", "warning", "toolkit"),
-    (
-        {"toolkit__problems": [problem("package-half-installed")]},
-        "package-half-installed",
-        "warning",
-        "toolkit",
-    ),
+    ({"toolkit__problems": [problem("package-half-installed")]}, "package-half-installed", "warning", "toolkit"),
+    ({"toolkit__problems": [problem("file-invalid")]}, "config-unreadable", "critical", "toolkit"),
     ({"toolkit__packages": {"nvidia-docker2": {"version": "2.13"}}}, "former-package", "warning", "toolkit"),
     ({"toolkit__packages": {"libnvidia-container1": {"held": True}}}, "package-held", "info", "toolkit"),
-    (
-        {"toolkit__conflicting_sources": [{"path": "/etc/apt/x.list", "line": None, "address": None}]},
-        "conflicting-source",
-        "warning",
-        "/etc/apt/x.list",
-    ),
-    (
-        {"toolkit__unsafe_settings": ["no-cgroups is true."]},
-        "unsafe-setting",
-        "warning",
-        "/etc/nvidia-container-runtime/config.toml",
-    ),
+    ({"toolkit__conflicting_sources": [{"path": "/etc/apt/x.list", "line": None, "address": None}]},
+     "conflicting-source", "warning", "/etc/apt/x.list"),
+    ({"toolkit__unsafe_settings": ["no-cgroups is true."]}, "unsafe-setting", "warning", CONFIG_TOML),
     ({"toolkit__reboot_required": True}, "reboot-required", "info", "host"),
     ({"toolkit__gpu_containers": ["docker/1"]}, "containers-lose-gpus", "warning", "toolkit"),
-    (
-        {
-            "gpus__problems": [problem("gpu-driven-by-nouveau")],
-            "gpus__devices": [],
-        },
-        "gpu-driven-by-nouveau",
-        "critical",
-        "driver",
-    ),
-    (
-        {"gpus__problems": [problem("gpu-without-driver")]},
-        "gpu-without-driver",
-        "critical",
-        "driver",
-    ),
-    (
-        {"gpus__problems": [problem("driver-modules-differ")]},
-        "driver-modules-differ",
-        "critical",
-        "driver",
-    ),
-    (
-        {"gpus__problems": [problem("driver-library-differs")]},
-        "driver-library-differs",
-        "critical",
-        "driver",
-    ),
-    (
-        {
-            "gpus": None,
-            "toolkit__gpu": {"present": True, "kind": "pci"},
-        },
-        "driver-not-loaded",
-        "critical",
-        "driver",
-    ),
-    (
-        {"gpus__devices": [gpu(index=3, healthy=False, reasons=[problem("gpu-failed")])]},
-        "gpu-unusable",
-        "critical",
-        "gpu 3",
-    ),
-    (
-        {"gpus__devices": [gpu(mig_enabled=True, mig_devices=[MIG])]},
-        "mig-without-capability",
-        "critical",
-        "gpu 0, MIG 1",
-    ),
-    (
-        {"gpus__devices": [gpu(mig_enabled=True, mig_devices=[{**MIG, "reasons": [problem("x")]}])]},
-        "mig-unusable",
-        "critical",
-        "gpu 0, MIG 1",
-    ),
+    # the driver and the GPUs
+    ({"gpus__problems": [problem("gpu-driven-by-nouveau")], "gpus__devices": []},
+     "gpu-driven-by-nouveau", "critical", "driver"),
+    ({"gpus__problems": [problem("gpu-without-driver")]}, "gpu-without-driver", "critical", "driver"),
+    ({"gpus__problems": [problem("driver-modules-differ")]}, "driver-modules-differ", "critical", "driver"),
+    ({"gpus__problems": [problem("driver-library-differs")]}, "driver-library-differs", "critical", "driver"),
+    ({"gpus": None, "toolkit__gpu": {"present": True, "kind": "pci"}}, "driver-not-loaded", "critical", "driver"),
+    ({"gpus__devices": [{**BROKEN_GPU, "index": 3}]}, "gpu-unusable", "critical", "gpu 3"),
+    ({"gpus__devices": [gpu(mig_enabled=True, mig_devices=[MIG])]},
+     "mig-without-capability", "critical", "gpu 0, MIG 1"),
+    ({"gpus__devices": [gpu(mig_enabled=True, mig_devices=[{**MIG, "reasons": [problem("x")]}])]},
+     "mig-unusable", "critical", "gpu 0, MIG 1"),
     ({"gpus__devices": [gpu(mig_enabled=True)]}, "mig-without-devices", "warning", "gpu 0"),
     ({"gpus__missing_nodes": [NODE]}, "node-missing", "critical", "/dev/nvidiactl"),
     ({"gpus__missing_nodes": [{"path": "/dev/nvidia-modeset"}]}, "node-missing", "warning", "/dev/nvidia-modeset"),
     ({"gpus__modules": {"nvidia": {}}}, "uvm-not-loaded", "warning", "driver"),
-    (
-        {"cdi__files": [spec(valid=False, errors=["Odd."], stale=None)], "cdi__devices": {}},
-        "cdi-invalid",
-        "critical",
-        SPEC,
-    ),
+    # CDI
+    ({"cdi__files": [spec(valid=False, errors=["Odd."], stale=None)], "cdi__devices": {}},
+     "cdi-invalid", "critical", SPEC),
     ({"cdi__files": [spec(), spec(path="/etc/cdi/b.yaml", valid=False)]}, "cdi-invalid", "warning", "/etc/cdi/b.yaml"),
     ({"cdi__files": [spec(valid=None)]}, "cdi-unread", "info", SPEC),
     ({"cdi__files": [spec(warnings=["Odd."])]}, "cdi-odd", "info", SPEC),
     ({"cdi__files": [spec(stale=True, reasons=[problem("path-missing")])]}, "cdi-stale", "critical", SPEC),
     ({"cdi__files": [spec(), spec(path="/run/cdi/z", stale=True)]}, "cdi-stale", "warning", "/run/cdi/z"),
-    (
-        {"cdi__conflicts": {"unresolvable": {"nvidia.com/gpu=0": ["/etc/cdi/a", "/etc/cdi/b"]}}},
-        "cdi-unresolvable",
-        "critical",
-        "/etc/cdi/b",
-    ),
-    ({"cdi__conflicts": SHADOW}, "cdi-shadowed", "warning", "/etc/cdi/a.json"),
-    ({"cdi__conflicts": SHADOW}, "cdi-refresh-undoes", "warning", "r.service"),
+    ({"cdi__conflicts": {"unresolvable": {"nvidia.com/gpu=0": ["/etc/cdi/a", "/etc/cdi/b"]}}},
+     "cdi-unresolvable", "critical", "/etc/cdi/b"),
+    ({"cdi__conflicts": SHADOWED}, "cdi-shadowed", "warning", "/etc/cdi/a.json"),
+    ({"cdi__conflicts": SHADOWED}, "cdi-refresh-undoes", "warning", "r.service"),
     ({"engines": [containerd(version="1.6.20")]}, "cdi-not-read", "info", "containerd"),
-    (
-        {"engines": [containerd(version="1.7.3")], "cdi__files": [spec(cdi_version="0.7.0")]},
-        "cdi-too-new",
-        "critical",
-        "containerd",
-    ),
-    (
-        {
-            "engines": [engine(engine="podman", target="podman", version="5.5.1", runtimes={}, live=None)],
-            "cdi__devices": {"nvidia.com/gpu=0": "/var/run/cdi/nvidia.yaml"},
-        },
-        "cdi-folder-not-read",
-        "critical",
-        "podman",
-    ),
-    (
-        {"engines": [engine(version="29.0.1")], "cdi__files": [spec(valid=None, stale=None)]},
-        "docker-needs-cdi",
-        "critical",
-        "docker",
-    ),
-    ({"engines": [engine(version="29.0.1")], "cdi": NO_CDI}, "docker-needs-cdi", "warning", "docker"),
-    (
-        {"cdi__problems": [problem("cdi-refresh-failed")]},
-        "cdi-refresh-failed",
-        "warning",
-        "r.service",
-    ),
-    (
-        {"cdi__problems": [problem("cdi-refresh-twice")]},
-        "cdi-refresh-twice",
-        "warning",
-        "r.service",
-    ),
+    ({"engines": [containerd(version="1.7.3")], "cdi__files": [spec(cdi_version="0.7.0")]},
+     "cdi-too-new", "critical", "containerd"),
+    ({"engines": [PODMAN], "cdi__devices": {"nvidia.com/gpu=0": "/var/run/cdi/nvidia.yaml"}},
+     "cdi-folder-not-read", "critical", "podman"),
+    ({"engines": [DOCKER_29], "cdi__files": [spec(valid=None, stale=None)]}, "docker-needs-cdi", "critical", "docker"),
+    ({"engines": [DOCKER_29], "cdi": NO_CDI}, "docker-needs-cdi", "warning", "docker"),
+    ({"cdi__problems": [problem("cdi-refresh-failed")]}, "cdi-refresh-failed", "warning", "r.service"),
+    ({"cdi__problems": [problem("cdi-refresh-twice")]}, "cdi-refresh-twice", "warning", "r.service"),
+    ({"cdi__problems": [problem("package-missing")]}, "files-not-read", "warning", "host"),
+    ({"cdi__problems": [problem("x")]}, "problem", "warning", "cdi"),
     ({"cdi__refresh": {"service": "r.service", "enabled": False}}, "cdi-refresh-off", "warning", "r.service"),
     ({"cdi__refresh": None}, "cdi-refresh-missing", "info", SPEC),
-    (
-        {"cdi__refresh": None, "cdi__devices": {"nvidia.com/gpu=0": "/var/run/cdi/n.yaml"}},
-        "cdi-refresh-missing",
-        "warning",
-        "/var/run/cdi/n.yaml",
-    ),
+    ({"cdi__refresh": None, "cdi__devices": {"nvidia.com/gpu=0": "/var/run/cdi/n.yaml"}},
+     "cdi-refresh-missing", "warning", "/var/run/cdi/n.yaml"),
+    # engines
     ({"engines": [engine(restart_required=True)]}, "restart-pending", "warning", "docker"),
     ({"engines": [engine(unfinished_restart=True)]}, "restart-unfinished", "warning", "docker"),
-    (
-        {"engines": [engine(live=None, problems=[problem("engine-silent")])]},
-        "engine-silent",
-        "warning",
-        "docker",
-    ),
+    ({"engines": [engine(live=None, problems=[problem("engine-silent")])]}, "engine-silent", "warning", "docker"),
     ({"engines": [engine(problems=[problem("file-invalid")])]}, "config-unreadable", "critical", "docker"),
-    ({"toolkit__problems": [problem("file-invalid")]}, "config-unreadable", "critical", "toolkit"),
     ({"engines": [engine(problems=[problem("key-duplicated")])]}, "problem", "warning", "docker"),
-    ({"cdi__problems": [problem("package-missing")]}, "files-not-read", "warning", "host"),
-    (
-        {"engines": [containerd(live={"version": "", "runtimes": {}, "default_runtime": ""})]},
-        "cri-dead",
-        "critical",
-        "containerd",
-    ),
-    (
-        {"engines": [engine(default_runtime="nvidia", runtimes={"nvidia": "/opt/gone"})]},
-        "default-runtime-gone",
-        "critical",
-        "docker",
-    ),
-    (
-        {
-            "engines": [engine(default_runtime="nvidia")],
-            "toolkit__gpu": {"present": False, "evidence": "None."},
-            "gpus__devices": [],
-        },
-        "default-runtime-without-gpu",
-        "critical",
-        "docker",
-    ),
-    (
-        {"engines": [containerd(default_runtime="nvidia", runtimes={}, live=None)]},
-        "default-runtime-undefined",
-        "critical",
-        "containerd",
-    ),
-    (
-        {"engines": [engine(runtimes={"nvidia": NVIDIA, "nvidia-cdi": "/opt/nvidia-container-runtime.cdi"})]},
-        "runtime-program-gone",
-        "warning",
-        "docker",
-    ),
-    (
-        {"engines": [engine(runtimes={"nvidia": NVIDIA, "kata": "/opt/kata"})]},
-        "runtime-program-gone",
-        "info",
-        "docker",
-    ),
+    ({"engines": [containerd(live={"version": "", "runtimes": {}, "default_runtime": ""})]},
+     "cri-dead", "critical", "containerd"),
+    ({"engines": [engine(inspected=False, user="ada")]}, "not-inspected", "info", "docker"),
+    ({"engines": [engine(default_runtime="nvidia", runtimes={"nvidia": "/opt/gone"})]},
+     "default-runtime-gone", "critical", "docker"),
+    ({"engines": [engine(default_runtime="nvidia")], "toolkit__gpu": {"present": False}, "gpus__devices": []},
+     "default-runtime-without-gpu", "critical", "docker"),
+    ({"engines": [containerd(default_runtime="nvidia", runtimes={}, live=None)]},
+     "default-runtime-undefined", "critical", "containerd"),
+    ({"engines": [engine(runtimes={"nvidia": NVIDIA, "nvidia-cdi": "/opt/nvidia-container-runtime.cdi"})]},
+     "runtime-program-gone", "warning", "docker"),
+    ({"engines": [engine(runtimes={"nvidia": NVIDIA, "kata": "/opt/kata"})]}, "runtime-program-gone", "info", "docker"),
     ({"engines": [BARE], "cdi": NO_CDI}, "gpus-not-configured", "critical", "host"),
     ({"engines": [engine(live={"cdi": False})]}, "cdi-off", "info", "docker"),
-    (
-        {"engines": [engine(live={"live_restore": False, "running_containers": 2})]},
-        "live-restore-off",
-        "info",
-        "docker",
-    ),
+    ({"engines": [engine(live={"live_restore": False, "running_containers": 2})]},
+     "live-restore-off", "info", "docker"),
     ({"engines": [engine(installed=False, recorded_files=["/etc/x"])]}, "engine-gone", "info", "docker"),
-    ({"engines": [engine(problems=[problem("x")])]}, "problem", "warning", "docker"),
-    ({"cdi__problems": [problem("x")]}, "problem", "warning", "cdi"),
+    # the report
     ({"gpus": "broken"}, "description-damaged", "info", "gpus"),
     ({"engines": ["broken"]}, "description-damaged", "info", "engines"),
     ({"toolkit__packages": 7}, "description-damaged", "info", "toolkit"),
-]
+]  # fmt: skip
 
 
-def test_a_host_with_which_nothing_is_wrong_has_no_findings(host: HostFS) -> None:
-    assert findings_of(host, whole()) == []
+def test_a_healthy_host_has_no_findings(host: HostFS) -> None:
+    assert findings_of(host, healthy_host()) == []
     assert findings_of(host, {"engines": None, "toolkit": None, "gpus": None, "cdi": None}) == []
 
 
 @pytest.mark.parametrize(("parts", "name", "severity", "subject"), CASES)
-def test_each_rule_finds_what_it_is_for(
-    host: HostFS, parts: dict[str, t.Any], name: str, severity: str, subject: str
-) -> None:
-    found = [one for one in findings_of(host, whole(**copy.deepcopy(parts))) if one["id"] == name]
+def test_each_rule(host: HostFS, parts: dict[str, t.Any], name: str, severity: str, subject: str) -> None:
+    found = [one for one in findings_of(host, healthy_host(**copy.deepcopy(parts))) if one["id"] == name]
     assert [(one["severity"], one["subject"]) for one in found] == [(severity, subject)]
     assert found[0]["text"].endswith((".", ")"))
     assert found[0]["advice"].endswith(".")
@@ -386,43 +256,38 @@ def test_each_rule_finds_what_it_is_for(
 @pytest.mark.parametrize(
     ("parts", "name"),
     [
-        # An offline tree, or a host of which it is not known.
-        (
-            {"engines": [engine(default_runtime="nvidia")], "toolkit__gpu": None, "gpus": None},
-            "default-runtime-without-gpu",
-        ),
-        # The version of k3s says nothing of the containerd in it.
+        # It is unknown whether an offline tree has a GPU.
+        ({"engines": [engine(default_runtime="nvidia")], "toolkit__gpu": None, "gpus": None},
+         "default-runtime-without-gpu"),
+        # The version of K3s is not that of its containerd.
         ({"engines": [containerd(flavor="k3s", version="1.6.1")]}, "cdi-not-read"),
-        ({"engines": [engine(version="29.0.1")]}, "docker-needs-cdi"),
+        ({"engines": [containerd(version="1.6.20")], "cdi": NO_CDI}, "cdi-not-read"),
+        ({"engines": [containerd(version="unknown")]}, "cdi-not-read"),
+        ({"engines": [DOCKER_29]}, "docker-needs-cdi"),
         ({"engines": [engine(version="28.5.2")], "cdi": NO_CDI}, "docker-needs-cdi"),
-        ({"engines": [engine(version="29.0.1")], "cdi": None}, "docker-needs-cdi"),
-        # No Kubernetes runs on this one.
+        ({"engines": [DOCKER_29], "cdi": None}, "docker-needs-cdi"),
+        # Kubernetes does not use this containerd.
         ({"engines": [containerd(runtimes={}, live={"version": "", "runtimes": {}})]}, "cri-dead"),
         ({"engines": [engine(engine="crio", live={"version": "", "runtimes": {}})]}, "cri-dead"),
-        # The unit's flags may define it.
+        # Flags of the unit may define the runtime.
         ({"engines": [engine(default_runtime="nvidia", runtimes={}, live=None)]}, "default-runtime-undefined"),
         ({"engines": [containerd(default_runtime="nvidia", runtimes={})]}, "default-runtime-undefined"),
         ({"engines": [engine(runtimes={"x": "bare"}, flavor="rootless")]}, "runtime-program-gone"),
         ({"engines": [BARE]}, "gpus-not-configured"),
         ({"engines": [BARE], "cdi": None}, "gpus-not-configured"),
         ({"engines": [engine(live={"live_restore": False, "running_containers": 0})]}, "live-restore-off"),
-        ({"engines": [engine(installed=False)], "toolkit__programs": {}, "toolkit__packages": {}}, "toolkit-missing"),
+        ({"engines": [engine(installed=False)], **NO_TOOLKIT}, "toolkit-missing"),
         ({"gpus": None, "toolkit__gpu": {"present": True, "kind": "wsl"}}, "driver-not-loaded"),
         ({"gpus__modules": {}}, "uvm-not-loaded"),
-        (
-            {"gpus__devices": [gpu(healthy=False, reasons=[ODD_GPU], mig_devices=[{**MIG, "reasons": [ODD_GPU]}])]},
-            "mig-unusable",
-        ),
-        ({"cdi__conflicts": SHADOW, "cdi__refresh": {"enabled": True, "output": "/x"}}, "cdi-refresh-undoes"),
-        # The GPU's own finding reports it.
-        ({"gpus__devices": [gpu(healthy=False, reasons=[ODD_GPU])], "gpus__problems": [ODD_GPU]}, "problem"),
+        ({"gpus__devices": [{**BROKEN_GPU, "mig_devices": [{**MIG, "reasons": BROKEN_GPU["reasons"]}]}]},
+         "mig-unusable"),
+        ({"cdi__conflicts": SHADOWED, "cdi__refresh": {"enabled": True, "output": "/x"}}, "cdi-refresh-undoes"),
+        # The finding of the GPU has the problem.
+        ({"gpus__devices": [BROKEN_GPU], "gpus__problems": BROKEN_GPU["reasons"]}, "problem"),
     ],
-)
-def test_no_rule_finds_what_is_not_so(host: HostFS, parts: dict[str, t.Any], name: str) -> None:
-    assert name not in [one["id"] for one in findings_of(host, whole(**copy.deepcopy(parts)))]
-
-
-PODMAN = engine(engine="podman", target="podman", version="5.5.1", runtimes={}, live=None)
+)  # fmt: skip
+def test_no_false_finding(host: HostFS, parts: dict[str, t.Any], name: str) -> None:
+    assert name not in [one["id"] for one in findings_of(host, healthy_host(**copy.deepcopy(parts)))]
 
 
 @pytest.mark.parametrize(
@@ -435,7 +300,7 @@ PODMAN = engine(engine="podman", target="podman", version="5.5.1", runtimes={}, 
         (PODMAN, "/opt/cdi/a.yaml", '["/opt/cdi"]', None),
         (PODMAN, SPEC, '["/opt/cdi"]', "critical"),
         (PODMAN, SPEC, "[]", "critical"),
-        # A setting that cannot be read, and one that this release does not heed.
+        # A setting of the wrong type, and one that this release ignores.
         (PODMAN, "/var/run/cdi/a.yaml", "1", "warning"),
         ({**PODMAN, "version": "5.4.2"}, SPEC, '["/opt/cdi"]', None),
         ({**PODMAN, "version": "5.4.2"}, "/opt/cdi/a.yaml", '["/opt/cdi"]', "critical"),
@@ -443,31 +308,33 @@ PODMAN = engine(engine="podman", target="podman", version="5.5.1", runtimes={}, 
         (engine(), "/run/cdi/a.yaml", None, None),
     ],
 )
-def test_folders_of_specifications_are_read_where_the_engine_says_so(
+def test_directories_that_engines_read(
     tmp_path: Path, reader: dict[str, t.Any], source: str, conf: str | None, severity: str | None
 ) -> None:
     if conf is not None:
         drop_in = tmp_path / "etc/containers/containers.conf.d/99-gpufleet-nvidia.conf"
         drop_in.parent.mkdir(parents=True)
         drop_in.write_text(f"[engine]\ncdi_spec_dirs = {conf}\n")
-    described = whole(engines=[reader], cdi__devices={"nvidia.com/gpu=0": source})
-    found = findings_of(HostFS.of(str(tmp_path), live=False), described)
-    told = [one for one in found if one["id"] == "cdi-folder-not-read"]
-    assert [one["severity"] for one in told] == ([] if severity is None else [severity])
-    assert all(("unless" in one["text"]) is (severity == "warning") for one in told)
+    parts = healthy_host(engines=[reader], cdi__devices={"nvidia.com/gpu=0": source})
+    all_findings = findings_of(HostFS.of(str(tmp_path), live=False), parts)
+    found = [one for one in all_findings if one["id"] == "cdi-folder-not-read"]
+    assert [one["severity"] for one in found] == ([] if severity is None else [severity])
+    assert all(("unless" in one["text"]) is (severity == "warning") for one in found)
 
 
-def test_links_between_folders_of_specifications_are_followed(host: HostFS, tmp_path: Path) -> None:
+def test_links_between_directories_are_followed(host: HostFS, tmp_path: Path) -> None:
     (tmp_path / "srv/cdi").mkdir(parents=True)
     (tmp_path / "etc").mkdir()
     (tmp_path / "etc/cdi").symlink_to("/srv/cdi")
-    described = whole(engines=[PODMAN], cdi__devices={"nvidia.com/gpu=0": "/srv/cdi/a.yaml"})
-    assert "cdi-folder-not-read" not in [one["id"] for one in findings_of(host, described)]
+    parts = healthy_host(engines=[PODMAN], cdi__devices={"nvidia.com/gpu=0": "/srv/cdi/a.yaml"})
+    assert "cdi-folder-not-read" not in [one["id"] for one in findings_of(host, parts)]
 
 
-def test_the_worst_comes_first_and_nothing_twice(host: HostFS) -> None:
+def test_findings_are_sorted_and_unique(host: HostFS) -> None:
     twice = [engine(restart_required=True, problems=[problem("x"), problem("x")])] * 2
-    found = findings_of(host, whole(engines=twice, toolkit__reboot_required=True, toolkit__known_cves=[CVE, CVE]))
+    found = findings_of(
+        host, healthy_host(engines=twice, toolkit__reboot_required=True, toolkit__known_cves=[CVE, CVE])
+    )
     assert [(one["severity"], one["subject"], one["id"]) for one in found] == [
         ("critical", "toolkit", "open-cve"),
         ("warning", "docker", "problem"),
@@ -476,176 +343,108 @@ def test_the_worst_comes_first_and_nothing_twice(host: HostFS) -> None:
     ]
 
 
-def test_sentences_name_what_they_are_about(host: HostFS) -> None:
+def test_messages_name_files_and_devices(host: HostFS) -> None:
     shadowed = {"nvidia.com/gpu=0": ["/etc/cdi/a.json", "/etc/cdi/b.json"], "nvidia.com/gpu=1": ["/etc/cdi/a.json"]}
     source = {"path": "/etc/apt/sources.list", "line": 12, "address": "nvidia.github.io/x"}
-    described = whole(cdi__conflicts={"shadowed": shadowed}, cdi__refresh={}, toolkit__conflicting_sources=[source])
-    found = {(one["id"], one["subject"]): one["text"] for one in findings_of(host, described)}
-    assert found["cdi-shadowed", "/etc/cdi/a.json"].startswith("/etc/cdi/a.json define nvidia.com/gpu=1 in vain")
-    assert found["cdi-shadowed", "/etc/cdi/b.json"].startswith("/etc/cdi/a.json and /etc/cdi/b.json define nvidia.com")
+    parts = healthy_host(cdi__conflicts={"shadowed": shadowed}, cdi__refresh={}, toolkit__conflicting_sources=[source])
+    found = {(one["id"], one["subject"]): one["text"] for one in findings_of(host, parts)}
+    assert "ignore nvidia.com/gpu=1 in /etc/cdi/a.json." in found["cdi-shadowed", "/etc/cdi/a.json"]
+    assert "gpu=0 in /etc/cdi/a.json and /etc/cdi/b.json." in found["cdi-shadowed", "/etc/cdi/b.json"]
     text = found["conflicting-source", "/etc/apt/sources.list"]
-    assert text.startswith("/etc/apt/sources.list, line 12, names nvidia.github.io/x, and so contends with")
-
-
-NO_TOOLKIT: dict[str, t.Any] = {"toolkit__programs": {}, "toolkit__packages": {}}
+    assert text.startswith("/etc/apt/sources.list, line 12 (nvidia.github.io/x), conflicts with")
 
 
 @pytest.mark.parametrize(
     ("parts", "name", "expected"),
     [
-        ({"cdi__refresh": None}, "cdi-refresh-missing", "Have it written again with nvidia_cdi_refresh."),
-        ({"cdi__refresh": None, "toolkit": None}, "cdi-refresh-missing", "written again with nvidia_cdi_refresh."),
+        ({"cdi__refresh": None}, "cdi-refresh-missing", "Install refresh units with nvidia_cdi_refresh."),
+        ({"cdi__refresh": None, "toolkit": None}, "cdi-refresh-missing", "refresh units with nvidia_cdi_refresh."),
         # The refresh units need nvidia-ctk.
-        (
-            {"cdi__refresh": None, **NO_TOOLKIT},
-            "cdi-refresh-missing",
-            "Write it with nvidia_cdi_spec after each update",
-        ),
-        (
-            {"cdi__refresh": None, "cdi__devices": {"nvidia.com/gpu=0": "/run/cdi/a.json"}, **NO_TOOLKIT},
-            "cdi-refresh-missing",
-            "Write it in /etc/cdi with nvidia_cdi_spec",
-        ),
-        # docs/security.md says why no advice completes packages of others.
+        ({"cdi__refresh": None, **NO_TOOLKIT}, "cdi-refresh-missing", "Write it with nvidia_cdi_spec after each"),
+        ({"cdi__refresh": None, "cdi__devices": {"nvidia.com/gpu=0": "/run/cdi/a.json"}, **NO_TOOLKIT},
+         "cdi-refresh-missing", "Write it to /etc/cdi with nvidia_cdi_spec"),
+        # docs/security.md explains why no advice completes packages of other vendors.
         ({"toolkit__problems": [problem("package-half-installed")]}, "package-half-installed", "and no others."),
     ],
-)
+)  # fmt: skip
 def test_advice_works_on_the_host(host: HostFS, parts: dict[str, t.Any], name: str, expected: str) -> None:
-    (found,) = [one for one in findings_of(host, whole(**copy.deepcopy(parts))) if one["id"] == name]
+    (found,) = [one for one in findings_of(host, healthy_host(**copy.deepcopy(parts))) if one["id"] == name]
     assert expected in found["advice"]
 
 
-# -- one cause, one finding --------------------------------------------------------------------------------------------
+# -- one cause, one finding ------------------------------------------------------------------------------------------
 
-UNLOADED = {"present": True, "kind": "pci", "driver_version": None}
-LOST = gpu(healthy=False, reasons=[problem("driver-library-differs", "Error 18.")])
-BROKEN = problem("file-invalid", "/etc/docker/daemon.json, line 1: odd.")
+NO_DRIVER = {"present": True, "kind": "pci", "driver_version": None}
+LOST_GPU = gpu(healthy=False, reasons=[problem("driver-library-differs", "Error 18.")])
+BROKEN_FILE = problem("file-invalid", "/etc/docker/daemon.json, line 1: odd.")
 NO_HOOK = {"stale": True, "missing_paths": ["/usr/bin/nvidia-cdi-hook"], "reasons": [problem("path-missing")]}
-GONE = engine(default_runtime="nvidia", runtimes={"nvidia": "/opt/gone", "kata": "/opt/kata"})
+NO_PROGRAMS = engine(default_runtime="nvidia", runtimes={"nvidia": "/opt/gone", "kata": "/opt/kata"})
 
 
 @pytest.mark.parametrize(
     ("parts", "expected", "consequences"),
     [
-        # No driver: what was made for it does not fit, and what needs it fails.
-        (
-            {
-                "engines": [engine(version="29.0.1")],
-                "gpus": {"problems": [problem("gpu-without-driver")]},
-                "toolkit__gpu": UNLOADED,
-                "cdi__files": [spec(stale=True, reasons=[problem("path-missing")])],
-                "cdi__problems": [problem("cdi-refresh-failed")],
-            },
-            ["gpu-without-driver"],
-            f"cdi-stale ({SPEC}); docker-needs-cdi (docker); cdi-refresh-failed (r.service).",
-        ),
+        # Without a driver, the specification is stale and the refresh fails.
+        ({"engines": [DOCKER_29], "gpus": {"problems": [problem("gpu-without-driver")]}, "toolkit__gpu": NO_DRIVER,
+          "cdi__files": [spec(stale=True, reasons=[problem("path-missing")])],
+          "cdi__problems": [problem("cdi-refresh-failed")]},
+         ["gpu-without-driver"],
+         f"cdi-stale ({SPEC}); docker-needs-cdi (docker); cdi-refresh-failed (r.service)."),
         # Another GPU has its driver, so the specification has another cause.
-        (
-            {"gpus__problems": [problem("gpu-without-driver")], "cdi__files": [spec(stale=True)]},
-            ["cdi-stale", "gpu-without-driver"],
-            "",
-        ),
+        ({"gpus__problems": [problem("gpu-without-driver")], "cdi__files": [spec(stale=True)]},
+         ["cdi-stale", "gpu-without-driver"], ""),
         # An update of the driver without a restart.
-        (
-            {
-                "gpus__problems": [
-                    problem("driver-modules-differ"),
-                    problem("driver-library-differs", "Error 18."),
-                    problem("x"),
-                ],
-                "gpus__devices": [LOST, {**LOST, "index": 1}],
-                "cdi__files": [spec(stale=True)],
-                "toolkit__reboot_required": True,
-            },
-            ["driver-library-differs", "problem"],
-            f"cdi-stale ({SPEC}); driver-modules-differ (driver); gpu-unusable (gpu 0, gpu 1); reboot-required (host).",
-        ),
+        ({"gpus__problems": [problem("driver-modules-differ"), *LOST_GPU["reasons"], problem("x")],
+          "gpus__devices": [LOST_GPU, {**LOST_GPU, "index": 1}], "cdi__files": [spec(stale=True)],
+          "toolkit__reboot_required": True},
+         ["driver-library-differs", "problem"],
+         f"cdi-stale ({SPEC}); driver-modules-differ (driver); gpu-unusable (gpu 0, gpu 1); reboot-required (host)."),
         # A file that cannot be read defines no runtime.
-        (
-            {
-                "engines": [engine(problems=[BROKEN], runtimes={}, live=None, restart_required=True)],
-                "cdi": NO_CDI,
-            },
-            ["config-unreadable"],
-            "gpus-not-configured (host); restart-pending (docker).",
-        ),
-        # That of one engine explains nothing of another, and that of the toolkit nothing of an engine.
-        (
-            {"engines": [engine(problems=[BROKEN, problem("x")]), containerd(restart_required=True)]},
-            ["config-unreadable", "problem", "restart-pending"],
-            "",
-        ),
-        (
-            {
-                "toolkit__problems": [problem("file-invalid")],
-                "toolkit__known_cves": [CVE],
-                "engines": [BARE],
-                "cdi": NO_CDI,
-            },
-            ["config-unreadable", "gpus-not-configured", "open-cve"],
-            "",
-        ),
+        ({"engines": [engine(problems=[BROKEN_FILE], runtimes={}, live=None, restart_required=True)], "cdi": NO_CDI},
+         ["config-unreadable"], "gpus-not-configured (host); restart-pending (docker)."),
+        # A broken file of one engine or of the toolkit does not explain findings about another engine.
+        ({"engines": [engine(problems=[BROKEN_FILE, problem("x")]), containerd(restart_required=True)]},
+         ["config-unreadable", "problem", "restart-pending"], ""),
+        ({"toolkit__problems": [problem("file-invalid")], "toolkit__known_cves": [CVE], "engines": [BARE],
+          "cdi": NO_CDI},
+         ["config-unreadable", "gpus-not-configured", "open-cve"], ""),
         # Programs of the toolkit, but no others.
-        (
-            {"engines": [GONE], **NO_TOOLKIT},
-            ["runtime-program-gone", "toolkit-missing"],
-            "default-runtime-gone (docker).",
-        ),
-        (
-            {"cdi__files": [spec(**NO_HOOK)], **NO_TOOLKIT},
-            ["toolkit-missing"],
-            f"cdi-stale ({SPEC}).",
-        ),
-        (
-            {
-                "cdi__files": [spec(**{**NO_HOOK, "missing_paths": ["/usr/bin/nvidia-cdi-hook", "/dev/nvidia0"]})],
-                **NO_TOOLKIT,
-            },
-            ["cdi-stale", "toolkit-missing"],
-            "",
-        ),
-        # A stale specification is all that Docker lacks.
-        (
-            {"engines": [engine(version="29.0.1")], "cdi__files": [spec(stale=True)]},
-            ["cdi-stale"],
-            "docker-needs-cdi (docker).",
-        ),
-        (
-            {"cdi__problems": [problem("package-missing")], "cdi__files": [spec(valid=None)] * 2},
-            ["files-not-read"],
-            f"cdi-unread ({SPEC}).",
-        ),
-        # One command makes all device nodes, and no GPU works without them.
-        (
-            {
-                "gpus__missing_nodes": [NODE, {**NODE, "path": "/dev/nvidia-uvm"}],
-                "gpus__devices": [gpu(healthy=False, reasons=[problem("node-unusable")])],
-            },
-            ["node-missing"],
-            "",
-        ),
+        ({"engines": [NO_PROGRAMS], **NO_TOOLKIT}, ["runtime-program-gone", "toolkit-missing"],
+         "default-runtime-gone (docker)."),
+        ({"cdi__files": [spec(**NO_HOOK)], **NO_TOOLKIT}, ["toolkit-missing"], f"cdi-stale ({SPEC})."),
+        ({"cdi__files": [spec(**{**NO_HOOK, "missing_paths": ["/usr/bin/nvidia-cdi-hook", "/dev/nvidia0"]})],
+          **NO_TOOLKIT},
+         ["cdi-stale", "toolkit-missing"], ""),
+        # Docker lacks only a fresh specification.
+        ({"engines": [DOCKER_29], "cdi__files": [spec(stale=True)]}, ["cdi-stale"], "docker-needs-cdi (docker)."),
+        ({"cdi__problems": [problem("package-missing")], "cdi__files": [spec(valid=None)] * 2},
+         ["files-not-read"], f"cdi-unread ({SPEC})."),
+        # One command creates all device nodes, and no GPU works without them.
+        ({"gpus__missing_nodes": [NODE, {**NODE, "path": "/dev/nvidia-uvm"}],
+          "gpus__devices": [gpu(healthy=False, reasons=[problem("node-unusable")])]},
+         ["node-missing"], ""),
     ],
-)
+)  # fmt: skip
 def test_findings_with_one_cause_are_one(
     host: HostFS, parts: dict[str, t.Any], expected: list[str], consequences: str
 ) -> None:
-    found = findings_of(host, whole(**copy.deepcopy(parts)))
+    found = findings_of(host, healthy_host(**copy.deepcopy(parts)))
     assert sorted(one["id"] for one in found) == expected
     assert "".join(one["text"].partition(" This also causes: ")[2] for one in found) == consequences
 
 
 def test_gpus_with_the_same_reasons_are_one_finding(host: HostFS) -> None:
     mig = [{**MIG, "index": number} for number in range(7)]
-    broken = [gpu(index=number, healthy=False, reasons=[ODD_GPU]) for number in range(7)]
-    described = whole(gpus__devices=[*broken, gpu(index=7, mig_enabled=True, mig_devices=mig)])
-    assert [(one["id"], one["subject"]) for one in findings_of(host, described)] == [
+    broken = [{**BROKEN_GPU, "index": number} for number in range(7)]
+    parts = healthy_host(gpus__devices=[*broken, gpu(index=7, mig_enabled=True, mig_devices=mig)])
+    assert [(one["id"], one["subject"]) for one in findings_of(host, parts)] == [
         ("gpu-unusable", "gpu 0, gpu 1, gpu 2, gpu 3, gpu 4 and 2 more"),
         ("mig-without-capability", "gpu 7, MIG 0, gpu 7, MIG 1, gpu 7, MIG 2, gpu 7, MIG 3, gpu 7, MIG 4 and 2 more"),
     ]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
-def test_without_root_one_finding_names_what_cannot_be_read() -> None:
+def test_without_root_one_finding_names_unreadable_files() -> None:
     denied = problem("permission-denied", "daemon.json cannot be read.")
     one = engine(socket="/run/docker.sock", live=None, problems=[problem("engine-silent"), denied, problem("x")])
     # Other users cannot enter the directories of pytest.
@@ -659,77 +458,60 @@ def test_without_root_one_finding_names_what_cannot_be_read() -> None:
         (root / "var/lib/gpufleet-nvidia").chmod(0o700)
         root.chmod(0o755)
         host = HostFS.of(folder, live=False)
-        as_root = findings_of(host, whole(engines=[one]))
+        as_root = findings_of(host, healthy_host(engines=[one]))
         try:
             os.seteuid(65534)
-            found = findings_of(host, whole(engines=[one]))
+            found = findings_of(host, healthy_host(engines=[one]))
         finally:
             os.seteuid(0)
     assert [(one["id"], one["subject"]) for one in found] == [("problem", "docker"), ("not-root", "host")]
-    said = "The task runs as user 65534, not as root. It cannot read /var/lib/gpufleet-nvidia/state,"
     assert found[1]["text"] == (
-        f"{said} /etc/docker/daemon.json, /run/docker.sock, so findings may be missing."
+        "The task runs as user 65534, not as root. It cannot read /var/lib/gpufleet-nvidia/state,"
+        " /etc/docker/daemon.json, /run/docker.sock. Findings may be missing."
         " This also causes: engine-silent (docker); permission-denied (docker)."
     )
     assert [one["id"] for one in as_root] == ["engine-silent", "permission-denied", "problem"]
 
 
-def test_a_host_whose_files_nothing_can_read_is_told_and_no_error(
-    host: HostFS, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_parser_is_a_finding(host: HostFS, monkeypatch: pytest.MonkeyPatch) -> None:
     def lacking(*_args: t.Any) -> list[t.Any]:
         raise MissingPackageError("The Python package tomlkit is needed.")
 
-    monkeypatch.setattr(ownership, "owners_of", lacking)
-    (found,) = findings_of(host, whole())
+    monkeypatch.setattr(audit, "owners_of", lacking)
+    (found,) = findings_of(host, healthy_host())
     assert (found["id"], found["severity"]) == ("files-not-read", "warning")
     assert "tomlkit" in found["text"]
 
 
-# -- strange descriptions --------------------------------------------------------------------------------------------
+# -- reports with wrong types ----------------------------------------------------------------------------------------
 
 ODD: list[t.Any] = [
-    None,
-    True,
-    0,
-    -1,
-    2.5,
-    "",
-    "x",
-    "\udc80\u2028",
-    [],
-    {},
-    [[]],
-    [None],
-    {"a": {}},
-    ["a", 1],
-    "0.7.0",
-    "1" * 99,
-]
+    None, True, 0, -1, 2.5, "", "x", "\udc80\u2028", [], {}, [[]], [None], {"a": {}}, ["a", 1], "0.7.0", "1" * 99,
+]  # fmt: skip
 
 
-def _strange(random_: random.Random, value: t.Any, depth: int = 0) -> t.Any:
-    """``value`` with some of its parts replaced by what nobody expects there."""
+def _damaged(random_: random.Random, value: t.Any, depth: int = 0) -> t.Any:
+    """``value`` with some of its parts replaced by values of other types."""
     if random_.random() < 0.12 and depth:
         return copy.deepcopy(random_.choice(ODD))
     if isinstance(value, dict):
-        return {name: _strange(random_, entry, depth + 1) for name, entry in value.items() if random_.random() > 0.05}
+        return {name: _damaged(random_, entry, depth + 1) for name, entry in value.items() if random_.random() > 0.05}
     if isinstance(value, list):
-        return [_strange(random_, entry, depth + 1) for entry in value] * random_.choice((1, 1, 2))
+        return [_damaged(random_, entry, depth + 1) for entry in value] * random_.choice((1, 1, 2))
     return value
 
 
 @pytest.mark.parametrize("seed", range(100))
-def test_no_description_is_an_error(host: HostFS, seed: int) -> None:
+def test_no_report_is_an_error(host: HostFS, seed: int) -> None:
     random_ = random.Random(seed)  # noqa: S311
     parts = [case[0] for case in CASES]
-    described = _strange(random_, whole(**copy.deepcopy({**random_.choice(parts), **random_.choice(parts)})))
-    for one in findings_of(host, described):
+    parts = _damaged(random_, healthy_host(**copy.deepcopy({**random_.choice(parts), **random_.choice(parts)})))
+    for one in findings_of(host, parts):
         assert set(one) == {"severity", "id", "subject", "text", "advice"}
         assert all(isinstance(value, str) for value in one.values())
         json.dumps(one)
 
 
-@pytest.mark.parametrize("described", [*ODD, {"engines": 3, "toolkit": [], "gpus": "x", "cdi": {1: 2}}])
-def test_nor_is_anything_else(host: HostFS, described: t.Any) -> None:
-    assert {one["id"] for one in findings_of(host, described)} <= {"description-damaged"}
+@pytest.mark.parametrize("parts", [*ODD, {"engines": 3, "toolkit": [], "gpus": "x", "cdi": {1: 2}}])
+def test_no_value_is_an_error(host: HostFS, parts: t.Any) -> None:
+    assert {one["id"] for one in findings_of(host, parts)} <= {"description-damaged"}

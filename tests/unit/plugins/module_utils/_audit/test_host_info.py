@@ -45,7 +45,7 @@ def docker(monkeypatch: pytest.MonkeyPatch) -> t.Iterator[FakeDocker]:
         yield made
 
 
-def described(docker: FakeDocker) -> dict[str, t.Any]:
+def inspect(docker: FakeDocker) -> dict[str, t.Any]:
     found = describe_host(docker.host, docker.run, ["engines"])
     assert found["toolkit"] is None
     (engine,) = found["engines"]
@@ -58,52 +58,45 @@ def configure(docker: FakeDocker) -> None:
     ConfigureEngine(options, docker.host, docker.run).execute(check_mode=False)
 
 
-def test_what_is_not_asked_for_is_not_looked_at(docker: FakeDocker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host_info, "_describe_engines", lambda *_args: pytest.fail("was looked at"))
+def test_parts_that_are_not_gathered(docker: FakeDocker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_info, "_describe_engines", lambda *_args: pytest.fail("collected"))
     found = describe_host(docker.host, docker.run, ["toolkit"])
     assert found["engines"] is None
     assert found["toolkit"]["config_path"] == "/etc/nvidia-container-runtime/config.toml"
 
 
-def test_everything_is_looked_at_by_default(docker: FakeDocker) -> None:
+def test_all_parts_are_gathered_by_default(docker: FakeDocker) -> None:
     found = describe_host(docker.host, docker.run)
     assert [engine["engine"] for engine in found["engines"]] == ["docker"]
     assert found["toolkit"]["programs"] == {}
 
 
-def test_who_asks_for_engines_pays_for_nothing_else(docker: FakeDocker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_engines_alone_import_no_other_part(docker: FakeDocker, monkeypatch: pytest.MonkeyPatch) -> None:
     # An import of any of these would fail.
-    for room in (
-        "_toolkit.info",
-        "_toolkit.installed",
-        "_toolkit.settings",
-        "_packages.detect",
-        "_gpu.detect",
-        "_gpu.info",
-        "_cdi.info",
-    ):
-        name = f"ansible_collections.gpufleet.nvidia.plugins.module_utils.{room}"
+    modules = ("_toolkit.info", "_toolkit.installed", "_toolkit.settings", "_packages.detect", "_gpu.info", "_cdi.info")
+    for unused in modules:
+        name = f"ansible_collections.gpufleet.nvidia.plugins.module_utils.{unused}"
         package, _dot, module = name.rpartition(".")
         if package in sys.modules:
             monkeypatch.delattr(sys.modules[package], module, raising=False)
         monkeypatch.setitem(sys.modules, name, None)
-    described(docker)
+    inspect(docker)
     with pytest.raises(ImportError):
         describe_host(docker.host, docker.run)
 
 
-def test_a_restart_that_was_killed_is_told(docker: FakeDocker) -> None:
+def test_unfinished_restart(docker: FakeDocker) -> None:
     docker.write("/var/lib/gpufleet-nvidia/state/restart-docker.json", "[]")
-    assert described(docker)["unfinished_restart"]
+    assert inspect(docker)["unfinished_restart"]
 
 
-def test_a_running_engine(docker: FakeDocker) -> None:
+def test_running_engine(docker: FakeDocker) -> None:
     docker.runs()
     docker.write(DAEMON_JSON, json.dumps({"runtimes": {"nvidia": {"path": NVIDIA}}}))
     with docker.answers():
-        late = described(docker)
+        late = inspect(docker)
         docker.info["Runtimes"]["nvidia"] = {"path": NVIDIA}
-        current = described(docker)
+        current = inspect(docker)
     assert late["restart_required"]
     assert current == {
         "engine": "docker",
@@ -139,26 +132,26 @@ def test_a_running_engine(docker: FakeDocker) -> None:
     assert docker.commands == []
 
 
-def test_a_stopped_engine_is_neither_asked_nor_pending(docker: FakeDocker) -> None:
+def test_stopped_engine(docker: FakeDocker) -> None:
     configure(docker)
     with docker.answers():
-        found = described(docker)
+        found = inspect(docker)
     assert (found["running"], found["live"], found["restart_required"]) == (False, None, False)
     assert found["version"] == "26.1.5"
     assert found["recorded_files"] == [DAEMON_JSON]
 
 
-def test_an_engine_that_does_not_answer_is_a_problem(docker: FakeDocker) -> None:
+def test_unresponsive_engine_is_a_problem(docker: FakeDocker) -> None:
     docker.runs()
-    found = described(docker)
+    found = inspect(docker)
     assert found["running"]
     message = f"docker runs but does not answer on {SOCKET}. Restart it if it hangs."
     assert found["problems"] == [{"code": "engine-silent", "message": message}]
 
 
-def test_flags_that_cannot_be_read_are_a_problem(docker: FakeDocker) -> None:
+def test_unknown_command_line_is_a_problem(docker: FakeDocker) -> None:
     docker.write(UNIT, "[Service]\nExecStart=/usr/bin/env dockerd --config-file /srv/x.json\n")
-    (problem,) = described(docker)["problems"]
+    (problem,) = inspect(docker)["problems"]
     assert "docker.service starts the engine through /usr/bin/env" in problem["message"]
 
 
@@ -170,31 +163,29 @@ def test_flags_that_cannot_be_read_are_a_problem(docker: FakeDocker) -> None:
         ('{"runtimes": {}, "runtimes": {}}', "key-duplicated", "line 1, column 18"),
     ],
 )
-def test_a_broken_file_hides_nothing_else(docker: FakeDocker, text: str, code: str, place: str) -> None:
+def test_broken_file_is_a_problem(docker: FakeDocker, text: str, code: str, place: str) -> None:
     configure(docker)
     docker.write(DAEMON_JSON, text)
-    found = described(docker)
+    found = inspect(docker)
     assert found["recorded_files"] == [DAEMON_JSON]
     (problem,) = found["problems"]
     assert problem["code"] == code
     assert f"{DAEMON_JSON}, {place}" in problem["message"]
 
 
-def test_records_that_cannot_be_read_are_a_problem_and_hide_nothing_else(
-    monkeypatch: pytest.MonkeyPatch, docker: FakeDocker
-) -> None:
+def test_unreadable_records_are_a_problem(monkeypatch: pytest.MonkeyPatch, docker: FakeDocker) -> None:
     configure(docker)
     state = docker.host.real_path(STATE_DIR)
     listdir = os.listdir
 
     def refusing(path: str) -> list[str]:
-        # As for everybody but root.
+        # As for users other than root.
         if path == state:
             raise PermissionError(13, "Permission denied")
         return listdir(path)
 
     monkeypatch.setattr(os, "listdir", refusing)
-    found = described(docker)
+    found = inspect(docker)
     assert found["runtimes"] == {"nvidia": NVIDIA}
     assert found["recorded_files"] == []
     message = f"{STATE_DIR} cannot be read: Permission denied. Run the task as root (become: true)."
@@ -202,12 +193,12 @@ def test_records_that_cannot_be_read_are_a_problem_and_hide_nothing_else(
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
-def test_as_somebody_else(docker: FakeDocker) -> None:
+def test_without_root(docker: FakeDocker) -> None:
     configure(docker)
     docker.root.chmod(0o755)
     try:
         os.seteuid(65534)
-        found = described(docker)
+        found = inspect(docker)
     finally:
         os.seteuid(0)
     assert found["runtimes"] == {"nvidia": NVIDIA}
@@ -226,24 +217,22 @@ def test_gpus_and_specifications(docker: FakeDocker) -> None:
     assert "needed" not in found
 
 
-def test_a_package_that_is_needed_is_told(docker: FakeDocker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_package_is_named(docker: FakeDocker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bundled, "_import", lambda _name: None)
     docker.write("/etc/cdi/nvidia.yaml", "kind: nvidia.com/gpu\n")
     assert describe_host(docker.host, docker.run, ["cdi"])["needed"] == "yaml"
-    # Without a specification to read nothing is needed.
+    # Without a specification to read, no package is needed.
     assert "needed" not in describe_host(docker.host, docker.run, ["gpus"])
 
 
 def _hangs(*_arguments: t.Any) -> t.NoReturn:
     while True:
-        # As much of the code does with errors that it expects.
+        # Much of the code suppresses the errors that it expects.
         with contextlib.suppress(Exception):
             time.sleep(60)
 
 
-def test_an_engine_that_hangs_is_a_problem_and_hides_no_other(
-    docker: FakeDocker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_engine_that_hangs_is_a_problem(docker: FakeDocker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engines_info, "TIMEOUT", 0.3)
     monkeypatch.setattr(engines_registry, "targets_on", lambda *_args: [Target("docker"), Target("podman")])
     monkeypatch.setattr(type(Target("docker").load()), "live", _hangs)
@@ -257,24 +246,24 @@ def test_an_engine_that_hangs_is_a_problem_and_hides_no_other(
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
 
 
-def test_a_thread_inspects_without_the_limit(docker: FakeDocker) -> None:
+def test_threads_have_no_time_limit(docker: FakeDocker) -> None:
     found: list[t.Any] = []
-    thread = threading.Thread(target=lambda: found.append(described(docker)))
+    thread = threading.Thread(target=lambda: found.append(inspect(docker)))
     thread.start()
     thread.join()
     assert found[0]["installed"] is True
 
 
 @pytest.mark.parametrize("line", ["EnvironmentFile=/proc/kmsg", "#" * UNIT_BYTES])
-def test_a_unit_that_is_refused_is_a_problem(docker: FakeDocker, line: str) -> None:
+def test_refused_unit_is_a_problem(docker: FakeDocker, line: str) -> None:
     docker.write(UNIT, f"[Service]\n{line}\nExecStart=/usr/bin/dockerd\n")
-    (problem,) = described(docker)["problems"]
+    (problem,) = inspect(docker)["problems"]
     assert problem["message"].startswith(
         ("/proc/kmsg leads to /proc/kmsg, a file of the kernel", f"{UNIT} is larger than 256 KiB")
     )
 
 
-def test_a_refused_unit_of_another_containerd_hides_no_other_engine() -> None:
+def test_refused_unit_of_another_containerd() -> None:
     with docker_host() as docker:
         docker.write("/etc/systemd/system/containerd-big.service", "#" * (UNIT_BYTES + 1))
         engines = {
@@ -289,9 +278,9 @@ def test_a_refused_unit_of_another_containerd_hides_no_other_engine() -> None:
     "info",
     [{"Runtimes": [], "ServerVersion": 5}, {"Runtimes": {"a": 5}, "ContainersRunning": None}, {"CDISpecDirs": 1}],
 )
-def test_an_answer_of_other_types(docker: FakeDocker, info: dict[str, t.Any]) -> None:
+def test_answer_with_wrong_types(docker: FakeDocker, info: dict[str, t.Any]) -> None:
     docker.runs()
     docker.info = info
     with docker.answers():
-        live = described(docker)["live"]
+        live = inspect(docker)["live"]
     assert (live["version"], live["runtimes"], live["running_containers"]) == ("", {}, 0)

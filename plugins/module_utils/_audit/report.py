@@ -2,7 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The type of a finding, and the functions with which rules read the report. It contains no rules."""
+"""The report of nvidia_container_info as the rules read it, and the findings that they return.
+
+It contains no rules. host_info collects the report.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +15,15 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import error
 
 CRITICAL, WARNING, INFO = "critical", "warning", "info"
 SEVERITIES = (CRITICAL, WARNING, INFO)
+_GPU_NAMES = "nvidia.com/gpu="
 
 
 class Finding(t.NamedTuple):
-    """A fault of a host, or a fact that the user should know.
+    """A problem of a host, or a fact that the user should know.
 
-    ``severity`` is critical if containers cannot use GPUs, may soon not start, or a known vulnerability is open;
-    warning if something works now but will not always, or is managed by two tools; info for the rest. ``id`` is a
-    stable name. ``subject`` is a target, a path, or a part of the host.
+    ``severity`` is critical if containers cannot use GPUs, containers may soon not start, or the toolkit has a known
+    vulnerability; warning if something works now but will stop working, or if two tools manage it; info for the rest.
+    ``id`` is a stable name. ``subject`` is a target, a path, or a part of the host.
     """
 
     severity: str
@@ -28,23 +32,43 @@ class Finding(t.NamedTuple):
     text: str
     advice: str
 
-    def place(self) -> tuple[int, str, str, str]:
-        """Return the sort key: the highest severity first."""
+    def sort_key(self) -> tuple[int, str, str, str]:
         return SEVERITIES.index(self.severity), self.subject, self.id, self.text
 
 
-class Described:
-    """The report of nvidia_container_info. A part that was not gathered or has the wrong type is empty."""
+Findings = t.Iterator[Finding]
 
-    def __init__(self, answer: t.Any) -> None:
-        answer = table(answer)
-        self.engines = rows(answer.get("engines"))
-        self.toolkit = table(answer.get("toolkit"))
-        self.gpus = table(answer.get("gpus"))
-        self.cdi = table(answer.get("cdi"))
-        self.gathered = frozenset(
-            part for part in ("engines", "toolkit", "gpus", "cdi") if answer.get(part) is not None
+
+def critical(name: str, subject: str, message: str, advice: str) -> Finding:
+    return Finding(CRITICAL, name, subject, message, advice)
+
+
+def warning(name: str, subject: str, message: str, advice: str) -> Finding:
+    return Finding(WARNING, name, subject, message, advice)
+
+
+def info(name: str, subject: str, message: str, advice: str) -> Finding:
+    return Finding(INFO, name, subject, message, advice)
+
+
+class HostFacts:
+    """The report of a host for rules. A part that was not collected or has the wrong type is empty."""
+
+    def __init__(self, parts: t.Any) -> None:
+        parts = table(parts)
+        self.engines = rows(parts.get("engines"))
+        self.toolkit = table(parts.get("toolkit"))
+        self.gpus = table(parts.get("gpus"))
+        self.cdi = table(parts.get("cdi"))
+        self.collected = frozenset(
+            part for part in ("engines", "toolkit", "gpus", "cdi") if parts.get(part) is not None
         )
+        self.specs = rows(self.cdi.get("files"))
+        self.refresh = table(self.cdi.get("refresh"))
+        self.refresh_service = text(self.refresh.get("service")) or "cdi"
+        devices = table(self.cdi.get("devices"))
+        # The specifications from which engines take the GPUs.
+        self.gpu_specs = {text(path) for name, path in devices.items() if name.startswith(_GPU_NAMES)}
 
     @property
     def has_gpu(self) -> bool | None:
@@ -53,14 +77,6 @@ class Described:
             return True
         present = table(self.toolkit.get("gpu")).get("present")
         return present if isinstance(present, bool) else None
-
-    def devices(self) -> dict[str, str]:
-        """Return the GPUs in CDI specifications, each with its file."""
-        found = table(self.cdi.get("devices"))
-        return {name: text(path) for name, path in found.items() if name.startswith(GPU_NAMES)}
-
-
-GPU_NAMES = "nvidia.com/gpu="
 
 
 def table(value: t.Any) -> dict[str, t.Any]:

@@ -1,0 +1,357 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Rules about other tools that manage the same files: those of Docker, CRI-O, Podman, the toolkit and the driver.
+
+They read files and run nothing. The rules about containerd's files are in owners_containerd.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import posixpath
+import re
+import typing as t
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit import report
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import records as core_records
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import json_document
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import nvidia_files
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import registry as engines_registry
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd import config as containerd_config
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.crio import config as crio_config
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.docker import plan as docker_plan
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import constants as toolkit_constants
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import units as systemd_units
+
+
+_Read = t.TypeVar("_Read")
+
+PURGE = "Remove it with nvidia_runtime_config and purge_legacy: true."
+# The largest file that is read, in bytes. Real configuration files are smaller.
+_MAX_BYTES = 4 << 20
+
+# -- the files -------------------------------------------------------------------------------------------------------
+
+
+class HostConfigs:
+    """The configuration files of one host, each read once."""
+
+    def __init__(self, host: hostfs.HostFS, facts: report.HostFacts) -> None:
+        self.host = host
+        self.facts = facts
+
+    @functools.cached_property
+    def containerd(self) -> containerd_config.ContainerdFiles | None:
+        """The files of the system's own containerd."""
+        return attempt(lambda: containerd_config.ContainerdFiles.of(self._context("containerd")))
+
+    @functools.cached_property
+    def crio(self) -> crio_config.CrioFiles | None:
+        return attempt(lambda: crio_config.CrioFiles.of(self._context("crio")))
+
+    @functools.cached_property
+    def docker(self) -> engines_base.Context | None:
+        """The file of the system's own Docker, with the unit that names it."""
+        return attempt(lambda: self._context("docker"))
+
+    @functools.cached_property
+    def daemon_json(self) -> json_document.JsonDocument | None:
+        context = self.docker
+        if context is None:
+            return None
+        return attempt(lambda: json_document.JsonDocument.from_bytes(context.path, context.content or b""))
+
+    @functools.cached_property
+    def recorded(self) -> frozenset[str]:
+        """The files that this collection has changed, with links resolved."""
+        found = attempt(lambda: core_records.load_readable_records(self.host))
+        return frozenset(record.path for record in found or ())
+
+    def real(self, path: str) -> str:
+        """Return the path with links resolved as far as possible."""
+        return attempt(lambda: self.host.resolve(path)) or path
+
+    def is_recorded(self, path: str) -> bool:
+        return self.real(path) in self.recorded
+
+    def content(self, path: str) -> bytes | None:
+        """Return the content of a file; None if it cannot be read."""
+        return attempt(lambda: self.host.read(path, _MAX_BYTES))
+
+    def _context(self, name: str) -> engines_base.Context:
+        engine = engines_registry.Target(name).load()
+        version = self._version(name)
+        files = engines_base.HostFiles(self.host, engine.key)
+        return files.as_configured(engine.inspect(self.host), None if version is None else ".".join(map(str, version)))
+
+    def _version(self, name: str) -> tuple[int, ...] | None:
+        """Return the version of the system's own engine, if it is known."""
+        for engine in self.facts.engines:
+            if engine.get("engine") == name and engine.get("flavor") in (None, "system"):
+                return core_text.parse_version(report.text(engine.get("version")))
+        return None
+
+
+def attempt(read: t.Callable[[], _Read]) -> _Read | None:
+    """Return the result of ``read``, or None if it fails. Raises MissingPackageError if a parser is missing."""
+    try:
+        return read()
+    except errors.MissingPackageError:
+        raise
+    except (errors.NvidiaError, OSError, ValueError, RecursionError):
+        # A path in a file may be invalid, for example contain a null byte.
+        return None
+
+
+# -- findings about the files of several engines ---------------------------------------------------------------------
+
+
+def experimental_runtime(path: str) -> report.Finding:
+    message = f"{path} registers the runtime {nvidia_files.EXPERIMENTAL}. Since 1.14 the toolkit has no program for it."
+    return report.warning("runtime-experimental", path, message, PURGE)
+
+
+def defined_twice(paths_by_runtime: t.Mapping[str, list[str]]) -> report.Findings:
+    """Yield a finding for each runtime that is defined in several files."""
+    for name, paths in paths_by_runtime.items():
+        if len(paths) > 1:
+            message = f"The runtime {name} is defined in {' and '.join(paths)}. The last definition has precedence."
+            advice = "Keep one definition, and remove the others."
+            yield report.warning("runtime-defined-twice", paths[-1], message, advice)
+
+
+# -- Docker ----------------------------------------------------------------------------------------------------------
+
+# Flags of dockerd whose setting has another name in the file, and short flags (daemon/command/config.go, moby 20.10 to
+# 29).
+_FLAGS = {
+    "add-runtime": "runtimes",
+    "cdi-spec-dir": "cdi-spec-dirs",
+    "default-ulimit": "default-ulimits",
+    "dns-opt": "dns-opts",
+    "exec-opt": "exec-opts",
+    "feature": "features",
+    "host": "hosts",
+    "insecure-registry": "insecure-registries",
+    "label": "labels",
+    "log-opt": "log-opts",
+    "node-generic-resource": "node-generic-resources",
+    "registry-mirror": "registry-mirrors",
+    "storage-opt": "storage-opts",
+    "D": "debug",
+    "G": "group",
+    "H": "hosts",
+    "l": "log-level",
+    "p": "pidfile",
+    "s": "storage-driver",
+}
+# dockerd merges these settings from the file and the flags.
+_MERGED_SETTINGS = ("runtimes",)
+_SHORT_FLAG = re.compile(r"-([A-Za-z])(.*)")
+# The names of backups that editors, package managers and Ansible's backup option leave beside a file.
+_BACKUP = re.compile(r".*(~|\.bak|\.backup|\.old|\.orig|\.save|\.rpmsave|\.rpmnew|\.rpmorig|\.dpkg-[a-z]+|\.swp)")
+
+_OVERRIDES = ("docker-override.conf",)
+_DGX = "/etc/dgx-release"
+_NVIDIA_DOCKER = "/usr/bin/nvidia-docker"
+
+
+def docker_flags(configs: HostConfigs) -> report.Findings:
+    """Yield a finding for settings both in the file and in the command line, with which dockerd does not start."""
+    context, document = configs.docker, configs.daemon_json
+    if context is None or document is None or context.unit is None:
+        return
+    unit = context.unit
+    both = [name for name in _settings_on_command_line(unit) if name not in _MERGED_SETTINGS and document.has(name)]
+    if both:
+        yield report.critical(
+            "flags-collide",
+            context.path,
+            f"{context.path} and the command line of {unit.name} ({core_text.listed([unit.path, *unit.drop_ins])}) both"
+            f" set {core_text.listed(both)}. dockerd does not start if a setting is in both places.",
+            "Remove these settings from one of the two.",
+        )
+
+
+def _settings_on_command_line(unit: systemd_units.Unit) -> list[str]:
+    """Return the settings on a command line, by their names in the file."""
+    names = []
+    for argument in unit.arguments[1:]:
+        short = _SHORT_FLAG.fullmatch(argument)
+        if argument.startswith("--"):
+            name = argument[2:].partition("=")[0]
+            names.append(_FLAGS.get(name, name))
+        elif short is not None and short.group(1) in _FLAGS:
+            names.append(_FLAGS[short.group(1)])
+    return list(dict.fromkeys(names))
+
+
+def vendor_image(configs: HostConfigs) -> report.Findings:
+    """Yield findings for Docker settings of a vendor's image."""
+    unit = configs.docker.unit if configs.docker is not None else None
+    for path in unit.drop_ins if unit is not None else ():
+        if posixpath.basename(path) in _OVERRIDES:
+            yield report.warning(
+                "vendor-override",
+                path,
+                f"{path} belongs to the vendor's image (DGX OS) and adds flags to the command line of dockerd.",
+                "Do not set the same in daemon.json. Updates of the image write this file again.",
+            )
+    if configs.host.exists(_DGX):
+        yield report.info(
+            "vendor-image",
+            _DGX,
+            f"{_DGX} exists: this host runs DGX OS, whose updates also change the toolkit and Docker's settings.",
+            "Update the toolkit either with DGX OS or with this collection, not with both.",
+        )
+
+
+def old_docker_tools(configs: HostConfigs) -> report.Findings:
+    """Yield findings for files and settings of nvidia-docker2 and of old releases of the toolkit."""
+    if configs.host.exists(_NVIDIA_DOCKER):
+        message = f"{_NVIDIA_DOCKER} is the command of nvidia-docker2, which no longer gets updates."
+        advice = "Use docker run --gpus, and remove the package nvidia-docker2."
+        yield report.info("nvidia-docker", _NVIDIA_DOCKER, message, advice)
+    context, document = configs.docker, configs.daemon_json
+    if context is not None and document is not None and document.has(docker_plan.RUNTIMES, nvidia_files.EXPERIMENTAL):
+        yield experimental_runtime(context.path)
+
+
+# -- CRI-O -----------------------------------------------------------------------------------------------------------
+
+
+def crio_old_drop_in(configs: HostConfigs) -> report.Findings:
+    path = nvidia_files.STRAY_CRIO
+    if configs.host.lexists(path) and not configs.is_recorded(path):
+        message = f"{path} is a drop-in that the toolkit up to 1.19.0 wrote. CRI-O does not read its directory."
+        yield report.warning("drop-in-of-old-toolkit", path, message, PURGE)
+
+
+def crio_backups(configs: HostConfigs) -> report.Findings:
+    """Yield findings for backups and dangling links: CRI-O reads every file of its directory, whatever its name."""
+    files = configs.crio
+    for file in files.files[1:] if files is not None else ():
+        if _BACKUP.fullmatch(posixpath.basename(file.name)):
+            message = f"{file.name} looks like a backup, but CRI-O reads every file in this directory as configuration."
+            yield report.warning("backup-is-configuration", file.name, message, "Move it to another directory.")
+    for name in files.missing if files is not None else ():
+        message = f"{name} is a link to a file that does not exist. CRI-O does not start with it."
+        yield report.critical("link-leads-nowhere", name, message, "Remove the link, or create the file.")
+
+
+def crio_runtimes(configs: HostConfigs) -> report.Findings:
+    """Yield findings for NVIDIA runtimes in several files, and for a runtime that no longer has a program."""
+    paths: dict[str, list[str]] = {}
+    for file in configs.crio.files if configs.crio is not None else ():
+        for name, entry in report.table(file.document.value(*crio_config.RUNTIMES)).items():
+            if isinstance(entry, dict) and engines_base.is_nvidia_program(entry.get(crio_config.PROGRAM)):
+                paths.setdefault(name, []).append(file.name)
+            if name == nvidia_files.EXPERIMENTAL:
+                yield experimental_runtime(file.name)
+    yield from defined_twice(paths)
+
+
+# -- the GPU operator, hooks, other configuration management ---------------------------------------------------------
+
+# The pid file of nvidia-ctk-installer, the program of the GPU operator's toolkit container (toolkit 1.17 to 1.20;
+# nvidia-toolkit before), and the directory in which the operator's checks leave files such as toolkit-ready
+# (gpu-operator 1.11 to 25).
+_PID_FILE = "/run/nvidia/toolkit/toolkit.pid"
+_VALIDATIONS = "/run/nvidia/validations"
+# What configuration management tools write at the top of their files (Ansible's ansible_managed, Puppet, Chef, Salt).
+_MANAGED = re.compile(
+    rb"ansible[ _]managed|managed by (?:ansible|puppet|chef|salt)|generated by chef|file managed by", re.IGNORECASE
+)
+# The part of a file that is searched for such a comment, in bytes.
+_HEADER_BYTES = 2000
+
+
+def gpu_operator(configs: HostConfigs) -> report.Findings:
+    host = configs.host
+    pid = host.read_text(_PID_FILE).strip()
+    if host.lexists(_PID_FILE) and (not pid.isdigit() or not host.live or host.exists(f"/proc/{pid}")):
+        yield report.warning(
+            "gpu-operator-owns-toolkit",
+            _PID_FILE,
+            f"{_PID_FILE} exists: the GPU operator's toolkit container installs the toolkit and configures the engine.",
+            "Let only one of them manage the toolkit: set toolkit.enabled=false in the operator's ClusterPolicy, or do"
+            " not configure the toolkit and the engine of this host with this collection.",
+        )
+        return
+    left = [_VALIDATIONS] if host.lexists(_VALIDATIONS) else []
+    left += [toolkit_constants.DIRECTORY] if _is_directory(configs, toolkit_constants.DIRECTORY) else []
+    if left:
+        message = f"The GPU operator has left {core_text.listed(left)}. Its toolkit container does not run now."
+        advice = "Remove them if no engine uses them. nvidia_toolkit_install refuses a directory of another tool."
+        yield report.info("gpu-operator-traces", left[-1], message, advice)
+
+
+def _is_directory(configs: HostConfigs, path: str) -> bool:
+    """Return whether ``path`` is a real directory. This collection installs several versions behind a link."""
+    outer = attempt(lambda: configs.host.real_path(path, last=False))
+    return outer is not None and os.path.isdir(outer) and not os.path.islink(outer)
+
+
+def old_hooks(configs: HostConfigs) -> report.Findings:
+    """Yield a finding for each OCI hook of NVIDIA's that this collection has not written."""
+    for path in (f"{directory}/{nvidia_files.HOOK_NAME}" for directory in nvidia_files.HOOK_FOLDERS):
+        content = None if configs.is_recorded(path) else configs.content(path)
+        if content is None or not nvidia_files.is_nvidia_hook(content):
+            continue
+        hook = report.table(nvidia_files.read_hook(content)).get("hook")
+        program = report.text(report.table(hook).get("path")) or report.text(hook)
+        if configs.host.find_executable([program]) is None:
+            message = f"With {path}, Podman and CRI-O run {program} for every container. It is missing, so none starts."
+            yield report.critical("old-hook", path, message, PURGE)
+        else:
+            message = (
+                f"With {path}, Podman and CRI-O run NVIDIA's hook for every container. Together with CDI or NVIDIA's"
+            )
+            yield report.warning("old-hook", path, f"{message} runtime, it adds the GPUs twice.", PURGE)
+
+
+def managed_files(configs: HostConfigs) -> report.Findings:
+    """Yield a finding for each file whose first comments name another configuration management tool."""
+    paths = [toolkit_constants.CONFIG_FILE]
+    for files in (configs.containerd, configs.crio):
+        paths += [file.path for file in files.files] if files is not None else []
+    for path in dict.fromkeys(paths):
+        if any(_MANAGED.search(line) for line in _header_comments(configs.content(path) or b"")):
+            yield report.warning(
+                "other-management",
+                path,
+                f"A comment at the top of {path} names another configuration management tool. Its next run may remove"
+                " what this collection has added.",
+                "Run this collection after each run of that tool, or configure that tool to keep NVIDIA's entries.",
+            )
+
+
+def _header_comments(content: bytes) -> list[bytes]:
+    found = []
+    for line in content[:_HEADER_BYTES].splitlines():
+        if not line.strip().startswith((b"#", b"//", b";")):
+            break
+        found.append(line)
+    return found
+
+
+OWNER_RULES = (
+    docker_flags,
+    vendor_image,
+    old_docker_tools,
+    crio_old_drop_in,
+    crio_backups,
+    crio_runtimes,
+    gpu_operator,
+    old_hooks,
+    managed_files,
+)
