@@ -302,7 +302,7 @@ if t.TYPE_CHECKING:
     from ansible.module_utils.basic import AnsibleModule
 
 
-def take_over(module: AnsibleModule) -> dict[str, object]:
+def restart_engine(module: AnsibleModule) -> dict[str, object]:
     """Restart the engine, check its health, and roll back if needed. Return the result as documented.
 
     Raises RestartError, with the same result as details, if the engine is not healthy with its new files.
@@ -314,57 +314,34 @@ def take_over(module: AnsibleModule) -> dict[str, object]:
     if backup_dir is not None:
         backup_dir = host.check_path("backup_dir", backup_dir)
         apply.check_backup_dir(host, backup_dir, core_constants.CONFIG_DIRS)
+    expect = params["expect"]
+    same_names = ("engine", "flavor", "user", "mode", "action", "service", "allow_disruption", "require_runtime")
     options = restart.RestartOptions(
-        engine=params["engine"],
-        flavor=params["flavor"],
-        user=params["user"],
-        mode=params["mode"],
-        action=params["action"],
-        service=params["service"],
+        **{name: params[name] for name in (*same_names, "validate", "timeout", "retries")},
         socket=params["socket"] and host.check_path("socket", params["socket"]),
-        expect=_expectation(params["expect"]),
+        # Ansible sets no defaults of suboptions if the option is left out.
+        expect=restart_health.Expectation(
+            tuple(expect.get("runtimes") or ()), expect.get("default_runtime"), expect.get("cdi")
+        ),
         rollback=tuple(
             rollback.Change(entry["path"], entry["backup"], entry["checksum"]) for entry in params["rollback"]
         ),
-        allow_disruption=params["allow_disruption"],
-        require_runtime=params["require_runtime"],
-        validate=params["validate"],
-        timeout=params["timeout"],
-        retries=params["retries"],
         backup_dir=backup_dir,
     )
     try:
-        outcome = restart.restart(options, host, _module.command_runner(module), module.check_mode)
+        result = restart.restart(options, host, _module.command_runner(module), module.check_mode)
     except restart.RestartError as error:
-        error.details = _result(params, error.outcome)
-        for warning in error.outcome.warnings:
+        error.details = _documented(params["action"], error.result)
+        for warning in error.result.warnings:
             module.warn(_module.message_of(module, warning))
         raise
-    result = _result(params, outcome)
-    return {**result, "warnings": outcome.warnings}
+    return {**_documented(params["action"], result), "warnings": result.warnings}
 
 
-def _expectation(expect: dict[str, object]) -> restart_health.Expectation:
-    """Return the expectation. Ansible sets no defaults of suboptions if the option is left out."""
-    runtimes = expect.get("runtimes") or ()
-    return restart_health.Expectation(tuple(runtimes), expect.get("default_runtime"), expect.get("cdi"))  # type: ignore[arg-type]
-
-
-def _result(params: dict[str, object], outcome: restart.Restarted) -> dict[str, object]:
-    return {
-        "changed": outcome.changed,
-        "state": outcome.state,
-        "action": params["action"],
-        "mode": outcome.mode,
-        "service": outcome.service,
-        "socket": outcome.socket,
-        "pid": outcome.pid,
-        "attempts": outcome.attempts,
-        "daemon_reloaded": outcome.daemon_reloaded,
-        "rolled_back": outcome.rolled_back,
-        "rolled_back_files": list(outcome.rolled_back_files),
-        "journal": list(outcome.journal),
-    }
+def _documented(action: str, result: restart.RestartResult) -> dict[str, object]:
+    fields = {name: value for name, value in result._asdict().items() if name != "warnings"}
+    lists = {"rolled_back_files": list(result.rolled_back_files), "journal": list(result.journal)}
+    return {**fields, "action": action, **lists}
 
 
 def main() -> None:
@@ -405,7 +382,7 @@ def main() -> None:
             **_module.BUNDLED_OPTIONS,
         }
     )
-    _module.run_module(module, lambda: take_over(module))
+    _module.run_module(module, lambda: restart_engine(module))
 
 
 if __name__ == "__main__":

@@ -245,10 +245,10 @@ def notes(folder: Path, files: Files, _rng: random.Random) -> None:
     for note in (Journal.pending_changes(host, "docker"), Journal.restart_in_progress(host, "docker")):
         formers = joined(note.previous_files(), note.previous_files())
         rollback = Rollback(host, "docker", formers, BACKUP_DIR)
-        if rollback.possible:
+        if rollback.has_changes:
             rollback.edited_since()
-            rollback.prepare()
-            rollback.carry_out()
+            rollback.stage()
+            rollback.restore()
             rollback.discard()
 
 

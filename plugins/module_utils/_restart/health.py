@@ -25,7 +25,8 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
 
 
-_SHOWN = 10
+# The number of containers that a message lists.
+_LISTED = 10
 
 
 class Preflight(t.NamedTuple):
@@ -34,55 +35,55 @@ class Preflight(t.NamedTuple):
     ``installation`` is the engine as it would start. ``version`` is None if it is unknown.
     """
 
-    witness: HealthProbe
+    probe: HealthProbe
     installation: engines_base.Installation
     version: str | None
     run: core_plan.Runner
 
-    def objection(self, validate: str, require_runtime: bool) -> str:
-        """Return why a daemon that starts with the current files would not work; empty if nothing was found.
+    def config_problem(self, validate: str, require_runtime: bool) -> str:
+        """Return why a daemon that starts with the current files would not work; empty if no problem was found.
 
         Raises:
             HostError: The cause is not in the files, for example a unit whose program is missing.
         """
-        unit, host = self.installation.unit, self.witness.host
+        unit, host, name = self.installation.unit, self.probe.host, self.probe.engine.name
         program = unit.arguments[0] if unit is not None and unit.arguments else ""
         # A specifier such as %h (systemd.unit(5)) is not resolved here.
         if unit is not None and program.startswith("/") and "%" not in program and not host.is_executable(program):
             raise errors.HostError(
-                f"The unit {unit.name} starts {program}, which is not an executable file, so"
-                f" {self.witness.engine.name} would not come back; it was left as it runs. Correct the unit."
+                f"The unit {unit.name} starts {program}, which is not an executable file. {name} would not start, so"
+                " it was not restarted. Correct the unit."
             )
         try:
-            return self._judged(validate) or self._flaw(require_runtime)
+            return self._validation_error(validate) or self._default_runtime_problem(require_runtime)
         except (errors.HostError, errors.MissingPackageError):
             raise
         except errors.NvidiaError as error:
             return str(error).rstrip(".")
 
-    def _judged(self, validate: str) -> str:
+    def _validation_error(self, validate: str) -> str:
         if validate == "false":
             return ""
-        engine = self.witness.engine
-        judge = validator.ConfigValidator(
-            engine, self.witness.host, self.run, self.installation.binary, validate == "true"
+        engine = self.probe.engine
+        config_validator = validator.ConfigValidator(
+            engine, self.probe.host, self.run, self.installation.binary, validate == "true"
         )
-        said = judge.validation_error(self.witness.context(self.installation, self.version))
-        return f"{engine.name} refuses {self.installation.config_path} and says: {said.rstrip('.')}" if said else ""
+        error = config_validator.validation_error(self.probe.context(self.installation, self.version)).rstrip(".")
+        return f"the validator of {engine.name} rejects {self.installation.config_path}: {error}" if error else ""
 
-    def _flaw(self, require_runtime: bool) -> str:
-        """Return an error that validators miss, because they check the text and not the host."""
-        engine = self.witness.engine
-        context = self.witness.context(self.installation, self.version)
+    def _default_runtime_problem(self, require_runtime: bool) -> str:
+        """Return a problem of the default runtime. Validators miss it, because they check the text and not the host."""
+        engine = self.probe.engine
+        context = self.probe.context(self.installation, self.version)
         state = engine.configured(context)
         default = state.default_runtime or engine.default_runtime
         if not engine.defines_runtime(default, state, context.version):
             return f"{self.installation.config_path}: the default runtime {default} is not defined"
         program = state.paths().get(default, "")
         # The engine searches for a bare name in the PATH of its unit, which is not known here.
-        if require_runtime and program.startswith("/") and not self.witness.host.is_executable(program):
+        if require_runtime and program.startswith("/") and not self.probe.host.is_executable(program):
             return (
-                f"{self.installation.config_path}: the program of the default runtime {default}, {program}, is not an"
+                f"{self.installation.config_path}: {program}, the program of the default runtime {default}, is not an"
                 " executable file, so no container would start"
             )
         return ""
@@ -90,58 +91,62 @@ class Preflight(t.NamedTuple):
     # -- containers that the restart would stop ------------------------------------------------------------------
 
     def disruption_reason(
-        self, dragged: t.Collection[str] = (), doomed: t.Sequence[int] = (), cut_off: t.Sequence[str] = ()
+        self,
+        dependent_units: t.Collection[str] = (),
+        killed_pids: t.Sequence[int] = (),
+        losing_gpus: t.Sequence[str] = (),
     ) -> str:
-        """Return why a restart is refused because it would stop containers; empty if it would stop none.
+        """Return why a restart is refused because of running containers; empty if it would affect none.
 
         Args:
-            dragged: Dependent units, which systemd restarts together with this one.
-            doomed: Processes of containers that are killed by the restart.
-            cut_off: Containers that lose their GPUs when systemd reads the unit again.
+            dependent_units: The units that systemd restarts together with this one.
+            killed_pids: The container processes that the restart kills.
+            losing_gpus: The containers that lose their GPUs when systemd reloads its units.
         """
-        name = self.witness.engine.name
-        if cut_off:
+        name, service = self.probe.engine.name, self.installation.service
+        if losing_gpus:
             return (
-                f"{self.installation.service} has changed, so systemd has to read its units again before a restart of"
-                f" {name}. The containers {', '.join(cut_off[:_SHOWN])}{_more(cut_off)} would lose their GPUs, which"
-                " the legacy hook gave them. It was not restarted. Stop them, or set allow_disruption: true."
+                f"systemd must reload its units before it restarts {service}, because the unit has changed. Then the"
+                f" containers {_listed(losing_gpus)} lose the GPUs that the legacy hook gave them. {name} was not"
+                " restarted. Stop these containers, or set allow_disruption: true."
             )
-        if doomed:
+        if killed_pids:
             return (
-                f"A restart of {name} would end {len(doomed)} processes of containers, since the KillMode of"
-                f" {self.installation.service} is not process. It was not restarted. Correct the unit, or set"
+                f"A restart of {name} would kill {len(killed_pids)} container processes, because KillMode of {service}"
+                f" is not process. {name} was not restarted. Set KillMode=process in the unit, or set"
                 " allow_disruption: true."
             )
-        stopped = self._stopped(self.witness.engine, self.installation)
-        if stopped or not dragged:
+        stopped = self._stopped_containers(self.probe.engine, self.installation)
+        if stopped or not dependent_units:
             return stopped
-        # An engine of a user has a unit of the same name, but that is a different unit.
-        others = (target.load() for target in engines_registry.targets_on(self.witness.host) if target.user is None)
+        # The engine of a user has a unit of the same name, but that is a different unit.
+        others = (target.load() for target in engines_registry.targets_on(self.probe.host) if target.user is None)
         for engine in others:
-            if engine.key != self.witness.engine.key and engine.service in dragged and not stopped:
-                stopped = self._stopped(engine, engine.inspect(self.witness.host))
+            if engine.key != self.probe.engine.key and engine.service in dependent_units and not stopped:
+                stopped = self._stopped_containers(engine, engine.inspect(self.probe.host))
         return stopped
 
-    def _stopped(self, engine: engines_base.Engine, installation: engines_base.Installation) -> str:
-        name, names = engine.name, engine.containers_stopped_by_restart(self.witness.host, installation)
-        if names is None:
+    def _stopped_containers(self, engine: engines_base.Engine, installation: engines_base.Installation) -> str:
+        """Return the refusal of a restart that stops containers of ``engine``; empty if it stops none."""
+        name, containers = engine.name, engine.containers_stopped_by_restart(self.probe.host, installation)
+        if containers is None:
             return (
                 f"{name} runs but does not answer on {installation.socket}, so it is unknown which containers a"
-                " restart would stop; nothing was restarted. Find out what is wrong with it, or set"
-                " allow_disruption: true."
+                f" restart would stop. {self.probe.engine.name} was not restarted. Run `systemctl status"
+                f" {installation.service}` on the host and correct what it reports, or set allow_disruption: true."
             )
-        if not names:
+        if not containers:
             return ""
         return (
-            f"A restart of {name} would stop running containers: {', '.join(names[:_SHOWN])}{_more(names)}. It was not"
-            " restarted. Stop them, or have Docker keep them by its setting live-restore, which a reload takes over but"
-            " a swarm does not allow, or set allow_disruption: true."
+            f"A restart of {name} would stop running containers: {_listed(containers)}. {self.probe.engine.name} was"
+            " not restarted. Stop these containers, set live-restore in Docker's configuration (a swarm does not"
+            " support it), or set allow_disruption: true."
         )
 
 
-def _more(names: t.Sequence[str]) -> str:
-    """Return the end of a list that shows _SHOWN names: how many more there are."""
-    return f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+def _listed(names: t.Sequence[str]) -> str:
+    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+    return ", ".join(names[:_LISTED]) + more
 
 
 class Expectation(t.NamedTuple):
@@ -159,40 +164,40 @@ class Expectation(t.NamedTuple):
         If the daemon does not report its runtimes, its configuration files are used.
         """
         if not live.runtimes_unknown:
-            known, default, cdi = set(live.runtimes), live.default_runtime, live.cdi
+            runtimes, default, cdi = set(live.runtimes), live.default_runtime, live.cdi
         elif state.lists_runtimes:
             version = core_text.parse_version(live.version)
-            known = {name for name in self.runtimes if engine.defines_runtime(name, state, version)}
+            runtimes = {name for name in self.runtimes if engine.defines_runtime(name, state, version)}
             default, cdi = state.default_runtime or engine.default_runtime, state.cdi
         else:
-            return ["its CRI is switched off, so it has no runtimes"] if self.runtimes else []
-        lacks = [f"it does not know the runtime {name}" for name in self.runtimes if name not in known]
+            return ["its CRI is disabled, so it has no runtimes"] if self.runtimes else []
+        unmet = [f"the runtime {name} is missing" for name in self.runtimes if name not in runtimes]
         if self.default_runtime not in (None, default) and default not in engine.default_aliases:
-            lacks.append(f"its default runtime is {default}, not {self.default_runtime}")
+            unmet.append(f"its default runtime is {default}, not {self.default_runtime}")
         if None not in (self.cdi, cdi) and self.cdi is not cdi:
-            lacks.append(f"CDI is {'on' if cdi else 'off'}")
-        return lacks
+            unmet.append(f"CDI is {'on' if cdi else 'off'}")
+        return unmet
 
 
 class ProbeResult(t.NamedTuple):
     """The result of probing a daemon.
 
-    ``lacks`` are the reasons why the daemon is not healthy, as parts of a sentence. With ``settled``, waiting would not
-    change the result. With ``again``, another attempt might. ``unmet`` are the expectations that are not met although
-    the daemon runs with its files. ``check`` is the code of the health check that failed, or empty if ``lacks`` has
-    another reason.
+    ``problems`` are the reasons why the daemon is not healthy, as parts of a sentence. With ``final``, waiting would
+    not change the result. With ``retry``, another attempt might. ``unmet`` are the expectations that are not met
+    although the daemon runs with its files. ``check`` is the code of the health check that failed, or empty if
+    ``problems`` have another reason.
     """
 
     pid: int | None
-    lacks: tuple[str, ...]
-    settled: bool = False
-    again: bool = False
+    problems: tuple[str, ...] = ()
+    final: bool = False
+    retry: bool = False
     unmet: tuple[str, ...] = ()
     check: str = ""
 
     @property
     def reasons(self) -> str:
-        return ", ".join(self.lacks)
+        return ", ".join(self.problems)
 
 
 class HealthProbe(t.NamedTuple):
@@ -227,17 +232,16 @@ class HealthProbe(t.NamedTuple):
             found.extend(self.host.read(path) for path in self.engine.config_files(self.host, self.inspect()))
         return tuple(text for text in found if text)
 
-    def health(self) -> ProbeResult:
+    def check_health(self) -> ProbeResult:
         """Return whether the daemon works at the moment, with any configuration."""
         installation = self.inspect()
         live = self.engine.live(self.host, installation)
         if live is None:
-            return _silent(installation)
-        health_problem = self.engine.health_problem(self.host, installation, live, None)
-        return ProbeResult(installation.pid, ()) if health_problem is None else _ill(installation, health_problem)
+            return _no_answer(installation)
+        return self._unhealthy(installation, live, None) or ProbeResult(installation.pid)
 
-    def examine(self, expectation: Expectation, version: str | None, fresh: bool = False) -> ProbeResult:
-        """Return the probe result of the running daemon, compared with its files and with ``expectation``.
+    def check_applied(self, expectation: Expectation, version: str | None, fresh: bool = False) -> ProbeResult:
+        """Return whether the daemon works, runs with its files, and meets ``expectation``.
 
         Args:
             expectation: The expected state.
@@ -247,24 +251,36 @@ class HealthProbe(t.NamedTuple):
         installation = self.inspect()
         live = self.engine.live(self.host, installation)
         try:
-            told = live.version if live is not None else None
-            state = self.engine.configured(self.context(installation, told or version))
+            reported = live.version if live is not None else None
+            state = self.engine.configured(self.context(installation, reported or version))
         except errors.MissingPackageError:
             # The controller may have the package, and then sends it with the task.
             raise
         except errors.NvidiaError as error:
-            return ProbeResult(installation.pid, (str(error).rstrip("."),), settled=True)
+            return ProbeResult(installation.pid, (str(error).rstrip("."),), final=True)
         if live is None:
-            return _silent(installation)
-        health_problem = self.engine.health_problem(self.host, installation, live, state)
-        if health_problem is not None:
-            return _ill(installation, health_problem)
+            return _no_answer(installation)
+        unhealthy = self._unhealthy(installation, live, state)
+        if unhealthy is not None:
+            return unhealthy
         live = live._replace(outdated=False) if fresh else live
         unmet = tuple(expectation.unmet(self.engine, live, state))
         if self._differs(installation, live, state):
-            difference = f"it runs with something else than {installation.config_path} says{_named(live, state)}"
-            return ProbeResult(installation.pid, (difference, *unmet), settled=True)
-        return ProbeResult(installation.pid, unmet, settled=True, unmet=unmet)
+            difference = f"its settings differ from {installation.config_path}{_missing_runtimes(live, state)}"
+            return ProbeResult(installation.pid, (difference, *unmet), final=True)
+        return ProbeResult(installation.pid, unmet, final=True, unmet=unmet)
+
+    def _unhealthy(
+        self,
+        installation: engines_base.Installation,
+        live: engines_base.LiveState,
+        state: engines_base.ConfiguredState | None,
+    ) -> ProbeResult | None:
+        """Return the result for a daemon that reports a health problem, else None."""
+        problem = self.engine.health_problem(self.host, installation, live, state)
+        if problem is None:
+            return None
+        return ProbeResult(installation.pid, (problem.message,), final=problem.final, check=problem.check)
 
     def _differs(
         self, installation: engines_base.Installation, live: engines_base.LiveState, state: engines_base.ConfiguredState
@@ -274,18 +290,13 @@ class HealthProbe(t.NamedTuple):
         return known and self.engine.required_action(live, state) is not engines_base.Action.NONE
 
 
-def _silent(installation: engines_base.Installation) -> ProbeResult:
-    """Return the result for a daemon that does not answer."""
+def _no_answer(installation: engines_base.Installation) -> ProbeResult:
     if installation.pid is None:
-        return ProbeResult(None, (f"no process of it runs as {installation.service}",), check="runs")
+        return ProbeResult(None, (f"no process of {installation.service} runs",), check="runs")
     return ProbeResult(installation.pid, (f"it does not answer on {installation.socket}",), check="answers")
 
 
-def _ill(installation: engines_base.Installation, problem: engines_base.HealthProblem) -> ProbeResult:
-    return ProbeResult(installation.pid, (problem.message,), settled=problem.final, check=problem.check)
-
-
-def _named(live: engines_base.LiveState, state: engines_base.ConfiguredState) -> str:
+def _missing_runtimes(live: engines_base.LiveState, state: engines_base.ConfiguredState) -> str:
     """Return the runtimes that the files define and the daemon lacks, in parentheses; empty if there are none."""
     names = [name for name, path in state.paths().items() if live.runtimes.get(name) != path]
     return f" (runtimes: {', '.join(names)})" if names and not live.runtimes_unknown else ""

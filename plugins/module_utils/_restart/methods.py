@@ -2,9 +2,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Apply changed files to a running engine: by restart, reload or signal.
+"""Make a running engine apply changed files, by restart, reload or signal, and wait until it is healthy.
 
-It does not check the engine's health and does not restore files.
+It does not restore files.
 """
 
 from __future__ import annotations
@@ -23,23 +23,29 @@ if t.TYPE_CHECKING:
 
 
 # Seconds to wait before killing a daemon that failed to start.
-PATIENCE = 5.0
+KILL_AFTER = 5.0
 # Seconds within which systemd begins a restart. systemd can accept a restart without an error and then not do it.
-_HESITATION = 2.0
+BEGIN_TIMEOUT = 2.0
+# Seconds between two probes of a daemon, and seconds after which a healthy daemon is probed once more.
+PROBE_INTERVAL = 0.2
+STABLE_AFTER = 1.0
 
 
 class RestartMethod:
-    """The base of all restart methods, and the method of mode none, which does nothing."""
+    """The base of all restart methods, and the method of mode none, which does nothing.
+
+    ``applies``: whether trigger() makes the engine apply its files. ``restarts``: whether it does so by a restart.
+    """
 
     mode = "none"
-    acts = False
+    applies = False
     restarts = False
 
-    def act(self, _patience: float | None = None) -> None:
+    def trigger(self, _stop_timeout: float | None = None) -> None:
         """Make the daemon apply its files. It does not check whether the daemon did so.
 
         Args:
-            _patience: Seconds after which a daemon that does not stop is killed; None for no limit.
+            _stop_timeout: Seconds after which a daemon that does not stop is killed; None for no limit.
 
         Raises:
             HostError: The restart, reload or signal failed.
@@ -48,20 +54,20 @@ class RestartMethod:
     def not_ready_reason(self) -> restart_health.ProbeResult | None:
         """Return why the probe must wait, or None if the daemon can be probed now. Raises HostError."""
 
-    def up(self) -> bool:
+    def is_up(self) -> bool:
         """Return whether the daemon is up, as far as is known without connecting to it. Raises HostError."""
         return True
 
-    def prepare(self) -> bool:
-        """Make systemd read its units again if this unit has changed; return whether it did. Raises HostError."""
+    def reload_units(self) -> bool:
+        """Make systemd reload its units if this unit has changed; return whether it did. Raises HostError."""
         return False
 
-    def cut_off(self) -> list[str]:
-        """Return the running containers that lose their GPUs because of prepare()."""
+    def containers_losing_gpus(self) -> list[str]:
+        """Return the running containers that lose their GPUs because of reload_units()."""
         return []
 
-    def dragged(self) -> list[str]:
-        """Return the dependent units, which systemd restarts together with this one."""
+    def dependent_units(self) -> list[str]:
+        """Return the units that systemd restarts together with this one."""
         return []
 
     def container_pids_killed(self) -> list[int]:
@@ -77,134 +83,132 @@ class RestartMethod:
         return self
 
 
-class _ByUnit(RestartMethod):
+class _SystemdMethod(RestartMethod):
     """A method in which systemd acts on the engine's unit."""
 
     mode = "systemd"
-    acts = True
+    applies = True
 
     def __init__(self, systemctl: systemd_systemctl.Systemctl) -> None:
         self.systemctl = systemctl
 
-    def up(self) -> bool:
+    def is_up(self) -> bool:
         return self.systemctl.status().active in systemd_systemctl.RUNNING_STATES
 
     def journal_tail(self, since: float) -> list[str]:
         return self.systemctl.journal_tail(since)
 
 
-class SystemdRestart(_ByUnit):
+class SystemdRestart(_SystemdMethod):
     """The method in which systemd stops the unit and starts it again."""
 
     restarts = True
 
     def __init__(self, systemctl: systemd_systemctl.Systemctl) -> None:
         super().__init__(systemctl)
-        self._former = ""
-        self._asked = 0.0
-        self._patience: float | None = None
+        self._previous_invocation = ""
+        self._requested_at = 0.0
+        self._stop_timeout: float | None = None
 
-    def act(self, _patience: float | None = None) -> None:
+    def trigger(self, _stop_timeout: float | None = None) -> None:
         before = self.systemctl.status()
-        self._former = before.invocation
+        self._previous_invocation = before.invocation
         # An active daemon needs its time for an orderly stop. A daemon that hangs while it starts has no state to save.
-        self._patience = _patience
-        if _patience is not None and before.active != "active":
-            self._patience = min(_patience, PATIENCE)
+        self._stop_timeout = _stop_timeout
+        if _stop_timeout is not None and before.active != "active":
+            self._stop_timeout = min(_stop_timeout, KILL_AFTER)
         self.systemctl.restart()
-        self._asked = time.monotonic()
+        self._requested_at = time.monotonic()
 
     def not_ready_reason(self) -> restart_health.ProbeResult | None:
         status = self.systemctl.status()
-        unit, waited = self.systemctl.unit, time.monotonic() - self._asked
+        unit, waited = self.systemctl.unit, time.monotonic() - self._requested_at
         # Until systemd begins the restart, the status is that of the previous invocation.
-        begun = status.invocation != self._former
-        if status.failed and (begun or waited > _HESITATION):
-            return restart_health.ProbeResult(
-                None, (f"{unit} is {status.active} ({status.detail})",), settled=True, again=True
-            )
+        begun = status.invocation != self._previous_invocation
+        if status.failed and (begun or waited > BEGIN_TIMEOUT):
+            problem = f"{unit} is {status.active} ({status.detail})"
+            return restart_health.ProbeResult(None, (problem,), final=True, retry=True)
         if status.runs and begun:
             return None
-        if self._patience is not None and not begun and waited > self._patience:
-            self._patience = None
+        if self._stop_timeout is not None and not begun and waited > self._stop_timeout:
+            self._stop_timeout = None
             self.systemctl.kill()
         return restart_health.ProbeResult(None, (f"{unit} is still {status.active} ({status.detail})",))
 
-    def prepare(self) -> bool:
+    def reload_units(self) -> bool:
         if not self.systemctl.status().needs_reload:
             return False
         self.systemctl.daemon_reload()
         return True
 
-    def cut_off(self) -> list[str]:
+    def containers_losing_gpus(self) -> list[str]:
         return self.systemctl.cut_off_by_reload() if self.systemctl.status().needs_reload else []
 
-    def dragged(self) -> list[str]:
+    def dependent_units(self) -> list[str]:
         return self.systemctl.dependent_units()
 
     def container_pids_killed(self) -> list[int]:
         return self.systemctl.container_pids_killed()
 
 
-class ByReload(_ByUnit):
+class SystemdReload(_SystemdMethod):
     """The method in which systemd runs the unit's reload command."""
 
-    def act(self, _patience: float | None = None) -> None:
+    def trigger(self, _stop_timeout: float | None = None) -> None:
         self.systemctl.reload()
 
     def not_ready_reason(self) -> restart_health.ProbeResult | None:
         status = self.systemctl.status()
         if status.runs:
             return None
-        words = f"{self.systemctl.unit} is {status.active} ({status.detail})"
-        return restart_health.ProbeResult(None, (words,), settled=status.failed)
+        problem = f"{self.systemctl.unit} is {status.active} ({status.detail})"
+        return restart_health.ProbeResult(None, (problem,), final=status.failed)
 
     def fallback(self) -> RestartMethod:
         return SystemdRestart(self.systemctl)
 
 
-class BySignal(RestartMethod):
+class SignalReload(RestartMethod):
     """The method that sends SIGHUP to the daemon's process, with or without systemd."""
 
     mode = "signal"
-    acts = True
+    applies = True
 
-    def __init__(self, witness: restart_health.HealthProbe, systemctl: systemd_systemctl.Systemctl | None) -> None:
-        self.witness = witness
+    def __init__(self, probe: restart_health.HealthProbe, systemctl: systemd_systemctl.Systemctl | None) -> None:
+        self.probe = probe
         self.systemctl = systemctl
 
-    def act(self, _patience: float | None = None) -> None:
-        engine, host = self.witness.engine, self.witness.host
+    def trigger(self, _stop_timeout: float | None = None) -> None:
+        program, host = self.probe.engine.program, self.probe.host
         for pid in self._candidates():
-            if processes.runs_program(host, pid, engine.program):
-                processes.send_sighup(host, pid, engine.program)
+            if processes.runs_program(host, pid, program):
+                processes.send_sighup(host, pid, program)
                 return
         raise errors.HostError(
-            f"No process is known to be {engine.name}, so none gets a signal: neither its unit's main process nor the"
-            f" one that answers on {self.witness.inspect().socket} is {engine.program}. Use mode: systemd, or give its"
-            " socket."
+            f"No {program} process was found, so no signal was sent. Neither the main process of the unit nor the"
+            f" process that answers on {self.probe.inspect().socket} is {program}. Use mode: systemd, or set socket."
         )
 
     def _candidates(self) -> t.Iterator[int]:
-        installation = self.witness.inspect()
+        installation = self.probe.inspect()
         if installation.user is not None:
             # The main process of a rootless unit is RootlessKit, which only starts the daemon.
             yield installation.pid or 0
             return
         if self.systemctl is not None:
             yield self.systemctl.status().pid
-        # systemd may not know the daemon, or may know only the shell that wraps it.
-        socket_path = self.witness.host.real_path(installation.socket)
-        yield processes.peer_pid(socket_path, self.witness.engine.ping_request) or 0
+        # The main process may be a shell that started the daemon, and systemd may not run it at all.
+        socket_path = self.probe.host.real_path(installation.socket)
+        yield processes.peer_pid(socket_path, self.probe.engine.ping_request) or 0
 
     def journal_tail(self, since: float) -> list[str]:
         return self.systemctl.journal_tail(since) if self.systemctl is not None else []
 
 
-def means_of(
+def select_method(
     mode: str,
     action: str,
-    witness: restart_health.HealthProbe,
+    probe: restart_health.HealthProbe,
     installation: engines_base.Installation,
     run: core_plan.Runner,
 ) -> RestartMethod:
@@ -215,59 +219,146 @@ def means_of(
     Raises:
         NvidiaError: No method is available.
     """
-    engine, host = witness.engine, witness.host
+    engine, service = probe.engine, installation.service
     if mode == "none":
         return RestartMethod()
     reload = action == "reload"
     if reload and engine.no_reload:
-        raise errors.NvidiaError(f"{engine.no_reload}, so it was left as it runs. Use action: restart.")
+        raise errors.NvidiaError(f"{engine.no_reload}. It was not reloaded. Use action: restart.")
     if mode == "signal" and not reload:
         raise errors.NvidiaError(f"A signal cannot restart {engine.name}. Use mode: systemd, or action: reload.")
     if reload and installation.pid is None:
         raise errors.NvidiaError(
-            f"{engine.name} does not run as {installation.service}, so there is nothing to reload: it reads its files"
-            " when it starts."
+            f"{engine.name} does not run as {service}, so it cannot be reloaded. Start it, and it reads its current"
+            " files."
         )
-    systemctl = _systemctl_of(witness, installation, run)
+    systemctl = _systemctl_of(probe, installation, run)
     if systemctl is not None and mode != "signal":
         if not reload:
             return SystemdRestart(systemctl)
         # Not every unit has a reload command: the units that snapd writes have none.
         if mode == "systemd" or systemctl.status().reloadable:
-            return ByReload(systemctl)
+            return SystemdReload(systemctl)
     if mode != "systemd" and reload:
-        return BySignal(witness, systemctl)
+        return SignalReload(probe, systemctl)
     user = installation.user
-    if user is not None and systemctl is None and not systemd_systemctl.Systemctl.booted(host, user):
+    if user is not None and systemctl is None and not systemd_systemctl.Systemctl.booted(probe.host, user):
         raise errors.NvidiaError(
-            f"The systemd of the user {user.name} does not run, so {installation.service} cannot be restarted. Run"
-            f" `loginctl enable-linger {user.name}` as root, then run this again."
+            f"The systemd of the user {user.name} does not run, so {service} cannot be restarted. Run"
+            f" `loginctl enable-linger {user.name}` as root, then run the task again."
         )
     raise errors.NvidiaError(
-        f"{installation.service} is not a unit that systemd runs on {host.root}, so {engine.name} cannot be restarted."
-        " Name its unit with service, or restart it yourself."
+        f"systemd on {probe.host.root} does not run {engine.name} as {service}, so it cannot be restarted. Set service"
+        " to the engine's unit, or restart the engine yourself."
     )
 
 
 def _systemctl_of(
-    witness: restart_health.HealthProbe, installation: engines_base.Installation, run: core_plan.Runner
+    probe: restart_health.HealthProbe, installation: engines_base.Installation, run: core_plan.Runner
 ) -> systemd_systemctl.Systemctl | None:
     """Return the systemctl of the engine's unit, or None if systemd does not run the engine.
 
     Starting the unit of a daemon that was started by hand would only add a second daemon.
     """
     user = installation.user
-    if not systemd_systemctl.Systemctl.booted(witness.host, user):
+    if not systemd_systemctl.Systemctl.booted(probe.host, user):
         return None
-    systemctl = systemd_systemctl.Systemctl(witness.host, run, installation.service, witness.engine.companions, user)
+    systemctl = systemd_systemctl.Systemctl(probe.host, run, installation.service, probe.engine.companions, user)
     status = systemctl.status()
     if not status.loaded:
         return None
     if installation.unit is None or status.name != installation.service:
         raise errors.NvidiaError(
-            f"{installation.service} is another name of {status.name}, or made from a template, and its process cannot"
-            " be found by it. Give the name of a unit that has a file of its own as service."
+            f"{installation.service} is another name of {status.name} or an instance of a template, so its process"
+            " cannot be identified. Set service to the name of a unit that has its own file."
         )
     # A process that is ending is gone at the second check, and systemd knows one that is starting by then.
-    stranger = installation.pid is not None and not status.pid and not status.busy
-    return None if stranger and witness.inspect().pid is not None else systemctl
+    unmanaged = installation.pid is not None and not status.pid and not status.busy
+    return None if unmanaged and probe.inspect().pid is not None else systemctl
+
+
+class RestartLoop:
+    """The loop that triggers the restart method until the engine is healthy.
+
+    ``version`` is used if the engine does not report its own. ``timeout`` is in seconds. ``retries`` is the number of
+    attempts after the first. ``attempts`` is the total of all calls.
+    """
+
+    def __init__(
+        self,
+        probe: restart_health.HealthProbe,
+        method: RestartMethod,
+        version: str | None,
+        timeout: float,
+        retries: int,
+    ) -> None:
+        self.probe = probe
+        self.method = method
+        self.version = version
+        self.timeout = timeout
+        self.retries = retries
+        self.attempts = 0
+
+    def execute(
+        self, expectation: restart_health.Expectation, stop_timeout: float | None = None
+    ) -> restart_health.ProbeResult:
+        """Trigger the restart method, at most retries + 1 times, and return the last probe result."""
+        deadline = time.monotonic() + self.timeout
+        left = self.retries
+        while True:
+            result = self._attempt(expectation, stop_timeout, deadline, left)
+            retry = result.retry or (not self.method.restarts and not _only_unmet(result))
+            if not result.problems or not left or not retry or time.monotonic() >= deadline:
+                return result
+            left -= 1
+
+    def _attempt(
+        self, expectation: restart_health.Expectation, stop_timeout: float | None, deadline: float, left: int
+    ) -> restart_health.ProbeResult:
+        # A restart may use the whole timeout. A signal without effect is sent again, so each one gets a share.
+        share = 1 if self.method.restarts else left + 1
+        now = time.monotonic()
+        end = now + (deadline - now) / share
+        try:
+            self.method.trigger(stop_timeout)
+            self.attempts += 1
+            result = self.wait_until_healthy(expectation, end)
+            if self.method.restarts and not result.problems:
+                result = self._confirm_stable(expectation, result)
+        except errors.HostError as error:
+            # The engine may be healthy although the command failed.
+            result = self.probe.check_applied(expectation, self.version)
+            if result.problems:
+                return restart_health.ProbeResult(result.pid, (str(error).rstrip("."),))
+        return result
+
+    def wait_until_healthy(self, expectation: restart_health.Expectation, end: float) -> restart_health.ProbeResult:
+        """Return the probe result when it is healthy, when it can no longer change, or at ``end`` (monotonic)."""
+        while True:
+            not_ready = self.method.not_ready_reason()
+            result = not_ready or self._check(expectation)
+            # During a reload the daemon still answers with its previous state.
+            final_now = self.method.restarts or not self.method.applies or not_ready is not None
+            final = result.final and (final_now or _only_unmet(result))
+            if not result.problems or final or time.monotonic() >= end:
+                return result
+            time.sleep(PROBE_INTERVAL)
+
+    def _confirm_stable(
+        self, expectation: restart_health.Expectation, first: restart_health.ProbeResult
+    ) -> restart_health.ProbeResult:
+        """Probe again after STABLE_AFTER seconds, because some daemons exit just after they reported to be ready."""
+        time.sleep(STABLE_AFTER)
+        second = self.method.not_ready_reason() or self._check(expectation)
+        if second.problems or second.pid == first.pid:
+            return second
+        problem = "it exited soon after its start, and systemd started it again"
+        return restart_health.ProbeResult(second.pid, (problem,), retry=True)
+
+    def _check(self, expectation: restart_health.Expectation) -> restart_health.ProbeResult:
+        return self.probe.check_applied(expectation, self.version, fresh=self.method.restarts)
+
+
+def _only_unmet(result: restart_health.ProbeResult) -> bool:
+    """Return whether the daemon runs with its files, so that unmet expectations are due to the files alone."""
+    return bool(result.unmet) and result.problems == result.unmet

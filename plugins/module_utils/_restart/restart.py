@@ -4,7 +4,7 @@
 
 """Restart an engine, wait until it is healthy, and roll back if it is not.
 
-The loop that waits, the restart methods, the health probe and the rollback are in the other files of this package.
+The restart methods, the health probe and the restoring of files are in the other files of this package.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import re
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import validator
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._restart import health as restart_health
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._restart import methods as restart_methods
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._restart import restart_loop
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._restart import rollback as restart_rollback
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import processes
 
@@ -32,9 +31,7 @@ if t.TYPE_CHECKING:
 
 
 # Seconds, at most, for which the probe before a restart is repeated while it fails.
-_BEFORE = 10.0
-
-
+_PROBE_BEFORE = 10.0
 # The number of journal lines quoted in the message; the module's result has more.
 _QUOTED = 4
 
@@ -62,11 +59,12 @@ class RestartOptions(t.NamedTuple):
         """Raise NvidiaError if a number is out of range."""
         if self.timeout <= 0 or self.retries < 0:
             raise errors.NvidiaError(
-                "timeout has to be greater than 0, and retries must not be negative. Correct them."
+                f"timeout must be greater than 0, and retries must not be negative. They are {self.timeout:g} and"
+                f" {self.retries}. Correct them."
             )
 
 
-class Restarted(t.NamedTuple):
+class RestartResult(t.NamedTuple):
     """The result of the task.
 
     ``state`` is applied, rolled_back (the engine works with the previous files) or unknown.
@@ -80,18 +78,18 @@ class Restarted(t.NamedTuple):
     pid: int | None
     attempts: int = 0
     daemon_reloaded: bool = False
-    rolled_back_files: tuple[t.Mapping[str, str | None], ...] = ()
     rolled_back: bool = False
+    rolled_back_files: tuple[t.Mapping[str, str | None], ...] = ()
     journal: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
 
 class RestartError(errors.NvidiaError):
-    """The error for files that are not applied; ``outcome`` is the result with the state of the host."""
+    """The error for files that are not applied; ``result`` has the state of the host."""
 
-    def __init__(self, message: str, outcome: Restarted) -> None:
+    def __init__(self, message: str, result: RestartResult) -> None:
         super().__init__(message)
-        self.outcome = outcome
+        self.result = result
 
 
 class Restart:
@@ -109,349 +107,343 @@ class Restart:
         self.options = options
         self.host = host
         self.run = run
-        by_socket = options.mode == "signal"
         target = engines_registry.resolve_target(host, options.engine, options.flavor, options.user, options.service)
-        self.witness = restart_health.HealthProbe(target.load(), host, options.service, options.socket, by_socket)
-        self.engine = self.witness.engine
-        self.installation = self.witness.inspect()
-        means: restart_methods.RestartMethod = restart_methods.means_of(
-            options.mode, options.action, self.witness, self.installation, run
+        self.engine = target.load()
+        self.probe = restart_health.HealthProbe(
+            self.engine, host, options.service, options.socket, by_socket=options.mode == "signal"
         )
+        self.installation = self.probe.inspect()
+        method = restart_methods.select_method(options.mode, options.action, self.probe, self.installation, run)
         live = self.engine.live(host, self.installation)
         version = live.version if live is not None and live.version else None
         self.version = version or engines_configure.ask_version(self.engine, self.installation, host, run)
-        self.bring_up = restart_loop.RestartLoop(self.witness, means, self.version, options.timeout, options.retries)
-        self.note = engines_journal.Journal.restart_in_progress(host, self.engine.key)
-        self.changes = engines_journal.Journal.pending_changes(host, self.engine.key)
+        self.loop = restart_methods.RestartLoop(self.probe, method, self.version, options.timeout, options.retries)
+        self.restart_journal = engines_journal.Journal.restart_in_progress(host, self.engine.key)
+        self.changes_journal = engines_journal.Journal.pending_changes(host, self.engine.key)
         # A task that was killed may have left the engine in any state.
-        self.unfinished = means.acts and self.note.exists()
+        self.interrupted = method.applies and self.restart_journal.exists()
         self.previous_files = engines_journal.joined(
-            self._noted() if means.acts else (), restart_rollback.previous_files(host, options.rollback)
+            self._files_of_journals() if method.applies else (), restart_rollback.previous_files(host, options.rollback)
         )
         backup_dir = options.backup_dir or core_records.default_backup_dir(host, self.engine.key)
         self.rollback = restart_rollback.Rollback(host, self.engine.key, self.previous_files, backup_dir)
-        self.texts = self.witness.texts()
-        self.began = time.time()
+        self.texts = self.probe.texts()
+        self.started_at = time.time()
         self.daemon_reloaded = False
         self.warnings: list[str] = []
         # The probe result while the daemon still runs with the previous files.
-        self.before = self._health_before(0.0 if check_mode else min(options.timeout / 2, _BEFORE))
+        self.before = self._health_before(0.0 if check_mode else min(options.timeout / 2, _PROBE_BEFORE))
 
-    def _noted(self) -> tuple[engines_journal.PreviousFile, ...]:
+    def _files_of_journals(self) -> tuple[engines_journal.PreviousFile, ...]:
         """Return the previous files that earlier tasks recorded: before a killed restart, or before pending changes."""
-        changes = self.changes.previous_files()
+        changes = self.changes_journal.previous_files()
         if (
             changes
-            and not self.unfinished
-            and not self.witness.examine(restart_health.Expectation(), self.version).lacks
+            and not self.interrupted
+            and not self.probe.check_applied(restart_health.Expectation(), self.version).problems
         ):
             # The daemon was restarted outside this module and already runs with these files.
             changes = ()
-        return engines_journal.joined(self.note.previous_files(), changes)
+        return engines_journal.joined(self.restart_journal.previous_files(), changes)
 
-    def _health_before(self, patience: float) -> restart_health.ProbeResult:
+    def _health_before(self, timeout: float) -> restart_health.ProbeResult:
         """Return the probe result before the restart; an empty one if it does not describe the previous files.
 
         A daemon that does not run, or that may have been started with the new files, cannot be used for comparison.
-        One that is busy may not answer at once, so the probe is repeated for ``patience`` seconds.
+        One that is busy may not answer at once, so the probe is repeated for ``timeout`` seconds.
         """
         # A task that was killed may have made the daemon reload the new files, and no time stamp shows a reload.
-        reloaded = self.unfinished and not self.means.restarts
-        if reloaded or not self.means.acts or not self.means.up():
-            return restart_health.ProbeResult(None, ())
-        end = time.monotonic() + patience
-        found = self.witness.health()
-        while found.lacks and not found.settled and time.monotonic() < end:
-            time.sleep(restart_loop.PAUSE)
-            found = self.witness.health()
-        return restart_health.ProbeResult(None, ()) if self._started_since_the_change(found.pid) else found
+        reloaded = self.interrupted and not self.method.restarts
+        if reloaded or not self.method.applies or not self.method.is_up():
+            return restart_health.ProbeResult(None)
+        end = time.monotonic() + timeout
+        result = self.probe.check_health()
+        while result.problems and not result.final and time.monotonic() < end:
+            time.sleep(restart_methods.PROBE_INTERVAL)
+            result = self.probe.check_health()
+        return restart_health.ProbeResult(None) if self._may_run_new_files(result.pid) else result
 
-    def _started_since_the_change(self, pid: int | None) -> bool:
+    def _may_run_new_files(self, pid: int | None) -> bool:
         """Return whether the daemon may have been started with the new files."""
-        born = processes.start_time(self.host, pid) if pid is not None else None
-        if born is None:
-            return self.unfinished
-        times = [self._changed(file.path) for file in self.previous_files]
-        if self.unfinished:
-            # A killed task may have restored the files after a restart, but it wrote its note before the restart.
-            times.append(self.host.mtime(self.note.path))
-        return any(changed < born for changed in times)
+        started = processes.start_time(self.host, pid) if pid is not None else None
+        if started is None:
+            return self.interrupted
+        times = [self._changed_at(file.path) for file in self.previous_files]
+        if self.interrupted:
+            # A killed task may have restored the files after a restart, but it wrote its journal before the restart.
+            times.append(self.host.mtime(self.restart_journal.path))
+        return any(changed < started for changed in times)
 
-    def _changed(self, path: str) -> float:
+    def _changed_at(self, path: str) -> float:
         """Return when the file was changed or removed, in seconds since 1970."""
         # A removal changes the modification time of the directory, which may have been removed as well.
         while not self.host.exists(path) and path != "/":
             path = os.path.dirname(path)
         return self.host.mtime(path)
 
-    def _failed_before(self, evidence: restart_health.ProbeResult) -> bool:
+    def _failed_before(self, result: restart_health.ProbeResult) -> bool:
         """Return whether the probe failed in the same way before the restart."""
-        same = bool(evidence.check) and evidence.check == self.before.check
-        # A settled failure names its cause, and another cause is another failure.
-        return same and (not evidence.settled or evidence.lacks == self.before.lacks)
+        same = bool(result.check) and result.check == self.before.check
+        # A final failure names its cause, and another cause is another failure.
+        return same and (not result.final or result.problems == self.before.problems)
 
     @property
-    def means(self) -> restart_methods.RestartMethod:
-        return self.bring_up.means
+    def method(self) -> restart_methods.RestartMethod:
+        return self.loop.method
 
     @property
-    def preflight(self) -> restart_health.Preflight:
-        return restart_health.Preflight(self.witness, self.installation, self.version, self.run)
+    def _preflight(self) -> restart_health.Preflight:
+        return restart_health.Preflight(self.probe, self.installation, self.version, self.run)
 
-    def check_mode_result(self) -> Restarted:
-        """Return what would be done. Raises RestartError if a disruption is refused."""
-        refusal = self._refusal()
+    def check_mode_result(self) -> RestartResult:
+        """Return what would be done. Raises RestartError if the restart is refused because of containers."""
+        refusal = self._disruption_reason()
         if refusal:
-            raise RestartError(refusal, self._outcome(self._untouched()))
-        if self.means.acts and self.before.lacks:
-            self.warnings.append(self._undetermined("A restart could not be judged by it."))
-        return self._outcome("unknown")._replace(changed=self.means.acts)
+            raise RestartError(refusal, self._result(self._state_without_restart()))
+        if self.method.applies and self.before.problems:
+            self.warnings.append(self._unknown_health("A restart cannot be checked."))
+        return self._result("unknown")._replace(changed=self.method.applies)
 
-    def prove(self) -> Restarted:
+    def check_only(self) -> RestartResult:
         """Check the health and change nothing. Raises RestartError if the engine is not healthy."""
-        evidence = self.bring_up.wait_until_healthy(self.options.expect, time.monotonic() + self.options.timeout)
-        if evidence.lacks:
-            message = f"{self.engine.name} is not as it should be: {evidence.reasons}. Nothing was done."
-            raise RestartError(self._masked(message), self._outcome("unknown"))
-        return self._outcome("applied")
+        result = self.loop.wait_until_healthy(self.options.expect, time.monotonic() + self.options.timeout)
+        if result.problems:
+            message = f"{self.engine.name} does not meet the expectations: {result.reasons}. Nothing was changed."
+            raise RestartError(self._redact(message), self._result("unknown"))
+        return self._result("applied")
 
-    def carry_out(self) -> Restarted:
+    def execute(self) -> RestartResult:
         """Restart or reload the engine, wait until it is healthy, and roll back if it is not.
 
         Raises:
             RestartError: The new files are not applied.
         """
-        if self.unfinished and self.previous_files and not self.rollback.possible and not self.options.rollback:
-            self._finish_going_back()
+        if self.interrupted and self.previous_files and not self.rollback.has_changes and not self.options.rollback:
+            self._apply_previous_files("An earlier run restored the previous files and was then interrupted.")
         edited = self.rollback.edited_since()
-        objection = self.preflight.objection(self.options.validate, self.options.require_runtime)
-        if objection:
-            self._leave_alone(objection, edited)
-        refusal = self._refusal()
-        if refusal and self._finished_after_all():
-            self._drop_note()
-            return self._outcome("applied")
+        problem = self._preflight.config_problem(self.options.validate, self.options.require_runtime)
+        if problem:
+            self._fail_without_restart(problem, edited)
+        refusal = self._disruption_reason()
+        if refusal and self._interrupted_run_applied_files():
+            self._remove_journals()
+            return self._result("applied")
         if refusal:
-            raise RestartError(refusal, self._outcome(self._untouched()))
-        self._take_note()
-        self.rollback.prepare()
-        evidence = self._taken_over()
-        if evidence.lacks and edited and evidence.lacks == evidence.unmet:
+            raise RestartError(refusal, self._result(self._state_without_restart()))
+        self._write_journal()
+        self.rollback.stage()
+        result = self._apply_new_files()
+        if result.problems and edited and result.problems == result.unmet:
             # The daemon runs with its files, which another tool has changed meanwhile.
-            self.warnings.append(f"{', '.join(edited)} was changed by others since: {evidence.reasons}.")
-            evidence = evidence._replace(lacks=())
-        # Without previous files, no change is to be judged, and the restart was to make the engine healthy.
-        if self.previous_files and self._failed_before(evidence):
-            return self._leave_unjudged()
-        if not evidence.lacks:
-            names = self.options.expect.runtimes
-            lacks, untried = self.engine.check_runtimes(self.host, self.installation, names, self.run)
-            self.warnings += untried
-            evidence = evidence._replace(lacks=tuple(lacks))
-        if evidence.lacks:
-            self._go_back(evidence)
-        self._drop_note()
-        return self._outcome("applied")
+            self.warnings.append(f"Another program has changed {', '.join(edited)}: {result.reasons}.")
+            result = result._replace(problems=())
+        # Without previous files, the restart itself was to make the engine healthy.
+        if self.previous_files and self._failed_before(result):
+            return self._keep_new_files()
+        if not result.problems:
+            runtimes = self.options.expect.runtimes
+            problems, untested = self.engine.check_runtimes(self.host, self.installation, runtimes, self.run)
+            self.warnings += untested
+            result = result._replace(problems=tuple(problems))
+        if result.problems:
+            self._roll_back(result)
+        self._remove_journals()
+        return self._result("applied")
 
-    # -- the new state -------------------------------------------------------------------------------------------
+    # -- the new files -------------------------------------------------------------------------------------------
 
-    def _leave_unjudged(self) -> Restarted:
+    def _keep_new_files(self) -> RestartResult:
         """Keep the new files of an engine that the probe found unhealthy in the same way before the restart."""
-        self.warnings.append(
-            self._undetermined(
-                f"It was so before the {self.options.action}, so the new files stay. Whether the engine works with"
-                " them is not known."
-            )
-        )
-        self._drop_note(applied=False)
-        return self._outcome("unknown")
+        consequence = f"The probe failed in the same way before the {self.options.action}, so the new files stay."
+        self.warnings.append(self._unknown_health(consequence))
+        self._remove_journals(applied=False)
+        return self._result("unknown")
 
-    def _refusal(self) -> str:
-        """Return why the restart is refused because it would stop containers; empty if it is allowed."""
-        if self.options.allow_disruption or not self.means.restarts:
+    def _disruption_reason(self) -> str:
+        """Return why the restart is refused because of running containers; empty if it is allowed."""
+        if self.options.allow_disruption or not self.method.restarts:
             return ""
-        return self.preflight.disruption_reason(
-            self.means.dragged(), self.means.container_pids_killed(), self.means.cut_off()
+        return self._preflight.disruption_reason(
+            self.method.dependent_units(), self.method.container_pids_killed(), self.method.containers_losing_gpus()
         )
 
-    def _finished_after_all(self) -> bool:
-        """Return whether the killed task had already applied the files. Then a restart is not needed."""
-        evidence = self.witness.examine(self.options.expect, self.version)
-        return self.unfinished and not self.options.rollback and not evidence.lacks
+    def _interrupted_run_applied_files(self) -> bool:
+        """Return whether a killed task had already applied the files, so that no restart is needed."""
+        result = self.probe.check_applied(self.options.expect, self.version)
+        return self.interrupted and not self.options.rollback and not result.problems
 
-    def _taken_over(self) -> restart_health.ProbeResult:
+    def _apply_new_files(self) -> restart_health.ProbeResult:
         try:
-            cut_off = self.means.cut_off()
-            self.daemon_reloaded = self.means.prepare()
+            losing_gpus = self.method.containers_losing_gpus()
+            self.daemon_reloaded = self.method.reload_units()
         except errors.HostError as error:
-            return self.witness.health()._replace(lacks=(str(error).rstrip("."),), check="")
-        if cut_off:
+            return self.probe.check_health()._replace(problems=(str(error).rstrip("."),), check="")
+        if losing_gpus:
             self.warnings.append(
-                f"systemd read its units again, so the containers {', '.join(cut_off)} have lost the GPUs that the"
-                " legacy hook gave them. Restart them."
+                f"systemd has reloaded its units, so the containers {', '.join(losing_gpus)} have lost the GPUs that"
+                " the legacy hook gave them. Restart these containers."
             )
-        return self.bring_up.carry_out(self.options.expect)
+        return self.loop.execute(self.options.expect)
 
-    def _take_note(self) -> None:
+    def _write_journal(self) -> None:
         try:
-            self.note.write(self.previous_files)
+            self.restart_journal.write(self.previous_files)
         except errors.HostError as error:
-            self.warnings.append(f"The restart is not noted, so nobody would know if this run were killed: {error}")
+            self.warnings.append(f"The next run cannot complete this restart if it is interrupted: {error}")
 
-    def _drop_note(self, applied: bool = True) -> None:
-        """Remove the notes of this restart; ``applied`` if the daemon is known to work with its files."""
+    def _remove_journals(self, applied: bool = True) -> None:
+        """Remove the journal entries of this restart; ``applied`` if the daemon is known to work with its files."""
         self.rollback.discard()
         try:
             if applied:
-                self._note_applied()
-            self.changes.remove()
-            self.note.remove()
+                self._record_applied_files()
+            self.changes_journal.remove()
+            self.restart_journal.remove()
         except errors.NvidiaError as error:
-            self.warnings.append(f"The next run will take this restart for an unfinished one: {error}")
+            self.warnings.append(f"The next run will treat this restart as interrupted: {error}")
 
-    def _note_applied(self) -> None:
+    def _record_applied_files(self) -> None:
         """Record the files with which a daemon was started that does not report its settings. Raises HostError."""
         note = engines_journal.AppliedFiles.of(self.host, self.engine.key)
-        installation = self.witness.inspect()
+        installation = self.probe.inspect()
         live = (
             self.engine.live(self.host, installation) if core_records.load_records(self.host, self.engine.key) else None
         )
-        born = processes.start_time(self.host, installation.pid) if installation.pid is not None else None
-        if born is None or live is None or not live.runtimes_unknown or live.outdated:
+        started = processes.start_time(self.host, installation.pid) if installation.pid is not None else None
+        if started is None or live is None or not live.runtimes_unknown or live.outdated:
             note.remove()
         else:
-            note.write(born, self.engine.config_files(self.host, installation))
+            note.write(started, self.engine.config_files(self.host, installation))
 
-    # -- the previous state --------------------------------------------------------------------------------------
+    # -- the previous files --------------------------------------------------------------------------------------
 
-    def _leave_alone(self, objection: str, edited: t.Sequence[str]) -> t.NoReturn:
-        """Fail without restarting a daemon that would not start; roll back its files if this collection wrote them."""
-        message = f"{self.engine.name} was not disturbed: {objection}."
-        state = self._untouched()
+    def _fail_without_restart(self, problem: str, edited: t.Sequence[str]) -> t.NoReturn:
+        """Fail without restarting a daemon that would not start; restore its files if this collection wrote them."""
+        message = f"{self.engine.name} was not {self.options.action}ed: {problem}."
+        state = self._state_without_restart()
         if edited:
-            message += (
-                f" {', '.join(edited)} was edited by others since it was written, so it is left to you, and with it the"
-                " rest."
-            )
-        elif self.rollback.possible:
-            self._take_note()
-            message = self._put_back(message, state)
-            if self.unfinished:
-                self._prove_former(message)
-            message += "."
-            self._drop_note()
-        self._fail(f"{message} Correct that, then run this again.", state)
+            message += f" Another program has changed {', '.join(edited)}, so no previous file was restored."
+        elif self.rollback.has_changes:
+            self._write_journal()
+            message = self._restore_files(message, state)
+            if self.interrupted:
+                self._apply_previous_files(message)
+            self._remove_journals()
+        self._fail(f"{message} Correct the problem, then run the task again.", state)
 
-    def _go_back(self, evidence: restart_health.ProbeResult) -> t.NoReturn:
-        message = f"{self.engine.name} did not take {self.installation.config_path} over: {evidence.reasons}."
-        if self.before.lacks:
+    def _roll_back(self, result: restart_health.ProbeResult) -> t.NoReturn:
+        message = f"{self.engine.name} does not work with {self.installation.config_path}: {result.reasons}."
+        if self.before.problems:
             message += f" The health probe failed before the {self.options.action} too: {self.before.reasons}."
-        if not self.rollback.possible:
-            if not self.previous_files and self._failed_before(evidence):
-                # Nothing was changed, so a later task need not take this restart for an unfinished one.
-                self._drop_note(applied=False)
-            self._fail(f"{message} There is nothing to go back to.", "unknown", self._last_words())
-        message = self._put_back(message, "unknown")
-        self._prove_former(message, self._last_words())
+        if not self.rollback.has_changes:
+            if not self.previous_files and self._failed_before(result):
+                # Nothing was changed, so a later task must not treat this restart as interrupted.
+                self._remove_journals(applied=False)
+            message += f" There are no previous files to restore. {self._status_advice()}."
+            self._fail(message, "unknown", self._journal_tail())
+        message = self._restore_files(message, "unknown")
+        self._apply_previous_files(message, self._journal_tail())
 
-    def _finish_going_back(self) -> t.NoReturn:
-        self._prove_former("A run was killed after it had put the former files back")
-
-    def _put_back(self, message: str, state: str) -> str:
+    def _restore_files(self, message: str, state: str) -> str:
         """Restore the previous files and return the message extended by the result.
 
         Fails with ``state`` if they cannot be restored.
         """
-        self.texts += self.witness.texts()
+        self.texts += self.probe.texts()
         try:
-            self.rollback.carry_out()
+            self.rollback.restore()
         except errors.NvidiaError as error:
-            self._fail(f"{message} THE FORMER FILES COULD NOT BE PUT BACK: {error}", state, self._last_words())
+            self._fail(f"{message} The previous files could not be restored: {error}", state, self._journal_tail())
         finally:
             self.rollback.discard()
         lost = self.rollback.without_copy()
-        message += f" NO COPY COULD BE KEPT of what stood in {', '.join(lost)}." if lost else ""
-        return f"{message} The former files are back"
+        message += f" No backup of the replaced content of {', '.join(lost)} could be written." if lost else ""
+        return f"{message} The previous files are restored."
 
-    def _prove_former(self, message: str, journal: t.Sequence[str] = ()) -> t.NoReturn:
+    def _apply_previous_files(self, message: str, journal: t.Sequence[str] = ()) -> t.NoReturn:
         """Make the daemon apply the previous files, and fail with the result.
 
         If a reload does not suffice, the engine is restarted, unless that would stop containers.
         """
         name = self.engine.name
-        self.began = time.time()
-        patience = self.options.timeout / 2
-        if self.means.restarts and not self._may_restart():
-            message += f", but {name} WAS NOT RESTARTED WITH THEM, for that would stop containers started meanwhile."
+        self.started_at = time.time()
+        stop_timeout = self.options.timeout / 2
+        if self.method.restarts and not self._may_restart():
+            message += (
+                f" {name} was not restarted with them, because that would stop containers that were started meanwhile."
+                " Stop these containers, then restart it."
+            )
             self._fail(message, "unknown", journal)
-        former = self.bring_up.carry_out(restart_health.Expectation(), patience)
-        stronger = self.means.fallback()
-        if former.lacks and not self._failed_before(former) and stronger is not self.means and self._may_restart():
-            self.bring_up.means = stronger
-            former = self.bring_up.carry_out(restart_health.Expectation(), patience)
-        if former.lacks:
-            if self._failed_before(former):
-                # The daemon was restarted with the previous files. The note would switch off the next probe before.
-                self._drop_note(applied=False)
-            message += f". The health of {name} cannot be determined: {former.reasons}. {self._where_to_look()}."
-            self._fail(message, "unknown", (*journal, *self._last_words()))
-        self._drop_note()
-        self._fail(f"{message}, and it works with them.", "rolled_back", journal)
+        result = self.loop.execute(restart_health.Expectation(), stop_timeout)
+        fallback = self.method.fallback()
+        if result.problems and not self._failed_before(result) and fallback is not self.method and self._may_restart():
+            self.loop.method = fallback
+            result = self.loop.execute(restart_health.Expectation(), stop_timeout)
+        if not result.problems:
+            self._remove_journals()
+            self._fail(f"{message} {name} works with them.", "rolled_back", journal)
+        if self._failed_before(result):
+            # The daemon was restarted with the previous files. The journal would disable the next probe before.
+            self._remove_journals(applied=False)
+            message += f" The health of {name} cannot be determined: {result.reasons}."
+        else:
+            message += f" {name} does not work with them either: {result.reasons}. Manual intervention is needed."
+        self._fail(f"{message} {self._status_advice()}.", "unknown", (*journal, *self._journal_tail()))
 
     def _may_restart(self) -> bool:
         """Return whether a restart is allowed. A daemon that is down or silent has no containers to protect."""
-        if self.options.allow_disruption or not self.means.up():
+        if self.options.allow_disruption or not self.method.is_up():
             return True
-        return not self.engine.containers_stopped_by_restart(self.host, self.witness.inspect())
+        return not self.engine.containers_stopped_by_restart(self.host, self.probe.inspect())
 
-    def _untouched(self) -> str:
+    def _state_without_restart(self) -> str:
         """Return the state of a daemon that this task did not restart."""
-        return "unknown" if self.unfinished or self.witness.health().lacks else "rolled_back"
-
-    def _undetermined(self, consequence: str) -> str:
-        """Return the warning for an engine that the probe also finds unhealthy with its previous files."""
-        return (
-            f"The health of {self.engine.name} cannot be determined: {self.before.reasons}. {consequence}"
-            f" {self._where_to_look()}, or give its socket if it listens elsewhere."
-        )
-
-    def _where_to_look(self) -> str:
-        systemctl = "systemctl" if self.installation.user is None else "systemctl --user"
-        return f"Run `{systemctl} status {self.installation.service}` on the host and correct what it reports"
+        return "unknown" if self.interrupted or self.probe.check_health().problems else "rolled_back"
 
     # -- results and messages ------------------------------------------------------------------------------------
 
-    def _outcome(self, state: str) -> Restarted:
-        attempts = self.bring_up.attempts
-        gone_back = bool(self.rollback.restored)
-        return Restarted(
-            changed=bool(attempts) or gone_back or self.daemon_reloaded,
-            state=state,
-            mode=self.means.mode,
-            service=self.installation.service,
-            socket=self.installation.socket,
-            pid=self.witness.inspect().pid,
-            attempts=attempts,
-            daemon_reloaded=self.daemon_reloaded,
-            rolled_back_files=tuple(self.rollback.restored),
-            rolled_back=gone_back,
-            warnings=tuple(self._masked(warning) for warning in self.warnings),
+    def _unknown_health(self, consequence: str) -> str:
+        """Return the warning for an engine that the probe also finds unhealthy with its previous files."""
+        return (
+            f"The health of {self.engine.name} cannot be determined: {self.before.reasons}. {consequence}"
+            f" {self._status_advice()}. If it listens on another socket, set socket."
         )
 
-    def _last_words(self) -> tuple[str, ...]:
-        return tuple(self._masked("\n".join(self.means.journal_tail(self.began))).splitlines())
+    def _status_advice(self) -> str:
+        systemctl = "systemctl" if self.installation.user is None else "systemctl --user"
+        return f"Run `{systemctl} status {self.installation.service}` on the host and correct what it reports"
 
-    def _masked(self, text: str) -> str:
+    def _result(self, state: str) -> RestartResult:
+        attempts = self.loop.attempts
+        rolled_back = bool(self.rollback.restored)
+        return RestartResult(
+            changed=bool(attempts) or rolled_back or self.daemon_reloaded,
+            state=state,
+            mode=self.method.mode,
+            service=self.installation.service,
+            socket=self.installation.socket,
+            pid=self.probe.inspect().pid,
+            attempts=attempts,
+            daemon_reloaded=self.daemon_reloaded,
+            rolled_back=rolled_back,
+            rolled_back_files=tuple(self.rollback.restored),
+            warnings=tuple(self._redact(warning) for warning in self.warnings),
+        )
+
+    def _journal_tail(self) -> tuple[str, ...]:
+        return tuple(self._redact("\n".join(self.method.journal_tail(self.started_at))).splitlines())
+
+    def _redact(self, text: str) -> str:
         return validator.redact(text, self.engine.syntax, self.texts, self.installation.unit)
 
     def _fail(self, message: str, state: str, journal: t.Sequence[str] = ()) -> t.NoReturn:
-        message = self._masked(message)
+        message = self._redact(message)
         if journal:
-            message += f" Its last words: {' | '.join(journal[-_QUOTED:])}"
-        raise RestartError(message, self._outcome(state)._replace(journal=tuple(journal)))
+            message += f" Last lines of its journal: {' | '.join(journal[-_QUOTED:])}"
+        raise RestartError(message, self._result(state)._replace(journal=tuple(journal)))
 
 
-def restart(options: RestartOptions, host: hostfs.HostFS, run: core_plan.Runner, check_mode: bool) -> Restarted:
+def restart(options: RestartOptions, host: hostfs.HostFS, run: core_plan.Runner, check_mode: bool) -> RestartResult:
     """Execute the task.
 
     Raises:
@@ -461,14 +453,14 @@ def restart(options: RestartOptions, host: hostfs.HostFS, run: core_plan.Runner,
     options.check()
     if not host.live:
         raise errors.NvidiaError(
-            f"host_root {host.root!r} is an offline tree, in which nothing runs. Leave the engine to its next start, or"
-            " set host_root_live: true if it is the file system of a running host."
+            f"host_root {host.root!r} is an offline tree, in which no engine runs. Remove this task, because the engine"
+            " reads its files when it starts, or set host_root_live: true if it is the file system of a running host."
         )
     if check_mode:
         return Restart(options, host, run, check_mode).check_mode_result()
     if options.mode == "none":
-        return Restart(options, host, run).prove()
+        return Restart(options, host, run).check_only()
     scratch.remove_abandoned(host)
     # No other task may change the files or restart the engine until its health is confirmed.
     with lock.host_lock(host, lock.TIMEOUT + 3 * options.timeout):
-        return Restart(options, host, run).carry_out()
+        return Restart(options, host, run).execute()

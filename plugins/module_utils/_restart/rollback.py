@@ -35,61 +35,61 @@ class Change(t.NamedTuple):
 
 def previous_files(host: hostfs.HostFS, changes: t.Iterable[Change]) -> tuple[engines_journal.PreviousFile, ...]:
     """Return the content of each file before the first of ``changes``. Raises NvidiaError for a missing backup."""
-    found: tuple[engines_journal.PreviousFile, ...] = ()
+    files: tuple[engines_journal.PreviousFile, ...] = ()
     for change in changes:
         path = host.resolve(host.check_path("rollback.path", change.path))
-        found = engines_journal.joined(found, [_former(host, path, change)])
-    return found
+        files = engines_journal.joined(files, [_previous_file(host, path, change)])
+    return files
 
 
-def _former(host: hostfs.HostFS, path: str, change: Change) -> engines_journal.PreviousFile:
+def _previous_file(host: hostfs.HostFS, path: str, change: Change) -> engines_journal.PreviousFile:
     if change.backup is None:
         return engines_journal.PreviousFile(path, None, None, change.checksum)
     saved = apply.load_backup(host, host.check_path("rollback.backup", change.backup))
     if saved is None:
         raise errors.NvidiaError(
-            f"rollback: there is no backup {change.backup} of {path}, so there would be no way back. Give the"
-            " backup_files that nvidia_runtime_config returned for this host, or leave them out."
+            f"rollback: the backup {change.backup} of {path} does not exist, so {path} could not be restored. Set"
+            " rollback to the backup_files that nvidia_runtime_config returned for this host, or to an empty list."
         )
     return engines_journal.PreviousFile(path, *saved, change.checksum)
 
 
 class Rollback:
-    """The rollback to the files ``formers``.
+    """The rollback to ``previous`` files.
 
-    ``restored`` are the files that were restored so far, and ``created`` those that did not exist before that. Both
+    ``restored`` are the files that were restored so far, and ``created`` those of them that did not exist before. Both
     are valid after an error too.
     """
 
     def __init__(
-        self, host: hostfs.HostFS, engine: str, formers: t.Sequence[engines_journal.PreviousFile], backup_dir: str
+        self, host: hostfs.HostFS, engine: str, previous: t.Sequence[engines_journal.PreviousFile], backup_dir: str
     ) -> None:
         self.host = host
         self.engine = engine
         self.backup_dir = backup_dir
         # The last written file is restored first: an import before the file that it names.
-        self.files = tuple(reversed(formers))
+        self.files = tuple(reversed(previous))
         self.restored: list[dict[str, str | None]] = []
         self.created: list[str] = []
-        self._ready: dict[str, int] = {}
+        self._staged: dict[str, int] = {}
 
-    def prepare(self) -> None:
-        """Write the previous files to prepared copies, so that the rollback also works if the disk fills up later."""
+    def stage(self) -> None:
+        """Write the previous files to unnamed copies, so that the rollback also works if the disk fills up later."""
         for file in self.files:
             if file.content is not None and self.host.read(file.path) != file.content:
-                # A copy that cannot be prepared now is written during the rollback, when there may be space again.
+                # A copy that cannot be written now is written during the rollback, when there may be space again.
                 with contextlib.suppress(errors.HostError):
-                    mode, owner = self._dress(file, self._record(file.path))
-                    self._ready[file.path] = atomic_write.prepare_file(self.host, file.path, file.content, mode, owner)
+                    mode, owner = self._mode_and_owner(file, self._record(file.path))
+                    self._staged[file.path] = atomic_write.prepare_file(self.host, file.path, file.content, mode, owner)
 
     def discard(self) -> None:
-        """Close the prepared copies that were not used."""
-        for ready in self._ready.values():
-            os.close(ready)
-        self._ready.clear()
+        """Close the staged copies that were not used."""
+        for handle in self._staged.values():
+            os.close(handle)
+        self._staged.clear()
 
     @property
-    def possible(self) -> bool:
+    def has_changes(self) -> bool:
         """Whether the rollback would change a file."""
         return any(self.host.read(file.path) != file.content for file in self.files)
 
@@ -107,32 +107,32 @@ class Rollback:
         uncopied = [str(entry["path"]) for entry in self.restored if not entry["backup"]]
         return [path for path in uncopied if path not in self.created]
 
-    def carry_out(self) -> None:
+    def restore(self) -> None:
         """Restore the previous files. The caller holds the host's lock. Raises HostError."""
-        swept: list[str] = []
+        directories: list[str] = []
         for file in self.files:
             current = self.host.read(file.path)
             record = self._record(file.path)
             if current != file.content:
                 self._replace(file, current, record)
-            self._put_record(file, record)
+            self._restore_record(file, record)
             if file.record is None and record is not None:
-                swept += record.created_directories
-        atomic_write.remove_empty_directories(self.host, sorted(set(swept), key=len))
+                directories += record.created_directories
+        atomic_write.remove_empty_directories(self.host, sorted(set(directories), key=len))
 
     def _replace(
         self, file: engines_journal.PreviousFile, current: bytes | None, record: core_records.OriginalFile | None
     ) -> None:
-        copy = self._keep(file.path, current)
+        copy = self._save_copy(file.path, current)
         try:
-            self._put(file, record)
+            self._write(file, record)
         except errors.HostError:
             if copy is None:
                 raise
-            # On a full disk the backup may have used the last space. Restoring the previous file is more important.
+            # On a full disk the copy may have used the last space. Restoring the previous file is more important.
             apply.remove_backup(self.host, copy)
             copy = None
-            self._put(file, record)
+            self._write(file, record)
         if current is None:
             self.created.append(file.path)
         self.restored.append({"path": file.path, "backup": copy})
@@ -143,7 +143,7 @@ class Rollback:
         except errors.HostError:
             return None
 
-    def _keep(self, path: str, content: bytes | None) -> str | None:
+    def _save_copy(self, path: str, content: bytes | None) -> str | None:
         if content is None:
             return None
         try:
@@ -151,20 +151,20 @@ class Rollback:
         except errors.HostError:
             return None
 
-    def _put(self, file: engines_journal.PreviousFile, record: core_records.OriginalFile | None) -> None:
+    def _write(self, file: engines_journal.PreviousFile, record: core_records.OriginalFile | None) -> None:
         if file.content is None:
             atomic_write.remove_file(self.host, file.path)
             return
-        folder = os.path.dirname(file.path)
-        atomic_write.make_directories(self.host, folder, 0o755)
-        ready = self._ready.pop(file.path, None)
-        parsed = [*core_constants.CONFIG_DIRS, folder]
-        if ready is not None and atomic_write.use_prepared_file(self.host, ready, file.path, parsed=parsed):
+        directory = os.path.dirname(file.path)
+        atomic_write.make_directories(self.host, directory, 0o755)
+        staged = self._staged.pop(file.path, None)
+        parsed = [*core_constants.CONFIG_DIRS, directory]
+        if staged is not None and atomic_write.use_prepared_file(self.host, staged, file.path, parsed=parsed):
             return
-        mode, owner = self._dress(file, record)
+        mode, owner = self._mode_and_owner(file, record)
         atomic_write.replace_file(self.host, file.path, file.content, mode, owner, parsed=parsed)
 
-    def _dress(
+    def _mode_and_owner(
         self, file: engines_journal.PreviousFile, record: core_records.OriginalFile | None
     ) -> tuple[int, tuple[int, int] | None]:
         """Return the mode and owner for a file that does not exist."""
@@ -173,11 +173,11 @@ class Rollback:
                 record = core_records.OriginalFile.from_bytes(file.path, file.record)
         return (_CONFIG_MODE, None) if record is None else (record.mode, (record.uid, record.gid))
 
-    def _put_record(self, file: engines_journal.PreviousFile, record: core_records.OriginalFile | None) -> None:
-        folder = core_records.state_dir(self.host, self.engine)
-        where = core_records.record_path(self.engine, file.path, folder)
+    def _restore_record(self, file: engines_journal.PreviousFile, record: core_records.OriginalFile | None) -> None:
+        directory = core_records.state_dir(self.host, self.engine)
+        path = core_records.record_path(self.engine, file.path, directory)
         if file.record is not None:
-            atomic_write.make_directories(self.host, folder, 0o700)
-            atomic_write.replace_file(self.host, where, file.record, 0o600)
+            atomic_write.make_directories(self.host, directory, 0o700)
+            atomic_write.replace_file(self.host, path, file.record, 0o600)
         elif record is not None and record.original == file.content:
-            atomic_write.remove_file(self.host, where)
+            atomic_write.remove_file(self.host, path)

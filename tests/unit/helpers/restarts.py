@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the gpufleet.nvidia maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A restart as the role asks for it, on the host of fake_systemd.py, and what is looked at afterwards."""
+"""Restarts of the Docker in fake_systemd.py, with the parameters that the role uses."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.configure
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._restart import restart as restart_restart
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._restart.health import Expectation
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._restart.restart import (
-    Restarted,
     RestartError,
     RestartOptions,
+    RestartResult,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._restart.rollback import Change
 
@@ -27,11 +27,11 @@ OLD = '{"debug": true, "live-restore": true}\n'
 NVIDIA = Expectation(("nvidia",), "nvidia")
 BACKUPS = "/var/lib/gpufleet-nvidia/backups"
 STATE = "/var/lib/gpufleet-nvidia/state"
-NOTE = f"{STATE}/restart-docker.json"
+JOURNAL = f"{STATE}/restart-docker.json"
 
 
 class Signalled(t.NamedTuple):
-    """Which processes are dockerd, who answers on the socket, and who got a signal."""
+    """The processes that are dockerd, the one that answers on the socket, and those that got a signal."""
 
     daemons: list[int]
     answering: list[int]
@@ -39,29 +39,38 @@ class Signalled(t.NamedTuple):
 
 
 def configure(systemd: FakeSystemd, **request: t.Any) -> tuple[Change, ...]:
-    """Register the runtime; the changes as they are given to the restart."""
-    options = Options("docker", RuntimeRequest(**{"set_as_default": True, **request}))
-    outcome = ConfigureEngine(options, systemd.docker.host, systemd.run).execute(check_mode=False)
-    return tuple(Change(str(file["path"]), file["backup"], file["checksum"]) for file in outcome.backup_files)
+    """Register the runtime, and return the changes for the restart."""
+    return _changes(systemd, RuntimeRequest(**{"set_as_default": True, **request}))
 
 
-def restart(systemd: FakeSystemd, check_mode: bool = False, **options: t.Any) -> Restarted:
+def remove(systemd: FakeSystemd, **options: t.Any) -> tuple[Change, ...]:
+    """Remove the runtime, and return the changes for the restart."""
+    return _changes(systemd, None, **options)
+
+
+def _changes(systemd: FakeSystemd, request: RuntimeRequest | None, **options: t.Any) -> tuple[Change, ...]:
+    configuration = ConfigureEngine(Options("docker", request, **options), systemd.docker.host, systemd.run)
+    files = configuration.execute(check_mode=False).backup_files
+    return tuple(Change(str(file["path"]), file["backup"], file["checksum"]) for file in files)
+
+
+def restart(systemd: FakeSystemd, check_mode: bool = False, **options: t.Any) -> RestartResult:
     given = {"engine": "docker", "timeout": 0.5, "backup_dir": BACKUPS, **options}
     return restart_restart.restart(RestartOptions(**given), systemd.docker.host, systemd.run, check_mode)
 
 
-def failure(systemd: FakeSystemd, **options: t.Any) -> tuple[str, Restarted]:
+def failure(systemd: FakeSystemd, check_mode: bool = False, **options: t.Any) -> tuple[str, RestartResult]:
     with pytest.raises(RestartError) as caught:
-        restart(systemd, **options)
-    return str(caught.value), caught.value.outcome
+        restart(systemd, check_mode, **options)
+    return str(caught.value), caught.value.result
 
 
-def only(bad: str, end: str) -> t.Callable[[str], str]:
-    """Starts that end badly while the file holds ``bad``."""
-    return lambda text: end if bad in text else "active"
+def ends_with(text: str, end: str) -> t.Callable[[str], str]:
+    """Return how starts end: with ``end`` while the file contains ``text``, else active."""
+    return lambda content: end if text in content else "active"
 
 
-def states(systemd: FakeSystemd) -> list[str]:
-    """What is left in the folder of records."""
+def state_files(systemd: FakeSystemd) -> list[str]:
+    """Return the kinds of files in the directory of records."""
     folder = systemd.docker.path(STATE)
     return sorted(path.name.split("-")[0] for path in folder.iterdir()) if folder.exists() else []

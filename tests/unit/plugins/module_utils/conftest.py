@@ -11,7 +11,6 @@ import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import file_lookup
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._restart import methods as restart_methods
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._restart import restart_loop
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import processes
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.driver_trees import Tree, TreeLookup
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_docker import (
@@ -47,10 +46,10 @@ def driver_tree(tmp_path: Path) -> Tree:
 @pytest.fixture
 def systemd(monkeypatch: pytest.MonkeyPatch) -> t.Iterator[FakeSystemd]:
     """A host whose Docker runs with OLD."""
-    monkeypatch.setattr(restart_loop, "PAUSE", 0.01)
-    monkeypatch.setattr(restart_loop, "_STEADY", 0.0)
-    monkeypatch.setattr(restart_methods, "_HESITATION", 0.2)
-    monkeypatch.setattr(restart_methods, "PATIENCE", 0.05)
+    monkeypatch.setattr(restart_methods, "PROBE_INTERVAL", 0.01)
+    monkeypatch.setattr(restart_methods, "STABLE_AFTER", 0.0)
+    monkeypatch.setattr(restart_methods, "BEGIN_TIMEOUT", 0.2)
+    monkeypatch.setattr(restart_methods, "KILL_AFTER", 0.05)
     with docker_host() as docker:
         docker.write(FILE, OLD)
         found = FakeSystemd(docker)

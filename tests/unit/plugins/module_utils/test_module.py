@@ -178,7 +178,7 @@ def test_a_restart_that_fails_tells_what_became_of_the_host(monkeypatch: pytest.
         module = DummyModule(**arguments)
         monkeypatch.setattr(_module, "command_runner", lambda _module: systemd.run)
         with docker.answers(), pytest.raises(Ended):
-            run_module(t.cast("t.Any", module), lambda: nvidia_runtime_restart.take_over(t.cast("t.Any", module)))
+            run_module(t.cast("t.Any", module), lambda: nvidia_runtime_restart.restart_engine(t.cast("t.Any", module)))
         documented = set(yaml.safe_load(nvidia_runtime_restart.RETURN))
         assert docker.path(FILE).read_text(encoding="utf-8") == "{}"
     assert set(module.result) == {"failed", "msg", "changed"} | documented

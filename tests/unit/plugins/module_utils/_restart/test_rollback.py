@@ -23,46 +23,46 @@ MAIN, DROP_IN = "/etc/containerd/config.toml", "/etc/containerd/conf.d/99-nvidia
 
 @pytest.fixture
 def host(tmp_path: Path) -> HostFS:
-    """containerd's files as they are after a drop-in was added, and a copy from before."""
-    for name, text in ((MAIN, "new"), (DROP_IN, "ours"), ("/b/main", "old")):
+    """containerd's files after a drop-in was added, and backups of the main file, each named after its content."""
+    backups = {f"/b/{text}": text for text in ("old", "one", "two", "edited")}
+    for name, text in {MAIN: "new", DROP_IN: "drop-in", **backups}.items():
         path = tmp_path / name.lstrip("/")
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     return HostFS(str(tmp_path))
 
 
-def way_back(host: HostFS, *changes: Change) -> Rollback:
+def rollback_of(host: HostFS, *changes: Change) -> Rollback:
     return Rollback(host, "containerd", previous_files(host, changes), "/b")
 
 
-def test_what_was_written_last_goes_back_first(host: HostFS) -> None:
-    """containerd does not start while an import names a file that is not there."""
-    rollback = way_back(host, Change(DROP_IN, None), Change(MAIN, "/b/main"))
-    assert [file.path for file in rollback.files] == [MAIN, DROP_IN]
-    rollback.carry_out()
+def checksum(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def test_restores_the_last_written_file_first(host: HostFS) -> None:
+    """containerd does not start while an import names a missing file."""
+    rollback = rollback_of(host, Change(DROP_IN, None), Change(MAIN, "/b/old"))
+    rollback.restore()
     assert [entry["path"] for entry in rollback.restored] == [MAIN, DROP_IN]
     assert host.read(MAIN) == b"old"
     assert not host.exists(DROP_IN)
-    assert not rollback.possible
+    assert not rollback.has_changes
 
 
-def test_a_damaged_backup_is_found_before_anything_is_restored(host: HostFS, tmp_path: Path) -> None:
+def test_refuses_a_damaged_backup_before_anything_is_restored(host: HostFS) -> None:
     backup = apply.save_backup(host, "/b", MAIN, b"old")
-    (tmp_path / backup[1:]).write_bytes(b"another")
+    Path(host.real_path(backup)).write_bytes(b"another")
     with pytest.raises(HostError, match=r"SHA-256 is not the one in its name. Nothing is restored from it."):
         previous_files(host, [Change(DROP_IN, None), Change(MAIN, backup)])
 
 
-def test_a_link_stays_a_link(host: HostFS, tmp_path: Path) -> None:
+def test_keeps_links_and_modes(host: HostFS, tmp_path: Path) -> None:
     (tmp_path / "etc/link.toml").symlink_to(MAIN)
-    way_back(host, Change("/etc/link.toml", "/b/main")).carry_out()
+    (tmp_path / MAIN[1:]).chmod(0o640)
+    rollback_of(host, Change("/etc/link.toml", "/b/old")).restore()
     assert (tmp_path / "etc/link.toml").is_symlink()
     assert host.read(MAIN) == b"old"
-
-
-def test_the_mode_of_a_file_stays(host: HostFS, tmp_path: Path) -> None:
-    (tmp_path / MAIN[1:]).chmod(0o640)
-    way_back(host, Change(MAIN, "/b/main")).carry_out()
     assert (tmp_path / MAIN[1:]).stat().st_mode & 0o777 == 0o640
 
 
@@ -70,104 +70,96 @@ def test_the_mode_of_a_file_stays(host: HostFS, tmp_path: Path) -> None:
     ("change", "reason"),
     [
         (Change("etc/x", None), "is not an absolute path"),
-        (Change(MAIN, "b/main"), "is not an absolute path"),
-        (Change(MAIN, "/b/gone"), "no way back"),
+        (Change(MAIN, "b/old"), "is not an absolute path"),
+        (Change(MAIN, "/b/gone"), "the backup /b/gone of .* does not exist"),
         (Change(MAIN, "/b"), "is not a regular file"),
     ],
 )
-def test_refuses_a_way_that_leads_nowhere(host: HostFS, change: Change, reason: str) -> None:
+def test_refuses_an_unusable_backup(host: HostFS, change: Change, reason: str) -> None:
     with pytest.raises(NvidiaError, match=reason):
-        way_back(host, change)
+        rollback_of(host, change)
     assert host.read(MAIN) == b"new"
 
 
-@pytest.fixture
-def copies(host: HostFS, tmp_path: Path) -> HostFS:
-    """Backups of the main file, each named after its content."""
-    for text in ("one", "two", "edited"):
-        (tmp_path / "b" / text).write_text(text)
-    return host
-
-
-def of(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
+@pytest.mark.parametrize(
+    ("changes", "previous"),
+    [
+        # Each change replaced the content of the one before, or that is unknown.
+        ([("one", checksum("two")), ("two", checksum("new"))], "one"),
+        ([("one", None), ("two", None)], "one"),
+        ([("one", None), ("edited", checksum("new"))], "one"),
+        # Another program wrote or removed the file in between.
+        ([("one", checksum("two")), ("edited", checksum("new"))], "edited"),
+        ([("one", checksum("two")), ("two", checksum("x")), ("edited", checksum("new"))], "edited"),
+        ([("one", checksum("two")), (None, checksum("new"))], None),
+        # This collection removed the file and created it again.
+        ([("one", "absent"), (None, checksum("new"))], "one"),
+        ([("one", "absent"), ("edited", checksum("new"))], "edited"),
+    ],
+)
+def test_restores_no_content_from_before_a_change_of_another_program(
+    host: HostFS, changes: list[tuple[str | None, str | None]], previous: str | None
+) -> None:
+    steps = [Change(MAIN, None if text is None else f"/b/{text}", written) for text, written in changes]
+    content = None if previous is None else previous.encode()
+    assert [file.content for file in previous_files(host, steps)] == [content]
+    # The result is the same if the first change is from the journal of a killed run,
+    first, rest = previous_files(host, steps[:1]), previous_files(host, steps[1:])
+    assert [file.content for file in joined(first, rest)] == [content]
+    # and if the other changes are in the journal and in the parameters.
+    assert [file.content for file in joined(joined(first, rest), rest)] == [content]
 
 
 @pytest.mark.parametrize(
-    ("changes", "former"),
+    ("written", "now", "edited"),
     [
-        # Each found what the one before had written, or nobody can tell.
-        ([("one", of("two")), ("two", of("new"))], "one"),
-        ([("one", None), ("two", None)], "one"),
-        ([("one", None), ("edited", of("new"))], "one"),
-        # Somebody wrote in between, or took the file away.
-        ([("one", of("two")), ("edited", of("new"))], "edited"),
-        ([("one", of("two")), ("two", of("x")), ("edited", of("new"))], "edited"),
-        ([("one", of("two")), (None, of("new"))], None),
-        # It was removed, and made again.
-        ([("one", "absent"), (None, of("new"))], "one"),
-        ([("one", "absent"), ("edited", of("new"))], "edited"),
+        (checksum("new"), "new", False),
+        (checksum("new"), "old", False),
+        (checksum("new"), "other", True),
+        (checksum("new"), None, True),
+        ("absent", "new", True),
     ],
 )
-def test_the_way_back_ends_where_others_wrote(
-    copies: HostFS, changes: list[tuple[str | None, str | None]], former: str | None
-) -> None:
-    steps = [Change(MAIN, None if text is None else f"/b/{text}", written) for text, written in changes]
-    content = None if former is None else former.encode()
-    assert [file.content for file in previous_files(copies, steps)] == [content]
-    # The same if a killed run has noted the first of them.
-    noted, rest = previous_files(copies, steps[:1]), previous_files(copies, steps[1:])
-    assert [file.content for file in joined(noted, rest)] == [content]
-    # And if that is noted which is given, too.
-    assert [file.content for file in joined(joined(noted, rest), rest)] == [content]
-
-
-@pytest.mark.parametrize(("now", "edited"), [("new", False), ("old", False), ("other", True), (None, True)])
-def test_what_neither_we_wrote_nor_stood_there_before_is_an_edit(
-    host: HostFS, tmp_path: Path, now: str | None, edited: bool
-) -> None:
-    rollback = way_back(host, Change(MAIN, "/b/main", of("new")))
+def test_detects_changes_of_other_programs(host: HostFS, written: str, now: str | None, edited: bool) -> None:
+    rollback = rollback_of(host, Change(MAIN, "/b/old", written))
+    path = Path(host.real_path(MAIN))
     if now is None:
-        (tmp_path / MAIN[1:]).unlink()
+        path.unlink()
     else:
-        (tmp_path / MAIN[1:]).write_text(now)
+        path.write_text(now)
     assert rollback.edited_since() == ([MAIN] if edited else [])
 
 
-def test_a_file_that_was_removed_and_made_by_others_is_an_edit(host: HostFS) -> None:
-    assert way_back(host, Change(MAIN, "/b/main", "absent")).edited_since() == [MAIN]
-
-
-def test_an_error_on_the_way_tells_how_far_it_came(host: HostFS, monkeypatch: pytest.MonkeyPatch) -> None:
-    rollback = way_back(host, Change(DROP_IN, None), Change(MAIN, "/b/main"))
+def test_knows_the_restored_files_after_an_error(host: HostFS, monkeypatch: pytest.MonkeyPatch) -> None:
+    rollback = rollback_of(host, Change(DROP_IN, None), Change(MAIN, "/b/old"))
 
     def fails(*_arguments: t.Any) -> None:
         raise HostError("read-only")
 
     monkeypatch.setattr(atomic_write, "remove_file", fails)
     with pytest.raises(HostError):
-        rollback.carry_out()
+        rollback.restore()
     assert [entry["path"] for entry in rollback.restored] == [MAIN]
 
 
-def test_a_copy_that_takes_the_room_is_given_up(host: HostFS, monkeypatch: pytest.MonkeyPatch) -> None:
-    rollback = way_back(host, Change(MAIN, "/b/main"))
-    put = Rollback._put
+def test_removes_the_copy_if_it_uses_the_last_space(host: HostFS, monkeypatch: pytest.MonkeyPatch) -> None:
+    rollback = rollback_of(host, Change(MAIN, "/b/old"))
+    write, backups = Rollback._write, len(host.readable_entries("/b"))
 
-    def full(self: Rollback, *arguments: t.Any) -> None:
-        if len(list(Path(host.real_path("/b")).iterdir())) > 1:
+    def disk_full(self: Rollback, *arguments: t.Any) -> None:
+        if len(host.readable_entries("/b")) > backups:
             raise HostError("No space left on device")
-        put(self, *arguments)
+        write(self, *arguments)
 
-    monkeypatch.setattr(Rollback, "_put", full)
-    rollback.carry_out()
+    monkeypatch.setattr(Rollback, "_write", disk_full)
+    rollback.restore()
     assert host.read(MAIN) == b"old"
     assert rollback.without_copy() == [MAIN]
 
 
-def test_owner_and_mode_of_a_file_that_was_removed_come_back(host: HostFS, tmp_path: Path) -> None:
+def test_restores_the_mode_and_the_record_of_a_removed_file(host: HostFS, tmp_path: Path) -> None:
     record = OriginalFile("containerd", MAIN, None, os.geteuid(), os.getegid(), 0o640).to_bytes()
     (tmp_path / MAIN[1:]).unlink()
-    Rollback(host, "containerd", [PreviousFile(MAIN, b"old", record)], "/b").carry_out()
+    Rollback(host, "containerd", [PreviousFile(MAIN, b"old", record)], "/b").restore()
     assert (tmp_path / MAIN[1:]).stat().st_mode & 0o777 == 0o640
     assert host.read(record_path("containerd", MAIN)) == record

@@ -17,7 +17,6 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.base impo
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd.engine import CONTAINERD
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.crio.engine import CRIO
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.docker.engine import DOCKER
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._restart.health import Expectation
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._rpc import grpc
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._rpc.cri import Plugin, list_plugins
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._rpc.grpc import field, fields
@@ -102,34 +101,6 @@ def test_a_containerd_that_tells_of_its_runtimes_works(monkeypatch: pytest.Monke
     _answer(monkeypatch, OSError("is not even asked"))
     live = SILENT._replace(runtimes_unknown=False)
     assert CONTAINERD.health_problem(HostFS(), INSTALLATION, live, ConfiguredState()) is None
-
-
-@pytest.mark.parametrize(
-    ("expectation", "state", "unmet"),
-    [
-        (Expectation(), ConfiguredState(), []),
-        # One that tells nothing is believed to know what its files say.
-        (Expectation(("nvidia",), "nvidia"), ConfiguredState({"nvidia": {}}, "nvidia"), []),
-        (Expectation(("nope",)), ConfiguredState({"nvidia": {}}), ["it does not know the runtime nope"]),
-        (Expectation((), "nvidia"), ConfiguredState({"nvidia": {}}), ["its default runtime is runc, not nvidia"]),
-        (Expectation(cdi=True), ConfiguredState(cdi=False), ["CDI is off"]),
-        (Expectation(cdi=True), ConfiguredState(), []),
-        (
-            Expectation(("nvidia",)),
-            ConfiguredState(lists_runtimes=False),
-            ["its CRI is switched off, so it has no runtimes"],
-        ),
-        (Expectation((), "runc"), ConfiguredState(lists_runtimes=False), []),
-    ],
-)
-def test_silence_is_no_proof(expectation: Expectation, state: ConfiguredState, unmet: list[str]) -> None:
-    assert expectation.unmet(CONTAINERD, SILENT, state) == unmet
-
-
-def test_the_old_name_of_a_default_is_as_good_as_any() -> None:
-    live = LiveState("1.7.24", {"runc": "runc"}, "default")
-    assert Expectation((), "runc").unmet(CONTAINERD, live, ConfiguredState()) == []
-    assert Expectation((), "runc").unmet(DOCKER, live, ConfiguredState()) != []
 
 
 RUNC, NVIDIA = {"runc": {"path": "runc"}}, {"nvidia": {"path": "/usr/bin/nvidia-container-runtime"}}

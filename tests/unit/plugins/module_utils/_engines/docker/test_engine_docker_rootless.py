@@ -20,7 +20,6 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.info impo
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.registry import resolve_target
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._restart import methods as restart_methods
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._restart import restart as restart_restart
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._restart import restart_loop
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._restart.health import Expectation
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._restart.restart import RestartError, RestartOptions
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._restart.rollback import Change
@@ -44,7 +43,7 @@ from ansible_collections.gpufleet.nvidia.tests.unit.helpers.rootless_hosts impor
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.configure import ConfigureResult
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._restart.restart import Restarted
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._restart.restart import RestartResult
     from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_systemd import FakeSystemd
 
 NVIDIA = "/usr/bin/nvidia-container-runtime"
@@ -299,9 +298,9 @@ def test_who_wants_no_cdi_is_not_warned(docker: Rootless, enable_cdi: bool | Non
 @pytest.fixture
 def systemd(docker: Rootless, monkeypatch: pytest.MonkeyPatch) -> t.Iterator[FakeSystemd]:
     """Her Docker runs with OLD."""
-    monkeypatch.setattr(restart_loop, "PAUSE", 0.01)
-    monkeypatch.setattr(restart_loop, "_STEADY", 0.0)
-    monkeypatch.setattr(restart_methods, "_HESITATION", 0.2)
+    monkeypatch.setattr(restart_methods, "PROBE_INTERVAL", 0.01)
+    monkeypatch.setattr(restart_methods, "STABLE_AFTER", 0.0)
+    monkeypatch.setattr(restart_methods, "BEGIN_TIMEOUT", 0.2)
     docker.write(FILE, OLD)
     found = alices_systemd(docker)
     with docker.answers(SOCKET):
@@ -314,7 +313,7 @@ def changed(systemd: FakeSystemd, **request: t.Any) -> tuple[Change, ...]:
     return tuple(Change(str(file["path"]), file["backup"], file["checksum"]) for file in outcome.backup_files)
 
 
-def restart(systemd: FakeSystemd, **options: t.Any) -> Restarted:
+def restart(systemd: FakeSystemd, **options: t.Any) -> RestartResult:
     given = {"engine": "docker", "flavor": "rootless", "timeout": 0.5, **options}
     return restart_restart.restart(RestartOptions(**given), systemd.docker.host, systemd.run, False)
 
@@ -334,7 +333,7 @@ def test_a_restart_that_fails_is_taken_back(systemd: FakeSystemd) -> None:
     systemd.journal = ["dockerd: no"]
     with pytest.raises(RestartError) as caught:
         restart(systemd, rollback=changes)
-    assert caught.value.outcome.state == "rolled_back"
+    assert caught.value.result.state == "rolled_back"
     assert systemd.docker.path(FILE).read_text() == OLD
     assert owner(t.cast("Rootless", systemd.docker), FILE) == (UID, GID, 0o644)
     (journal,) = {command for command in systemd.commands if command.startswith("journalctl")}
