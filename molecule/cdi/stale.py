@@ -43,8 +43,8 @@ def try_driver(report: Report, engines: list[str]) -> None:
         report.check(
             f"{engine}, another driver, does not start", looks.blames(engine, found, f".so.{machine.OLD}"), found
         )
-    change = f"It is for the driver {machine.OLD}; now it is {machine.NEW}."
-    told(report, "another driver", change, f"Not there any more: {machine.FOLDER}/{gone}")
+    change = f"It is for driver {machine.OLD}, but the driver is {machine.NEW}."
+    told(report, "another driver", change, f"These paths no longer exist: {machine.FOLDER}/{gone}")
     right(report, "another driver", engines, host)
 
 
@@ -54,7 +54,7 @@ def try_number(report: Report, engines: list[str]) -> None:
     for engine in engines:
         found = looks.seen(engine, "all")
         report.check(f"{engine}, another number, the former one", found.nodes["/dev/nvidia-uvm"] == "1fe:0", found)
-    told(report, "another number", "/dev/nvidia-uvm is the device 510:0 there; now it is 508:0.")
+    told(report, "another number", "It has device number 510:0 for /dev/nvidia-uvm instead of 508:0.")
     right(report, "another number", engines, host)
 
 
@@ -69,7 +69,7 @@ def try_gpu(report: Report, engines: list[str]) -> None:
     told(report, "a GPU more", f"It lacks the devices 1, {machine.uuid(1)}")
     right(report, "a GPU more", engines, host)
     host = machine.become(machine.now()._replace(gpus=1))
-    told(report, "a GPU less", f"It has the devices 1, {machine.uuid(1)}, which are gone.")
+    told(report, "a GPU less", f"It has the devices 1, {machine.uuid(1)}, which no longer exist.")
     right(report, "a GPU less", engines, host)
 
 

@@ -17,8 +17,8 @@ description:
   - The unit runs C(nvidia-ctk cdi generate) of the NVIDIA Container Toolkit. It is the unit that the toolkit has since
     1.18 (C(nvidia-cdi-refresh.service)), or a unit of this collection (C(gpufleet-nvidia-cdi.service)) for toolkits
     without one, such as those in a directory.
-  - A host without the toolkit gets no unit. There only M(gpufleet.nvidia.nvidia_cdi_spec) writes the specification, and
-    must be run again after each boot and change of the driver.
+  - A host without the toolkit gets no unit. Only M(gpufleet.nvidia.nvidia_cdi_spec) writes its specification. Run that
+    module again after each boot and change of the driver.
   - systemd does not notice a change of MIG devices. After such a change, restart the unit (C(systemctl restart) with
     RV(service)), or run M(gpufleet.nvidia.nvidia_cdi_spec) again.
   - The module enables units with the links that C(systemctl enable) would create, but does not make systemd reload its
@@ -59,7 +59,7 @@ options:
     default: present
   owner:
     description:
-      - Whose units generate the specification.
+      - Which units generate the specification.
       - V(toolkit) uses C(nvidia-cdi-refresh.service) and C(nvidia-cdi-refresh.path) of the NVIDIA Container Toolkit.
         They write C(/var/run/cdi/nvidia.yaml) unless O(path) is set. A drop-in makes the service read
         C(/etc/gpufleet-nvidia/cdi-refresh.env) after the toolkit's environment file, which is not changed. Where both
@@ -104,19 +104,19 @@ seealso:
 """
 
 EXAMPLES = r"""
-- name: Keep the specification fresh, by the toolkit's units where they are there
+- name: Refresh the specification with the toolkit's units, if they exist
   gpufleet.nvidia.nvidia_cdi_refresh:
 
-- name: Keep a specification for Podman 4 fresh where Podman finds it
+- name: Refresh a specification in a directory that Podman 4 reads
   gpufleet.nvidia.nvidia_cdi_refresh:
     path: /etc/cdi/nvidia.yaml
     for_engines: [podman:4.9.3]
 
-- name: Keep it fresh with the nvidia-ctk of a toolkit in a directory
+- name: Refresh it with the nvidia-ctk of a toolkit in a directory
   gpufleet.nvidia.nvidia_cdi_refresh:
     cdi_hook_path: /usr/local/nvidia/toolkit/nvidia-cdi-hook
 
-- name: Leave out the hook that CVE-2025-23266 is about
+- name: Omit the hook of CVE-2025-23266
   gpufleet.nvidia.nvidia_cdi_refresh:
     disabled_hooks: [enable-cuda-compat]
 
@@ -124,12 +124,12 @@ EXAMPLES = r"""
   gpufleet.nvidia.nvidia_cdi_refresh:
     host_root: /srv/images/gpu-node
 
-- name: Have the specification made anew after a change of MIG devices
+- name: Generate the specification again after a change of MIG devices
   ansible.builtin.systemd_service:
     name: gpufleet-nvidia-cdi.service
     state: restarted
 
-- name: Take everything back
+- name: Remove the refresh units
   gpufleet.nvidia.nvidia_cdi_refresh:
     state: absent
 """
@@ -137,7 +137,7 @@ EXAMPLES = r"""
 RETURN = r"""
 owner:
   description:
-    - Whose units keep the specification up to date. Null with O(state=absent), and where C(nvidia-ctk) does not exist.
+    - Which units keep the specification up to date. Null with O(state=absent), and where C(nvidia-ctk) does not exist.
   returned: success
   type: str
   sample: toolkit
@@ -204,7 +204,7 @@ reasons:
   returned: success
   type: list
   elements: str
-  sample: [What the service does has changed.]
+  sample: [The configuration of the service has changed.]
 started:
   description: Whether the service was started. Always false in check mode.
   returned: success

@@ -13,18 +13,18 @@ author:
 description:
   - Writes, updates, and removes the CDI specification of a host's GPUs, with which Docker, containerd, CRI-O, and
     Podman give GPUs to containers.
-  - The specification is generated from the files of the driver. This needs nothing of NVIDIA's toolkit, but the hooks
-    in the specification need a program of the toolkit when a container starts (O(hooks)).
-  - Before it writes, the module checks the specification against the rules of the CDI project's library, the paths and
-    device numbers on the host, and the number of GPUs that the driver reports. It fails if the specification would not
-    work.
+  - The specification is generated from the files of the driver. This does not need NVIDIA's toolkit, but the hooks in
+    the specification need a program of the toolkit when a container starts (O(hooks)).
+  - Before it writes, the module checks the specification with the rules of the CDI project's library, the paths and
+    device numbers on the host, and the number of GPUs that the driver reports. It fails if containers with the
+    specification could not start.
   - The file is replaced only if its meaning changes, and RV(reasons) lists the differences. The order of devices,
     nodes, groups, and keys, and the layout of the file have no meaning. Run the module again after a change of the
     driver, of MIG devices, or of the toolkit.
   - The previous content of the file is recorded below C(/var/lib/gpufleet-nvidia/state), and O(state=absent) restores
     it.
-  - No engine has to be restarted. Engines read specifications when a container starts. Docker must have been started
-    with CDI switched on.
+  - No engine has to be restarted, because engines read specifications when a container starts. Docker must have been
+    started with CDI enabled.
   - Hosts need no Python package. If a host has no PyYAML and needs it, the controller sends its own.
 extends_documentation_fragment:
   - gpufleet.nvidia.attributes
@@ -86,39 +86,39 @@ seealso:
 """
 
 EXAMPLES = r"""
-- name: Describe all GPUs to all engines
+- name: Write the specification of all GPUs
   gpufleet.nvidia.nvidia_cdi_spec:
 
-- name: Be the only one who describes them, and take care of hosts with Podman 4
+- name: Remove other specifications of the GPUs, and support hosts with Podman 4
   gpufleet.nvidia.nvidia_cdi_spec:
     exclusive: true
     for_engines: [auto, "podman:4.9.3"]
 
-- name: Describe the MIG devices that were just made
+- name: Write the specification again after a change of MIG devices
   gpufleet.nvidia.nvidia_cdi_spec:
     device_name_strategies: [index, uuid]
   register: cdi
 
-- name: Show why the file was written anew
+- name: Show why the file was replaced
   ansible.builtin.debug:
     var: cdi.reasons
 
-- name: Describe GPUs whose driver and toolkit live in directories of their own
+- name: Use a driver in a container and a toolkit in a directory
   gpufleet.nvidia.nvidia_cdi_spec:
     driver_root: /run/nvidia/driver
     dev_root: /
     cdi_hook_path: /usr/local/nvidia/toolkit/nvidia-cdi-hook
 
-- name: Leave out the hook that CVE-2025-23266 is about
+- name: Omit the hook of CVE-2025-23266
   gpufleet.nvidia.nvidia_cdi_spec:
     disabled_hooks: [enable-cuda-compat]
 
-- name: Describe the nodes of GPUDirect Storage, as a kind of their own
+- name: Write a separate specification for GPUDirect Storage
   gpufleet.nvidia.nvidia_cdi_spec:
     mode: gds
     class: gds
 
-- name: Put everything back as it was
+- name: Remove the specification and restore the previous files
   gpufleet.nvidia.nvidia_cdi_spec:
     state: absent
 """
@@ -171,8 +171,8 @@ reasons:
   type: list
   elements: str
   sample:
-    - "It is for the driver 570.86.15; now it is 580.95.05."
-    - "/dev/nvidia-uvm is the device 510:0 there; now it is 508:0."
+    - It is for driver 570.86.15, but the driver is 580.95.05.
+    - It has device number 510:0 for /dev/nvidia-uvm instead of 508:0.
 engines:
   description: The engines that O(for_engines) selects.
   returned: success
@@ -236,8 +236,8 @@ conflicts:
       description: The effect as a message.
       type: str
       sample: >-
-        /etc/cdi/nvidia-gpu.yaml describes nvidia.com/gpu too, in the same folder as /etc/cdi/nvidia.yaml: engines then
-        find none of nvidia.com/gpu=0, nvidia.com/gpu=all.
+        /etc/cdi/nvidia-gpu.yaml also describes nvidia.com/gpu. It is in the same directory as /etc/cdi/nvidia.yaml, so
+        engines find none of nvidia.com/gpu=0, nvidia.com/gpu=all.
   sample: []
 removed_files:
   description: Files that were removed, or would be in check mode, with symbolic links resolved.
@@ -297,8 +297,8 @@ def describe(module: AnsibleModule) -> dict[str, object]:
     _module.load_bundled_packages(module)
     host = _module.host_from_params(module)
     options = cdi_options.options_of(module.params)
-    work = cdi_spec.SpecWriter(options, host, _module.command_runner(module), _module.run_pinned_in(module, LIMIT))
-    result = work.execute(module.check_mode)
+    writer = cdi_spec.SpecWriter(options, host, _module.command_runner(module), _module.run_pinned_in(module, LIMIT))
+    result = writer.execute(module.check_mode)
     files = result.pop("files")
     # Ansible adds the owner and the mode of a file to a result with the key "path", and would replace the mode.
     result["specification"] = result.pop("path")

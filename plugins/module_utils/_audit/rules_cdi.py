@@ -11,7 +11,7 @@ import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit import report
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import refresh_units
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import validate as cdi_validate
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import versions as cdi_versions
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants as core_constants
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, hostfs
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
@@ -100,7 +100,7 @@ def _too_new(facts: report.HostFacts, target: str, support: cdi_support.CdiEngin
         if spec.get("valid") is not True or support.newest is None:
             continue
         try:
-            is_newer = cdi_validate.version_number(version) > cdi_validate.version_number(support.newest)
+            is_newer = cdi_versions.version_number(version) > cdi_versions.version_number(support.newest)
         except ValueError:
             continue
         if is_newer:

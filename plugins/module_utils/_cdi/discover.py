@@ -2,9 +2,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Discover devices, libraries and graphics files for CDI specifications.
+"""Discover device nodes, libraries and graphics files for CDI specifications.
 
-Contents and order follow nvidia-ctk 1.20.
+What is found, and its order, are those of nvidia-ctk 1.20.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _PCI = "/sys/bus/pci/devices"
 _DRI, _CAPABILITIES = "/dev/dri", "/dev/nvidia-caps"
 _BY_PATH = f"{_DRI}/by-path"
 # Directories that old releases of crun made inaccessible to users other than root.
-_FOLDERS = frozenset({_DRI, _CAPABILITIES})
+_CHMOD_FOLDERS = frozenset({_DRI, _CAPABILITIES})
 
 
 class DeviceNodes:
@@ -60,19 +60,19 @@ class DeviceNodes:
         nodes = self.named([f"/dev/nvidia{gpu.minor}", *self._drm_paths(gpu.bus)])
         return cdi_edits.merged(self.edits(nodes), self._links(gpu.bus, nodes), self.folders(nodes))
 
-    def mig(self, gpu: inventory.Gpu, part: inventory.MigDevice) -> cdi_edits.Edits:
+    def mig(self, gpu: inventory.Gpu, mig_device: inventory.MigDevice) -> cdi_edits.Edits:
         """Return the edits of a MIG device: the node of its GPU and the capability nodes of its instances.
 
         Raises HostError or ConfigurationError if the driver does not report the numbers of the capability nodes.
         """
-        paths = [f"/dev/nvidia{gpu.minor}", *self._capabilities.nodes(gpu.minor, part.gi, part.ci)]
-        nodes = self.named([*paths, *(self._drm_paths(gpu.bus) if part.gfx else [])])
+        paths = [f"/dev/nvidia{gpu.minor}", *self._capabilities.nodes(gpu.minor, mig_device.gi, mig_device.ci)]
+        nodes = self.named([*paths, *(self._drm_paths(gpu.bus) if mig_device.gfx else [])])
         return cdi_edits.merged(self.edits(nodes), self._links(gpu.bus, nodes))
 
     def folders(self, nodes: t.Iterable[cdi_edits.DeviceNode]) -> cdi_edits.Edits:
         """Return the hook that makes the directories of ``nodes`` accessible to all users."""
         folders = dict.fromkeys(posixpath.dirname(node.path) for node in nodes)
-        return self._hooks.chmod(folder for folder in folders if folder in _FOLDERS)
+        return self._hooks.chmod(folder for folder in folders if folder in _CHMOD_FOLDERS)
 
     def _node(self, path: str) -> cdi_edits.DeviceNode | None:
         host_path = file_lookup.under(self.root, path)
@@ -92,21 +92,21 @@ class DeviceNodes:
         return [f"{_DRI}/{name}" for name in self._lookup.names(f"{_PCI}/{bus}/drm")]
 
     def _links(self, bus: str, nodes: t.Iterable[cdi_edits.DeviceNode]) -> cdi_edits.Edits:
-        places = {file_lookup.under(self.root, node.path) for node in nodes}
+        paths = {file_lookup.under(self.root, node.path) for node in nodes}
         links = []
         for kind in ("card", "render"):
             path = file_lookup.under(self.root, f"{_BY_PATH}/pci-{bus}-{kind}")
             target = self._lookup.link(path)
-            if target is not None and posixpath.normpath(posixpath.join(posixpath.dirname(path), target)) in places:
+            if target is not None and posixpath.normpath(posixpath.join(posixpath.dirname(path), target)) in paths:
                 links.append(f"{target}::{path}")
         return self._hooks.symlinks(links)
 
 
 # This library has its own version, not the driver's.
-_OTHER_LIBRARIES = "libnvidia-nvvm70.so.*"
+_OTHER_VERSION_LIBRARIES = "libnvidia-nvvm70.so.*"
 # Libraries that the feature flag enable-explicit-driver-libraries adds. They include loader libraries, which other
 # packages also install.
-_EXPLICIT = (
+_EXPLICIT_LIBRARIES = (
     "libEGL.so",
     "libGL.so",
     "libGLESv1_CM.so",
@@ -129,18 +129,18 @@ _PROGRAMS = (
     "nvidia-imex-ctl",
 )
 _SOCKETS = ("nvidia-persistenced/socket", "nvidia-fabricmanager/socket")
-_RUNTIME_FOLDERS = ("/run", "/var/run")
-# NVIDIA's generator mounts this path only if it is not a directory, and MPS creates a directory there.
-_MPS = "/tmp/nvidia-mps"
-# Links that programs need and that no soname defines: pattern of the file, target (the file itself if empty), name.
-_LINKS = (
+_SOCKET_FOLDERS = ("/run", "/var/run")
+# nvidia-ctk mounts this path only if it is not a directory. MPS creates a directory there.
+_MPS_PATH = "/tmp/nvidia-mps"
+# Links that programs need and that no soname defines: pattern of the file, target (empty: the file), name of the link.
+_EXTRA_LINKS = (
     (re.compile(r"libcuda\.so\..*\..*\Z"), "libcuda.so.1", "libcuda.so"),
     (re.compile(r"libGLX_nvidia\.so\..*\..*\Z"), "", "libGLX_indirect.so.0"),
     (re.compile(r"libnvidia-opticalflow\.so\..*\..*\Z"), "libnvidia-opticalflow.so.1", "libnvidia-opticalflow.so"),
 )
-_VERSIONED = re.compile(r".*\..*\..*\Z")
+_VERSIONED_NAME = re.compile(r".*\..*\..*\Z")
 # The names that ldconfig accepts as libraries.
-_LIBRARY = re.compile(r"lib.+\.so(\..*)?\Z")
+_LDCONFIG_NAME = re.compile(r"lib.+\.so(\..*)?\Z")
 
 
 def driver_edits(
@@ -173,8 +173,8 @@ def driver_libraries(
 ) -> list[driver_files.Found]:
     """Return all libraries of this version in ``folders``, and the libraries there that have other versions."""
     found = files.in_folders([*folders, *(f"{folder}/vdpau" for folder in folders)], f"*.so.{version}")
-    found += files.in_folders(folders, _OTHER_LIBRARIES)
-    for name in _EXPLICIT if explicit else ():
+    found += files.in_folders(folders, _OTHER_VERSION_LIBRARIES)
+    for name in _EXPLICIT_LIBRARIES if explicit else ():
         found += files.in_folders(folders, name)
     return list(dict.fromkeys(found))
 
@@ -186,21 +186,21 @@ def mounts(found: t.Iterable[driver_files.Found]) -> tuple[cdi_edits.Mount, ...]
 def _library_links(files: driver_files.DriverFiles, library: driver_files.Found) -> list[str]:
     """Return the links that a container needs for a library, in the hook's format."""
     folder, name = posixpath.split(library.inside)
-    links = [f"{target or name}::{folder}/{link}" for pattern, target, link in _LINKS if pattern.match(name)]
-    if not _VERSIONED.match(name):
+    links = [f"{target or name}::{folder}/{link}" for pattern, target, link in _EXTRA_LINKS if pattern.match(name)]
+    if not _VERSIONED_NAME.match(name):
         return links
     soname = files.soname(library)
     if soname is None:
         return links
     if _is_link_beside(files, library, soname):
         links.append(f"{name}::{folder}/{soname}")
-    plain = _plain_name(soname)
+    plain = _linker_name(soname)
     if plain not in {"", soname} and _is_link_beside(files, library, plain):
         links.append(f"{soname}::{folder}/{plain}")
     return links
 
 
-def _plain_name(soname: str) -> str:
+def _linker_name(soname: str) -> str:
     """Return the name that the linker uses, such as libx.so for libx.so.1; empty if ``soname`` has no ".so"."""
     while soname and not soname.endswith(".so"):
         soname = soname.rpartition(".")[0]
@@ -215,7 +215,7 @@ def _is_link_beside(files: driver_files.DriverFiles, library: driver_files.Found
 def _cache_hook(
     libraries: t.Sequence[driver_files.Found], request: cdi_options.Request, hooks: cdi_options.Hooks
 ) -> cdi_edits.Edits:
-    inside = [library.inside for library in libraries if _LIBRARY.match(posixpath.basename(library.inside))]
+    inside = [library.inside for library in libraries if _LDCONFIG_NAME.match(posixpath.basename(library.inside))]
     arguments = ["--ldconfig-path", request.ldconfig_path] if request.ldconfig_path else []
     for folder in dict.fromkeys(map(posixpath.dirname, inside)):
         arguments += ["--folder", folder]
@@ -224,17 +224,17 @@ def _cache_hook(
 
 def _sockets(files: driver_files.DriverFiles) -> t.Iterator[cdi_edits.Mount]:
     for name in _SOCKETS:
-        found = files.first(_RUNTIME_FOLDERS, name)
+        found = files.first(_SOCKET_FOLDERS, name)
         if found is not None:
             yield cdi_edits.Mount(found.host, found.inside, cdi_edits.SOCKET_OPTIONS)
-    mps = file_lookup.under(files.root, _MPS)
+    mps = file_lookup.under(files.root, _MPS_PATH)
     if files.lookup.is_file(mps):
-        yield cdi_edits.Mount(mps, _MPS, cdi_edits.SOCKET_OPTIONS)
+        yield cdi_edits.Mount(mps, _MPS_PATH, cdi_edits.SOCKET_OPTIONS)
 
 
 # These libraries have their own versions, not the driver's.
-_LIBRARIES = tuple(f"libnvidia-egl-{name}.so.*.*" for name in ("gbm", "wayland", "wayland2", "xcb", "xlib"))
-# driver_edits() mounts these with all libraries of the driver's version. graphics_edits() adds their links.
+_GRAPHICS_LIBRARIES = tuple(f"libnvidia-egl-{name}.so.*.*" for name in ("gbm", "wayland", "wayland2", "xcb", "xlib"))
+# driver_edits() mounts these libraries, and graphics_edits() adds their links.
 _ALLOCATOR, _VULKAN_PRODUCER = "libnvidia-allocator.so", "libnvidia-vulkan-producer.so"
 _X_DRIVER, _X_EXTENSION = "nvidia_drv.so", "libglxserver_nvidia.so"
 _X_MODULES = ("modules/drivers", "modules/extensions", "modules/updates/drivers", "modules/updates/extensions")
@@ -244,7 +244,7 @@ _X_FOLDERS = tuple(
     for modules in _X_MODULES
 )
 _X_PROGRAM = "nvidia-xconfig"
-_SHARED, _SETTINGS = "/usr/share", "/etc"
+_SHARED_FOLDER, _CONFIG_FOLDER = "/usr/share", "/etc"
 # The host may keep these in several places. In the container they are below /usr/share.
 _SHARED_FILES = (
     "glvnd/egl_vendor.d/10_nvidia.json",
@@ -258,19 +258,19 @@ _SHARED_FILES = (
     "X11/xorg.conf.d/nvidia-drm-outputclass.conf",
 )
 # In the container these are below /etc.
-_OPENCL = ("OpenCL/vendors/nvidia.icd",)
-_VULKAN = (
+_OPENCL_FILES = ("OpenCL/vendors/nvidia.icd",)
+_VULKAN_FILES = (
     "vulkan/icd.d/nvidia_icd.json",
     "vulkan/icd.d/nvidia_layers.json",
     "vulkan/implicit_layer.d/nvidia_layers.json",
 )
-_VULKAN_OF_MACHINE = "vulkan/icd.d/nvidia_icd.{machine}.json"
+_VULKAN_MACHINE_FILE = "vulkan/icd.d/nvidia_icd.{machine}.json"
 
 
 def graphics_edits(files: driver_files.DriverFiles, version: str, hooks: cdi_options.Hooks) -> cdi_edits.Edits:
     """Return the edits that only graphics needs. All of its files are optional."""
     folders = files.library_folders(version)
-    libraries = [library for pattern in _LIBRARIES for library in files.libraries(pattern)]
+    libraries = [library for pattern in _GRAPHICS_LIBRARIES for library in files.libraries(pattern)]
     allocators = files.libraries(f"{_ALLOCATOR}.{version}")
     producers = files.libraries(f"{_VULKAN_PRODUCER}.{version}")
     x_files = _x_files(files, folders, version)
@@ -281,21 +281,21 @@ def graphics_edits(files: driver_files.DriverFiles, version: str, hooks: cdi_opt
     ]
     program = files.program(_X_PROGRAM)
     machine = files.machine(next(iter(allocators or files.libraries(f"lib*.so.{version}")), None))
-    vulkan = (*_VULKAN, _VULKAN_OF_MACHINE.format(machine=machine))
+    vulkan = (*_VULKAN_FILES, _VULKAN_MACHINE_FILE.format(machine=machine))
     return cdi_edits.merged(
         cdi_edits.Edits(mounts=mounts(dict.fromkeys([*libraries, *producers, *x_files]))),
-        cdi_edits.Edits(mounts=tuple(_configs(files, _SHARED, _SHARED_FILES))),
-        cdi_edits.Edits(mounts=tuple(_configs(files, _SETTINGS, _OPENCL))),
+        cdi_edits.Edits(mounts=tuple(_configs(files, _SHARED_FOLDER, _SHARED_FILES))),
+        cdi_edits.Edits(mounts=tuple(_configs(files, _CONFIG_FOLDER, _OPENCL_FILES))),
         # If the usual directories lack these files, they are directly in the driver's root (as on GKE).
-        cdi_edits.Edits(mounts=tuple(_configs(files, _SETTINGS, vulkan, files.root))),
+        cdi_edits.Edits(mounts=tuple(_configs(files, _CONFIG_FOLDER, vulkan, files.root))),
         cdi_edits.Edits(mounts=mounts([program] if program else [])),
         hooks.symlinks(links),
     )
 
 
 def _x_files(files: driver_files.DriverFiles, folders: t.Sequence[str], version: str) -> list[driver_files.Found]:
-    places = [f"{folder}/{name}" for folder in folders for name in ("nvidia/xorg", *(f"xorg/{m}" for m in _X_MODULES))]
-    found = [files.first([*places, *_X_FOLDERS], name) for name in (_X_DRIVER, f"{_X_EXTENSION}.{version}")]
+    paths = [f"{folder}/{name}" for folder in folders for name in ("nvidia/xorg", *(f"xorg/{m}" for m in _X_MODULES))]
+    found = [files.first([*paths, *_X_FOLDERS], name) for name in (_X_DRIVER, f"{_X_EXTENSION}.{version}")]
     return [file for file in found if file is not None]
 
 
@@ -307,12 +307,12 @@ def _graphics_links(libraries: t.Iterable[driver_files.Found], name: str, target
 
 
 def _configs(
-    files: driver_files.DriverFiles, place: str, names: t.Iterable[str], last: str = ""
+    files: driver_files.DriverFiles, container_folder: str, names: t.Iterable[str], fallback_folder: str = ""
 ) -> t.Iterator[cdi_edits.Mount]:
-    """Return mounts of the files that exist. ``last`` is a directory to search after the usual ones."""
+    """Return mounts of the files that exist. ``fallback_folder`` is searched after the usual directories."""
     for name in names:
         path = files.config(name)
-        if path is None and last and files.lookup.is_file(file_lookup.under(last, f"/{name}")):
-            path = file_lookup.under(last, f"/{name}")
+        if path is None and fallback_folder and files.lookup.is_file(file_lookup.under(fallback_folder, f"/{name}")):
+            path = file_lookup.under(fallback_folder, f"/{name}")
         if path is not None:
-            yield cdi_edits.Mount(path, f"{place}/{name}")
+            yield cdi_edits.Mount(path, f"{container_folder}/{name}")

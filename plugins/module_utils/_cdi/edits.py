@@ -4,24 +4,24 @@
 
 """The container edits of a CDI specification: device nodes, mounts, hooks and environment.
 
-Order and omissions follow nvidia-ctk 1.20.
+Their order, and the entries that are left out, are those of nvidia-ctk 1.20.
 """
 
 from __future__ import annotations
 
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import validate as cdi_validate
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import versions as cdi_versions
 
-_LIFECYCLE = "createContainer"
+_HOOK_NAME = "createContainer"
 _HOOK_ENVIRONMENT = ("NVIDIA_CTK_DEBUG=false",)
-OPTIONS = ("ro", "nosuid", "nodev", "rbind", "rprivate")
+MOUNT_OPTIONS = ("ro", "nosuid", "nodev", "rbind", "rprivate")
 SOCKET_OPTIONS = ("nosuid", "nodev", "rbind", "rprivate", "noexec")
 _OTHERS_READ_AND_WRITE = 0o006
 ALL = "all"
 
 Data = t.Dict[str, t.Any]
-_Entity = t.TypeVar("_Entity")
+_Entry = t.TypeVar("_Entry")
 
 
 class DeviceNode(t.NamedTuple):
@@ -38,7 +38,7 @@ class DeviceNode(t.NamedTuple):
     permissions: str = "rwm"
     gid: int = 0
 
-    def document(self) -> Data:
+    def to_dict(self) -> Data:
         return _filled(
             path=self.path,
             hostPath=self.host_path,
@@ -56,9 +56,9 @@ class Hook(t.NamedTuple):
     path: str
     arguments: tuple[str, ...]
 
-    def document(self) -> Data:
+    def to_dict(self) -> Data:
         return {
-            "hookName": _LIFECYCLE,
+            "hookName": _HOOK_NAME,
             "path": self.path,
             "args": list(self.arguments),
             "env": list(_HOOK_ENVIRONMENT),
@@ -68,9 +68,9 @@ class Hook(t.NamedTuple):
 class Mount(t.NamedTuple):
     host_path: str
     container_path: str
-    options: tuple[str, ...] = OPTIONS
+    options: tuple[str, ...] = MOUNT_OPTIONS
 
-    def document(self) -> Data:
+    def to_dict(self) -> Data:
         return {"hostPath": self.host_path, "containerPath": self.container_path, "options": list(self.options)}
 
 
@@ -84,16 +84,16 @@ class Edits(t.NamedTuple):
     gids: tuple[int, ...] = ()
 
     def is_empty(self) -> bool:
-        """Return whether the generator treats the edits as empty. It ignores additional groups."""
+        """Return whether nvidia-ctk treats the edits as empty. It ignores additional groups."""
         return not (self.env or self.nodes or self.hooks or self.mounts)
 
-    def document(self) -> Data:
+    def to_dict(self) -> Data:
         """Return the edits as new data. A YAML writer turns an object that occurs twice into an alias."""
         return _filled(
             env=list(self.env),
-            deviceNodes=[node.document() for node in self.nodes],
-            hooks=[hook.document() for hook in self.hooks],
-            mounts=[mount.document() for mount in self.mounts],
+            deviceNodes=[node.to_dict() for node in self.nodes],
+            hooks=[hook.to_dict() for hook in self.hooks],
+            mounts=[mount.to_dict() for mount in self.mounts],
             additionalGids=list(self.gids),
         )
 
@@ -126,33 +126,33 @@ def node_edits(nodes: t.Iterable[DeviceNode], with_gids: bool) -> Edits:
 
 
 def to_spec(kind: str, devices: t.Iterable[Device], common: Edits, all_device: bool) -> Data:
-    """Return the specification as plain data, with keys in the generator's order and the lowest sufficient version.
+    """Return the specification as plain data, with keys in the order of nvidia-ctk and the lowest sufficient version.
 
-    all_device: add a device that stands for all others, unless a device of that name exists.
+    all_device: add the device "all", which has the edits of all others, unless a device of that name exists.
     """
     shared = _simplified(common)
-    listed = sorted((Device(device.name, _device_edits(device.edits, shared)) for device in devices), key=_by_name)
-    if all_device and listed and ALL not in (device.name for device in listed):
-        listed.append(Device(ALL, _device_edits(merged(*(device.edits for device in listed)), shared)))
-        listed.sort(key=_by_name)
-    made: Data = {
+    all_devices = sorted((Device(device.name, _device_edits(device.edits, shared)) for device in devices), key=_by_name)
+    if all_device and all_devices and ALL not in (device.name for device in all_devices):
+        all_devices.append(Device(ALL, _device_edits(merged(*(device.edits for device in all_devices)), shared)))
+        all_devices.sort(key=_by_name)
+    spec: Data = {
         "cdiVersion": "",
         "kind": kind,
-        "devices": [{"name": device.name, "containerEdits": device.edits.document()} for device in listed],
-        "containerEdits": shared.document(),
+        "devices": [{"name": device.name, "containerEdits": device.edits.to_dict()} for device in all_devices],
+        "containerEdits": shared.to_dict(),
     }
-    made["cdiVersion"] = cdi_validate.minimum_version(made)
-    return made
+    spec["cdiVersion"] = cdi_versions.minimum_version(spec)
+    return spec
 
 
 def _device_edits(edits: Edits, common: Edits) -> Edits:
-    """Return the edits without those in ``common``, but all of them if none were left: a device must not be empty."""
+    """Return the edits that are not in ``common``, or all if none remain, because a device must not be empty."""
     simple = _simplified(edits)
     rest = Edits(
-        _other(simple.env, common.env),
-        _other(simple.nodes, common.nodes),
-        _other(simple.hooks, common.hooks),
-        _other(simple.mounts, common.mounts),
+        _not_in(simple.env, common.env),
+        _not_in(simple.nodes, common.nodes),
+        _not_in(simple.hooks, common.hooks),
+        _not_in(simple.mounts, common.mounts),
         simple.gids,
     )
     return simple if rest.is_empty() else rest
@@ -173,7 +173,7 @@ def _simplified(edits: Edits) -> Edits:
     )
 
 
-def _other(entries: tuple[_Entity, ...], common: t.Collection[_Entity]) -> tuple[_Entity, ...]:
+def _not_in(entries: tuple[_Entry, ...], common: t.Collection[_Entry]) -> tuple[_Entry, ...]:
     known = set(common)
     return tuple(entry for entry in entries if entry not in known)
 

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Generate a specification, in Python or with nvidia-ctk.
+"""Generate and validate a specification: choose mode and backend, and run nvidia-ctk where it is the backend.
 
 The output of nvidia-ctk also depends on PATH, XDG_DATA_DIRS, NVIDIA_CTK_*, config.toml and the working directory.
 All of these are pinned.
@@ -20,6 +20,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import host_c
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import modes as cdi_modes
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import options as cdi_options
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import validate as cdi_validate
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import versions as cdi_versions
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors as core_errors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import yaml_document
@@ -63,8 +64,8 @@ class Generated(t.NamedTuple):
     warnings: tuple[str, ...]
 
 
-class Generation:
-    """The generation of the specification that ``options`` describe, on one host."""
+class SpecGenerator:
+    """Generates the specification that ``options`` describe, on one host."""
 
     def __init__(
         self, options: cdi_options.CdiOptions, host: hostfs.HostFS, run: core_plan.Runner, run_pinned: PinnedRunner
@@ -74,99 +75,90 @@ class Generation:
         self._run = run
         self._run_pinned = run_pinned
 
-    def execute(self, owned_by_unit: bool, hooks_may_come: bool = False) -> Generated:
+    def execute(self, owned_by_unit: bool, allow_missing_hooks: bool = False) -> Generated:
         """Generate and validate the specification.
 
         owned_by_unit: a refresh unit writes the same file, so nvidia-ctk must generate it here too.
-        hooks_may_come: report a missing hook program as a warning instead of an error.
+        allow_missing_hooks: report a missing hook program as a warning instead of an error.
 
         Raises NvidiaError for a request that cannot be generated, and HostError if the host lacks something that
         containers would need.
         """
-        options = self._options._replace(request=cdi_options.checked(self._options.request, self._host))
-        found, doubts = self._machine(options)
-        mode = self._mode(options, found)
+        self._options = options = self._options._replace(request=cdi_options.checked(self._options.request, self._host))
+        found, gpu_warnings = self._gpus()
+        mode = self._mode(found)
         backend = _backend(options.backend, mode, owned_by_unit)
-        made = self._documents(options, mode, backend, found)
-        kinds = {name: f"{options.kind}.{name}" if name else options.kind for name in made}
-        documents = {name: _judged(made[name], kinds[name]) for name in made}
+        documents = {
+            name: _validated(document, f"{options.kind}.{name}" if name else options.kind)
+            for name, document in self._documents(mode, backend, found).items()
+        }
         engines = cdi_support.engines_for(options.for_engines, self._host, self._run)
-        sentences: tuple[str, ...] = ()
-        if engines:
-            # A host without engines does not need this import.
-            from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import (  # noqa: PLC0415
-                engine_support,
-            )
-
-            _document, sentences = engine_support.downgrade_spec(documents[""], engines)
-            documents = {
-                name: engine_support.downgrade_spec(document, engines).document for name, document in documents.items()
-            }
-        document = documents.pop("")
+        downgraded = {name: cdi_versions.downgrade_spec(document, engines) for name, document in documents.items()}
+        main = downgraded.pop("")
         required = _required(options, found, self._host) if mode == cdi_modes.NVML else None
-        verdict = host_check.check_host(document, self._host, required, hooks_may_come)
-        if verdict.errors:
-            raise core_errors.HostError(f"{' '.join(verdict.errors)} Nothing was written.")
+        checked = host_check.check_host(main.document, self._host, required, allow_missing_hooks)
+        if checked.errors:
+            raise core_errors.HostError(f"{' '.join(checked.errors)} The specification was not written.")
         driver = gpu_detect.loaded_driver(self._host) if found is None else None
         return Generated(
-            document=document,
-            variants=documents,
+            document=main.document,
+            variants={name: variant.document for name, variant in downgraded.items()},
             mode=mode,
             backend=backend,
             driver_version=found.version if found is not None else driver.version if driver is not None else None,
             engines=tuple(engines),
-            limits=sentences,
+            limits=main.messages,
             warnings=(
-                *doubts,
-                *_left_out(found, mode),
-                *_without_coherence(options, found, mode),
-                *self._without_cuda(options, mode, document),
-                *verdict.warnings,
+                *gpu_warnings,
+                *_gpus_without_mig_devices(found, mode),
+                *_unknown_coherence(options, found, mode),
+                *self._missing_cuda(mode, main.document),
+                *checked.warnings,
                 *(engine.warning for engine in engines if engine.warning),
             ),
         )
 
-    def _machine(self, options: cdi_options.CdiOptions) -> tuple[inventory.GpuInventory | None, tuple[str, ...]]:
+    def _gpus(self) -> tuple[inventory.GpuInventory | None, tuple[str, ...]]:
         """Return the host's GPUs if the mode may need them, and warnings about them."""
-        if options.mode not in (cdi_options.AUTO, cdi_modes.NVML) or (
-            options.mode == cdi_options.AUTO and self._is_wsl(options)
+        options, request = self._options, self._options.request
+        if options.mode not in (cdi_options.AUTO, cdi_modes.NVML):
+            return None, ()
+        if options.mode == cdi_options.AUTO and (
+            self._is_wsl() or (self._is_tegra() and not self._files().libraries(_NVML_LIBRARY))
         ):
             return None, ()
-        if options.mode == cdi_options.AUTO and self._is_tegra() and not self._files(options).libraries(_NVML_LIBRARY):
-            return None, ()
-        request = options.request
         try:
             found = inventory.machine(self._host, request.driver_root, options.use_nvml, request.library_search_paths)
         except inventory.IntegratedGpuError:
             if options.mode != cdi_options.AUTO:
                 raise
-            # Mode csv does not need the other facts.
+            # The mode will be csv, which does not need the inventory.
             return None, ()
         return found, found.warnings
 
-    def _mode(self, options: cdi_options.CdiOptions, found: inventory.GpuInventory | None) -> str:
+    def _mode(self, found: inventory.GpuInventory | None) -> str:
         """Return the mode that "nvidia-ctk cdi generate --mode=auto" (1.20) would choose."""
-        if options.mode != cdi_options.AUTO:
-            return options.mode
+        if self._options.mode != cdi_options.AUTO:
+            return self._options.mode
         if found is None:
-            return _WSL if self._is_wsl(options) else _CSV
+            return _WSL if self._is_wsl() else _CSV
         return _CSV if any(inventory.is_integrated(gpu.name) for gpu in found.gpus) else cdi_modes.NVML
 
-    def _is_wsl(self, options: cdi_options.CdiOptions) -> bool:
-        path = file_lookup.under(options.request.driver_root, f"{_WSL_FOLDER}/{_WSL_LIBRARY}")
-        return self._host.exists(path) or bool(self._files(options).libraries(_WSL_LIBRARY))
+    def _is_wsl(self) -> bool:
+        path = file_lookup.under(self._options.request.driver_root, f"{_WSL_FOLDER}/{_WSL_LIBRARY}")
+        return self._host.exists(path) or bool(self._files().libraries(_WSL_LIBRARY))
 
     def _is_tegra(self) -> bool:
         family = self._host.read_text(_FAMILY).strip().lower()
         return self._host.exists(_TEGRA_RELEASE) or family.startswith(_TEGRA)
 
-    def _files(self, options: cdi_options.CdiOptions) -> driver_files.DriverFiles:
-        request = options.request
+    def _files(self) -> driver_files.DriverFiles:
+        request = self._options.request
         return driver_files.DriverFiles(
             file_lookup.CachedFS(self._host), request.driver_root, request.library_search_paths
         )
 
-    def _without_cuda(self, options: cdi_options.CdiOptions, mode: str, document: t.Mapping[str, t.Any]) -> list[str]:
+    def _missing_cuda(self, mode: str, document: t.Mapping[str, t.Any]) -> list[str]:
         version = host_check.driver_of(document)
         mounts = document.get("containerEdits", {}).get("mounts", ())
         name = f"libcuda.so.{version}"
@@ -176,37 +168,36 @@ class Generation:
             or any(mount["hostPath"].endswith(name) for mount in mounts)
         ):
             return []
-        place = self._files(options).place
-        return [f"There is no {name} below {place}, so containers cannot use CUDA. Install the driver's CUDA library."]
+        folder = self._files().place
+        return [f"There is no {name} below {folder}, so containers cannot use CUDA. Install the driver's CUDA library."]
 
-    def _documents(
-        self, options: cdi_options.CdiOptions, mode: str, backend: str, found: inventory.GpuInventory | None
-    ) -> dict[str, dict[str, t.Any]]:
+    def _documents(self, mode: str, backend: str, found: inventory.GpuInventory | None) -> dict[str, dict[str, t.Any]]:
+        options = self._options
         if backend == cdi_options.NATIVE:
             return cdi_modes.generate_all(mode, options.request, found, self._host)
 
         program = find_program(self._host, options.request.cdi_hook_path)
         if program is None:
-            why = (
-                "backend is nvidia-ctk"
-                if options.backend == cdi_options.REFERENCE
-                else f"mode {mode} is made by nvidia-ctk"
-            )
-            if mode in cdi_modes.MODES and options.backend == cdi_options.AUTO:
-                why = "a refresh service writes this file too, by nvidia-ctk"
+            reason = f"mode {mode} needs it"
+            if options.backend == cdi_options.NVIDIA_CTK:
+                reason = "backend is nvidia-ctk"
+            elif mode in cdi_modes.MODES:
+                reason = "a refresh unit generates the same file with it"
             raise core_errors.HostError(
-                f"There is no nvidia-ctk on this host, but {why}. Install the NVIDIA Container Toolkit first (role"
+                f"There is no nvidia-ctk on this host, but {reason}. Install the NVIDIA Container Toolkit first (role"
                 " gpufleet.nvidia.nvidia_toolkit)."
             )
         return generate_all_with(program, mode, options.request, self._run_pinned, self._host)
 
 
-def _backend(wanted: str, mode: str, owned_by_unit: bool) -> str:
-    if wanted == cdi_options.NATIVE and mode not in cdi_modes.MODES:
-        raise core_errors.NvidiaError(f"mode {mode} is made by nvidia-ctk only. Set backend: auto, or nvidia-ctk.")
-    if wanted != cdi_options.AUTO:
-        return wanted
-    return cdi_options.REFERENCE if owned_by_unit or mode not in cdi_modes.MODES else cdi_options.NATIVE
+def _backend(backend: str, mode: str, owned_by_unit: bool) -> str:
+    if backend == cdi_options.NATIVE and mode not in cdi_modes.MODES:
+        raise core_errors.NvidiaError(
+            f"backend native does not support mode {mode}. Set backend to auto or nvidia-ctk."
+        )
+    if backend != cdi_options.AUTO:
+        return backend
+    return cdi_options.NVIDIA_CTK if owned_by_unit or mode not in cdi_modes.MODES else cdi_options.NATIVE
 
 
 def _required(
@@ -215,46 +206,47 @@ def _required(
     """Return what the specification must contain. If ``device_ids`` selects devices, only those are required."""
     if not options.require_devices or found is None or cdi_options.NONE in options.request.device_ids:
         return None
-    chosen = cdi_modes.chosen_of(found, options.request.device_ids)
-    return host_check.required_of(chosen, inventory.mig_nodes(host, chosen))
+    selected = cdi_modes.selected_gpus(found, options.request.device_ids)
+    return host_check.required_of(selected, inventory.mig_nodes(host, selected))
 
 
-def _left_out(found: inventory.GpuInventory | None, mode: str) -> list[str]:
+def _gpus_without_mig_devices(found: inventory.GpuInventory | None, mode: str) -> list[str]:
     empty = (
         [str(gpu.index) for gpu in found.gpus if gpu.mig and not gpu.migs] if found and mode == cdi_modes.NVML else []
     )
     return [
-        f"GPU {index} is in MIG mode, but has no MIG devices, so no container gets anything of it. Make some, then run"
-        " this again."
+        f"GPU {index} is in MIG mode, but has no MIG devices, so containers cannot use it. Create MIG devices, then run"
+        " this task again."
         for index in empty
     ]
 
 
-def _without_coherence(options: cdi_options.CdiOptions, found: inventory.GpuInventory | None, mode: str) -> list[str]:
+def _unknown_coherence(options: cdi_options.CdiOptions, found: inventory.GpuInventory | None, mode: str) -> list[str]:
     if cdi_options.COHERENCE not in options.request.feature_flags or found is None or mode != cdi_modes.NVML:
         return []
     unknown = [str(gpu.index) for gpu in found.gpus if gpu.coherent is None or found.source != "nvml"]
-    said = (
-        f"NVML does not report whether GPU {', '.join(unknown)} is coherent, so neither the specification of coherent"
-        f" GPUs nor that of the others has it. Let NVML be used, or leave {cdi_options.COHERENCE} out of feature_flags."
+    warning = (
+        f"NVML does not report whether GPU {', '.join(unknown)} is coherent, so it is in neither of the additional"
+        f" specifications. Make NVML usable, or remove {cdi_options.COHERENCE} from feature_flags."
     )
-    return [said] if unknown else []
+    return [warning] if unknown else []
 
 
-def _judged(document: t.Mapping[str, t.Any], kind: str) -> dict[str, t.Any]:
+def _validated(document: t.Mapping[str, t.Any], kind: str) -> dict[str, t.Any]:
     """Return the specification as engines read it. Raises NvidiaError if engines would not load it."""
-    judgement = cdi_validate.validate(document)
-    if judgement.errors:
+    result = cdi_validate.validate(document)
+    if result.errors:
         raise core_errors.NvidiaError(
-            f"Engines would refuse this specification: {' '.join(map(str, judgement.errors))} Nothing was written; look"
-            " at vendor, class, device_name_strategies and device_ids."
+            "The specification was not written, because engines would reject it:"
+            f" {' '.join(map(str, result.errors))} Check vendor, class, device_name_strategies and device_ids."
         )
-    if judgement.document["kind"] != kind:
+    if result.document["kind"] != kind:
         raise core_errors.HostError(
-            f"nvidia-ctk was asked for {kind}, but described {judgement.document['kind']}. Reinstall it."
+            f"nvidia-ctk generated the kind {result.document['kind']} instead of {kind}. Reinstall the NVIDIA Container"
+            " Toolkit."
         )
     # Equal documents may differ in the order of fields; this keeps the order of ``document``.
-    return dict(document) if document == judgement.document else judgement.document
+    return dict(document) if document == result.document else result.document
 
 
 PROGRAM = "nvidia-ctk"
@@ -275,10 +267,10 @@ NEWEST = max(_SINCE.values())
 # Earlier versions never add groups.
 _GIDS_SINCE = (1, 19)
 _VERSION = re.compile(r"(?<![\w.])v?([0-9]+(?:\.[0-9]+)+)")
-# A line of nvidia-ctk's log that reports an error. The message is quoted as in Go where necessary.
+# A line of nvidia-ctk's log that reports an error. The message may be quoted as in Go.
 _ERROR = re.compile(r'level=(?:error|fatal|panic) msg=("(?:[^"\\]|\\.)*"|\S+)')
 _PANIC = re.compile(r"^(?:panic|fatal error): .*", re.MULTILINE)
-_MOST_WORDS = 400
+_MOST_CHARACTERS = 400
 
 
 class Output(t.NamedTuple):
@@ -289,7 +281,7 @@ class Output(t.NamedTuple):
 
 
 def find_program(host: hostfs.HostFS, cdi_hook_path: str) -> str | None:
-    """Return the path of the host's nvidia-ctk, or None. The one beside the hook program is preferred: same version."""
+    """Return the path of the host's nvidia-ctk, or None. The one beside the hook program has its version."""
     beside = posixpath.join(posixpath.dirname(cdi_hook_path), PROGRAM)
     return host.find_executable([beside, f"/usr/bin/{PROGRAM}", PROGRAM])
 
@@ -307,30 +299,30 @@ def generate_all_with(
     """
     if not host.live:
         raise core_errors.HostError(
-            f"{program} would have to be run for this specification, but nothing of an offline host_root is. Use"
-            " backend: native with one of its modes, or set host_root_live: true if a running system is mounted there."
+            f"This specification needs {program}, but programs of an offline host_root are not run. Set backend: native"
+            " and one of its modes, or host_root_live: true if a running system is mounted there."
         )
     request = cdi_options.checked(request, host)
     version = version_of(program, run_pinned, host)
     # Reading JSON needs no additional package on the host.
     argv = command_of(program, version, mode, request, Output("", "json"))
-    printed = _printed(argv, f"made no specification for mode {mode}", _advice(mode), run_pinned, host)
+    printed = _run_program(argv, f"failed to generate mode {mode}", _advice(mode), run_pinned, host)
     return _parsed(program, request, printed)
 
 
 def version_of(program: str, run_pinned: PinnedRunner, host: hostfs.HostFS) -> Version:
     """Return the version of ``program``. Raises HostError if it cannot be run or is too old."""
     advice = "Reinstall the NVIDIA Container Toolkit."
-    output = _printed([program, "--version"], "does not tell its version", advice, run_pinned, host)
+    output = _run_program([program, "--version"], "failed to report its version", advice, run_pinned, host)
     match = _VERSION.search(output)
     if match is None:
-        raise core_errors.HostError(f"{program} --version prints no version. {advice}")
+        raise core_errors.HostError(f"The output of {program} --version has no version. {advice}")
     version = tuple(int(part) for part in match.group(1).split("."))
     if version < _OLDEST:
         raise core_errors.HostError(
-            f"{program} is of version {match.group(1)}, but the first that makes specifications with nvidia-cdi-hook is"
-            f" {_text(_OLDEST)}. Install a newer NVIDIA Container Toolkit, or use nvidia_cdi_spec with backend: native"
-            " and without a refresh unit."
+            f"{program} has version {match.group(1)}, but specifications with nvidia-cdi-hook need {_dotted(_OLDEST)}."
+            " Install a newer NVIDIA Container Toolkit, or use nvidia_cdi_spec with backend: native and without a"
+            " refresh unit."
         )
     return version
 
@@ -356,22 +348,23 @@ def command_of(program: str, version: Version, mode: str, request: cdi_options.R
         f"--nvidia-cdi-hook-path={request.cdi_hook_path}",
         f"--ldconfig-path={request.ldconfig_path}",
     ]
-    for flag, values, parameter in _repeated(version, request):
+    for flag, values, parameter in _repeated_flags(version, request):
         if values:
-            _refuse_unknown(program, version, flag, parameter)
+            _require_version(program, version, flag, parameter)
         for value in values:
             if "," in value:
                 raise core_errors.NvidiaError(
-                    f"{parameter}: {program} takes {value!r} for several, as it has a comma in it."
+                    f"{parameter}: {value!r} contains a comma, which {program} reads as a separator. Use a value"
+                    " without commas."
                 )
             arguments.append(f"--{flag}={value}")
     if not request.all_device:
-        _refuse_unknown(program, version, "no-all-device", "all_device: false")
+        _require_version(program, version, "no-all-device", "all_device: false")
         arguments.append("--no-all-device")
     return arguments
 
 
-def _repeated(version: Version, request: cdi_options.Request) -> list[Repeated]:
+def _repeated_flags(version: Version, request: cdi_options.Request) -> list[Repeated]:
     flags = [flag for flag in request.feature_flags if flag != cdi_options.NO_GIDS or version >= _GIDS_SINCE]
     # For nvidia-ctk, enabled hooks have precedence over disabled hooks. So hooks: none must not pass any enabled hook.
     without_hooks = request.hooks == cdi_options.NONE
@@ -391,21 +384,23 @@ def _repeated(version: Version, request: cdi_options.Request) -> list[Repeated]:
     ]
 
 
-def _refuse_unknown(program: str, version: Version, flag: str, parameter: str) -> None:
-    since = _SINCE.get(flag, _OLDEST)
-    if version < since:
+def _require_version(program: str, version: Version, flag: str, parameter: str) -> None:
+    first_version = _SINCE.get(flag, _OLDEST)
+    if version < first_version:
         raise core_errors.NvidiaError(
-            f"{parameter} needs nvidia-ctk {_text(since)} (its --{flag}), but {program} is of version {_text(version)}."
-            f" Install a newer NVIDIA Container Toolkit, leave out {parameter}, or use nvidia_cdi_spec with backend:"
-            " native and without a refresh unit."
+            f"{parameter} needs nvidia-ctk {_dotted(first_version)} (--{flag}), but {program} has version"
+            f" {_dotted(version)}. Install a newer NVIDIA Container Toolkit, remove {parameter}, or use nvidia_cdi_spec"
+            " with backend: native and without a refresh unit."
         )
 
 
-def _printed(argv: t.Sequence[str], failure: str, advice: str, run_pinned: PinnedRunner, host: hostfs.HostFS) -> str:
+def _run_program(
+    argv: t.Sequence[str], failure: str, advice: str, run_pinned: PinnedRunner, host: hostfs.HostFS
+) -> str:
     status, output, errors = run_pinned(host.argv(argv), dict(_ENVIRONMENT))
     if status:
-        words = _words(errors) or _words(output) or f"it ends with status {status}"
-        raise core_errors.HostError(f"{argv[0]} {failure}: {words}. {advice}")
+        message = _error_message(errors) or _error_message(output) or f"exit status {status}"
+        raise core_errors.HostError(f"{argv[0]} {failure}: {message}. {advice}")
     return output
 
 
@@ -421,21 +416,19 @@ def _parsed(program: str, request: cdi_options.Request, output: str) -> dict[str
     except (ValueError, RecursionError, core_errors.NvidiaError):
         documents = []
     if not documents or not all(isinstance(document, dict) and document for document in documents):
-        what = "something that is no specification" if text else "nothing"
-        raise core_errors.HostError(
-            f"{program} ended well, but printed {what}. Reinstall the NVIDIA Container Toolkit."
-        )
+        reason = "is not a specification" if text else "is empty"
+        raise core_errors.HostError(f"The output of {program} {reason}. Reinstall the NVIDIA Container Toolkit.")
     variants = {str(document.get("kind")): document for document in documents[1:]}
     kinds = {variant: f"{request.vendor}/{request.class_}.{variant}" for variant in cdi_options.VARIANTS}
     return {"": documents[0], **{name: variants[kind] for name, kind in kinds.items() if kind in variants}}
 
 
-def _words(errors: str) -> str:
-    """Return the last error of nvidia-ctk's log, shortened. The other lines describe earlier steps."""
+def _error_message(errors: str) -> str:
+    """Return the last error in nvidia-ctk's log, shortened. The other lines describe earlier steps."""
     found = [_unquoted(match.group(1)) for match in _ERROR.finditer(errors)] or _PANIC.findall(errors)
     lines = [line.strip() for line in (found[-1:] or errors.splitlines()) if line.strip()]
-    words = " ".join(lines[-1].split()) if lines else ""
-    return (words if len(words) <= _MOST_WORDS else f"{words[:_MOST_WORDS]}…").rstrip(".")
+    message = " ".join(lines[-1].split()) if lines else ""
+    return (message if len(message) <= _MOST_CHARACTERS else f"{message[:_MOST_CHARACTERS]}…").rstrip(".")
 
 
 def _unquoted(text: str) -> str:
@@ -448,8 +441,8 @@ def _unquoted(text: str) -> str:
 def _advice(mode: str) -> str:
     if mode in cdi_modes.MODES:
         return "Check that the driver is loaded (nvidia-smi), or set backend: native."
-    return "Check that the host is what the mode is for, and that its driver is there."
+    return f"Check that mode {mode} is right for this host, and that its driver is installed."
 
 
-def _text(version: Version) -> str:
+def _dotted(version: Version) -> str:
     return ".".join(map(str, version))

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Report the CDI specifications of a host, and what refreshes them."""
+"""Report the CDI specifications of a host, their differences from the host's GPUs, and the unit that refreshes them."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ _STYLES = {
 _GPU_NODE = re.compile(r"/dev/nvidia[0-9]+")
 
 
-class Unit(t.NamedTuple):
+class GpuDevice(t.NamedTuple):
     """A GPU or a MIG device that a container can get.
 
-    ``names`` are its known names by style. ``nodes`` are its device nodes. If ``sure`` is false, the driver reports it
-    incompletely, and a specification may or may not contain it.
+    ``names`` are its known names by style. ``nodes`` are its device nodes. If ``complete`` is false, the driver reports
+    only a part of these facts, and a specification may or may not contain the device.
     """
 
     names: t.Mapping[str, str]
     nodes: frozenset[str]
-    sure: bool
+    complete: bool
 
-    def shown(self) -> str:
+    def display_name(self) -> str:
         return self.names.get("index") or self.names.get("uuid") or ", ".join(sorted(self.nodes))
 
 
@@ -56,90 +56,90 @@ def changed_gpus(
     document: t.Mapping[str, t.Any],
     host: hostfs.HostFS,
     gpus: t.Mapping[str, t.Any],
-    elsewhere: frozenset[str] | None = frozenset(),
+    other_devices: frozenset[str] | None = frozenset(),
 ) -> list[core_errors.Problem]:
     """Return the differences between ``document`` and the driver's GPUs. ``gpus`` is the result of describe_gpus().
 
-    elsewhere: names of devices in other files of the same kind; None if the document should have only some.
+    other_devices: names of devices in other files of the same kind; None if the document should have only some.
     """
-    return [] if gpus["source"] is None else _by_gpus(document, _units(host, gpus), elsewhere)
+    return [] if gpus["source"] is None else _differences(document, _gpu_devices(host, gpus), other_devices)
 
 
-def _units(host: hostfs.HostFS, gpus: t.Mapping[str, t.Any]) -> list[Unit]:
+def _gpu_devices(host: hostfs.HostFS, gpus: t.Mapping[str, t.Any]) -> list[GpuDevice]:
     capabilities, found = procfs.Capabilities(host), []
     for gpu in gpus["devices"]:
         index, minor = gpu["index"], gpu["minor"]
         nodes = [f"/dev/nvidia{minor}"]
         # Without these values, the NVML query was incomplete.
-        cut = gpus["source"] == "nvml" and (gpu["uuid"] is None or gpu["mig_enabled"] is None)
-        sure = not cut and index is not None and minor is not None
+        incomplete = gpus["source"] == "nvml" and (gpu["uuid"] is None or gpu["mig_enabled"] is None)
+        complete = not incomplete and index is not None and minor is not None
         if not gpu["mig_enabled"]:
-            found.append(_unit(gpu["uuid"], ("", "gpu"), [index], nodes, sure))
+            found.append(_gpu_device(gpu["uuid"], "gpu", [index], nodes, complete))
         for mig in gpu["mig_devices"]:
             try:
                 own = capabilities.nodes(minor, mig["gpu_instance"], mig["compute_instance"])
             except core_errors.NvidiaError:
                 own = ("", "")
-                sure = False
-            found.append(_unit(mig["uuid"], ("", "mig"), [index, mig["index"]], [*nodes, *own], sure))
+                complete = False
+            found.append(_gpu_device(mig["uuid"], "mig", [index, mig["index"]], [*nodes, *own], complete))
     return found
 
 
-def _unit(
-    uuid: str | None, prefixes: tuple[str, str], numbers: t.Sequence[int | None], nodes: t.Sequence[str], sure: bool
-) -> Unit:
+def _gpu_device(
+    uuid: str | None, kind: str, numbers: t.Sequence[int | None], nodes: t.Sequence[str], complete: bool
+) -> GpuDevice:
     names = {"uuid": uuid} if uuid else {}
     if None not in numbers:
-        number = ":".join(str(part) for part in numbers)
-        names.update({style: prefix + number for style, prefix in zip(("index", "type"), prefixes)})
-    return Unit(names, frozenset(nodes), sure)
+        number = ":".join(map(str, numbers))
+        names.update({"index": number, "type": kind + number})
+    return GpuDevice(names, frozenset(nodes), complete)
 
 
-def _by_gpus(
-    document: t.Mapping[str, t.Any], units: t.Sequence[Unit], elsewhere: frozenset[str] | None
+def _differences(
+    document: t.Mapping[str, t.Any], gpus: t.Sequence[GpuDevice], other_devices: frozenset[str] | None
 ) -> list[core_errors.Problem]:
     common = _nodes(document)
     devices = {device["name"]: _nodes(device) | common for device in document.get("devices", ())}
-    every = frozenset(node for nodes in devices.values() for node in nodes)
-    if not any(_GPU_NODE.fullmatch(node) for node in every) and not any(map(_STYLES["uuid"].fullmatch, devices)):
-        # The document describes something else, or GPUs that use other drivers.
+    all_nodes = frozenset(node for nodes in devices.values() for node in nodes)
+    if not any(_GPU_NODE.fullmatch(node) for node in all_nodes) and not any(map(_STYLES["uuid"].fullmatch, devices)):
+        # The document describes other devices, or GPUs that use other drivers.
         return []
-    lacking: list[str] = []
-    gone: list[str] = []
-    moved: list[str] = []
-    styled = False
+    missing: list[str] = []
+    removed: list[str] = []
+    changed_nodes: list[str] = []
+    has_known_style = False
     for style, pattern in _STYLES.items():
         present = [name for name in devices if pattern.fullmatch(name)]
         if not present:
             continue
-        styled = True
-        known = {unit.names[style]: unit for unit in units if style in unit.names}
-        lacking += [name for name, unit in known.items() if unit.sure and name not in devices]
-        if all(style in unit.names for unit in units):
-            gone += [name for name in present if name not in known]
-        moved += [name for name in present if name in known and _is_moved(known[name], devices[name])]
-    if not styled:
-        lacking = [unit.shown() for unit in units if unit.sure and not unit.nodes <= every]
-    lacking = [] if elsewhere is None else [name for name in lacking if name not in elsewhere]
-    said = [
-        (lacking, "gpu-lacking", "It lacks {}, which the driver reports."),
-        (gone, "gpu-gone", "It has {}, which the driver does not report."),
-        (moved, "gpu-nodes-differ", "It has other device nodes for {} than the driver."),
+        has_known_style = True
+        known = {gpu.names[style]: gpu for gpu in gpus if style in gpu.names}
+        missing += [name for name, gpu in known.items() if gpu.complete and name not in devices]
+        if all(style in gpu.names for gpu in gpus):
+            removed += [name for name in present if name not in known]
+        changed_nodes += [name for name in present if name in known and _has_other_nodes(known[name], devices[name])]
+    if not has_known_style:
+        missing = [gpu.display_name() for gpu in gpus if gpu.complete and not gpu.nodes <= all_nodes]
+    missing = [] if other_devices is None else [name for name in missing if name not in other_devices]
+    differences = [
+        (missing, "gpu-lacking", "It lacks {}, which the driver reports."),
+        (removed, "gpu-gone", "It has {}, which the driver does not report."),
+        (changed_nodes, "gpu-nodes-differ", "It has other device nodes for {} than the driver."),
     ]
     return [
-        core_errors.Problem(code, message.format(core_text.listed(names))) for names, code, message in said if names
+        core_errors.Problem(code, text.format(core_text.listed(names))) for names, code, text in differences if names
     ]
 
 
-def _is_moved(unit: Unit, nodes: frozenset[str]) -> bool:
-    return unit.sure and not unit.nodes <= nodes
+def _has_other_nodes(gpu: GpuDevice, nodes: frozenset[str]) -> bool:
+    return gpu.complete and not gpu.nodes <= nodes
 
 
-def _nodes(holder: t.Mapping[str, t.Any]) -> frozenset[str]:
-    return frozenset(node["path"] for node in holder.get(cdi_schema.EDITS, {}).get("deviceNodes", ()))
+def _nodes(part: t.Mapping[str, t.Any]) -> frozenset[str]:
+    return frozenset(node["path"] for node in part.get(cdi_schema.EDITS, {}).get("deviceNodes", ()))
 
 
-TOOLKIT, OURS = "toolkit", "gpufleet"
+TOOLKIT, GPUFLEET = "toolkit", "gpufleet"
 
 
 def describe_refresh(
@@ -150,36 +150,36 @@ def describe_refresh(
     An enabled service has precedence over a disabled one, and the toolkit's service over the one of this collection.
     """
     problems: list[core_errors.Problem] = []
-    found = [one for one in (_toolkit(host), _ours(host)) if one is not None]
-    for one in found:
-        one["failed"] = _failed(host, run, one["service"], problems)
-        if one["failed"]:
+    found = [service for service in (_toolkit_unit(host), _own_unit(host)) if service is not None]
+    for service in found:
+        service["failed"] = _failed(host, run, service["service"], problems)
+        if service["failed"]:
             message = (
-                f"{one['service']} has failed, so that the specification may be stale. Look at journalctl --unit"
-                f" {one['service']}."
+                f"{service['service']} has failed, so the specification may be stale. Run journalctl --unit"
+                f" {service['service']}."
             )
             problems.append(core_errors.Problem("cdi-refresh-failed", message))
-    enabled = [one for one in found if one["enabled"]]
-    if len({one["owner"] for one in enabled}) > 1:
-        services = " and ".join(one["service"] for one in enabled)
-        message = f"{services} both make specifications. Leave this to one of them."
+    enabled = [service for service in found if service["enabled"]]
+    if len({service["owner"] for service in enabled}) > 1:
+        services = " and ".join(service["service"] for service in enabled)
+        message = f"{services} both write specifications. Disable one of them."
         problems.append(core_errors.Problem("cdi-refresh-twice", message))
     return next(iter([*enabled, *found]), None), problems
 
 
-def _toolkit(host: hostfs.HostFS) -> dict[str, t.Any] | None:
-    units = refresh_units.toolkit_refresh(host)
-    if units is None:
+def _toolkit_unit(host: hostfs.HostFS) -> dict[str, t.Any] | None:
+    refresh = refresh_units.toolkit_refresh(host)
+    if refresh is None:
         return None
     return {
         "owner": TOOLKIT,
         "service": refresh_units.SERVICE,
-        "enabled": units.enabled,
-        "output": units.output or None,
+        "enabled": refresh.enabled,
+        "output": refresh.output or None,
     }
 
 
-def _ours(host: hostfs.HostFS) -> dict[str, t.Any] | None:
+def _own_unit(host: hostfs.HostFS) -> dict[str, t.Any] | None:
     path = systemd_units.unit_file(host, refresh_units.OWN_SERVICE)
     if path is None:
         return None
@@ -189,7 +189,7 @@ def _ours(host: hostfs.HostFS) -> dict[str, t.Any] | None:
         or refresh_units.is_enabled(host, refresh_units.OWN_PATH)
     )
     # Without its own output, the unit runs the command of the toolkit's unit, at an earlier time.
-    owner = TOOLKIT if own is None and toolkit is not None else OURS
+    owner = TOOLKIT if own is None and toolkit is not None else GPUFLEET
     output = own.output if own is not None else toolkit.output if toolkit is not None else ""
     return {"owner": owner, "service": refresh_units.OWN_SERVICE, "enabled": enabled, "output": output or None}
 
@@ -211,24 +211,24 @@ def describe_cdi(
 ) -> tuple[dict[str, t.Any], str | None]:
     """Return a report of the CDI specifications of ``host``. Invalid files are problems in the report, not errors.
 
-    ``gpus`` is the result of describe_gpus(). The specifications are compared with it. The second value is the package
-    that is missing to read some files, as MissingPackageError names it, or None if all files were read.
+    ``gpus`` is the result of describe_gpus(), with which the specifications are compared. The second value is the
+    package that is missing to read some files, as MissingPackageError names it, or None if all files were read.
     """
     problems: list[core_errors.Problem] = []
     records = _records(host, problems)
-    read, unread, needed = _read(host, cdi_records.known_documents(records), problems)
+    read, unread, missing_package = _read(host, cdi_records.known_documents(records), problems)
     found = cdi_registry.resolve(read)
-    refresh = _refresh(host, run, problems)
-    limited = {own.path for own in records if own.device_ids}
+    refresh = _refresh_report(host, run, problems)
+    partial_paths = {own.path for own in records if own.device_ids}
     files = []
     for file in found.files:
-        others = [name for other in found.files if other is not file and not other.faults for name in other.devices]
-        elsewhere = None if _real(host, file.path) in limited else frozenset(others)
-        files.append(_described(file, read[file.path], host, gpus, elsewhere))
-    files += [_Described(path)._asdict() for path in unread]
-    answer = {
+        others = [name for other in found.files if other is not file and not other.errors for name in other.devices]
+        other_devices = None if _real(host, file.path) in partial_paths else frozenset(others)
+        files.append(_file_entry(file, read[file.path], host, gpus, other_devices))
+    files += [_FileEntry(path)._asdict() for path in unread]
+    report = {
         "folders": list(core_constants.CDI_SPEC_DIRS),
-        "files": sorted(files, key=lambda file: _place(file["path"])),
+        "files": sorted(files, key=lambda file: _sort_key(file["path"])),
         "devices": found.devices,
         "conflicts": {
             # The entry of each file has its own errors.
@@ -240,10 +240,10 @@ def describe_cdi(
         "refresh": refresh,
         "problems": core_errors.as_dicts(dict.fromkeys(problems)),
     }
-    return answer, needed
+    return report, missing_package
 
 
-class _Described(t.NamedTuple):
+class _FileEntry(t.NamedTuple):
     """The entry of a file in the report. None stands for a value that is not known."""
 
     path: str
@@ -259,36 +259,36 @@ class _Described(t.NamedTuple):
     missing_paths: t.Sequence[str] = ()
 
 
-def _described(
+def _file_entry(
     file: cdi_registry.SpecificationFile,
     data: t.Any,
     host: hostfs.HostFS,
     gpus: t.Mapping[str, t.Any] | None,
-    elsewhere: frozenset[str] | None,
+    other_devices: frozenset[str] | None,
 ) -> dict[str, t.Any]:
-    """Return the entry of a file. ``elsewhere``: the devices of other files; None for a file with only some GPUs."""
+    """Return the entry of a file. ``other_devices`` is as in changed_gpus(), with the kind."""
     if isinstance(data, core_errors.NvidiaError):
-        return _Described(file.path, valid=False, errors=file.faults)._asdict()
-    judgement = cdi_validate.validate(data)
-    document = judgement.document
-    told = _Described(
+        return _FileEntry(file.path, valid=False, errors=file.errors)._asdict()
+    result = cdi_validate.validate(data)
+    document = result.document
+    entry = _FileEntry(
         file.path,
         kind=file.kind or None,
         cdi_version=document.get("cdiVersion") or None,
         devices=[device["name"] for device in document.get("devices", ()) if device.get("name")],
-        valid=not file.faults,
-        errors=file.faults,
-        warnings=[str(problem) for problem in judgement.warnings],
+        valid=not file.errors,
+        errors=file.errors,
+        warnings=[str(problem) for problem in result.warnings],
     )
-    if file.faults:
-        return told._asdict()
+    if file.errors:
+        return entry._asdict()
     reasons, missing = host_check.why_stale(document, host, gpus["driver_version"] if gpus is not None else None)
     if gpus is not None and file.kind == core_constants.GPU_KIND:
-        names = None if elsewhere is None else frozenset(name.partition("=")[2] for name in elsewhere)
+        names = None if other_devices is None else frozenset(name.partition("=")[2] for name in other_devices)
         reasons += changed_gpus(document, host, gpus, names)
-    return told._replace(
+    return entry._replace(
         driver_version=host_check.driver_of(document) or None,
-        warnings=[*told.warnings, *host_check.check_host(document, host).warnings],
+        warnings=[*entry.warnings, *host_check.check_host(document, host).warnings],
         stale=bool(reasons),
         reasons=core_errors.as_dicts(reasons),
         missing_paths=missing,
@@ -320,15 +320,15 @@ def _without_package(host: hostfs.HostFS, known: dict[str, t.Any]) -> tuple[dict
     return read, unread
 
 
-def _refresh(
+def _refresh_report(
     host: hostfs.HostFS, run: core_plan.Runner, problems: list[core_errors.Problem]
 ) -> dict[str, t.Any] | None:
     try:
-        refresh, troubles = describe_refresh(host, run)
+        refresh, refresh_problems = describe_refresh(host, run)
     except core_errors.NvidiaError as error:
         problems.append(core_errors.Problem.of(error))
         return None
-    problems += troubles
+    problems += refresh_problems
     return refresh
 
 
@@ -361,5 +361,5 @@ def _is_folder(host: hostfs.HostFS, path: str) -> bool:
     return os.path.isdir(outer) and not os.path.islink(outer)
 
 
-def _place(path: str) -> tuple[int, str]:
+def _sort_key(path: str) -> tuple[int, str]:
     return core_constants.CDI_SPEC_DIRS.index(posixpath.dirname(path)), path

@@ -2,7 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The options of a CDI task, validated."""
+"""The options of a CDI task: their specification, their values, and the request to the generators.
+
+`modes.py` and `generate.py` implement the modes and backends that are named here.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +23,10 @@ CREATE_SYMLINKS, CHMOD, CUDA_COMPAT = "create-symlinks", "chmod", "enable-cuda-c
 LDCACHE, NODE_MODIFICATION = "update-ldcache", "disable-device-node-modification"
 APPLICATION_PROFILE = "update-application-profile"
 HOOKS = (CREATE_SYMLINKS, CHMOD, CUDA_COMPAT, LDCACHE, NODE_MODIFICATION, APPLICATION_PROFILE)
-# This hook repairs directories that old releases of crun made inaccessible. NVIDIA switched it off in 1.18.
-_OFF = frozenset({CHMOD})
 NONE = "none"
+HOOK_SOURCES = ("toolkit", NONE)
+# This hook repairs directories that old releases of crun made inaccessible. NVIDIA disabled it by default in 1.18.
+_OFF_BY_DEFAULT = frozenset({CHMOD})
 
 INDEX, TYPE_INDEX, UUID = "index", "type-index", "uuid"
 STRATEGIES = (INDEX, TYPE_INDEX, UUID)
@@ -79,76 +83,73 @@ class Request(t.NamedTuple):
     hooks: str = "toolkit"
 
 
+_PATHS = ("driver_root", "dev_root", "csv_compat_container_root", "cdi_hook_path", "ldconfig_path")
+_PATH_LISTS = ("library_search_paths", "config_search_paths", "csv_files")
+
+
 def checked(request: Request, host: hostfs.HostFS) -> Request:
-    """Return ``request`` with normalized paths. Raises NvidiaError for values that cannot make a specification."""
-    _known("device_name_strategies", request.device_name_strategies, STRATEGIES)
-    _known("enabled_hooks", request.enabled_hooks, HOOKS)
-    _known("disabled_hooks", request.disabled_hooks, (*HOOKS, cdi_edits.ALL))
-    _known("feature_flags", request.feature_flags, FEATURE_FLAGS)
-    _known("hooks", (request.hooks,), ("toolkit", NONE))
+    """Return ``request`` with normalized paths. Raises NvidiaError for values that no specification can have."""
+    _require_known("device_name_strategies", request.device_name_strategies, STRATEGIES)
+    _require_known("enabled_hooks", request.enabled_hooks, HOOKS)
+    _require_known("disabled_hooks", request.disabled_hooks, (*HOOKS, cdi_edits.ALL))
+    _require_known("feature_flags", request.feature_flags, FEATURE_FLAGS)
+    _require_known("hooks", (request.hooks,), HOOK_SOURCES)
     if not request.device_name_strategies:
         raise errors.NvidiaError(
-            "device_name_strategies is empty, so no device would have a name. Name one or more of"
+            "device_name_strategies is empty, so the devices have no names. Set one or more of"
             f" {', '.join(STRATEGIES)}."
         )
-    ldconfig, compat = request.ldconfig_path, request.csv_compat_container_root
-    return request._replace(
-        driver_root=host.check_path("driver_root", request.driver_root),
-        dev_root=host.check_path("dev_root", request.dev_root or request.driver_root),
-        library_search_paths=tuple(
-            host.check_path("library_search_paths", path) for path in request.library_search_paths
-        ),
-        config_search_paths=tuple(host.check_path("config_search_paths", path) for path in request.config_search_paths),
-        csv_files=tuple(host.check_path("csv_files", path) for path in request.csv_files),
-        csv_compat_container_root=host.check_path("csv_compat_container_root", compat) if compat else "",
-        cdi_hook_path=host.check_path("cdi_hook_path", request.cdi_hook_path),
-        ldconfig_path=host.check_path("ldconfig_path", ldconfig) if ldconfig else "",
-    )
+    request = request._replace(dev_root=request.dev_root or request.driver_root)
+    paths: dict[str, t.Any] = {}
+    for name in _PATHS:
+        value = getattr(request, name)
+        paths[name] = host.check_path(name, value) if value else ""
+    for name in _PATH_LISTS:
+        paths[name] = tuple(host.check_path(name, path) for path in getattr(request, name))
+    return request._replace(**paths)
 
 
 class Hooks:
     """The hooks that a request enables. Methods return empty edits for other hooks.
 
-    ``off`` are hooks that the mode uses only if the request enables them.
+    ``off_by_default`` are more hooks that are added only if the request enables them.
     """
 
-    def __init__(self, request: Request, off: t.Iterable[str] = ()) -> None:
-        disabled = {*_OFF, *off, *(HOOKS if cdi_edits.ALL in request.disabled_hooks else request.disabled_hooks)}
-        wanted = {*HOOKS} - disabled | {*request.enabled_hooks}
-        self._wanted = wanted if request.hooks != NONE else set()
+    def __init__(self, request: Request, off_by_default: t.Iterable[str] = ()) -> None:
+        disabled = HOOKS if cdi_edits.ALL in request.disabled_hooks else request.disabled_hooks
+        enabled = {*HOOKS} - {*_OFF_BY_DEFAULT, *off_by_default, *disabled} | {*request.enabled_hooks}
+        self._enabled = enabled if request.hooks != NONE else set()
         self._path = request.cdi_hook_path
         name = posixpath.basename(self._path)
-        self._start = (name, "hook") if name in _WITH_SUBCOMMAND else (name,)
+        self._first_arguments = (name, "hook") if name in _WITH_SUBCOMMAND else (name,)
 
     def symlinks(self, links: t.Iterable[str]) -> cdi_edits.Edits:
         """Return the hook that creates ``links``, in the hook's format TARGET::PATH, without duplicates."""
-        arguments = [word for link in dict.fromkeys(links) for word in ("--link", link)]
+        arguments = [argument for link in dict.fromkeys(links) for argument in ("--link", link)]
         return self.plain(CREATE_SYMLINKS, *arguments) if arguments else cdi_edits.Edits()
 
     def chmod(self, folders: t.Iterable[str]) -> cdi_edits.Edits:
-        """Return the hook that changes modes, also for no directory, like the generator. It must be enabled by name."""
-        arguments = [word for folder in dict.fromkeys(folders) for word in ("--path", folder)]
+        """Return the hook that changes modes. Like nvidia-ctk, this adds the hook even if ``folders`` is empty."""
+        arguments = [argument for folder in dict.fromkeys(folders) for argument in ("--path", folder)]
         return self.plain(CHMOD, "--mode", "755", *arguments)
 
     def plain(self, name: str, *arguments: str) -> cdi_edits.Edits:
-        if name not in self._wanted:
+        if name not in self._enabled:
             return cdi_edits.Edits()
-        return cdi_edits.Edits(hooks=(cdi_edits.Hook(self._path, (*self._start, name, *arguments)),))
+        return cdi_edits.Edits(hooks=(cdi_edits.Hook(self._path, (*self._first_arguments, name, *arguments)),))
 
 
-def _known(parameter: str, values: t.Iterable[str], known: t.Sequence[str]) -> None:
+def _require_known(parameter: str, values: t.Iterable[str], known: t.Sequence[str]) -> None:
     for value in values:
         if value not in known:
-            raise errors.NvidiaError(f"{parameter}: {value!r} is not known. Use one of {', '.join(known)}.")
+            raise errors.NvidiaError(f"{parameter}: unknown value {value!r}. Use one of {', '.join(known)}.")
 
 
-AUTO, NATIVE, REFERENCE = "auto", "native", "nvidia-ctk"
-BACKENDS = (AUTO, NATIVE, REFERENCE)
-# In the order of the generator's documentation. _cdi/modes and _cdi/generate implement them.
+AUTO, NATIVE, NVIDIA_CTK = "auto", "native", "nvidia-ctk"
+BACKENDS = (AUTO, NATIVE, NVIDIA_CTK)
 MODES = (AUTO, "nvml", "management", "gds", "gdrcopy", "mofed", "nvswitch", "imex", "csv", "wsl")
 YAML, JSON = "yaml", "json"
 FORMATS = (YAML, JSON)
-HOOK_SOURCES = ("toolkit", NONE)
 
 CDI_OPTIONS: dict[str, dict[str, t.Any]] = {
     "path": {"type": "path"},
@@ -185,7 +186,7 @@ CDI_OPTIONS: dict[str, dict[str, t.Any]] = {
 
 
 class CdiOptions(t.NamedTuple):
-    """The options of a task for one specification. The module chooses the values that are None."""
+    """The options of a task for one specification. Values that are None have defaults that depend on the host."""
 
     state: str = "present"
     path: str | None = None
@@ -197,7 +198,6 @@ class CdiOptions(t.NamedTuple):
     for_engines: tuple[str, ...] = (AUTO,)
     require_devices: bool = True
     exclusive: bool = False
-    # None: the backup directory of this collection.
     backup_dir: str | None = None
     purge_backups: bool = False
 
@@ -208,37 +208,11 @@ class CdiOptions(t.NamedTuple):
 
 def options_of(params: t.Mapping[str, t.Any]) -> CdiOptions:
     """Return the options from a task's parameters: those of CDI_OPTIONS and those that the module adds."""
-    request = Request(
-        vendor=params["vendor"],
-        class_=params["class"],
-        device_name_strategies=tuple(params["device_name_strategies"]),
-        device_ids=tuple(params["device_ids"]),
-        all_device=params["all_device"],
-        driver_root=params["driver_root"],
-        dev_root=params["dev_root"] or "",
-        library_search_paths=tuple(params["library_search_paths"]),
-        config_search_paths=tuple(params["config_search_paths"]),
-        csv_files=tuple(params["csv_files"]),
-        csv_ignore_patterns=tuple(params["csv_ignore_patterns"]),
-        csv_compat_container_root=params["csv_compat_container_root"] or "",
-        cdi_hook_path=params["cdi_hook_path"],
-        ldconfig_path=params["ldconfig_path"] or "",
-        enabled_hooks=tuple(params["enabled_hooks"]),
-        disabled_hooks=tuple(params["disabled_hooks"]),
-        feature_flags=tuple(params["feature_flags"]),
-        hooks=params["hooks"],
-    )
-    return CdiOptions(
-        state=params["state"],
-        path=params["path"],
-        format=params["format"],
-        backend=params["backend"],
-        mode=params["mode"],
-        request=request,
-        use_nvml=params["use_nvml"],
-        for_engines=tuple(params["for_engines"]),
-        require_devices=params["require_devices"],
-        exclusive=bool(params.get("exclusive")),
-        backup_dir=params.get("backup_dir"),
-        purge_backups=bool(params.get("purge_backups")),
-    )
+    values: dict[str, t.Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in params.items()
+    }
+    values["class_"] = values["class"]
+    # An unset path is an empty string in a request.
+    request: dict[str, t.Any] = {name: "" if values[name] is None else values[name] for name in Request._fields}
+    values["request"] = Request(**request)
+    return CdiOptions(**{name: values[name] for name in CdiOptions._fields if name in values})

@@ -2,7 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The location of a specification, and the records of specifications."""
+"""The location of a specification, and the records of the files that this collection wrote or moved away for it.
+
+Records are those of `_core/records.py`. This file defines their keys for specifications.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +25,8 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
 
 
-# The file name in NVIDIA's instructions, for the kind of GPUs.
-_USUAL_NAME = "nvidia"
+# The file name for the kind of GPUs, as in NVIDIA's instructions.
+_GPU_FILE_NAME = "nvidia"
 
 
 class SpecLocation(t.NamedTuple):
@@ -34,7 +37,7 @@ class SpecLocation(t.NamedTuple):
     owned: bool
 
 
-def place_of(
+def location_of(
     options: cdi_options.CdiOptions,
     host: hostfs.HostFS,
     refresh: refresh_units.Refresh | None,
@@ -47,27 +50,27 @@ def place_of(
     """
     problem = cdi_schema.kind_problem(options.kind)
     if problem:
-        raise errors.NvidiaError(f"vendor and class: the kind {options.kind} {problem}.")
-    usual = _output(refresh, host)
-    if options.path is None and usual and options.kind == core_constants.GPU_KIND:
-        if options.format is not None and not usual.endswith(f".{options.format}"):
+        raise errors.NvidiaError(f"vendor and class: the kind {problem}.")
+    unit_output = _output(refresh, host)
+    if options.path is None and unit_output and options.kind == core_constants.GPU_KIND:
+        if options.format is not None and not unit_output.endswith(f".{options.format}"):
             raise errors.NvidiaError(
-                f"format is {options.format}, but nvidia-cdi-refresh.service writes {usual}, and that is where this"
-                " goes too. Leave format out, or name another path."
+                f"format is {options.format}, but nvidia-cdi-refresh.service writes {unit_output}, which is the default"
+                " path of this specification. Remove format, or set path."
             )
-        path = usual
+        path = unit_output
     elif options.path is None:
-        path = usual_path(options.kind, options.format or cdi_options.YAML)
+        path = default_path(options.kind, options.format or cdi_options.YAML)
     else:
         path = cdi_registry.canonical(host, host.check_path("path", options.path))
-    form = options.format or (cdi_options.JSON if path.endswith(f".{cdi_options.JSON}") else cdi_options.YAML)
-    _refuse_odd(path, form, host)
+    format_ = options.format or (cdi_options.JSON if path.endswith(f".{cdi_options.JSON}") else cdi_options.YAML)
+    _check_path(path, format_, host)
     if options.exclusive and not cdi_registry.is_loaded_path(path):
         raise errors.NvidiaError(
-            f"exclusive is for a path that engines read, in {' or '.join(core_constants.CDI_SPEC_DIRS)}, but"
-            f" path is {path}."
+            f"exclusive needs a path in {' or '.join(core_constants.CDI_SPEC_DIRS)}, because engines read only"
+            f" these directories, but path is {path}."
         )
-    return SpecLocation(path, form, path in (usual, _output(own, host)))
+    return SpecLocation(path, format_, path in (unit_output, _output(own, host)))
 
 
 def _output(refresh: refresh_units.Refresh | None, host: hostfs.HostFS) -> str:
@@ -85,25 +88,28 @@ def variant_path(path: str, variant: str) -> str:
     return f"{stem}.{variant}{extension}"
 
 
-def usual_path(kind: str, form: str) -> str:
+def default_path(kind: str, format_: str) -> str:
     """Return the default path for a specification of ``kind``."""
-    name = _USUAL_NAME if kind == core_constants.GPU_KIND else kind.replace("/", "-")
-    return f"{core_constants.CDI_SPEC_DIRS[0]}/{name}.{form}"
+    name = _GPU_FILE_NAME if kind == core_constants.GPU_KIND else kind.replace("/", "-")
+    return f"{core_constants.CDI_SPEC_DIRS[0]}/{name}.{format_}"
 
 
-def _refuse_odd(path: str, form: str, host: hostfs.HostFS) -> None:
+def _check_path(path: str, format_: str, host: hostfs.HostFS) -> None:
     folder, name = posixpath.split(path)
     if folder in core_constants.CDI_SPEC_DIRS and os.path.islink(host.real_path(folder, last=False)):
         raise errors.NvidiaError(
-            f"{folder} is a link, which engines do not follow. Make it a folder, then run this again."
+            f"{folder} is a link, which engines do not follow. Replace it with a directory, then run this task again."
         )
     if folder in core_constants.CDI_SPEC_DIRS and not cdi_registry.is_loaded_path(path):
         raise errors.NvidiaError(
-            f"path {path}: engines read only {' and '.join(cdi_registry.SUFFIXES)} in {folder}. Let it end so."
+            f"path is {path}, but engines read only files that end in {' or '.join(cdi_registry.SUFFIXES)} in {folder}."
+            " Change the file name."
         )
-    suffix = next((suffix for suffix in cdi_registry.SUFFIXES if name.endswith(suffix)), f".{form}")
-    if suffix != f".{form}":
-        raise errors.NvidiaError(f"path {path} does not fit format: {form}. Leave one of them out, or let them agree.")
+    suffix = next((suffix for suffix in cdi_registry.SUFFIXES if name.endswith(suffix)), f".{format_}")
+    if suffix != f".{format_}":
+        raise errors.NvidiaError(
+            f"path ends in {suffix}, but format is {format_}. Remove one of the two options, or make them match."
+        )
 
 
 # The owner in the names of the records.
@@ -124,7 +130,7 @@ class OwnRecord(t.NamedTuple):
     document: t.Mapping[str, t.Any] | None
     mode: str
     device_ids: t.Sequence[str]
-    made_room_for: str | None
+    moved_for_kind: str | None
     variant_of: str | None = None
 
     @property
@@ -142,7 +148,7 @@ class OwnRecord(t.NamedTuple):
         """The kind by which a task writes or removes the file."""
         if self.variant_of is not None:
             return self.variant_of
-        return self.made_room_for if self.document is None else self.document.get("kind")
+        return self.moved_for_kind if self.document is None else self.document.get("kind")
 
 
 def own_records(host: hostfs.HostFS) -> list[OwnRecord]:
@@ -150,7 +156,7 @@ def own_records(host: hostfs.HostFS) -> list[OwnRecord]:
     return [_own(record) for record in core_records.load_records(host, OWNER)]
 
 
-def entries_of(
+def spec_entries(
     document: t.Mapping[str, t.Any], mode: str, device_ids: t.Iterable[str], variant_of: str | None = None
 ) -> dict[tuple[str, ...], t.Any]:
     """Return the entries to record with a file of this collection."""
@@ -158,7 +164,7 @@ def entries_of(
     return entries if variant_of is None else {**entries, _VARIANT_OF: variant_of}
 
 
-def entries_of_room(kind: str) -> dict[tuple[str, ...], t.Any]:
+def moved_file_entries(kind: str) -> dict[tuple[str, ...], t.Any]:
     """Return the entries to record with a file that is moved away for a specification of ``kind``."""
     return {_MOVED_FILE: kind}
 
@@ -193,21 +199,23 @@ def record_for_unit(
     With this record, ``state: absent`` of nvidia_cdi_spec also removes the unit's file. ``variant_of`` is as in
     OwnRecord. The caller holds the host's lock.
     """
-    # Only a new unit needs this.
+    # Only a new unit needs this import.
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import atomic_write  # noqa: PLC0415
 
     uid, gid, mode = os.geteuid(), os.getegid(), 0o644
     if original is not None:
         status = os.stat(host.real_path(path))
         uid, gid, mode = status.st_uid, status.st_gid, status.st_mode & 0o7777
-    made = [
+    directories = [
         folder
-        for place in (posixpath.dirname(path), core_records.STATE_DIR)
-        for folder in atomic_write.missing_directories(host, place)
+        for directory in (posixpath.dirname(path), core_records.STATE_DIR)
+        for folder in atomic_write.missing_directories(host, directory)
     ]
-    record = core_records.OriginalFile(OWNER, path, original, uid, gid, mode, tuple(dict.fromkeys(made)), main=path)
+    record = core_records.OriginalFile(
+        OWNER, path, original, uid, gid, mode, tuple(dict.fromkeys(directories)), main=path
+    )
     atomic_write.make_directories(host, core_records.STATE_DIR, 0o700)
-    keys = entries_of({"kind": kind}, "", (), variant_of)
+    keys = spec_entries({"kind": kind}, "", (), variant_of)
     atomic_write.replace_file(host, core_records.record_path(OWNER, path), record._replace(keys=keys).to_bytes(), 0o600)
 
 
@@ -221,12 +229,12 @@ def unused_unit_records(host: hostfs.HostFS) -> list[core_records.OriginalFile]:
     return [record for record in records if host.read(record.path) == record.original]
 
 
-def forget(host: hostfs.HostFS, records: t.Iterable[core_records.OriginalFile]) -> None:
+def remove_records(host: hostfs.HostFS, records: t.Iterable[core_records.OriginalFile]) -> None:
     """Remove records, and the directories created for them if these are empty. The caller holds the host's lock."""
-    # Only a removal needs this.
+    # Only a removal needs this import.
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import atomic_write  # noqa: PLC0415
 
     for record in records:
         atomic_write.remove_file(host, core_records.record_path(OWNER, record.path))
-        made = {*record.created_directories, posixpath.dirname(core_records.STATE_DIR), core_records.STATE_DIR}
-        atomic_write.remove_empty_directories(host, sorted(made, key=len))
+        directories = {*record.created_directories, posixpath.dirname(core_records.STATE_DIR), core_records.STATE_DIR}
+        atomic_write.remove_empty_directories(host, sorted(directories, key=len))

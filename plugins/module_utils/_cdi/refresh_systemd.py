@@ -4,8 +4,8 @@
 
 """Enable the refresh units, and run the service.
 
-This module creates the same links as systemctl enable. It does not run that command, which would reload all units:
-containers that the legacy hook prepared would lose their GPUs.
+The links are those of systemctl enable. That command is not run, because it also reloads all units: containers that got
+their GPUs from the legacy hook would lose them.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _FAILED = "failed"
 _FOLDER = "/etc/systemd/system"
 # Lists the links that this collection created, so that a removal affects only those. The file is not a record, so its
 # name does not end like one.
-_NOTE = f"{core_records.STATE_DIR}/cdi.refresh.links"
+_LINKS_FILE = f"{core_records.STATE_DIR}/cdi.refresh.links"
 
 
-def wanted_links(host: hostfs.HostFS, name: str) -> list[refresh_units.Link]:
+def missing_links(host: hostfs.HostFS, name: str) -> list[refresh_units.Link]:
     """Return the links that are missing to enable the unit ``name``, whose file exists.
 
     Raises HostError for a masked unit.
@@ -44,8 +44,7 @@ def wanted_links(host: hostfs.HostFS, name: str) -> list[refresh_units.Link]:
     unit = systemd_units.load_unit(host, name)
     if path is not None and systemd_units.is_masked(host, path):
         raise errors.HostError(
-            f"{name} is masked by {path}, so that it never starts. Take that back with systemctl unmask {name}, or use"
-            " owner: collection."
+            f"{name} is masked by {path}, so it never starts. Run systemctl unmask {name}, or set owner: collection."
         )
     if path is None or unit is None or refresh_units.is_enabled(host, name):
         return []
@@ -59,9 +58,9 @@ def links_of(
     return [refresh_units.Link(f"{_FOLDER}/{folder}/{name}", path) for folder in folders]
 
 
-def our_links(host: hostfs.HostFS) -> list[refresh_units.Link]:
+def own_links(host: hostfs.HostFS) -> list[refresh_units.Link]:
     """Return the links that earlier runs created and that still exist. Raises HostError for a damaged list."""
-    content = host.read(_NOTE)
+    content = host.read(_LINKS_FILE)
     if content is None:
         return []
     try:
@@ -71,38 +70,39 @@ def our_links(host: hostfs.HostFS) -> list[refresh_units.Link]:
         ]
     except (TypeError, ValueError) as error:
         raise errors.HostError(
-            f"{_NOTE} is damaged. Move it away; which units this collection has enabled is then for you to decide."
+            f"{_LINKS_FILE}, the list of links that this collection created, is damaged. Remove the file, then disable"
+            " the units that you do not need."
         ) from error
     return [link for link in links if host.lexists(link.path)]
 
 
 def change_links(
-    host: hostfs.HostFS, made: t.Sequence[refresh_units.Link], removed: t.Sequence[refresh_units.Link]
+    host: hostfs.HostFS, created: t.Sequence[refresh_units.Link], removed: t.Sequence[refresh_units.Link]
 ) -> None:
     """Create and remove links. The caller holds the host's lock. Raises HostError."""
-    kept = [link for link in our_links(host) if link not in removed]
-    if made:
+    kept = [link for link in own_links(host) if link not in removed]
+    if created:
         # The list is written first, so that it also has the links of a run that is killed.
-        _note(host, [*kept, *made])
+        _write_links_file(host, [*kept, *created])
     for link in removed:
         _remove(host, link.path)
-    for link in made:
-        _make(host, link)
-    if not made:
-        _note(host, kept)
+    for link in created:
+        _create(host, link)
+    if not created:
+        _write_links_file(host, kept)
 
 
-def _note(host: hostfs.HostFS, links: t.Sequence[refresh_units.Link]) -> None:
+def _write_links_file(host: hostfs.HostFS, links: t.Sequence[refresh_units.Link]) -> None:
     if links:
         atomic_write.make_directories(host, core_records.STATE_DIR, 0o700)
         text = json.dumps([list(link) for link in links], indent=2) + "\n"
-        atomic_write.replace_file(host, _NOTE, text.encode("utf-8"), 0o600)
-    elif host.lexists(_NOTE):
-        atomic_write.remove_file(host, _NOTE)
+        atomic_write.replace_file(host, _LINKS_FILE, text.encode("utf-8"), 0o600)
+    elif host.lexists(_LINKS_FILE):
+        atomic_write.remove_file(host, _LINKS_FILE)
         atomic_write.remove_empty_directories(host, [posixpath.dirname(core_records.STATE_DIR), core_records.STATE_DIR])
 
 
-def _make(host: hostfs.HostFS, link: refresh_units.Link) -> None:
+def _create(host: hostfs.HostFS, link: refresh_units.Link) -> None:
     folder = posixpath.dirname(link.path)
     atomic_write.make_directories(host, folder, 0o755)
     try:
@@ -127,10 +127,10 @@ def _remove(host: hostfs.HostFS, path: str) -> None:
 # -- the service on a running host -------------------------------------------------------------------------------------
 
 
-class ServiceOutcome(t.NamedTuple):
-    """The changes on the running host, or, in check mode, the predicted changes.
+class ServiceResult(t.NamedTuple):
+    """The changes on the running host; in check mode the predicted ones.
 
-    ``reasons`` say why the service must run. ``started`` is whether it ran. ``settled`` is whether it ran with the
+    ``reasons`` say why the service must run. ``started`` is whether it ran, and ``complete`` whether it ran with the
     current files.
     """
 
@@ -138,103 +138,108 @@ class ServiceOutcome(t.NamedTuple):
     started: bool = False
     changed: bool = False
     warnings: tuple[str, ...] = ()
-    settled: bool = False
+    complete: bool = False
 
 
 class RefreshService:
-    """The units of ``plan`` on a host that systemd runs. ``ready`` is called before the service is started."""
+    """The units of ``plan`` on a host that systemd runs. ``before_start`` is called before the service is started."""
 
     def __init__(
-        self, plan: refresh_units.RefreshPlan, host: hostfs.HostFS, run: core_plan.Runner, ready: t.Callable[[], None]
+        self,
+        plan: refresh_units.RefreshPlan,
+        host: hostfs.HostFS,
+        run: core_plan.Runner,
+        before_start: t.Callable[[], None],
     ) -> None:
         self._plan = plan
         self._host = host
-        self._ready = ready
+        self._before_start = before_start
         self._service = systemctl.Systemctl(host, run, plan.service)
-        self._watcher = None if plan.watcher is None else systemctl.Systemctl(host, run, plan.watcher)
+        self._path_unit = None if plan.path_unit is None else systemctl.Systemctl(host, run, plan.path_unit)
 
-    def settle(self, changed: bool, start: bool, check_mode: bool) -> ServiceOutcome:
+    def run_if_needed(self, changed: bool, start: bool, check_mode: bool) -> ServiceResult:
         """Start the path unit, and run the service if necessary.
 
         ``changed`` is whether the service has not run with the current files yet. Raises HostError with the last lines
         of the service's log if it fails.
         """
-        known, warnings = self._read_units() if changed and not check_mode else (True, ())
-        if not known:
-            return ServiceOutcome(self._reasons(changed), warnings=warnings)
-        watching = self._watch(check_mode)
+        loaded, warnings = self._reload_units() if changed and not check_mode else (True, ())
+        if not loaded:
+            return ServiceResult(self._reasons(changed), warnings=warnings)
+        path_unit_started = self._start_path_unit(check_mode)
         reasons = self._reasons(changed)
         if not reasons or not start:
             if reasons:
                 warning = (
-                    f"{' '.join(reasons)} {self._plan.service} was not started, as start is false. It runs at the next"
-                    f" boot, or by systemctl restart {self._plan.service}."
+                    f"{' '.join(reasons)} {self._plan.service} was not started, because start is false. It runs at the"
+                    f" next boot. Run systemctl restart {self._plan.service} to start it now."
                 )
                 warnings = (*warnings, warning)
-            return ServiceOutcome(reasons, started=False, changed=watching, warnings=warnings)
+            return ServiceResult(reasons, started=False, changed=path_unit_started, warnings=warnings)
         if check_mode:
-            return ServiceOutcome(reasons, started=False, changed=True)
-        self._ready()
+            return ServiceResult(reasons, started=False, changed=True)
+        self._before_start()
         before = core_records.digest(self._host.read(self._plan.output))
         failed = self._service.status().active == _FAILED
         self._start()
-        anew = core_records.digest(self._host.read(self._plan.output)) != before
+        rewritten = core_records.digest(self._host.read(self._plan.output)) != before
         # With a warning, systemd still uses the previous units.
-        return ServiceOutcome(
-            reasons, started=True, changed=watching or failed or anew, warnings=warnings, settled=not warnings
+        return ServiceResult(
+            reasons,
+            started=True,
+            changed=path_unit_started or failed or rewritten,
+            warnings=warnings,
+            complete=not warnings,
         )
 
-    def _read_units(self) -> tuple[bool, tuple[str, ...]]:
-        """Reload systemd's units if necessary and safe. Return whether systemd knows the units, and warnings."""
-        units = [self._service] if self._watcher is None else [self._service, self._watcher]
+    def _reload_units(self) -> tuple[bool, tuple[str, ...]]:
+        """Reload systemd's units if necessary and safe. Return whether systemd has loaded the units, and warnings."""
+        units = [self._service] if self._path_unit is None else [self._service, self._path_unit]
         states = [unit.status() for unit in units]
         if all(state.loaded and not state.needs_reload for state in states):
             return True, ()
         # An unchanged host does not need this import.
-        from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import (  # noqa: PLC0415
-            gpu_containers,
-        )
+        from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import gpu_containers  # noqa: PLC0415
 
-        hurt = gpu_containers.legacy_gpu_containers(self._host)
-        if not hurt:
+        affected = gpu_containers.legacy_gpu_containers(self._host)
+        if not affected:
             self._service.daemon_reload()
             return True, ()
         warning = (
-            f"systemd did not read its units again, because {', '.join(hurt)} would lose their GPUs, which the"
-            " legacy hook gave them."
+            f"systemd did not reload its units, because {', '.join(affected)} got their GPUs from the legacy hook and"
+            " would lose them."
         )
         unknown = [unit.unit for unit, state in zip(units, states) if not state.loaded]
         if unknown:
-            warning += f" So it does not know {' and '.join(unknown)} yet, and {self._plan.service} was not started."
-        return not unknown, (f"{warning} The changes count from the next boot on, or after systemctl daemon-reload.",)
+            warning += f" systemd has not loaded {' and '.join(unknown)} yet, so {self._plan.service} was not started."
+        return not unknown, (f"{warning} The changes take effect at the next boot or systemctl daemon-reload.",)
 
-    def _watch(self, check_mode: bool) -> bool:
+    def _start_path_unit(self, check_mode: bool) -> bool:
         """Start the path unit, which watches for changes of the driver. Return whether it was not active before."""
-        if self._watcher is None or self._watcher.status().active in systemctl.RUNNING_STATES:
+        if self._path_unit is None or self._path_unit.status().active in systemctl.RUNNING_STATES:
             return False
         if not check_mode:
-            self._watcher.start()
+            self._path_unit.start()
         return True
 
     def _reasons(self, changed: bool) -> tuple[str, ...]:
-        """Return the reasons to run the service now."""
         reasons = []
         if changed:
-            reasons.append("What the service does has changed.")
+            reasons.append("The configuration of the service has changed.")
         if self._service.status().active == _FAILED:
             reasons.append("Its last run failed.")
         elif gpu_detect.loaded_driver(self._host) is not None and not self._host.exists(self._plan.output):
             # Without a driver, the service generates nothing.
-            reasons.append(f"{self._plan.output} is not there.")
+            reasons.append(f"{self._plan.output} does not exist.")
         return tuple(reasons)
 
     def _start(self) -> None:
-        begun = time.time()
+        start_time = time.time()
         try:
             self._service.start_oneshot()
         except errors.HostError as error:
-            log = " ".join(self._service.journal_tail(begun)).rstrip(".")
+            log = " ".join(self._service.journal_tail(start_time)).rstrip(".")
             raise errors.HostError(
-                f"{self._plan.service} failed: {log or str(error).rstrip('.')}. Its files are in place, and it is"
-                " tried again at the next boot, and by the next run of this task."
+                f"{self._plan.service} failed: {log or str(error).rstrip('.')}. The unit stays installed. Fix the"
+                " cause, then run this task again."
             ) from error

@@ -2,7 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The contents of the refresh units, and the refresh units that exist on a host."""
+"""The refresh units of a host, and the contents of the unit files and the environment file that this collection writes.
+
+What a host needs of them is decided in `refresh_plan.py`.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ if t.TYPE_CHECKING:
 SERVICE, PATH = "nvidia-cdi-refresh.service", "nvidia-cdi-refresh.path"
 OWN_SERVICE, OWN_PATH = "gpufleet-nvidia-cdi.service", "gpufleet-nvidia-cdi.path"
 PROGRAM = "nvidia-ctk"
-# The file with users' options for the toolkit's service, and the variable with the path of the specification.
+# The file with the administrator's options for the toolkit's service, and the variable for the specification's path.
 ENVIRONMENT_FILE = "/etc/nvidia-container-toolkit/nvidia-cdi-refresh.env"
 OUTPUT = "NVIDIA_CTK_CDI_OUTPUT_FILE_PATH"
 # The default output of the toolkit's service.
@@ -72,18 +75,18 @@ def _refresh(host: hostfs.HostFS, service: str, path: str, default: str) -> Refr
     file = systemd_units.unit_file(host, service)
     if file is None:
         return None
-    watcher = systemd_units.unit_file(host, path)
-    watched = watcher is not None and not systemd_units.is_masked(host, watcher) and is_enabled(host, path)
+    path_unit = systemd_units.unit_file(host, path)
+    on_change = path_unit is not None and not systemd_units.is_masked(host, path_unit) and is_enabled(host, path)
     unit = systemd_units.load_unit(host, service, PROGRAM)
     if unit is None:
-        return Refresh(file, watcher, at_boot=False, on_change=watched, masked=True, output="", kind="")
+        return Refresh(file, path_unit, at_boot=False, on_change=on_change, masked=True, output="", kind="")
     flags = unit.flag_values("--output")
     kind = [values[-1] for values in (unit.flag_values("--vendor"), unit.flag_values("--class")) if values]
     return Refresh(
         file,
-        watcher,
+        path_unit,
         at_boot=is_enabled(host, service),
-        on_change=watched,
+        on_change=on_change,
         masked=False,
         output=flags[-1] if flags else unit.environment.get(OUTPUT, default),
         kind="/".join(kind),
@@ -116,35 +119,33 @@ ENGINES = (
     "podman-restart.service",
     "kubelet.service",
 )
-# The driver's daemons, which complete the devices. As packaged, none of them comes after an engine, so there is no
-# cycle, and none of them starts an engine and waits for it. nvidia-mig-manager.service does: its hooks start the
-# kubelet, which would wait for the service of this collection, and that service would wait for mig-manager, until both
-# time out. So nothing here comes after nvidia-mig-manager.service. As after every change of MIG devices, whatever
-# changes them must also refresh the specification.
+# The driver's daemons, which complete the devices. As packaged, they are not ordered after an engine, and start no
+# engine. nvidia-mig-manager.service is not in this list: its hooks start the kubelet and wait for it. The kubelet would
+# wait for the service of this collection, and that service for nvidia-mig-manager.service, until both time out.
 _DAEMONS = ("nvidia-persistenced.service", "nvidia-fabricmanager.service")
 _DEVICES = ("systemd-modules-load.service", *_DAEMONS)
-# A unit that comes after one of these cannot come before an engine. These units wait for the engines, and systemd
-# breaks such a cycle by dropping one of its units.
+# A unit that is ordered after one of these cannot be ordered before an engine. systemd would break the cycle by not
+# starting one of its units.
 LATE = frozenset({"multi-user.target", "graphical.target", "default.target", *ENGINES})
-# Seconds. Engines wait for the service, so a GPU that hangs must not block the boot. The toolkit's own service has no
-# limit (1.18 to 1.20).
+# Seconds. Engines wait for the service, so a GPU that hangs must not block the boot. The toolkit's service has no limit
+# (1.18 to 1.20).
 _LIMITS = (("TimeoutStartSec", "120"), ("TimeoutStopSec", "5"))
-# Kernel modules are installed in bursts. A service that is started too often also makes its path unit fail, and then
-# changes are no longer detected (systemd.path(5)).
+# An installation of a driver changes the list of modules several times. A service that is started too often also makes
+# its path unit fail, and then changes are no longer detected (systemd.path(5)).
 _NO_START_LIMIT = ("StartLimitIntervalSec", "0")
 _MODULES = ("modules.dep", "modules.dep.bin")
 _LOADED = "/proc/driver/nvidia/version"
-_WRITTEN_BY = "# Written by gpufleet.nvidia. What is changed here is overwritten.\n"
+_HEADER = "# Written by gpufleet.nvidia. What is changed here is overwritten.\n"
 
 
 class Command(t.NamedTuple):
-    """The command of a unit. The first element is the program."""
+    """The command of a unit. The first argument is the program."""
 
-    words: tuple[str, ...]
+    arguments: tuple[str, ...]
 
     def __str__(self) -> str:
         # systemd expands percent signs and dollar signs in the command (systemd.unit(5), systemd.service(5)).
-        return " ".join(map(_quoted, self.words))
+        return " ".join(map(_quoted_argument, self.arguments))
 
 
 # -- units -------------------------------------------------------------------------------------------------------------
@@ -158,7 +159,7 @@ def own_service(
     The unit does not remain active, so each start generates the specification again. ``conditions`` and ``settings`` go
     into the sections Unit and Service. With ``nodes``, the unit first creates the driver's control devices.
     """
-    program = command.words[0]
+    program = command.arguments[0]
     order = [("After", " ".join(_DEVICES)), *([("Before", " ".join(ENGINES))] if before_engines else [])]
     create = Command((program, "system", "create-device-nodes", "--control-devices", "--load-kernel-modules"))
     return _text(
@@ -166,7 +167,7 @@ def own_service(
             "Unit",
             [
                 ("Description", "Make the CDI specification of NVIDIA GPUs (gpufleet.nvidia)"),
-                _exists(program),
+                _path_condition(program),
                 *conditions,
                 _NO_START_LIMIT,
                 *order,
@@ -193,11 +194,11 @@ def needs_driver(smi: str) -> tuple[Settings, Settings]:
 
     nvidia-smi also loads the driver and creates its devices.
     """
-    return [_exists(smi)], [("ExecCondition", str(Command((smi, "-L"))))]
+    return [_path_condition(smi)], [("ExecCondition", str(Command((smi, "-L"))))]
 
 
 def needs_loaded_driver() -> Settings:
-    """Return the condition for a driver in a container. That driver loads its modules itself."""
+    """Return the condition for a driver in a container, which loads its modules itself."""
     return [("ConditionPathExists", _LOADED)]
 
 
@@ -234,22 +235,22 @@ def drop_in(order: bool, environment: bool) -> bytes | None:
     )
 
 
-def _exists(path: str) -> tuple[str, str]:
+def _path_condition(path: str) -> tuple[str, str]:
     return "ConditionPathExists", path.replace("%", "%%")
 
 
 def _text(*sections: tuple[str, Settings]) -> bytes:
-    text = _WRITTEN_BY
+    text = _HEADER
     for section, settings in sections:
         if settings:
             text += f"\n[{section}]\n" + "".join(f"{name}={value}\n" for name, value in settings)
     return text.encode("utf-8")
 
 
-def _quoted(word: str) -> str:
+def _quoted_argument(argument: str) -> str:
     """Return a word of a unit's command line, quoted for systemd."""
-    escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
-    return escaped if re.fullmatch(r"[^\s\"'\\;]+", word) else f'"{escaped}"'
+    escaped = argument.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
+    return escaped if re.fullmatch(r"[^\s\"'\\;]+", argument) else f'"{escaped}"'
 
 
 # -- the environment of the toolkit's service --------------------------------------------------------------------------
@@ -287,7 +288,7 @@ def variables(options: cdi_options.CdiOptions) -> dict[str, str]:
 
     Raises NvidiaError for values that a variable cannot contain.
     """
-    request, usual = options.request, cdi_options.Request()
+    request, defaults = options.request, cdi_options.Request()
     found: dict[str, t.Any] = {}
     if options.path is not None:
         found[OUTPUT] = options.path
@@ -297,12 +298,12 @@ def variables(options: cdi_options.CdiOptions) -> dict[str, str]:
         found[_MODE] = options.mode
     for field, name in _REQUEST_VARIABLES.items():
         value = getattr(request, field)
-        if value != getattr(usual, field):
+        if value != getattr(defaults, field):
             found[name] = value
     found.update(_hook_variables(request))
     if not request.all_device:
         found[_NO_ALL] = "true"
-    return {name: _joined(name, value) for name, value in found.items()}
+    return {name: _variable_value(name, value) for name, value in found.items()}
 
 
 def _hook_variables(request: cdi_options.Request) -> dict[str, t.Any]:
@@ -312,29 +313,28 @@ def _hook_variables(request: cdi_options.Request) -> dict[str, t.Any]:
     return {name: hooks for name, hooks in named.items() if hooks}
 
 
-def _joined(name: str, value: t.Any) -> str:
+def _variable_value(name: str, value: t.Any) -> str:
     items = value if isinstance(value, tuple) else (value,)
     for item in items:
         if not item.isprintable() or (isinstance(value, tuple) and _SEPARATOR in item):
             raise errors.NvidiaError(
-                f"{item!r} cannot be passed to nvidia-cdi-refresh.service: {name} takes no"
-                f" {'commas' if item.isprintable() else 'control characters'} in a value. Use another one, or"
-                " owner: collection."
+                f"{item!r} cannot be passed to nvidia-cdi-refresh.service, because values in {name} cannot contain"
+                f" {'commas' if item.isprintable() else 'control characters'}. Change it, or set owner: collection."
             )
     return _SEPARATOR.join(items)
 
 
 def environment_text(values: t.Mapping[str, str]) -> bytes:
     """Return the content of this collection's environment file."""
-    return (_WRITTEN_BY + "".join(f"{_line(name, value)}\n" for name, value in values.items())).encode("utf-8")
+    return (_HEADER + "".join(f"{_assignment(name, value)}\n" for name, value in values.items())).encode("utf-8")
 
 
-def _line(name: str, value: str) -> str:
-    spelled = value if _PLAIN.fullmatch(value) else '"' + _ESCAPED.sub(r"\\\1", value) + '"'
-    return f"{name}={spelled}"
+def _assignment(name: str, value: str) -> str:
+    quoted = value if _PLAIN.fullmatch(value) else '"' + _ESCAPED.sub(r"\\\1", value) + '"'
+    return f"{name}={quoted}"
 
 
-def without_our_lines(content: bytes | None, record: core_records.OriginalFile) -> bytes | None:
+def without_own_lines(content: bytes | None, record: core_records.OriginalFile) -> bytes | None:
     """Return the toolkit's environment file without the lines that earlier versions of this collection wrote.
 
     If nothing else has changed, this is the original file. Otherwise each of these lines is replaced by the original's
@@ -342,12 +342,13 @@ def without_our_lines(content: bytes | None, record: core_records.OriginalFile) 
     """
     if content is None or record.restorable(content):
         return None if content is None else record.original
-    own = {_line(key[0], str(value)).encode(): key[0].encode() for key, value in (record.keys or {}).items() if key}
-    former = {line.partition(b"=")[0].strip(): line for line in (record.original or b"").splitlines(keepends=True)}
-    lines = [
-        former.get(own[line.rstrip(b"\r\n")], b"") if line.rstrip(b"\r\n") in own else line
-        for line in content.splitlines(keepends=True)
-    ]
+    entries = [(key[0], str(value)) for key, value in (record.keys or {}).items() if key]
+    own = {_assignment(name, value).encode(): name.encode() for name, value in entries}
+    original = {line.partition(b"=")[0].strip(): line for line in (record.original or b"").splitlines(keepends=True)}
+    lines = []
+    for line in content.splitlines(keepends=True):
+        name = own.get(line.rstrip(b"\r\n"))
+        lines.append(line if name is None else original.get(name, b""))
     return b"".join(lines)
 
 
@@ -355,12 +356,12 @@ class RefreshPlan(t.NamedTuple):
     """The files and links that a host needs.
 
     ``contents`` are the files of this collection. ``links`` are the missing links. ``variables`` are the settings in
-    the environment file of the toolkit's service. ``output`` is the file that the service writes.
+    this collection's environment file. ``output`` is the specification that the service writes.
     """
 
     owner: str
     service: str
-    watcher: str | None
+    path_unit: str | None
     output: str
     contents: t.Mapping[str, bytes]
     links: tuple[Link, ...]

@@ -37,7 +37,7 @@ HARMFUL = (COLLIDES, SHADOWS, ADDS)
 
 
 class SpecificationFile(t.NamedTuple):
-    """A file that engines read. They skip the whole file if it has ``faults``, which are messages.
+    """A file that engines read. They skip the whole file if it has ``errors``, which are messages.
 
     ``devices`` are qualified names, with the kind, as containers request them.
     """
@@ -45,7 +45,7 @@ class SpecificationFile(t.NamedTuple):
     path: str
     kind: str
     devices: tuple[str, ...]
-    faults: tuple[str, ...] = ()
+    errors: tuple[str, ...] = ()
 
 
 class Resolution(t.NamedTuple):
@@ -62,17 +62,17 @@ class Resolution(t.NamedTuple):
 
     def warnings(self) -> list[str]:
         """Return the problems of the files as messages."""
-        said = [f"{file.path} is skipped by engines. {' '.join(file.faults)}" for file in self.files if file.faults]
+        messages = [f"Engines skip {file.path}. {' '.join(file.errors)}" for file in self.files if file.errors]
         for paths, names in _grouped(self.unresolvable).items():
-            said.append(
-                f"{' and '.join(paths)} in one folder define the same devices, so that engines find none of them:"
+            messages.append(
+                f"{' and '.join(paths)} define the same devices in one directory, so engines find none of them:"
                 f" {core_text.listed(names)}. Remove all of these files but one."
             )
-        for (winner, *losers), names in _grouped(
+        for (path, *others), names in _grouped(
             {name: (self.devices[name], *paths) for name, paths in self.shadowed.items() if name in self.devices}
         ).items():
-            said.append(f"{winner} goes before {' and '.join(losers)} for {core_text.listed(names)}.")
-        return said
+            messages.append(f"{path} has precedence over {' and '.join(others)} for {core_text.listed(names)}.")
+        return messages
 
 
 class ConflictingSpec(t.NamedTuple):
@@ -95,16 +95,16 @@ def resolve(files: t.Mapping[str, t.Any], folders: t.Sequence[str] = core_consta
     ``folders`` are in the engine's order. The last one has precedence.
     """
     read = tuple(_read(path, files[path]) for path in _in_order(files, folders))
-    definers: dict[str, list[str]] = {}
+    files_by_device: dict[str, list[str]] = {}
     for file in read:
-        for name in () if file.faults else file.devices:
-            definers.setdefault(name, []).append(file.path)
+        for name in () if file.errors else file.devices:
+            files_by_device.setdefault(name, []).append(file.path)
     devices: dict[str, str] = {}
     shadowed: dict[str, tuple[str, ...]] = {}
     unresolvable: dict[str, tuple[str, ...]] = {}
-    for name, paths in definers.items():
-        homes = [posixpath.dirname(path) for path in paths]
-        colliding = tuple(path for path, home in zip(paths, homes) if homes.count(home) > 1)
+    for name, paths in files_by_device.items():
+        parents = [posixpath.dirname(path) for path in paths]
+        colliding = tuple(path for path, folder in zip(paths, parents) if parents.count(folder) > 1)
         if colliding:
             unresolvable[name] = colliding
             continue
@@ -114,55 +114,50 @@ def resolve(files: t.Mapping[str, t.Any], folders: t.Sequence[str] = core_consta
     return Resolution(read, devices, shadowed, unresolvable)
 
 
-def conflicting_specs(
-    files: t.Mapping[str, t.Any], ours: str, document: t.Mapping[str, t.Any]
-) -> list[ConflictingSpec]:
-    """Return the files other than ``ours``, the path of ``document``, that describe devices of the same kind.
+def conflicting_specs(files: t.Mapping[str, t.Any], own: str, document: t.Mapping[str, t.Any]) -> list[ConflictingSpec]:
+    """Return the other files that describe devices of the same kind as ``document``, which has the path ``own``.
 
-    Files of another kind never conflict, even with the same vendor. If engines do not read the path ``ours``, the
+    Files of another kind never conflict, even with the same vendor. If engines do not read the path ``own``, the
     result is empty.
     """
-    if not is_loaded_path(ours):
+    if not is_loaded_path(own):
         return []
-    our_devices, found = _read(ours, document), []
+    own_file, found = _read(own, document), []
     for path in _in_order(files, core_constants.CDI_SPEC_DIRS):
         other = _read(path, files[path])
-        if path != ours and other.kind and other.kind == our_devices.kind:
-            found.append(_rival(our_devices, other))
+        if path != own and other.kind and other.kind == own_file.kind:
+            found.append(_conflict(own_file, other))
     return found
 
 
-def _rival(ours: SpecificationFile, other: SpecificationFile) -> ConflictingSpec:
-    own = frozenset(ours.devices)
-    shared = tuple(name for name in other.devices if name in own)
-    rest = [name for name in other.devices if name not in own]
-    our_rank, rank = (_rank(file.path, core_constants.CDI_SPEC_DIRS) for file in (ours, other))
-    begin = f"{other.path} describes {other.kind} too"
-    if other.faults:
-        return ConflictingSpec(other.path, SKIPPED, shared, f"{begin}; engines skip it, as long as it is faulty.")
-    if shared and rank == our_rank:
-        sentence = f"{begin}, in the same folder as {ours.path}: engines then find none of {core_text.listed(shared)}."
-        return ConflictingSpec(other.path, COLLIDES, shared, sentence)
-    if shared and rank > our_rank:
-        sentence = f"{begin}, and goes before {ours.path}: for {core_text.listed(shared)} engines do not look at ours."
-        return ConflictingSpec(other.path, SHADOWS, shared, sentence)
-    if rest:
-        sentence = f"{begin}: its devices {core_text.listed(rest)} stay usable as they are there, however old that is."
-        return ConflictingSpec(other.path, ADDS, shared, sentence)
-    return ConflictingSpec(
-        other.path, SHADOWED, shared, f"{begin}; engines look at {ours.path} for all of its devices."
-    )
+def _conflict(own: SpecificationFile, other: SpecificationFile) -> ConflictingSpec:
+    shared = tuple(name for name in other.devices if name in own.devices)
+    rest = [name for name in other.devices if name not in own.devices]
+    own_rank, rank = (_rank(file.path, core_constants.CDI_SPEC_DIRS) for file in (own, other))
+    if other.errors:
+        effect, consequence = SKIPPED, "Engines skip it, because it has errors."
+    elif shared and rank == own_rank:
+        effect = COLLIDES
+        consequence = f"It is in the same directory as {own.path}, so engines find none of {core_text.listed(shared)}."
+    elif shared and rank > own_rank:
+        effect, consequence = SHADOWS, f"It has precedence over {own.path} for {core_text.listed(shared)}."
+    elif rest:
+        effect = ADDS
+        consequence = f"Its devices {core_text.listed(rest)} stay usable, and nothing updates them."
+    else:
+        effect, consequence = SHADOWED, f"{own.path} has precedence for all of its devices."
+    return ConflictingSpec(other.path, effect, shared, f"{other.path} also describes {other.kind}. {consequence}")
 
 
 def _read(path: str, data: t.Any) -> SpecificationFile:
     if isinstance(data, errors.NvidiaError):
         return SpecificationFile(path, "", (), (str(data),))
-    judgement = cdi_validate.validate(data)
-    kind = judgement.document.get("kind", "")
-    names = [device.get("name", "") for device in judgement.document.get("devices", ())]
+    result = cdi_validate.validate(data)
+    kind = result.document.get("kind", "")
+    names = [device.get("name", "") for device in result.document.get("devices", ())]
     # A name that occurs twice is an error, but only one device.
     devices = tuple(dict.fromkeys(cdi_schema.qualified_name(kind, name) for name in names))
-    return SpecificationFile(path, kind, devices, tuple(str(problem) for problem in judgement.errors))
+    return SpecificationFile(path, kind, devices, tuple(str(problem) for problem in result.errors))
 
 
 def _in_order(files: t.Iterable[str], folders: t.Sequence[str]) -> list[str]:
@@ -203,8 +198,8 @@ def specification_paths(host: hostfs.HostFS) -> list[str]:
         found = [path for path in named if not _is_folder(host, path)]
         if len(found) > MOST_FILES:
             raise errors.HostError(
-                f"{folder} holds {len(found)} CDI specifications; more than {MOST_FILES} are not looked at."
-                " Remove those that are not needed."
+                f"{folder} contains {len(found)} CDI specifications, more than the limit of {MOST_FILES}. Remove those"
+                " that are not used."
             )
         paths += found
     check_size(host, paths)
@@ -216,8 +211,8 @@ def check_size(host: hostfs.HostFS, paths: t.Sequence[str]) -> None:
     sizes = [_size(host, path) for path in paths]
     if sum(size for size in sizes if size <= yaml_parser.MAX_BYTES) > yaml_parser.MAX_BYTES:
         raise errors.HostError(
-            f"The CDI specifications in {' and '.join(sorted({*map(posixpath.dirname, paths)}))} have more than"
-            f" {yaml_parser.MAX_BYTES >> 20} MiB together, so none of them was read. Remove those that are not used."
+            f"The CDI specifications in {' and '.join(sorted({*map(posixpath.dirname, paths)}))} are larger than"
+            f" {yaml_parser.MAX_BYTES >> 20} MiB in total, so none of them was read. Remove those that are not used."
         )
 
 
@@ -263,10 +258,8 @@ def read_specification(host: hostfs.HostFS, path: str, known: dict[str, t.Any]) 
 
 
 def _parsed(path: str, content: bytes) -> t.Any:
-    # If all files are known, this import is not needed.
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import (  # noqa: PLC0415
-        yaml_document,
-    )
+    # Known files do not need this import.
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import yaml_document  # noqa: PLC0415
 
     return yaml_document.parse(path, content)
 
@@ -274,7 +267,7 @@ def _parsed(path: str, content: bytes) -> t.Any:
 def _content(host: hostfs.HostFS, path: str) -> bytes:
     content = host.read(path, yaml_parser.MAX_BYTES)
     if content is None:
-        raise errors.HostError(f"{path} leads nowhere. Remove it, or put back what it is a link to.")
+        raise errors.HostError(f"{path} is a broken link. Remove it, or restore its target.")
     return content
 
 

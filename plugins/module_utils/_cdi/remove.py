@@ -2,7 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Remove specifications, and restore files that were moved away for them."""
+"""Remove the specifications that this collection wrote, and restore the files from before.
+
+Those are the original files at the same paths, and the files that ``exclusive`` moved away.
+"""
 
 from __future__ import annotations
 
@@ -23,10 +26,10 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
 
 
-# Files in this directory do not survive a reboot.
-_VOLATILE = "/run/"
+# The files in this directory are lost at a reboot.
+_VOLATILE_DIR = "/run/"
 # The boot time in seconds since the epoch.
-_STARTED = re.compile(r"^btime ([0-9]+)$", re.MULTILINE)
+_BOOT_TIME = re.compile(r"^btime ([0-9]+)$", re.MULTILINE)
 
 
 class RemovalPlan(t.NamedTuple):
@@ -39,10 +42,10 @@ class RemovalPlan(t.NamedTuple):
 
 
 def remove_specifications(options: cdi_options.CdiOptions, host: hostfs.HostFS, check_mode: bool) -> dict[str, t.Any]:
-    """Remove what was written for the kind, or for the path if one is named, and return the module's result.
+    """Remove the files that were written for the kind, or only those of the path if it is set.
 
     A file that another program has changed since is removed too if it describes the same kind; a backup is kept. Files
-    that this collection never wrote stay. Raises NvidiaError.
+    that this collection never wrote stay. Returns the module's result. Raises NvidiaError.
     """
     backup_dir = host.check_path("backup_dir", options.backup_dir or core_records.BACKUP_DIR)
     apply.check_backup_dir(host, backup_dir, core_constants.CONFIG_DIRS)
@@ -67,16 +70,8 @@ def remove_specifications(options: cdi_options.CdiOptions, host: hostfs.HostFS, 
         "files": [file for file in plan.files if file.changed],
         "path": plan.path,
         "kind": options.kind,
-        "cdi_version": None,
-        "devices": [],
-        "format": None,
-        "mode": None,
-        "backend": None,
-        "driver_version": None,
-        "reasons": [],
-        "engines": [],
-        "limits": [],
-        "conflicts": [],
+        **dict.fromkeys(("cdi_version", "format", "mode", "backend", "driver_version")),
+        **{name: [] for name in ("devices", "reasons", "engines", "limits", "conflicts")},
         "removed_files": [file.path for file in plan.files if file.changed and file.after is None],
         "restored_files": [record.path for record in plan.restored],
         "backup_files": backups,
@@ -85,31 +80,34 @@ def remove_specifications(options: cdi_options.CdiOptions, host: hostfs.HostFS, 
 
 
 def _plan(options: cdi_options.CdiOptions, host: hostfs.HostFS) -> RemovalPlan:
-    place = cdi_records.place_of(options._replace(format=None), host, refresh_units.toolkit_refresh(host))
-    real = host.resolve(place.path)
-    everything = {own.path: own for own in cdi_records.own_records(host)}
-    records = [own for own in everything.values() if own.kind == options.kind]
-    mine = [own for own in records if own.document is not None]
-    named = {real, *(host.resolve(cdi_records.variant_path(place.path, variant)) for variant in cdi_options.VARIANTS)}
-    gone = [own for own in mine if options.path is None or own.path in named]
-    planning = _Planning(host)
-    for own in gone:
-        planning.take_back(own)
+    location = cdi_records.location_of(options._replace(format=None), host, refresh_units.toolkit_refresh(host))
+    main_path = host.resolve(location.path)
+    all_records = {own.path: own for own in cdi_records.own_records(host)}
+    records = [own for own in all_records.values() if own.kind == options.kind]
+    spec_records = [own for own in records if own.document is not None]
+    paths = {
+        main_path,
+        *(host.resolve(cdi_records.variant_path(location.path, variant)) for variant in cdi_options.VARIANTS),
+    }
+    removed = [own for own in spec_records if options.path is None or own.path in paths]
+    planner = _Planner(host)
+    for own in removed:
+        planner.remove(own)
     # Backups of variants that an earlier run removed may still exist.
-    unused = [path for path in named if path != real and path not in everything and host.read(path) is None]
-    planning.files += [core_plan.PlannedFile(path, None, None) for path in unused]
-    if real not in everything:
-        planning.leave(real)
-    elif options.path is not None and not gone:
-        planning.explain(everything[real])
-    if len(gone) == len(mine) and (gone or options.path is None):
+    unused = [path for path in paths if path != main_path and path not in all_records and host.read(path) is None]
+    planner.files += [core_plan.PlannedFile(path, None, None) for path in unused]
+    if main_path not in all_records:
+        planner.keep(main_path)
+    elif options.path is not None and not removed:
+        planner.explain_kept(all_records[main_path])
+    if len(removed) == len(spec_records) and (removed or options.path is None):
         for own in records:
             if own.document is None:
-                planning.bring_back(own)
-    return RemovalPlan(place.path, tuple(planning.files), tuple(planning.restored), tuple(planning.warnings))
+                planner.restore(own)
+    return RemovalPlan(location.path, tuple(planner.files), tuple(planner.restored), tuple(planner.warnings))
 
 
-class _Planning:
+class _Planner:
     """The planned changes of the files of one kind."""
 
     def __init__(self, host: hostfs.HostFS) -> None:
@@ -118,51 +116,52 @@ class _Planning:
         self.restored: list[core_records.OriginalFile] = []
         self.warnings: list[str] = []
 
-    def take_back(self, own: cdi_records.OwnRecord) -> None:
+    def remove(self, own: cdi_records.OwnRecord) -> None:
         """Plan the removal of a file of this collection, whether or not it has changed since."""
         record, content = own.record, self._host.read(own.path)
         after = record.original
         if content is None:
-            after = after if self._of_this_boot(own) else None
+            after = after if self._is_from_this_boot(own) else None
         elif content != after and core_records.digest(content) not in record.written:
-            after = self._instead_of_foreign_files(own, content)
+            after = self._after_foreign_change(own, content)
         self._plan(record, content, after)
 
-    def _instead_of_foreign_files(self, own: cdi_records.OwnRecord, content: bytes) -> bytes | None:
+    def _after_foreign_change(self, own: cdi_records.OwnRecord, content: bytes) -> bytes | None:
         """Return the new content for a file that another program has overwritten. A backup of its content is kept."""
-        if own.path.startswith(_VOLATILE):
-            self.warnings.append(f"{own.path} was written by somebody else since, and stays.")
+        if own.path.startswith(_VOLATILE_DIR):
+            self.warnings.append(f"Another program has changed {own.path} since, so it is not removed.")
             return content
         kind = (own.document or {}).get("kind")
-        if own.record.original is None and not self._may_go(own.path, content, kind):
-            self.warnings.append(f"{own.path} no longer describes {kind}: another program wrote it, so it stays.")
+        if own.record.original is None and not self._is_removable(own.path, content, kind):
+            self.warnings.append(f"{own.path} no longer describes {kind}, so it is not removed.")
             return content
         return own.record.original
 
-    def leave(self, path: str) -> None:
-        """Keep a file that this collection does not own, or owns no more. It may have backups of this collection."""
+    def keep(self, path: str) -> None:
+        """Keep a file without a record. It may have backups of this collection."""
         content = self._host.read(path)
         if content is not None:
-            self.warnings.append(f"{path} was not written by this module, and stays.")
+            self.warnings.append(f"This module did not write {path}, so it is not removed.")
         self.files.append(core_plan.PlannedFile(path, content, content))
 
-    def explain(self, own: cdi_records.OwnRecord) -> None:
-        """Add a warning that says why a file of this collection stays although the task names it."""
+    def explain_kept(self, own: cdi_records.OwnRecord) -> None:
+        """Add a warning with the reason why a recorded file that the task names is not changed."""
         if own.document is None:
-            said = f"it made room for a specification of {own.kind}, and comes back with that one, without path"
+            reason = f"It was moved away for {own.kind}, and is restored when that kind is removed without path"
         else:
-            said = f"it describes {own.kind}: say so by vendor and class"
-        self.warnings.append(f"{own.path} stays as it is; {said}.")
+            reason = f"It describes {own.kind}. Set vendor and class to this kind"
+        self.warnings.append(f"{own.path} is not changed. {reason}.")
 
-    def bring_back(self, own: cdi_records.OwnRecord) -> None:
+    def restore(self, own: cdi_records.OwnRecord) -> None:
         """Plan the restoration of a file that was moved away."""
         content, after = self._host.read(own.path), own.record.original
         if content is not None and content != after:
             self.warnings.append(
-                f"{own.path}, which had to make room, is there again; its former content is in the backups."
+                f"{own.path} was moved away, but exists again, so it is not restored. Its previous content is in the"
+                " backup directory."
             )
             after = content
-        elif content is None and not self._of_this_boot(own):
+        elif content is None and not self._is_from_this_boot(own):
             after = None
         self._plan(own.record, content, after)
 
@@ -171,16 +170,16 @@ class _Planning:
         if after is not None and after == record.original:
             self.restored.append(record)
 
-    def _may_go(self, path: str, content: bytes, kind: t.Any) -> bool:
+    def _is_removable(self, path: str, content: bytes, kind: t.Any) -> bool:
         """Return whether a file describes ``kind`` or cannot be parsed."""
         try:
             return bool(cdi_validate.validate(yaml_document.parse(path, content)).document.get("kind", kind) == kind)
         except errors.ConfigurationError:
             return True
 
-    def _of_this_boot(self, own: cdi_records.OwnRecord) -> bool:
+    def _is_from_this_boot(self, own: cdi_records.OwnRecord) -> bool:
         """Return whether recorded content may be restored. Content of /run from before the last boot is out of date."""
-        started = _STARTED.search(self._host.read_text("/proc/stat"))
-        if not own.path.startswith(_VOLATILE) or started is None:
+        boot_time = _BOOT_TIME.search(self._host.read_text("/proc/stat"))
+        if not own.path.startswith(_VOLATILE_DIR) or boot_time is None:
             return True
-        return self._host.mtime(core_records.record_path(cdi_records.OWNER, own.path)) >= float(started.group(1))
+        return self._host.mtime(core_records.record_path(cdi_records.OWNER, own.path)) >= float(boot_time.group(1))

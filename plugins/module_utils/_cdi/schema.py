@@ -2,9 +2,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Names and versions that the CDI library accepts.
+"""The fields, types and names that the CDI library accepts, and a reader that converts data to them.
 
-Release 1.1.0 of the CDI library is the reference. It accepts more than the CDI specification allows.
+The rules are those of release 1.1.0 of the CDI library. It accepts more than the CDI specification allows.
 """
 
 from __future__ import annotations
@@ -27,75 +27,76 @@ _DEVICE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.:-]*[A-Za-z0-9])?")
 _DOMAIN = re.compile(r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?(?:\.[a-z0-9](?:[a-z0-9-]*[a-z0-9])?)*")
 _LABEL = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.-]*[A-Za-z0-9])?")
 
-_KIND_RULE = "has to begin with a letter, end with a letter or a digit, and hold only these and _ . - between them"
-_DEVICE_RULE = "has to begin and end with a letter or a digit, and may hold only these and _ . : - between them"
+_KIND_RULE = "must begin with a letter, end with a letter or a digit, and contain only letters, digits, _ . and -"
+_DEVICE_RULE = "must begin and end with a letter or a digit, and contain only letters, digits, _ . : and -"
 
 # A limit on values, since aliases let a small file describe a large document.
 _MOST_VALUES = 200_000
-_LONG = 256
+_STRING_UNIT = 256
 _MOST_PROBLEMS = 100
 
-# The fields of each mapping. "[x]" is a list of x, "{text}" a mapping of strings, a name in this table a mapping.
+# The fields of each mapping and their types. "[x]" is a list of x, "{string}" a mapping of strings. Types that are keys
+# of this table are mappings.
 EDITS = "containerEdits"
 _FIELDS: dict[str, dict[str, str]] = {
     "document": {
-        "cdiVersion": "text",
-        "kind": "text",
-        "annotations": "{text}",
+        "cdiVersion": "string",
+        "kind": "string",
+        "annotations": "{string}",
         "devices": "[device]",
         EDITS: EDITS,
     },
-    "device": {"name": "text", "annotations": "{text}", EDITS: EDITS},
+    "device": {"name": "string", "annotations": "{string}", EDITS: EDITS},
     EDITS: {
-        "env": "[text]",
+        "env": "[string]",
         "deviceNodes": "[node]",
         "netDevices": "[interface]",
         "hooks": "[hook]",
         "mounts": "[mount]",
-        "intelRdt": "cache",
+        "intelRdt": "rdt",
         "additionalGids": "[uint32]",
     },
     "node": {
-        "path": "text",
-        "hostPath": "text",
-        "type": "text",
+        "path": "string",
+        "hostPath": "string",
+        "type": "string",
         "major": "int64",
         "minor": "int64",
         "fileMode": "uint32",
-        "permissions": "text",
+        "permissions": "string",
         "uid": "uint32",
         "gid": "uint32",
     },
-    "interface": {"hostInterfaceName": "text", "name": "text"},
-    "hook": {"hookName": "text", "path": "text", "args": "[text]", "env": "[text]", "timeout": "int64"},
-    "mount": {"hostPath": "text", "containerPath": "text", "options": "[text]", "type": "text"},
-    "cache": {
-        "closID": "text",
-        "l3CacheSchema": "text",
-        "memBwSchema": "text",
-        "schemata": "[text]",
-        "enableMonitoring": "switch",
+    "interface": {"hostInterfaceName": "string", "name": "string"},
+    "hook": {"hookName": "string", "path": "string", "args": "[string]", "env": "[string]", "timeout": "int64"},
+    "mount": {"hostPath": "string", "containerPath": "string", "options": "[string]", "type": "string"},
+    "rdt": {
+        "closID": "string",
+        "l3CacheSchema": "string",
+        "memBwSchema": "string",
+        "schemata": "[string]",
+        "enableMonitoring": "boolean",
     },
 }
-_SPELLINGS = {kind: {name.lower(): name for name in fields} for kind, fields in _FIELDS.items()}
+_FIELDS_BY_LOWER_CASE = {kind: {name.lower(): name for name in fields} for kind, fields in _FIELDS.items()}
 # The order matters, because bool is a subclass of int in Python.
-_WORDS: tuple[tuple[type, str], ...] = (
-    (bool, "true or false"),
+_TYPE_NAMES: tuple[tuple[type, str], ...] = (
+    (bool, "a boolean"),
     (int, "a number"),
-    (float, "a number with a point"),
-    (str, "a text"),
+    (float, "a number with a fraction"),
+    (str, "a string"),
     (dict, "a mapping"),
     (list, "a list"),
 )
 _BOUNDS = {"int64": (-(2**63), 2**63 - 1), "uint32": (0, 2**32 - 1)}
 _UINT64 = 2**64
-# The values that the library uses for null in a list. For null as a node, a hook and similar entries, it crashes.
-_ZEROES: dict[str, t.Callable[[], t.Any]] = {"text": str, "uint32": int, "device": dict}
+# The values that the library uses for null in a list. It crashes on null as a node, a hook and similar entries.
+_NULL_VALUES: dict[str, t.Callable[[], t.Any]] = {"string": str, "uint32": int, "device": dict}
 
 # The options of mount(8), and those that runc and crun add: recursive forms, mappings of owners, and copies.
-_BOTH_WAYS = ("suid", "dev", "exec", "atime", "diratime", "relatime", "strictatime", "symfollow")
+_NEGATABLE = ("suid", "dev", "exec", "atime", "diratime", "relatime", "strictatime", "symfollow")
 MOUNT_OPTIONS = frozenset(
-    [prefix + negation + name for prefix in ("", "r") for negation in ("", "no") for name in _BOTH_WAYS]
+    [prefix + negation + name for prefix in ("", "r") for negation in ("", "no") for name in _NEGATABLE]
     + [prefix + name for prefix in ("", "r") for name in ("bind", "private", "shared", "slave", "unbindable", "idmap")]
     + ["ro", "rro", "rw", "rrw", "sync", "async", "dirsync", "remount", "defaults", "silent", "loud", "tmpcopyup"]
     + [negation + name for negation in ("", "no") for name in ("mand", "iversion", "acl", "lazytime")]
@@ -104,16 +105,16 @@ MOUNT_OPTIONS = frozenset(
 
 
 class Problem(t.NamedTuple):
-    """A problem of a document. ``place`` is like ``devices[0].containerEdits.env[1]``, empty for the whole document."""
+    """A problem of a document. ``field`` is like ``devices[0].containerEdits.env[1]``, empty for the whole document."""
 
-    place: str
-    what: str
+    field: str
+    message: str
 
     def __str__(self) -> str:
-        return f"{self.place or 'The document'} {self.what}."
+        return f"{self.field or 'The document'} {self.message}."
 
 
-class TooMuchError(Exception):
+class LimitError(Exception):
     """The end of a validation with too many problems or values. Only the problems found so far are reported."""
 
 
@@ -132,14 +133,14 @@ def kind_problem(kind: str) -> str:
     """Return why ``kind`` is invalid, as the rest of a message about it, or an empty string."""
     vendor, name = split_kind(kind)
     if not vendor:
-        return f"has to be VENDOR/CLASS, as in nvidia.com/gpu, but is {core_text.quoted(kind)}"
+        return f"must be VENDOR/CLASS, such as nvidia.com/gpu, but is {core_text.quoted(kind)}"
     for part, text in (("vendor", vendor), ("class", name)):
         if not _KIND_PART.fullmatch(text):
             return f"has the {part} {core_text.quoted(text)}, which {_KIND_RULE}"
         if len(text) == 1:
             return (
-                f"has the {part} {core_text.quoted(text)}: engines crash on one of a single letter (CDI library up to"
-                f" 1.1.0)"
+                f"has the {part} {core_text.quoted(text)}, which has only one letter. Engines crash on it (CDI library"
+                " up to 1.1.0)"
             )
     return ""
 
@@ -147,42 +148,44 @@ def kind_problem(kind: str) -> str:
 def device_name_problem(name: str) -> str:
     """Return why the name of a device is invalid, in the form of kind_problem()."""
     if not name:
-        return "is empty. A device needs a name"
+        return "is empty. Give the device a name"
     return "" if _DEVICE.fullmatch(name) else f"is {core_text.quoted(name)}, which {_DEVICE_RULE}"
 
 
-def kind_doubts(kind: str) -> list[str]:
+def kind_warnings(kind: str) -> list[str]:
     """Return the rules of SPEC.md that ``kind`` violates although the library accepts it."""
     vendor, name = split_kind(kind)
-    doubts = []
+    warnings = []
     if len(vendor) > _VENDOR_LIMIT:
-        doubts.append(f"has a vendor of {len(vendor)} characters; {_VENDOR_LIMIT} are allowed")
+        warnings.append(f"has a vendor of {len(vendor)} characters; {_VENDOR_LIMIT} are allowed")
     elif not _DOMAIN.fullmatch(vendor):
-        doubts.append(f"has the vendor {core_text.quoted(vendor)}, which is no domain name in lower case")
+        warnings.append(f"has the vendor {core_text.quoted(vendor)}, which is not a domain name in lower case")
     if len(name) > _LABEL_LIMIT:
-        doubts.append(f"has a class of {len(name)} characters; {_LABEL_LIMIT} are allowed")
-    return doubts
+        warnings.append(f"has a class of {len(name)} characters; {_LABEL_LIMIT} are allowed")
+    return warnings
 
 
-def device_name_doubts(name: str) -> list[str]:
+def device_name_warnings(name: str) -> list[str]:
     """Return the rules of SPEC.md that the name of a device violates, in the form of kind_doubts()."""
     if len(name) <= _LABEL_LIMIT:
         return []
     return [f"is {core_text.quoted(name)} with {len(name)} characters; {_LABEL_LIMIT} are allowed"]
 
 
-def annotation_doubts(annotations: t.Mapping[str, str]) -> list[str]:
+def annotation_warnings(annotations: t.Mapping[str, str]) -> list[str]:
     """Return the Kubernetes rules that annotations violate. The library intends to apply these rules, but does not."""
-    doubts = [
-        f"has the key {core_text.quoted(key)}, which is no qualified name" for key in annotations if not _qualifies(key)
+    warnings = [
+        f"has the key {core_text.quoted(key)}, which is not a qualified name"
+        for key in annotations
+        if not _is_qualified_name(key)
     ]
     size = sum(len(text.encode("utf-8", "replace")) for pair in annotations.items() for text in pair)
     if size > _ANNOTATION_LIMIT:
-        doubts.append(f"holds {size} bytes; {_ANNOTATION_LIMIT} are allowed")
-    return doubts
+        warnings.append(f"has {size} bytes; {_ANNOTATION_LIMIT} are allowed")
+    return warnings
 
 
-def _qualifies(key: str) -> bool:
+def _is_qualified_name(key: str) -> bool:
     prefix, slash, name = key.rpartition("/")
     if slash and (len(prefix) > _VENDOR_LIMIT or not _DOMAIN.fullmatch(prefix)):
         return False
@@ -193,28 +196,28 @@ def _qualifies(key: str) -> bool:
 
 
 class Reader:
-    """A converter of data to the types of the library. It records errors and warnings."""
+    """Converts data to the types of the library, and records errors and warnings."""
 
     def __init__(self) -> None:
         self.errors: list[Problem] = []
         self.warnings: list[Problem] = []
         self._values = 0
 
-    def error(self, place: str, what: str) -> None:
-        self.errors.append(Problem(place, what))
+    def error(self, field: str, message: str) -> None:
+        self.errors.append(Problem(field, message))
         if len(self.errors) >= _MOST_PROBLEMS:
-            self.errors.append(Problem("", f"has more than {_MOST_PROBLEMS} faults; these are the first"))
-            raise TooMuchError
+            self.errors.append(Problem("", f"has more than {_MOST_PROBLEMS} errors. Only the first ones are shown"))
+            raise LimitError
 
-    def warn(self, place: str, what: str) -> None:
+    def warn(self, field: str, message: str) -> None:
         if len(self.warnings) < _MOST_PROBLEMS:
-            self.warnings.append(Problem(place, what))
+            self.warnings.append(Problem(field, message))
 
-    def _spend(self, values: int) -> None:
+    def _count(self, values: int) -> None:
         self._values += values
         if self._values > _MOST_VALUES:
-            self.error("", f"is too large: it holds more than {_MOST_VALUES} values")
-            raise TooMuchError
+            self.error("", f"has more than {_MOST_VALUES} values")
+            raise LimitError
 
     def read(self, data: t.Any) -> dict[str, t.Any] | None:
         """Return a whole document, or None if ``data`` is not a mapping.
@@ -227,103 +230,116 @@ class Reader:
             return None
         return self._mapping("", "document", data)
 
-    def _value(self, place: str, kind: str, data: t.Any) -> t.Any:
-        """Return ``data`` as a value of ``kind``, or None if it is null or invalid."""
-        self._spend(1)
+    def _value(self, field: str, type_name: str, data: t.Any) -> t.Any:
+        """Return ``data`` as a value of ``type_name``, or None if it is null or invalid."""
+        self._count(1)
         if data is None:
             return None
-        if kind.startswith("["):
-            return self._list(place, kind[1:-1], data)
-        if kind.startswith("{"):
-            return self._texts(place, data)
-        if kind in _FIELDS:
-            return self._mapping(place, kind, data)
-        if kind == "text":
-            return self._text(place, data)
-        return self._switch(place, data) if kind == "switch" else self._number(place, kind, data)
+        if type_name.startswith("["):
+            return self._list(field, type_name[1:-1], data)
+        if type_name.startswith("{"):
+            return self._string_mapping(field, data)
+        if type_name in _FIELDS:
+            return self._mapping(field, type_name, data)
+        if type_name == "string":
+            return self._string(field, data)
+        return self._boolean(field, data) if type_name == "boolean" else self._number(field, type_name, data)
 
-    def _mapping(self, place: str, kind: str, data: t.Any) -> dict[str, t.Any] | None:
+    def _mapping(self, field: str, type_name: str, data: t.Any) -> dict[str, t.Any] | None:
         if not isinstance(data, dict):
-            self.error(place, f"has to be a mapping, but is {_kind_of(data)}")
+            self.error(field, f"must be a mapping, but is {_type_name(data)}")
             return None
         found: dict[str, t.Any] = {}
         # The library's parser sorts the keys. Of two keys that differ only in case, the last has effect.
         pairs = sorted(((_key(key), value) for key, value in data.items()), key=lambda pair: pair[0])
         for key, value in pairs:
-            here = _inside(place, key)
-            name = key if key in _FIELDS[kind] else _SPELLINGS[kind].get(key.lower())
+            inner = _inner_field(field, key)
+            name = key if key in _FIELDS[type_name] else _FIELDS_BY_LOWER_CASE[type_name].get(key.lower())
             if name is None:
-                self.error(here, f"is unknown there. Known are {', '.join(_FIELDS[kind])}")
+                self.error(inner, f"is an unknown field. Known fields: {', '.join(_FIELDS[type_name])}")
                 continue
             if name != key:
-                self.warn(here, f"is written {name} in the specification of CDI")
-            read = self._value(here, _FIELDS[kind][name], value)
+                self.warn(inner, f"is spelled {name} in the CDI specification")
+            read = self._value(inner, _FIELDS[type_name][name], value)
             if read is not None:
                 found[name] = read
         return found
 
-    def _list(self, place: str, kind: str, data: t.Any) -> list[t.Any] | None:
+    def _list(self, field: str, type_name: str, data: t.Any) -> list[t.Any] | None:
         if not isinstance(data, list):
-            self.error(place, f"has to be a list, but is {_kind_of(data)}")
+            self.error(field, f"must be a list, but is {_type_name(data)}")
             return None
         found = []
         for index, value in enumerate(data):
-            read = self._value(f"{place}[{index}]", kind, value)
-            if value is None and kind not in _ZEROES:
-                self.error(f"{place}[{index}]", "is null, on which engines crash")
+            read = self._value(f"{field}[{index}]", type_name, value)
+            if value is None and type_name not in _NULL_VALUES:
+                self.error(f"{field}[{index}]", "is null. Engines crash on it")
             # A value that could not be read stays in the list, so that the indexes of the others do not change.
-            found.append(_ZEROES[kind]() if read is None and kind in _ZEROES else read)
+            found.append(_NULL_VALUES[type_name]() if read is None and type_name in _NULL_VALUES else read)
         return found
 
-    def _texts(self, place: str, data: t.Any) -> dict[str, str] | None:
+    def _string_mapping(self, field: str, data: t.Any) -> dict[str, str] | None:
         if not isinstance(data, dict):
-            self.error(place, f"has to be a mapping, but is {_kind_of(data)}")
+            self.error(field, f"must be a mapping, but is {_type_name(data)}")
             return None
         found: dict[str, str] = {}
         for key, value in data.items():
             if not isinstance(key, (str, int, float)):
-                self.error(place, f"has a key that is {_kind_of(key)}")
+                self.error(field, f"has a key that is {_type_name(key)}")
                 continue
             name = _key(key)
-            self._spend(len(name) // _LONG)
-            found[name] = self._value(_inside(place, name), "text", value) or ""
+            self._count(len(name) // _STRING_UNIT)
+            found[name] = self._value(_inner_field(field, name), "string", value) or ""
         return found
 
-    def _text(self, place: str, data: t.Any) -> str | None:
+    def _string(self, field: str, data: t.Any) -> str | None:
         if isinstance(data, str):
             # Long strings use up more of the limit on values.
-            self._spend(len(data) // _LONG)
+            self._count(len(data) // _STRING_UNIT)
             return data
         text = _number_text(data) if isinstance(data, (int, float)) else None
         if text is None:
-            self.error(place, f"has to be a text, but is {_kind_of(data)}")
+            self.error(field, f"must be a string, but is {_type_name(data)}")
             return None
-        self.warn(place, f"is {_kind_of(data)}, which engines take for {core_text.quoted(text)}. Write it in quotes")
+        self.warn(field, f"is {_type_name(data)}. Engines read it as {core_text.quoted(text)}. Write it in quotes")
         return text
 
-    def _number(self, place: str, kind: str, data: t.Any) -> int | None:
+    def _number(self, field: str, type_name: str, data: t.Any) -> int | None:
         if isinstance(data, float) and data.is_integer():
             data = int(data)
         if isinstance(data, bool) or not isinstance(data, int):
-            self.error(place, f"has to be a whole number, but is {_kind_of(data)}")
+            self.error(field, f"must be an integer, but is {_type_name(data)}")
             return None
-        least, most = _BOUNDS[kind]
+        least, most = _BOUNDS[type_name]
         if not least <= data <= most:
-            self.error(place, f"is out of bounds: it has to be at least {least} and at most {most}")
+            self.error(field, f"is out of range. It must be from {least} to {most}")
             return None
         return data
 
-    def _switch(self, place: str, data: t.Any) -> bool | None:
+    def _boolean(self, field: str, data: t.Any) -> bool | None:
         if isinstance(data, bool):
             return data
-        self.error(place, f"has to be true or false, but is {_kind_of(data)}")
+        self.error(field, f"must be a boolean, but is {_type_name(data)}")
         return None
 
 
-def _inside(place: str, key: str) -> str:
-    """Return the place of ``key`` in the mapping at ``place``."""
+def read(data: t.Any) -> dict[str, t.Any]:
+    """Return a document without its errors and warnings; empty if it cannot be read."""
+    try:
+        return Reader().read(data) or {}
+    except LimitError:
+        return {}
+
+
+def devices(document: t.Mapping[str, t.Any]) -> list[tuple[str, dict[str, t.Any]]]:
+    """Return the devices of a document, each with the name of its field."""
+    return [(f"devices[{index}]", device) for index, device in enumerate(document.get("devices", ()))]
+
+
+def _inner_field(field: str, key: str) -> str:
+    """Return the name of the field ``key`` in the mapping ``field``."""
     name = key if _PLAIN.fullmatch(key) else core_text.quoted(key)
-    return f"{place}.{name}" if place else name
+    return f"{field}.{name}" if field else name
 
 
 def _key(key: t.Any) -> str:
@@ -331,13 +347,13 @@ def _key(key: t.Any) -> str:
     if isinstance(key, str):
         return key
     text = _number_text(key) if isinstance(key, (int, float)) else None
-    return f"a key that is {_kind_of(key)}" if text is None else text
+    return f"a key that is {_type_name(key)}" if text is None else text
 
 
-def _kind_of(data: t.Any) -> str:
+def _type_name(data: t.Any) -> str:
     if data is None:
         return "null"
-    return next((words for kind, words in _WORDS if isinstance(data, kind)), "something else")
+    return next((name for kind, name in _TYPE_NAMES if isinstance(data, kind)), "of another type")
 
 
 def _number_text(value: float) -> str | None:
@@ -357,6 +373,6 @@ def _number_text(value: float) -> str | None:
     # FormatFloat(value, 'g', -1, 64) uses an exponent where a precision of six is not enough.
     if -4 <= power < 6:
         return format(exact, "f")
-    figures = "".join(map(str, exact.as_tuple().digits))
-    fraction = f".{figures[1:]}" if len(figures) > 1 else ""
-    return f"{'-' if value < 0 else ''}{figures[0]}{fraction}e{'-' if power < 0 else '+'}{abs(power):02d}"
+    digits = "".join(map(str, exact.as_tuple().digits))
+    fraction = f".{digits[1:]}" if len(digits) > 1 else ""
+    return f"{'-' if value < 0 else ''}{digits[0]}{fraction}e{'-' if power < 0 else '+'}{abs(power):02d}"

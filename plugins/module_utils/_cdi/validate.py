@@ -13,24 +13,13 @@ from __future__ import annotations
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import schema as cdi_schema
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import versions as cdi_versions
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
-
-VERSIONS = ("0.1.0", "0.2.0", "0.3.0", "0.4.0", "0.5.0", "0.6.0", "0.7.0", "0.8.0", "1.0.0", "1.1.0")
-# The lowest minimum that the library computes. Specifications that state an earlier version never load.
-_EARLIEST = "0.3.0"
 
 _HOOK_NAMES = ("prestart", "createRuntime", "createContainer", "startContainer", "poststart", "poststop")
 _NODE_TYPES = ("", "b", "c", "u", "p")
 # PATH_MAX of Linux, which includes the null byte at the end.
 _PATH_LIMIT = 4096
-
-
-class Need(t.NamedTuple):
-    """A part of a document that needs a CDI version."""
-
-    version: str
-    place: str
-    what: str
 
 
 class ValidationResult(t.NamedTuple):
@@ -50,90 +39,21 @@ def validate(data: t.Any) -> ValidationResult:
     """Return the CDI library's result for parsed ``data`` of any shape. Never raises, and takes limited time."""
     reader = cdi_schema.Reader()
     document: dict[str, t.Any] = {}
+    needs: list[cdi_versions.Need] = []
     try:
         read = reader.read(data)
         if read is not None:
             document = read
-            _Rules(reader, document).apply()
-    except cdi_schema.TooMuchError:
+            needs = cdi_versions.version_needs(document)
+            _Rules(reader, document, needs).apply()
+    except cdi_schema.LimitError:
         pass
-    return ValidationResult(tuple(reader.errors), tuple(reader.warnings), _minimum(document), document)
-
-
-def minimum_version(document: t.Mapping[str, t.Any]) -> str:
-    """Return the lowest version that has everything the document uses."""
-    return _minimum(_as_read(document))
-
-
-def version_needs(document: t.Mapping[str, t.Any]) -> list[Need]:
-    """Return the parts that need more than the earliest version, in the order of the document."""
-    return _needs(_as_read(document))
-
-
-def version_number(version: str) -> tuple[int, ...]:
-    """Return a released version as a comparable tuple. Raises ValueError for any other version."""
-    plain = version[1:] if version.startswith("v") else version
-    if plain not in VERSIONS:
-        raise ValueError(version)
-    return tuple(int(part) for part in plain.split("."))
-
-
-def _as_read(document: t.Any) -> dict[str, t.Any]:
-    try:
-        return cdi_schema.Reader().read(document) or {}
-    except cdi_schema.TooMuchError:
-        return {}
-
-
-# -- versions ----------------------------------------------------------------------------------------------------------
-
-
-def _minimum(document: t.Mapping[str, t.Any]) -> str:
-    return max((need.version for need in _needs(document)), key=version_number, default=_EARLIEST)
-
-
-def _needs(document: t.Mapping[str, t.Any]) -> list[Need]:
-    needs = []
-    vendor, name = cdi_schema.split_kind(document.get("kind", ""))
-    if vendor and "." in name:
-        needs.append(Need("0.6.0", "kind", "a dot in the class"))
-    for place, holder in [("", document), *_devices(document)]:
-        prefix = f"{place}." if place else ""
-        if holder.get("annotations"):
-            needs.append(Need("0.6.0", f"{prefix}annotations", "annotations"))
-        if place and "0" <= holder.get("name", "")[:1] <= "9":
-            needs.append(Need("0.5.0", f"{prefix}name", "the name of a device that begins with a digit"))
-        needs += _needs_of_edits(f"{prefix}{cdi_schema.EDITS}", holder.get(cdi_schema.EDITS, {}))
-    return needs
-
-
-def _needs_of_edits(place: str, edits: t.Mapping[str, t.Any]) -> t.Iterator[Need]:
-    for index, mount in enumerate(edits.get("mounts", ())):
-        if mount and mount.get("type"):
-            yield Need("0.4.0", f"{place}.mounts[{index}].type", "the type of a mount")
-    for index, node in enumerate(edits.get("deviceNodes", ())):
-        if node and node.get("hostPath"):
-            yield Need("0.5.0", f"{place}.deviceNodes[{index}].hostPath", "another path of a device on the host")
-    if edits.get("additionalGids"):
-        yield Need("0.7.0", f"{place}.additionalGids", "additional groups")
-    cache = edits.get("intelRdt")
-    if cache is not None:
-        yield Need("0.7.0", f"{place}.intelRdt", "a class of Intel RDT")
-        if "schemata" in cache or cache.get("enableMonitoring"):
-            yield Need("1.1.0", f"{place}.intelRdt", "schemata or monitoring of Intel RDT")
-    if edits.get("netDevices"):
-        yield Need("1.1.0", f"{place}.netDevices", "network interfaces")
-
-
-def _devices(document: t.Mapping[str, t.Any]) -> list[tuple[str, dict[str, t.Any]]]:
-    return [(f"devices[{index}]", device) for index, device in enumerate(document.get("devices", ()))]
-
-
-# -- rules -------------------------------------------------------------------------------------------------------------
+    minimum = cdi_versions.highest_need(needs)
+    return ValidationResult(tuple(reader.errors), tuple(reader.warnings), minimum, document)
 
 
 def _overlap(one: str, other: str) -> bool:
-    """Return whether two places are equal, or one is inside the other."""
+    """Return whether two fields are equal, or one is inside the other."""
     shorter, longer = sorted((one, other), key=len)
     return longer.startswith(shorter) and longer[len(shorter) :][:1] in ("", ".", "[")
 
@@ -141,45 +61,47 @@ def _overlap(one: str, other: str) -> bool:
 class _Rules:
     """The checks of the library for a document that it could read, and checks that it lacks."""
 
-    def __init__(self, reader: cdi_schema.Reader, document: t.Mapping[str, t.Any]) -> None:
+    def __init__(
+        self, reader: cdi_schema.Reader, document: t.Mapping[str, t.Any], needs: t.Sequence[cdi_versions.Need]
+    ) -> None:
         self._reader = reader
         self._document = document
+        self._needs = needs
         # These values are missing in the document. Errors about them would be duplicates.
-        self._unread = [problem.place for problem in reader.errors]
+        self._unreadable_fields = [problem.field for problem in reader.errors]
 
-    def _error(self, place: str, what: str) -> None:
-        if not any(_overlap(place, unread) for unread in self._unread):
-            self._reader.error(place, what)
+    def _error(self, field: str, message: str) -> None:
+        if not any(_overlap(field, unreadable) for unreadable in self._unreadable_fields):
+            self._reader.error(field, message)
 
     def apply(self) -> None:
         self._version()
         self._kind()
         self._edits(cdi_schema.EDITS, self._document.get(cdi_schema.EDITS, {}))
         self._annotations("annotations", self._document)
-        devices = _devices(self._document)
+        devices = cdi_schema.devices(self._document)
         if not devices:
-            self._error("devices", "is empty. A specification needs a device")
+            self._error("devices", "is empty. A specification must have a device")
         names: dict[str, str] = {}
-        for place, device in devices:
-            self._device(place, device)
+        for field, device in devices:
+            self._device(field, device)
             name = device.get("name", "")
             if name and name in names:
-                self._error(f"{place}.name", f"is {core_text.quoted(name)}, as {names[name]}.name is")
-            names.setdefault(name, place)
+                self._error(f"{field}.name", f"is {core_text.quoted(name)}, the same as {names[name]}.name")
+            names.setdefault(name, field)
 
     def _version(self) -> None:
         version = self._document.get("cdiVersion", "")
         try:
-            stated = version_number(version)
+            stated = cdi_versions.version_number(version)
         except ValueError:
-            known = ", ".join(VERSIONS[VERSIONS.index(_EARLIEST) :])
-            self._error("cdiVersion", f"is {core_text.quoted(version)}, which is no version of CDI. Known are {known}")
+            known = ", ".join(cdi_versions.VERSIONS[cdi_versions.VERSIONS.index(cdi_versions.EARLIEST) :])
+            self._error("cdiVersion", f"is {core_text.quoted(version)}, an unknown version. Known versions: {known}")
             return
-        needed = _minimum(self._document)
-        if version_number(needed) > stated:
-            needs = [need for need in _needs(self._document) if need.version == needed]
-            why = f" for {needs[0].what} ({needs[0].place})" if needs else ""
-            self._error("cdiVersion", f"is {version}, but the document needs {needed}{why}")
+        needed = cdi_versions.highest_need(self._needs)
+        if cdi_versions.version_number(needed) > stated:
+            reason = next((f" for {need.what} ({need.field})" for need in self._needs if need.version == needed), "")
+            self._error("cdiVersion", f"is {version}, but the document needs {needed}{reason}")
 
     def _kind(self) -> None:
         kind = self._document.get("kind", "")
@@ -187,124 +109,125 @@ class _Rules:
         if problem:
             self._error("kind", problem)
             return
-        for doubt in cdi_schema.kind_doubts(kind):
-            self._reader.warn("kind", doubt)
+        for warning in cdi_schema.kind_warnings(kind):
+            self._reader.warn("kind", warning)
 
-    def _annotations(self, place: str, holder: t.Mapping[str, t.Any]) -> None:
-        for doubt in cdi_schema.annotation_doubts(holder.get("annotations", {})):
-            self._reader.warn(place, doubt)
+    def _annotations(self, field: str, holder: t.Mapping[str, t.Any]) -> None:
+        for warning in cdi_schema.annotation_warnings(holder.get("annotations", {})):
+            self._reader.warn(field, warning)
 
-    def _device(self, place: str, device: t.Mapping[str, t.Any]) -> None:
+    def _device(self, field: str, device: t.Mapping[str, t.Any]) -> None:
         name = device.get("name", "")
         problem = cdi_schema.device_name_problem(name)
         if problem:
-            self._error(f"{place}.name", problem)
-        for doubt in cdi_schema.device_name_doubts(name):
-            self._reader.warn(f"{place}.name", doubt)
-        self._annotations(f"{place}.annotations", device)
+            self._error(f"{field}.name", problem)
+        for warning in cdi_schema.device_name_warnings(name):
+            self._reader.warn(f"{field}.name", warning)
+        self._annotations(f"{field}.annotations", device)
         edits = device.get(cdi_schema.EDITS, {})
         if not any(value or name == "intelRdt" for name, value in edits.items()):
-            self._error(f"{place}.{cdi_schema.EDITS}", "is empty. A device has to change something in a container")
-        self._edits(f"{place}.{cdi_schema.EDITS}", edits)
+            self._error(f"{field}.{cdi_schema.EDITS}", "is empty. A device must change the container")
+        self._edits(f"{field}.{cdi_schema.EDITS}", edits)
 
-    def _edits(self, place: str, edits: t.Mapping[str, t.Any]) -> None:
-        self._environment(f"{place}.env", edits.get("env", ()))
+    def _edits(self, field: str, edits: t.Mapping[str, t.Any]) -> None:
+        self._environment(f"{field}.env", edits.get("env", ()))
         checks = (
             ("deviceNodes", self._node),
             ("hooks", self._hook),
             ("mounts", self._mount),
             ("netDevices", self._interface),
         )
-        for field, check in checks:
-            for index, item in enumerate(edits.get(field, ())):
+        for key, check in checks:
+            for index, item in enumerate(edits.get(key, ())):
                 # None stands for an item that could not be read.
                 if item is not None:
-                    check(f"{place}.{field}[{index}]", item)
-        self._repeated(f"{place}.deviceNodes", edits.get("deviceNodes", ()), "path", self._reader.warn)
+                    check(f"{field}.{key}[{index}]", item)
+        self._check_unique(f"{field}.deviceNodes", edits.get("deviceNodes", ()), "path", self._reader.warn)
         for name in ("hostInterfaceName", "name"):
-            self._repeated(f"{place}.netDevices", edits.get("netDevices", ()), name, self._error)
+            self._check_unique(f"{field}.netDevices", edits.get("netDevices", ()), name, self._error)
         if 0 in edits.get("additionalGids", ()):
-            self._reader.warn(f"{place}.additionalGids", "holds the group 0, which engines leave out")
+            self._reader.warn(f"{field}.additionalGids", "contains the group 0, which engines ignore")
         if "intelRdt" in edits:
-            self._cache(f"{place}.intelRdt", edits["intelRdt"])
+            self._rdt(f"{field}.intelRdt", edits["intelRdt"])
 
-    def _environment(self, place: str, variables: t.Sequence[str]) -> None:
+    def _environment(self, field: str, variables: t.Sequence[str]) -> None:
         for index, variable in enumerate(variables):
             # The message does not contain the variable, which may be a secret.
             if variable.find("=") <= 0:
-                self._error(f"{place}[{index}]", "is not of the form NAME=value")
+                self._error(f"{field}[{index}]", "does not have the form NAME=value")
 
-    def _repeated(self, place: str, items: t.Sequence[t.Any], field: str, say: t.Callable[[str, str], None]) -> None:
+    def _check_unique(
+        self, field: str, items: t.Sequence[t.Any], key: str, report: t.Callable[[str, str], None]
+    ) -> None:
         first: dict[str, int] = {}
         for index, item in enumerate(items):
-            text = item.get(field, "") if item else ""
+            text = item.get(key, "") if item else ""
             if text and text in first:
-                say(f"{place}[{index}].{field}", f"is {core_text.quoted(text)}, as {place}[{first[text]}].{field} is")
+                report(
+                    f"{field}[{index}].{key}", f"is {core_text.quoted(text)}, the same as {field}[{first[text]}].{key}"
+                )
             first.setdefault(text, index)
 
-    def _filled(self, place: str, item: t.Mapping[str, t.Any], field: str) -> str:
-        text = str(item.get(field, ""))
-        if not text:
-            self._error(f"{place}.{field}", "is empty")
-        return text
+    def _require(self, field: str, item: t.Mapping[str, t.Any], key: str) -> None:
+        if not item.get(key, ""):
+            self._error(f"{field}.{key}", "is empty")
 
-    def _absolute(self, place: str, item: t.Mapping[str, t.Any], field: str) -> None:
-        text = item.get(field, "")
+    def _warn_relative(self, field: str, item: t.Mapping[str, t.Any], key: str) -> None:
+        text = item.get(key, "")
         if text and not text.startswith("/"):
-            self._reader.warn(f"{place}.{field}", f"is the relative path {core_text.quoted(text)}. Write it from / on")
+            self._reader.warn(f"{field}.{key}", f"is the relative path {core_text.quoted(text)}. Use an absolute path")
 
-    def _node(self, place: str, node: t.Mapping[str, t.Any]) -> None:
-        self._filled(place, node, "path")
-        self._absolute(place, node, "path")
-        self._absolute(place, node, "hostPath")
+    def _node(self, field: str, node: t.Mapping[str, t.Any]) -> None:
+        self._require(field, node, "path")
+        self._warn_relative(field, node, "path")
+        self._warn_relative(field, node, "hostPath")
         if node.get("type", "") not in _NODE_TYPES:
-            self._error(
-                f"{place}.type", f"is {core_text.quoted(node['type'])}. It has to be one of b, c, u, p, or left out"
-            )
+            self._error(f"{field}.type", f"is {core_text.quoted(node['type'])}. Use b, c, u or p, or remove it")
         if node.get("permissions", "").strip("rwm"):
-            self._error(f"{place}.permissions", f"is {core_text.quoted(node['permissions'])}. It may hold r, w, and m")
-        for field in ("major", "minor"):
-            if node.get(field, 0) < 0:
-                self._reader.warn(f"{place}.{field}", "is negative, which newer engines refuse")
+            self._error(
+                f"{field}.permissions",
+                f"is {core_text.quoted(node['permissions'])}. Only the letters r, w and m are allowed",
+            )
+        for key in ("major", "minor"):
+            if node.get(key, 0) < 0:
+                self._reader.warn(f"{field}.{key}", "is negative. Newer engines reject it")
 
-    def _hook(self, place: str, hook: t.Mapping[str, t.Any]) -> None:
+    def _hook(self, field: str, hook: t.Mapping[str, t.Any]) -> None:
         name = hook.get("hookName", "")
         if name not in _HOOK_NAMES:
-            self._error(
-                f"{place}.hookName", f"is {core_text.quoted(name)}. It has to be one of {', '.join(_HOOK_NAMES)}"
-            )
-        self._filled(place, hook, "path")
-        self._absolute(place, hook, "path")
-        self._environment(f"{place}.env", hook.get("env", ()))
+            self._error(f"{field}.hookName", f"is {core_text.quoted(name)}. Use one of {', '.join(_HOOK_NAMES)}")
+        self._require(field, hook, "path")
+        self._warn_relative(field, hook, "path")
+        self._environment(f"{field}.env", hook.get("env", ()))
         if hook.get("timeout", 0) < 0:
-            self._reader.warn(f"{place}.timeout", "is negative")
+            self._reader.warn(f"{field}.timeout", "is negative")
 
-    def _mount(self, place: str, mount: t.Mapping[str, t.Any]) -> None:
-        self._filled(place, mount, "hostPath")
-        self._filled(place, mount, "containerPath")
-        self._absolute(place, mount, "containerPath")
+    def _mount(self, field: str, mount: t.Mapping[str, t.Any]) -> None:
+        self._require(field, mount, "hostPath")
+        self._require(field, mount, "containerPath")
+        self._warn_relative(field, mount, "containerPath")
         if not is_bind(mount):
             # Other file systems define their own sources and options.
             return
-        self._absolute(place, mount, "hostPath")
+        self._warn_relative(field, mount, "hostPath")
         for index, option in enumerate(mount.get("options", ())):
             if option not in cdi_schema.MOUNT_OPTIONS:
                 self._reader.warn(
-                    f"{place}.options[{index}]", f"is {core_text.quoted(option)}, which is no known option"
+                    f"{field}.options[{index}]", f"is {core_text.quoted(option)}, which is an unknown option"
                 )
 
-    def _interface(self, place: str, interface: t.Mapping[str, t.Any]) -> None:
-        self._filled(place, interface, "hostInterfaceName")
-        self._filled(place, interface, "name")
+    def _interface(self, field: str, interface: t.Mapping[str, t.Any]) -> None:
+        self._require(field, interface, "hostInterfaceName")
+        self._require(field, interface, "name")
 
-    def _cache(self, place: str, cache: t.Mapping[str, t.Any]) -> None:
-        name = cache.get("closID", "")
+    def _rdt(self, field: str, rdt: t.Mapping[str, t.Any]) -> None:
+        name = rdt.get("closID", "")
         if name == "/":
-            # "/" is the root class.
+            # The name of the root class.
             return
         too_long = len(name.encode("utf-8", "replace")) >= _PATH_LIMIT
         if too_long or name in (".", "..") or "/" in name or "\n" in name:
-            self._error(f"{place}.closID", f"is {core_text.quoted(name)}, which cannot be the name of a directory")
+            self._error(f"{field}.closID", f"is {core_text.quoted(name)}, which is not a valid directory name")
 
 
 def is_bind(mount: t.Mapping[str, t.Any]) -> bool:

@@ -82,7 +82,7 @@ def _nothing(found: cdi_registry.Resolution, folders: t.Sequence[str], start: st
     """Return the failed check for a host without CDI devices."""
     fewer = {name: paths for name, paths in found.unresolvable.items() if name.startswith(start)}
     # The kind of a file that cannot be read is unknown.
-    faulty = tuple(file for file in found.files if file.faults and file.kind in ("", core_constants.GPU_KIND))
+    faulty = tuple(file for file in found.files if file.errors and file.kind in ("", core_constants.GPU_KIND))
     said = found._replace(files=faulty, shadowed={}, unresolvable=fewer).warnings()
     if said:
         return CdiCheck(

@@ -9,7 +9,12 @@ import typing as t
 import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.discover import driver_edits
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.edits import OPTIONS, SOCKET_OPTIONS, Edits, Mount
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.edits import (
+    MOUNT_OPTIONS,
+    SOCKET_OPTIONS,
+    Edits,
+    Mount,
+)
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.options import Hooks, Request
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import HostError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu.driver_files import DriverFiles
@@ -148,7 +153,7 @@ def test_sockets_firmware_and_programs(driver_tree: Tree) -> None:
         Mount("/var/run/nvidia-persistenced/socket", "/var/run/nvidia-persistenced/socket", SOCKET_OPTIONS),
         Mount("/run/nvidia-fabricmanager/socket", "/run/nvidia-fabricmanager/socket", SOCKET_OPTIONS),
         *(
-            Mount(path, path, OPTIONS)
+            Mount(path, path, MOUNT_OPTIONS)
             for path in (f"/lib/firmware/nvidia/{VERSION}/gsp_x.bin", "/usr/bin/nvidia-smi", "/usr/bin/nvidia-imex")
         ),
     )

@@ -96,8 +96,8 @@ def test_what_all_have_is_said_once() -> None:
     own = merged(common, Edits(nodes=(ZERO,), hooks=(TWO,)))
     made = to_spec(KIND, [Device("own", own), Device("same", common)], common, all_device=False)
     # Groups stay, and so does what would leave a device without anything.
-    assert made["devices"][0]["containerEdits"] == Edits(nodes=(ZERO,), hooks=(TWO,), gids=(44,)).document()
-    assert made["devices"][1]["containerEdits"] == common.document()
+    assert made["devices"][0]["containerEdits"] == Edits(nodes=(ZERO,), hooks=(TWO,), gids=(44,)).to_dict()
+    assert made["devices"][1]["containerEdits"] == common.to_dict()
 
 
 def test_one_for_all() -> None:
@@ -108,7 +108,7 @@ def test_one_for_all() -> None:
     assert [device["name"] for device in made["devices"]] == ["1", "10", "2", "all", "gpu1"]
     edits = made["devices"][-2]["containerEdits"]
     assert [hook["args"] for hook in edits["hooks"]] == [["1"], ["10"], ["2"], ["gpu1"]]
-    assert edits["deviceNodes"] == [NULL.document()]
+    assert edits["deviceNodes"] == [NULL.to_dict()]
 
 
 def test_no_second_one_for_all() -> None:
@@ -147,7 +147,7 @@ def test_nothing_is_lost_and_nothing_twice(devices: dict[str, Edits], common: Ed
     shared = made["containerEdits"]
     for device in made["devices"]:
         name, found = device["name"], device["containerEdits"]
-        wanted = (merged(*devices.values()) if name == "all" else devices[name]).document()
+        wanted = (merged(*devices.values()) if name == "all" else devices[name]).to_dict()
         for field in ("env", "deviceNodes", "hooks", "mounts"):
             entries = found.get(field, [])
             assert all(entries.count(entry) == 1 for entry in entries)

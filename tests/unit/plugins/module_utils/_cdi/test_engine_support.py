@@ -9,10 +9,10 @@ import typing as t
 
 import pytest
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.engine_support import downgrade_spec, unreached
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.modes import generate_all
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.options import NO_GIDS, Request
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.validate import validate
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.versions import downgrade_spec, engines_not_reading
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import NvidiaError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.cdi_support import CdiEngine
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import file_lookup
@@ -104,14 +104,16 @@ def test_groups_are_left_out_for_an_engine_that_does_not_know_them() -> None:
     made = downgrade_spec(full, [NEW_DOCKER, OLD_PODMAN, BLIND_DOCKER])
     assert made.document == document("0.5.0", "0")
     assert full == before
-    (sentence,) = made.sentences
-    assert sentence.startswith("The specification has no additionalGids, for podman 4.9.3 reads CDI up to 0.6.0 only.")
+    (sentence,) = made.messages
+    assert sentence.startswith(
+        "The specification has no additionalGids, because podman 4.9.3 supports CDI up to 0.6.0 only."
+    )
     assert "groups of device nodes" in sentence
 
 
 def test_every_engine_that_is_too_old_is_named() -> None:
-    (sentence,) = downgrade_spec(with_groups(), [OLD_PODMAN, NEW_DOCKER, OLD_CONTAINERD]).sentences
-    assert "podman 4.9.3 reads CDI up to 0.6.0 only and containerd 1.7.2 reads CDI up to 0.5.0 only" in sentence
+    (sentence,) = downgrade_spec(with_groups(), [OLD_PODMAN, NEW_DOCKER, OLD_CONTAINERD]).messages
+    assert "podman 4.9.3 supports CDI up to 0.6.0 only and containerd 1.7.2 supports CDI up to 0.5.0 only" in sentence
     assert "docker" not in sentence
 
 
@@ -130,7 +132,7 @@ def test_who_reads_all_or_nothing_does_not_limit(engines: list[CdiEngine]) -> No
     full = with_groups()
     made = downgrade_spec(full, engines)
     assert made.document == with_groups()
-    assert made.sentences == ()
+    assert made.messages == ()
 
 
 def test_a_document_without_novelties_stays_as_it_is() -> None:
@@ -153,8 +155,10 @@ def test_a_version_that_is_stated_too_low_does_not_hide_what_is_used() -> None:
 def test_annotations_are_left_out_before_they_came() -> None:
     made = downgrade_spec(with_annotations(), [OLDER_PODMAN])
     assert made.document == document("0.3.0")
-    (sentence,) = made.sentences
-    assert sentence.startswith("The specification has no annotations, for podman 4.3.1 reads CDI up to 0.5.0 only.")
+    (sentence,) = made.messages
+    assert sentence.startswith(
+        "The specification has no annotations, because podman 4.3.1 supports CDI up to 0.5.0 only."
+    )
 
 
 def test_annotations_stay_where_they_are_known() -> None:
@@ -169,7 +173,7 @@ def test_both_are_left_out_and_said() -> None:
     full = {**with_groups(), "annotations": {"of": "all"}}
     made = downgrade_spec(full, [OLD_PODMAN, OLD_CONTAINERD])
     assert made.document == document("0.5.0", "0")
-    groups, annotations = made.sentences
+    groups, annotations = made.messages
     assert "podman 4.9.3" in groups
     assert "podman" not in annotations
     assert "containerd 1.7.2" in annotations
@@ -181,26 +185,35 @@ def test_both_are_left_out_and_said() -> None:
 @pytest.mark.parametrize(
     ("full", "weak", "what", "way_out"),
     [
-        (document("0.5.0", "0"), OLDEST_PODMAN, "begins with a digit", "device_name_strategies: [type-index]"),
+        (
+            document("0.5.0", "0"),
+            OLDEST_PODMAN,
+            "a device name that begins with a digit",
+            "device_name_strategies: [type-index]",
+        ),
         (document("0.6.0", kind="nvidia.com/gpu.all"), OLDER_PODMAN, "a dot in the class", "a class without a dot"),
-        (document("0.5.0", node={"hostPath": "/x/nvidia0"}), OLDEST_PODMAN, "another path of a device", "dev_root"),
-        (document("0.7.0", intelRdt={"closID": "one"}), OLD_PODMAN, "a class of Intel RDT", "Leave that out."),
+        (document("0.5.0", node={"hostPath": "/x/nvidia0"}), OLDEST_PODMAN, "a different path of a device", "dev_root"),
+        (document("0.7.0", intelRdt={"closID": "one"}), OLD_PODMAN, "a class of Intel RDT", "Leave out intelRdt."),
     ],
 )
 def test_what_is_still_too_new_is_refused(full: Data, weak: CdiEngine, what: str, way_out: str) -> None:
     with pytest.raises(NvidiaError) as caught:
         downgrade_spec(full, [NEW_DOCKER, weak])
-    said = str(caught.value)
-    assert said.startswith(f"podman {weak.version} reads CDI up to {weak.newest} only, but the specification needs ")
-    assert f"needs {full['cdiVersion']}" in said
-    assert what in said
-    assert way_out in said
-    assert "newer version of podman" in said
-    assert "for_engines" in said
+    message = str(caught.value)
+    assert message.startswith(
+        f"podman {weak.version} supports CDI up to {weak.newest} only, but the specification needs "
+    )
+    assert f"needs {full['cdiVersion']}" in message
+    assert what in message
+    assert way_out in message
+    assert "newer version of podman" in message
+    assert "for_engines" in message
 
 
 def test_what_is_left_out_is_not_what_an_error_complains_of() -> None:
-    with pytest.raises(NvidiaError, match=r"needs 0\.5\.0: it has the name .* \(devices\[0\]\.name\)") as caught:
+    with pytest.raises(
+        NvidiaError, match=r"needs 0\.5\.0, because it has a device name .* \(devices\[0\]\.name\)"
+    ) as caught:
         downgrade_spec(with_groups(), [OLDEST_PODMAN])
     assert "groups" not in str(caught.value)
 
@@ -208,10 +221,10 @@ def test_what_is_left_out_is_not_what_an_error_complains_of() -> None:
 def test_only_the_weakest_are_named_in_an_error() -> None:
     with pytest.raises(NvidiaError) as caught:
         downgrade_spec(document("0.6.0", kind="nvidia.com/gpu.all"), [OLDER_PODMAN, OLD_CONTAINERD, OLD_PODMAN])
-    said = str(caught.value)
-    assert "podman 4.3.1" in said
-    assert "containerd 1.7.2" in said
-    assert "4.9.3" not in said
+    message = str(caught.value)
+    assert "podman 4.3.1" in message
+    assert "containerd 1.7.2" in message
+    assert "4.9.3" not in message
 
 
 # -- folders -----------------------------------------------------------------------------------------------------------
@@ -220,10 +233,10 @@ def test_only_the_weakest_are_named_in_an_error() -> None:
 def test_engines_that_read_another_folder_are_named() -> None:
     podman = engine("podman", "5.5.2", "0.8.0")._replace(folders=("/etc/cdi",))
     engines = [podman, NEW_DOCKER, BLIND_DOCKER, UNKNOWN_PODMAN]
-    assert unreached(engines, "/etc/cdi") == []
-    (sentence,) = unreached(engines, "/var/run/cdi")
-    assert sentence.startswith("podman 5.5.2 reads no specifications in /var/run/cdi, only in /etc/cdi")
+    assert engines_not_reading(engines, "/etc/cdi") == []
+    (sentence,) = engines_not_reading(engines, "/var/run/cdi")
+    assert sentence.startswith("podman 5.5.2 reads specifications in /etc/cdi only")
 
 
 def test_nobody_reads_a_folder_of_another_name() -> None:
-    assert len(unreached([NEW_DOCKER, BLIND_DOCKER, OLD_PODMAN], "/srv/cdi")) == 2
+    assert len(engines_not_reading([NEW_DOCKER, BLIND_DOCKER, OLD_PODMAN], "/srv/cdi")) == 2

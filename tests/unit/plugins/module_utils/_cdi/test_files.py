@@ -86,7 +86,7 @@ class TestPaths:
             (root / f"etc/cdi/{number}.json").write_text("{}")
         assert len(specification_paths(host)) == MOST_FILES
         (root / "etc/cdi/one-more.yaml").write_text("{}")
-        with pytest.raises(HostError, match=f"/etc/cdi holds {MOST_FILES + 1} CDI specifications"):
+        with pytest.raises(HostError, match=f"/etc/cdi contains {MOST_FILES + 1} CDI specifications"):
             read_specifications(host)
 
     def test_far_too_large_together(self, root: Path, host: HostFS, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,7 +97,7 @@ class TestPaths:
         assert len(specification_paths(host)) == 5
         (root / "etc/cdi/one-more.yaml").write_text("#")
         monkeypatch.setattr(cdi_registry, "_parsed", lambda *_args: pytest.fail("a file was parsed"))
-        with pytest.raises(HostError, match=r"The CDI specifications in /etc/cdi have more than 4 MiB together"):
+        with pytest.raises(HostError, match=r"The CDI specifications in /etc/cdi are larger than 4 MiB in total"):
             read_specifications(host)
 
     def test_a_folder_that_cannot_be_read(self, host: HostFS, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,7 +132,7 @@ class TestReading:
 
     def test_a_link_out_of_the_tree_stays_in_it(self, root: Path, host: HostFS) -> None:
         (root / "etc/cdi/a.yaml").symlink_to(root.parent / "outside.yaml")
-        assert self.message(host).startswith("/etc/cdi/a.yaml leads nowhere.")
+        assert self.message(host).startswith("/etc/cdi/a.yaml is a broken link.")
 
     def test_a_loop(self, root: Path, host: HostFS) -> None:
         (root / "etc/cdi/a.yaml").symlink_to("a.yaml")

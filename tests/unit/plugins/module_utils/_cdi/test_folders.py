@@ -66,7 +66,7 @@ def test_each_device_comes_from_the_folder_that_goes_before() -> None:
     assert found.devices == dict(zip(gpu("0", "1", "all"), [high, OURS, high]))
     assert found.shadowed == dict.fromkeys(gpu("0", "all"), (OURS,))
     assert found.unresolvable == {}
-    assert found.warnings() == [f"{high} goes before {OURS} for nvidia.com/gpu=0, nvidia.com/gpu=all."]
+    assert found.warnings() == [f"{high} has precedence over {OURS} for nvidia.com/gpu=0, nvidia.com/gpu=all."]
 
 
 def test_the_order_of_folders_is_the_engines() -> None:
@@ -82,9 +82,9 @@ def test_two_files_of_one_folder_take_a_device_from_each_other(also: Data) -> No
     assert found.unresolvable == {"nvidia.com/gpu=0": (f"{LOW}/a.yaml", f"{LOW}/b.json")}
     assert found.devices == {"nvidia.com/gpu=1": f"{LOW}/a.yaml", "nvidia.com/gpu=2": f"{LOW}/b.json"}
     assert found.shadowed == {}
-    (said,) = found.warnings()
-    assert said == (
-        f"{LOW}/a.yaml and {LOW}/b.json in one folder define the same devices, so that engines find none of them:"
+    (message,) = found.warnings()
+    assert message == (
+        f"{LOW}/a.yaml and {LOW}/b.json define the same devices in one directory, so engines find none of them:"
         " nvidia.com/gpu=0. Remove all of these files but one."
     )
 
@@ -110,19 +110,18 @@ def test_a_faulty_file_is_skipped_as_a_whole() -> None:
     }
     found = resolve(files)
     assert found.devices == {"nvidia.com/gpu=0": OURS}
-    assert [file.path for file in found.files if file.faults] == [
+    assert [file.path for file in found.files if file.errors] == [
         f"{LOW}/README.json",
         f"{LOW}/broken.yaml",
         f"{HIGH}/bad.yaml",
     ]
-    said = found.warnings()
-    assert len(said) == 3
-    assert said[0].startswith(f"{LOW}/README.json is skipped by engines. readme is unknown there.")
-    assert said[1] == (
-        f"{LOW}/broken.yaml is skipped by engines. {LOW}/broken.yaml, line 3, column 1: this is no YAML."
-        " Correct the file."
+    message = found.warnings()
+    assert len(message) == 3
+    assert message[0].startswith(f"Engines skip {LOW}/README.json. readme is an unknown field.")
+    assert message[1] == (
+        f"Engines skip {LOW}/broken.yaml. {LOW}/broken.yaml, line 3, column 1: this is no YAML. Correct the file."
     )
-    assert 'devices[1].name is "a+b"' in said[2]
+    assert 'devices[1].name is "a+b"' in message[2]
 
 
 def test_other_files_are_ignored() -> None:
@@ -132,29 +131,35 @@ def test_other_files_are_ignored() -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "names", "effect", "shared", "said"),
+    ("path", "names", "effect", "shared", "message"),
     [
-        (f"{LOW}/a.yaml", ("0", "5"), COLLIDES, ("0",), "engines then find none of nvidia.com/gpu=0."),
-        (f"{HIGH}/a.yaml", ("0", "5"), SHADOWS, ("0",), "for nvidia.com/gpu=0 engines do not look at ours."),
-        (f"{LOW}/a.yaml", ("5",), ADDS, (), "its devices nvidia.com/gpu=5 stay usable"),
-        (f"{HIGH}/a.yaml", ("5",), ADDS, (), "its devices nvidia.com/gpu=5 stay usable"),
-        (f"{HIGH}/a.yaml", ("a+b", "1"), SKIPPED, ("1",), "engines skip it, as long as it is faulty."),
+        (f"{LOW}/a.yaml", ("0", "5"), COLLIDES, ("0",), "so engines find none of nvidia.com/gpu=0."),
+        (
+            f"{HIGH}/a.yaml",
+            ("0", "5"),
+            SHADOWS,
+            ("0",),
+            "It has precedence over /etc/cdi/nvidia.yaml for nvidia.com/gpu=0.",
+        ),
+        (f"{LOW}/a.yaml", ("5",), ADDS, (), "Its devices nvidia.com/gpu=5 stay usable"),
+        (f"{HIGH}/a.yaml", ("5",), ADDS, (), "Its devices nvidia.com/gpu=5 stay usable"),
+        (f"{HIGH}/a.yaml", ("a+b", "1"), SKIPPED, ("1",), "Engines skip it, because it has errors."),
     ],
 )
 def test_other_files_of_our_kind(
-    path: str, names: tuple[str, ...], effect: str, shared: tuple[str, ...], said: str
+    path: str, names: tuple[str, ...], effect: str, shared: tuple[str, ...], message: str
 ) -> None:
-    (rival,) = conflicting_specs({path: specification(*names)}, OURS, specification("0", "1"))
-    assert rival[:3] == (path, effect, tuple(gpu(*shared)))
-    assert rival.sentence.startswith(f"{path} describes nvidia.com/gpu too")
-    assert said in rival.sentence
+    (conflict,) = conflicting_specs({path: specification(*names)}, OURS, specification("0", "1"))
+    assert conflict[:3] == (path, effect, tuple(gpu(*shared)))
+    assert conflict.sentence.startswith(f"{path} also describes nvidia.com/gpu")
+    assert message in conflict.sentence
 
 
 @pytest.mark.parametrize(("names", "effect"), [(("0",), SHADOWED), (("0", "5"), ADDS)])
 def test_a_file_in_the_lower_folder(names: tuple[str, ...], effect: str) -> None:
-    (rival,) = conflicting_specs({OURS: specification(*names)}, f"{HIGH}/nvidia.yaml", specification("0", "1"))
-    assert rival.effect == effect
-    assert rival.devices == ("nvidia.com/gpu=0",)
+    (conflict,) = conflicting_specs({OURS: specification(*names)}, f"{HIGH}/nvidia.yaml", specification("0", "1"))
+    assert conflict.effect == effect
+    assert conflict.devices == ("nvidia.com/gpu=0",)
 
 
 @pytest.mark.parametrize(
@@ -183,7 +188,7 @@ SOME = st.lists(st.sampled_from(["0", "1", "all"]), max_size=3, unique=True).map
 @given(st.dictionaries(PATHS, SOME | st.just(UNREADABLE) | st.none() | st.integers() | st.lists(st.integers())))
 def test_every_device_of_a_good_file_is_accounted_for_once(files: dict[str, t.Any]) -> None:
     found = resolve(files)
-    good = {name: file for file in found.files if not file.faults for name in file.devices}
+    good = {name: file for file in found.files if not file.errors for name in file.devices}
     assert set(found.devices) | set(found.unresolvable) == set(good)
     assert not set(found.devices) & set(found.unresolvable)
     assert {file.path for file in found.files} <= set(files)

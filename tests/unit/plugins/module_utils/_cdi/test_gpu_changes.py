@@ -35,8 +35,8 @@ def document(*devices: dict[str, t.Any]) -> dict[str, t.Any]:
 
 
 def gpu(index: int | None, minor: int | None, **changes: t.Any) -> dict[str, t.Any]:
-    told = {"index": index, "uuid": f"GPU-{minor}", "minor": minor}
-    return {**told, "mig_enabled": False, "mig_devices": [], **changes}
+    report = {"index": index, "uuid": f"GPU-{minor}", "minor": minor}
+    return {**report, "mig_enabled": False, "mig_devices": [], **changes}
 
 
 def gpus(*devices: dict[str, t.Any], source: str | None = "nvml") -> dict[str, t.Any]:

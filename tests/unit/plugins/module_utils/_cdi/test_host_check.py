@@ -131,40 +131,40 @@ def test_a_specification_that_fits(tree: Tree) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "said"),
+    ("path", "message"),
     [
         (
             "/dev/nvidia-uvm",
-            "/dev/nvidia-uvm, the device of containerEdits.deviceNodes[0], is not there. Make it with nvidia-modprobe",
+            "The device node /dev/nvidia-uvm (containerEdits.deviceNodes[0]) is missing. Make it with nvidia-modprobe",
         ),
         ("/dev/nvidiactl", "Make it with nvidia-modprobe -c 0."),
         (
             "/dev/nvidia1",
-            "/dev/nvidia1, the device of devices[1].containerEdits.deviceNodes[0], is not there. Run nvidia-smi as",
+            "The device node /dev/nvidia1 (devices[1].containerEdits.deviceNodes[0]) is missing. Run nvidia-smi as",
         ),
         (
             f"{LIBRARIES}/libcuda.so.580.95.05",
-            f"{LIBRARIES}/libcuda.so.580.95.05, the source of containerEdits.mounts[0], is not there. Generate",
+            f"The file {LIBRARIES}/libcuda.so.580.95.05 (containerEdits.mounts[0]) is missing. Generate",
         ),
-        (HOOK, f"{HOOK}, the program of containerEdits.hooks[0], is not there, or cannot be run: no container"),
+        (HOOK, f"The hook program {HOOK} (containerEdits.hooks[0]) is missing or not executable, so containers"),
     ],
 )
-def test_what_is_missing_is_an_error_and_told_once(tree: Tree, path: str, said: str) -> None:
+def test_what_is_missing_is_an_error_and_told_once(tree: Tree, path: str, message: str) -> None:
     tree.remove(path)
     (error,) = check_host(specification(), tree.host).errors
-    assert said in error
+    assert message in error
     assert missing_paths(specification(), tree.host) == [path]
 
 
 def test_a_hook_that_cannot_be_run_is_an_error(tree: Tree) -> None:
     tree.path(HOOK).chmod(0o644)
     (error,) = check_host(specification(), tree.host).errors
-    assert "cannot be run" in error
+    assert "not executable" in error
 
 
 def test_in_check_mode_the_hook_may_come_later(tree: Tree) -> None:
     tree.path(HOOK).unlink()
-    verdict = check_host(specification(), tree.host, hooks_may_come=True)
+    verdict = check_host(specification(), tree.host, allow_missing_hooks=True)
     assert verdict.errors == ()
     (warning,) = verdict.warnings
     assert HOOK in warning
@@ -177,7 +177,7 @@ def test_a_missing_ldconfig_is_a_warning(tree: Tree, arguments: tuple[str, ...])
     verdict = check_host(document, tree.host)
     assert verdict.errors == ()
     (warning,) = verdict.warnings
-    assert warning.startswith(f"{LDCONFIG}, which containerEdits.hooks[0] runs, is not there.")
+    assert warning.startswith(f"The program {LDCONFIG}, which containerEdits.hooks[0] runs, is missing.")
     tree.file(LDCONFIG, 0o755)
     assert check_host(document, tree.host).warnings == ()
 
@@ -187,8 +187,8 @@ def test_numbers_that_are_not_the_nodes(tree: Tree, major: int, minor: int) -> N
     tree.device("/dev/nvidia-uvm", major, minor)
     (error,) = check_host(specification(), tree.host).errors
     assert error == (
-        f"/dev/nvidia-uvm is the device {major}:{minor}, but containerEdits.deviceNodes[0] says 510:0, and engines"
-        " believe that. Generate the specification anew."
+        f"/dev/nvidia-uvm has device number {major}:{minor}, but containerEdits.deviceNodes[0] has 510:0, which engines"
+        " use. Generate the specification anew."
     )
 
 
@@ -214,8 +214,8 @@ def test_what_is_no_device(tree: Tree) -> None:
     tree.path("/dev/nvidia0").symlink_to("nvidia1")
     tree.path("/dev/nvidiactl").mkdir()
     errors = check_host(specification(), tree.host).errors
-    assert [error.split(",")[0] for error in errors] == ["/dev/nvidiactl", "/dev/nvidia0"]
-    assert all("is no device node. Name the node itself, not a link to it." in error for error in errors)
+    assert [error.split()[0] for error in errors] == ["/dev/nvidiactl", "/dev/nvidia0"]
+    assert all("is not a device node. Use the path of the node, not of a link to it." in error for error in errors)
 
 
 @pytest.mark.parametrize(
@@ -309,7 +309,7 @@ def test_a_specification_without_a_required_node(tree: Tree) -> None:
 def test_fewer_devices_than_the_driver_reports(tree: Tree) -> None:
     required = Required(frozenset(), 3)
     (error,) = check_host(specification(), tree.host, required).errors
-    assert error.startswith("The driver reports 3 GPUs and MIG devices, but the specification describes 2.")
+    assert error.startswith("The driver reports 3 GPUs and MIG devices, but the specification has 2.")
 
 
 # -- staleness ---------------------------------------------------------------------------------------------------------
@@ -384,39 +384,39 @@ def former_driver(document: Data) -> None:
 REASONS: list[tuple[t.Callable[[Data], object], list[str]]] = [
     (
         lambda document: document.update(kind="nvidia.com/gds"),
-        ["It describes nvidia.com/gds; now it is nvidia.com/gpu."],
+        ["It has the kind nvidia.com/gds instead of nvidia.com/gpu."],
     ),
-    (lambda document: document.update(cdiVersion="0.7.0"), ["It is of CDI version 0.7.0; now it is 0.5.0."]),
+    (lambda document: document.update(cdiVersion="0.7.0"), ["It has the CDI version 0.7.0 instead of 0.5.0."]),
     (drop_device, ["It lacks the devices 1."]),
-    (add_device, ["It has the devices 2, which are gone."]),
+    (add_device, ["It has the devices 2, which no longer exist."]),
     (
         former_driver,
         [
-            "It is for the driver 570.10; now it is 580.95.05.",
-            f"What all devices share lacks {LIBRARIES}/libcuda.so.580.95.05.",
-            f"What all devices share still has {LIBRARIES}/libcuda.so.570.10.",
-            f"Not there any more: {LIBRARIES}/libcuda.so.570.10.",
+            "It is for driver 570.10, but the driver is 580.95.05.",
+            f"It lacks mounts {LIBRARIES}/libcuda.so.580.95.05.",
+            f"It has the obsolete mounts {LIBRARIES}/libcuda.so.570.10.",
+            f"These paths no longer exist: {LIBRARIES}/libcuda.so.570.10.",
         ],
     ),
     (
         lambda document: common(document)["deviceNodes"][0].update(major=509),
-        ["/dev/nvidia-uvm is the device 509:0 there; now it is 510:0."],
+        ["It has device number 509:0 for /dev/nvidia-uvm instead of 510:0."],
     ),
     (
         lambda document: [device["containerEdits"].update(env=["A=b"]) for device in document["devices"][:2]],
-        ["The devices named 0, 1 differ in env."],
+        ["Its devices 0, 1 differ in env."],
     ),
-    (set_common(env=["A=secret"]), ["What all devices share differs in env."]),
-    (set_common(hooks=[]), ["What all devices share differs in hooks."]),
+    (set_common(env=["A=secret"]), ["The edits for all devices differ in env."]),
+    (set_common(hooks=[]), ["The edits for all devices differ in hooks."]),
     (
         lambda document: common(document)["deviceNodes"].pop(),
-        ["What all devices share lacks /dev/nvidiactl."],
+        ["It lacks device nodes /dev/nvidiactl."],
     ),
     (
         lambda document: common(document)["deviceNodes"][0].update(gid=44),
-        ["What all devices share differs in deviceNodes."],
+        ["The edits for all devices differ in deviceNodes."],
     ),
-    (lambda document: document.update(annotations={"a": "b"}), ["It has other annotations."]),
+    (lambda document: document.update(annotations={"a": "b"}), ["Its annotations differ."]),
 ]
 
 

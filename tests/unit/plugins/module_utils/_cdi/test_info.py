@@ -57,7 +57,7 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HostFS:
     return HostFS(str(tmp_path), live=False)
 
 
-def told(host: HostFS, gpus: t.Mapping[str, t.Any] | None = None) -> dict[str, t.Any]:
+def report(host: HostFS, gpus: t.Mapping[str, t.Any] | None = None) -> dict[str, t.Any]:
     answer, needed = describe_cdi(host, none, gpus)
     assert needed is None
     return answer
@@ -66,10 +66,10 @@ def told(host: HostFS, gpus: t.Mapping[str, t.Any] | None = None) -> dict[str, t
 def test_more_than_can_be_read_is_a_problem(host: HostFS) -> None:
     filler = {f"etc/cdi/{number}.yaml": f"# {'x' * (MAX_BYTES // 4)}\n" + text(str(number)) for number in range(5)}
     write(Path(host.root), filler)
-    answer = told(host)
+    answer = report(host)
     assert (answer["files"], answer["devices"]) == ([], {})
     (problem,) = answer["problems"]
-    assert problem["message"].startswith("The CDI specifications in /etc/cdi have more than 4 MiB together")
+    assert problem["message"].startswith("The CDI specifications in /etc/cdi are larger than 4 MiB in total")
 
 
 def put(host: HostFS, files: t.Mapping[str, str]) -> None:
@@ -92,7 +92,7 @@ GOOD = {
 
 
 def test_a_whole_answer(host: HostFS) -> None:
-    assert told(host) == {
+    assert report(host) == {
         "folders": ["/etc/cdi", "/var/run/cdi"],
         "files": [GOOD],
         "devices": {"nvidia.com/gpu=0": "/etc/cdi/nvidia.json", "nvidia.com/gpu=all": "/etc/cdi/nvidia.json"},
@@ -104,13 +104,13 @@ def test_a_whole_answer(host: HostFS) -> None:
 
 
 def test_a_host_without_any(tmp_path: Path) -> None:
-    answer = told(HostFS(str(tmp_path), live=True))
+    answer = report(HostFS(str(tmp_path), live=True))
     assert (answer["files"], answer["devices"], answer["problems"]) == ([], {}, [])
 
 
 def test_conflicts(host: HostFS) -> None:
     put(host, {"etc/cdi/a.json": text("1"), "etc/cdi/b.json": text("1"), "run/cdi/nvidia.json": text("0")})
-    answer = told(host)
+    answer = report(host)
     assert [file["path"] for file in answer["files"]] == [
         "/etc/cdi/a.json",
         "/etc/cdi/b.json",
@@ -122,19 +122,19 @@ def test_conflicts(host: HostFS) -> None:
     assert answer["conflicts"]["unresolvable"] == {"nvidia.com/gpu=1": ["/etc/cdi/a.json", "/etc/cdi/b.json"]}
     collision, precedence = answer["conflicts"]["sentences"]
     assert "engines find none of them" in collision
-    assert precedence == "/var/run/cdi/nvidia.json goes before /etc/cdi/nvidia.json for nvidia.com/gpu=0."
+    assert precedence == "/var/run/cdi/nvidia.json has precedence over /etc/cdi/nvidia.json for nvidia.com/gpu=0."
 
 
 def test_what_engines_skip_and_what_they_do_not_look_at(host: HostFS) -> None:
     put(host, {"etc/cdi/broken.json": "[", "etc/cdi/odd.json": text("0", kind="nvidia.com"), "etc/cdi/x.old": ""})
     (Path(host.root) / "etc/cdi/folder.json").mkdir()
-    answer = told(host)
+    answer = report(host)
     broken, good, odd = answer["files"]
     assert good == GOOD
     assert (broken["valid"], broken["kind"], broken["stale"]) == (False, None, None)
     assert "/etc/cdi/broken.json, line " in broken["errors"][0]
     assert (odd["valid"], odd["stale"], odd["cdi_version"]) == (False, None, "0.5.0")
-    assert odd["errors"][0].startswith("kind has to be VENDOR/CLASS")
+    assert odd["errors"][0].startswith("kind must be VENDOR/CLASS")
     assert answer["ignored"] == ["/etc/cdi/x.old"]
     assert answer["conflicts"]["sentences"] == []
 
@@ -142,12 +142,12 @@ def test_what_engines_skip_and_what_they_do_not_look_at(host: HostFS) -> None:
 def test_a_stale_one(host: HostFS) -> None:
     os.unlink(host.real_path(f"/{LIBRARY}"))
     gpus = {"driver_version": "590.1", "source": "proc", "devices": []}
-    (file,) = told(host, gpus)["files"]
+    (file,) = report(host, gpus)["files"]
     assert file["stale"]
     assert file["missing_paths"] == [f"/{LIBRARY}"]
     assert file["reasons"] == [
-        {"code": "path-missing", "message": f"Not there any more: /{LIBRARY}."},
-        {"code": "driver-differs", "message": "It is for the driver 580.95.05; now it is 590.1."},
+        {"code": "path-missing", "message": f"These paths no longer exist: /{LIBRARY}."},
+        {"code": "driver-differs", "message": "It is for driver 580.95.05, but the driver is 590.1."},
         {"code": "gpu-gone", "message": "It has 0, which the driver does not report."},
     ]
 
@@ -160,9 +160,9 @@ def test_files_that_share_the_gpus(host: HostFS) -> None:
     ]
     gpus = {"driver_version": None, "source": "nvml", "devices": devices}
     put(host, {"etc/cdi/nvidia.json": text("0")})
-    assert told(host, gpus)["files"][0]["stale"]
+    assert report(host, gpus)["files"][0]["stale"]
     put(host, {"etc/cdi/second.json": text("1")})
-    assert [file["stale"] for file in told(host, gpus)["files"]] == [False, False]
+    assert [file["stale"] for file in report(host, gpus)["files"]] == [False, False]
 
 
 # -- YAML --------------------------------------------------------------------------------------------------------------
@@ -176,7 +176,7 @@ def without_yaml(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("without_yaml")
 def test_json_needs_no_package(host: HostFS) -> None:
-    assert told(host)["files"] == [GOOD]
+    assert report(host)["files"] == [GOOD]
 
 
 @pytest.mark.usefixtures("without_yaml")
@@ -198,7 +198,7 @@ def test_yaml(host: HostFS) -> None:
     pytest.importorskip("yaml")
     document = json.loads(text("0"))
     put(host, {"etc/cdi/nvidia.json": "", "etc/cdi/a.yaml": yaml_document.render(document, "yaml").decode()})
-    answer = told(host)
+    answer = report(host)
     assert answer["files"][0] == {**GOOD, "path": "/etc/cdi/a.yaml", "devices": ["0"]}
 
 
@@ -208,9 +208,9 @@ def test_yaml(host: HostFS) -> None:
 def test_the_toolkits_service(host: HostFS) -> None:
     put(host, {SERVICE: SERVICE_TEXT})
     expected = {"owner": "toolkit", "service": "nvidia-cdi-refresh.service", "enabled": False, "failed": None}
-    assert told(host)["refresh"] == {**expected, "output": "/var/run/cdi/nvidia.yaml"}
+    assert report(host)["refresh"] == {**expected, "output": "/var/run/cdi/nvidia.yaml"}
     put(host, {"etc/systemd/system/multi-user.target.wants/nvidia-cdi-refresh.service": ""})
-    assert told(host)["refresh"]["enabled"]
+    assert report(host)["refresh"]["enabled"]
 
 
 def test_our_unit_may_do_the_toolkits_work(host: HostFS) -> None:
@@ -218,7 +218,7 @@ def test_our_unit_may_do_the_toolkits_work(host: HostFS) -> None:
     put(host, {SERVICE: SERVICE_TEXT, "etc/systemd/system/gpufleet-nvidia-cdi.service": SERVICE_TEXT})
     for name in ("nvidia-cdi-refresh.service", "gpufleet-nvidia-cdi.service"):
         put(host, {f"etc/systemd/system/multi-user.target.wants/{name}": ""})
-    answer = told(host)
+    answer = report(host)
     assert answer["problems"] == []
     assert answer["refresh"]["owner"] == "toolkit"
 
@@ -237,12 +237,12 @@ def own_service(
 def test_our_service(host: HostFS) -> None:
     own_service(host)
     expected = {"owner": "gpufleet", "service": "gpufleet-nvidia-cdi.service", "enabled": True, "failed": None}
-    assert told(host)["refresh"] == {**expected, "output": "/etc/cdi/nvidia.yaml"}
+    assert report(host)["refresh"] == {**expected, "output": "/etc/cdi/nvidia.yaml"}
     # The toolkit's is there, but not enabled.
     put(host, {SERVICE: SERVICE_TEXT})
-    assert told(host)["refresh"]["owner"] == "gpufleet"
+    assert report(host)["refresh"]["owner"] == "gpufleet"
     put(host, {"etc/systemd/system/multi-user.target.wants/nvidia-cdi-refresh.service": ""})
-    answer = told(host)
+    answer = report(host)
     assert answer["refresh"]["owner"] == "toolkit"
     assert answer["problems"][0]["code"] == "cdi-refresh-twice"
 
@@ -251,14 +251,14 @@ def test_a_service_of_an_earlier_version(host: HostFS) -> None:
     """It ran a program of ours, whose specification is not known here."""
     own_service(host, "/usr/bin/python3 -I /usr/local/lib/gpufleet-nvidia/cdi-refresh /etc/gpufleet-nvidia/cdi.json")
     expected = {"owner": "gpufleet", "service": "gpufleet-nvidia-cdi.service", "enabled": True, "failed": None}
-    assert told(host)["refresh"] == {**expected, "output": None}
+    assert report(host)["refresh"] == {**expected, "output": None}
 
 
 @pytest.mark.parametrize(("state", "failed"), [("failed", True), ("inactive", False)])
 def test_a_service_that_failed(host: HostFS, state: str, failed: bool) -> None:
     put(host, {SERVICE: SERVICE_TEXT, "run/systemd/system/x": ""})
-    said = f"Id=nvidia-cdi-refresh.service\nLoadState=loaded\nActiveState={state}\nSubState=dead\n"
-    answer, _needed = describe_cdi(host._replace(live=True), lambda _argv: (0, said, ""))
+    message = f"Id=nvidia-cdi-refresh.service\nLoadState=loaded\nActiveState={state}\nSubState=dead\n"
+    answer, _needed = describe_cdi(host._replace(live=True), lambda _argv: (0, message, ""))
     assert answer["refresh"]["failed"] is failed
     assert [problem["code"] for problem in answer["problems"]] == ["cdi-refresh-failed"] * failed
 
@@ -309,11 +309,11 @@ def test_links_and_folders_in_odd_places(tmp_path: Path) -> None:
     (tmp_path / "etc/cdi/a.json").symlink_to("a.json")
     (tmp_path / "etc/cdi/b").symlink_to("b")
     os.mkfifo(tmp_path / "etc/cdi/c.json")
-    answer = told(HostFS(str(tmp_path), live=False))
+    answer = report(HostFS(str(tmp_path), live=False))
     assert [file["valid"] for file in answer["files"]] == [False, False]
     assert answer["ignored"] == ["/etc/cdi/b"]
     (tmp_path / "var").symlink_to("var")
     (tmp_path / "etc/systemd").symlink_to("systemd")
-    answer = told(HostFS(str(tmp_path), live=False))
+    answer = report(HostFS(str(tmp_path), live=False))
     assert answer["files"] == []
     assert any("too many symbolic links" in problem["message"] for problem in answer["problems"])

@@ -321,7 +321,7 @@ def test_a_hook_that_management_has_only_on_request(tree: Tree) -> None:
     ],
 )  # fmt: skip
 def test_modes_of_nodes(tree: Tree, mode: str, made_nodes: list[str], found: list[str]) -> None:
-    with pytest.raises(HostError, match=f"so there is nothing for mode {mode} to specify"):
+    with pytest.raises(HostError, match=f"mode {mode} needs device nodes, but there is no"):
         made(tree, mode)
     for name in made_nodes:
         tree.node(f"/dev/{name}", 505, 1, 0o660, 7)
@@ -378,23 +378,23 @@ def test_channels(tree: Tree) -> None:
 
 @pytest.mark.parametrize("wanted", ["x", "-1", "1048576", "01", "channel"])
 def test_channels_that_are_none(tree: Tree, wanted: str) -> None:
-    with pytest.raises(NvidiaError, match=f"device_ids: '{wanted}' is no IMEX channel"):
+    with pytest.raises(NvidiaError, match=f"device_ids: '{wanted}' is not an IMEX channel"):
         made(tree, "imex", Request(device_ids=(wanted,)))
 
 
 @pytest.mark.parametrize("mode", [mode for mode in MODES if mode != "nvml"])
 def test_no_nodes(tree: Tree, mode: str) -> None:
     tree.driver(root="/run/driver")
-    with pytest.raises(HostError, match=f"^There is no device node /run/driver/dev/.*for mode {mode} to specify"):
+    with pytest.raises(HostError, match=f"^mode {mode} needs device nodes, but there is no /run/driver/dev/"):
         made(tree, mode, Request(driver_root="/run/driver"))
 
 
 @pytest.mark.parametrize(
     ("mode", "request_", "message"),
     [
-        ("csv", Request(), "mode 'csv' is not known. Use one of nvml, management, gds, "),
-        ("nvml", Request(), "mode nvml needs to know the GPUs"),
-        ("gds", Request(hooks="x"), "hooks: 'x' is not known"),
+        ("csv", Request(), "mode: unknown value 'csv'. Use one of nvml, management, gds, "),
+        ("nvml", Request(), "mode nvml needs the list of the host's GPUs"),
+        ("gds", Request(hooks="x"), "hooks: unknown value 'x'"),
     ],
 )
 def test_requests_that_are_refused(tree: Tree, mode: str, request_: Request, message: str) -> None:

@@ -87,11 +87,11 @@ def test_paths_are_normalised() -> None:
         (Request(cdi_hook_path="nvidia-cdi-hook"), "cdi_hook_path 'nvidia-cdi-hook' is not an absolute path"),
         (Request(ldconfig_path="ldconfig"), "ldconfig_path 'ldconfig' is not an absolute path"),
         (Request(device_name_strategies=()), "device_name_strategies is empty"),
-        (Request(device_name_strategies=("name",)), "device_name_strategies: 'name' is not known"),
-        (Request(enabled_hooks=("all",)), "enabled_hooks: 'all' is not known"),
-        (Request(disabled_hooks=("ldcache",)), "disabled_hooks: 'ldcache' is not known"),
-        (Request(feature_flags=("gids",)), "feature_flags: 'gids' is not known"),
-        (Request(hooks="mounts"), "hooks: 'mounts' is not known"),
+        (Request(device_name_strategies=("name",)), "device_name_strategies: unknown value 'name'"),
+        (Request(enabled_hooks=("all",)), "enabled_hooks: unknown value 'all'"),
+        (Request(disabled_hooks=("ldcache",)), "disabled_hooks: unknown value 'ldcache'"),
+        (Request(feature_flags=("gids",)), "feature_flags: unknown value 'gids'"),
+        (Request(hooks="mounts"), "hooks: unknown value 'mounts'"),
     ],
 )
 def test_requests_that_are_refused(request_: Request, message: str) -> None:

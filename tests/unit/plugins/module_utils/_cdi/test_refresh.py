@@ -80,11 +80,11 @@ def test_a_second_run_changes_nothing(tree: RefreshTree) -> None:
 def test_check_mode_tells_and_does_nothing(tree: RefreshTree) -> None:
     tree.toolkit()
     before = tree.contents()
-    told = tree.refresh(check_mode=True, request=DISABLED)
+    report = tree.refresh(check_mode=True, request=DISABLED)
     assert tree.contents() == before
     done = tree.refresh(request=DISABLED)
     for name in ("changed", "changed_files", "links_created", "enabled", "variables", "specification"):
-        assert told[name] == done[name]
+        assert report[name] == done[name]
 
 
 @pytest.mark.parametrize("order", ["", LATE], ids=["1.19.1", "1.19.0"])
@@ -148,7 +148,7 @@ def test_a_variable_that_the_user_sets_otherwise_is_a_warning(tree: RefreshTree)
     tree.write(ENVIRONMENT, f"{name}=all\nNVIDIA_CTK_CDI_GENERATE_MODE=nvml\n")
     for _attempt in range(2):
         (warning,) = tree.refresh(request=DISABLED)["warnings"]
-        assert warning.startswith(f"{SERVICE} gets {name} from {ENVIRONMENT}")
+        assert warning.startswith(f"{ENVIRONMENT} or a drop-in of {SERVICE} sets {name}")
     assert environment_of(tree)[name] == DISABLED_HOOK
     # The same value is none.
     tree.write(ENVIRONMENT, f"{name}={DISABLED_HOOK}\n")
@@ -228,9 +228,9 @@ def test_engines_need_not_wait(tree: RefreshTree) -> None:
     ("options", "words"),
     [
         ({"cdi": {"backend": "native"}}, "backend is native"),
-        ({"cdi": {"path": "/etc/cdi/nvidia.yml"}}, "engines read only .json and .yaml"),
+        ({"cdi": {"path": "/etc/cdi/nvidia.yml"}}, "engines read only files that end in .json or .yaml"),
         ({"cdi": {"path": "nvidia.yaml"}}, "is not an absolute path"),
-        ({"request": Request(disabled_hooks=("nothing",))}, "disabled_hooks: 'nothing' is not known"),
+        ({"request": Request(disabled_hooks=("nothing",))}, "disabled_hooks: unknown value 'nothing'"),
     ],
 )
 def test_refusals(tree: RefreshTree, options: dict[str, t.Any], words: str) -> None:
@@ -250,7 +250,7 @@ def test_a_masked_unit_is_a_clear_answer(tree: RefreshTree) -> None:
 
 
 def test_units_that_are_not_there_are_a_clear_answer(tree: RefreshTree) -> None:
-    with pytest.raises(HostError, match=r"has it since 1\.18"):
+    with pytest.raises(HostError, match=r"Toolkit 1\.18 or newer"):
         tree.refresh(owner="toolkit")
     tree.generator()
     assert tree.refresh()["owner"] == "collection"
@@ -399,9 +399,9 @@ class Systemd:
 
     def done(self) -> list[str]:
         """What was changed, and forget it."""
-        told = [" ".join(argv[1:]) for argv in self.tree.ran if argv[0] == "systemctl" and argv[1] != "show"]
+        report = [" ".join(argv[1:]) for argv in self.tree.ran if argv[0] == "systemctl" and argv[1] != "show"]
         self.tree.ran.clear()
-        return told
+        return report
 
 
 GOOD = (
@@ -444,7 +444,7 @@ def test_units_are_not_read_again_where_that_takes_gpus(tree: RefreshTree, monke
     systemd = running(tree)
     systemd.stale = {SERVICE}
     (warning,) = tree.refresh(**TOOLKIT)["warnings"]
-    assert "docker/abc would lose their GPUs" in warning
+    assert "docker/abc got their GPUs from the legacy hook" in warning
     assert "daemon-reload" not in systemd.done()
     # That counts as not done.
     assert len(tree.refresh(**TOOLKIT)["warnings"]) == 1
@@ -467,8 +467,8 @@ def test_a_unit_that_systemd_does_not_know_waits_for_it(
     for _attempt in range(2):
         result = tree.refresh(**TOOLKIT)
         (warning,) = result["warnings"]
-        assert f"does not know {unknown} yet" in warning
-        assert "from the next boot on" in warning
+        assert f"systemd has not loaded {unknown} yet" in warning
+        assert "at the next boot" in warning
         assert result["reasons"]
         assert not result["started"]
         assert systemd.done() == []
@@ -486,14 +486,14 @@ def test_a_host_is_healed(tree: RefreshTree, reason: str) -> None:
         systemd.active[SERVICE] = "failed"
     else:
         (tree.path / OUTPUT.lstrip("/")).unlink()
-    told = tree.refresh(check_mode=True, **TOOLKIT)
-    assert told["changed"]
-    assert not told["started"]
+    report = tree.refresh(check_mode=True, **TOOLKIT)
+    assert report["changed"]
+    assert not report["started"]
     assert systemd.done() == []
     healed = tree.refresh(**TOOLKIT)
     assert healed["changed"]
     assert healed["started"]
-    assert healed["reasons"] == told["reasons"]
+    assert healed["reasons"] == report["reasons"]
     assert not tree.refresh(**TOOLKIT)["changed"]
 
 
@@ -510,7 +510,7 @@ def test_no_driver_no_start(tree: RefreshTree) -> None:
 def test_a_failure_is_told_in_the_services_words(tree: RefreshTree) -> None:
     systemd = running(tree)
     systemd.fails = True
-    with pytest.raises(HostError, match=r"failed: the driver is not there\. Its files are in place") as failed:
+    with pytest.raises(HostError, match=r"failed: the driver is not there\. The unit stays installed") as failed:
         tree.refresh(**TOOLKIT)
     assert failed.value.details == {"changed": True}
 
@@ -518,10 +518,10 @@ def test_a_failure_is_told_in_the_services_words(tree: RefreshTree) -> None:
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ('{"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": []}', "is of no use"),
-        ("{", "is of no use"),
+        ('{"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": []}', "cannot be used"),
+        ("{", "cannot be used"),
         (GOOD.replace('"env": ["A=1"]', '"deviceNodes": [{"path": "/dev/nvidia0"}]'), "/dev/nvidia0"),
-        (None, "is not there, though the driver is loaded"),
+        (None, "does not exist, although the driver is loaded"),
     ],
 )
 def test_a_specification_of_no_use_is_an_error(tree: RefreshTree, content: str | None, words: str) -> None:
@@ -536,7 +536,7 @@ def test_one_that_was_of_use_once_does_not_excuse_one_that_is_not(tree: RefreshT
     tree.refresh(**TOOLKIT)
     systemd.active[SERVICE], systemd.writes = "failed", "{"
     for _attempt in range(2):
-        with pytest.raises(HostError, match="is of no use"):
+        with pytest.raises(HostError, match="cannot be used"):
             tree.refresh(**TOOLKIT)
     systemd.writes = GOOD
     assert tree.refresh(**TOOLKIT)["changed"]
@@ -551,7 +551,7 @@ def test_what_was_not_started_then_is_started_later(tree: RefreshTree) -> None:
     assert tree.refresh(start=False, request=DISABLED, **TOOLKIT)["warnings"] == []
     systemd.done()
     result = tree.refresh(request=DISABLED, **TOOLKIT)
-    assert result["reasons"] == ["What the service does has changed."]
+    assert result["reasons"] == ["The configuration of the service has changed."]
     assert systemd.done() == [f"reset-failed -- {SERVICE}", f"restart -- {SERVICE}"]
     assert tree.refresh(request=DISABLED, **TOOLKIT)["reasons"] == []
 
@@ -566,7 +566,7 @@ def test_a_run_that_was_killed_before_the_start_is_made_up_for(
     systemd = running(tree)
     tree.refresh(**TOOLKIT)
     with monkeypatch.context() as killed:
-        killed.setattr(refresh_systemd.RefreshService, "settle", lambda *_arguments: 1 / 0)
+        killed.setattr(refresh_systemd.RefreshService, "run_if_needed", lambda *_arguments: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             tree.refresh(request=DISABLED, **TOOLKIT)
     systemd.stale = {SERVICE}

@@ -49,7 +49,7 @@ def test_another_kind_is_no_work_for_the_toolkits_service(tree: RefreshTree) -> 
     tree.toolkit()
     done = tree.refresh(**MANAGEMENT)
     assert (done["owner"], done["specification"]) == ("collection", "/etc/cdi/management.nvidia.com-gpu.yaml")
-    with pytest.raises(NvidiaError, match="over the specification of the GPUs"):
+    with pytest.raises(NvidiaError, match="which is the specification of the GPUs"):
         tree.refresh(owner="toolkit", **MANAGEMENT)
     elsewhere = {**MANAGEMENT, "cdi": {**MANAGEMENT["cdi"], "path": "/etc/cdi/management.yaml"}}
     assert tree.refresh(owner="toolkit", **elsewhere)["specification"] == "/etc/cdi/management.yaml"
@@ -59,7 +59,7 @@ def test_our_service_makes_one_kind(tree: RefreshTree) -> None:
     tree.generator()
     tree.refresh()
     before = tree.contents()
-    with pytest.raises(NvidiaError, match="can make only one"):
+    with pytest.raises(NvidiaError, match="supports only one kind"):
         tree.refresh(**MANAGEMENT)
     assert tree.contents() == before
     tree.refresh(state="absent")
@@ -204,7 +204,7 @@ def test_two_that_write_are_warned_of(tree: RefreshTree) -> None:
     tree.toolkit()
     tree.link(f"{WANTS}/{SERVICE}", f"{VENDOR}/{SERVICE}")
     (warning,) = tree.refresh(owner="collection")["warnings"]
-    assert "whoever comes last wins" in warning
+    assert "both units write it" in warning
     (warning,) = tree.refresh(owner="collection", cdi={"path": "/etc/cdi/nvidia.yaml"})["warnings"]
     assert f"systemctl disable {SERVICE}" in warning
 

@@ -15,7 +15,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.refresh_units
     drop_in,
     environment_text,
     variables,
-    without_our_lines,
+    without_own_lines,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import lock
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import NvidiaError
@@ -105,14 +105,14 @@ def test_variables(options: CdiOptions, expected: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("request_", "words"),
+    ("request_", "message"),
     [
-        (Request(library_search_paths=("/a,b",)), "takes no commas"),
-        (Request(driver_root="/a\nX=1"), "takes no control characters"),
+        (Request(library_search_paths=("/a,b",)), "cannot contain commas"),
+        (Request(driver_root="/a\nX=1"), "cannot contain control characters"),
     ],
 )
-def test_values_that_no_variable_carries(request_: Request, words: str) -> None:
-    with pytest.raises(NvidiaError, match=words):
+def test_values_that_no_variable_carries(request_: Request, message: str) -> None:
+    with pytest.raises(NvidiaError, match=message):
         variables(CdiOptions(request=request_))
 
 
@@ -148,11 +148,11 @@ KEYS = {NAME: "chmod", "NVIDIA_CTK_DRIVER_ROOT": "/a b"}
 )
 def test_the_users_file_comes_back_byte_for_byte(original: bytes | None) -> None:
     written = (original or b"") + OURS
-    assert without_our_lines(written, record(original, written, KEYS)) == original
+    assert without_own_lines(written, record(original, written, KEYS)) == original
     # Another program has removed or restored it.
-    assert without_our_lines(None, record(original, written, KEYS)) is None
+    assert without_own_lines(None, record(original, written, KEYS)) is None
     if original is not None:
-        assert without_our_lines(original, record(original, written, KEYS)) == original
+        assert without_own_lines(original, record(original, written, KEYS)) == original
 
 
 @pytest.mark.parametrize(
@@ -166,4 +166,4 @@ def test_the_users_file_comes_back_byte_for_byte(original: bytes | None) -> None
     ],
 )
 def test_what_was_changed_since_stays(original: bytes, content: bytes, expected: bytes) -> None:
-    assert without_our_lines(content, record(original, b"other", KEYS)) == expected
+    assert without_own_lines(content, record(original, b"other", KEYS)) == expected

@@ -10,11 +10,11 @@ import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.schema import (
     MOUNT_OPTIONS,
-    annotation_doubts,
-    device_name_doubts,
+    annotation_warnings,
     device_name_problem,
-    kind_doubts,
+    device_name_warnings,
     kind_problem,
+    kind_warnings,
     split_kind,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import NvidiaError
@@ -41,12 +41,12 @@ def test_kinds_that_engines_take(kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "said"),
+    ("kind", "message"),
     [
-        ("", 'has to be VENDOR/CLASS, as in nvidia.com/gpu, but is ""'),
-        ("gpu", "has to be VENDOR/CLASS"),
-        ("/gpu", "has to be VENDOR/CLASS"),
-        ("nvidia.com/", "has to be VENDOR/CLASS"),
+        ("", 'must be VENDOR/CLASS, such as nvidia.com/gpu, but is ""'),
+        ("gpu", "must be VENDOR/CLASS"),
+        ("/gpu", "must be VENDOR/CLASS"),
+        ("nvidia.com/", "must be VENDOR/CLASS"),
         ("1a.com/gpu", 'the vendor "1a.com"'),
         ("nvidia-/gpu", 'the vendor "nvidia-"'),
         ("nvi dia/gpu", 'the vendor "nvi dia"'),
@@ -57,8 +57,8 @@ def test_kinds_that_engines_take(kind: str) -> None:
         ("nvidia.com/g", "crash"),
     ],
 )
-def test_kinds_that_engines_refuse(kind: str, said: str) -> None:
-    assert said in kind_problem(kind)
+def test_kinds_that_engines_refuse(kind: str, message: str) -> None:
+    assert message in kind_problem(kind)
 
 
 @pytest.mark.parametrize("name", ["0", "0:1", "gpu0", "all", "GPU-0a1b", "MIG-x_y.z", "9"])
@@ -75,37 +75,37 @@ def test_names_of_devices_that_engines_refuse(name: str) -> None:
     ("kind", "doubts"),
     [
         ("nvidia.com/gpu", []),
-        ("Nvidia.com/gpu", ['has the vendor "Nvidia.com", which is no domain name in lower case']),
-        ("nvi_dia.com/gpu", ['has the vendor "nvi_dia.com", which is no domain name in lower case']),
+        ("Nvidia.com/gpu", ['has the vendor "Nvidia.com", which is not a domain name in lower case']),
+        ("nvi_dia.com/gpu", ['has the vendor "nvi_dia.com", which is not a domain name in lower case']),
         ("vendor.com/" + "c" * 63, []),
         ("vendor.com/" + "c" * 64, ["has a class of 64 characters; 63 are allowed"]),
         ("v" * 254 + "/gpu", ["has a vendor of 254 characters; 253 are allowed"]),
     ],
 )
 def test_what_the_specification_of_cdi_does_not_allow_of_kinds(kind: str, doubts: list[str]) -> None:
-    assert kind_doubts(kind) == doubts
+    assert kind_warnings(kind) == doubts
 
 
 def test_long_names_of_devices_are_doubted() -> None:
-    assert device_name_doubts("d" * 63) == []
-    (doubt,) = device_name_doubts("d" * 64)
+    assert device_name_warnings("d" * 63) == []
+    (doubt,) = device_name_warnings("d" * 64)
     assert "64 characters" in doubt
 
 
 @pytest.mark.parametrize("key", ["a", "nvidia.com/driver", "a.b_c-d", "x9/y"])
 def test_keys_of_annotations(key: str) -> None:
-    assert annotation_doubts({key: "anything"}) == []
+    assert annotation_warnings({key: "anything"}) == []
 
 
 @pytest.mark.parametrize("key", ["", "a b", "Example.com/x", "a/", "/a", "a/b/c", "n" * 64, "p" * 254 + "/n"])
 def test_keys_that_kubernetes_would_not_take(key: str) -> None:
-    (doubt,) = annotation_doubts({key: "anything"})
-    assert "no qualified name" in doubt
+    (doubt,) = annotation_warnings({key: "anything"})
+    assert "not a qualified name" in doubt
 
 
 def test_large_annotations_are_doubted() -> None:
-    assert annotation_doubts({"a": "x" * (256 * 1024 - 1)}) == []
-    assert annotation_doubts({"a": "x" * (256 * 1024)}) == ["holds 262145 bytes; 262144 are allowed"]
+    assert annotation_warnings({"a": "x" * (256 * 1024 - 1)}) == []
+    assert annotation_warnings({"a": "x" * (256 * 1024)}) == ["has 262145 bytes; 262144 are allowed"]
 
 
 @pytest.mark.parametrize(

@@ -66,8 +66,8 @@ def test_unknown_identifiers(tmp_path: Path, wanted: str) -> None:
     with pytest.raises(NvidiaError) as caught:
         names(tmp_path, MIXED, (wanted,))
     assert str(caught.value) == (
-        f"device_ids: there is no device {wanted!r}. Use an index, a UUID, all or none;"
-        " the devices here are 0, 1, 1:0, 1:1."
+        f"device_ids: unknown device {wanted!r}. Use an index, a UUID, all or none."
+        " Devices of this host: 0, 1, 1:0, 1:1."
     )
 
 
@@ -95,13 +95,13 @@ def test_nothing_to_name(tmp_path: Path) -> None:
 
 def test_a_uuid_that_is_not_known_yet(tmp_path: Path) -> None:
     gpu = gpus(1)[0]._replace(uuid="")
-    with pytest.raises(HostError, match=r"UUID of GPU 0 \(0000:10:00\.0\) yet.*nvidia-smi -L"):
+    with pytest.raises(HostError, match=r"UUID of GPU 0 \(0000:10:00\.0\).*nvidia-smi -L"):
         names(tmp_path, (gpu,))
 
 
 def test_no_uuid_is_no_identifier(tmp_path: Path) -> None:
     gpu = gpus(1)[0]._replace(uuid="")
-    with pytest.raises(NvidiaError, match="there is no device ''"):
+    with pytest.raises(NvidiaError, match="unknown device ''"):
         names(tmp_path, (gpu,), ("",), ("index",))
 
 

@@ -40,23 +40,23 @@ def test_what_fits(host: HostFS) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "told"), [("nvidia.com/gpu", True), ("management.nvidia.com/gpu", True), ("example.com/gpu", False)]
+    ("kind", "report"), [("nvidia.com/gpu", True), ("management.nvidia.com/gpu", True), ("example.com/gpu", False)]
 )
-def test_another_driver(host: HostFS, kind: str, told: bool) -> None:
-    reason = f"It is for the driver {DRIVER}; now it is 590.1."
-    assert why_stale(document(kind), host, "590.1") == ([("driver-differs", reason)] * told, [])
+def test_another_driver(host: HostFS, kind: str, report: bool) -> None:
+    reason = f"It is for driver {DRIVER}, but the driver is 590.1."
+    assert why_stale(document(kind), host, "590.1") == ([("driver-differs", reason)] * report, [])
 
 
 def test_missing_paths_are_told_once(host: HostFS) -> None:
     old = document(library="/usr/lib/libcuda.so.1.2", node="/dev/nvidia7")
     old["containerEdits"]["hooks"] = [{"hookName": "createContainer", "path": "/usr/bin/nvidia-cdi-hook"}]
     missing = ["/usr/lib/libcuda.so.1.2", "/usr/bin/nvidia-cdi-hook", "/dev/nvidia7"]
-    assert why_stale(old, host) == ([("path-missing", f"Not there any more: {', '.join(missing)}.")], missing)
+    assert why_stale(old, host) == ([("path-missing", f"These paths no longer exist: {', '.join(missing)}.")], missing)
 
 
 def test_other_numbers(host: HostFS) -> None:
     old = document()
     old["containerEdits"]["deviceNodes"][0]["minor"] = 254
     (reason,), missing = why_stale(old, host)
-    assert "/dev/nvidiactl is the device 195:255" in reason.message
+    assert "/dev/nvidiactl has device number 195:255" in reason.message
     assert missing == []

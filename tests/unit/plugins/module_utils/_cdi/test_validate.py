@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.validate import (
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.validate import validate
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.versions import (
     VERSIONS,
     minimum_version,
-    validate,
     version_needs,
     version_number,
 )
@@ -45,9 +45,9 @@ def errors(data: t.Any) -> list[str]:
 
 
 def warnings(data: t.Any) -> list[str]:
-    judgement = validate(data)
-    assert judgement.errors == ()
-    return [str(problem) for problem in judgement.warnings]
+    result = validate(data)
+    assert result.errors == ()
+    return [str(problem) for problem in result.warnings]
 
 
 CLEAN = [
@@ -77,104 +77,107 @@ CLEAN = [
 
 @pytest.mark.parametrize("data", CLEAN)
 def test_documents_that_engines_load(data: Data) -> None:
-    judgement = validate(data)
-    assert judgement.errors == ()
-    assert judgement.warnings == ()
+    result = validate(data)
+    assert result.errors == ()
+    assert result.warnings == ()
 
 
 FAULTS = [
     (None, "The document is empty."),
-    ([1], "The document has to be a mapping, but is a list."),
-    ("x", "The document has to be a mapping, but is a text."),
-    (document(foo=1), "foo is unknown there. Known are cdiVersion, kind, annotations, devices, containerEdits."),
-    (document(**{"a\nb": 1}), r'"a\nb" is unknown there'),
-    (document(device={**device(), "containeredit": {}}), "devices[0].containeredit is unknown there"),
-    (document(version="0.5"), 'cdiVersion is "0.5", which is no version of CDI. Known are 0.3.0, 0.4.0,'),
+    ([1], "The document must be a mapping, but is a list."),
+    ("x", "The document must be a mapping, but is a string."),
+    (document(foo=1), "foo is an unknown field. Known fields: cdiVersion, kind, annotations, devices, containerEdits."),
+    (document(**{"a\nb": 1}), r'"a\nb" is an unknown field'),
+    (document(device={**device(), "containeredit": {}}), "devices[0].containeredit is an unknown field"),
+    (document(version="0.5"), 'cdiVersion is "0.5", an unknown version. Known versions: 0.3.0, 0.4.0,'),
     (document(version="vv1.0.0"), 'cdiVersion is "vv1.0.0"'),
     (document(version="2.0.0"), 'cdiVersion is "2.0.0"'),
     (document(version=None), 'cdiVersion is ""'),
-    (document(version=["1.1.0"]), "cdiVersion has to be a text, but is a list."),
-    (document(kind="gpu"), "kind has to be VENDOR/CLASS"),
-    (document(kind=None), "kind has to be VENDOR/CLASS"),
-    (document(kind={}), "kind has to be a text, but is a mapping."),
-    (document(devices=[]), "devices is empty. A specification needs a device."),
+    (document(version=["1.1.0"]), "cdiVersion must be a string, but is a list."),
+    (document(kind="gpu"), "kind must be VENDOR/CLASS"),
+    (document(kind=None), "kind must be VENDOR/CLASS"),
+    (document(kind={}), "kind must be a string, but is a mapping."),
+    (document(devices=[]), "devices is empty. A specification must have a device."),
     (document(devices=None), "devices is empty"),
-    (document(devices={}), "devices has to be a list, but is a mapping."),
-    (document(devices=["gpu0"]), "devices[0] has to be a mapping, but is a text."),
-    (document(device=device("")), "devices[0].name is empty. A device needs a name."),
+    (document(devices={}), "devices must be a list, but is a mapping."),
+    (document(devices=["gpu0"]), "devices[0] must be a mapping, but is a string."),
+    (document(device=device("")), "devices[0].name is empty. Give the device a name."),
     (document(device=device(None)), "devices[0].name is empty"),
     (document(device=device("a+b")), 'devices[0].name is "a+b"'),
-    (document(devices=[device(), device()]), 'devices[1].name is "gpu0", as devices[0].name is.'),
+    (document(devices=[device(), device()]), 'devices[1].name is "gpu0", the same as devices[0].name.'),
     (document(device={"name": "gpu0"}), "devices[0].containerEdits is empty"),
     (document(device={"name": "gpu0", "containerEdits": None}), "devices[0].containerEdits is empty"),
     (document(device=device(env=[], mounts=[])), "devices[0].containerEdits is empty"),
-    (document([]), "containerEdits has to be a mapping, but is a list."),
-    (document(annotations=["a"]), "annotations has to be a mapping, but is a list."),
-    (document(annotations={"a": ["b"]}), "annotations.a has to be a text, but is a list."),
+    (document([]), "containerEdits must be a mapping, but is a list."),
+    (document(annotations=["a"]), "annotations must be a mapping, but is a list."),
+    (document(annotations={"a": ["b"]}), "annotations.a must be a string, but is a list."),
     (document(annotations={None: "b"}), "annotations has a key that is null."),
-    (edited(env=["SECRET"]), "containerEdits.env[0] is not of the form NAME=value."),
-    (edited(env=["A=b", "=b"]), "containerEdits.env[1] is not of the form NAME=value."),
-    (edited(env=[None]), "containerEdits.env[0] is not"),
-    (edited(env={"A": "b"}), "containerEdits.env has to be a list, but is a mapping."),
-    (edited(deviceNodes=[None]), "containerEdits.deviceNodes[0] is null, on which engines crash."),
+    (edited(env=["SECRET"]), "containerEdits.env[0] does not have the form NAME=value."),
+    (edited(env=["A=b", "=b"]), "containerEdits.env[1] does not have the form NAME=value."),
+    (edited(env=[None]), "containerEdits.env[0] does not"),
+    (edited(env={"A": "b"}), "containerEdits.env must be a list, but is a mapping."),
+    (edited(deviceNodes=[None]), "containerEdits.deviceNodes[0] is null. Engines crash on it."),
     (edited(deviceNodes=[{}]), "containerEdits.deviceNodes[0].path is empty."),
     (edited(deviceNodes=[NODE, {**NODE, "type": "x"}]), 'containerEdits.deviceNodes[1].type is "x"'),
-    (edited(deviceNodes=[{**NODE, "permissions": "none"}]), '.permissions is "none". It may hold r, w, and m.'),
+    (
+        edited(deviceNodes=[{**NODE, "permissions": "none"}]),
+        '.permissions is "none". Only the letters r, w and m are allowed.',
+    ),
     (edited(deviceNodes=[{**NODE, "permissions": "rwx"}]), '.permissions is "rwx"'),
-    (edited(deviceNodes=[{**NODE, "major": "195"}]), "major has to be a whole number, but is a text."),
-    (edited(deviceNodes=[{**NODE, "major": 1.5}]), "major has to be a whole number, but is a number with a point."),
-    (edited(deviceNodes=[{**NODE, "major": True}]), "major has to be a whole number, but is true or false."),
-    (edited(deviceNodes=[{**NODE, "major": 2**63}]), "major is out of bounds"),
-    (edited(deviceNodes=[{**NODE, "minor": float("inf")}]), "minor has to be a whole number"),
-    (edited(deviceNodes=[{**NODE, "fileMode": 2**32}]), "fileMode is out of bounds"),
-    (edited(deviceNodes=[{**NODE, "uid": -1}]), "uid is out of bounds: it has to be at least 0"),
-    (edited(deviceNodes=[{**NODE, "gid": 2**32}]), "gid is out of bounds"),
-    (edited(additionalGids=[-1]), "containerEdits.additionalGids[0] is out of bounds"),
-    (edited(additionalGids=44), "additionalGids has to be a list, but is a number."),
+    (edited(deviceNodes=[{**NODE, "major": "195"}]), "major must be an integer, but is a string."),
+    (edited(deviceNodes=[{**NODE, "major": 1.5}]), "major must be an integer, but is a number with a fraction."),
+    (edited(deviceNodes=[{**NODE, "major": True}]), "major must be an integer, but is a boolean."),
+    (edited(deviceNodes=[{**NODE, "major": 2**63}]), "major is out of range"),
+    (edited(deviceNodes=[{**NODE, "minor": float("inf")}]), "minor must be an integer"),
+    (edited(deviceNodes=[{**NODE, "fileMode": 2**32}]), "fileMode is out of range"),
+    (edited(deviceNodes=[{**NODE, "uid": -1}]), "uid is out of range. It must be from 0 to"),
+    (edited(deviceNodes=[{**NODE, "gid": 2**32}]), "gid is out of range"),
+    (edited(additionalGids=[-1]), "containerEdits.additionalGids[0] is out of range"),
+    (edited(additionalGids=44), "additionalGids must be a list, but is a number."),
     (edited(hooks=[None]), "containerEdits.hooks[0] is null"),
-    (edited(hooks=[{"path": "/x"}]), 'containerEdits.hooks[0].hookName is "". It has to be one of prestart,'),
+    (edited(hooks=[{"path": "/x"}]), 'containerEdits.hooks[0].hookName is "". Use one of prestart,'),
     (edited(hooks=[{**HOOK, "hookName": "CreateContainer"}]), 'hookName is "CreateContainer"'),
     (edited(hooks=[{**HOOK, "path": ""}]), "containerEdits.hooks[0].path is empty."),
-    (edited(hooks=[{**HOOK, "env": ["A"]}]), "containerEdits.hooks[0].env[0] is not of the form"),
-    (edited(hooks=[{**HOOK, "timeout": "3"}]), "timeout has to be a whole number"),
+    (edited(hooks=[{**HOOK, "env": ["A"]}]), "containerEdits.hooks[0].env[0] does not have the form"),
+    (edited(hooks=[{**HOOK, "timeout": "3"}]), "timeout must be an integer"),
     (edited(mounts=[None]), "containerEdits.mounts[0] is null"),
     (edited(mounts=[{"containerPath": "/b"}]), "containerEdits.mounts[0].hostPath is empty."),
     (edited(mounts=[MOUNT, {"hostPath": "/b"}]), "containerEdits.mounts[1].containerPath is empty."),
-    (edited(mounts=[{**MOUNT, "options": "ro"}]), "containerEdits.mounts[0].options has to be a list, but is a text."),
-    (edited(mounts=[{**MOUNT, "mode": 1}]), "containerEdits.mounts[0].mode is unknown there."),
+    (edited(mounts=[{**MOUNT, "options": "ro"}]), "containerEdits.mounts[0].options must be a list, but is a string."),
+    (edited(mounts=[{**MOUNT, "mode": 1}]), "containerEdits.mounts[0].mode is an unknown field."),
     (edited(intelRdt={"closID": "."}), 'containerEdits.intelRdt.closID is "."'),
     (edited(intelRdt={"closID": ".."}), "closID"),
     (edited(intelRdt={"closID": "a/b"}), "closID"),
     (edited(intelRdt={"closID": "a\nb"}), "closID"),
     (edited(intelRdt={"closID": "x" * 4096}), "closID"),
-    (edited(intelRdt={"enableCMT": True}), "containerEdits.intelRdt.enableCMT is unknown there."),
-    (edited(intelRdt={"enableMonitoring": "yes"}), "enableMonitoring has to be true or false, but is a text."),
+    (edited(intelRdt={"enableCMT": True}), "containerEdits.intelRdt.enableCMT is an unknown field."),
+    (edited(intelRdt={"enableMonitoring": "yes"}), "enableMonitoring must be a boolean, but is a string."),
     (edited(netDevices=[None]), "containerEdits.netDevices[0] is null"),
     (edited(netDevices=[{"name": "a"}]), "netDevices[0].hostInterfaceName is empty."),
     (edited(netDevices=[{"hostInterfaceName": "a"}]), "netDevices[0].name is empty."),
     (
         edited(netDevices=[{"hostInterfaceName": "eth0", "name": name} for name in ("a", "b")]),
-        'netDevices[1].hostInterfaceName is "eth0", as containerEdits.netDevices[0].hostInterfaceName is.',
+        'netDevices[1].hostInterfaceName is "eth0", the same as containerEdits.netDevices[0].hostInterfaceName.',
     ),
     (
         edited(netDevices=[{"hostInterfaceName": name, "name": "a"} for name in ("eth0", "eth1")]),
-        'netDevices[1].name is "a", as',
+        'netDevices[1].name is "a", the same as',
     ),
     (document(device=device(deviceNodes=[{"path": ""}])), "devices[0].containerEdits.deviceNodes[0].path is empty."),
-    (document(device=device(1 << 80000)), "devices[0].name has to be a text, but is a number."),
+    (document(device=device(1 << 80000)), "devices[0].name must be a string, but is a number."),
 ]
 
 
-@pytest.mark.parametrize(("data", "said"), FAULTS)
-def test_documents_that_engines_refuse(data: t.Any, said: str) -> None:
+@pytest.mark.parametrize(("data", "message"), FAULTS)
+def test_documents_that_engines_refuse(data: t.Any, message: str) -> None:
     # One fault has one complaint.
     (error,) = errors(data)
-    assert said in error
+    assert message in error
 
 
 def test_all_faults_are_named() -> None:
     data = document({"env": ["A"], "mounts": [{}]}, device("a+b", hooks=[{**HOOK, "path": ""}]), version="9", kind="g")
-    places = [problem.place for problem in validate(data).errors]
+    places = [problem.field for problem in validate(data).errors]
     assert places == [
         "cdiVersion",
         "kind",
@@ -191,35 +194,41 @@ def test_no_value_of_a_variable_is_shown() -> None:
 
 
 DOUBTS = [
-    (document(device=device(0)), 'devices[0].name is a number, which engines take for "0". Write it in quotes.'),
-    (document(device=device(0.5)), 'which engines take for "0.5"'),
-    (document(device=device(True)), 'engines take for "true"'),
-    (document(annotations={"a": 1}), 'annotations.a is a number, which engines take for "1"'),
-    (document(annotations={"a b": "c"}), 'annotations has the key "a b", which is no qualified name.'),
-    (document(device={**device(), "annotations": {"a": "x" * 2**18}}), "devices[0].annotations holds 262145 bytes"),
+    (document(device=device(0)), 'devices[0].name is a number. Engines read it as "0". Write it in quotes.'),
+    (document(device=device(0.5)), 'Engines read it as "0.5"'),
+    (document(device=device(True)), 'Engines read it as "true"'),
+    (document(annotations={"a": 1}), 'annotations.a is a number. Engines read it as "1"'),
+    (document(annotations={"a b": "c"}), 'annotations has the key "a b", which is not a qualified name.'),
+    (document(device={**device(), "annotations": {"a": "x" * 2**18}}), "devices[0].annotations has 262145 bytes"),
     (document(kind="Nvidia.com/gpu"), 'kind has the vendor "Nvidia.com"'),
     (document(device=device("d" * 64)), "devices[0].name is"),
-    (edited(additionalGIDs=[44]), "containerEdits.additionalGIDs is written additionalGids in the specification"),
-    (edited(additionalGids=[0]), "containerEdits.additionalGids holds the group 0"),
+    (edited(additionalGIDs=[44]), "containerEdits.additionalGIDs is spelled additionalGids in the CDI specification"),
+    (edited(additionalGids=[0]), "containerEdits.additionalGids contains the group 0"),
     (
         edited(deviceNodes=[{"path": "/a"}, NODE, NODE]),
-        'deviceNodes[2].path is "/dev/nvidia0", as containerEdits.deviceNodes[1].path',
+        'deviceNodes[2].path is "/dev/nvidia0", the same as containerEdits.deviceNodes[1].path',
     ),
-    (edited(deviceNodes=[{"path": "dev/x"}]), 'deviceNodes[0].path is the relative path "dev/x". Write it from / on.'),
+    (
+        edited(deviceNodes=[{"path": "dev/x"}]),
+        'deviceNodes[0].path is the relative path "dev/x". Use an absolute path.',
+    ),
     (edited(deviceNodes=[{**NODE, "hostPath": "x"}]), "deviceNodes[0].hostPath is the relative path"),
     (edited(deviceNodes=[{**NODE, "major": -1}]), "deviceNodes[0].major is negative"),
     (edited(hooks=[{**HOOK, "path": "hook"}]), "hooks[0].path is the relative path"),
     (edited(hooks=[{**HOOK, "timeout": -1}]), "hooks[0].timeout is negative."),
     (edited(mounts=[{**MOUNT, "hostPath": "x"}]), "mounts[0].hostPath is the relative path"),
     (edited(mounts=[{**MOUNT, "containerPath": "x"}]), "mounts[0].containerPath is the relative path"),
-    (edited(mounts=[{**MOUNT, "options": ["ro", "zzz"]}]), 'mounts[0].options[1] is "zzz", which is no known option.'),
+    (
+        edited(mounts=[{**MOUNT, "options": ["ro", "zzz"]}]),
+        'mounts[0].options[1] is "zzz", which is an unknown option.',
+    ),
 ]
 
 
-@pytest.mark.parametrize(("data", "said"), DOUBTS)
-def test_documents_that_engines_load_and_that_are_doubtful(data: Data, said: str) -> None:
+@pytest.mark.parametrize(("data", "message"), DOUBTS)
+def test_documents_that_engines_load_and_that_are_doubtful(data: Data, message: str) -> None:
     (warning,) = warnings(data)
-    assert said in warning
+    assert message in warning
 
 
 NEEDS = [
@@ -250,16 +259,16 @@ NEEDS = [
 def test_what_needs_which_version(data: Data, version: str, place: str) -> None:
     assert minimum_version(data) == validate(data).minimum_version == version
     needs = [need for need in version_needs(data) if need.version == version]
-    assert [need.place for need in needs] == ([place] if place else [])
+    assert [need.field for need in needs] == ([place] if place else [])
 
 
 @pytest.mark.parametrize(("data", "version", "place"), [row for row in NEEDS if row[2]])
 def test_a_version_that_is_too_low_is_refused(data: Data, version: str, place: str) -> None:
     below = VERSIONS[VERSIONS.index(version) - 1]
     (problem,) = validate({**data, "cdiVersion": below}).errors
-    assert problem.place == "cdiVersion"
-    assert f"is {below}, but the document needs {version} for " in problem.what
-    assert f"({place})" in problem.what
+    assert problem.field == "cdiVersion"
+    assert f"is {below}, but the document needs {version} for " in problem.message
+    assert f"({place})" in problem.message
     assert validate({**data, "cdiVersion": version}).errors == ()
 
 
@@ -311,31 +320,31 @@ def test_a_small_file_that_means_much_is_given_up() -> None:
     nodes = [NODE] * 1000
     data = document(devices=[device(f"gpu{index}", deviceNodes=nodes) for index in range(1000)])
     (error,) = errors(data)
-    assert error == "The document is too large: it holds more than 200000 values."
+    assert error == "The document has more than 200000 values."
     assert minimum_version(data) == "0.3.0"
 
 
 def test_long_texts_count_too() -> None:
     (error,) = errors(edited(env=["A=" + "x" * 2**20] * 100))
-    assert "too large" in error
+    assert "more than 200000 values" in error
     (error,) = errors(document(devices=[{**device(), "annotations": {"k" * 2**20: "x"}}] * 100))
-    assert "too large" in error
+    assert "more than 200000 values" in error
 
 
 def test_faults_and_warnings_are_not_endless() -> None:
     found = errors(edited(env=["A"] * 5000))
     assert len(found) == 101
-    assert found[-1] == "The document has more than 100 faults; these are the first."
+    assert found[-1] == "The document has more than 100 errors. Only the first ones are shown."
     assert len(validate(edited(deviceNodes=[NODE] * 5000)).warnings) == 100
 
 
 def test_a_document_that_holds_itself_is_judged() -> None:
     data = document()
     data["containerEdits"] = data
-    assert "containerEdits.cdiVersion is unknown there" in errors(data)[0]
+    assert "containerEdits.cdiVersion is an unknown field" in errors(data)[0]
     loop: list[t.Any] = []
     loop.append(loop)
-    assert errors(document(devices=loop)) == ["devices[0] has to be a mapping, but is a list."]
+    assert errors(document(devices=loop)) == ["devices[0] must be a mapping, but is a list."]
 
 
 NAMES = st.sampled_from(
@@ -378,9 +387,9 @@ ANYTHING = st.recursive(
 
 @given(ANYTHING)
 def test_arbitrary_data_is_judged(data: t.Any) -> None:
-    judgement = validate(data)
-    assert all(str(problem).isprintable() for problem in [*judgement.errors, *judgement.warnings])
-    assert judgement.minimum_version in VERSIONS
+    result = validate(data)
+    assert all(str(problem).isprintable() for problem in [*result.errors, *result.warnings])
+    assert result.minimum_version in VERSIONS
     if isinstance(data, dict):
         assert minimum_version(data) in VERSIONS
 
@@ -407,9 +416,9 @@ NEARLY = st.builds(
 
 @given(NEARLY)
 def test_what_is_loaded_stays_as_it_is_when_it_is_read_again(data: Data) -> None:
-    judgement = validate(data)
-    again = validate(judgement.document)
-    if not judgement.errors:
+    result = validate(data)
+    again = validate(result.document)
+    if not result.errors:
         assert again.errors == ()
-        assert again.document == judgement.document
-        assert again.minimum_version == judgement.minimum_version
+        assert again.document == result.document
+        assert again.minimum_version == result.minimum_version

@@ -43,7 +43,7 @@ def test_one_that_serves(tmp_path: Path) -> None:
 
 
 def test_far_too_large_together(tmp_path: Path) -> None:
-    with pytest.raises(HostError, match="The CDI specifications in /etc/cdi have more than 4 MiB together"):
+    with pytest.raises(HostError, match="The CDI specifications in /etc/cdi are larger than 4 MiB in total"):
         judged(tmp_path, **{f"f{number}": text("0") + " " * (MAX_BYTES // 4) for number in range(5)})
 
 
@@ -57,10 +57,16 @@ def test_none(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("files", "words"),
     [
-        ({"a": text("0"), "b": text("0")}, "/etc/cdi/a.json and /etc/cdi/b.json in one folder define the same devices"),
-        ({"a": text()}, "/etc/cdi/a.json is skipped by engines. devices is empty."),
-        ({"a": "["}, "/etc/cdi/a.json is skipped by engines. /etc/cdi/a.json, line "),
-        ({"a": text("0", library="/gone")}, "/etc/cdi/a.json does not fit this host. Not there any more: /gone."),
+        (
+            {"a": text("0"), "b": text("0")},
+            "/etc/cdi/a.json and /etc/cdi/b.json define the same devices in one directory",
+        ),
+        ({"a": text()}, "Engines skip /etc/cdi/a.json. devices is empty."),
+        ({"a": "["}, "Engines skip /etc/cdi/a.json. /etc/cdi/a.json, line "),
+        (
+            {"a": text("0", library="/gone")},
+            "/etc/cdi/a.json does not fit this host. These paths no longer exist: /gone.",
+        ),
     ],
 )
 def test_those_that_do_not_serve(tmp_path: Path, files: dict[str, str], words: str) -> None:
@@ -72,7 +78,7 @@ def test_those_that_do_not_serve(tmp_path: Path, files: dict[str, str], words: s
 
 def test_another_driver(tmp_path: Path) -> None:
     write(tmp_path, {"sys/module/nvidia/version": "590.1\n"})
-    assert "It is for the driver 580.1; now it is 590.1." in judged(tmp_path, a=text("0")).detail
+    assert "It is for driver 580.1, but the driver is 590.1." in judged(tmp_path, a=text("0")).detail
 
 
 def test_only_what_engines_take_a_device_from_has_to_fit(tmp_path: Path) -> None:
