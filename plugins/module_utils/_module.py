@@ -96,18 +96,12 @@ def new_module(argument_spec: dict[str, dict[str, t.Any]], **rules: t.Any) -> An
 
 def load_bundled_packages(module: AnsibleModule) -> None:
     """Make the packages importable that the controller has sent with the task."""
-    bundled_packages = module.params.get(BUNDLED) or {}
-    # These imports are deferred, because many tasks receive no packages.
-    if "tomlkit" in bundled_packages:
-        from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import (  # noqa: PLC0415
-            tomlkit_loader,
-        )
-
-        tomlkit_loader.offer(bundled_packages["tomlkit"])
-    if "yaml" in bundled_packages:
+    packages = module.params.get(BUNDLED)
+    if packages:
+        # This import is deferred, because many tasks receive no packages.
         from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import bundled  # noqa: PLC0415
 
-        bundled.register("yaml", bundled_packages["yaml"])
+        bundled.register(packages)
 
 
 def host_from_params(module: AnsibleModule) -> hostfs.HostFS:
@@ -235,13 +229,13 @@ def diff_of(files: t.Sequence[core_plan.PlannedFile], syntax: str) -> list[dict[
 
 def _readable(content: bytes | None, syntax: str) -> str:
     text = (content or b"").decode("utf-8", "replace")
-    # masking_toml is imported only for TOML: an unchanged host and hosts with Docker alone do not need it.
+    # toml_document is imported only for TOML: an unchanged host and hosts with Docker alone do not need it.
     if syntax == "json":
         return masking.mask_json(text)
     if syntax == "toml":
         from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import (  # noqa: PLC0415
-            masking_toml,
+            toml_document,
         )
 
-        return masking_toml.mask_toml(text)
+        return toml_document.mask_toml(text)
     return text

@@ -17,7 +17,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors impor
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.records import BACKUP_DIR, STATE_DIR
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents.masking import mask_json
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents.masking_toml import mask_toml
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents.toml_document import mask_toml
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.base import RuntimeRequest
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.configure import ConfigureEngine, Options
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.journal import Journal, PreviousFile, joined

@@ -38,7 +38,7 @@ class Package(t.NamedTuple):
         return (core_text.parse_version(version) or ()) >= self.minimum
 
     def __str__(self) -> str:
-        return f"{self.distribution} {'.'.join(map(str, self.minimum))} or newer"
+        return f"{self.distribution} {core_text.dotted(self.minimum)} or newer"
 
 
 # Packages by the name under which they are imported.
@@ -48,54 +48,52 @@ PACKAGES: dict[str, Package] = {
     "yaml": Package("PyYAML", (5, 1), {(3, 8): "6.0"}),
 }
 
-_offered: dict[str, str] = {}
+_registered: dict[str, str] = {}
 
 
-def register(name: str, shipment: str | None) -> None:
-    """Register the data that the controller sent for the package ``name``, if any. Only import_bundled() decodes it."""
-    if shipment:
-        _offered[name] = shipment
+def register(packages: t.Mapping[str, str]) -> None:
+    """Register the packages that the controller sent, by name. Only import_bundled() decodes them."""
+    _registered.update(packages)
 
 
 def import_bundled(name: str) -> types.ModuleType:
     """Import the package ``name``: from this host if it is recent enough, else from the controller, in memory.
 
-    Raises NvidiaError, which says what to install where, if neither works. Raises MissingPackageError, whose details
-    contain the name in ``needed``, if the controller sent no package.
+    Raises NvidiaError if neither works. Raises MissingPackageError, whose details contain the name in ``needed``, if
+    the controller sent no package.
     """
     package = PACKAGES[name]
-    own = _import(name)
-    version = str(getattr(own, "__version__", ""))
-    if own is not None and package.accepts(version):
-        return own
+    installed = _import(name)
+    version = str(getattr(installed, "__version__", ""))
+    if installed is not None and package.accepts(version):
+        return installed
     found = f"has only {version}" if version else "has none"
     python = f"{sys.version_info[0]}.{sys.version_info[1]}"
-    lacking = f"The Python package {package} is needed: this host's Python {python} {found}, and the controller"
-    if name not in _offered:
+    problem = f"The Python package {package} is needed. This host's Python {python} {found}, and the controller"
+    if name not in _registered:
         missing = errors.MissingPackageError(
-            f"{lacking} sent none. Install it for the controller's Ansible (python3 -m pip install"
-            f" {package.distribution}): it is then sent along, and hosts need nothing installed."
+            f"{problem} sent none. Install {package.distribution} for the controller's Ansible (python3 -m pip install"
+            f" {package.distribution}). Then each task sends it, and the hosts need no installation."
         )
         # An action plugin that sends packages on demand reads this.
         missing.details = {"needed": name}
         raise missing
-    shipment = _open(name)
-    if sys.version_info[:2] < tuple(shipment["python"]):
+    packed = _unpack(name)
+    if sys.version_info[:2] < tuple(packed["python"]):
         series = package.last_for.get(sys.version_info[:2])
-        wanted = f"one for Python {python}" if series is None else f"the last for Python {python}"
+        release = f"a release for Python {python}" if series is None else f"the last release for Python {python}"
         pinned = package.distribution if series is None else f"'{package.distribution}=={series}.*'"
         raise errors.NvidiaError(
-            f"{lacking} sent {shipment['version']}, which needs Python"
-            f" {'.'.join(map(str, shipment['python']))} or newer. Install {wanted} on the controller"
-            f" (python3 -m pip install {pinned}), or on this host."
+            f"{problem} sent {packed['version']}, which needs Python {core_text.dotted(packed['python'])} or newer."
+            f" Install {release} on the controller (python3 -m pip install {pinned}) or on this host."
         )
-    shipped = _import_shipped(name, shipment["sources"])
-    if shipped is None:
+    imported = _import_from_memory(name, packed["sources"])
+    if imported is None:
         raise errors.NvidiaError(
-            f"{lacking} sent {shipment['version']}, which cannot be imported here."
-            f" Install {package} on this host, or repair its Python's standard library."
+            f"{problem} sent {packed['version']}, which this Python cannot import. Install {package} on this host, or"
+            " repair the standard library of its Python."
         )
-    return shipped
+    return imported
 
 
 def _import(name: str) -> types.ModuleType | None:
@@ -105,9 +103,9 @@ def _import(name: str) -> types.ModuleType | None:
         return None
 
 
-def _open(name: str) -> dict[str, t.Any]:
+def _unpack(name: str) -> dict[str, t.Any]:
     try:
-        return json_data.check(json_data.load(zlib.decompress(base64.b64decode(_offered[name]))), dict)
+        return json_data.check(json_data.load(zlib.decompress(base64.b64decode(_registered[name]))), dict)
     except (TypeError, ValueError, zlib.error) as error:
         raise errors.NvidiaError(
             f"The option _bundled contains no valid package {name}. Remove this option from the task: the action plugin"
@@ -115,7 +113,7 @@ def _open(name: str) -> dict[str, t.Any]:
         ) from error
 
 
-def _import_shipped(name: str, sources: dict[str, str]) -> types.ModuleType | None:
+def _import_from_memory(name: str, sources: dict[str, str]) -> types.ModuleType | None:
     for loaded in [module for module in sys.modules if module == name or module.startswith(name + ".")]:
         del sys.modules[loaded]
     importer = _MemoryImporter(sources)

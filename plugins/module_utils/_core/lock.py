@@ -2,7 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Take the lock of the host, so that only one task changes it at a time."""
+"""Take the lock of the host, so that only one task changes it at a time, and create locked temporary directories.
+
+A temporary directory that a killed run left is not locked, so the next run that changes the host removes it.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,9 @@ import contextlib
 import errno
 import fcntl
 import os
+import shutil
 import stat
+import tempfile
 import time
 import typing as t
 
@@ -198,3 +203,76 @@ def _names(folder: int, path: str, handle: int) -> bool:
     except FileNotFoundError:
         return False
     return os.path.samestat(named, os.fstat(handle))
+
+
+# -- temporary directories -------------------------------------------------------------------------------------------
+
+# Prefixes of the names of temporary directories, which continue with a process ID: first of those into which packages
+# are unpacked, then of all others.
+TOOLKIT_PREFIX = "gpufleet-toolkit-"
+TEMP_PREFIX = "gpufleet-scratch-"
+TEMP_DIR = "/tmp"
+
+# Seconds to wait for the host's lock before a removal.
+_REMOVAL_TIMEOUT = 2.0
+
+
+@contextlib.contextmanager
+def temp_directory(host: hostfs.HostFS, purpose: str) -> t.Iterator[tuple[str, str]]:
+    """Create a temporary directory that only its owner can enter; return its path for this process and on the host.
+
+    Raises HostError if it cannot be created.
+    """
+    try:
+        outer = tempfile.mkdtemp(prefix=f"{TEMP_PREFIX}{os.getpid()}-", dir=host.real_path(TEMP_DIR))
+    except OSError as error:
+        raise atomic_write.os_error(f"A directory for {purpose} in {TEMP_DIR}", "made", error) from error
+    handle = os.open(outer, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        # A run in another container does not see this process, but finds the directory locked.
+        fcntl.flock(handle, fcntl.LOCK_SH)
+        yield outer, f"{TEMP_DIR}/{os.path.basename(outer)}"
+    finally:
+        os.close(handle)
+        shutil.rmtree(outer, ignore_errors=True)
+
+
+def remove_stale_directories(host: hostfs.HostFS, place: str | None = None, prefix: str = TEMP_PREFIX) -> None:
+    """Remove the directories that killed runs have left in ``place`` (a path for this process), by default TEMP_DIR.
+
+    If there are any, it takes the host's lock, which the caller must not hold. If another run keeps the lock, they stay
+    for a later run.
+    """
+    place = host.real_path(TEMP_DIR) if place is None else place
+    # The removal is optional, so it neither ends a run nor delays it for long.
+    with contextlib.suppress(OSError, errors.HostError):
+        if _stale_directories(place, prefix):
+            with host_lock(host, _REMOVAL_TIMEOUT):
+                for path in _stale_directories(place, prefix):
+                    shutil.rmtree(path, ignore_errors=True)
+
+
+def _stale_directories(place: str, prefix: str = TOOLKIT_PREFIX) -> list[str]:
+    """Return the paths of the directories in ``place`` whose process (its ID is part of the name) has ended."""
+    with os.scandir(place) as entries:
+        return [entry.path for entry in entries if entry.name.startswith(prefix) and _is_stale(entry, prefix)]
+
+
+def _is_stale(entry: os.DirEntry[str], prefix: str) -> bool:
+    pid = entry.name[len(prefix) :].partition("-")[0]
+    if not pid.isdigit() or os.path.exists(f"/proc/{pid}") or not os.path.exists("/proc/self"):
+        return False
+    # All users can write to /tmp, so directories of other users and links are not touched.
+    if not entry.is_dir(follow_symlinks=False) or entry.stat(follow_symlinks=False).st_uid != os.geteuid():
+        return False
+    try:
+        handle = os.open(entry.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    finally:
+        os.close(handle)
+    return True

@@ -2,31 +2,34 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Format names, lists and versions for messages."""
+"""Decode texts, find positions in them, parse versions, and format names and lists for messages.
+
+Nothing here depends on the syntax of a file.
+"""
 
 from __future__ import annotations
 
+import codecs
 import json
 import re
 import typing as t
 
-# Maximum number of names that a message lists.
-_NAMED = 5
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
+
+# Maximum number of names that a message lists, and of characters of a text that it quotes.
+_MAX_LISTED = 5
+_MAX_QUOTED = 60
 
 
 def listed(names: t.Sequence[str]) -> str:
     """Return ``names`` for a message, only the first ones if there are many."""
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return ", ".join(names[:_NAMED]) + more
-
-
-# Maximum number of characters of a quoted text in a message.
-_SHOWN = 60
+    more = f" and {len(names) - _MAX_LISTED} more" if len(names) > _MAX_LISTED else ""
+    return ", ".join(names[:_MAX_LISTED]) + more
 
 
 def quoted(text: str) -> str:
     """Return ``text`` for a message: in one line, in ASCII, and cut if it is long."""
-    return json.dumps(text if len(text) <= _SHOWN else text[:_SHOWN] + "...")
+    return json.dumps(text if len(text) <= _MAX_QUOTED else text[:_MAX_QUOTED] + "...")
 
 
 def parse_version(text: str) -> tuple[int, ...] | None:
@@ -38,3 +41,37 @@ def parse_version(text: str) -> tuple[int, ...] | None:
 def dotted(version: t.Sequence[int]) -> str:
     """Return a version in dotted form: 20.10.24 for 20, 10 and 24."""
     return ".".join(map(str, version))
+
+
+def decode(path: str, content: bytes, syntax: str, limit: int) -> tuple[str, bool]:
+    """Return the text of a file, and whether it begins with a byte order mark.
+
+    ``syntax`` is the name of the format for messages. ``limit`` is the largest size in bytes. Raises ConfigurationError
+    if the content is not UTF-8 or is larger than ``limit``.
+    """
+    if len(content) > limit:
+        problem = f"the file is larger than {limit >> 20} MiB, the limit for {syntax}"
+        raise errors.ConfigurationError(path, problem, "Remove the entries that you do not need.")
+    if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise errors.ConfigurationError(path, "the file is in UTF-16", "Save it as UTF-8.")
+    bom = content.startswith(codecs.BOM_UTF8)
+    body = content[len(codecs.BOM_UTF8) :] if bom else content
+    try:
+        return body.decode("utf-8"), bom
+    except UnicodeDecodeError as error:
+        before = body[: error.start].decode("utf-8")
+        line, column = position(before, len(before))
+        raise errors.ConfigurationError(path, "invalid UTF-8", "Save the file as UTF-8.", line, column) from error
+
+
+def position(text: str, offset: int) -> tuple[int, int]:
+    """Return the line and the column, both from 1, of a character offset."""
+    before = text[:offset]
+    return before.count("\n") + 1, offset - (before.rfind("\n") + 1) + 1
+
+
+def nest(path: t.Sequence[str], value: t.Any) -> t.Any:
+    """Return ``value`` inside nested tables with the names of ``path``."""
+    for name in reversed(path):
+        value = {name: value}
+    return value

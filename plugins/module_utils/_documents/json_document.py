@@ -15,7 +15,7 @@ import re
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, hostfs
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import document_text
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
 
 if t.TYPE_CHECKING:
     KeyPath = t.Tuple[str, ...]
@@ -239,14 +239,14 @@ class JsonDocument:
         Raises ConfigurationError if ``content`` is larger than JSON_BYTES, is not UTF-8, or is not JSON with an object
         at the top level. The error has the line and column of a syntax error.
         """
-        return _parsed(path, *document_text.decode(path, content, "JSON", hostfs.JSON_BYTES))
+        return _parsed(path, *core_text.decode(path, content, "JSON", hostfs.JSON_BYTES))
 
     def to_bytes(self) -> bytes:
         return (codecs.BOM_UTF8 if self.bom else b"") + self.text.encode("utf-8")
 
     def error(self, node: Node | Member, problem: str, advice: str) -> errors.ConfigurationError:
         """Return an error with the line and column of ``node``."""
-        line, column = document_text.position(self.text, node.start)
+        line, column = core_text.position(self.text, node.start)
         return errors.ConfigurationError(self.path, problem, advice, line, column)
 
     def value(self, *path: str) -> t.Any:
@@ -284,12 +284,12 @@ class JsonDocument:
             node = member.node
             present += 1
             if not node.is_object and present < len(path):
-                return self._replace(node, document_text.nest(path[present:], value), path[:present])
+                return self._replace(node, core_text.nest(path[present:], value), path[:present])
         if present == len(path):
             # JSON texts are compared, because in Python True == 1.
             same = json.dumps(plain(node)) == json.dumps(value)
             return self if same else self._replace(node, value, path)
-        return self._insert(node, path[: present + 1], document_text.nest(path[present + 1 :], value))
+        return self._insert(node, path[: present + 1], core_text.nest(path[present + 1 :], value))
 
     def delete(self, path: KeyPath) -> JsonDocument:
         """Return the document without the entry at ``path``, its comma and its line, or unchanged if there is none."""
@@ -394,7 +394,7 @@ def _parsed(path: str, text: str, bom: bool) -> JsonDocument:
     try:
         root = parse(text)
     except JsonSyntaxError as error:
-        line, column = document_text.position(text, error.offset)
+        line, column = core_text.position(text, error.offset)
         advice = "Correct the file; nothing was changed."
         raise errors.ConfigurationError(path, error.problem, advice, line, column) from error
     document = JsonDocument(path, text, root, bom)

@@ -10,13 +10,17 @@ A TOML library reads the text again after each edit. The edit is refused if the 
 from __future__ import annotations
 
 import codecs
+import re
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, hostfs
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import document_text, toml_parser
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import masking, toml_parser
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import toml_editor
+
+    Token = t.Tuple[int, int, str]
 
 
 _MISSING: t.Any = object()
@@ -41,7 +45,7 @@ class TomlDocument:
         An empty file, or one with only blanks and comments, is an empty configuration. Raises ConfigurationError with
         line and column if ``content`` is not TOML in UTF-8. Raises NvidiaError if this host has no TOML parser.
         """
-        text, bom = document_text.decode(path, content, "TOML", hostfs.TOML_BYTES)
+        text, bom = core_text.decode(path, content, "TOML", hostfs.TOML_BYTES)
         return cls(path, text, toml_parser.parse(path, text), bom)
 
     def to_bytes(self) -> bytes:
@@ -63,7 +67,7 @@ class TomlDocument:
             offset = None
         if offset is None:
             return errors.ConfigurationError(self.path, problem, advice)
-        line, column = document_text.position(self.text, offset)
+        line, column = core_text.position(self.text, offset)
         return errors.ConfigurationError(self.path, problem, advice, line, column)
 
     def set(self, path: toml_parser.KeyPath, value: t.Any) -> TomlDocument:
@@ -285,3 +289,76 @@ def _keeps(before: str, after: str, ours: list[tuple[int, int]]) -> bool:
         for number, line in enumerate(before.split("\n"))
         if number not in excluded and line.strip()
     )
+
+
+# -- masking ---------------------------------------------------------------------------------------------------------
+
+# An entry that is commented out.
+_COMMENTED_ENTRY = re.compile(r"(#)([^=#\n]+)(=[ \t]*)([^\r\n]+)")
+
+
+def mask_toml(text: str) -> str:
+    """Return ``text`` with the values of secret-looking names and user information in URLs hidden, in comments too.
+
+    The names of the surrounding tables are checked, too. The parsed strings are checked, not their spelling.
+    mask_urls() masks a text that is not TOML.
+    """
+    if text.startswith(masking.BYTE_ORDER_MARK):
+        return masking.BYTE_ORDER_MARK + mask_toml(text[1:])
+    try:
+        toml_parser.parse("", text)
+        tokens = list(_tokens(text))
+    except (errors.NvidiaError, ValueError):
+        return masking.mask_urls(text)
+    masked = ""
+    here = 0
+    for start, end, shown in tokens:
+        masked += _masked_comments(text[here:start]) + shown
+        here = end
+    return masked + _masked_comments(text[here:])
+
+
+def _tokens(text: str) -> t.Iterator[Token]:
+    """Yield start, end and masked text of all names and values.
+
+    Between them are only punctuation, blanks and comments.
+    """
+    for entry in toml_parser.scan(text):
+        end = entry.end if entry.node is None else entry.node.start
+        yield _masked_names(text, entry.start, end, entry.path[-len(entry.raws) :], entry.raws)
+        if entry.node is not None:
+            yield from _value_tokens(text, entry.node, any(map(masking.is_secret, entry.path)))
+
+
+def _value_tokens(text: str, node: toml_parser.Node, secret: bool) -> t.Iterator[Token]:
+    raw = text[node.start : node.end]
+    if secret:
+        yield node.start, node.end, toml_parser.quote_string(masking.MASK)
+    elif node.kind in ("[", "{"):
+        for member in node.members:
+            if member.names:
+                yield _masked_names(text, member.start, member.node.start, member.names, member.raws)
+            yield from _value_tokens(text, member.node, any(map(masking.is_secret, member.names)))
+    else:
+        yield node.start, node.end, _masked_string(raw, toml_parser.plain_string(raw)) if node.kind else raw
+
+
+def _masked_names(text: str, start: int, end: int, names: toml_parser.KeyPath, raws: tuple[str, ...]) -> Token:
+    shown = text[start:end]
+    for raw, name in zip(raws, names):
+        shown = shown.replace(raw, _masked_string(raw, name))
+    return start, end, shown
+
+
+def _masked_string(raw: str, value: str) -> str:
+    masked = masking.mask_urls_in_string(value)
+    return raw if masked == value else toml_parser.quote_string(masked)
+
+
+def _masked_comments(text: str) -> str:
+    return masking.mask_urls(_COMMENTED_ENTRY.sub(_masked_comment, text))
+
+
+def _masked_comment(found: re.Match[str]) -> str:
+    secret = any(map(masking.is_secret, re.split(r"[.\"'\s]+", found.group(2))))
+    return found.group(1) + found.group(2) + found.group(3) + (masking.MASK if secret else found.group(4))

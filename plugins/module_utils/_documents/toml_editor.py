@@ -14,8 +14,8 @@ import difflib
 import re
 import typing as t
 
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import (
-    document_text,
     masking,
     toml_layout,
     toml_parser,
@@ -205,7 +205,7 @@ class Editor(toml_layout.Layout):
         parent, rest = path[:depth], path[depth:]
         inline = self.member(parent) if depth else None
         if inline is not None:
-            assignment = f"{self._name(rest[0])} = {self._value(document_text.nest(rest[1:], value))}"
+            assignment = f"{self._name(rest[0])} = {self._value(core_text.nest(rest[1:], value))}"
             return self._append(inline.node, [assignment])
         header = self.header(parent)
         dotted = [e for e in self.entries if e.node is not None and e.under(parent) and len(e.table) < depth]
@@ -217,7 +217,7 @@ class Editor(toml_layout.Layout):
         leaf = len(rest) == 1 and not isinstance(value, dict)
         as_inline = bool(depth and own and own[-1].node and own[-1].node.kind == "{" and not tables)
         if leaf or (as_inline and header is not None):
-            line = self._assignment(path[: depth + 1], document_text.nest(rest[1:], value))
+            line = self._assignment(path[: depth + 1], core_text.nest(rest[1:], value))
             return self._insert_assignment(parent, header, own, line)
         return self._insert_tables(path, value, depth)
 

@@ -13,7 +13,7 @@ import re
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import document_text, tomlkit_loader
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
 
 if t.TYPE_CHECKING:
     KeyPath = t.Tuple[str, ...]
@@ -82,7 +82,10 @@ def parse(path: str, text: str) -> dict[str, t.Any]:
 
 
 def _parsed_by_tomlkit(path: str, text: str) -> dict[str, t.Any]:
-    tomlkit = tomlkit_loader.load()
+    # A host whose Python has tomllib does not need this import.
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import bundled  # noqa: PLC0415
+
+    tomlkit: t.Any = bundled.import_bundled("tomlkit")
     try:
         # tomllib, too, reads a line end in a multi-line string as a line feed.
         data: dict[str, t.Any] = tomlkit.parse(text.replace("\r\n", "\n")).unwrap()
@@ -107,7 +110,7 @@ def _unreadable(path: str, text: str, error: Exception, advice: str) -> errors.C
     if place is not None:
         return errors.ConfigurationError(path, what, advice, int(place.group(1)), int(place.group(2)))
     if "end of document" in message:
-        return errors.ConfigurationError(path, what, advice, *document_text.position(text, len(text)))
+        return errors.ConfigurationError(path, what, advice, *core_text.position(text, len(text)))
     return errors.ConfigurationError(path, what, advice)
 
 

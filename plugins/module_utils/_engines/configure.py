@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import apply, errors, lock
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import apply, errors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants as core_constants
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import records as core_records
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
@@ -328,9 +328,9 @@ class ConfigureEngine:
             raise error
         if changed and not check_mode:
             # The import is needed for a change only.
-            from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import scratch  # noqa: PLC0415
+            from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import lock  # noqa: PLC0415
 
-            scratch.remove_abandoned(self.host)
+            lock.remove_stale_directories(self.host)
             with lock.host_lock(self.host):
                 # Another run may have written files or restarted the engine since. Only what is read under the lock is
                 # current.

@@ -12,7 +12,7 @@ import posixpath
 import re
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import atomic_write, scratch
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import atomic_write, lock
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors as core_errors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import json_document, masking
@@ -128,7 +128,7 @@ class ConfigValidator(t.NamedTuple):
         If the files are valid, the dumps before and after are compared. ``compared`` names the files in the error
         message. None: there is no comparison.
         """
-        with scratch.scratch_folder(self.host, "the validator") as (outer, folder):
+        with lock.temp_directory(self.host, "the validator") as (outer, folder):
             command = self.engine.validation_command(binary, folder, files, context)
             for name, content in command.files.items():
                 _put(outer, name, content)
@@ -171,5 +171,5 @@ def _put(folder: str, name: str, content: bytes) -> None:
             stream.write(content)
     except OSError as error:
         raise atomic_write.os_error(
-            f"A copy of {posixpath.basename(name)} in {scratch.SCRATCH}", "written", error
+            f"A copy of {posixpath.basename(name)} in {lock.TEMP_DIR}", "written", error
         ) from error

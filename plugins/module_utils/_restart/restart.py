@@ -14,7 +14,7 @@ import time
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants as core_constants
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, lock, scratch
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, lock
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import records as core_records
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import configure as engines_configure
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import journal as engines_journal
@@ -460,7 +460,7 @@ def restart(options: RestartOptions, host: hostfs.HostFS, run: core_plan.Runner,
         return Restart(options, host, run, check_mode).check_mode_result()
     if options.mode == "none":
         return Restart(options, host, run).check_only()
-    scratch.remove_abandoned(host)
+    lock.remove_stale_directories(host)
     # No other task may change the files or restart the engine until its health is confirmed.
     with lock.host_lock(host, lock.TIMEOUT + 3 * options.timeout):
         return Restart(options, host, run).execute()

@@ -15,7 +15,7 @@ import posixpath
 import tempfile
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, lock, scratch
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, lock
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import constants as toolkit_constants
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import directory as toolkit_directory
@@ -69,7 +69,7 @@ class DirectoryInstallation(toolkit_directory.DirectoryTask):
                 "Device nodes are those of a running kernel. Set create_device_nodes: false for a tree."
             )
         if not check_mode:
-            scratch.remove_abandoned(self.host, tempfile.gettempdir(), scratch.PREFIX)
+            lock.remove_stale_directories(self.host, tempfile.gettempdir(), lock.TOOLKIT_PREFIX)
         reader = toolkit_source.SourceReader(self.host, self.current(), thorough=self.options.thorough)
         with contextlib.closing(reader):
             source = self._source(reader)

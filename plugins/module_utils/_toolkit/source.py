@@ -14,7 +14,7 @@ import stat
 import tempfile
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import atomic_write, errors, hostfs, scratch
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import atomic_write, errors, hostfs, lock
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants as core_constants
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import elf as gpu_elf
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import constants as toolkit_constants
@@ -376,7 +376,7 @@ class SourceReader:
         An offline tree may have no directory for temporary files.
         """
         try:
-            return self._stack.enter_context(tempfile.TemporaryDirectory(prefix=f"{scratch.PREFIX}{os.getpid()}-"))
+            return self._stack.enter_context(tempfile.TemporaryDirectory(prefix=f"{lock.TOOLKIT_PREFIX}{os.getpid()}-"))
         except OSError as error:
             raise atomic_write.os_error(
                 f"A directory for the toolkit in {tempfile.gettempdir()}", "made", error

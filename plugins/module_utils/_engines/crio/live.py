@@ -11,7 +11,7 @@ import os
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors as core_errors
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import scratch
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import lock
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import masking
 
 if t.TYPE_CHECKING:
@@ -70,7 +70,7 @@ class _Crictl(t.NamedTuple):
     def start_pod(self, runtime: str) -> str:
         """Start a pod with the runtime. Return the error message, empty if the pod started."""
         try:
-            with scratch.scratch_folder(self.host, "the pod") as (outer, folder):
+            with lock.temp_directory(self.host, "the pod") as (outer, folder):
                 with open(os.path.join(outer, "pod.json"), "w", encoding="utf-8") as stream:
                     json.dump(_pod(runtime), stream)
                 return self._call("runp", "--runtime", runtime, f"{folder}/pod.json")[1]

@@ -171,7 +171,7 @@ def test_files_that_share_the_gpus(host: HostFS) -> None:
 @pytest.fixture
 def without_yaml(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bundled, "_import", lambda _name: None)
-    monkeypatch.setattr(bundled, "_offered", {})
+    monkeypatch.setattr(bundled, "_registered", {})
 
 
 @pytest.mark.usefixtures("without_yaml")

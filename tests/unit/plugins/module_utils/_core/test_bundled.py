@@ -20,7 +20,6 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors impor
     MissingPackageError,
     NvidiaError,
 )
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import tomlkit_loader
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents.yaml_document import parse
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import load_bundled_packages
 from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._bundled import pack
@@ -29,7 +28,7 @@ HERE = f"{sys.version_info[0]}.{sys.version_info[1]}"
 
 
 class Absent:
-    """Makes a host without a package, wherever it is installed; a shipped one may still come first."""
+    """Hides installed packages."""
 
     def __init__(self, *names: str) -> None:
         self.names = names
@@ -46,11 +45,10 @@ def forget(*names: str) -> None:
 
 @pytest.fixture(autouse=True)
 def _bare_host(monkeypatch: pytest.MonkeyPatch) -> t.Iterator[None]:
-    """A host that has neither package, to which nothing was sent."""
+    """A host that has no package and received none."""
     names = ("tomlkit", "yaml", "made_up")
     before = {name: module for name, module in sys.modules.items() if name.partition(".")[0] in names}
-    monkeypatch.setattr(bundled, "_offered", {})
-    monkeypatch.setattr(tomlkit_loader, "_offered", [])
+    monkeypatch.setattr(bundled, "_registered", {})
     monkeypatch.setattr(sys, "meta_path", [Absent(*names), *sys.meta_path])
     forget(*names)
     yield
@@ -59,24 +57,24 @@ def _bare_host(monkeypatch: pytest.MonkeyPatch) -> t.Iterator[None]:
 
 
 def on_controller(name: str) -> str:
-    """What a controller packs that has the package."""
+    """Return the text that a controller with the package sends."""
     hidden = sys.meta_path.pop(0)
     try:
-        shipment = pack(name)
+        text = pack(name)
     finally:
         sys.meta_path.insert(0, hidden)
-    assert shipment is not None
-    return shipment
+    assert text is not None
+    return text
 
 
-def shipment_of(sources: dict[str, str], version: str = "1.0", python: t.Sequence[int] = (3, 8)) -> str:
+def send(sources: dict[str, str], version: str = "1.0", python: t.Sequence[int] = (3, 8)) -> None:
     text = json.dumps({"version": version, "python": list(python), "sources": sources})
-    return base64.b64encode(zlib.compress(text.encode())).decode()
+    bundled.register({"made_up": base64.b64encode(zlib.compress(text.encode())).decode()})
 
 
 @pytest.fixture
 def made_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A package of the table whose versions and sources the test chooses."""
+    """A package in the table, whose versions and sources the test chooses."""
     package = bundled.Package("Made-Up", (1, 0), {sys.version_info[:2]: "7.5"})
     monkeypatch.setitem(bundled.PACKAGES, "made_up", package)
 
@@ -95,195 +93,186 @@ def message_of(name: str) -> str:
     return str(caught.value)
 
 
-class TestFromTheController:
-    @pytest.fixture
-    def shipped(self) -> t.Any:
-        tomlkit_loader.offer(on_controller("tomlkit"))
-        return tomlkit_loader.load()
-
-    def test_works_as_the_real_one(self, shipped: t.Any) -> None:
-        text = '# why\nversion = 2\n\n[plugins."io.containerd.grpc.v1.cri"]  # cri\n  a.b = { c = [1, "x"] }\n'
-        document = shipped.parse(text)
-        assert shipped.dumps(document) == text
-        document["plugins"]["io.containerd.grpc.v1.cri"]["enable_cdi"] = True
-        assert shipped.dumps(document) == text + "enable_cdi = true\n"
-        with pytest.raises(shipped.exceptions.ParseError):
-            shipped.parse("a = ")
-
-    def test_comes_from_memory(self, shipped: t.Any) -> None:
-        modules = {name: module for name, module in sys.modules.items() if name.partition(".")[0] == "tomlkit"}
-        assert len(modules) > 8
-        for name, module in modules.items():
-            origin = module.__spec__ and module.__spec__.origin
-            assert str(origin).startswith("<controller>/tomlkit/"), name
-            assert not hasattr(module, "__file__")
-            assert module.__spec__ is not None
-            assert module.__spec__.cached is None
-        assert shipped.__path__ == []
-
-    def test_is_loaded_once(self, shipped: t.Any) -> None:
-        assert tomlkit_loader.load() is shipped
-
-    def test_tracebacks_show_the_source(self, shipped: t.Any) -> None:
-        with pytest.raises(shipped.exceptions.ParseError) as caught:
-            shipped.parse("a = ")
-        frame = traceback.extract_tb(caught.value.__traceback__)[1]
-        assert frame.filename == "<controller>/tomlkit/api.py"
-        assert "parse" in (frame.line or "")
-
-    def test_leaves_the_ways_of_import_as_they_were(self) -> None:
-        ways = (list(sys.path), list(sys.meta_path), list(sys.path_hooks))
-        tomlkit_loader.offer(on_controller("tomlkit"))
-        tomlkit_loader.load()
-        assert (sys.path, sys.meta_path, sys.path_hooks) == ways
-
-    def test_a_compiled_package_comes_without_its_compiled_part(self) -> None:
-        bundled.register("yaml", on_controller("yaml"))
-        yaml: t.Any = bundled.import_bundled("yaml")
-        assert yaml.safe_load("a: [1, two]") == {"a": [1, "two"]}
-        assert yaml.__with_libyaml__ is False
-        assert yaml.__spec__.origin == "<controller>/yaml/__init__.py"
-        assert bundled.import_bundled("yaml") is yaml
-
-    def test_specifications_are_read_with_it(self) -> None:
-        with pytest.raises(MissingPackageError):
-            parse("x.yaml", b"a: 1")
-        bundled.register("yaml", on_controller("yaml"))
-        assert parse("x.yaml", b"a:\t[0:1, {b: 'c'}]") == {"a": ["0:1", {"b": "c"}]}
-        with pytest.raises(ConfigurationError, match=r"x.yaml, line 1, column \d+: the file is not YAML"):
-            parse("x.yaml", b"a: 'b")
+# -- a package from the controller ---------------------------------------------------------------------------------
 
 
-class TestWhichOne:
-    SOURCES: t.ClassVar[dict[str, str]] = {
-        "made_up/__init__.py": "from made_up.part import value\n__version__ = '2.0'\n",
-        "made_up/part/__init__.py": "from .leaf import value\n",
-        "made_up/part/leaf.py": "value = 'café'\n",
-    }
+@pytest.fixture
+def tomlkit() -> t.Any:
+    bundled.register({"tomlkit": on_controller("tomlkit")})
+    return bundled.import_bundled("tomlkit")
 
-    @pytest.mark.usefixtures("made_up")
-    @pytest.mark.parametrize("version", ["1.0", "1.0.3", "1.1.dev1", "12"])
-    def test_the_hosts_own_goes_first_and_nothing_is_unpacked(self, version: str) -> None:
-        own = install("made_up", version)
-        bundled.register("made_up", "not even looked at")
-        assert bundled.import_bundled("made_up") is own
 
-    @pytest.mark.usefixtures("made_up")
-    @pytest.mark.parametrize("version", ["0.9", "0.99.7", "unknown", None])
-    def test_an_old_one_gives_way_with_all_its_parts(self, version: str | None) -> None:
-        own = install("made_up", version)
-        install("made_up.part", None)
-        install("made_upper", None)
-        bundled.register("made_up", shipment_of(self.SOURCES))
-        loaded: t.Any = bundled.import_bundled("made_up")
-        assert loaded is not own
-        assert loaded.value == "café"
-        assert sys.modules.pop("made_upper").__spec__ is None
+def test_package_from_the_controller_works(tomlkit: t.Any) -> None:
+    text = '# why\nversion = 2\n\n[plugins."io.containerd.grpc.v1.cri"]  # cri\n  a.b = { c = [1, "x"] }\n'
+    document = tomlkit.parse(text)
+    assert tomlkit.dumps(document) == text
+    document["plugins"]["io.containerd.grpc.v1.cri"]["enable_cdi"] = True
+    assert tomlkit.dumps(document) == text + "enable_cdi = true\n"
+    assert bundled.import_bundled("tomlkit") is tomlkit
 
-    @pytest.mark.usefixtures("made_up")
-    @pytest.mark.parametrize("error", [ImportError, SyntaxError])
-    def test_a_broken_one_gives_way(self, error: type[Exception], monkeypatch: pytest.MonkeyPatch) -> None:
-        class Broken:
-            def find_spec(self, name: str, *_context: object) -> None:
-                if name == "made_up":
-                    raise error(name)
 
-        monkeypatch.setattr(sys, "meta_path", [Broken(), *sys.meta_path])
-        bundled.register("made_up", shipment_of(self.SOURCES))
-        assert bundled.import_bundled("made_up").__dict__["value"] == "café"
+def test_modules_have_no_file(tomlkit: t.Any) -> None:
+    modules = {name: module for name, module in sys.modules.items() if name.partition(".")[0] == "tomlkit"}
+    assert len(modules) > 8
+    for name, module in modules.items():
+        assert module.__spec__ is not None
+        assert str(module.__spec__.origin).startswith("<controller>/tomlkit/"), name
+        assert not hasattr(module, "__file__")
+        assert module.__spec__.cached is None
+    assert tomlkit.__path__ == []
 
-    @pytest.mark.parametrize("name", ["json", "made_upper", "made_up.other", "part", "leaf", ""])
-    def test_other_names_are_not_answered(self, name: str) -> None:
-        assert bundled._MemoryImporter({"made_up/__init__.py": "", "made_up/part.py": ""}).find_spec(name) is None
+
+def test_traceback_shows_the_source(tomlkit: t.Any) -> None:
+    with pytest.raises(tomlkit.exceptions.ParseError) as caught:
+        tomlkit.parse("a = ")
+    frame = traceback.extract_tb(caught.value.__traceback__)[1]
+    assert frame.filename == "<controller>/tomlkit/api.py"
+    assert "parse" in (frame.line or "")
+
+
+def test_restores_the_import_system() -> None:
+    before = (list(sys.path), list(sys.meta_path), list(sys.path_hooks))
+    bundled.register({"tomlkit": on_controller("tomlkit")})
+    bundled.import_bundled("tomlkit")
+    assert (sys.path, sys.meta_path, sys.path_hooks) == before
+
+
+def test_pyyaml_works_without_its_compiled_module() -> None:
+    with pytest.raises(MissingPackageError):
+        parse("x.yaml", b"a: 1")
+    bundled.register({"yaml": on_controller("yaml")})
+    assert parse("x.yaml", b"a:\t[0:1, {b: 'c'}]") == {"a": ["0:1", {"b": "c"}]}
+    with pytest.raises(ConfigurationError, match=r"x.yaml, line 1, column \d+: the file is not YAML"):
+        parse("x.yaml", b"a: 'b")
+    yaml: t.Any = bundled.import_bundled("yaml")
+    assert yaml.__with_libyaml__ is False
+    assert yaml.__spec__.origin == "<controller>/yaml/__init__.py"
+
+
+@pytest.mark.parametrize("name", ["json", "made_upper", "made_up.other", "part", "leaf", ""])
+def test_importer_finds_no_other_modules(name: str) -> None:
+    assert bundled._MemoryImporter({"made_up/__init__.py": "", "made_up/part.py": ""}).find_spec(name) is None
+
+
+# -- the choice between host and controller ------------------------------------------------------------------------
+
+SOURCES = {
+    "made_up/__init__.py": "from made_up.part import value\n__version__ = '2.0'\n",
+    "made_up/part/__init__.py": "from .leaf import value\n",
+    "made_up/part/leaf.py": "value = 'café'\n",
+}
 
 
 @pytest.mark.usefixtures("made_up")
-class TestErrors:
-    @pytest.mark.parametrize("sent", [None, ""])
-    def test_neither_has_it(self, sent: str | None) -> None:
-        bundled.register("made_up", sent)
-        assert message_of("made_up") == (
-            f"The Python package Made-Up 1.0 or newer is needed: this host's Python {HERE} has none, and the controller"
-            " sent none. Install it for the controller's Ansible (python3 -m pip install Made-Up): it is then sent"
-            " along, and hosts need nothing installed."
-        )
-
-    def test_an_action_learns_which_one_is_needed(self) -> None:
-        with pytest.raises(MissingPackageError) as caught:
-            bundled.import_bundled("made_up")
-        assert caught.value.details == {"needed": "made_up"}
-        # What another one would not mend is no reason to send it.
-        bundled.register("made_up", shipment_of({}, "8.0", (3, 99)))
-        with pytest.raises(NvidiaError) as other:
-            bundled.import_bundled("made_up")
-        assert not other.value.details
-
-    def test_the_hosts_own_is_too_old(self) -> None:
-        install("made_up", "0.9.1")
-        assert f"this host's Python {HERE} has only 0.9.1, and the controller sent none." in message_of("made_up")
-
-    def test_the_python_is_too_old(self) -> None:
-        bundled.register("made_up", shipment_of({}, "8.0", (3, 99)))
-        assert message_of("made_up") == (
-            f"The Python package Made-Up 1.0 or newer is needed: this host's Python {HERE} has none, and the controller"
-            f" sent 8.0, which needs Python 3.99 or newer. Install the last for Python {HERE} on the controller"
-            " (python3 -m pip install 'Made-Up==7.5.*'), or on this host."
-        )
-
-    def test_the_python_is_too_old_and_no_last_one_is_known(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setitem(bundled.PACKAGES, "made_up", bundled.Package("Made-Up", (1, 0), {}))
-        bundled.register("made_up", shipment_of({}, "8.0", (3, 99)))
-        assert message_of("made_up").endswith(
-            f" Install one for Python {HERE} on the controller (python3 -m pip install Made-Up), or on this host."
-        )
-
-    @pytest.mark.parametrize("python", [(), (3,), (3, 8), sys.version_info[:2]])
-    def test_the_python_is_new_enough(self, python: t.Sequence[int]) -> None:
-        bundled.register("made_up", shipment_of({"made_up/__init__.py": ""}, "8.0", python))
-        assert bundled.import_bundled("made_up").__name__ == "made_up"
-
-    @pytest.mark.parametrize("source", ["import made_up.missing", "from json import nothing", "syntax error"])
-    def test_the_shipped_one_cannot_be_imported(self, source: str) -> None:
-        bundled.register("made_up", shipment_of({"made_up/__init__.py": source}))
-        assert message_of("made_up").endswith(
-            f"this host's Python {HERE} has none, and the controller sent 1.0, which cannot be imported here. Install"
-            " Made-Up 1.0 or newer on this host, or repair its Python's standard library."
-        )
-        assert "made_up" not in sys.modules
-
-    @pytest.mark.parametrize(
-        "sent",
-        ["x", "é", "UEsDBA==", base64.b64encode(zlib.compress(b"[1]")).decode()],
-        ids=["base64", "text", "zip", "json"],
-    )
-    def test_the_option_holds_something_else(self, sent: str) -> None:
-        bundled.register("made_up", sent)
-        assert message_of("made_up").startswith("The option _bundled contains no valid package made_up.")
+@pytest.mark.parametrize("version", ["1.0", "1.0.3", "1.1.dev1", "12"])
+def test_prefers_the_package_of_the_host_without_unpacking(version: str) -> None:
+    installed = install("made_up", version)
+    bundled.register({"made_up": "not valid"})
+    assert bundled.import_bundled("made_up") is installed
 
 
-def test_the_last_tomlkit_for_python_3_8() -> None:
+@pytest.mark.usefixtures("made_up")
+@pytest.mark.parametrize("version", ["0.9", "0.99.7", "unknown", None])
+def test_replaces_an_old_package_and_its_modules(version: str | None) -> None:
+    installed = install("made_up", version)
+    install("made_up.part", None)
+    install("made_upper", None)
+    send(SOURCES)
+    loaded: t.Any = bundled.import_bundled("made_up")
+    assert loaded is not installed
+    assert loaded.value == "café"
+    assert sys.modules.pop("made_upper").__spec__ is None
+
+
+@pytest.mark.usefixtures("made_up")
+@pytest.mark.parametrize("error", [ImportError, SyntaxError])
+def test_replaces_a_broken_package(error: type[Exception], monkeypatch: pytest.MonkeyPatch) -> None:
+    class Broken:
+        def find_spec(self, name: str, *_context: object) -> None:
+            if name == "made_up":
+                raise error(name)
+
+    monkeypatch.setattr(sys, "meta_path", [Broken(), *sys.meta_path])
+    send(SOURCES)
+    assert bundled.import_bundled("made_up").__dict__["value"] == "café"
+
+
+@pytest.mark.usefixtures("made_up")
+@pytest.mark.parametrize("python", [(), (3,), (3, 8), sys.version_info[:2]])
+def test_accepts_a_package_for_this_python(python: t.Sequence[int]) -> None:
+    send({"made_up/__init__.py": ""}, "8.0", python)
+    assert bundled.import_bundled("made_up").__name__ == "made_up"
+
+
+def test_minimum_versions() -> None:
     assert bundled.PACKAGES["tomlkit"].last_for == {(3, 8): "0.13"}
-    assert not bundled.PACKAGES["tomlkit"].accepts("0.11.8")
-    assert bundled.PACKAGES["tomlkit"].accepts("0.12.0")
-
-
-def test_pyyaml_since_5_1() -> None:
-    assert not bundled.PACKAGES["yaml"].accepts("3.13")
-    assert bundled.PACKAGES["yaml"].accepts("5.1")
+    for name, old, minimum in (("tomlkit", "0.11.8", "0.12.0"), ("yaml", "3.13", "5.1")):
+        assert not bundled.PACKAGES[name].accepts(old)
+        assert bundled.PACKAGES[name].accepts(minimum)
     assert bundled.PACKAGES["yaml"].accepts("6.0.3")
 
 
+# -- errors ---------------------------------------------------------------------------------------------------------
+
+NEEDED = f"The Python package Made-Up 1.0 or newer is needed. This host's Python {HERE} has"
+
+
+@pytest.mark.usefixtures("made_up")
+def test_error_without_any_package() -> None:
+    with pytest.raises(MissingPackageError) as caught:
+        bundled.import_bundled("made_up")
+    assert str(caught.value) == (
+        f"{NEEDED} none, and the controller sent none. Install Made-Up for the controller's Ansible (python3 -m pip"
+        " install Made-Up). Then each task sends it, and the hosts need no installation."
+    )
+    # The action plugin reads this name.
+    assert caught.value.details == {"needed": "made_up"}
+    install("made_up", "0.9.1")
+    assert message_of("made_up").startswith(f"{NEEDED} only 0.9.1, and the controller sent none.")
+
+
+@pytest.mark.usefixtures("made_up")
+def test_error_for_an_old_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    send({}, "8.0", (3, 99))
+    with pytest.raises(NvidiaError) as caught:
+        bundled.import_bundled("made_up")
+    sent = f"{NEEDED} none, and the controller sent 8.0, which needs Python 3.99 or newer."
+    assert str(caught.value) == (
+        f"{sent} Install the last release for Python {HERE} on the controller (python3 -m pip install 'Made-Up==7.5.*')"
+        " or on this host."
+    )
+    # The same package, sent again, would not help.
+    assert not caught.value.details
+    monkeypatch.setitem(bundled.PACKAGES, "made_up", bundled.Package("Made-Up", (1, 0), {}))
+    assert message_of("made_up") == (
+        f"{sent} Install a release for Python {HERE} on the controller (python3 -m pip install Made-Up) or on this"
+        " host."
+    )
+
+
+@pytest.mark.usefixtures("made_up")
+@pytest.mark.parametrize("source", ["import made_up.missing", "from json import nothing", "syntax error"])
+def test_error_for_a_package_that_cannot_be_imported(source: str) -> None:
+    send({"made_up/__init__.py": source})
+    assert message_of("made_up") == (
+        f"{NEEDED} none, and the controller sent 1.0, which this Python cannot import. Install Made-Up 1.0 or newer on"
+        " this host, or repair the standard library of its Python."
+    )
+    assert "made_up" not in sys.modules
+
+
+@pytest.mark.usefixtures("made_up")
 @pytest.mark.parametrize(
-    ("params", "sent"),
-    [
-        ({}, {}),
-        ({"_bundled": None}, {}),
-        ({"_bundled": {"yaml": "<yaml>"}}, {"yaml": "<yaml>"}),
-        ({"_bundled": {"tomlkit": "<tomlkit>"}}, {"tomlkit": "<tomlkit>"}),
-        ({"_bundled": {"tomlkit": "<tomlkit>", "yaml": "<yaml>"}}, {"tomlkit": "<tomlkit>", "yaml": "<yaml>"}),
-    ],
+    "sent",
+    ["x", "é", "UEsDBA==", base64.b64encode(zlib.compress(b"[1]")).decode()],
+    ids=["base64", "text", "zip", "json"],
 )
-def test_a_module_takes_what_it_was_sent(params: dict[str, t.Any], sent: dict[str, str]) -> None:
-    load_bundled_packages(t.cast("t.Any", types.SimpleNamespace(params=params)))
-    assert bundled._offered.get("yaml") == sent.get("yaml")
-    assert tomlkit_loader._offered == [text for name, text in sent.items() if name == "tomlkit"]
+def test_error_for_an_invalid_option(sent: str) -> None:
+    bundled.register({"made_up": sent})
+    assert message_of("made_up").startswith("The option _bundled contains no valid package made_up.")
+
+
+@pytest.mark.parametrize("sent", [None, {}, {"tomlkit": "<tomlkit>", "yaml": "<yaml>"}])
+def test_module_registers_the_packages_that_it_receives(sent: dict[str, str] | None) -> None:
+    load_bundled_packages(t.cast("t.Any", types.SimpleNamespace(params={"_bundled": sent})))
+    assert bundled._registered == (sent or {})

@@ -8,6 +8,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import re
 import select
 import signal
 import subprocess
@@ -20,7 +21,12 @@ import pytest
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import lock
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import HostError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.lock import LOCK_FILE, host_lock
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.lock import (
+    LOCK_FILE,
+    host_lock,
+    remove_stale_directories,
+    temp_directory,
+)
 
 FOLDER = os.path.dirname(LOCK_FILE)
 OTHER_USER = 65534
@@ -35,14 +41,14 @@ def host(tmp_path: Path) -> HostFS:
 
 @pytest.fixture
 def file(host: HostFS) -> Path:
-    """The lock, not there yet, in the directory that an earlier run has made."""
+    """The missing lock file, in an existing directory."""
     path = Path(host.real_path(LOCK_FILE))
     path.parent.mkdir(0o700)
     return path
 
 
 def _fork(work: t.Callable[[], None]) -> int:
-    """Run ``work`` in a process of its own; returns its id."""
+    """Run ``work`` in a child process and return its ID."""
     child = os.fork()
     if child == 0:
         try:
@@ -59,7 +65,7 @@ def _end(child: int) -> int:
 
 @contextlib.contextmanager
 def _held_elsewhere(host: HostFS, seconds: float = 60) -> t.Iterator[int]:
-    """Another process, whose id this gives, holds the lock for ``seconds``, then releases it."""
+    """Let a child process, whose ID is the result, hold the lock for ``seconds``."""
     reader, writer = os.pipe()
 
     def hold() -> None:
@@ -81,7 +87,7 @@ def _held_elsewhere(host: HostFS, seconds: float = 60) -> t.Iterator[int]:
 
 
 def _as_other_user(root: Path, work: t.Callable[[], None]) -> int:
-    """Run ``work`` as another user, with ``root`` as the root directory; returns the status of the process."""
+    """Run ``work`` as another user with the root directory ``root``; return the exit status."""
     root.chmod(0o755)
 
     def dropped() -> None:
@@ -96,13 +102,20 @@ def _as_other_user(root: Path, work: t.Callable[[], None]) -> int:
 
 
 def _is_free(host: HostFS) -> bool:
-    """Whether another process gets the lock at once."""
+    """Return whether another process gets the lock at once."""
 
     def take() -> None:
         with host_lock(host, 0):
             pass
 
     return _end(_fork(take)) == 0
+
+
+def _refusal(host: HostFS, timeout: float = 0) -> str:
+    """Return the message of the error with which host_lock() fails."""
+    with pytest.raises(HostError) as caught, host_lock(host, timeout):
+        raise AssertionError
+    return str(caught.value)
 
 
 def test_one_holder_at_a_time(host: HostFS, file: Path) -> None:
@@ -119,31 +132,28 @@ def test_other_hosts_are_not_locked(host: HostFS, tmp_path: Path) -> None:
         assert _is_free(HostFS(str(tmp_path / "other"), live=False))
 
 
-def test_error_after_the_timeout_names_the_holder(host: HostFS) -> None:
+def test_timeout_error_names_the_holder(host: HostFS) -> None:
     with _held_elsewhere(host) as holder:
         started = time.monotonic()
-        with pytest.raises(HostError, match=rf"{LOCK_FILE} is held by process {holder} \("), host_lock(host, 0.4):
-            raise AssertionError
+        assert f"{LOCK_FILE} is held by process {holder} (" in _refusal(host, 0.4)
         assert 0.4 <= time.monotonic() - started < 5
 
 
 def _error_with(host: HostFS, file: Path, content: str) -> str:
-    """What is said while a process that wrote ``content`` holds the lock."""
+    """Return the error while a process that wrote ``content`` holds the lock."""
     file.write_text(content)
     with open(file, encoding="ascii") as stream:
         fcntl.flock(stream, fcntl.LOCK_EX)
-        with pytest.raises(HostError) as caught, host_lock(host, 0):
-            raise AssertionError
-    return str(caught.value)
+        return _refusal(host)
 
 
-def test_error_shows_the_command_of_the_holder(host: HostFS, file: Path) -> None:
+def test_timeout_error_shows_the_command_of_the_holder(host: HostFS, file: Path) -> None:
     for argv, shown in ((["cat", "-"], "cat -"), (["sh", "-c", "cat\n#" + "x" * 999], "sh -c cat #xxx")):
         with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as holder:
             assert holder.stdin is not None
             assert holder.stdout is not None
             holder.stdin.write(b"1")
-            # From its answer on, the kernel shows its command.
+            # The kernel shows its command once it has answered.
             holder.stdout.read(1)
             error = _error_with(host, file, f"{holder.pid}\n")
             holder.stdin.close()
@@ -153,14 +163,16 @@ def test_error_shows_the_command_of_the_holder(host: HostFS, file: Path) -> None
 
 
 @pytest.mark.parametrize(("content", "shown"), [("", "unknown"), ("x\n", "x"), ("999999999\n", "999999999")])
-def test_error_about_a_holder_that_is_not_found(host: HostFS, file: Path, content: str, shown: str) -> None:
+def test_timeout_error_for_an_unknown_holder(host: HostFS, file: Path, content: str, shown: str) -> None:
     assert _error_with(host, file, content) == (
         f"{LOCK_FILE} is held by process {shown} (command unknown). Wait for it to end, then run this again."
     )
 
 
 @pytest.mark.parametrize(("standard", "timeout"), [(0.0, None), (60.0, 0.0)])
-def test_no_time_to_wait(monkeypatch: pytest.MonkeyPatch, host: HostFS, standard: float, timeout: float | None) -> None:
+def test_timeout_of_zero_does_not_wait(
+    monkeypatch: pytest.MonkeyPatch, host: HostFS, standard: float, timeout: float | None
+) -> None:
     with _held_elsewhere(host):
         monkeypatch.setattr(lock, "TIMEOUT", standard)
         monkeypatch.setattr(time, "sleep", lambda _seconds: pytest.fail("waits"))
@@ -168,13 +180,13 @@ def test_no_time_to_wait(monkeypatch: pytest.MonkeyPatch, host: HostFS, standard
             raise AssertionError
 
 
-def test_waits_until_it_is_given_back(host: HostFS, file: Path) -> None:
+def test_waits_until_the_lock_is_released(host: HostFS, file: Path) -> None:
     with _held_elsewhere(host, seconds=0.3), host_lock(host, 20):
         assert file.read_text() == f"{os.getpid()}\n"
     assert _is_free(host)
 
 
-def test_killed_holder_leaves_no_lock(host: HostFS, file: Path) -> None:
+def test_lock_of_a_killed_process_is_free(host: HostFS, file: Path) -> None:
     with _held_elsewhere(host) as holder:
         os.kill(holder, signal.SIGKILL)
         _end(holder)
@@ -184,20 +196,20 @@ def test_killed_holder_leaves_no_lock(host: HostFS, file: Path) -> None:
     assert not file.exists()
 
 
-def test_file_of_a_killed_holder_is_written_anew(host: HostFS, file: Path) -> None:
+def test_overwrites_the_file_of_a_killed_process(host: HostFS, file: Path) -> None:
     file.write_text("99999999999999\nand more")
     with host_lock(host, 0):
         assert file.read_text() == f"{os.getpid()}\n"
 
 
-def test_given_back_after_an_error(host: HostFS, file: Path) -> None:
+def test_released_after_an_error(host: HostFS, file: Path) -> None:
     with pytest.raises(ZeroDivisionError), host_lock(host, 0):
         raise ZeroDivisionError
     assert not file.exists()
     assert _is_free(host)
 
 
-def test_no_file_stays_open(host: HostFS) -> None:
+def test_closes_all_files(host: HostFS) -> None:
     before = os.listdir("/proc/self/fd")
     with _held_elsewhere(host), contextlib.suppress(HostError), host_lock(host, 0.3):
         pass
@@ -207,7 +219,7 @@ def test_no_file_stays_open(host: HostFS) -> None:
 
 
 @pytest.mark.parametrize("existing", [[], ["run"], ["run", "run/gpufleet-nvidia"]])
-def test_tree_is_left_as_it_was(tmp_path: Path, existing: list[str]) -> None:
+def test_removes_what_it_created(tmp_path: Path, existing: list[str]) -> None:
     for folder in existing:
         (tmp_path / folder).mkdir()
     with host_lock(HostFS(str(tmp_path), live=False), 0):
@@ -216,7 +228,7 @@ def test_tree_is_left_as_it_was(tmp_path: Path, existing: list[str]) -> None:
     assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")) == existing
 
 
-def test_links_of_the_tree_are_followed_inside_it(tmp_path: Path) -> None:
+def test_follows_links_inside_the_tree(tmp_path: Path) -> None:
     (tmp_path / "var").mkdir()
     (tmp_path / "run").symlink_to("/var")
     with host_lock(HostFS(str(tmp_path), live=False), 0):
@@ -224,7 +236,7 @@ def test_links_of_the_tree_are_followed_inside_it(tmp_path: Path) -> None:
 
 
 def test_other_users_cannot_hold_the_lock(host: HostFS, tmp_path: Path) -> None:
-    """Every user may make files in /run/lock and lock them."""
+    """Every user can create and lock files in /run/lock."""
     (tmp_path / "run/lock").mkdir()
     with open(tmp_path / "run/lock/gpufleet-nvidia.lock", "w", encoding="ascii") as stream:
         fcntl.flock(stream, fcntl.LOCK_EX)
@@ -250,13 +262,11 @@ def test_other_users_cannot_enter_the_directory(host: HostFS, file: Path, tmp_pa
 
 @needs_root
 @pytest.mark.parametrize("foreign", [FOLDER, LOCK_FILE])
-def test_what_belongs_to_another_user_is_refused(host: HostFS, file: Path, foreign: str) -> None:
+def test_rejects_a_lock_of_another_user(host: HostFS, file: Path, foreign: str) -> None:
     file.write_text("theirs")
     os.chown(file.parent if foreign == FOLDER else file, OTHER_USER, OTHER_USER)
     before = os.listdir("/proc/self/fd")
-    with pytest.raises(HostError) as caught, host_lock(host, 0):
-        raise AssertionError
-    assert str(caught.value) == (
+    assert _refusal(host) == (
         f"{foreign} belongs to the user {OTHER_USER}, not to the user 0 that runs the task."
         " Remove it, then run this again."
     )
@@ -265,8 +275,7 @@ def test_what_belongs_to_another_user_is_refused(host: HostFS, file: Path, forei
 
 
 @needs_root
-def test_an_ordinary_user_has_a_lock_in_the_runtime_directory(host: HostFS, tmp_path: Path) -> None:
-    """Only root may write to /run."""
+def test_lock_of_an_ordinary_user_is_in_the_runtime_directory(host: HostFS, tmp_path: Path) -> None:
     (tmp_path / "run").chmod(0o755)
     runtime = tmp_path / f"run/user/{OTHER_USER}"
 
@@ -276,7 +285,7 @@ def test_an_ordinary_user_has_a_lock_in_the_runtime_directory(host: HostFS, tmp_
             raise AssertionError
 
     def take() -> None:
-        # become may leave the directory of another user there.
+        # become may keep the variable of another user.
         os.environ["XDG_RUNTIME_DIR"] = "/run/user/0"
         with host_lock(HostFS(), 0):
             assert os.listdir(f"/run/user/{OTHER_USER}/gpufleet-nvidia") == ["lock"]
@@ -290,22 +299,18 @@ def test_an_ordinary_user_has_a_lock_in_the_runtime_directory(host: HostFS, tmp_
 
 
 @pytest.mark.parametrize("target", ["/victim", "../victim", "../../victim", "/none/at/all"])
-def test_directory_that_is_a_link_is_refused(tmp_path: Path, target: str) -> None:
+def test_rejects_a_directory_that_is_a_link(tmp_path: Path, target: str) -> None:
     tree = tmp_path / "tree"
     for victim in ("victim", "tree/victim", "tree/run"):
         (tmp_path / victim).mkdir(parents=True)
     (tree / FOLDER[1:]).symlink_to(target)
     host = HostFS(str(tree), live=False)
-    with pytest.raises(HostError) as caught, host_lock(host, 0):
-        raise AssertionError
-    assert str(caught.value) == f"{FOLDER} is a link, or not a directory. Remove it, then run this again."
+    assert _refusal(host) == f"{FOLDER} is a link, or not a directory. Remove it, then run this again."
     assert os.listdir(tmp_path / "victim") == os.listdir(tree / "victim") == []
 
 
-def test_directory_that_becomes_a_link_is_refused(
-    monkeypatch: pytest.MonkeyPatch, host: HostFS, tmp_path: Path
-) -> None:
-    """Who owns the tree may exchange the directory at any moment."""
+def test_rejects_a_directory_that_becomes_a_link(monkeypatch: pytest.MonkeyPatch, host: HostFS, tmp_path: Path) -> None:
+    """The owner of the tree can replace the directory at any moment."""
     (tmp_path / "victim").mkdir()
     real = os.mkdir
 
@@ -315,34 +320,27 @@ def test_directory_that_becomes_a_link_is_refused(
         (tmp_path / FOLDER[1:]).symlink_to(tmp_path / "victim")
 
     monkeypatch.setattr(os, "mkdir", late)
-    with pytest.raises(HostError, match=f"{FOLDER} is a link, or not a directory"), host_lock(host, 0):
-        raise AssertionError
+    assert re.search(f"{FOLDER} is a link, or not a directory", _refusal(host))
     assert os.listdir(tmp_path / "victim") == []
 
 
 @pytest.mark.parametrize("target", ["/victim", "../../victim", "/none/at/all"])
-def test_lock_that_is_a_link_is_refused(host: HostFS, file: Path, tmp_path: Path, target: str) -> None:
+def test_rejects_a_lock_that_is_a_link(host: HostFS, file: Path, tmp_path: Path, target: str) -> None:
     (tmp_path / "victim").write_text("precious")
     file.symlink_to(target)
-    with pytest.raises(HostError) as caught, host_lock(host, 0):
-        raise AssertionError
-    assert str(caught.value) == f"{LOCK_FILE} is a link, or not a regular file. Remove it, then run this again."
+    assert _refusal(host) == f"{LOCK_FILE} is a link, or not a regular file. Remove it, then run this again."
     assert (tmp_path / "victim").read_text() == "precious"
 
 
-def test_lock_that_is_a_hard_link_is_refused(host: HostFS, file: Path, tmp_path: Path) -> None:
-    """The lock file is overwritten; here it is a file of other use."""
+def test_rejects_a_lock_that_is_a_hard_link(host: HostFS, file: Path, tmp_path: Path) -> None:
     (tmp_path / "victim").write_text("precious")
     os.link(tmp_path / "victim", file)
-    with pytest.raises(HostError, match=rf"{LOCK_FILE} is a hard link\. Remove it"), host_lock(host, 0):
-        raise AssertionError
+    assert re.search(rf"{LOCK_FILE} is a hard link\. Remove it", _refusal(host))
     assert (tmp_path / "victim").read_text() == "precious"
 
 
-def test_file_that_was_removed_meanwhile_is_not_the_lock(
-    monkeypatch: pytest.MonkeyPatch, host: HostFS, file: Path
-) -> None:
-    """Between opening and locking, the former holder removes the file and a third run makes a new one."""
+def test_retries_if_the_file_was_removed_meanwhile(monkeypatch: pytest.MonkeyPatch, host: HostFS, file: Path) -> None:
+    """Between opening and locking, the previous holder removes the file, and a third run creates a new one."""
     real = fcntl.flock
     calls: list[int] = []
 
@@ -361,8 +359,8 @@ def test_file_that_was_removed_meanwhile_is_not_the_lock(
             assert not _is_free(host)
 
 
-def test_folders_that_go_meanwhile_are_made_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The former holder made /run too, and removes it while this run makes a directory in it."""
+def test_retries_if_the_directory_was_removed_meanwhile(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The previous holder created /run too, and removes it while this run creates a directory in it."""
     (tmp_path / "run").mkdir()
     real = os.mkdir
     calls: list[str] = []
@@ -379,8 +377,7 @@ def test_folders_that_go_meanwhile_are_made_again(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("existing", [[], ["run", "run/gpufleet-nvidia"]], ids=["bare tree", "tree with directory"])
-def test_contention(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, existing: list[str]) -> None:
-    """No increment of a counter is lost, and no file is left behind."""
+def test_four_processes_lose_no_update(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, existing: list[str]) -> None:
     monkeypatch.setattr(lock, "_PAUSE", 0.001)
     host = HostFS(str(tmp_path), live=False)
     for folder in existing:
@@ -399,19 +396,18 @@ def test_contention(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, existing: l
     assert [_end(child) for child in children] == [0, 0, 0, 0]
     assert counter.read_text() == "100"
     left = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")}
-    # Which of several runs made the folders is not known to the last of them.
+    # The last run may not know that another run created the directories.
     assert left - {"run", "run/gpufleet-nvidia"} == {"counter"}
     assert left >= {"counter", *existing}
 
 
-def test_directory_that_cannot_be_made(tmp_path: Path) -> None:
+def test_error_if_the_directory_cannot_be_created(tmp_path: Path) -> None:
     (tmp_path / "run").write_text("a file")
     host = HostFS(str(tmp_path), live=False)
-    with pytest.raises(HostError, match=f"{LOCK_FILE} cannot be opened: Not a directory"), host_lock(host, 0):
-        raise AssertionError
+    assert re.search(f"{LOCK_FILE} cannot be opened: Not a directory", _refusal(host))
 
 
-def test_directories_above_one_that_cannot_be_made_are_removed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_removes_parents_if_the_directory_cannot_be_created(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     real = os.mkdir
 
     def full(path: str, mode: int = 0o777, **named: t.Any) -> None:
@@ -420,21 +416,19 @@ def test_directories_above_one_that_cannot_be_made_are_removed(monkeypatch: pyte
         real(path, mode, **named)
 
     monkeypatch.setattr(os, "mkdir", full)
-    with pytest.raises(HostError, match="No space left"), host_lock(HostFS(str(tmp_path), live=False), 0):
-        raise AssertionError
+    assert re.search("No space left", _refusal(HostFS(str(tmp_path), live=False)))
     assert os.listdir(tmp_path) == []
 
 
 @pytest.mark.parametrize("make", [os.mkdir, os.mkfifo], ids=["directory", "pipe"])
-def test_lock_that_is_not_a_file(host: HostFS, file: Path, make: t.Callable[[Path], None]) -> None:
+def test_rejects_a_lock_that_is_not_a_file(host: HostFS, file: Path, make: t.Callable[[Path], None]) -> None:
     make(file)
-    with pytest.raises(HostError, match=rf"{LOCK_FILE} is .*not a regular file\. Remove it"), host_lock(host, 0):
-        raise AssertionError
+    assert re.search(rf"{LOCK_FILE} is .*not a regular file\. Remove it", _refusal(host))
 
 
 @pytest.mark.parametrize("becomes", ["gone", "another's"])
-def test_a_lock_file_that_somebody_took_away_fails_nothing(host: HostFS, file: Path, becomes: str) -> None:
-    """The work is done by then; and the file that stands there now is another run's lock."""
+def test_release_ignores_a_removed_or_replaced_file(host: HostFS, file: Path, becomes: str) -> None:
+    """A new file at that path is the lock of another run."""
     with host_lock(host, 0):
         file.unlink()
         if becomes != "gone":
@@ -443,18 +437,17 @@ def test_a_lock_file_that_somebody_took_away_fails_nothing(host: HostFS, file: P
     assert _is_free(host)
 
 
-def test_a_file_system_without_locks(monkeypatch: pytest.MonkeyPatch, host: HostFS) -> None:
+def test_error_on_a_file_system_without_locks(monkeypatch: pytest.MonkeyPatch, host: HostFS) -> None:
     def refuse(_handle: int, _operation: int) -> None:
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
     before = os.listdir("/proc/self/fd")
     monkeypatch.setattr(fcntl, "flock", refuse)
-    with pytest.raises(HostError, match=f"{LOCK_FILE} cannot be locked: No locks available"), host_lock(host, 0):
-        raise AssertionError
+    assert re.search(f"{LOCK_FILE} cannot be locked: No locks available", _refusal(host))
     assert os.listdir("/proc/self/fd") == before
 
 
-def test_a_full_file_system_stops_no_lock(monkeypatch: pytest.MonkeyPatch, host: HostFS) -> None:
+def test_locks_on_a_full_file_system(monkeypatch: pytest.MonkeyPatch, host: HostFS) -> None:
     def full(_handle: int, _text: bytes) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -463,3 +456,95 @@ def test_a_full_file_system_stops_no_lock(monkeypatch: pytest.MonkeyPatch, host:
         monkeypatch.undo()
         assert not _is_free(host)
     assert _is_free(host)
+
+
+# -- temporary directories -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def temp_host(tmp_path: Path) -> HostFS:
+    (tmp_path / "tmp").mkdir()
+    return HostFS(str(tmp_path), live=True)
+
+
+def _names(host: HostFS) -> list[str]:
+    return sorted(os.listdir(host.real_path("/tmp")))
+
+
+def test_temp_directory_is_private_and_removed(temp_host: HostFS) -> None:
+    with temp_directory(temp_host, "the test") as (outer, inner):
+        assert outer == temp_host.real_path(inner)
+        assert os.stat(outer).st_mode & 0o777 == 0o700
+        Path(outer, "file").touch()
+        # Another run does not remove it.
+        with temp_directory(temp_host, "the test"):
+            assert len(_names(temp_host)) == 2
+    assert _names(temp_host) == []
+
+
+def test_removes_the_directory_of_a_killed_run_under_the_lock(temp_host: HostFS) -> None:
+    child = os.fork()
+    if not child:
+        with temp_directory(temp_host, "the test") as (outer, _inner):
+            Path(outer, "file").touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(child, 0)
+    (left,) = _names(temp_host)
+    # A run that only needs a directory, as in check mode, removes no other one.
+    with temp_directory(temp_host, "the test"):
+        assert left in _names(temp_host)
+    with host_lock(temp_host):
+        waiting = os.fork()
+        if not waiting:
+            remove_stale_directories(temp_host)
+            os._exit(0)
+        time.sleep(0.3)
+        assert _names(temp_host) == [left]
+    os.waitpid(waiting, 0)
+    assert _names(temp_host) == []
+
+
+def test_stale_directories_stay_while_the_lock_is_held(temp_host: HostFS, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lock, "_REMOVAL_TIMEOUT", 0.0)
+    monkeypatch.setattr(lock, "TIMEOUT", 0.0)
+    folder = Path(temp_host.real_path("/tmp"), "gpufleet-scratch-99999999-x")
+    folder.mkdir()
+    with host_lock(temp_host):
+        remove_stale_directories(temp_host)
+    assert folder.is_dir()
+    remove_stale_directories(temp_host)
+    assert not folder.exists()
+
+
+def test_keeps_directories_of_running_processes_links_and_other_names(temp_host: HostFS) -> None:
+    place = Path(temp_host.real_path("/tmp"))
+    # No process has a number that long.
+    kept = ["gpufleet-scratch-99999997-x", "gpufleet-scratch-99999998-x", f"gpufleet-scratch-{os.getpid()}-x"]
+    kept += ["gpufleet-toolkit-99999999-x", "gpufleet-scratch-x", "gpufleet-scratch-9x-x", "other"]
+    for name in (*kept[1:], "gpufleet-scratch-99999999-x"):
+        (place / name).mkdir()
+    (place / kept[0]).symlink_to("other")
+    handle = os.open(str(place / kept[1]), os.O_RDONLY)
+    try:
+        # A run in another container, whose processes are invisible here, locks its directory.
+        fcntl.flock(handle, fcntl.LOCK_SH)
+        remove_stale_directories(temp_host)
+    finally:
+        os.close(handle)
+    assert _names(temp_host) == sorted(kept)
+
+
+@needs_root
+def test_keeps_directories_of_another_user(temp_host: HostFS) -> None:
+    folder = Path(temp_host.real_path("/tmp"), "gpufleet-scratch-99999999-x")
+    folder.mkdir()
+    os.chown(str(folder), 12345, 12345)
+    remove_stale_directories(temp_host)
+    assert folder.is_dir()
+
+
+def test_temp_directory_without_tmp(tmp_path: Path) -> None:
+    remove_stale_directories(HostFS(str(tmp_path), live=True))
+    folder = temp_directory(HostFS(str(tmp_path), live=True), "the test")
+    with pytest.raises(HostError, match=r"^A directory for the test in /tmp cannot be made: "), folder:
+        pass

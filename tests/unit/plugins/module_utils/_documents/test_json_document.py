@@ -140,7 +140,7 @@ def test_writes_a_lone_surrogate_as_an_escape_sequence(value: t.Any) -> None:
     ("content", "place", "words"),
     [
         (b'{\n  "a": 1,\n}', (3, 1), "comma after the last entry"),
-        (b'{"a": "\xc3\xa9\xff"}', (1, 9), "not UTF-8"),
+        (b'{"a": "\xc3\xa9\xff"}', (1, 9), "invalid UTF-8"),
         (b"[]", (1, 1), "an array where an object is expected"),
         (b'\n "x"', (2, 2), "a string where an object is expected"),
         (b"null", (1, 1), "null where an object is expected"),

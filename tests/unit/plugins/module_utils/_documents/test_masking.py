@@ -4,20 +4,28 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+import os
+import sys
 import time
 import typing as t
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import masking, toml_parser
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents.masking import (
     MASK,
     mask_json,
     mask_urls,
     secrets_of,
 )
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents.toml_document import mask_toml
+
+FILES = Path(__file__).parents[3] / "files"
 
 SECRET = "hunter2"
 
@@ -98,7 +106,7 @@ PLAIN_NAMES = [
         ("--log-opt splunk-token=hunter2,tag=x", f"--log-opt splunk-token={MASK},tag=x"),
     ],
 )
-def test_user_information_is_hidden(text: str, masked: str) -> None:
+def test_hides_user_information_and_assignments(text: str, masked: str) -> None:
     assert mask_urls(text) == masked
     assert SECRET not in masked
     assert mask_urls(masked) == masked
@@ -124,7 +132,7 @@ def test_user_information_is_hidden(text: str, masked: str) -> None:
         "at 12:30 root@example.org",
     ],
 )
-def test_other_texts_stay(text: str) -> None:
+def test_keeps_texts_without_secrets(text: str) -> None:
     assert mask_urls(text) == text
     for document in (text, json.dumps([text])):
         assert mask_json(document) == document
@@ -135,13 +143,13 @@ def test_other_texts_stay(text: str) -> None:
 
 @pytest.mark.parametrize("name", SECRET_NAMES)
 @pytest.mark.parametrize("value", ['"hunter2"', "[1, {}]", '{"a": "hunter2"}', "null", "12"])
-def test_value_of_a_secret_name_is_hidden_as_a_whole(name: str, value: str) -> None:
+def test_json_hides_the_whole_value_of_a_secret_name(name: str, value: str) -> None:
     for text in ('{"%s": %s}', '{"a": {"%s": %s, "b": 1}}', '[0, [{"%s":%s}]]', '\n{\n\t"%s"  :\r\n %s\n}\n'):
         assert mask_json(text % (name, value)) == text % (name, f'"{MASK}"')
 
 
 @pytest.mark.parametrize("name", PLAIN_NAMES)
-def test_value_of_another_name_stays(name: str) -> None:
+def test_json_keeps_the_value_of_another_name(name: str) -> None:
     text = json.dumps({name: {"x": [SECRET, 1.50, None]}}, indent=3)
     assert mask_json(text) == text
 
@@ -179,18 +187,17 @@ def test_daemon_json() -> None:
     ],
     ids=["name", "quote in a secret", "slashes", "at sign", "quote in a URL", "URL as a name"],
 )
-def test_spelling_by_escapes_hides_nothing_from_us(text: str) -> None:
+def test_json_escapes_are_decoded_first(text: str) -> None:
     masked = mask_json(text)
     assert SECRET not in masked
     assert isinstance(json.loads(masked), dict)
 
 
-def test_a_masked_text_keeps_a_lone_surrogate_as_an_escape_sequence() -> None:
+def test_json_keeps_a_lone_surrogate_escaped() -> None:
     assert mask_json(r'{"a": "http://u:p@h/\ud83d"}') == r'{"a": "http://********@h/\ud83d"}'
 
 
-def test_byte_order_mark() -> None:
-    """A file with one is accepted, so what is shown of it must be masked as well."""
+def test_json_with_a_byte_order_mark() -> None:
     assert mask_json('\ufeff{"password": "hunter2"}') == f'\ufeff{{"password": "{MASK}"}}'
 
 
@@ -205,7 +212,7 @@ def test_byte_order_mark() -> None:
         ('"http://u:hunter2@x"', f'"http://{MASK}@x"'),
     ],
 )
-def test_texts_that_are_not_json_objects(text: str, masked: str) -> None:
+def test_invalid_json_is_masked_as_plain_text(text: str, masked: str) -> None:
     assert mask_json(text) == masked
 
 
@@ -224,18 +231,18 @@ def _expected(value: t.Any) -> t.Any:
 
 
 @given(_VALUES, st.sampled_from([None, 0, 2]), st.booleans())
-def test_hides_exactly_the_secret_values(value: t.Any, indent: int | None, ascii_only: bool) -> None:
+def test_json_hides_exactly_the_secret_values(value: t.Any, indent: int | None, ascii_only: bool) -> None:
     masked = mask_json(json.dumps(value, indent=indent, ensure_ascii=ascii_only))
     assert masked == json.dumps(_expected(value), indent=indent, ensure_ascii=ascii_only)
 
 
 @given(st.text())
-def test_any_text_is_taken(text: str) -> None:
+def test_json_accepts_any_text(text: str) -> None:
     assert mask_urls(mask_json(text)) == mask_json(text)
 
 
 @pytest.mark.parametrize("text", ["a" * 100_000, "a=" * 50_000, "a:" * 50_000, "a@" * 50_000, "://a" * 50_000])
-def test_the_secrets_of_a_long_parameter_are_found_in_time(text: str) -> None:
+def test_secrets_of_a_long_parameter_take_little_time(text: str) -> None:
     start = time.monotonic()
     list(secrets_of({"settings": [text]}))
     assert time.monotonic() - start < 2
@@ -247,4 +254,105 @@ def test_a_long_text_takes_little_time(part: str) -> None:
     start = time.process_time()
     mask_urls(text)
     mask_json(json.dumps([text]))
+    assert time.process_time() - start < 3
+
+
+# -- TOML ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["auth", "identitytoken", "password", "token", "'db_password'", '"passw\\u006frd"'])
+@pytest.mark.parametrize(
+    "value", ['"hunter2"', "'hunter2'", '"""\nhunter2"""', '["hunter2", # no\n 1]', '{ a = "hunter2" }', "12"]
+)
+def test_toml_hides_the_whole_value_of_a_secret_name(name: str, value: str) -> None:
+    for text in (
+        "%s = %s # c\r\nb = 1",
+        "[t.u]\n  %s=%s\n",
+        "a.%s = %s",
+        "a = [{ b = 1, c.%s = %s }]",
+        "%s.x.y = %s\n",
+    ):
+        assert mask_toml(text % (name, value)) == text % (name, f'"{MASK}"')
+
+
+def test_toml_hides_all_values_of_a_secret_table() -> None:
+    text = '[configs.r.auth]\n  username = "%s"\n[configs.r.auth.x]\ny = "%s"\n[z]\na = %s\n'
+    assert mask_toml(text % ("hunter", "hunter2", "1")) == text % (MASK, MASK, "1")
+
+
+@pytest.mark.parametrize(
+    ("text", "masked"),
+    [
+        ('a = "http://u:hunter2@x/y@z"', f'a = "http://{MASK}@x/y@z"'),
+        ("a = ['http://u:hunter2@x', 'b']", f"a = [\"http://{MASK}@x\", 'b']"),
+        ("a = 'http://u:\"hunter2@x'", f'a = "http://{MASK}@x"'),
+        (r'a = "http://u:\"hunter2\u0040x"', f'a = "http://{MASK}@x"'),
+        ('a = """\nhttp://u:hun\\\n   ter2@x"""', f'a = "\\nhttp://{MASK}@x"'),
+        ('[a."http://u:hunter2@x"]\nb = 1', f'[a."http://{MASK}@x"]\nb = 1'),
+        ("a = { 'http://u:hunter2@x'.b = 1 }", f'a = {{ "http://{MASK}@x".b = 1 }}'),
+        ("a = 1 # http://u:hunter2@x\n", f"a = 1 # http://{MASK}@x\n"),
+        ("a = [ # http://u:hunter2@x\n 1 ]\n", f"a = [ # http://{MASK}@x\n 1 ]\n"),
+    ],
+    ids=["one", "array", "quote", "escapes", "joined lines", "header", "name", "comment", "comment inside"],
+)
+def test_toml_hides_user_information_in_urls(text: str, masked: str) -> None:
+    assert mask_toml(text) == masked
+    assert mask_toml(masked) == masked
+
+
+@pytest.mark.parametrize(
+    ("text", "masked"),
+    [
+        ('# password = "hunter2"\na = 1\n', f"# password = {MASK}\na = 1\n"),
+        ("a = 1\r\n#  auth.token='hunter2' # c\r\n", f"a = 1\r\n#  auth.token={MASK}\r\n"),
+        ("a = 1 # secret = hunter2", f"a = 1 # secret = {MASK}"),
+        ("# path = 1\n#[auth]\n", "# path = 1\n#[auth]\n"),
+        ('a = "# password = 1"\n', 'a = "# password = 1"\n'),
+    ],
+)
+def test_toml_hides_secrets_in_comments(text: str, masked: str) -> None:
+    assert mask_toml(text) == masked
+
+
+@pytest.mark.parametrize("file", sorted([*FILES.glob("*.toml"), *FILES.glob("*.conf")]), ids=lambda file: file.name)
+def test_toml_keeps_files_without_secrets(file: Path) -> None:
+    text = file.read_bytes().decode()
+    assert mask_toml(text) == text
+    assert mask_toml("\ufeff" + text) == "\ufeff" + text
+
+
+def test_toml_with_a_byte_order_mark() -> None:
+    assert mask_toml("\ufeffpassword = 'hunter2'\n") == f'\ufeffpassword = "{MASK}"\n'
+
+
+@pytest.mark.parametrize("text", ["", "\n", "a = 1\na = 2\n", "[" * 500, "{}", 'password = "x'])
+def test_invalid_toml_is_masked_as_plain_text(text: str) -> None:
+    assert mask_toml(text) == text
+    assert mask_toml(f"{text}\n# http://u:hunter2@x\n") == f"{text}\n# http://{MASK}@x\n"
+
+
+@given(st.text(alphabet="ab=.[]{},#'\"\\\n \r1@:/é\ufeff"))
+def test_toml_accepts_any_text(text: str) -> None:
+    assert mask_toml(mask_toml(text)) == mask_toml(text)
+
+
+def test_masking_imports_no_toml_parser() -> None:
+    ours = masking.__package__ or ""
+    readers = {toml_parser.__name__, "tomllib", "tomlkit"}
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            for name in [name for name in sys.modules if name in readers or name.startswith(ours)]:
+                del sys.modules[name]
+            importlib.import_module(masking.__name__)
+            status = len(readers & set(sys.modules))
+        finally:
+            os._exit(status)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def test_toml_with_a_long_comment_takes_little_time() -> None:
+    start = time.process_time()
+    mask_toml("#" + " " * 3_000 + "\n")
     assert time.process_time() - start < 3

@@ -279,7 +279,7 @@ class Absent:
 
 @pytest.fixture
 def _no_yaml(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bundled, "_offered", {})
+    monkeypatch.setattr(bundled, "_registered", {})
     monkeypatch.setattr(sys, "meta_path", [Absent(), *sys.meta_path])
     for name in [name for name in sys.modules if name.partition(".")[0] == "yaml"]:
         monkeypatch.delitem(sys.modules, name)

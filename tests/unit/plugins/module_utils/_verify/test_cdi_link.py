@@ -92,7 +92,7 @@ def test_only_what_engines_take_a_device_from_has_to_fit(tmp_path: Path) -> None
 
 def test_yaml_without_a_parser(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bundled, "_import", lambda _name: None)
-    monkeypatch.setattr(bundled, "_offered", {})
+    monkeypatch.setattr(bundled, "_registered", {})
     write(tmp_path, {"etc/cdi/a.yaml": "kind: nvidia.com/gpu\n"})
     with pytest.raises(MissingPackageError, match="PyYAML") as caught:
         judged(tmp_path)

@@ -157,7 +157,7 @@ def test_a_folder_is_no_file_of_settings(tmp_path: Path) -> None:
 
 def test_the_package_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "yaml", None)
-    monkeypatch.setattr(bundled, "_offered", {})
+    monkeypatch.setattr(bundled, "_registered", {})
     host = host_with(tmp_path, main="data-dir: /data\n")
     with pytest.raises(MissingPackageError) as caught:
         Settings(K3S, host, None)

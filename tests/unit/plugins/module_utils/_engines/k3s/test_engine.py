@@ -435,7 +435,7 @@ def test_its_containers_outlive_it(tmp_path: Path) -> None:
 
 def test_the_package_for_its_settings_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "yaml", None)
-    monkeypatch.setattr(bundled, "_offered", {})
+    monkeypatch.setattr(bundled, "_registered", {})
     node = RancherHost(tmp_path)
     node.unit()
     node.settings("default-runtime: crun\n")

@@ -102,7 +102,7 @@ def test_another_default_of_ours(tmp_path: Path) -> None:
 
 def test_our_file_needs_no_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "yaml", None)
-    monkeypatch.setattr(bundled, "_offered", {})
+    monkeypatch.setattr(bundled, "_registered", {})
     node = node_with(tmp_path)
     assert node.present(set_as_default=True).default_runtime == "nvidia"
     assert not node.present().changed
