@@ -23,6 +23,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.container
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd import plan as containerd_plan
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd import runtimes as containerd_runtimes
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import processes
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import units as systemd_units
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
@@ -303,6 +304,37 @@ def _nonzero(entry: t.Any) -> t.Any:
     if not isinstance(entry, dict):
         return entry
     return {name: value for name, value in ((name, _nonzero(value)) for name, value in entry.items()) if value}
+
+
+class EmbeddedContainerd(Containerd):
+    """A containerd that a Kubernetes distribution starts as its child process.
+
+    ``starter`` is the program of the distribution. ``services`` are its units; the first is the default.
+    """
+
+    starter: str
+    services: tuple[str, ...]
+
+    def inspect(self, host: hostfs.HostFS, service: str | None = None) -> engines_base.Installation:
+        """Return the installation. ``binary`` is the program of the distribution."""
+        name = (
+            systemd_units.unit_name(service)
+            if service
+            else processes.active_unit(host, self.services, self.starter, self.program)
+        )
+        unit = systemd_units.load_unit(host, name, self.starter)
+        programs = [unit.arguments[0]] if unit is not None and unit.arguments else []
+        return engines_base.Installation(
+            binary=host.find_executable([*programs, self.starter]),
+            unit=unit,
+            service=name,
+            socket=self.socket,
+            config_path=self._config_path(host, unit),
+            pid=processes.find_process(host, unit, self.program),
+        )
+
+    def _config_path(self, _host: hostfs.HostFS, _unit: systemd_units.Unit | None) -> str:
+        return self.config_path
 
 
 class ContainerdOfUnit(Containerd):

@@ -109,15 +109,18 @@ class K0sFiles(containerd_config.ContainerdFiles):
         return toml_plan.merged(self._base(), super().cri()) if self.managed else super().cri()
 
     def _base(self) -> dict[str, t.Any]:
-        """Return what the built-in settings of k0s say about runtimes."""
-        shown = toml_plan.lookup(self._generated(), (*containerd_config.RUNTIMES, runtimes.BUILTIN_DEFAULT))
-        options = toml_plan.lookup(shown, containerd_config.PROGRAM[:-1])
-        kind = toml_plan.lookup(shown, ("runtime_type",))
-        runc: dict[str, t.Any] = {"runtime_type": kind if isinstance(kind, str) and kind else runtimes.BUILTIN_TYPE}
-        # The file contains all options, including unset ones.
-        runc["options"] = {name: value for name, value in options.items() if value} if isinstance(options, dict) else {}
+        """Return the built-in runtimes of k0s."""
+        path = (*containerd_config.RUNTIMES, runtimes.BUILTIN_DEFAULT)
+        generated = toml_plan.lookup(self._generated(), path)
+        options = toml_plan.lookup(generated, containerd_config.PROGRAM[:-1])
+        runtime_type = toml_plan.lookup(generated, ("runtime_type",))
+        runc: dict[str, t.Any] = {
+            "runtime_type": runtime_type if isinstance(runtime_type, str) and runtime_type else runtimes.BUILTIN_TYPE,
+            # The file contains all options, including unset ones.
+            "options": {name: value for name, value in options.items() if value} if isinstance(options, dict) else {},
+        }
         base: dict[str, t.Any] = {}
-        toml_plan.put(base, (*containerd_config.RUNTIMES, runtimes.BUILTIN_DEFAULT), toml_plan.plain_copy(runc))
+        toml_plan.put(base, path, toml_plan.plain_copy(runc))
         return base
 
     def _generated(self) -> dict[str, t.Any]:
@@ -130,13 +133,13 @@ class K0sFiles(containerd_config.ContainerdFiles):
         found = document.value(*self.cri_path)
         return found if isinstance(found, dict) else {}
 
-    def mistaken(self) -> list[tuple[containerd_config.ConfigFile, str]]:
-        """Return drop-ins in a format version that k0s does not accept, each with the setting that shows it."""
+    def wrong_versions(self) -> list[tuple[containerd_config.ConfigFile, str]]:
+        """Return drop-ins in a format version that k0s does not accept, each with the setting of that version."""
         found = []
+        other_paths = [path for path in dict.fromkeys(containerd_config.CRI_TABLE.values()) if path != self.cri_path]
         for file in self.files[1:]:
             version = file.document.value("version")
-            others = [root for root in dict.fromkeys(containerd_config.CRI_TABLE.values()) if root != self.cri_path]
-            tables = [".".join(root) for root in others if file.document.has(*root)]
+            tables = [f"[{'.'.join(path)}]" for path in other_paths if file.document.has(*path)]
             if version is not None and version != self.version:
                 found.append((file, f"version = {version}"))
             elif tables:

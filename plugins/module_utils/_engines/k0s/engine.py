@@ -2,9 +2,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The containerd of k0s on a host.
+"""The containerd of k0s on a host, and the plan of its drop-ins.
 
-This module does not parse or plan configuration files; ``config`` and ``plan`` do.
+The plan of containerd does most of the work; this module contains the differences. ``config`` reads the files.
 """
 
 from __future__ import annotations
@@ -14,27 +14,30 @@ import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import toml_document
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import toml_plan
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd import engine as containerd_engine
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd import plan as containerd_plan
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd import runtimes as containerd_runtimes
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.k0s import config as k0s_config
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.k0s import plan as k0s_plan
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import processes
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import units as systemd_units
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd import config as containerd_config
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import units as systemd_units
 
 
-_PROGRAM = "k0s"
+DROP_IN = f"{k0s_config.DROP_INS}/99-nvidia.toml"
+MODES = ("auto", "drop_in")
 # The services that `k0s install` creates.
 SERVICES = ("k0sworker.service", "k0scontroller.service")
 # Parts of the error message when the validation command cannot start, on this host and in a chroot.
 _NOT_STARTED = ("cannot be run: ", "failed to run command")
 
 
-class K0s(containerd_engine.Containerd):
+class K0s(containerd_engine.EmbeddedContainerd):
     """The containerd of k0s, a child process in the unit of k0s.
 
     ``binary`` is k0s, which unpacks containerd when it starts. k0s 1.27.1 and newer restart containerd a few seconds
@@ -45,32 +48,17 @@ class K0s(containerd_engine.Containerd):
     flavor = "k0s"
     key = "k0s"
     config_path = k0s_config.MAIN
-    drop_in_path: str | None = k0s_plan.DROP_IN
+    drop_in_path: str | None = DROP_IN
+    starter = "k0s"
+    services = SERVICES
     service = SERVICES[0]
     socket = "/run/k0s/containerd.sock"
     running: tuple[int, ...] | None = None
 
-    def inspect(self, host: hostfs.HostFS, service: str | None = None) -> engines_base.Installation:
-        name = (
-            systemd_units.unit_name(service)
-            if service
-            else processes.active_unit(host, SERVICES, _PROGRAM, self.program)
-        )
-        unit = systemd_units.load_unit(host, name, _PROGRAM)
-        programs = [unit.arguments[0]] if unit is not None and unit.arguments else []
-        return engines_base.Installation(
-            binary=host.find_executable([*programs, _PROGRAM]),
-            unit=unit,
-            service=name,
-            socket=self.socket,
-            config_path=self.config_path,
-            pid=processes.find_process(host, unit, self.program),
-        )
-
     def live(self, host: hostfs.HostFS, installation: engines_base.Installation) -> engines_base.LiveState | None:
-        said = super().live(host, installation)
-        self.running = core_text.parse_version(said.version) if said is not None else None
-        return said._replace(version="") if said is not None else None
+        live = super().live(host, installation)
+        self.running = core_text.parse_version(live.version) if live is not None else None
+        return live._replace(version="") if live is not None else None
 
     def _paths(self, host: hostfs.HostFS, installation: engines_base.Installation) -> list[str]:
         try:
@@ -85,10 +73,10 @@ class K0s(containerd_engine.Containerd):
     # -- plans ---------------------------------------------------------------------------------------------------
 
     def present(self, request: engines_base.RuntimeRequest, context: engines_base.Context) -> engines_base.EnginePlan:
-        return k0s_plan.K0sPlanner(context, self.running).present(request)
+        return K0sPlanner(context, self.running).present(request)
 
     def absent(self, context: engines_base.Context) -> engines_base.EnginePlan:
-        return k0s_plan.K0sPlanner(context, self.running).absent()
+        return K0sPlanner(context, self.running).absent()
 
     def configured(self, context: engines_base.Context) -> engines_base.ConfiguredState:
         return containerd_plan.configured_state(self._files(context))
@@ -111,10 +99,6 @@ class K0s(containerd_engine.Containerd):
 
         This collection merges the drop-ins into one file, as k0s does, without the defaults of k0s.
         """
-        from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import (  # noqa: PLC0415
-            toml_plan,
-        )
-
         texts = {
             "after.toml": _merged_text(self._files(context, toml_plan.overlay_of(files))),
             "before.toml": _merged_text(self._files(context)),
@@ -136,17 +120,120 @@ class K0s(containerd_engine.Containerd):
 
 
 def _merged_text(files: k0s_config.K0sFiles) -> bytes:
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import (  # noqa: PLC0415
-        toml_document,
-    )
-
     text = f"version = {files.version}\n".encode()
     return toml_document.TomlDocument.from_bytes(files.files[0].path, text).set(files.cri_path, files.cri()).to_bytes()
 
 
 def _data_dir(unit: systemd_units.Unit | None) -> str:
-    given = unit.flag_values("--data-dir") if unit is not None else []
-    return given[-1] if given and given[-1].startswith("/") else k0s_config.DATA_DIR
+    values = unit.flag_values("--data-dir") if unit is not None else []
+    return values[-1] if values and values[-1].startswith("/") else k0s_config.DATA_DIR
+
+
+class K0sPlanner(containerd_plan.ContainerdPlanner):
+    """One plan for the drop-ins of one k0s."""
+
+    files_class = k0s_config.K0sFiles
+    drop_in = DROP_IN
+
+    def __init__(self, context: engines_base.Context, running: tuple[int, ...] | None = None) -> None:
+        """Create the planner. ``running`` is the version of the running containerd."""
+        self.release = context.version if k0s_config.is_release(context.version) else None
+        super().__init__(context._replace(version=k0s_config.containerd_of(context.version, running)))
+
+    def present(self, request: engines_base.RuntimeRequest) -> engines_base.EnginePlan:
+        self._check(request)
+        if (
+            request.enable_cdi == engines_base.CDI_AUTO
+            and self.release is not None
+            and self.release < k0s_config.MERGES_SINCE
+        ):
+            # This k0s has containerd 1.7, but the drop-ins that it concatenates cannot contain the setting.
+            request = request._replace(enable_cdi=None)
+        self._check_release(request)
+        if self.main.content is not None and not k0s_config.is_managed(self.main.before.text, self.context.version):
+            raise errors.NvidiaError(
+                f"k0s does not manage {self.main.path} and ignores {k0s_config.DROP_INS}, because the file lacks the"
+                f" line {k0s_config.MARKER} (from k0s 1.36 on, as its first line). Move the file away and restart k0s,"
+                " which writes it again; or register the runtime in this file yourself."
+            )
+        problem = _no_containerd(self.context.unit)
+        if problem:
+            self.warnings.append(f"{problem}, so the files in {k0s_config.DROP_INS} have no effect.")
+        return super().present(request)
+
+    # -- requests ------------------------------------------------------------------------------------------------
+
+    def _check(self, request: engines_base.RuntimeRequest) -> None:
+        """Raise NvidiaError for options that k0s does not support."""
+        if request.config_mode not in MODES:
+            raise errors.NvidiaError(
+                f"k0s does not support config_mode: {request.config_mode}, because it writes {self.main.path} itself."
+                f" Use one of {', '.join(MODES)}."
+            )
+        if request.drop_in_path is not None and k0s_config.drop_in_name(request.drop_in_path) is None:
+            raise errors.NvidiaError(
+                f"k0s does not read drop_in_path {request.drop_in_path}. Set the path of a file in"
+                f" {k0s_config.DROP_INS} whose name ends in .toml."
+            )
+        if request.use_legacy_config:
+            raise errors.NvidiaError("k0s does not support use_legacy_config. Remove this option.")
+
+    def _check_release(self, request: engines_base.RuntimeRequest) -> None:
+        """Raise NvidiaError if this k0s reads no drop-ins, or does not merge them although the request needs it."""
+        version = self.context.version
+        if version is not None and version < k0s_config.CONTAINERD_SINCE:
+            is_old = self.release is not None and self.release < k0s_config.READS_SINCE
+            name = f"k0s {core_text.dotted(self.release or ())}" if is_old else "A k0s"
+            running = "" if is_old else f" with containerd {core_text.dotted(version)}"
+            raise errors.NvidiaError(
+                f"{name}{running} does not read {k0s_config.DROP_INS}. Upgrade k0s to"
+                f" {core_text.dotted(k0s_config.READS_SINCE)} or newer."
+            )
+        own_values = request.set_as_default is None and any(value is not None for value in self.own_values.values())
+        writes_tables = request.set_as_default or own_values or request.enable_cdi is not None
+        if self.release is not None and self.release < k0s_config.MERGES_SINCE and writes_tables:
+            raise errors.NvidiaError(
+                f"k0s {core_text.dotted(self.release)} concatenates drop-ins instead of merging them. Its containerd"
+                " would not start with a default runtime or enable_cdi in a drop-in. Upgrade k0s to"
+                f" {core_text.dotted(k0s_config.MERGES_SINCE)} or newer, or remove set_as_default and enable_cdi."
+            )
+
+    # -- differences from containerd -----------------------------------------------------------------------------
+
+    def _mode(self, _asked: str) -> str:
+        """Return drop_in, because k0s merges drop-ins."""
+        return "drop_in"
+
+    def _write_version(self, writer: containerd_runtimes.RuntimeTableWriter) -> None:
+        writer.target.write(containerd_runtimes.VERSION, writer.version)
+
+    def _import(self, _needed: str | None) -> None:
+        """Do nothing, because k0s reads all files in the directory of drop-ins."""
+
+    def _remove_unrecorded(self, edit: toml_plan.TomlEdit) -> None:
+        if edit is not self.main:
+            super()._remove_unrecorded(edit)
+
+    def _check_types(self, target: toml_plan.TomlEdit, others: containerd_config.ContainerdFiles) -> None:
+        super()._check_types(target, others)
+        for file, setting in others.wrong_versions() if isinstance(others, k0s_config.K0sFiles) else ():
+            raise errors.NvidiaError(
+                f"{file.path}: k0s requires version = {others.version}, but the file contains {setting}. k0s would not"
+                f" start, or would ignore these settings. Convert the file to version = {others.version}, or remove it."
+            )
+
+
+def _no_containerd(unit: systemd_units.Unit | None) -> str:
+    """Return why k0s starts no containerd; empty if it does."""
+    if unit is None:
+        return ""
+    flags = [argument.partition("=") for argument in unit.arguments[1:]]
+    names = {name for name, _sign, value in flags if value != "false"}
+    if "controller" in names and not names & {"--enable-worker", "--single"}:
+        return f"{unit.name} runs a controller without a worker, and no containerd"
+    if "--cri-socket" in names:
+        return f"{unit.name} uses another container runtime (--cri-socket)"
+    return ""
 
 
 K0S = K0s()

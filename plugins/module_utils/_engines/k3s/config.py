@@ -30,23 +30,23 @@ _NAMES["d"] = DATA_DIR
 _SWITCHES = (DOCKER,)
 
 # Matches a file that may contain one of these settings. Any other file needs no PyYAML.
-_CONCERNS_US = re.compile(rb"(?<![\w.-])(?:" + "|".join(_NAMES).encode() + rb")\+?[\"']?\s*:")
+_MENTIONS_SETTING = re.compile(rb"(?<![\w.-])(?:" + "|".join(_NAMES).encode() + rb")\+?[\"']?\s*:")
 _SUFFIXES = (".yaml", ".yml")
-_OURS = re.compile(re.escape(toml_plan.HEADER) + DEFAULT_RUNTIME.encode() + rb": ([A-Za-z0-9_.-]+)\n\Z")
+_OWN_FILE = re.compile(re.escape(toml_plan.HEADER) + DEFAULT_RUNTIME.encode() + rb": ([A-Za-z0-9_.-]+)\n\Z")
 
 
 class Setting(t.NamedTuple):
     """The values given for one setting, of which the last has effect, and the file or unit that sets them."""
 
-    words: tuple[str, ...]
+    values: tuple[str, ...]
     source: str
 
     @property
     def value(self) -> str:
-        return self.words[-1] if self.words else ""
+        return self.values[-1] if self.values else ""
 
 
-class Place(t.NamedTuple):
+class Distribution(t.NamedTuple):
     """The paths of one distribution. ``program`` is its name in paths, in its unit and in variables."""
 
     program: str
@@ -76,7 +76,7 @@ def own_text(name: str) -> bytes:
 
 def own_default(content: bytes | None) -> str | None:
     """Return the default runtime in an unchanged file of this collection, None for any other file."""
-    match = _OURS.match(content or b"")
+    match = _OWN_FILE.match(content or b"")
     return match.group(1).decode() if match is not None else None
 
 
@@ -89,7 +89,7 @@ class Settings:
 
     def __init__(
         self,
-        place: Place,
+        distribution: Distribution,
         host: hostfs.HostFS,
         unit: systemd_units.Unit | None,
         overlay: t.Mapping[str, bytes | None] | None = None,
@@ -100,11 +100,11 @@ class Settings:
         """
         self._host = host
         self._overlay = overlay or {}
-        self.config_file = config_file(place, unit)
+        self.config_file = config_file(distribution, unit)
         self._found: dict[str, Setting] = {}
         for path in self.files():
             for name, value in self._read(path).items():
-                self._take(str(name), value, path)
+                self._add(str(name), value, path)
         self._found.update(flags(unit))
 
     def value(self, name: str) -> str:
@@ -138,17 +138,17 @@ class Settings:
     def _read(self, path: str) -> t.Mapping[t.Any, t.Any]:
         real = self._host.resolve(path)
         content = self._overlay[real] if real in self._overlay else self._host.read(path)
-        if content is None or not _CONCERNS_US.search(content):
+        if content is None or not _MENTIONS_SETTING.search(content):
             return {}
-        ours = own_default(content)
-        if ours is not None:
-            return {DEFAULT_RUNTIME: ours}
+        own = own_default(content)
+        if own is not None:
+            return {DEFAULT_RUNTIME: own}
         # Imported here because most hosts have no other settings in these files.
         from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import (  # noqa: PLC0415
             yaml_document,
         )
 
-        advice = "Correct the file, which is read at every start."
+        advice = "Correct the file. K3s and RKE2 read it at every start."
         try:
             data = yaml_document.parse(path, content)
         except errors.ConfigurationError as error:
@@ -156,59 +156,60 @@ class Settings:
         if data is None:
             return {}
         if not isinstance(data, dict):
-            raise errors.ConfigurationError(path, "the file holds no settings, but something else", advice)
+            raise errors.ConfigurationError(path, "the file contains no mapping of settings", advice)
         return data
 
-    def _take(self, key: str, value: t.Any, path: str) -> None:
-        adds = key.endswith("+")
-        name = _NAMES.get(key[:-1] if adds else key)
+    def _add(self, key: str, value: t.Any, path: str) -> None:
+        # K3s appends the values of a key that ends in +.
+        appends = key.endswith("+")
+        name = _NAMES.get(key[:-1] if appends else key)
         if name is None:
             return
-        words = tuple(_word(each) for each in (value if isinstance(value, list) else [value]))
+        values = tuple(_to_text(each) for each in (value if isinstance(value, list) else [value]))
         before = self._found.get(name)
-        self._found[name] = Setting((*before.words, *words) if adds and before is not None else words, path)
+        self._found[name] = Setting((*before.values, *values) if appends and before is not None else values, path)
 
 
-def config_file(place: Place, unit: systemd_units.Unit | None) -> str:
+def config_file(distribution: Distribution, unit: systemd_units.Unit | None) -> str:
     """Return the configuration file that a variable names, else the one that a flag names, else the default path."""
-    named = unit.environment.get(place.variable("CONFIG_FILE")) if unit is not None else None
-    given = _flag_words(unit, ("config", "c")) if unit is not None else []
-    return named or (given[0] if given else place.config_file)
+    variable = unit.environment.get(distribution.variable("CONFIG_FILE")) if unit is not None else None
+    flag = _flag_values(unit, ("config", "c")) if unit is not None else []
+    return variable or (flag[0] if flag else distribution.config_file)
 
 
-def data_dir(place: Place, host: hostfs.HostFS, unit: systemd_units.Unit | None) -> str:
+def data_dir(distribution: Distribution, host: hostfs.HostFS, unit: systemd_units.Unit | None) -> str:
     """Return the data directory. If the files cannot be read, only flags and environment of the unit are used."""
     try:
-        found = Settings(place, host, unit).value(DATA_DIR)
+        found = Settings(distribution, host, unit).value(DATA_DIR)
     except errors.NvidiaError:
         # The planner reads the same files again and reports the error.
-        given = flags(unit).get(DATA_DIR)
-        found = given.value if given is not None else ""
-    named = unit.environment.get(place.variable("DATA_DIR")) if unit is not None else None
-    folder = found or named or place.data_dir
-    return folder.rstrip("/") if folder.startswith("/") else place.data_dir
+        flag = flags(unit).get(DATA_DIR)
+        found = flag.value if flag is not None else ""
+    variable = unit.environment.get(distribution.variable("DATA_DIR")) if unit is not None else None
+    folder = found or variable or distribution.data_dir
+    return folder.rstrip("/") if folder.startswith("/") else distribution.data_dir
 
 
 def flags(unit: systemd_units.Unit | None) -> dict[str, Setting]:
     """Return the settings on the command line of the unit."""
     if unit is None:
         return {}
-    found = {name: _flag_words(unit, [flag for flag in _NAMES if _NAMES[flag] == name]) for name in _NAMES.values()}
-    return {name: Setting(tuple(words), f"the unit {unit.name}") for name, words in found.items() if words}
+    found = {name: _flag_values(unit, [flag for flag in _NAMES if _NAMES[flag] == name]) for name in _NAMES.values()}
+    return {name: Setting(tuple(values), f"the unit {unit.name}") for name, values in found.items() if values}
 
 
-def _flag_words(unit: systemd_units.Unit, names: t.Collection[str]) -> list[str]:
+def _flag_values(unit: systemd_units.Unit, names: t.Collection[str]) -> list[str]:
     """Return the values of a flag as Go parses them: one or two dashes, the value after ``=`` or as next argument."""
     found = []
-    words = iter(unit.arguments[1:])
-    for word in words:
-        name, sign, value = word.lstrip("-").partition("=")
-        if word.startswith("-") and name in names:
-            found.append(value if sign else "true" if name in _SWITCHES else next(words, ""))
+    arguments = iter(unit.arguments[1:])
+    for argument in arguments:
+        name, sign, value = argument.lstrip("-").partition("=")
+        if argument.startswith("-") and name in names:
+            found.append(value if sign else "true" if name in _SWITCHES else next(arguments, ""))
     return found
 
 
-def _word(value: t.Any) -> str:
+def _to_text(value: t.Any) -> str:
     if value is None:
         return ""
     return str(value).lower() if isinstance(value, bool) else str(value)

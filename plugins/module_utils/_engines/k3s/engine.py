@@ -18,19 +18,18 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.container
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.k3s import config as k3s_config
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.k3s import generated as k3s_generated
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.k3s import plan as k3s_plan
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import processes
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import units as systemd_units
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import units as systemd_units
 
 
 # Relative to the data directory. The name is the same for all format versions (pkg/agent/containerd/config.go).
 _GENERATED = "agent/etc/containerd/config.toml"
 
 
-class K3sFamily(containerd_engine.Containerd):
+class K3sFamily(containerd_engine.EmbeddedContainerd):
     """K3s or RKE2.
 
     ``title`` is the display name, ``services`` are the units, the server's first. The versions are those of the
@@ -44,64 +43,46 @@ class K3sFamily(containerd_engine.Containerd):
 
     def __init__(self, title: str, program: str, services: tuple[str, ...]) -> None:
         self.title = title
-        self.flavor = self.key = program
-        self.place = k3s_config.Place(program)
+        self.flavor = self.key = self.starter = program
+        self.distribution = k3s_config.Distribution(program)
         self.services = services
         self.service = services[0]
-        self.config_path = f"{self.place.data_dir}/{_GENERATED}"
-        self.drop_in_path = f"{self.place.config_file}.d/{k3s_plan.FILE_NAME}"
-        self.no_reload = f"{title} reads its settings, and has its containerd read its own, only when it starts"
+        self.config_path = f"{self.distribution.data_dir}/{_GENERATED}"
+        self.drop_in_path = f"{self.distribution.config_file}.d/{k3s_plan.FILE_NAME}"
+        self.no_reload = f"{title} and its containerd read their configuration only when they start"
 
-    def inspect(self, host: hostfs.HostFS, service: str | None = None) -> engines_base.Installation:
-        program = self.place.program
-        name = (
-            systemd_units.unit_name(service)
-            if service
-            else processes.active_unit(host, self.services, program, self.program)
-        )
-        unit = systemd_units.load_unit(host, name, program)
-        programs = [unit.arguments[0]] if unit is not None and unit.arguments else []
-        return engines_base.Installation(
-            binary=host.find_executable([*programs, program]),
-            unit=unit,
-            service=name,
-            socket=self.socket,
-            config_path=self._generated(host, unit),
-            pid=processes.find_process(host, unit, self.program),
-        )
-
-    def _generated(self, host: hostfs.HostFS, unit: systemd_units.Unit | None) -> str:
-        return f"{k3s_config.data_dir(self.place, host, unit)}/{_GENERATED}"
+    def _config_path(self, host: hostfs.HostFS, unit: systemd_units.Unit | None) -> str:
+        return f"{k3s_config.data_dir(self.distribution, host, unit)}/{_GENERATED}"
 
     # -- reported state ------------------------------------------------------------------------------------------
 
     def live(self, host: hostfs.HostFS, installation: engines_base.Installation) -> engines_base.LiveState | None:
         """Return what the CRI reports, or the state of the file generated at the last start if it reports nothing."""
-        said = super().live(host, installation)
-        if said is None:
+        live = super().live(host, installation)
+        if live is None:
             return None
-        if said.runtimes_unknown:
+        if live.runtimes_unknown:
             try:
                 state = k3s_generated.GeneratedConfig(
                     engines_base.HostFiles(host, self.key).as_configured(installation, None)
                 ).state()
             except errors.NvidiaError:
-                return said._replace(outdated=False)
-            said = said._replace(
+                return live._replace(outdated=False)
+            live = live._replace(
                 runtimes=state.paths(),
                 default_runtime=state.default_runtime or containerd_runtimes.BUILTIN_DEFAULT,
                 cdi=state.cdi,
             )
         # The CRI reports everything that the file of this collection sets, so the age of the file does not matter.
-        return said._replace(version="", outdated=False)
+        return live._replace(version="", outdated=False)
 
     def required_action(self, live: engines_base.LiveState, state: engines_base.ConfiguredState) -> engines_base.Action:
         """Return RESTART if an NVIDIA runtime was added, removed or moved, or if the default changed; else NONE."""
         if not state.lists_runtimes:
             return engines_base.Action.NONE
         programs = state.paths()
-        wanted = _of_nvidia({name: programs.get(name, "") for name in state.runtimes})
-        known = _of_nvidia(live.runtimes)
+        wanted = _nvidia_runtimes({name: programs.get(name, "") for name in state.runtimes})
+        known = _nvidia_runtimes(live.runtimes)
         default = state.default_runtime or containerd_runtimes.BUILTIN_DEFAULT
         same = wanted == known and (live.default_runtime or containerd_runtimes.BUILTIN_DEFAULT) in (
             default,
@@ -128,21 +109,21 @@ class K3sFamily(containerd_engine.Containerd):
     def absent(self, context: engines_base.Context) -> engines_base.EnginePlan:
         return self._planner(context).absent()
 
-    def _planner(self, context: engines_base.Context) -> k3s_plan.RancherPlanner:
-        return k3s_plan.RancherPlanner(
-            self.title, self.place, self._generated(k3s_generated.host_of(context), context.unit), context
+    def _planner(self, context: engines_base.Context) -> k3s_plan.K3sPlanner:
+        return k3s_plan.K3sPlanner(
+            self.title, self.distribution, self._config_path(k3s_generated.host_of(context), context.unit), context
         )
 
     def configured(self, context: engines_base.Context) -> engines_base.ConfiguredState:
         """Return the state after the next restart. Raises NvidiaError."""
-        settings = k3s_config.Settings(self.place, k3s_generated.host_of(context), context.unit)
+        settings = k3s_config.Settings(self.distribution, k3s_generated.host_of(context), context.unit)
         return k3s_generated.GeneratedConfig(context).expected(settings.value(k3s_config.DEFAULT_RUNTIME))
 
     def config_files(self, host: hostfs.HostFS, installation: engines_base.Installation) -> list[str]:
         generated = k3s_generated.GeneratedConfig(
             engines_base.HostFiles(host, self.key).as_configured(installation, None)
         )
-        return [*generated.sources(), *k3s_config.Settings(self.place, host, installation.unit).files()]
+        return [*generated.sources(), *k3s_config.Settings(self.distribution, host, installation.unit).files()]
 
     # -- no validator --------------------------------------------------------------------------------------------
 
@@ -162,7 +143,7 @@ class K3sFamily(containerd_engine.Containerd):
         return True
 
 
-def _of_nvidia(runtimes: t.Mapping[str, str]) -> dict[str, str]:
+def _nvidia_runtimes(runtimes: t.Mapping[str, str]) -> dict[str, str]:
     return {name: program for name, program in runtimes.items() if engines_base.is_nvidia_runtime(name, program)}
 
 

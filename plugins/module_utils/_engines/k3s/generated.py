@@ -4,24 +4,27 @@
 
 """Compare the containerd configuration that K3s or RKE2 generated with what they would find now.
 
-This module only reads the generated file. It does not predict the effect of templates or imports of other tools.
+This module contains the directories that each release searches for NVIDIA's runtimes. Both distributions share this
+code and have the version of their Kubernetes. It does not predict the effect of templates or imports of other tools.
 """
 
 from __future__ import annotations
 
 import posixpath
 import re
+import types
 import typing as t
 
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants as core_constants
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import toml_plan
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd import config as containerd_config
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd import plan as containerd_plan
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd import runtimes as containerd_runtimes
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.k3s import releases
 
 if t.TYPE_CHECKING:
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
+    Version = t.Tuple[int, ...]
 
 
 # Generated files import others only in releases whose containerd merges them (K3s pull request 13680, 2026).
@@ -33,27 +36,109 @@ _TEMPLATES = ("config-v3.toml.tmpl", "config.toml.tmpl")
 # Matches a template that includes the distribution's base template, as both distributions recommend.
 _EXTENDS_BASE = re.compile(rb"template\s+[\"`]base[\"`]")
 
+# The first Kubernetes of either distribution. A lower version is that of its containerd.
+_FIRST = (1, 16)
+
+# By minor series: the first patch release with a feature. Later series always have it, earlier ones never.
+# K3s pull requests 8936 and 9027 with their backports, December 2023: the flag default-runtime.
+_DEFAULT_RUNTIME = {26: 12, 27: 9, 28: 5}
+# 9311 (K3s v1.26.14's notes), February 2024: programs are searched in a list of directories instead of two.
+_FIXED_PATH = {26: 14, 27: 11, 28: 7, 29: 2}
+# 10953 and 11065, and RKE2's documentation, October 2024: PATH is searched too, and nvidia-cdi is registered.
+_OWN_PATH_AND_CDI = {28: 15, 29: 10, 30: 6, 31: 2}
+
+# The directory of the GPU operator, which is searched first (pkg/agent/containerd/runtimes.go, config_linux.go).
+_OPERATOR = "/usr/local/nvidia/toolkit"
+_WASM = "/opt/kwasm/bin"
+
+# Name and program of each NVIDIA runtime that the distributions search (runtimes.go).
+_ALWAYS = {
+    engines_base.MAIN_NAME: core_constants.MAIN_PROGRAM,
+    "nvidia-experimental": core_constants.MAIN_PROGRAM + "-experimental",
+}
+_WITH_CDI = {engines_base.MODE_NAMES["cdi"]: core_constants.MODE_PROGRAMS["cdi"]}
+# The runtimes of all releases together.
+PROGRAMS: t.Mapping[str, str] = types.MappingProxyType({**_ALWAYS, **_WITH_CDI})
+
+
+def release_of(version: Version | None) -> Version | None:
+    """Return ``version`` if it may be the distribution's, None if it is unknown or its containerd's."""
+    return version if version is not None and version[:1] == _FIRST[:1] and version >= _FIRST else None
+
+
+def sets_default(version: Version | None) -> bool:
+    """Return whether the release has the setting default-runtime. An unknown release is treated as a recent one."""
+    return _has_feature(version, _DEFAULT_RUNTIME)
+
+
+def default_since() -> str:
+    """Return the first releases with that setting, as text for a message."""
+    return _releases_text(_DEFAULT_RUNTIME)
+
+
+def own_path_since() -> str:
+    """Return the first releases that search their own PATH, as text for a message."""
+    return _releases_text(_OWN_PATH_AND_CDI)
+
+
+def registered_programs(version: Version | None) -> dict[str, str]:
+    """Return name and program of each NVIDIA runtime that the release registers if it finds the program."""
+    return {**_ALWAYS, **(_WITH_CDI if _has_feature(version, _OWN_PATH_AND_CDI) else {})}
+
+
+def search_dirs(context: engines_base.Context) -> list[str]:
+    """Return the directories in which the release searches these programs, in this order."""
+    if not _has_feature(context.version, _FIXED_PATH):
+        return [_OPERATOR, "/usr/bin"]
+    if not _has_feature(context.version, _OWN_PATH_AND_CDI):
+        return [_OPERATOR, _WASM, "/usr/sbin", "/usr/local/sbin", "/usr/bin", "/usr/local/bin"]
+    environment = context.unit.environment if context.unit is not None else {}
+    # Go refuses to run a program from a relative directory (os/exec, ErrDot).
+    own = environment["PATH"].split(":") if "PATH" in environment else _service_path(host_of(context))
+    return list(dict.fromkeys([_OPERATOR, _WASM, *(folder for folder in own if folder.startswith("/"))]))
+
+
+def _service_path(host: hostfs.HostFS) -> list[str]:
+    """Return the PATH of a service, without directories that are links to other directories in it.
+
+    systemd omits sbin where that is a link to bin (as in Fedora 42).
+    """
+    real = {folder: host.resolve(folder) for folder in hostfs.SERVICE_PATH}
+    return [folder for folder in hostfs.SERVICE_PATH if real[folder] == folder or real[folder] not in real]
+
+
+def find_programs(context: engines_base.Context) -> dict[str, str]:
+    """Return the NVIDIA runtimes that the release would register at its next start, and their programs' paths."""
+    folders, host = search_dirs(context), host_of(context)
+    paths = {
+        name: host.find_executable(f"{folder.rstrip('/')}/{program}" for folder in folders)
+        for name, program in registered_programs(context.version).items()
+    }
+    return {name: path for name, path in paths.items() if path is not None}
+
+
+def _has_feature(version: Version | None, since: t.Mapping[int, int]) -> bool:
+    release = release_of(version)
+    if release is None or len(release) < 2:
+        return True
+    minor, patch = (*release[1:3], 0)[:2]
+    return minor > max(since) or (minor in since and patch >= since[minor])
+
+
+def _releases_text(since: t.Mapping[int, int]) -> str:
+    return ", ".join(f"v1.{minor}.{patch}" for minor, patch in since.items()) + f" and v1.{max(since) + 1}.0"
+
 
 def host_of(context: engines_base.Context) -> hostfs.HostFS:
     """Return the host, on which the programs of the runtimes are searched."""
     return t.cast("engines_base.HostFiles", context.files).host
 
 
-def environment_of(context: engines_base.Context) -> t.Mapping[str, str]:
-    """Return the environment variables of the distribution's unit."""
-    return context.unit.environment if context.unit is not None else {}
-
-
-def found_in(context: engines_base.Context) -> dict[str, str]:
-    """Return the NVIDIA runtimes that the next start would find, with their programs."""
-    return releases.found_on(host_of(context), context.version, environment_of(context))
-
-
 class GeneratedConfig:
     """The file generated at the last start, and what it imports.
 
-    ``template`` is the template of another tool, ``override`` the file that has precedence over the distribution (None:
-    there is none). Raises NvidiaError for a file that cannot be read.
+    ``template`` is the template of another tool, ``override`` the file that overrides the distribution (None: there is
+    none). Raises NvidiaError for a file that cannot be read.
     """
 
     def __init__(self, context: engines_base.Context) -> None:
@@ -65,17 +150,13 @@ class GeneratedConfig:
         self.override = self._override()
 
     def _override(self) -> str | None:
-        """Return the import or template that has precedence over the search for programs and the settings, or None."""
-        imported = [(file.path, table) for file, table in self._files.cri_tables() if file is not self._files.files[0]]
-        for path, table in imported:
-            programs = [
-                containerd_config.program_of(toml_plan.lookup(table, (*containerd_config.RUNTIMES, name)))
-                for name in releases.PROGRAMS
-            ]
-            if toml_plan.lookup(table, containerd_config.DEFAULT) is not None or any(
-                program is not None for program in programs
-            ):
-                return path
+        """Return the import or template that overrides the programs that were found and the settings, or None."""
+        for file, table in self._files.cri_tables():
+            runtimes = [toml_plan.lookup(table, (*containerd_config.RUNTIMES, name)) for name in PROGRAMS]
+            sets_default = toml_plan.lookup(table, containerd_config.DEFAULT) is not None
+            sets_program = any(containerd_config.program_of(runtime) is not None for runtime in runtimes)
+            if file is not self._files.files[0] and (sets_default or sets_program):
+                return file.path
         text = self._context.files.read(self.template) if self.template is not None else None
         return self.template if text is not None and not _EXTENDS_BASE.search(text) else None
 
@@ -87,8 +168,9 @@ class GeneratedConfig:
         """Return the state of a containerd that was started with this file, empty if there is no file yet."""
         state = containerd_plan.configured_state(self._files)
         default = None if state.default_runtime == containerd_runtimes.BUILTIN_DEFAULT else state.default_runtime
-        written = toml_plan.lookup(self._files.cri(), containerd_runtimes.CDI)
-        cdi = written if isinstance(written, bool) else True if self._files.version >= _CDI_BY_DEFAULT_SINCE else None
+        cdi = toml_plan.lookup(self._files.cri(), containerd_runtimes.CDI)
+        if not isinstance(cdi, bool):
+            cdi = True if self._files.version >= _CDI_BY_DEFAULT_SINCE else None
         return state._replace(default_runtime=default, cdi=cdi if self._files.main.data else None)
 
     def expected(self, default: str) -> engines_base.ConfiguredState:
@@ -96,15 +178,12 @@ class GeneratedConfig:
         state = self.state()
         if self.override is not None:
             return state
-        runtimes = {name: entry for name, entry in state.runtimes.items() if name not in releases.PROGRAMS}
-        for name, found in found_in(self._context).items():
+        runtimes = {name: entry for name, entry in state.runtimes.items() if name not in PROGRAMS}
+        for name, found in find_programs(self._context).items():
             previous = state.runtimes.get(name, {})
+            program = containerd_config.program_of(previous)
             # Another path to the same file is no difference: systemd may search other directories than listed here.
-            known = containerd_config.program_of(previous)
-            same = isinstance(known, str) and self._context.same_program(known, found)
-            runtimes[name] = {
-                "runtime_type": containerd_runtimes.BUILTIN_TYPE,
-                **previous,
-                "path": known if same else found,
-            }
+            same = isinstance(program, str) and self._context.same_program(program, found)
+            path = program if same else found
+            runtimes[name] = {"runtime_type": containerd_runtimes.BUILTIN_TYPE, **previous, "path": path}
         return state._replace(runtimes=runtimes, default_runtime=default or None)

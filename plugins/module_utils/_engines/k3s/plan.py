@@ -18,7 +18,6 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import ba
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import toml_plan
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.k3s import config as k3s_config
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.k3s import generated as k3s_generated
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.k3s import releases
 
 if t.TYPE_CHECKING:
     KeyPath = t.Tuple[str, ...]
@@ -26,22 +25,29 @@ if t.TYPE_CHECKING:
 
 FILE_NAME = "99-gpufleet-nvidia.yaml"
 _KEY: KeyPath = (k3s_config.DEFAULT_RUNTIME,)
+_OVERRIDE_ADVICE = (
+    'If it is a template, begin it with {{ template "base" . }}. If it is an import, remove the default runtime and'
+    " NVIDIA's runtimes from it."
+)
 
 
-class RancherPlanner:
+class K3sPlanner:
     """One plan for the settings of one installation. ``title`` is the display name of the distribution."""
 
-    def __init__(self, title: str, place: k3s_config.Place, generated: str, context: engines_base.Context) -> None:
+    def __init__(
+        self, title: str, distribution: k3s_config.Distribution, generated: str, context: engines_base.Context
+    ) -> None:
         self.title = title
-        self.place = place
+        self.distribution = distribution
         self.generated_path = generated
         self.generated = k3s_generated.GeneratedConfig(context)
         self.context = context
         self.host = k3s_generated.host_of(context)
-        self.before = k3s_config.Settings(place, self.host, context.unit)
+        self.before = k3s_config.Settings(distribution, self.host, context.unit)
         self.path = context.files.resolve(f"{self.before.config_file}.d/{FILE_NAME}")
         self.content = self.host.read(self.path)
-        self.found = k3s_generated.found_in(context)
+        self.found = k3s_generated.find_programs(context)
+        self.search_dirs = k3s_generated.search_dirs(context)
         self.warnings: list[str] = []
 
     # -- present -------------------------------------------------------------------------------------------------
@@ -49,15 +55,15 @@ class RancherPlanner:
     def present(self, request: engines_base.RuntimeRequest) -> engines_base.EnginePlan:
         """Return the plan that fulfills ``request``. Raises NvidiaError before anything is written."""
         self._check(request)
-        kept = self._said() if request.set_as_default is None else None
-        name = request.runtime_name if request.set_as_default else kept
+        own_default = self._own_default() if request.set_as_default is None else None
+        name = request.runtime_name if request.set_as_default else own_default
         if name is not None:
             self._check_default(name)
         files = [self._file(name)] if name is not None else []
         # If the request leaves the default open, a file that others changed since is kept.
         unwanted = [self.path] if request.set_as_default is False else []
         unwanted += [path for path in self.context.recorded if path != self.path]
-        plan = self._plan([*files, *self._given_back(unwanted)])
+        plan = self._plan([*files, *self._restored(unwanted)])
         if name is not None:
             self._check_effect(name, plan.state)
         self._warn(request, plan.state)
@@ -68,91 +74,84 @@ class RancherPlanner:
         request.refuse_toml_settings(self.title)
         if request.config_mode != "auto":
             raise errors.NvidiaError(
-                f"{self.title} generates its containerd's configuration at every start, so there is no config_mode."
-                " Leave it out for this flavor."
+                f"{self.title} does not support config_mode, because it generates the configuration of its containerd"
+                " at every start. Remove config_mode."
             )
         if self.context.path != self.context.files.resolve(self.generated_path):
             raise errors.NvidiaError(
-                f"config_path {self.context.path} is not what {self.title} generates ({self.generated_path}), and"
-                " that is never edited. Leave config_path out for this flavor."
+                f"config_path {self.context.path} is not the file that {self.title} generates ({self.generated_path})."
+                " Remove config_path."
             )
         self._check_names(request)
-        folders = releases.folders_of(self.host, self.context.version, k3s_generated.environment_of(self.context))
-        if self.host.resolve(request.runtime_dir) not in map(self.host.resolve, folders):
+        if self.host.resolve(request.runtime_dir) not in map(self.host.resolve, self.search_dirs):
             raise errors.NvidiaError(
-                f"{self.title} does not look for NVIDIA's programs in runtime_dir {request.runtime_dir}, only in"
-                f" {', '.join(folders)}. Link them into one of these, or set PATH in /etc/default/{self._unit_stem()},"
-                f" which {releases.own_path_since()} and later follow."
+                f"{self.title} does not search runtime_dir {request.runtime_dir}, only {', '.join(self.search_dirs)}."
+                " Link the programs into one of these directories, or set PATH in"
+                f" /etc/default/{self._unit_stem()}, which requires {k3s_generated.own_path_since()} or newer."
             )
-        if self.before.value(k3s_config.DOCKER) == "true" or self.before.value(k3s_config.ENDPOINT):
-            asked = k3s_config.DOCKER if self.before.value(k3s_config.DOCKER) == "true" else k3s_config.ENDPOINT
+        docker = self.before.value(k3s_config.DOCKER) == "true"
+        if docker or self.before.value(k3s_config.ENDPOINT):
+            setting = k3s_config.DOCKER if docker else k3s_config.ENDPOINT
             raise errors.NvidiaError(
-                f"{self.before.source(asked)}: {self.title} is told to use another engine ({asked}) and starts no"
-                " containerd of its own. Configure that engine instead."
+                f"{self.before.source(setting)}: with the setting {setting}, {self.title} uses another engine and"
+                " starts no containerd. Configure that engine instead."
             )
 
     def _check_names(self, request: engines_base.RuntimeRequest) -> None:
-        names = releases.programs_of(self.context.version)
-        wanted = [request.runtime_name, *(engines_base.MODE_NAMES[mode] for mode in request.extra_modes)]
-        unknown = [name for name in wanted if name not in names]
+        names = k3s_generated.registered_programs(self.context.version)
+        requested = [request.runtime_name, *(engines_base.MODE_NAMES[mode] for mode in request.extra_modes)]
+        unknown = [name for name in requested if name not in names]
         if unknown:
             raise errors.NvidiaError(
-                f"This release of {self.title} registers no runtime {unknown[0]}, and takes none from outside. It"
-                f" registers those of {', '.join(names)} whose programs it finds: choose among these with runtime_name"
-                " and extra_modes."
+                f"This release of {self.title} does not register a runtime {unknown[0]}. It registers"
+                f" {', '.join(names)} if it finds their programs. Correct runtime_name and extra_modes."
             )
 
     def _check_default(self, name: str) -> None:
         """Raise NvidiaError for a default runtime with which the distribution would not start."""
-        if not releases.sets_default(self.context.version):
+        if not k3s_generated.sets_default(self.context.version):
             raise errors.NvidiaError(
-                f"This release of {self.title} has no setting {k3s_config.DEFAULT_RUNTIME}, which came with"
-                f" {releases.default_since()}."
-                " Bring it up to date, or leave set_as_default out and name the runtime in pods by a RuntimeClass."
+                f"This release of {self.title} has no setting {k3s_config.DEFAULT_RUNTIME}, which requires"
+                f" {k3s_generated.default_since()} or newer. Upgrade {self.title}, or remove set_as_default and select"
+                " the runtime in pods with a RuntimeClass."
             )
         if name not in self.found:
-            folders = ", ".join(
-                releases.folders_of(self.host, self.context.version, k3s_generated.environment_of(self.context))
-            )
             raise errors.NvidiaError(
-                f"{name} is not made the default runtime: {self.title} would not find"
-                f" {releases.PROGRAMS.get(name, name)} in"
-                f" {folders}, and does not start with a default runtime that it does not find. Install the NVIDIA"
-                " Container Toolkit first; nothing was changed."
+                f"{self.title} would not start with the default runtime {name}, because"
+                f" {k3s_generated.PROGRAMS.get(name, name)} is in none of {', '.join(self.search_dirs)}. Install the"
+                " NVIDIA Container Toolkit first."
             )
         if not self.before.config_file.startswith("/"):
             raise errors.NvidiaError(
-                f"{self.title} reads its settings from {self.before.config_file}, which is no file of this host, so"
-                f" none can be laid beside it. Set {k3s_config.DEFAULT_RUNTIME}: {name} there."
+                f"{self.title} reads its settings from {self.before.config_file}, which is not a file on this host, so"
+                f" this collection cannot add a drop-in. Set {k3s_config.DEFAULT_RUNTIME}: {name} there."
             )
 
     def _check_effect(self, name: str, state: engines_base.ConfiguredState) -> None:
         """Raise NvidiaError if another setting of the default runtime has precedence over this collection's file."""
-        if self.after.value(k3s_config.DEFAULT_RUNTIME) == name != state.default_runtime:
+        value = self.after.value(k3s_config.DEFAULT_RUNTIME)
+        if value == name != state.default_runtime:
             raise errors.NvidiaError(
-                f"{self.generated.override}: it takes precedence, and with it {name} would not be the default runtime."
-                ' Let a template begin with {{ template "base" . }}, or remove what an import says of runtimes. Then'
-                " run this again; nothing was changed."
+                f"{self.generated.override}: this file overrides {k3s_config.DEFAULT_RUNTIME}, so {name} would not be"
+                f" the default runtime. {_OVERRIDE_ADVICE}"
             )
-        if self.after.value(k3s_config.DEFAULT_RUNTIME) != name:
+        if value != name:
             raise errors.NvidiaError(
-                f"{self.after.source(k3s_config.DEFAULT_RUNTIME)}: it takes precedence and sets"
-                f" {k3s_config.DEFAULT_RUNTIME} to"
-                f" {self.after.value(k3s_config.DEFAULT_RUNTIME) or 'nothing'}. Remove it there, then run this again;"
-                f" nothing was"
-                " changed."
+                f"{self.after.source(k3s_config.DEFAULT_RUNTIME)}: {k3s_config.DEFAULT_RUNTIME} is {value or 'empty'}"
+                f" here and overrides {self.path}. Remove this setting."
             )
 
     # -- file of this collection ---------------------------------------------------------------------------------
 
-    def _said(self) -> str | None:
+    def _own_default(self) -> str | None:
         """Return the default runtime in the file of this collection, or None."""
-        said = k3s_config.own_default(self.content)
-        if said is not None:
-            return said
+        default = k3s_config.own_default(self.content)
+        if default is not None:
+            return default
         record = self.context.files.record(self.path)
-        kept = (record.keys or {}).get(_KEY) if record is not None else None
-        return str(kept) if kept is not None and k3s_config.own_line(kept) in _lines(self.content) else None
+        recorded = (record.keys or {}).get(_KEY) if record is not None else None
+        exists = recorded is not None and k3s_config.own_line(recorded) in _lines(self.content)
+        return str(recorded) if exists else None
 
     def _file(self, name: str) -> core_plan.PlannedFile:
         """Return the planned file with ``name`` as the default.
@@ -160,38 +159,37 @@ class RancherPlanner:
         Raises NvidiaError instead of replacing what others wrote.
         """
         record = self.context.files.record(self.path)
-        undisturbed = k3s_config.own_default(self.content) is not None or (
+        unchanged = k3s_config.own_default(self.content) is not None or (
             record is not None and record.restorable(self.content)
         )
-        if self.content is None or undisturbed:
+        if self.content is None or unchanged:
             return core_plan.PlannedFile(self.path, self.content, k3s_config.own_text(name), {_KEY: name})
         if self._value_in_file() == name:
-            owned = {_KEY: name} if record is not None and record.owns(_KEY, name) else {}
-            return core_plan.PlannedFile(self.path, self.content, self.content, owned)
+            own_keys = {_KEY: name} if record is not None and record.owns(_KEY, name) else {}
+            return core_plan.PlannedFile(self.path, self.content, self.content, own_keys)
         raise errors.NvidiaError(
-            f"{self.path} holds what this collection did not write. Move it into a file of another name in that folder,"
-            " then run this again; nothing was changed."
+            f"{self.path} contains settings of another tool. Move them into another file in the same directory."
         )
 
     def _value_in_file(self) -> str:
         return (
             self.before.value(k3s_config.DEFAULT_RUNTIME)
-            if self.before.source(k3s_config.DEFAULT_RUNTIME) == self._shown()
+            if self.before.source(k3s_config.DEFAULT_RUNTIME) == self._own_path()
             else ""
         )
 
-    def _shown(self) -> str:
+    def _own_path(self) -> str:
         """Return the path under which the distribution reads the file of this collection."""
         return f"{self.before.config_file}.d/{FILE_NAME}"
 
-    def _given_back(self, paths: t.Iterable[str]) -> list[core_plan.PlannedFile]:
+    def _restored(self, paths: t.Iterable[str]) -> list[core_plan.PlannedFile]:
         """Return the planned files at ``paths``: the original, or the content without this collection's lines."""
         planned = []
         for path in paths:
             content, record = self.host.read(path), self.context.files.record(path)
             if record is not None:
-                kept = (record.keys or {}).get(_KEY)
-                after = record.original if record.restorable(content) else _without(content, kept)
+                recorded = (record.keys or {}).get(_KEY)
+                after = record.original if record.restorable(content) else _without_own_lines(content, recorded)
                 # An unrecorded file of this collection may have existed before the record was made.
                 after = None if k3s_config.own_default(after) is not None else after
                 planned.append(core_plan.PlannedFile(path, content, after))
@@ -205,13 +203,13 @@ class RancherPlanner:
         paths = dict.fromkeys([self.path, *self.context.recorded])
         if self.context.keep_unrecorded:
             paths = dict.fromkeys(path for path in paths if self.context.files.record(path) is not None)
-        return self._plan(self._given_back(paths))
+        return self._plan(self._restored(paths))
 
     # -- result --------------------------------------------------------------------------------------------------
 
     def _plan(self, files: t.Sequence[core_plan.PlannedFile]) -> engines_base.EnginePlan:
         overlay = {file.path: file.after for file in files}
-        self.after = k3s_config.Settings(self.place, self.host, self.context.unit, overlay)
+        self.after = k3s_config.Settings(self.distribution, self.host, self.context.unit, overlay)
         same = self.before.value(k3s_config.DEFAULT_RUNTIME) == self.after.value(k3s_config.DEFAULT_RUNTIME)
         state = self.generated.expected(self.after.value(k3s_config.DEFAULT_RUNTIME))
         return engines_base.EnginePlan(
@@ -221,46 +219,44 @@ class RancherPlanner:
     def _warn(self, request: engines_base.RuntimeRequest, state: engines_base.ConfiguredState) -> None:
         if self.generated.override is not None:
             self.warnings.append(
-                f"{self.generated.override} takes precedence over what {self.title} finds, so {self.title} is not"
-                " restarted for a program that came or went. It was left unchanged: remove it, or let a template begin"
-                ' with {{ template "base" . }}, and take the default and programs of NVIDIA out of an import.'
+                f"{self.generated.override} overrides the programs that {self.title} finds, so this collection does not"
+                f" restart {self.title} when NVIDIA's programs change. {_OVERRIDE_ADVICE}"
             )
         program = self.found.get(request.runtime_name)
         if program is None:
-            folders = ", ".join(
-                releases.folders_of(self.host, self.context.version, k3s_generated.environment_of(self.context))
-            )
             self.warnings.append(
-                f"{self.title} will not register {request.runtime_name}: {releases.PROGRAMS[request.runtime_name]} is"
-                f" in none of"
-                f" {folders}. Install the NVIDIA Container Toolkit."
+                f"{self.title} will not register {request.runtime_name}, because"
+                f" {k3s_generated.PROGRAMS[request.runtime_name]} is in none of {', '.join(self.search_dirs)}. Install"
+                " the NVIDIA Container Toolkit."
             )
         elif self.host.resolve(posixpath.dirname(program)) != self.host.resolve(request.runtime_dir):
             self.warnings.append(
-                f"{self.title} takes {program} for {request.runtime_name}, not a program in {request.runtime_dir}: it"
-                " chooses by itself. Remove the one that is not meant."
+                f"{self.title} uses {program} for {request.runtime_name}, because it searches"
+                f" {posixpath.dirname(program)} before runtime_dir {request.runtime_dir}. Remove the unwanted program."
             )
         if isinstance(request.enable_cdi, bool) and state.cdi is not None and request.enable_cdi is not state.cdi:
             self.warnings.append(
-                f"CDI is {'on' if state.cdi else 'off'} in {self.generated_path}, and {self.title} decides that by"
-                " itself: enable_cdi has no effect."
+                f"enable_cdi has no effect: CDI is {'enabled' if state.cdi else 'disabled'} in {self.generated_path},"
+                f" and only {self.title} sets it."
             )
-        if request.set_as_default is False and state.default_runtime in releases.PROGRAMS:
+        if request.set_as_default is False and state.default_runtime in k3s_generated.PROGRAMS:
             source = self.after.source(k3s_config.DEFAULT_RUNTIME) or self.generated_path
             self.warnings.append(f"{source} makes {state.default_runtime} the default runtime. Remove it there.")
 
     def _unit_stem(self) -> str:
-        return posixpath.splitext(self.context.unit.name)[0] if self.context.unit is not None else self.place.program
+        return (
+            posixpath.splitext(self.context.unit.name)[0]
+            if self.context.unit is not None
+            else self.distribution.program
+        )
 
 
 def _lines(content: bytes | None) -> list[bytes]:
     return (content or b"").splitlines(keepends=True)
 
 
-def _without(content: bytes | None, kept: t.Any) -> bytes | None:
-    """Return a file without the two lines of this collection, None if nothing else remains.
-
-    This is for files that others changed since.
-    """
-    rest = b"".join(line for line in _lines(content) if line not in (toml_plan.HEADER, k3s_config.own_line(str(kept))))
+def _without_own_lines(content: bytes | None, default: t.Any) -> bytes | None:
+    """Return a file that was changed since, without the two lines of this collection; None if nothing else remains."""
+    own = (toml_plan.HEADER, k3s_config.own_line(str(default)))
+    rest = b"".join(line for line in _lines(content) if line not in own)
     return rest if rest.strip() else None

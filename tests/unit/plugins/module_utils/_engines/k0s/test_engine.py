@@ -241,7 +241,7 @@ def test_the_release_counts_while_it_runs_too(tmp_path: Path, say: t.Any, asked:
     tree.live = True
     tree.answers = {"k0s": (0, "v1.27.4+k0s.0\n", "")}
     before = tree.files()
-    with pytest.raises(NvidiaError, match=r"k0s 1.27.4 lays drop-ins behind"):
+    with pytest.raises(NvidiaError, match=r"k0s 1.27.4 concatenates drop-ins"):
         tree.present(**asked)
     assert tree.files() == before
     assert tree.present(check_mode=True).engine_version == "1.27.4+k0s.0"
@@ -275,7 +275,7 @@ def test_an_old_containerd_that_runs_is_not_called_the_new_release(tmp_path: Pat
     say(_told("runc", runc=""), "1.6.18")
     tree.live = True
     tree.answers = {"k0s": (0, "v1.30.4+k0s.0\n", "")}
-    with pytest.raises(NvidiaError, match=r"A k0s with containerd 1.6.18 reads no"):
+    with pytest.raises(NvidiaError, match=r"A k0s with containerd 1.6.18 does not read"):
         tree.present()
 
 

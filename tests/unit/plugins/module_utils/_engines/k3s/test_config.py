@@ -17,7 +17,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors impor
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.k3s.config import (
-    Place,
+    Distribution,
     Settings,
     config_file,
     data_dir,
@@ -28,7 +28,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd.units imp
 if t.TYPE_CHECKING:
     from pathlib import Path
 
-K3S = Place("k3s")
+K3S = Distribution("k3s")
 MAIN = "/etc/rancher/k3s/config.yaml"
 
 
@@ -129,7 +129,7 @@ def test_an_overlay_stands_for_files(tmp_path: Path) -> None:
     [
         ("default-runtime: [\n", (2, 1), "not YAML"),
         ("a: b\n\tdefault-runtime: x\n", (2, 1), "not YAML"),
-        ("- default-runtime: nvidia\n", (None, None), "no settings"),
+        ("- default-runtime: nvidia\n", (None, None), "no mapping of settings"),
         (b"default-runtime: \xff\n", (1, 18), "not UTF-8"),
         ("default-runtime: a\nother: {}\ndefault-runtime: b\n", (3, 18), "twice"),
     ],
@@ -139,7 +139,7 @@ def test_what_cannot_be_read(tmp_path: Path, text: str | bytes, place: tuple[t.A
         default_of(tmp_path, a_yaml=text)
     assert (caught.value.line, caught.value.column) == place
     assert caught.value.path == f"{MAIN}.d/a.yaml"
-    assert "read at every start" in str(caught.value)
+    assert "read it at every start" in str(caught.value)
 
 
 @pytest.mark.parametrize("text", ["token: [\n", b"\xff", "a: docker.io/x\n", "server: default-runtime\n"])

@@ -10,7 +10,7 @@ import typing as t
 import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import bundled
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import MissingPackageError, NvidiaError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import MissingPackageError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.base import Action, ConfiguredState, LiveState
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.configure import ask_version
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.k3s.engine import K3S, RKE2
@@ -122,131 +122,6 @@ def test_its_version(tmp_path: Path, program: str, said: str, version: str) -> N
     node = RancherHost(tmp_path, program)
     node.unit()
     assert ask_version(node.engine, node.inspect(), node.host, lambda _argv: (0, said, "")) == version
-
-
-# -- what it would know ----------------------------------------------------------------------------------------------
-
-
-@BOTH
-def test_before_the_first_start(tmp_path: Path, program: str) -> None:
-    node = RancherHost(tmp_path, program)
-    node.unit()
-    assert node.state().paths() == {"nvidia": NVIDIA}
-    assert node.state().default_runtime is None
-    assert node.state().cdi is None
-    assert RancherHost(tmp_path / "none", toolkit=False).state().runtimes == {}
-
-
-@pytest.mark.parametrize("version", [2, 3])
-def test_after_the_next_start(tmp_path: Path, version: int) -> None:
-    node = RancherHost(tmp_path)
-    node.unit()
-    node.generate(version=version)
-    assert node.state().paths() == {"nvidia": NVIDIA}
-    assert set(node.state().runtimes) == {"runc", "nvidia"}
-    node.generate("nvidia", "nvidia-cdi", version=version, default="nvidia")
-    # The setting is gone, and so is a program.
-    assert node.state().default_runtime is None
-    assert set(node.state().runtimes) == {"runc", "nvidia"}
-    node.settings("default-runtime: nvidia\n", "a.yaml")
-    assert node.state().default_runtime == "nvidia"
-    node.write(OPERATOR, mode=0o755)
-    assert node.state().paths() == {"nvidia": OPERATOR}
-    node.path(OPERATOR).unlink()
-    node.path(NVIDIA).unlink()
-    assert node.state().paths() == {}
-    assert set(node.state().runtimes) == {"runc"}
-
-
-def test_a_version_1_of_old_releases(tmp_path: Path) -> None:
-    node = RancherHost(tmp_path, release="1.25.3")
-    node.unit()
-    text = '[plugins.cri.containerd.runtimes.runc]\n  runtime_type = "io.containerd.runc.v2"\n'
-    node.write(f"{node.data}/agent/etc/containerd/config.toml", text)
-    assert set(node.state().runtimes) == {"runc", "nvidia"}
-
-
-@pytest.mark.parametrize(
-    ("version", "cdi", "known"), [(2, "", None), (2, "true", True), (2, "false", False), (3, "", True)]
-)
-def test_cdi(tmp_path: Path, version: int, cdi: str, known: bool | None) -> None:
-    node = RancherHost(tmp_path)
-    node.unit()
-    node.generate(version=version, cdi=cdi)
-    assert node.state().cdi is known
-
-
-@pytest.mark.parametrize(
-    ("content", "runtimes", "default"),
-    [
-        # Another runtime beside the generated file changes nothing of what is found and set.
-        ("{runtimes}.kata]\nruntime_type = 'k'\n", {"nvidia": NVIDIA, "kata": None}, "nvidia"),
-        ("{runtimes}.nvidia.options]\nSystemdCgroup = true\n", {"nvidia": NVIDIA}, "nvidia"),
-        # A default or a program there takes precedence over both.
-        ("{table}]\ndefault_runtime_name = 'kata'\n", {"nvidia": OPERATOR}, "kata"),
-        ("{runtimes}.nvidia.options]\nBinaryName = '/x'\n", {"nvidia": "/x"}, None),
-    ],
-)
-def test_an_import_of_the_generated_file(
-    tmp_path: Path, content: str, runtimes: dict[str, str | None], default: str | None
-) -> None:
-    node = RancherHost(tmp_path)
-    node.unit()
-    folder = f"{node.data}/agent/etc/containerd"
-    text = generated({"nvidia": OPERATOR}, version=3, imports=f"{folder}/config-v3.toml.d/*.toml")
-    node.write(f"{folder}/config.toml", text)
-    table = "[plugins.'io.containerd.cri.v1.runtime'.containerd"
-    node.write(
-        f"{folder}/config-v3.toml.d/a.toml", "version = 3\n" + content.format(table=table, runtimes=f"{table}.runtimes")
-    )
-    node.settings("default-runtime: nvidia\n")
-    state = node.state()
-    assert {name: entry["path"] for name, entry in state.runtimes.items() if name != "runc"} == runtimes
-    assert state.default_runtime == default
-    if default == "nvidia":
-        assert node.plan(set_as_default=True).warnings == ()
-        return
-    assert node.plan().warnings[0].startswith(f"{folder}/config-v3.toml.d/a.toml takes precedence")
-    with pytest.raises(NvidiaError, match=r"config-v3\.toml\.d/a\.toml: it takes precedence"):
-        node.plan(set_as_default=True)
-
-
-@pytest.mark.parametrize(
-    ("text", "extends"),
-    [
-        ('{{ template "base" . }}\n', True),
-        ("{{- template `base` . -}}\n", True),
-        ("{{range $k, $v := .ExtraRuntimes}}{{end}}{{ .NodeConfig.DefaultRuntime }}\n", False),
-        (generated(), False),
-        (b"\xff", False),
-    ],
-)
-@pytest.mark.parametrize("last", [(), ("nvidia",)])
-def test_with_a_template_of_others_the_last_start_counts(
-    tmp_path: Path, text: str | bytes, extends: bool, last: tuple[str, ...]
-) -> None:
-    node = RancherHost(tmp_path)
-    node.unit()
-    node.generate(*last, default="crun")
-    node.settings("default-runtime: nvidia\n")
-    node.write(f"{node.data}/agent/etc/containerd/config.toml.tmpl", text)
-    assert set(node.state().runtimes) == {"runc", "nvidia"} if extends else {"runc", *last}
-    assert node.state().default_runtime == ("nvidia" if extends else "crun")
-    # The newer name counts, where both are there.
-    node.write(f"{node.data}/agent/etc/containerd/config-v3.toml.tmpl", '{{template "base" .}}')
-    assert (set(node.state().runtimes), node.state().default_runtime) == ({"runc", "nvidia"}, "nvidia")
-
-
-def test_a_default_of_a_template(tmp_path: Path) -> None:
-    node = RancherHost(tmp_path)
-    node.unit()
-    node.write(f"{node.data}/agent/etc/containerd/config.toml.tmpl", generated())
-    node.generate("nvidia", default="nvidia")
-    assert node.plan(set_as_default=True).state.default_runtime == "nvidia"
-    node.generate("nvidia", default="runc")
-    assert node.state().default_runtime is None
-    with pytest.raises(NvidiaError, match=r"config\.toml\.tmpl: it takes precedence"):
-        node.plan(set_as_default=True)
 
 
 @pytest.mark.parametrize(

@@ -171,7 +171,7 @@ def test_others_words_in_our_file_stay(tmp_path: Path) -> None:
 def test_what_is_not_ours_is_not_replaced(tmp_path: Path) -> None:
     node = node_with(tmp_path)
     node.write("/etc/rancher/k3s/config.yaml.d/99-gpufleet-nvidia.yaml", "default-runtime: crun\n")
-    with pytest.raises(NvidiaError, match="did not write"):
+    with pytest.raises(NvidiaError, match="contains settings of another tool"):
         node.present(set_as_default=True)
     assert not node.present().changed
     assert not node.absent().changed
@@ -183,7 +183,7 @@ def test_a_changed_default_in_our_file_is_others(tmp_path: Path) -> None:
     node.present(set_as_default=True)
     node.ours.write_bytes(HEADER + b"default-runtime: crun # mine\n")
     assert not node.present().changed
-    with pytest.raises(NvidiaError, match="did not write"):
+    with pytest.raises(NvidiaError, match="contains settings of another tool"):
         node.present(set_as_default=True)
     node.absent()
     assert node.ours.read_bytes() == b"default-runtime: crun # mine\n"

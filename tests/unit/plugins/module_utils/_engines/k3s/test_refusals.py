@@ -39,7 +39,7 @@ def test_another_word_for_the_default(tmp_path: Path, flags: list[str], file: st
     node = node_with(tmp_path, "k3s", "server", *flags)
     node.settings("default-runtime: crun\n", file)
     before = node.bytes_and_modes()
-    with pytest.raises(NvidiaError, match=rf"^{culprit}: it takes precedence and sets default-runtime to crun"):
+    with pytest.raises(NvidiaError, match=rf"^{culprit}: default-runtime is crun here and overrides"):
         node.present(set_as_default=True)
     assert node.bytes_and_modes() == before
     # Where nothing is asked, nothing is in the way.
@@ -68,14 +68,14 @@ def test_who_agrees_is_not_in_the_way(tmp_path: Path) -> None:
 def test_an_empty_word_counts_too(tmp_path: Path) -> None:
     node = node_with(tmp_path)
     node.settings("default-runtime:\n", "zz.yaml")
-    with pytest.raises(NvidiaError, match="to nothing"):
+    with pytest.raises(NvidiaError, match="default-runtime is empty here"):
         node.plan(set_as_default=True)
 
 
 def test_settings_from_the_network(tmp_path: Path) -> None:
     node = node_with(tmp_path, "k3s", "server", "--config", "https://host/k3s.yaml")
     assert not node.present().changed
-    with pytest.raises(NvidiaError, match=r"https://host/k3s\.yaml, which is no file of this host"):
+    with pytest.raises(NvidiaError, match=r"https://host/k3s\.yaml, which is not a file on this host"):
         node.present(set_as_default=True)
 
 
@@ -94,16 +94,19 @@ def test_broken_settings_are_told(tmp_path: Path, text: str | bytes) -> None:
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ({"runtime_name": "gpu"}, "registers no runtime gpu"),
-        ({"runtime_name": "nvidia-legacy"}, "registers no runtime nvidia-legacy"),
-        ({"extra_modes": ("legacy",)}, "registers no runtime nvidia-legacy"),
+        ({"runtime_name": "gpu"}, "does not register a runtime gpu"),
+        ({"runtime_name": "nvidia-legacy"}, "does not register a runtime nvidia-legacy"),
+        ({"extra_modes": ("legacy",)}, "does not register a runtime nvidia-legacy"),
         ({"runtime_options": {"a": 1}}, "K3s has no runtime_options"),
         ({"runtime_type": "x"}, "K3s has no runtime_type"),
         ({"container_annotations": ("a",)}, "K3s has no container_annotations"),
         ({"drop_in_path": "/x"}, "K3s has no drop_in_path"),
         ({"config_mode": "drop_in"}, "K3s has no config_mode"),
-        ({"config_mode": "in_place"}, "there is no config_mode"),
-        ({"runtime_dir": "/opt/nv"}, r"runtime_dir /opt/nv, only in /usr/local/nvidia/toolkit, .*/etc/default/k3s,"),
+        ({"config_mode": "in_place"}, "K3s does not support config_mode"),
+        (
+            {"runtime_dir": "/opt/nv"},
+            r"runtime_dir /opt/nv, only /usr/local/nvidia/toolkit, .*/etc/default/k3s,",
+        ),
     ],
 )
 @pytest.mark.parametrize("set_as_default", [True, None])
@@ -117,7 +120,7 @@ def test_what_has_no_place(tmp_path: Path, asked: dict[str, t.Any], said: str, s
 
 def test_the_generated_file_is_the_only_one(tmp_path: Path) -> None:
     node = node_with(tmp_path)
-    with pytest.raises(NvidiaError, match="is not what K3s generates"):
+    with pytest.raises(NvidiaError, match="is not the file that K3s generates"):
         node.present(options={"config_path": "/etc/containerd/config.toml"})
     assert not node.present(options={"config_path": f"{node.data}/agent/etc/containerd/config.toml"}).changed
 
@@ -130,7 +133,7 @@ def test_where_it_looks(tmp_path: Path) -> None:
     assert outcome.runtimes == {"nvidia": "/opt/nv/nvidia-container-runtime"}
     # An older release would not look there.
     node.release = "1.30.5"
-    with pytest.raises(NvidiaError, match="only in"):
+    with pytest.raises(NvidiaError, match="does not search runtime_dir"):
         node.present(runtime_dir="/opt/nv")
 
 
@@ -150,12 +153,12 @@ def test_links_to_where_it_looks(tmp_path: Path) -> None:
 def test_without_the_program_it_would_not_start(tmp_path: Path, program: str) -> None:
     node = node_with(tmp_path, program, toolkit=False)
     before = node.bytes_and_modes()
-    with pytest.raises(NvidiaError, match="does not start with a default runtime that it does not find"):
+    with pytest.raises(NvidiaError, match="would not start with the default runtime nvidia"):
         node.present(set_as_default=True)
-    with pytest.raises(NvidiaError, match=r"would not find nvidia-container-runtime\.cdi in"):
+    with pytest.raises(NvidiaError, match=r"because nvidia-container-runtime\.cdi is in none of"):
         node.present(set_as_default=True, runtime_name="nvidia-cdi")
     assert node.bytes_and_modes() == before
-    assert "will not register nvidia: nvidia-container-runtime is in none of" in node.plan().warnings[0]
+    assert "will not register nvidia, because nvidia-container-runtime is in none of" in node.plan().warnings[0]
     assert node.present().runtimes == {}
 
 
@@ -163,7 +166,7 @@ def test_a_default_that_was_kept_is_no_longer_found(tmp_path: Path) -> None:
     node = node_with(tmp_path)
     node.present(set_as_default=True)
     node.path(NVIDIA).unlink()
-    with pytest.raises(NvidiaError, match="does not start"):
+    with pytest.raises(NvidiaError, match="would not start"):
         node.present()
     node.present(set_as_default=False)
     assert not node.ours.exists()
@@ -179,14 +182,14 @@ def test_releases_without_the_setting(tmp_path: Path, release: str, fits: bool) 
     if fits:
         assert node.present(set_as_default=True).changed
         return
-    with pytest.raises(NvidiaError, match=r"came with v1\.26\.12, v1\.27\.9, v1\.28\.5 and v1\.29\.0"):
+    with pytest.raises(NvidiaError, match=r"requires v1\.26\.12, v1\.27\.9, v1\.28\.5 and v1\.29\.0"):
         node.present(set_as_default=True)
 
 
 def test_releases_without_cdi(tmp_path: Path) -> None:
     node = node_with(tmp_path, release="1.30.5")
     node.write(NVIDIA + ".cdi", mode=0o755)
-    with pytest.raises(NvidiaError, match="registers no runtime nvidia-cdi"):
+    with pytest.raises(NvidiaError, match="does not register a runtime nvidia-cdi"):
         node.present(extra_modes=("cdi",))
     node.release = "1.30.6"
     assert set(node.present(extra_modes=("cdi",)).runtimes) == {"nvidia", "nvidia-cdi"}
@@ -195,9 +198,9 @@ def test_releases_without_cdi(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("flags", "settings", "said"),
     [
-        (["--docker"], "", r"^the unit k3s\.service: K3s is told to use another engine \(docker\)"),
-        ([], "docker: true\n", r"^/etc/rancher/k3s/config\.yaml: K3s is told"),
-        ([], "container-runtime-endpoint: unix:///x\n", r"another engine \(container-runtime-endpoint\)"),
+        (["--docker"], "", r"^the unit k3s\.service: with the setting docker, K3s uses another engine"),
+        ([], "docker: true\n", r"^/etc/rancher/k3s/config\.yaml: with the setting docker"),
+        ([], "container-runtime-endpoint: unix:///x\n", r"with the setting container-runtime-endpoint"),
         ([], "docker: false\n", ""),
     ],
 )
@@ -221,7 +224,7 @@ def test_another_program_comes_first(tmp_path: Path) -> None:
     outcome = node.present(set_as_default=True)
     assert outcome.runtimes == {"nvidia": OPERATOR}
     (warning,) = node.plan(set_as_default=True).warnings
-    assert warning.startswith(f"K3s takes {OPERATOR} for nvidia, not a program in /usr/bin")
+    assert warning.startswith(f"K3s uses {OPERATOR} for nvidia, because it searches")
     assert outcome.warnings == [warning]
     assert node.plan(runtime_dir="/usr/local/nvidia/toolkit").warnings == ()
 
@@ -234,9 +237,9 @@ def test_a_template_of_others(tmp_path: Path, name: str) -> None:
         node.write(path, text)
         before = node.bytes_and_modes()
         warnings = node.present().warnings
-        assert [warning.startswith(f"{path} takes precedence over") for warning in warnings] == [True] * warned
+        assert [warning.startswith(f"{path} overrides the programs") for warning in warnings] == [True] * warned
         assert node.bytes_and_modes() == before
-    with pytest.raises(NvidiaError, match=rf"^{path}: it takes precedence"):
+    with pytest.raises(NvidiaError, match=rf"^{path}: this file overrides"):
         node.present(set_as_default=True)
     assert not node.ours.exists()
 
@@ -249,4 +252,4 @@ def test_cdi_is_the_distributions(tmp_path: Path, asked: bool | str, cdi: str, w
     node = node_with(tmp_path)
     node.generate("nvidia", cdi=cdi)
     warnings = node.plan(enable_cdi=asked).warnings
-    assert [warning.endswith("enable_cdi has no effect.") for warning in warnings] == [True] * warns
+    assert [warning.startswith("enable_cdi has no effect") for warning in warnings] == [True] * warns

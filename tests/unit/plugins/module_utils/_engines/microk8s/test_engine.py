@@ -199,10 +199,10 @@ def test_without_a_record_all_goes_but_what_is_shipped(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
-        ({"config_mode": "drop_in"}, r"MicroK8s has no config_mode: drop_in.*auto, in_place"),
-        ({"config_mode": "hook"}, r"MicroK8s has no config_mode: hook"),
-        ({"drop_in_path": "/x.toml"}, r"MicroK8s has no drop_in_path"),
-        ({"use_legacy_config": True}, r"use_legacy_config is for a containerd of the system"),
+        ({"config_mode": "drop_in"}, r"MicroK8s does not support config_mode: drop_in.*auto, in_place"),
+        ({"config_mode": "hook"}, r"MicroK8s does not support config_mode: hook"),
+        ({"drop_in_path": "/x.toml"}, r"MicroK8s does not support drop_in_path"),
+        ({"use_legacy_config": True}, r"does not support use_legacy_config"),
     ],
 )
 def test_refuses_what_microk8s_has_no_place_for(tmp_path: Path, asked: dict[str, t.Any], words: str) -> None:
@@ -214,7 +214,7 @@ def test_refuses_what_microk8s_has_no_place_for(tmp_path: Path, asked: dict[str,
 
 def test_nothing_is_made_where_there_is_no_template(tmp_path: Path) -> None:
     tree = Tree(tmp_path, "microk8s")
-    with pytest.raises(NvidiaError, match=r"containerd-template.toml is not there. Install MicroK8s first"):
+    with pytest.raises(NvidiaError, match=r"containerd-template.toml does not exist. Install MicroK8s"):
         tree.present()
     assert not tree.absent().changed
     assert tree.files() == {}
