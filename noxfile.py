@@ -72,7 +72,7 @@ def tools(session: nox.Session) -> None:
 
 @tool_session("lint", tags=["quick"])
 def lint(session: nox.Session) -> None:
-    """Run ruff, mypy, yamllint, ansible-lint and the schema of the workflows."""
+    """Run ruff, mypy, yamllint and the schema of the workflows."""
     run(session, "ruff", "check", *session.posargs)
     run(session, "check-jsonschema", "--builtin-schema", "vendor.github-workflows",
         *sorted(ROOT.glob(".github/workflows/*.yml")))  # fmt: skip
@@ -86,6 +86,13 @@ def lint(session: nox.Session) -> None:
             env={"MYPYPATH": str(tree.parents[2])})  # fmt: skip
     with session.chdir(tree):
         run(session, "yamllint", "--strict", ".")
+
+
+@tool_session("ansible-lint")
+def ansible_lint(session: nox.Session) -> None:
+    """Run ansible-lint."""
+    tree = nox_support.copy_tree("ansible-lint")
+    with session.chdir(tree):
         run(session, "ansible-lint", "--offline", env=nox_support.ansible_environment(tree))
 
 

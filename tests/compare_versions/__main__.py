@@ -65,14 +65,9 @@ ACCEPTED: tuple[Accepted, ...] = (
         "A setting is written below its comment. Before, it replaced the comment.",
     ),
     Accepted(
-        "directory: *", rf"(diff|file|installed_path|settings).*|{_OWN}",
-        "The config.toml of a directory differs likewise. The name of a version has a digest of its files.",
-    ),
-    Accepted(
         "refresh: *", rf".*Before=.*|{_OWN}",
         "The unit is ordered before the services of all engines of the table, k0s and MicroK8s among them.",
     ),
-    Accepted("CDI: *", r"conflicts: .*", "A conflict is described in other words."),
 )  # fmt: skip
 
 

@@ -29,7 +29,8 @@ OWN = ("/var/lib/gpufleet-nvidia", "/run/gpufleet-nvidia")
 RENAMED = {"links_made": "links_created", "open_cves": "known_cves"}
 # What Ansible or AnsibleModule adds to an answer.
 _LEFT_OUT = ("invocation", "exception", "deprecations")
-_MESSAGES = ("msg", "warnings")
+# Keys of texts for people, in answers and in the dictionaries in them.
+_MESSAGES = ("msg", "warnings", "reasons", "limits", "sentence", "message")
 # Values in files of the collection's own that differ from run to run; the checksum is that of the values.
 _VOLATILE = ("checksum", "identity")
 # The name of a backup has the time and a digest of the content, which is compared itself.
@@ -139,7 +140,7 @@ class Run:
 
     def _answer_lines(self, answer: Arguments) -> list[str]:
         left_out = _LEFT_OUT if self.messages else (*_LEFT_OUT, *_MESSAGES)
-        shown = {RENAMED.get(key, key): value for key, value in answer.items() if key not in left_out}
+        shown = _without(left_out, {RENAMED.get(key, key): value for key, value in answer.items()})
         lines = []
         for key, value in sorted(shown.items()):
             # A diff is easier to read line by line.
@@ -162,6 +163,15 @@ class Run:
 
     def _plain(self, line: str) -> str:
         return _BACKUP_NAME.sub("<time>", line.replace(str(self.root), "<tree>"))
+
+
+def _without(left_out: t.Sequence[str], value: t.Any) -> t.Any:
+    """Return a value without the keys ``left_out`` of its dictionaries."""
+    if isinstance(value, list):
+        return [_without(left_out, entry) for entry in value]
+    if isinstance(value, dict):
+        return {key: _without(left_out, entry) for key, entry in value.items() if key not in left_out}
+    return value
 
 
 def snapshot(root: Path) -> Snapshot:

@@ -271,7 +271,9 @@ def _check_text(parameter: str, text: str) -> None:
 
 def content_digest(parts: t.Sequence[toolkit_manifest.PartDigest], spec: DirectorySpec) -> str:
     """Return a digest of everything that defines a version, independent of its path."""
-    fields = [[list(part) for part in parts], list(spec)]
+    # allow_unknown decides which settings are refused. It does not change what is written.
+    config = [value for name, value in spec.config._asdict().items() if name != "allow_unknown"]
+    fields = [[list(part) for part in parts], [spec.dest, config, spec.default_runtime]]
     return hashlib.sha256(json.dumps(fields, sort_keys=True, default=str).encode()).hexdigest()
 
 

@@ -252,6 +252,7 @@ def test_whatever_makes_a_difference_is_in_the_digest() -> None:
     found |= {content_digest(ALL[1:], designs[0]), content_digest([ALL[0]._replace(sha256="x"), *ALL[1:]], designs[0])}
     assert len(found) == len(designs) + 2
     assert content_digest(list(ALL), DirectorySpec(DEST, ConfigInputs("/", ("runc",), {}))) in found
+    assert content_digest(ALL, DirectorySpec(DEST, ConfigInputs("/", ("runc",), {}, allow_unknown=True))) in found
 
 
 # -- Wrappers --------------------------------------------------------------------------------------------------------
