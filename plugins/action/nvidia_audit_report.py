@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The action of nvidia_audit_report: it writes the report of an audit on the controller."""
+"""The action plugin of nvidia_audit_report, which writes the report of an audit on the controller."""
 
 from __future__ import annotations
 
@@ -13,11 +13,7 @@ import typing as t
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
-from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._audit_files import prepare, write_private
-from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._audit_host import with_users
-from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._audit_page import page_of
-from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._audit_report import lines_of, report_of
-from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._audit_values import SEVERITIES, table
+from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._audit import files, page, report
 
 NEVER = "never"
 # The same as in plugins/modules/nvidia_audit_report.py.
@@ -35,9 +31,9 @@ ARGUMENTS: dict[str, dict[str, t.Any]] = {
 
 
 class ActionModule(ActionBase):
-    """The action that writes the report of an audit on the controller, and returns its lines.
+    """Write the report of an audit on the controller, and return its lines.
 
-    The answers of hosts are read with ``hostvars.raw_get()`` and are not used in expressions: some releases of
+    The results of hosts are read with ``hostvars.raw_get()`` and are not used in expressions: some releases of
     ansible-core would evaluate templates in them (CVE-2024-11079).
     """
 
@@ -54,18 +50,18 @@ class ActionModule(ActionBase):
         if paths["json"] == paths["html"]:
             raise AnsibleActionFail(f"json and html are the same file, {paths['json']}. Name two files.")
         if given["prepare_only"]:
-            created = [self._try(path, prepare) for path in paths.values()]
+            created = [self._try(path, files.prepare) for path in paths.values()]
             return {**result, "changed": any(created), **paths}
-        report = report_of(_results(task_vars or {}, given), given["generated"])
-        texts = {"json": json.dumps(report, indent=2) + "\n", "html": page_of(report)}
-        changes = [self._try(path, write_private, texts[name]) for name, path in paths.items()]
-        counts = report["totals"]["findings"]
+        fleet = report.report_of(_results(task_vars or {}, given), given["generated"])
+        texts = {"json": json.dumps(fleet, indent=2) + "\n", "html": page.page_of(fleet)}
+        changes = [self._try(path, files.write_private, texts[name]) for name, path in paths.items()]
+        counts = fleet["totals"]["findings"]
         return {
             **result,
             "changed": any(changes),
             "failed": _fails(counts, given["fail_on"]),
-            "msg": " ".join(lines_of(report, 0)[:2]),
-            "lines": lines_of(report, max(0, given["limit"])),
+            "msg": " ".join(report.lines_of(fleet, 0)[:2]),
+            "lines": report.lines_of(fleet, max(0, given["limit"])),
             "counts": counts,
             **paths,
             # Print the lines without -v too, as the action debug does.
@@ -86,11 +82,12 @@ def _results(variables: t.Mapping[str, t.Any], given: t.Mapping[str, t.Any]) -> 
     """Return the registered result of each host of the play, without evaluating it."""
     found: dict[str, object] = {}
     for host in variables["ansible_play_hosts_all"]:
-        registered = table(variables["hostvars"].raw_get(host))
-        found[host] = with_users(registered.get(given["results"]), registered.get(given["results_of_users"]))
+        registered = report.table(variables["hostvars"].raw_get(host))
+        found[host] = report.with_users(registered.get(given["results"]), registered.get(given["results_of_users"]))
     return found
 
 
 def _fails(counts: t.Mapping[str, int], fail_on: str) -> bool:
-    worst = () if fail_on == NEVER else SEVERITIES[: SEVERITIES.index(fail_on) + 1]
-    return any(counts[severity] for severity in worst)
+    severities = report.SEVERITIES
+    failing = () if fail_on == NEVER else severities[: severities.index(fail_on) + 1]
+    return any(counts[severity] for severity in failing)

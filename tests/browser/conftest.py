@@ -18,8 +18,8 @@ from selenium.webdriver.support.wait import WebDriverWait
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit.host_info import SUBJECTS, describe_host
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
-from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._audit_page import page_of
-from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._audit_report import report_of
+from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._audit.page import page_of
+from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._audit.report import report_of
 from ansible_collections.gpufleet.nvidia.tests.hosts.fixtures import audit_fleet
 
 if t.TYPE_CHECKING:
@@ -30,25 +30,25 @@ if t.TYPE_CHECKING:
     from selenium.webdriver.remote.webelement import WebElement
 
 # In seconds, on a machine with other work.
-PATIENCE = 20
+TIMEOUT = 20
 TITLE = "GPU fleet audit"
 WIDE, NARROW = 1400, 400
 EVIL = "</script><script>document.title='ran'</script>\u2028\u202e\"'><svg onload=\"document.title='ran'\">"
 
 
-def nobody_runs(_argv: Sequence[str]) -> tuple[int, str, str]:
-    """A host on which no command is found."""
+def no_command(_argv: Sequence[str]) -> tuple[int, str, str]:
+    """Run no command, as on a host without programs."""
     return 127, "", ""
 
 
 def results(directory: Path) -> dict[str, object]:
-    """What Ansible would have registered for each of the thirty hosts."""
+    """Return the registered results of the thirty hosts."""
     found: dict[str, object] = {}
     for number, (name, kind) in enumerate(audit_fleet.names(audit_fleet.HOSTS)):
         root = directory / str(number)
         audit_fleet.make_tree(root, kind)
         live = bool(kind.variables.get("nvidia_runtime_host_root_live"))
-        found[name] = describe_host(HostFS.of(str(root), live=live), nobody_runs, SUBJECTS)
+        found[name] = describe_host(HostFS.of(str(root), live=live), no_command, SUBJECTS)
     evil = {"severity": "info", "id": EVIL, "subject": EVIL, "text": EVIL, "advice": EVIL}
     hostile = t.cast("dict[str, t.Any]", found[audit_fleet.HOSTILE])
     hostile["findings"] = [*hostile["findings"], evil]
@@ -85,7 +85,7 @@ def browser() -> Iterator[WebDriver]:
 
 
 def log_of(driver: WebDriver, kind: str) -> list[dict[str, t.Any]]:
-    """What the browser noted since this was asked last."""
+    """Return the new entries of the browser's log."""
     entries: list[dict[str, t.Any]] = driver.get_log(kind)  # type: ignore[no-untyped-call]
     return entries
 
@@ -99,17 +99,17 @@ class Page:
         self._refused: list[str] = []
 
     def open(self, address_hash: str = "", width: int = WIDE, script: bool = True, **media: str) -> None:
-        """Load it anew; ``media`` are features such as prefers_color_scheme, or the medium as ``medium``."""
+        """Load the page; ``media`` are features such as prefers_color_scheme, or the medium as ``medium``."""
         self.driver.get("about:blank")
-        self._tell("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False)
+        self._command("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False)
         features = [
             {"name": name.replace("_", "-"), "value": value} for name, value in media.items() if name != "medium"
         ]
-        self._tell("Emulation.setEmulatedMedia", media=media.get("medium", ""), features=features)
-        self._tell("Emulation.setScriptExecutionDisabled", value=not script)
+        self._command("Emulation.setEmulatedMedia", media=media.get("medium", ""), features=features)
+        self._command("Emulation.setScriptExecutionDisabled", value=not script)
         self.driver.get(self.address + address_hash)
 
-    def _tell(self, command: str, **parameters: object) -> None:
+    def _command(self, command: str, **parameters: object) -> None:
         self.driver.execute_cdp_cmd(command, parameters)
 
     def all(self, selector: str) -> list[WebElement]:
@@ -122,10 +122,10 @@ class Page:
         return self.driver.execute_script(script, *arguments)
 
     def until(self, condition: t.Callable[[], object]) -> None:
-        WebDriverWait(self.driver, PATIENCE, 0.05).until(lambda _driver: condition())
+        WebDriverWait(self.driver, TIMEOUT, 0.05).until(lambda _driver: condition())
 
     def hosts(self) -> list[str]:
-        """The names of the hosts that are shown, in their order."""
+        """Return the names of the visible hosts in their order."""
         names: list[str] = self.run(
             "return [...document.querySelectorAll('.host:not([hidden]) .row th bdi')].map(item => item.textContent)"
         )
@@ -155,12 +155,12 @@ class Page:
 
     @property
     def refused(self) -> list[str]:
-        """What the browser complained of since it was opened; whoever asks has expected it."""
+        """The errors in the browser's log since the page was opened, for tests that expect some."""
         self._refused += [str(entry["message"]) for entry in log_of(self.driver, "browser")]
         return self._refused
 
     def requests(self) -> list[str]:
-        """What the browser asked for, from whomever, since this was asked last."""
+        """Return the addresses of the new requests."""
         messages = [json.loads(entry["message"])["message"] for entry in log_of(self.driver, "performance")]
         return [
             message["params"]["request"]["url"]
@@ -171,7 +171,7 @@ class Page:
 
 @pytest.fixture
 def page(browser: WebDriver, address: str) -> Iterator[Page]:
-    """The page, just opened; afterwards nothing ran that was not ours, and nothing was asked of anybody."""
+    """The page, just opened. Afterwards, no other script has run, and the browser has requested no other file."""
     for kind in ("browser", "performance"):
         log_of(browser, kind)
     opened = Page(browser, address)

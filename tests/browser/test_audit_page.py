@@ -11,13 +11,13 @@ import pytest
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.select import Select
 
-from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._audit_values import natural
+from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._audit.report import natural
 from ansible_collections.gpufleet.nvidia.tests.hosts.fixtures.audit_fleet import HOSTILE
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.tests.browser.conftest import Page
 
-# The lowest contrast of each kind of element that has text of its own, as WCAG 2 counts it.
+# The lowest contrast of each kind of element with text, as WCAG 2 defines it.
 CONTRAST = """
 const channels = text => text.match(/[\\d.]+/g).map(Number);
 const light = color => {
@@ -57,7 +57,7 @@ def headline(page: Page, title: str) -> t.Any:
     return next(head for head in page.all("thead th") if head.text.strip() == title)
 
 
-def test_all_hosts_are_there_the_worst_first(page: Page, report: dict[str, t.Any]) -> None:
+def test_hosts_are_sorted_by_severity(page: Page, report: dict[str, t.Any]) -> None:
     assert page.hosts() == names(report)
     assert len(page.hosts()) == 30
     severities = [body.get_dom_attribute("data-severity") for body in page.all(".host")]
@@ -67,51 +67,51 @@ def test_all_hosts_are_there_the_worst_first(page: Page, report: dict[str, t.Any
     assert page.open_hosts() == []
 
 
-def test_the_tiles_count_each_host_once(page: Page, report: dict[str, t.Any]) -> None:
+def test_tiles_count_each_host_once(page: Page, report: dict[str, t.Any]) -> None:
     counts = [int(tile.text) for tile in page.all(".tile b")]
     assert counts == list(report["totals"]["hosts_by_severity"].values())
     assert sum(counts) == 30
 
 
-def test_typing_filters(page: Page) -> None:
+def test_search(page: Page) -> None:
     field = page.one("#search")
     field.send_keys("K3S")
     assert page.hosts() == ["k3s-01", "k3s-02"]
     assert page.status().startswith("2 of 30 hosts")
-    # Several words all have to be there, in whatever order.
+    # A host must contain all words, in any order.
     field.send_keys(" 02")
     assert page.hosts() == ["k3s-02"]
     field.send_keys(" nothing has this")
     assert page.hosts() == []
-    assert page.one("#nobody").is_displayed()
+    assert page.one("#no-hosts").is_displayed()
     assert not page.one("#fleet").is_displayed()
     assert page.status() == "0 of 30 hosts, 0 findings: 0 critical, 0 warnings, 0 info"
     field.clear()
     field.send_keys("no route to host")
     assert page.hosts() == ["gone-01"]
     assert page.status() == "1 of 30 hosts, 1 finding: 1 critical, 0 warnings, 0 info"
-    assert not page.one("#nobody").is_displayed()
+    assert not page.one("#no-hosts").is_displayed()
 
 
-def test_words_of_two_cells_are_two_words(page: Page) -> None:
+def test_search_does_not_match_across_cells(page: Page) -> None:
     page.one("#search").send_keys("gpus-01580")
     assert page.hosts() == []
 
 
 @pytest.mark.parametrize("severity", ["critical", "warning", "info", "none"])
-def test_a_tile_shows_its_hosts(page: Page, report: dict[str, t.Any], severity: str) -> None:
+def test_tiles_filter_by_severity(page: Page, report: dict[str, t.Any], severity: str) -> None:
     tile = page.one(f".tile[value={severity}]")
     tile.click()
     expected = names(report, lambda host: (host["severity"] or "none") == severity)
     assert page.hosts() == expected
     assert tile.get_dom_attribute("aria-pressed") == "true"
-    # The others still tell what they would show.
+    # The other tiles still show their numbers.
     assert sum(int(each.text) for each in page.all(".tile b")) == 30
     tile.click()
     assert len(page.hosts()) == 30
 
 
-def test_filters_work_together(page: Page, report: dict[str, t.Any]) -> None:
+def test_filters_are_combined(page: Page, report: dict[str, t.Any]) -> None:
     for severity in ("critical", "info"):
         page.one(f".tile[value={severity}]").click()
     assert page.hosts() == names(report, lambda host: host["severity"] in ("critical", "info"))
@@ -129,7 +129,7 @@ def test_filters_work_together(page: Page, report: dict[str, t.Any]) -> None:
 def test_filters_by_engine_and_finding(page: Page, report: dict[str, t.Any]) -> None:
     choose(page, "engine", "containerd/k3s")
     assert page.hosts() == ["k3s-01", "k3s-02"]
-    # The system's own is another one.
+    # The engine of the system is not that of K3s.
     choose(page, "engine", "containerd")
     found = page.hosts()
     assert found == names(report, lambda host: "containerd" in [engine["target"] for engine in host["engines"]])
@@ -142,7 +142,7 @@ def test_filters_by_engine_and_finding(page: Page, report: dict[str, t.Any]) -> 
                              for row in report["totals"]["by_finding"])]  # fmt: skip
 
 
-def test_a_hostile_finding_can_be_filtered_by(page: Page) -> None:
+def test_filter_by_hostile_finding(page: Page) -> None:
     Select(page.one("#finding")).select_by_index(len(page.all("#finding option")) - 1)
     assert page.hosts() == [HOSTILE]
     page.open(page.fragment())
@@ -165,10 +165,10 @@ def test_sorting_by_click(page: Page, report: dict[str, t.Any]) -> None:
 
 def test_sorting_by_keyboard(page: Page) -> None:
     headline(page, "GPUs").find_element("css selector", "button").send_keys(Keys.ENTER)
-    # Numbers from the highest one.
+    # Numbers are sorted in descending order first.
     assert headline(page, "GPUs").get_dom_attribute("aria-sort") == "descending"
     assert page.hosts()[0] == "gpus-01"
-    # What is not known comes last, both ways.
+    # Unknown values come last in both directions.
     assert set(page.hosts()[-2:]) == {"gone-01", "no-python-01"}
     headline(page, "GPUs").find_element("css selector", "button").send_keys(Keys.SPACE)
     assert headline(page, "GPUs").get_dom_attribute("aria-sort") == "ascending"
@@ -184,7 +184,7 @@ def test_versions_are_sorted_as_versions(page: Page, report: dict[str, t.Any]) -
     assert set(shown) == {"1.17.3", "1.19.1", "1.20.0"}
 
 
-def test_details_unfold(page: Page) -> None:
+def test_details_are_expanded(page: Page) -> None:
     row = page.row("cdi-stale-01")
     toggle = row.find_element("css selector", ".toggle")
     details = page.one(f"#{toggle.get_dom_attribute('aria-controls')}")
@@ -197,34 +197,34 @@ def test_details_unfold(page: Page) -> None:
     assert page.open_hosts() == []
     toggle.send_keys(Keys.SPACE)
     assert page.open_hosts() == ["cdi-stale-01"]
-    # A click anywhere in the row does it too.
+    # A click anywhere in the row has the same effect.
     row.find_elements("css selector", "td")[2].click()
     assert page.open_hosts() == []
-    # They stay with their host.
+    # Sorting keeps the details below their host.
     toggle.click()
     headline(page, "Host").find_element("css selector", "button").click()
     following = page.run("return arguments[0].nextElementSibling.id", row)
     assert following == toggle.get_dom_attribute("aria-controls")
 
 
-def test_all_that_is_shown_unfolds(page: Page) -> None:
+def test_expand_all(page: Page) -> None:
     page.one("#search").send_keys("k3s")
-    button = page.one("#unfold")
+    button = page.one("#expand")
     button.click()
     assert page.open_hosts() == ["k3s-01", "k3s-02"]
-    assert button.text == "Fold all"
+    assert button.text == "Collapse all"
     page.one("#search").clear()
     page.one("#search").send_keys(Keys.SPACE)
     page.until(lambda: len(page.hosts()) == 30)
     assert page.open_hosts() == ["k3s-01", "k3s-02"]
-    assert button.text == "Unfold all"
+    assert button.text == "Expand all"
     button.click()
     assert len(page.open_hosts()) == 30
     button.click()
     assert page.open_hosts() == []
 
 
-def test_the_address_keeps_the_filter(page: Page, report: dict[str, t.Any]) -> None:
+def test_address_contains_the_filter(page: Page, report: dict[str, t.Any]) -> None:
     assert page.fragment() == ""
     page.one("#search").send_keys("docker")
     page.one(".tile[value=critical]").click()
@@ -242,7 +242,7 @@ def test_the_address_keeps_the_filter(page: Page, report: dict[str, t.Any]) -> N
     assert page.fragment() == ""
     assert page.hosts() == names(report)
     assert page.one("#search").get_property("value") == ""
-    # Somebody follows a link on the page that is open already.
+    # A link to the same page changes the filter.
     page.run("location.hash = 'engine=crio'")
     page.until(lambda: len(page.hosts()) < 30)
     assert page.hosts() == names(report, lambda host: "crio" in [engine["target"] for engine in host["engines"]])
@@ -252,7 +252,7 @@ def test_the_address_keeps_the_filter(page: Page, report: dict[str, t.Any]) -> N
     "fragment",
     ["#sort=99", "#sort=x&severity=&engine=nobody&finding=%00", "#%", "#sort=8-", "#text=%E0%A4%A", "#constructor=1"],
 )
-def test_an_address_that_makes_no_sense(page: Page, report: dict[str, t.Any], fragment: str) -> None:
+def test_invalid_address(page: Page, report: dict[str, t.Any], fragment: str) -> None:
     page.open(fragment)
     assert page.one("#status").text
     assert set(page.hosts()) <= set(names(report))
@@ -263,13 +263,13 @@ def test_an_address_that_makes_no_sense(page: Page, report: dict[str, t.Any], fr
 def test_hostile_names_are_text(page: Page) -> None:
     assert HOSTILE in page.hosts()
     assert page.row(HOSTILE).is_displayed()
-    page.one("#unfold").click()
+    page.one("#expand").click()
     assert page.all("img, svg, iframe, object, embed, form, a") == []
     assert len(page.all("script")) == 1
     assert page.run("return document.body.innerText.includes('\u202e')") is False
 
 
-def test_whatever_got_in_could_not_do_anything(page: Page) -> None:
+def test_injected_markup_has_no_effect(page: Page) -> None:
     page.run(
         "document.body.insertAdjacentHTML('beforeend', arguments[0])",
         "<img src='https://example.invalid/i' onerror=\"document.title='ran'\">"
@@ -281,7 +281,7 @@ def test_whatever_got_in_could_not_do_anything(page: Page) -> None:
     assert all("Content Security Policy" in message for message in page.refused)
     assert page.run("return document.title") == "GPU fleet audit"
     assert page.run("return getComputedStyle(document.getElementById('p')).color") != "rgb(255, 0, 0)"
-    # Chromium counts as requests what it refused; no others are left for the fixture to find.
+    # Chromium lists refused requests too. The fixture checks all other requests.
     refused = {url for url in page.requests() if url.startswith("https:")}
     assert refused <= {"https://example.invalid/i", "https://example.invalid/x"}
 
@@ -289,9 +289,9 @@ def test_whatever_got_in_could_not_do_anything(page: Page) -> None:
 @pytest.mark.parametrize("width", [320, 400, 768, 1000, 1181, 1280])
 def test_every_width(page: Page, width: int) -> None:
     page.open(width=width)
-    page.one("#unfold").click()
+    page.one("#expand").click()
     assert page.run("return document.documentElement.scrollWidth") <= width
-    # Nothing lies on anything else: a click reaches what it is meant for.
+    # A click reaches its target, so no elements overlap.
     page.one(".tile[value=critical]").click()
     assert page.hosts()
     choose(page, "engine", "")
@@ -304,9 +304,9 @@ def test_every_width(page: Page, width: int) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_everything_can_be_read(page: Page, scheme: str) -> None:
+def test_contrast(page: Page, scheme: str) -> None:
     page.open(prefers_color_scheme=scheme)
-    page.one("#unfold").click()
+    page.one("#expand").click()
     contrasts = page.run(CONTRAST)
     assert len(contrasts) > 15
     assert {name: ratio for name, ratio in contrasts.items() if ratio < 4.5} == {}
@@ -314,7 +314,7 @@ def test_everything_can_be_read(page: Page, scheme: str) -> None:
     assert (sum(map(int, re.findall(r"\d+", background))) < 200) == (scheme == "dark")
 
 
-def test_everything_has_a_name(page: Page) -> None:
+def test_accessible_names(page: Page) -> None:
     fields = page.all(".tools input, .tools select, .tools button, thead button")
     assert len(fields) > 15
     assert [
@@ -323,7 +323,7 @@ def test_everything_has_a_name(page: Page) -> None:
     assert page.row("gone-01").find_element("css selector", ".toggle").accessible_name == "Details of gone-01"
     assert page.one("#search").accessible_name == "Search"
     assert page.one("#status").aria_role == "status"
-    # Also where the table is no table any more for the eye.
+    # A narrow page has cards, which are still a table for screen readers.
     page.open(width=400)
     assert page.one("#fleet").aria_role == "table"
     assert page.one(".row").aria_role == "row"
@@ -339,7 +339,7 @@ def test_without_the_script(page: Page) -> None:
     page.open()
 
 
-def test_on_paper(page: Page) -> None:
+def test_printed_page(page: Page) -> None:
     page.open(medium="print", prefers_color_scheme="dark")
     assert not page.one("#search").is_displayed()
     assert len(page.open_hosts()) == 30

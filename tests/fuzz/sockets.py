@@ -31,8 +31,8 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify.containers
     NotRunError,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify.cri_pods import Cri, CriPods
-from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._audit_page import page_of
-from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._audit_report import lines_of, report_of
+from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._audit.page import page_of
+from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._audit.report import lines_of, report_of
 from ansible_collections.gpufleet.nvidia.tests.fuzz.reading import described, procfs_seeds, units_seeds
 from ansible_collections.gpufleet.nvidia.tests.fuzz.trees import lay
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_cri import DATA, HEADERS, PREFACE, frame

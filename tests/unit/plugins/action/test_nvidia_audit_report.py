@@ -31,7 +31,7 @@ SEEN: dict[str, t.Any] = {
 
 
 class HostVars:
-    """The variables of all hosts, which can only be read as they are."""
+    """The variables of all hosts, which are read without evaluation."""
 
     def __init__(self, seen: t.Mapping[str, t.Any]) -> None:
         self.seen = seen
@@ -56,7 +56,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> t.Callable[..., dict
     return run
 
 
-def test_it_writes_the_report_and_the_page(run: t.Callable[..., dict[str, t.Any]], tmp_path: Path) -> None:
+def test_files_are_written(run: t.Callable[..., dict[str, t.Any]], tmp_path: Path) -> None:
     result = run()
     assert sorted(os.listdir(tmp_path)) == ["gpufleet-audit.html", "gpufleet-audit.json"]
     assert (result["json"], result["html"]) == tuple(str(tmp_path / f"gpufleet-audit.{x}") for x in ("json", "html"))
@@ -70,13 +70,13 @@ def test_it_writes_the_report_and_the_page(run: t.Callable[..., dict[str, t.Any]
     assert not run()["changed"]
 
 
-def test_it_returns_counts_and_lines_only(run: t.Callable[..., dict[str, t.Any]]) -> None:
+def test_result(run: t.Callable[..., dict[str, t.Any]]) -> None:
     result = run(limit=1)
     assert result["counts"] == {"critical": 3, "warning": 1, "info": 1}
     assert result["lines"] == [
         "4 hosts: 3 critical, 1 with warnings, 0 with info only, 0 without findings (1 unreachable and 2 failed).",
         "5 findings: 3 critical, 1 warning, 1 info.",
-        "critical  b  host: No route to host -> Make it reachable for Ansible, or leave it out of the play.",
+        "critical  b  host: No route to host -> Make the host reachable for Ansible, or remove it from the play.",
         "and 4 more.",
     ]
     assert result["msg"] == " ".join(result["lines"][:2])
@@ -94,7 +94,7 @@ NOT_INSPECTED = {**FINDING, "id": "not-inspected", "subject": ADA}
     [
         ({"engines": [INSPECTED], "findings": [{**FINDING, "subject": ADA}]}, ["28.5.2", "x"]),
         ({"engines": [INSPECTED], "findings": []}, ["28.5.2"]),
-        # What a user says of others, and what could not be inspected, changes nothing.
+        # Results of a user about other engines, and results without an inspection, are ignored.
         ({"engines": [UNSEEN], "findings": []}, [None, "not-inspected"]),
         ({"engines": [{**INSPECTED, "target": "docker"}], "findings": []}, [None, "not-inspected"]),
         ({"engines": [INSPECTED], "findings": [FINDING]}, ["28.5.2"]),
@@ -132,7 +132,7 @@ def test_check_mode_writes_nothing(run: t.Callable[..., dict[str, t.Any]], tmp_p
         ("warning", "critical", True), ("warning", "warning", True), ("warning", "info", False),
     ],
 )  # fmt: skip
-def test_it_fails_after_it_has_written(
+def test_fail_on(
     run: t.Callable[..., dict[str, t.Any]], tmp_path: Path, fail_on: str, severity: str, failed: bool
 ) -> None:
     seen = {"missing": {"engines": [], "findings": [{**FINDING, "severity": severity}]}}
@@ -140,9 +140,7 @@ def test_it_fails_after_it_has_written(
     assert len(os.listdir(tmp_path)) == 2
 
 
-def test_the_directory_is_created_before_hosts_are_inspected(
-    run: t.Callable[..., dict[str, t.Any]], tmp_path: Path
-) -> None:
+def test_prepare_only(run: t.Callable[..., dict[str, t.Any]], tmp_path: Path) -> None:
     result = run(results=None, prepare_only=True, directory="reports", html="pages/a.html")
     assert (result["changed"], "lines" in result) == (True, False)
     assert result["html"] == str(tmp_path / "reports/pages/a.html")
@@ -174,13 +172,13 @@ def test_paths(run: t.Callable[..., dict[str, t.Any]], tmp_path: Path, monkeypat
         ({"diff": True}, "diff"),
     ],
 )
-def test_what_is_refused(run: t.Callable[..., dict[str, t.Any]], args: dict[str, t.Any], message: str) -> None:
+def test_invalid_arguments(run: t.Callable[..., dict[str, t.Any]], args: dict[str, t.Any], message: str) -> None:
     with pytest.raises(AnsibleError, match=message) as caught:
         run(**args)
     assert isinstance(caught.value, AnsibleActionFail)
 
 
-def test_the_documentation_lists_the_arguments() -> None:
+def test_arguments_match_the_documentation() -> None:
     documented = yaml.safe_load(DOCUMENTATION)["options"]
     assert {name: {key: value for key, value in option.items() if key != "description"} for name, option in
             documented.items()} == ARGUMENTS  # fmt: skip

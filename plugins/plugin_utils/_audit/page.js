@@ -5,13 +5,13 @@
   const table = byId("fleet");
   const [search, engine, finding, order] = ["search", "engine", "finding", "order"].map(byId);
   const tiles = Array.from(document.querySelectorAll(".tile"));
-  const heads = Array.from(table.tHead.rows[0].cells);
+  const headers = Array.from(table.tHead.rows[0].cells);
   const numbers = new Intl.NumberFormat("en");
   const collator = new Intl.Collator("en", { numeric: true, sensitivity: "base" });
-  const usual = { sort: heads.length - 1, down: true };
-  const sorted = { ...usual };
+  const defaultSort = { column: headers.length - 1, descending: true };
+  const sorted = { ...defaultSort };
 
-  const hosts = Array.from(table.tBodies, (body, place) => {
+  const hosts = Array.from(table.tBodies, (body, position) => {
     const [row, details] = body.rows;
     const findings = Array.from(details.querySelectorAll(".finding"), (item) => ({
       id: item.dataset.id,
@@ -22,7 +22,7 @@
       row,
       details,
       findings,
-      place,
+      position,
       toggle: row.querySelector(".toggle"),
       severity: body.dataset.severity,
       engines: new Set(Array.from(row.querySelectorAll("[data-engine]"), (item) => item.dataset.engine)),
@@ -32,34 +32,34 @@
     };
   });
 
-  const open = (host, wanted) => {
-    host.details.hidden = !wanted;
-    host.toggle.setAttribute("aria-expanded", String(wanted));
+  const expand = (host, expanded) => {
+    host.details.hidden = !expanded;
+    host.toggle.setAttribute("aria-expanded", String(expanded));
   };
 
-  const folded = () => hosts.some((host) => !host.body.hidden && host.details.hidden);
+  const anyCollapsed = () => hosts.some((host) => !host.body.hidden && host.details.hidden);
 
-  const nameUnfold = () => {
-    byId("unfold").textContent = folded() ? "Unfold all" : "Fold all";
+  const updateExpandButton = () => {
+    byId("expand").textContent = anyCollapsed() ? "Expand all" : "Collapse all";
   };
 
-  const counted = (number, one, several) => `${numbers.format(number)} ${number === 1 ? one : several || one + "s"}`;
+  const counted = (number, noun) => `${numbers.format(number)} ${noun}${number === 1 ? "" : "s"}`;
 
-  const wanted = () => ({
+  const currentFilter = () => ({
     words: search.value.toLowerCase().split(/\s+/).filter(Boolean),
     engine: engine.value,
     finding: finding.value,
     severities: new Set(tiles.filter((tile) => tile.getAttribute("aria-pressed") === "true").map((tile) => tile.value)),
   });
 
-  // Returns whether all filters but the severity match: the tiles show how many hosts each severity has.
+  // Ignores the filter by severity, because the tiles show how many hosts each severity has.
   const matches = (host, filter) =>
     (!filter.engine || host.engines.has(filter.engine)) &&
     (!filter.finding || host.ids.has(filter.finding)) &&
     filter.words.every((word) => host.text.includes(word));
 
   const filterHosts = () => {
-    const filter = wanted();
+    const filter = currentFilter();
     const perSeverity = {};
     const perFinding = {};
     let shown = 0;
@@ -78,38 +78,38 @@
       `${numbers.format(shown)} of ${counted(hosts.length, "host")}, ${counted(critical + warning + info, "finding")}: ` +
       `${numbers.format(critical)} critical, ${counted(warning, "warning")}, ${numbers.format(info)} info`;
     table.hidden = shown === 0;
-    byId("nobody").hidden = shown !== 0;
-    nameUnfold();
+    byId("no-hosts").hidden = shown !== 0;
+    updateExpandButton();
   };
 
   const sortHosts = () => {
-    const numeric = heads[sorted.sort].dataset.kind === "number";
-    const direction = sorted.down ? -1 : 1;
+    const numeric = headers[sorted.column].dataset.kind === "number";
+    const direction = sorted.descending ? -1 : 1;
     const compare = (one, other) => {
-      const [a, b] = [one.keys[sorted.sort], other.keys[sorted.sort]];
+      const [a, b] = [one.keys[sorted.column], other.keys[sorted.column]];
       // Unknown values come last in both directions.
-      if (!a || !b) return Number(!a) - Number(!b) || one.place - other.place;
-      return direction * (numeric ? Number(a) - Number(b) : collator.compare(a, b)) || one.place - other.place;
+      if (!a || !b) return Number(!a) - Number(!b) || one.position - other.position;
+      return direction * (numeric ? Number(a) - Number(b) : collator.compare(a, b)) || one.position - other.position;
     };
-    const now = Array.from(table.tBodies);
-    const then = hosts.slice().sort(compare);
-    if (then.some((host, place) => host.body !== now[place])) table.append(...then.map((host) => host.body));
-    heads.forEach((head, place) => {
-      if (place === sorted.sort) head.setAttribute("aria-sort", sorted.down ? "descending" : "ascending");
-      else head.removeAttribute("aria-sort");
+    const current = Array.from(table.tBodies);
+    const target = hosts.slice().sort(compare);
+    if (target.some((host, position) => host.body !== current[position])) table.append(...target.map((host) => host.body));
+    headers.forEach((header, position) => {
+      if (position === sorted.column) header.setAttribute("aria-sort", sorted.descending ? "descending" : "ascending");
+      else header.removeAttribute("aria-sort");
     });
-    order.value = `${sorted.sort}${sorted.down ? "-" : ""}`;
+    order.value = `${sorted.column}${sorted.descending ? "-" : ""}`;
   };
 
   // The filter is part of the address, so that a user can send it to others.
   const toAddress = () => {
-    const filter = wanted();
+    const filter = currentFilter();
     const parameters = new URLSearchParams();
     if (search.value.trim()) parameters.set("text", search.value.trim());
     if (filter.severities.size) parameters.set("severity", Array.from(filter.severities).join(","));
     if (filter.engine) parameters.set("engine", filter.engine);
     if (filter.finding) parameters.set("finding", filter.finding);
-    if (sorted.sort !== usual.sort || sorted.down !== usual.down) parameters.set("sort", order.value);
+    if (sorted.column !== defaultSort.column || sorted.descending !== defaultSort.descending) parameters.set("sort", order.value);
     const hash = parameters.toString();
     if (hash !== location.hash.slice(1)) history.replaceState(null, "", hash ? `#${hash}` : location.pathname + location.search);
   };
@@ -126,34 +126,35 @@
     choose(finding, parameters.get("finding") || "");
     const severities = (parameters.get("severity") || "").split(",");
     for (const tile of tiles) tile.setAttribute("aria-pressed", String(severities.includes(tile.value)));
-    const [, column, down] = /^(\d)(-?)$/.exec(parameters.get("sort") || "") || [];
-    Object.assign(sorted, column in heads ? { sort: Number(column), down: Boolean(down) } : usual);
+    const [, column, descending] = /^(\d)(-?)$/.exec(parameters.get("sort") || "") || [];
+    Object.assign(sorted, column in headers ? { column: Number(column), descending: Boolean(descending) } : defaultSort);
     sortHosts();
     filterHosts();
   };
 
-  const refine = () => {
+  const updateFilter = () => {
     filterHosts();
     toAddress();
   };
 
-  search.addEventListener("input", refine);
-  engine.addEventListener("change", refine);
-  finding.addEventListener("change", refine);
+  search.addEventListener("input", updateFilter);
+  engine.addEventListener("change", updateFilter);
+  finding.addEventListener("change", updateFilter);
   for (const tile of tiles) {
     tile.addEventListener("click", () => {
       tile.setAttribute("aria-pressed", String(tile.getAttribute("aria-pressed") !== "true"));
-      refine();
+      updateFilter();
     });
   }
-  const sortBy = (column, down) => {
-    Object.assign(sorted, { sort: column, down });
+  const sortBy = (column, descending) => {
+    Object.assign(sorted, { column, descending });
     sortHosts();
     toAddress();
   };
-  heads.forEach((head, place) => {
-    const first = head.dataset.kind === "number";
-    head.querySelector(".sort").addEventListener("click", () => sortBy(place, sorted.sort === place ? !sorted.down : first));
+  headers.forEach((header, position) => {
+    const numeric = header.dataset.kind === "number";
+    const button = header.querySelector(".sort");
+    button.addEventListener("click", () => sortBy(position, sorted.column === position ? !sorted.descending : numeric));
   });
   order.addEventListener("change", () => sortBy(parseInt(order.value, 10), order.value.endsWith("-")));
   byId("reset").addEventListener("click", () => {
@@ -161,22 +162,22 @@
     fromAddress();
     search.focus();
   });
-  byId("unfold").addEventListener("click", () => {
-    const unfold = folded();
-    for (const host of hosts) if (!host.body.hidden) open(host, unfold);
-    nameUnfold();
+  byId("expand").addEventListener("click", () => {
+    const expanded = anyCollapsed();
+    for (const host of hosts) if (!host.body.hidden) expand(host, expanded);
+    updateExpandButton();
   });
   table.addEventListener("click", (event) => {
     const row = event.target.closest(".row");
-    // A user who selects a name to copy it must not fold the row.
+    // Selecting a name to copy it must not collapse the row.
     if (!row || String(getSelection())) return;
     const host = hosts.find((candidate) => candidate.row === row);
-    open(host, host.details.hidden);
-    nameUnfold();
+    expand(host, host.details.hidden);
+    updateExpandButton();
   });
   addEventListener("hashchange", fromAddress);
 
-  document.documentElement.classList.add("live");
-  for (const host of hosts) open(host, false);
+  document.documentElement.classList.add("scripted");
+  for (const host of hosts) expand(host, false);
   fromAddress();
 })();

@@ -10,7 +10,7 @@ import typing as t
 
 import pytest
 
-from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._audit_files import prepare, write_private
+from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._audit.files import prepare, write_private
 
 if t.TYPE_CHECKING:
     from pathlib import Path
@@ -20,7 +20,7 @@ def state(path: Path) -> tuple[str, int]:
     return path.read_text(encoding="utf-8"), stat.S_IMODE(path.stat().st_mode)
 
 
-def test_only_the_user_can_read_it(tmp_path: Path) -> None:
+def test_new_file_is_private(tmp_path: Path) -> None:
     path = tmp_path / "report"
     before = os.umask(0)
     try:
@@ -31,25 +31,25 @@ def test_only_the_user_can_read_it(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["report"]
 
 
-def test_the_same_text_is_not_written_again(tmp_path: Path) -> None:
+def test_same_text_is_not_written(tmp_path: Path) -> None:
     path = tmp_path / "report"
     write_private(str(path), "Text", check_mode=False)
-    before = path.stat()
+    before = path.stat().st_ino
     assert not write_private(str(path), "Text", check_mode=False)
-    assert path.stat() == before or path.stat().st_ino == before.st_ino
+    assert path.stat().st_ino == before
 
 
 @pytest.mark.parametrize(("text", "mode"), [("Text", 0o644), ("Tex", 0o600), ("Test", 0o600)])
-def test_another_file_is_replaced(tmp_path: Path, text: str, mode: int) -> None:
+def test_different_file_is_replaced(tmp_path: Path, text: str, mode: int) -> None:
     path = tmp_path / "report"
     path.write_text(text, encoding="utf-8")
     path.chmod(mode)
-    with path.open(encoding="utf-8") as former:
+    with path.open(encoding="utf-8") as previous:
         assert write_private(str(path), "Text", check_mode=True)
         assert state(path) == (text, mode)
         assert write_private(str(path), "Text", check_mode=False)
-        # A program that has it open reads the file that it opened.
-        assert former.read() == text
+        # The file is replaced, not overwritten.
+        assert previous.read() == text
     assert state(path) == ("Text", 0o600)
 
 
@@ -70,7 +70,7 @@ def test_only_regular_files_are_replaced(tmp_path: Path, make: t.Callable[[str],
 
 
 @pytest.mark.parametrize("check_mode", [False, True])
-def test_the_directory_is_prepared(tmp_path: Path, check_mode: bool) -> None:
+def test_prepare_creates_the_directory(tmp_path: Path, check_mode: bool) -> None:
     path = tmp_path / "reports/today/report"
     assert prepare(str(path), check_mode)
     assert path.parent.exists() is not check_mode
@@ -85,7 +85,7 @@ def test_the_directory_is_prepared(tmp_path: Path, check_mode: bool) -> None:
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 @pytest.mark.parametrize("check_mode", [False, True])
 @pytest.mark.parametrize("path", ["report", "reports/report", "file/report"])
-def test_what_cannot_be_written_is_refused_beforehand(tmp_path: Path, path: str, check_mode: bool) -> None:
+def test_prepare_rejects_unwritable_paths(tmp_path: Path, path: str, check_mode: bool) -> None:
     (tmp_path / "file").write_text("", encoding="utf-8")
     try:
         os.seteuid(65534)
@@ -96,7 +96,7 @@ def test_what_cannot_be_written_is_refused_beforehand(tmp_path: Path, path: str,
     assert os.listdir(tmp_path) == ["file"]
 
 
-def test_a_failure_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failure_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_paths: str) -> t.NoReturn:
         raise OSError(28, "No space left on device")
 
@@ -106,6 +106,6 @@ def test_a_failure_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert os.listdir(tmp_path) == []
 
 
-def test_half_of_a_surrogate_pair_is_replaced(tmp_path: Path) -> None:
+def test_lone_surrogate_is_replaced(tmp_path: Path) -> None:
     write_private(str(tmp_path / "report"), "\ud83d", check_mode=False)
     assert state(tmp_path / "report") == ("?", 0o600)

@@ -12,9 +12,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._audit_host import host_row
-from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._audit_page import page_of
-from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._audit_report import lines_of, report_of
+from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._audit.page import page_of
+from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._audit.report import (
+    counted,
+    host_row,
+    lines_of,
+    natural,
+    printable,
+    report_of,
+    text_of,
+    texts,
+)
 
 EMPTY: dict[str, t.Any] = {"engines": [], "toolkit": {}, "gpus": {}, "cdi": {}, "findings": []}
 TRACEBACK = 'Traceback (most recent call last):\n  File "x", line 1\nValueError: no\n'
@@ -55,7 +63,7 @@ def row(**parts: t.Any) -> dict[str, t.Any]:
 # -- the fleet -------------------------------------------------------------------------------------------------------
 
 
-def test_the_worst_host_comes_first() -> None:
+def test_hosts_are_sorted_by_severity() -> None:
     results = {
         "gpu-10": host(),
         "gpu-2": host(),
@@ -87,7 +95,7 @@ def test_totals_count_hosts_and_findings() -> None:
     assert totals["cdi"] == {"none": 1, "not read": 4}
 
 
-def test_findings_are_counted_by_host_at_their_worst() -> None:
+def test_totals_by_finding() -> None:
     results = {
         "a": {**EMPTY, "findings": [finding("info", "x"), finding("info", "x", "crio"), finding("info", "y")]},
         "b": {**EMPTY, "findings": [finding("warning", "x")]},
@@ -102,14 +110,14 @@ def test_findings_are_counted_by_host_at_their_worst() -> None:
     ]
 
 
-def test_the_same_results_give_the_same_report() -> None:
+def test_report_is_reproducible() -> None:
     results = {"b": host("info"), "a": host("info")}
     assert json.dumps(report_of(results)) == json.dumps(report_of(dict(reversed(list(results.items())))))
     assert report_of(results)["generated"] is None
     assert report_of(results, "today")["generated"] == "today"
 
 
-def test_a_fleet_without_hosts() -> None:
+def test_report_without_hosts() -> None:
     report = report_of({})
     assert report["hosts"] == []
     assert lines_of(report, 5)[0].startswith("0 hosts: ")
@@ -123,9 +131,9 @@ def test_a_fleet_without_hosts() -> None:
     ("result", "state", "reason", "name"),
     [
         ({"unreachable": True, "msg": "No route to host"}, "unreachable", "No route to host", "host-unreachable"),
-        ({"unreachable": True}, "unreachable", "Ansible does not say why.", "host-unreachable"),
+        ({"unreachable": True}, "unreachable", "Ansible reports no reason.", "host-unreachable"),
         ({"failed": True, "msg": "host_root is relative."}, "failed", "host_root is relative.", "host-not-read"),
-        ({"failed": True}, "failed", "The module does not say why.", "host-not-read"),
+        ({"failed": True}, "failed", "The module reports no reason.", "host-not-read"),
         (
             {"failed": True, "msg": "MODULE FAILURE\nSee stdout", "module_stdout": "sh: python3: not found\r\n"},
             "failed", "sh: python3: not found", "host-not-read",
@@ -136,15 +144,15 @@ def test_a_fleet_without_hosts() -> None:
         ),
         ({"failed": True, "msg": "It broke.", "module_stderr": TRACEBACK}, "failed", "It broke. ValueError: no",
          "host-not-read"),
-        # A name that is another one with each run.
+        # A name that differs in each run.
         ({"unreachable": True, "msg": "mkdir /x/ansible-tmp-1763.5-1-22"}, "unreachable", "mkdir /x/ansible-tmp",
          "host-unreachable"),
-        (None, "failed", "There is no answer of this host.", "host-not-read"),
-        ("odd", "failed", "There is no answer of this host.", "host-not-read"),
-        ({"changed": False}, "failed", "There is no answer of this host.", "host-not-read"),
+        (None, "failed", "There is no result of nvidia_container_info for this host.", "host-not-read"),
+        ("odd", "failed", "There is no result of nvidia_container_info for this host.", "host-not-read"),
+        ({"changed": False}, "failed", "There is no result of nvidia_container_info for this host.", "host-not-read"),
     ],
 )  # fmt: skip
-def test_a_host_that_was_not_read(result: object, state: str, reason: str, name: str) -> None:
+def test_host_that_was_not_read(result: object, state: str, reason: str, name: str) -> None:
     found = host_row("gone", result)
     assert (found["state"], found["reason"], found["severity"]) == (state, reason, "critical")
     assert [(one["id"], one["text"]) for one in found["findings"]] == [(name, reason)]
@@ -153,24 +161,24 @@ def test_a_host_that_was_not_read(result: object, state: str, reason: str, name:
     assert found["toolkit"]["installed"] is None
 
 
-def test_what_a_failing_host_told_before_does_not_count() -> None:
+def test_values_of_a_failed_host_are_ignored() -> None:
     found = host_row("a", {**host("info", gpus={"driver_version": "580.1"}), "failed": True, "msg": "no"})
     assert found["driver"] is None
     assert [one["id"] for one in found["findings"]] == ["host-not-read"]
 
 
-def test_a_host_with_nothing_to_say() -> None:
+def test_healthy_host() -> None:
     found = host_row("gpu-1", EMPTY)
     assert (found["state"], found["reason"], found["severity"]) == ("ok", None, None)
     assert found["counts"] == {"critical": 0, "warning": 0, "info": 0}
 
 
 @pytest.mark.parametrize(
-    ("told", "expected"),
+    ("reported", "expected"),
     [
         ([finding("info"), finding("critical"), finding("warning")], ["critical", "warning", "info"]),
         ([finding("info"), finding("info")], ["info"]),
-        # It must not pass unseen.
+        # An unknown severity is a warning.
         ([finding("fatal")], ["warning"]),
         ([{"text": "It is so."}], ["warning"]),
         ([{"severity": ["critical"]}], ["warning"]),
@@ -179,20 +187,20 @@ def test_a_host_with_nothing_to_say() -> None:
         (None, []),
     ],
 )
-def test_findings(told: object, expected: list[str]) -> None:
-    found = row(findings=told)
+def test_findings(reported: object, expected: list[str]) -> None:
+    found = row(findings=reported)
     assert [one["severity"] for one in found["findings"]] == expected
     assert found["severity"] == (expected[0] if expected else None)
 
 
-def test_a_finding_says_something_whatever_it_lacks() -> None:
+def test_finding_without_values() -> None:
     (found,) = row(findings=[{"severity": "info"}])["findings"]
     assert found == {
-        "severity": "info", "id": "unnamed", "subject": "host", "text": "It says nothing more.", "advice": "",
+        "severity": "info", "id": "unnamed", "subject": "host", "text": "No description.", "advice": "",
     }  # fmt: skip
 
 
-def test_a_text_without_an_end_is_cut() -> None:
+def test_long_text_is_cut() -> None:
     (found,) = row(findings=[{**finding("info"), "text": "x" * 100_000}])["findings"]
     assert len(found["text"]) == 2001
 
@@ -249,14 +257,14 @@ def test_toolkit(toolkit: object, expected: tuple[object, ...]) -> None:
 
 
 def test_engines() -> None:
-    told = [
+    engines = [
         {"engine": "docker", "flavor": "rootless", "user": "alice", "target": "docker/rootless/alice",
          "version": "28.5", "installed": True, "running": False, "default_runtime": "nvidia", "restart_required": True},
         {"engine": "crio", "unfinished_restart": True},
         {"engine": "podman", "restart_required": None, "running": "yes"},
         "odd",
     ]  # fmt: skip
-    alice, crio, podman = row(engines=told)["engines"]
+    alice, crio, podman = row(engines=engines)["engines"]
     assert alice == {
         "engine": "docker", "flavor": "rootless", "user": "alice", "target": "docker/rootless/alice", "version": "28.5",
         "installed": True, "running": False, "default_runtime": "nvidia", "restart_pending": True,
@@ -286,7 +294,7 @@ def test_cdi(files: object, expected: str | None) -> None:
 
 
 @given(st.dictionaries(st.text(), ODD, max_size=3))
-def test_nothing_that_hosts_tell_breaks_anything(results: dict[str, object]) -> None:
+def test_no_result_is_an_error(results: dict[str, object]) -> None:
     report = report_of(results)
     json.dumps(report)
     for line in lines_of(report, 100):
@@ -297,7 +305,7 @@ def test_nothing_that_hosts_tell_breaks_anything(results: dict[str, object]) -> 
 # -- lines -----------------------------------------------------------------------------------------------------------
 
 
-def test_lines_tell_the_worst_first_over_all_hosts() -> None:
+def test_lines_are_sorted_by_severity() -> None:
     results = {
         "a": host("critical", "info"),
         "long-name": host("warning"),
@@ -307,20 +315,72 @@ def test_lines_tell_the_worst_first_over_all_hosts() -> None:
         "3 hosts: 2 critical, 1 with warnings, 0 with info only, 0 without findings (1 unreachable).",
         "4 findings: 2 critical, 1 warning, 1 info.",
         "critical  a          docker: It is so. -> Do it.",
-        "critical  c          host: No route -> Make it reachable for Ansible, or leave it out of the play.",
+        "critical  c          host: No route -> Make the host reachable for Ansible, or remove it from the play.",
         "warning   long-name  docker: It is so. -> Do it.",
         "info      a          docker: It is so. -> Do it.",
     ]
 
 
-@pytest.mark.parametrize(("limit", "told"), [(0, 0), (1, 1), (2, 2), (3, 3), (9, 3)])
-def test_lines_have_an_end(limit: int, told: int) -> None:
+@pytest.mark.parametrize(("limit", "shown"), [(0, 0), (1, 1), (2, 2), (3, 3), (9, 3)])
+def test_limit_of_lines(limit: int, shown: int) -> None:
     lines = lines_of(report_of({"a": host("critical", "warning", "info")}), limit)[2:]
-    assert [line.split()[0] for line in lines] == ["critical", "warning", "info"][:told] + ["and"] * (told < 3)
-    if told < 3:
-        assert lines[-1] == f"and {3 - told} more."
+    assert [line.split()[0] for line in lines] == ["critical", "warning", "info"][:shown] + ["and"] * (shown < 3)
+    if shown < 3:
+        assert lines[-1] == f"and {3 - shown} more."
 
 
-def test_lines_obey_nobody() -> None:
+def test_lines_have_no_control_characters() -> None:
     results = {"a\x1b[2J": {**EMPTY, "findings": [{**finding("info", advice=""), "text": "x\n\u2028critical \u202eb"}]}}
     assert lines_of(report_of(results), 5)[2] == "info      a\\x1b[2J  docker: x critical \\u202eb"
+
+
+# -- values -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("text", "text"), ("  text\n", "text"), ("", None), (" ", None), (5, "5"), (1.5, "1.5"), (0, "0"), (True, None),
+        (None, None), ([], None), ({}, None), (b"x", None), (float("nan"), None),
+        (float("inf"), None), ("x" * 2000, "x" * 2000), ("x" * 2001, "x" * 2000 + "…"),
+    ],
+)  # fmt: skip
+def test_text_of(value: object, expected: str | None) -> None:
+    assert text_of(value) == expected
+
+
+def test_huge_number_is_none() -> None:
+    assert text_of(10**5000) is None
+    assert text_of(-(10**5000)) is None
+
+
+def test_texts() -> None:
+    assert texts(["a", None, 1, [], "b"]) == ["a", "1", "b"]
+    assert texts("ab") == []
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("gpu-1 föö 数", "gpu-1 föö 数"),
+        ("a\nb\tc\r\nd\u2028e\u2029f  g", "a b c d e f g"),
+        ("\x1b[31m", "\\x1b[31m"),
+        ("\x00\x7f\x9b\xad", "\\x00\\x7f\\x9b\\xad"),
+        ("\u202egpu\u2066\u200b\ufeff", "\\u202egpu\\u2066\\u200b\\ufeff"),
+        ("\ud800", "\\ud800"),
+        ("\U000e0041", "\\U000e0041"),
+        # A visible character outside of the basic plane.
+        ("\U0001f600", "\U0001f600"),
+    ],
+)
+def test_printable(text: str, expected: str) -> None:
+    assert printable(text) == expected
+
+
+def test_natural_order() -> None:
+    names = ["", "1", "2", "10", "a", "A1", "a2", "a10", "a10b", "b" + "9" * 5000, "b٣"]
+    assert sorted(set(names), key=natural) == names
+
+
+def test_counted() -> None:
+    assert [counted(number, "host") for number in (0, 1, 2)] == ["0 hosts", "1 host", "2 hosts"]

@@ -12,11 +12,10 @@ from html.parser import HTMLParser
 
 import pytest
 
-from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._audit_markup import Markup, element, joined
-from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._audit_page import page_of
-from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._audit_report import report_of
+from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._audit.page import Markup, element, joined, page_of
+from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._audit.report import report_of
 
-# What would become markup, or end some, wherever it is put.
+# Texts that could begin or end markup.
 HOSTILE = (
     "</script><img src=x onerror=alert(1)>",
     '"><svg onload=alert(1)>',
@@ -33,7 +32,7 @@ ALLOWED = {
 
 
 class Page(HTMLParser):
-    """What a browser would make of it."""
+    """The page as a browser parses it."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -64,7 +63,7 @@ class Page(HTMLParser):
 
 
 def full(text: str) -> dict[str, t.Any]:
-    """A host that says ``text`` wherever it can."""
+    """The result of a host with ``text`` in every value."""
     return {
         "engines": [
             {"engine": text, "flavor": text, "user": text, "target": text, "version": text, "default_runtime": text}
@@ -77,7 +76,7 @@ def full(text: str) -> dict[str, t.Any]:
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_nothing_that_a_host_says_becomes_markup(text: str) -> None:
+def test_texts_of_hosts_are_escaped(text: str) -> None:
     results = {text: full(text), "gone": {"unreachable": True, "msg": text}, "failed": {"failed": True, "msg": text}}
     source = page_of(report_of(results, text))
     page = Page(source)
@@ -86,20 +85,20 @@ def test_nothing_that_a_host_says_becomes_markup(text: str) -> None:
     assert len(page.all("script")) == len(page.all("style")) == 1
     assert not [name for _tag, attributes in page.elements for name in attributes if name.startswith("on")]
     assert not [1 for _tag, attributes in page.elements if {"src", "srcset", "action", "style"} & set(attributes)]
-    # All that is hidden in a text is spelled out.
+    # Invisible characters are escaped.
     assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]", source)
     assert len(page.all("tbody", class_="host")) == 3
     source.encode()
 
 
-def test_what_is_hostile_can_still_be_read() -> None:
+def test_escaped_texts_are_readable() -> None:
     page = Page(page_of(report_of({"<b>&amp;": full("<i>")})))
     assert "<b>&amp;" in page.texts["bdi"]
     assert page.texts["bdi"].count("<i>") > 8
     assert page.all("th", data_sort="<b>&amp;")
 
 
-def test_the_policy_lets_nothing_else_run_or_be_fetched() -> None:
+def test_content_security_policy() -> None:
     source = page_of(report_of({"a": full("x")}))
     (meta,) = Page(source).all("meta", http_equiv="Content-Security-Policy")
     policy = dict(rule.strip().split(" ", 1) for rule in str(meta["content"]).split(";"))
@@ -108,21 +107,21 @@ def test_the_policy_lets_nothing_else_run_or_be_fetched() -> None:
         digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
         assert policy.pop(f"{kind}-src") == f"'sha256-{digest}'"
     assert policy == {"default-src": "'none'", "img-src": "data:", "base-uri": "'none'", "form-action": "'none'"}
-    # Before anything that it is about.
+    # The policy precedes the style and the script.
     assert source.index("Content-Security-Policy") < source.index("<style>") < source.index("<script>")
 
 
-def test_the_page_names_nothing_outside_of_it() -> None:
+def test_page_loads_no_other_file() -> None:
     source = page_of(report_of({"a": full("x")}))
     assert not re.findall(r"https?:|//[a-z]|@import|url\(|fetch\(|XMLHttp|innerHTML|eval\(", source)
 
 
-def test_a_page_of_the_same_report_is_the_same() -> None:
+def test_page_is_reproducible() -> None:
     report = report_of({"a": full("x")})
     assert page_of(report) == page_of(report)
 
 
-def test_filters_offer_what_there_is() -> None:
+def test_choices_of_filters() -> None:
     results = {
         "a": {
             **full("x"),
@@ -141,24 +140,24 @@ def test_filters_offer_what_there_is() -> None:
 
 
 @pytest.mark.parametrize(
-    ("engine", "said"),
+    ("engine", "expected"),
     [
         ({"engine": "docker", "installed": True, "running": True}, []),
         ({"engine": "docker", "installed": True, "running": False}, ["stopped"]),
         ({"engine": "docker", "installed": False, "running": False}, ["not installed"]),
         ({"engine": "docker", "running": True, "restart_required": True}, ["restart pending"]),
         ({"engine": "docker", "running": False, "unfinished_restart": True}, ["stopped", "restart pending"]),
-        # It has nothing that could run.
+        # Podman has no daemon.
         ({"engine": "podman", "installed": True, "running": False}, []),
         ({"engine": "docker"}, []),
     ],
 )
-def test_how_an_engine_stands(engine: dict[str, t.Any], said: list[str]) -> None:
+def test_state_of_an_engine(engine: dict[str, t.Any], expected: list[str]) -> None:
     page = Page(page_of(report_of({"a": {"engines": [engine], "cdi": {"files": []}}})))
-    assert [text for text in page.texts["span"] if text in ("stopped", "not installed", "restart pending")] == said
+    assert [text for text in page.texts["span"] if text in ("stopped", "not installed", "restart pending")] == expected
 
 
-def test_every_row_has_every_column() -> None:
+def test_rows_and_columns() -> None:
     page = Page(page_of(report_of({"a": full("x"), "gone": {"unreachable": True}})))
     titles = len(page.all("th", scope="col"))
     assert titles == 8

@@ -1,0 +1,365 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The report on all hosts of an audit, as data and as lines for a terminal.
+
+Private to this collection. A host may be hostile, or use another version of this collection. A missing or wrong value
+is treated as unknown and never raises an error.
+"""
+
+from __future__ import annotations
+
+import collections
+import re
+import typing as t
+from collections.abc import Mapping
+
+# Increased if a reader of an older report would misunderstand a newer one.
+SCHEMA = 1
+# The severities of findings, the highest first.
+SEVERITIES = ("critical", "warning", "info")
+OK, UNREACHABLE, FAILED = "ok", "unreachable", "failed"
+
+
+# -- the fleet -------------------------------------------------------------------------------------------------------
+
+# The maximum width of the host column in characters. A longer name is not cut and does not widen the column.
+_MAX_WIDTH = 40
+
+
+def report_of(results: Mapping[str, object], generated: str | None = None) -> dict[str, t.Any]:
+    """Return the report on all hosts in ``results``, each with the registered result of its task.
+
+    The same results give the same report. ``generated`` is the time of the report as a text of the caller, or None.
+    """
+    hosts = sorted((host_row(text_of(name) or "unnamed", result) for name, result in results.items()), key=_sort_key)
+    return {"schema": SCHEMA, "generated": text_of(generated), "totals": _totals(hosts), "hosts": hosts}
+
+
+def lines_of(report: Mapping[str, t.Any], limit: int) -> list[str]:
+    """Return the report as text: the totals, and then at most ``limit`` findings of all hosts, sorted by severity."""
+    hosts = rows(report.get("hosts"))
+    found = [(printable(str(host["host"])), finding) for host in hosts for finding in rows(host.get("findings"))]
+    # The hosts are already sorted, and this sort is stable.
+    found.sort(key=lambda pair: SEVERITIES.index(pair[1]["severity"]))
+    width = min(_MAX_WIDTH, max((len(host) for host, _finding in found[:limit]), default=0))
+    lines = _summary(table(report.get("totals")))
+    for host, finding in found[:limit]:
+        advice = f" -> {finding['advice']}" if finding["advice"] else ""
+        message = printable(f"{finding['subject']}: {finding['text']}{advice}")
+        lines.append(f"{finding['severity']:8}  {host:{width}}  {message}")
+    if len(found) > limit:
+        lines.append(f"and {len(found) - limit} more.")
+    return lines
+
+
+def _sort_key(host: Mapping[str, t.Any]) -> tuple[t.Any, ...]:
+    return (*(-host["counts"][severity] for severity in SEVERITIES), natural(host["host"]))
+
+
+def _totals(hosts: t.Sequence[Mapping[str, t.Any]]) -> dict[str, t.Any]:
+    highest = collections.Counter(host["severity"] or "none" for host in hosts)
+    states = collections.Counter(host["state"] for host in hosts)
+    return {
+        "hosts": len(hosts),
+        "unreachable": states[UNREACHABLE],
+        "failed": states[FAILED],
+        # Each host is included once, with its most severe finding.
+        "hosts_by_severity": {severity: highest[severity] for severity in (*SEVERITIES, "none")},
+        "findings": {severity: sum(host["counts"][severity] for host in hosts) for severity in SEVERITIES},
+        "by_finding": _by_finding(hosts),
+        "gpus": sum(host["gpus"]["count"] or 0 for host in hosts),
+        "unhealthy_gpus": sum(host["gpus"]["unhealthy"] for host in hosts),
+        "hosts_with_known_cves": sum(bool(host["toolkit"]["known_cves"]) for host in hosts),
+        "cdi": dict(sorted(collections.Counter(host["cdi"]["state"] or "not read" for host in hosts).items())),
+    }
+
+
+def _by_finding(hosts: t.Sequence[Mapping[str, t.Any]]) -> list[dict[str, t.Any]]:
+    """Return each finding with its highest severity and the number of its hosts."""
+    severities: dict[str, str] = {}
+    on_hosts: collections.Counter[str] = collections.Counter()
+    for host in hosts:
+        on_hosts.update({finding["id"] for finding in host["findings"]})
+        for finding in host["findings"]:
+            previous = severities.get(finding["id"], SEVERITIES[-1])
+            severities[finding["id"]] = min(previous, finding["severity"], key=SEVERITIES.index)
+    names = sorted(severities, key=lambda name: (SEVERITIES.index(severities[name]), -on_hosts[name], name))
+    return [{"id": name, "severity": severities[name], "hosts": on_hosts[name]} for name in names]
+
+
+def _summary(totals: Mapping[str, t.Any]) -> list[str]:
+    """Return two lines with the numbers of hosts and of findings."""
+    highest, found = table(totals.get("hosts_by_severity")), table(totals.get("findings"))
+    hosts = (
+        f"{counted(totals['hosts'], 'host')}: {highest['critical']} critical, {highest['warning']} with warnings,"
+        f" {highest['info']} with info only, {highest['none']} without findings"
+    )
+    not_read = [f"{totals[state]} {state}" for state in (UNREACHABLE, FAILED) if totals[state]]
+    severities = f"{found['critical']} critical, {counted(found['warning'], 'warning')}, {found['info']} info"
+    return [
+        f"{hosts} ({' and '.join(not_read)})." if not_read else f"{hosts}.",
+        f"{counted(sum(found.values()), 'finding')}: {severities}.",
+    ]
+
+
+# -- one host --------------------------------------------------------------------------------------------------------
+
+# The parts of the result of nvidia_container_info. Every result has at least one of them.
+_SUBJECTS = ("engines", "toolkit", "gpus", "cdi")
+# The states of a specification, the most severe first. Unknown is a YAML specification that could not be read.
+_CDI_STATES = ("invalid", "stale", "unknown", "fresh")
+_REVISION = re.compile(r"-[^-]*$")
+# The message of Ansible up to 2.18 for a module that did not start. The reason is in the module's output.
+_NOT_STARTED = "MODULE FAILURE"
+# The name of Ansible's temporary directory changes with each run. The same hosts must give the same report.
+_TEMPORARY = re.compile(r"ansible-tmp-[0-9.-]+")
+_TRACEBACK = "Traceback (most recent call last)"
+
+
+def with_users(result: object, users: object) -> dict[str, t.Any]:
+    """Return ``result`` with the engines that the tasks of named users have registered, which root does not inspect.
+
+    A user can forge these results, so only the values of the user's own engine are used.
+    """
+    merged = dict(table(result))
+    for task in rows(table(users).get("results")):
+        target = f"docker/rootless/{task.get('item')}"
+        engines = [
+            row for row in rows(task.get("engines")) if row.get("target") == target and row.get("inspected") is True
+        ]
+        if engines:
+            others = [row for row in rows(merged.get("engines")) if row.get("target") != target]
+            merged["engines"] = [*others, engines[0]]
+            found = [row for row in rows(merged.get("findings")) if row.get("subject") != target]
+            merged["findings"] = found + [row for row in rows(task.get("findings")) if row.get("subject") == target]
+    return merged
+
+
+def host_row(name: str, result: object) -> dict[str, t.Any]:
+    """Return the row of the host ``name`` for the registered ``result`` of its task, as in docs/audit.md."""
+    answer = table(result)
+    state, reason = _state(answer)
+    known = answer if state == OK else {}
+    found = findings(known.get("findings")) if reason is None else [_not_read(state, reason)]
+    counts = collections.Counter(finding.severity for finding in found)
+    gpus, toolkit = table(known.get("gpus")), table(known.get("toolkit"))
+    return {
+        "host": name,
+        "state": state,
+        "reason": reason,
+        "severity": found[0].severity if found else None,
+        "counts": {severity: counts[severity] for severity in SEVERITIES},
+        "driver": text_of(gpus.get("driver_version")) or text_of(table(toolkit.get("gpu")).get("driver_version")),
+        "gpus": _gpus(gpus, toolkit),
+        "toolkit": _toolkit(toolkit),
+        "engines": [_engine(row) for row in rows(known.get("engines"))],
+        "cdi": _cdi(known.get("cdi")),
+        "findings": [finding._asdict() for finding in found],
+    }
+
+
+def _state(answer: Mapping[str, t.Any]) -> tuple[str, str | None]:
+    """Return the state of the host's task, and the reason if it failed."""
+    if answer.get("unreachable"):
+        return UNREACHABLE, _reason(answer) or "Ansible reports no reason."
+    if answer.get("failed"):
+        return FAILED, _reason(answer) or "The module reports no reason."
+    if not any(subject in answer for subject in _SUBJECTS):
+        return FAILED, "There is no result of nvidia_container_info for this host."
+    return OK, None
+
+
+def _reason(answer: Mapping[str, t.Any]) -> str | None:
+    message = text_of(answer.get("msg")) or ""
+    output = text_of(answer.get("module_stderr")) or text_of(answer.get("module_stdout"))
+    if output is not None:
+        lines = output.splitlines()
+        line = lines[-1 if _TRACEBACK in output else 0]
+        message = line if message.startswith(_NOT_STARTED) else f"{message} {line}"
+    return _TEMPORARY.sub("ansible-tmp", message).strip() or None
+
+
+def _not_read(state: str, reason: str) -> Finding:
+    """Return the finding for a host without a result. It is critical, because nothing is known about the host."""
+    if state == UNREACHABLE:
+        advice = "Make the host reachable for Ansible, or remove it from the play."
+        return Finding("critical", "host-unreachable", "host", reason, advice)
+    advice = "Run nvidia_container_info on this host alone, with -vvv for the details."
+    return Finding("critical", "host-not-read", "host", reason, advice)
+
+
+def _gpus(gpus: Mapping[str, t.Any], toolkit: Mapping[str, t.Any]) -> dict[str, t.Any]:
+    devices = rows(gpus.get("devices"))
+    models = collections.Counter(text_of(device.get("model")) or "unknown" for device in devices)
+    return {
+        "present": True if devices else flag(table(toolkit.get("gpu")).get("present")),
+        "count": len(devices) if isinstance(gpus.get("devices"), (list, tuple)) else None,
+        "models": dict(sorted(models.items())),
+        "unhealthy": sum(
+            any(part.get("healthy") is False for part in (device, *rows(device.get("mig_devices"))))
+            for device in devices
+        ),
+    }
+
+
+def _toolkit(toolkit: Mapping[str, t.Any]) -> dict[str, t.Any]:
+    packages = [text_of(table(package).get("version")) for package in table(toolkit.get("packages")).values()]
+    programs = [text_of(table(program).get("version")) for program in table(toolkit.get("programs")).values()]
+    found = {_REVISION.sub("", version) for version in packages if version}
+    found.update(version for version in programs if version)
+    version = text_of(toolkit.get("version"))
+    vulnerabilities = toolkit.get("known_cves")
+    return {
+        "version": version,
+        "versions": [version] if version else sorted(found),
+        "installed": bool(version or packages or programs) if toolkit else None,
+        "known_cves": (
+            texts([row.get("name") for row in rows(vulnerabilities)])
+            if isinstance(vulnerabilities, (list, tuple))
+            else None
+        ),
+    }
+
+
+def _engine(row: Mapping[str, t.Any]) -> dict[str, t.Any]:
+    engine = text_of(row.get("engine")) or "unknown"
+    return {
+        "engine": engine,
+        "flavor": text_of(row.get("flavor")),
+        "user": text_of(row.get("user")),
+        "target": text_of(row.get("target")) or engine,
+        "version": text_of(row.get("version")),
+        "installed": flag(row.get("installed")),
+        "running": flag(row.get("running")),
+        "default_runtime": text_of(row.get("default_runtime")),
+        "restart_pending": row.get("restart_required") is True or row.get("unfinished_restart") is True,
+    }
+
+
+def _cdi(cdi: object) -> dict[str, t.Any]:
+    """Return the specifications of NVIDIA's devices, and those whose kind is unknown."""
+    kinds = [(row, text_of(row.get("kind"))) for row in rows(table(cdi).get("files"))]
+    files = [
+        {
+            "path": text_of(row.get("path")),
+            "kind": kind,
+            "state": _cdi_state(row),
+            "cdi_version": text_of(row.get("cdi_version")),
+            "driver_version": text_of(row.get("driver_version")),
+        }
+        for row, kind in kinds
+        if kind is None or kind.startswith("nvidia.com/")
+    ]
+    states = [file["state"] for file in files]
+    state = next((state for state in _CDI_STATES if state in states), "none")
+    return {"state": state if isinstance(table(cdi).get("files"), (list, tuple)) else None, "files": files}
+
+
+def _cdi_state(row: Mapping[str, t.Any]) -> str:
+    if row.get("valid") is False:
+        return "invalid"
+    if row.get("valid") is not True:
+        return "unknown"
+    return "stale" if row.get("stale") is True else "fresh"
+
+
+# -- values of hosts -------------------------------------------------------------------------------------------------
+
+# A longer text, in characters, is cut: it would make every page very long.
+_MAX_CHARACTERS = 2000
+# Python refuses to write numbers with thousands of digits, and no version or count has that many.
+_MAX_NUMBER = 10**15
+_BLANK = re.compile(r"[\t\n\r\x0b\x0c\x85\u2028\u2029 ]+")
+# Invisible characters that change what a terminal or page shows: control characters, writing directions, characters
+# without width, surrogates, tags.
+_HIDDEN = re.compile(
+    r"[\x00-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff"
+    r"\U000e0000-\U000e007f]"
+)
+_NUMBERS = re.compile(r"(\d+)")
+
+
+class Finding(t.NamedTuple):
+    """A problem of a host, and the advice for it."""
+
+    severity: str
+    id: str
+    subject: str
+    text: str
+    advice: str
+
+
+def table(value: object) -> Mapping[str, t.Any]:
+    """Return ``value`` if it is a dictionary; otherwise an empty one."""
+    return value if isinstance(value, Mapping) else {}
+
+
+def rows(value: object) -> list[Mapping[str, t.Any]]:
+    """Return the dictionaries in a list."""
+    return [row for row in value if isinstance(row, Mapping)] if isinstance(value, (list, tuple)) else []
+
+
+def text_of(value: object) -> str | None:
+    """Return a text, or a number as a text; None for anything else and for an empty text. Long texts are cut."""
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < _MAX_NUMBER
+    if not is_number and not isinstance(value, str):
+        return None
+    text = str(value).strip()
+    return (text if len(text) <= _MAX_CHARACTERS else f"{text[:_MAX_CHARACTERS]}…") or None
+
+
+def flag(value: object) -> bool | None:
+    """Return True or False; None for anything else."""
+    return value if isinstance(value, bool) else None
+
+
+def texts(value: object) -> list[str]:
+    """Return the texts in a list."""
+    found = [text_of(item) for item in value] if isinstance(value, (list, tuple)) else []
+    return [text for text in found if text is not None]
+
+
+def findings(value: object) -> list[Finding]:
+    """Return the findings of one host without duplicates, sorted by severity.
+
+    A finding of an unknown severity becomes a warning.
+    """
+    found = [
+        Finding(
+            next((severity for severity in SEVERITIES if severity == row.get("severity")), "warning"),
+            text_of(row.get("id")) or "unnamed",
+            text_of(row.get("subject")) or "host",
+            text_of(row.get("text")) or "No description.",
+            text_of(row.get("advice")) or "",
+        )
+        for row in rows(value)
+    ]
+    return sorted(dict.fromkeys(found), key=lambda finding: SEVERITIES.index(finding.severity))
+
+
+def printable(text: str) -> str:
+    """Return a text on one line, with escapes for characters that are invisible or hide others."""
+    return _HIDDEN.sub(_escape, _BLANK.sub(" ", text))
+
+
+def natural(text: str) -> tuple[tuple[int, int, str], ...]:
+    """Return a sort key with which gpu-2 comes before gpu-10."""
+    # A part with more digits is not a number of a name or version, and Python refuses to read thousands of digits.
+    return tuple(
+        (0, int(part), "") if index % 2 and part.isascii() and len(part) < 19 else (1, 0, part.lower())
+        for index, part in enumerate(_NUMBERS.split(text))
+    )
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun, such as ``1 host`` and ``2 hosts``."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _escape(match: t.Match[str]) -> str:
+    code = ord(match.group())
+    if code < 0x100:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
