@@ -58,7 +58,9 @@ def main() -> None:
     devices = Path("/run/gpufleet-proc-devices")
     devices.write_text(DEVICES)
     must("mount", "--bind", str(devices), "/proc/devices")
-    report.failed("no program", install(OLD, DEST, **options), "nvidia-modprobe, which creates .* is not in /")
+    report.failed(
+        "no program", install(OLD, DEST, **options), "nvidia-modprobe, which creates .* is not installed below /"
+    )
     MODPROBE.write_text(MODPROBE_TEXT)
     MODPROBE.chmod(0o755)
     made = install(OLD, DEST, **options)

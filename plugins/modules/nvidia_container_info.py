@@ -691,7 +691,7 @@ gpus:
         advice:
           description: How to create the node.
           type: str
-          sample: Make it with nvidia-modprobe -u -c 0.
+          sample: Create it with nvidia-modprobe -u -c 0.
     problems:
       description:
         - What could not be read and why, GPUs on the PCI bus that the driver does not drive, and kernel modules of
@@ -706,7 +706,7 @@ gpus:
         message:
           description: The description of the problem.
           type: str
-          sample: "NVIDIA's driver does not drive the GPU 0000:0f:00.0 (without a driver)."
+          sample: "The NVIDIA driver does not use the GPU 0000:0f:00.0 (no driver)."
       sample: []
   sample:
     driver_version: 580.95.05

@@ -23,7 +23,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors impor
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents.yaml_document import parse, render
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu.driver_files import cached_libraries
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu.elf import read_elf, read_soname, stored_size
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu.elf import minimum_size, read_elf, read_soname
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd.processes import start_time
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.source import find_parts
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.unpack import (
@@ -294,7 +294,7 @@ def elves(folder: Path, files: Files, _rng: random.Random) -> None:
     for content in files.values():
         if isinstance(content, bytes):
             header, soname = read_elf(content), read_soname(io.BytesIO(content))
-            if stored_size(content) < 0 or (header and header.bits not in (32, 64)) or (soname and len(soname) > 4096):
+            if minimum_size(content) < 0 or (header and header.bits not in (32, 64)) or (soname and len(soname) > 4096):
                 raise AssertionError(f"{header}, {soname!r:.200}")
     lay(folder, files)
     try:

@@ -19,8 +19,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import error
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import records as core_records
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import registry as engines_registry
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import detect as gpu_detect
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import inventory
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import device_nodes, inventory, procfs
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import gpu_containers
 
 if t.TYPE_CHECKING:
@@ -169,7 +168,7 @@ def driver(facts: report.HostFacts) -> report.Findings:
     """Yield a finding for a GPU on the PCI bus without a loaded driver, unless the part on GPUs reports it."""
     codes = {problem.code for problem in report.problems_in(facts.gpus.get("problems"))}
     is_reported = codes & {"gpu-driven-by-nouveau", "gpu-without-driver"}
-    if report.table(facts.toolkit.get("gpu")).get("kind") == gpu_detect.PCI and not is_reported:
+    if report.table(facts.toolkit.get("gpu")).get("kind") == procfs.PCI and not is_reported:
         message = "The host has a GPU, but NVIDIA's driver is not loaded."
         advice = "Load it with modprobe nvidia. If that fails, look for NVRM in the kernel's log."
         yield report.critical("driver-not-loaded", _DRIVER, message, advice)
@@ -221,7 +220,7 @@ def nodes(facts: report.HostFacts) -> report.Findings:
             advice = report.text(node.get("advice")) or "Run nvidia-smi as root."
             by_advice.setdefault(advice, []).append(report.text(node["path"]))
     for advice, paths in by_advice.items():
-        is_needed = any(path in gpu_detect.NEEDED_NODES for path in paths)
+        is_needed = any(path in device_nodes.NEEDED_NODES for path in paths)
         severity = report.CRITICAL if is_needed else report.WARNING
         yield report.Finding(
             severity, "node-missing", paths[0], f"Missing device nodes: {core_text.listed(paths)}.", advice

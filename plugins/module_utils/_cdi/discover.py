@@ -50,7 +50,7 @@ class DeviceNodes:
     def matching(self, *patterns: str) -> list[cdi_edits.DeviceNode]:
         """Return the character devices whose paths match ``patterns``, without duplicates."""
         found = [path for pattern in patterns for path in self._lookup.glob(self.root, pattern.lstrip("/"))]
-        return self.named(dict.fromkeys(file_lookup.without(self.root, path) for path in found))
+        return self.named(dict.fromkeys(file_lookup.strip_root(self.root, path) for path in found))
 
     def edits(self, nodes: t.Iterable[cdi_edits.DeviceNode]) -> cdi_edits.Edits:
         return cdi_edits.node_edits(nodes, self._with_gids)
@@ -150,7 +150,7 @@ def driver_edits(
 
     Raises HostError if the host has no libraries of this version.
     """
-    files.require(version)
+    files.require_version(version)
     folders = files.library_folders(version)
     libraries = driver_libraries(files, folders, version, cdi_options.EXPLICIT_LIBRARIES in request.feature_flags)
     return cdi_edits.merged(

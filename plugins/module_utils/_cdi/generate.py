@@ -25,8 +25,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import error
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import yaml_document
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import cdi_support
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import detect as gpu_detect
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import driver_files, file_lookup, inventory
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import driver_files, file_lookup, inventory, procfs
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
@@ -99,7 +98,7 @@ class SpecGenerator:
         checked = host_check.check_host(main.document, self._host, required, allow_missing_hooks)
         if checked.errors:
             raise core_errors.HostError(f"{' '.join(checked.errors)} The specification was not written.")
-        driver = gpu_detect.loaded_driver(self._host) if found is None else None
+        driver = procfs.loaded_driver(self._host) if found is None else None
         return Generated(
             document=main.document,
             variants={name: variant.document for name, variant in downgraded.items()},
@@ -128,7 +127,9 @@ class SpecGenerator:
         ):
             return None, ()
         try:
-            found = inventory.machine(self._host, request.driver_root, options.use_nvml, request.library_search_paths)
+            found = inventory.read_inventory(
+                self._host, request.driver_root, options.use_nvml, request.library_search_paths
+            )
         except inventory.IntegratedGpuError:
             if options.mode != cdi_options.AUTO:
                 raise
@@ -168,7 +169,7 @@ class SpecGenerator:
             or any(mount["hostPath"].endswith(name) for mount in mounts)
         ):
             return []
-        folder = self._files().place
+        folder = self._files().label
         return [f"There is no {name} below {folder}, so containers cannot use CUDA. Install the driver's CUDA library."]
 
     def _documents(self, mode: str, backend: str, found: inventory.GpuInventory | None) -> dict[str, dict[str, t.Any]]:

@@ -20,7 +20,6 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import schema
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import validate as cdi_validate
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors as core_errors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import detect as gpu_detect
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import device_nodes
 
 if t.TYPE_CHECKING:
@@ -77,7 +76,7 @@ def required_of(gpu_inventory: Machine, mig_nodes: t.Iterable[str] = ()) -> Requ
     """
     undivided = [gpu for gpu in gpu_inventory.gpus if not gpu.mig]
     divided = [gpu for gpu in gpu_inventory.gpus if gpu.mig and gpu.migs]
-    nodes = [*gpu_detect.NEEDED_NODES, *(f"/dev/nvidia{gpu.minor}" for gpu in [*undivided, *divided]), *mig_nodes]
+    nodes = [*device_nodes.NEEDED_NODES, *(f"/dev/nvidia{gpu.minor}" for gpu in [*undivided, *divided]), *mig_nodes]
     return Required(frozenset(nodes), len(undivided) + sum(len(gpu.migs) for gpu in divided))
 
 
@@ -206,7 +205,7 @@ class _Checker:
             return
         if is_type is not None and not is_type(status.st_mode):
             self.errors.append(
-                f"The device node {_shown(path)} ({field}) is not of type {node['type']}. {device_nodes.MAKE_AGAIN}."
+                f"The device node {_shown(path)} ({field}) is not of type {node['type']}. {device_nodes.REGENERATE}."
             )
             return
         if self._check_driver_numbers(_shown(path), node["path"], status) and node.get("major"):
@@ -220,7 +219,7 @@ class _Checker:
         """
         if self._majors is None:
             self._majors = device_nodes.kernel_majors(self._host)
-        numbers = device_nodes.numbers_of(name, self._majors)
+        numbers = device_nodes.device_numbers(name, self._majors)
         if numbers is None:
             return True
         major, minor = numbers
@@ -240,13 +239,13 @@ class _Checker:
         if stated != found:
             self.errors.append(
                 f"{path} has device number {_device_number(found)}, but {field} has {_device_number(stated)}, which"
-                f" engines use. {device_nodes.MAKE_AGAIN}."
+                f" engines use. {device_nodes.REGENERATE}."
             )
         mode = status.st_mode & 0o777
         if node.get("fileMode", mode) & 0o777 != mode or node.get("gid", 0) != status.st_gid:
             self.warnings.append(
                 f"{path} has mode {mode:04o} and group {status.st_gid}, but {field} has other values."
-                f" {device_nodes.MAKE_AGAIN}."
+                f" {device_nodes.REGENERATE}."
             )
 
     def _mount(self, field: str, mount: t.Mapping[str, t.Any]) -> None:
@@ -257,7 +256,7 @@ class _Checker:
             and path not in self._missing
             and not self._host.exists(path)
         ):
-            self.errors.append(f"The file {_shown(path)} ({field}) is missing. {device_nodes.MAKE_AGAIN}.")
+            self.errors.append(f"The file {_shown(path)} ({field}) is missing. {device_nodes.REGENERATE}.")
 
     def _hook(self, field: str, hook: t.Mapping[str, t.Any]) -> None:
         path = hook["path"]

@@ -17,8 +17,12 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import discov
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import edits as cdi_edits
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import options as cdi_options
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import detect as gpu_detect
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import driver_files, file_lookup
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import (
+    device_nodes,
+    driver_files,
+    file_lookup,
+    procfs,
+)
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
@@ -136,7 +140,7 @@ _NONE_DEVICE = cdi_edits.Device(cdi_options.NONE, cdi_edits.Edits(env=("NVCT_EMP
 _MANAGEMENT_NODES = (
     "/dev/nvidia*",
     "/dev/nvidia-caps/nvidia-cap*",
-    *gpu_detect.CONTROL_NODES,
+    *device_nodes.CONTROL_NODES,
     "/dev/nvidia-caps-imex-channels/channel*",
 )
 _NOT_FOR_MANAGEMENT = ("/dev/nvidia-fs", "/dev/nvidia-nvswitch", "/dev/nvidia-nvlink")
@@ -209,7 +213,7 @@ def _nvml(inputs: _Inputs) -> dict[str, cdi_edits.Data]:
     else:
         devices = selected_devices(gpu_inventory, request.device_ids, request.device_name_strategies, inputs.nodes)
     common = cdi_edits.merged(
-        inputs.nodes.edits(inputs.nodes.named(gpu_detect.CONTROL_NODES)),
+        inputs.nodes.edits(inputs.nodes.named(device_nodes.CONTROL_NODES)),
         cdi_discover.graphics_edits(inputs.files, gpu_inventory.version, inputs.hooks),
         cdi_discover.driver_edits(inputs.files, gpu_inventory.version, request, inputs.hooks),
         inputs.hooks.plain(cdi_options.APPLICATION_PROFILE),
@@ -245,7 +249,7 @@ def _driver_version(inputs: _Inputs) -> str:
     host = inputs.files.lookup.host
     if inputs.gpu_inventory is not None:
         return inputs.gpu_inventory.version
-    loaded = gpu_detect.loaded_driver(host) if host.live else None
+    loaded = procfs.loaded_driver(host) if host.live else None
     return (loaded.version if loaded is not None else None) or inputs.files.version()
 
 

@@ -26,7 +26,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import atomi
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants as core_constants
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import records as core_records
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import detect as gpu_detect
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import procfs
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import systemctl
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import units as systemd_units
 
@@ -340,7 +340,7 @@ def specification_problems(path: str, options: cdi_options.CdiOptions, host: hos
     Raises MissingPackageError if reading it needs PyYAML and PyYAML is missing.
     """
     content = host.read(path)
-    if content is None and gpu_detect.loaded_driver(host) is None:
+    if content is None and procfs.loaded_driver(host) is None:
         return []
     if content is None:
         return [f"{path} does not exist, although the driver is loaded."]
@@ -365,7 +365,7 @@ def _required(options: cdi_options.CdiOptions, host: hostfs.HostFS) -> host_chec
 
     request = options.request
     try:
-        found = inventory.machine(host, request.driver_root, options.use_nvml, request.library_search_paths)
+        found = inventory.read_inventory(host, request.driver_root, options.use_nvml, request.library_search_paths)
         return host_check.required_of(found, inventory.mig_nodes(host, found))
     except errors.NvidiaError:
         return None

@@ -22,7 +22,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import const
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import records as core_records
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import cdi_support
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import detect as gpu_detect
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import procfs
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import units as systemd_units
 
 if t.TYPE_CHECKING:
@@ -334,9 +334,9 @@ def _driver_conditions(options: cdi_options.CdiOptions, host: hostfs.HostFS) -> 
         return refresh_units.needs_loaded_driver(), (), False
     smi = host.find_executable([_SMI])
     # The GPUs of WSL and Tegra are not on the PCI bus.
-    ready = gpu_detect.loaded_driver(host) is not None or gpu_detect.gpu_of(host).kind in (
-        gpu_detect.WSL,
-        gpu_detect.TEGRA,
+    ready = procfs.loaded_driver(host) is not None or procfs.detect_gpu(host).kind in (
+        procfs.WSL,
+        procfs.TEGRA,
     )
     if smi is None and ready:
         return (), (), True

@@ -19,7 +19,7 @@ import typing as t
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import refresh_units
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import atomic_write, errors, json_data
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import records as core_records
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import detect as gpu_detect
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import procfs
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import systemctl
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import units as systemd_units
 
@@ -228,7 +228,7 @@ class RefreshService:
             reasons.append("The configuration of the service has changed.")
         if self._service.status().active == _FAILED:
             reasons.append("Its last run failed.")
-        elif gpu_detect.loaded_driver(self._host) is not None and not self._host.exists(self._plan.output):
+        elif procfs.loaded_driver(self._host) is not None and not self._host.exists(self._plan.output):
             # Without a driver, the service generates nothing.
             reasons.append(f"{self._plan.output} does not exist.")
         return tuple(reasons)

@@ -17,12 +17,21 @@ import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import atomic_write, hostfs
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors as core_errors
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import detect as gpu_detect
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import procfs
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
 
 
+# The driver's control nodes, and the command that creates each of them.
+CONTROL_NODES = {
+    "/dev/nvidia-modeset": "nvidia-modprobe -m",
+    "/dev/nvidia-uvm-tools": "nvidia-modprobe -u -c 0",
+    "/dev/nvidia-uvm": "nvidia-modprobe -u -c 0",
+    "/dev/nvidiactl": "nvidia-modprobe -c 0",
+}
+# The nodes that every GPU container needs in addition to the GPU's own node.
+NEEDED_NODES = ("/dev/nvidiactl", "/dev/nvidia-uvm")
 _DEVICES, _MODULES, _PARAMETERS = "/proc/devices", "/proc/modules", "/proc/driver/nvidia/params"
 _CONTROL, _MODESET = "nvidiactl", "nvidia-modeset"
 _MINORS = {_CONTROL: 255, _MODESET: 254}
@@ -72,21 +81,20 @@ def missing_nodes(host: hostfs.HostFS, driver_root: str = "/") -> tuple[list[Nod
             type; or nodes and nvidia-modprobe are missing.
     """
     _require_live(host)
-    if gpu_detect.loaded_driver(host) is None:
+    if procfs.loaded_driver(host) is None:
         unloaded = (
-            f"{gpu_detect.VERSION_FILES[0]} is not there: no NVIDIA driver is loaded, so no device nodes were made."
-            f" Load it with"
-            " modprobe nvidia, then run this again."
+            f"No device nodes were created, because no NVIDIA driver is loaded: {procfs.VERSION_FILES[0]} does not"
+            " exist. Run modprobe nvidia, then run this again."
         )
         return [], [unloaded]
     folder = _folder(host, driver_root)
     nodes, warnings = _nodes(host, folder)
-    missing = [node for node in nodes if not _is_right(host, node)]
-    if missing and not may_change(host):
+    missing = [node for node in nodes if not _is_correct(host, node)]
+    if missing and not may_create_nodes(host):
         warnings.append(
-            f"{_PARAMETERS}: ModifyDeviceFiles is not 1, so the driver wants its device nodes to be left alone, and"
-            f" {', '.join(node.path for node in missing)} {'was' if len(missing) == 1 else 'were'} not made. Make them"
-            " with what makes the others, or load the module nvidia with NVreg_ModifyDeviceFiles=1."
+            f"{', '.join(node.path for node in missing)} {'was' if len(missing) == 1 else 'were'} not created, because"
+            f" ModifyDeviceFiles in {_PARAMETERS} is not 1. Create missing nodes with the program that creates the"
+            " others, or load the module nvidia with NVreg_ModifyDeviceFiles=1."
         )
         missing = []
     if missing:
@@ -99,16 +107,16 @@ def control_nodes(host: hostfs.HostFS) -> list[Node]:
     return _nodes(host, "/dev")[0]
 
 
-def may_change(host: hostfs.HostFS) -> bool:
+def may_create_nodes(host: hostfs.HostFS) -> bool:
     """Return whether the driver lets programs that use a GPU create and change its device nodes."""
     return _parameters(host).get("ModifyDeviceFiles", 1) == 1
 
 
-def make_nodes(host: hostfs.HostFS, nodes: t.Sequence[Node], run: core_plan.Runner) -> None:
+def create_nodes(host: hostfs.HostFS, nodes: t.Sequence[Node], run: core_plan.Runner) -> None:
     """Create ``nodes``, as returned by missing_nodes(), with nvidia-modprobe, which replaces nodes with other numbers.
 
     Raises:
-        HostError: ``host`` is an offline tree, or a node is still not right.
+        HostError: ``host`` is an offline tree, or a node is still missing or wrong.
     """
     _require_live(host)
     printed = []
@@ -119,24 +127,24 @@ def make_nodes(host: hostfs.HostFS, nodes: t.Sequence[Node], run: core_plan.Runn
         # The exit status is also 1 if only the link in /dev/char could not be created, so it is ignored.
         _status, output, errors = run([*_modprobe(host, folder), *arguments])
         printed += [output.strip(), errors.strip()]
-    left = [node for node in nodes if not _is_right(host, node)]
-    if left:
-        expected = ", ".join(f"{node.path} ({node.major}:{node.minor})" for node in left)
+    missing = [node for node in nodes if not _is_correct(host, node)]
+    if missing:
+        expected = ", ".join(f"{node.path} ({node.major}:{node.minor})" for node in missing)
         raise core_errors.HostError(
             f"{_PROGRAM} did not create {expected}. It printed: {' '.join(filter(None, printed)) or 'nothing'}. Create"
-            " the nodes with what creates the other nodes of the driver, or set create_device_nodes: false."
+            " the nodes with the program that creates the driver's other nodes, or set create_device_nodes: false."
         )
 
 
 def _modprobe(host: hostfs.HostFS, folder: str) -> list[str]:
     """Return the command that creates nodes in the directory ``folder``. Raises HostError if it is not installed."""
-    above = posixpath.dirname(folder)
-    root = host if above == "/" else hostfs.HostFS.of(host.real_path(above), live=True)
+    driver_root = posixpath.dirname(folder)
+    root = host if driver_root == "/" else hostfs.HostFS.of(host.real_path(driver_root), live=True)
     program = root.find_executable([_PROGRAM])
     if program is None:
         raise core_errors.HostError(
-            f"{_PROGRAM}, which creates the device nodes in {folder}, is not in {above}. Install the driver's package"
-            f" {_PROGRAM} there, or set create_device_nodes: false."
+            f"{_PROGRAM}, which creates the device nodes in {folder}, is not installed below {driver_root}. Install the"
+            f" driver's package {_PROGRAM} there, or set create_device_nodes: false."
         )
     return root.argv([program])
 
@@ -144,14 +152,14 @@ def _modprobe(host: hostfs.HostFS, folder: str) -> list[str]:
 def _require_live(host: hostfs.HostFS) -> None:
     if not host.live:
         raise core_errors.HostError(
-            f"{host.root} is an offline tree, which has no devices. Make device nodes where the host runs, or leave out"
-            " create_device_nodes."
+            f"{host.root} is an offline tree, which has no devices. Create the device nodes on the running host, or set"
+            " create_device_nodes: false."
         )
 
 
 def _folder(host: hostfs.HostFS, driver_root: str) -> str:
-    own = posixpath.join(driver_root, "dev")
-    return own if driver_root != "/" and os.path.isdir(host.real_path(own)) else "/dev"
+    folder = posixpath.join(driver_root, "dev")
+    return folder if driver_root != "/" and os.path.isdir(host.real_path(folder)) else "/dev"
 
 
 def _nodes(host: hostfs.HostFS, folder: str) -> tuple[list[Node], list[str]]:
@@ -175,12 +183,12 @@ def _nodes(host: hostfs.HostFS, folder: str) -> tuple[list[Node], list[str]]:
 
 def _not_loaded(module: str, source: str, paths: t.Sequence[str]) -> str:
     return (
-        f"The module {module} is not loaded ({source}), so {' and '.join(paths)} cannot be made. Load it with modprobe"
+        f"{' and '.join(paths)} cannot be created, because the module {module} is not loaded ({source}). Run modprobe"
         f" {module}, then run this again."
     )
 
 
-def numbers_of(path: str, majors: t.Mapping[str, int]) -> tuple[int | None, int] | None:
+def device_numbers(path: str, majors: t.Mapping[str, int]) -> tuple[int | None, int] | None:
     """Return major and minor number of the driver's node ``path`` (as in a container), or None for any other node.
 
     The major number is None if it is dynamic and not in ``majors``, the result of kernel_majors().
@@ -199,12 +207,12 @@ def kernel_majors(host: hostfs.HostFS) -> dict[str, int]:
     found: dict[str, int] = {}
     inside = False
     for line in host.read_text(_DEVICES).splitlines():
-        words = line.split(None, 1)
-        if not words or not words[0].isdecimal():
+        fields = line.split(None, 1)
+        if not fields or not fields[0].isdecimal():
             # This is a heading, or the empty line that ends a section.
             inside = line.startswith(_SECTION)
         elif inside:
-            found.setdefault(words[-1].strip(), int(words[0]))
+            found.setdefault(fields[-1].strip(), int(fields[0]))
     return found
 
 
@@ -214,7 +222,7 @@ def _parameters(host: hostfs.HostFS) -> dict[str, int]:
     return {name.strip(): int(value) for name, value in pairs if value.strip().isdecimal()}
 
 
-def _is_right(host: hostfs.HostFS, node: Node) -> bool:
+def _is_correct(host: hostfs.HostFS, node: Node) -> bool:
     """Return whether the node exists, possibly through a link.
 
     Raises:
@@ -232,25 +240,25 @@ def _is_right(host: hostfs.HostFS, node: Node) -> bool:
     except FileNotFoundError:
         return False
     except OSError as error:
-        raise atomic_write.os_error(node.path, "looked at", error) from error
+        raise atomic_write.os_error(node.path, "read", error) from error
     if not stat.S_ISCHR(mode) and not stat.S_ISBLK(mode):
         raise core_errors.HostError(
-            f"{node.path} is not a device, but stands where the driver's device {node.major}:{node.minor} belongs."
-            " Move it away, then run this again."
+            f"{node.path} is not a device, but the driver's device {node.major}:{node.minor} belongs there. Move it,"
+            " then run this again."
         )
     return False
 
 
 # How to create each node of the driver; the first pattern that matches is used.
-_MAKERS = (
-    *((posixpath.basename(node), f"Make it with {command}") for node, command in gpu_detect.CONTROL_NODES.items()),
-    (r"nvidia[0-9]+", "Run nvidia-smi as root, which makes it"),
-    (r"nvidia-cap[0-9]+", "Run nvidia-smi as root, which makes it, after each change of the MIG devices"),
+_FIXES = (
+    *((posixpath.basename(node), f"Create it with {command}") for node, command in CONTROL_NODES.items()),
+    (r"nvidia[0-9]+", "Run nvidia-smi as root, which creates it"),
+    (r"nvidia-cap[0-9]+", "Run nvidia-smi as root, which creates it, after each change of the MIG devices"),
 )
-MAKE_AGAIN = "Generate the specification anew"
+REGENERATE = "Generate the specification again"
 
 
 def fix_for_node(path: str) -> str:
     """Return the advice for a missing device node, as the beginning of a sentence."""
     name = posixpath.basename(path)
-    return next((advice for pattern, advice in _MAKERS if re.fullmatch(pattern, name)), MAKE_AGAIN)
+    return next((advice for pattern, advice in _FIXES if re.fullmatch(pattern, name)), REGENERATE)

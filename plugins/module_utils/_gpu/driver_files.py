@@ -23,7 +23,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import file_l
 
 CACHE = "/etc/ld.so.cache"
 # The limit in bytes. The cache of a desktop has some 200 kB.
-MOST = 1 << 25
+_MAX_CACHE = 1 << 25
 
 _OLD, _NEW = b"ld.so-1.7.0\0", b"glibc-ld.so.cache1.1"
 _OLD_HEADER, _OLD_ENTRY = 16, 12
@@ -33,7 +33,7 @@ _MACHINE = 0xFF00
 # x86-64, 64-bit PowerPC, AArch64: FLAG_X8664_LIB64, FLAG_POWERPC_LIB64, FLAG_AARCH64_LIB64.
 _WIDE = frozenset({0x0300, 0x0500, 0x0A00})
 # The maximum length of a path (PATH_MAX).
-_LONGEST = 4096
+_PATH_MAX = 4096
 
 
 def cached_libraries(cache: bytes) -> list[str]:
@@ -64,14 +64,14 @@ def _start(cache: bytes) -> int | None:
     if not cache.startswith(_OLD) or len(cache) < _OLD_HEADER:
         return None
     (count,) = struct.unpack_from("<I", cache, len(_OLD))
-    behind = _OLD_HEADER + count * _OLD_ENTRY
+    end = _OLD_HEADER + count * _OLD_ENTRY
     # The table is aligned to 4 or 8 bytes.
-    place = cache.find(_NEW, behind, behind + 8 + len(_NEW))
-    return place if place >= 0 else None
+    start = cache.find(_NEW, end, end + 8 + len(_NEW))
+    return start if start >= 0 else None
 
 
 def _text(cache: bytes, start: int) -> str:
-    end = cache.find(b"\0", start, start + _LONGEST)
+    end = cache.find(b"\0", start, start + _PATH_MAX)
     return cache[start:end].decode("utf-8", "surrogateescape") if end > start else ""
 
 
@@ -127,12 +127,12 @@ class DriverFiles:
         self._cached: list[str] | None = None
 
     @property
-    def place(self) -> str:
+    def label(self) -> str:
         """The root of the driver, for messages."""
         if self.root == "/":
             return self.root
         exists = self.lookup.is_directory(self.root)
-        return f"driver_root {self.root}" + ("" if exists else ", which is not a directory of this host")
+        return f"driver_root {self.root}" + ("" if exists else ", which is not a directory on this host")
 
     def version(self) -> str:
         """Return the driver's version from its library's name. Raises HostError unless there is exactly one."""
@@ -144,32 +144,32 @@ class DriverFiles:
                     versions.setdefault(version, found.host)
             if len(versions) > 1:
                 raise errors.HostError(
-                    f"There are libraries of several NVIDIA drivers: {', '.join(versions.values())}. Remove those that"
-                    " are not in use, or name the folder of the others with library_search_paths."
+                    f"This host has libraries of several NVIDIA drivers: {', '.join(versions.values())}. Remove unused"
+                    " drivers, or set library_search_paths to the directory of one driver."
                 )
             if versions:
-                return _checked(next(iter(versions)))
+                return _check_version(next(iter(versions)))
         raise errors.HostError(
-            f"There is no libcuda.so.VERSION of NVIDIA's driver below {self.place}. Install the driver, or name its"
-            " place with driver_root or library_search_paths."
+            f"There is no libcuda.so.VERSION of an NVIDIA driver below {self.label}. Install the driver, or set"
+            " driver_root or library_search_paths."
         )
 
-    def require(self, version: str) -> None:
+    def require_version(self, version: str) -> None:
         """Raise HostError unless there are libraries of this version."""
-        _checked(version)
+        _check_version(version)
         if not any(self.libraries(f"{stem}{version}") for stem in _VERSIONED):
             raise errors.HostError(
-                f"The NVIDIA driver that is loaded has version {version}, but there is no libcuda.so.{version} below"
-                f" {self.place}. Install the libraries of that version, restart the host if the driver was replaced"
-                " while it was loaded, or name their place with driver_root or library_search_paths."
+                f"The loaded NVIDIA driver has version {version}, but there is no libcuda.so.{version} below"
+                f" {self.label}. Install the libraries of that version, restart the host if the driver was updated"
+                " while it was loaded, or set driver_root or library_search_paths."
             )
 
     def libraries(self, pattern: str) -> list[Found]:
         """Return the matching libraries, resolved and unique: from directories, or else from ld.so.cache."""
         if self._library_folders:
             return self._resolved(self._matches(self._library_folders, pattern))
-        usual = [file_lookup.under(self.root, folder) for folder in LIBRARY_FOLDERS]
-        return self._resolved(self._matches(usual, pattern)) or self._resolved(self._cache_matches(pattern))
+        default = [file_lookup.under(self.root, folder) for folder in LIBRARY_FOLDERS]
+        return self._resolved(self._matches(default, pattern)) or self._resolved(self._cache_matches(pattern))
 
     def library_folders(self, version: str) -> list[str]:
         """Return the directories of libraries of this version, relative to the driver's root."""
@@ -220,13 +220,9 @@ class DriverFiles:
         found: dict[str, None] = {}
         for folder in folders:
             if folder.startswith("/"):
-                place = posixpath.normpath(folder)
-                found.update(
-                    dict.fromkeys(
-                        self.lookup.glob(file_lookup.under(self.root, f"{place}/nvidia/{version}"), "gsp*.bin")
-                    )
-                )
-        return [Found(path, file_lookup.without(self.root, path)) for path in found]
+                path = file_lookup.under(self.root, f"{posixpath.normpath(folder)}/nvidia/{version}")
+                found.update(dict.fromkeys(self.lookup.glob(path, "gsp*.bin")))
+        return [Found(path, file_lookup.strip_root(self.root, path)) for path in found]
 
     def soname(self, library: Found) -> str | None:
         """Return the soname of a library, its file name if it has none, or None if the file is not a library."""
@@ -235,13 +231,17 @@ class DriverFiles:
             if soname is not None:
                 return soname
             stream.seek(0)
-            return posixpath.basename(library.host) if gpu_elf.read_elf(stream.read(gpu_elf.HEAD)) is not None else None
+            return (
+                posixpath.basename(library.host)
+                if gpu_elf.read_elf(stream.read(gpu_elf.HEADER_BYTES)) is not None
+                else None
+            )
 
     def machine(self, library: Found | None) -> str:
-        """Return the kernel's name of a library's machine; that of this machine if the library does not tell."""
+        """Return the kernel's name of a library's machine; that of this machine if the library has none."""
         if library is not None:
             with self.lookup.open(library.host) as stream:
-                elf = gpu_elf.read_elf(stream.read(gpu_elf.HEAD))
+                elf = gpu_elf.read_elf(stream.read(gpu_elf.HEADER_BYTES))
             if elf is not None and elf.machine in _MACHINES:
                 return _MACHINES[elf.machine]
         return os.uname().machine
@@ -261,7 +261,7 @@ class DriverFiles:
         if not self.lookup.is_file(path):
             return []
         with self.lookup.open(path) as stream:
-            return cached_libraries(stream.read(MOST))
+            return cached_libraries(stream.read(_MAX_CACHE))
 
     def _chain(self, path: str) -> list[str]:
         """Return ``path`` and the targets of its links.
@@ -278,11 +278,11 @@ class DriverFiles:
 
     def _resolved(self, paths: t.Iterable[str]) -> list[Found]:
         real = dict.fromkeys(self.lookup.real(path) for path in paths)
-        return [Found(path, file_lookup.without(self.root, path)) for path in real if path is not None]
+        return [Found(path, file_lookup.strip_root(self.root, path)) for path in real if path is not None]
 
 
-def _checked(version: str) -> str:
+def _check_version(version: str) -> str:
     """Return the version if it is safe in patterns and paths. Raises HostError if it is not."""
     if not _VERSION.match(version):
-        raise errors.HostError(f"{version!r} is no version of an NVIDIA driver. Install the driver again.")
+        raise errors.HostError(f"{version!r} is not a version of an NVIDIA driver. Reinstall the driver.")
     return version

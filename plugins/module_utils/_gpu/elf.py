@@ -10,13 +10,13 @@ import struct
 import typing as t
 
 X86_64, AARCH64 = 62, 183
-# The values of e_machine that a supported host may have, with the names that their makers use.
+# The values of e_machine that a supported host may have, with their names.
 MACHINE_NAMES = {3: "80386", 21: "PowerPC64", 22: "S390", 40: "ARM", X86_64: "x86-64", AARCH64: "AArch64"}
 # The machine names of the kernel (uname(2)).
 KERNEL_MACHINES = {"x86_64": X86_64, "aarch64": AARCH64, "ppc64le": 21, "s390x": 22}
 
-# The number of bytes that read_elf and stored_size need from the start of a file, which contain its headers.
-HEAD = 4096
+# The number of bytes that read_elf and minimum_size need from the start of a file, which contain its headers.
+HEADER_BYTES = 4096
 _SHORTEST = 20
 _HEADER_64 = 64
 _LOADED = 1
@@ -24,8 +24,8 @@ _DYNAMIC_SEGMENT, _DYNAMIC_SECTION = 2, 6
 _END, _STRING_TABLE, _SONAME = 0, 5, 14
 # A program header, a section header and an entry of the dynamic section of a 64-bit file, in bytes.
 _SEGMENT, _SECTION, _TAG = 56, 64, 16
-# Limits that no real library reaches, so that a corrupt file costs little.
-_MOST_HEADERS, _MOST_TAGS, _LONGEST_NAME = 4096, 4096, 4096
+# Limits that no real library reaches, so that a corrupt file does not take long.
+_MAX_HEADERS, _MAX_TAGS, _MAX_NAME = 4096, 4096, 4096
 
 
 class Elf(t.NamedTuple):
@@ -45,8 +45,8 @@ def read_elf(head: bytes) -> Elf | None:
     return Elf(32 * head[4], machine, kind)
 
 
-def stored_size(head: bytes) -> int:
-    """Return the minimum size in bytes of a 64-bit ELF file according to its headers; 0 if ``head`` does not tell.
+def minimum_size(head: bytes) -> int:
+    """Return the minimum size in bytes of a 64-bit ELF file according to its headers; 0 if it is unknown.
 
     A shorter file was not copied completely.
     """
@@ -57,11 +57,11 @@ def stored_size(head: bytes) -> int:
     segment_size, segment_count, section_size, section_count = struct.unpack_from(f"{order}4H", head, 54)
     ends = [segments + segment_size * segment_count, sections + section_size * section_count]
     for number in range(segment_count):
-        place = segments + segment_size * number
-        if place + 40 > len(head):
+        start = segments + segment_size * number
+        if start + 40 > len(head):
             break
-        if struct.unpack_from(f"{order}I", head, place)[0] == _LOADED:
-            offset, _address, _physical, length = struct.unpack_from(f"{order}4Q", head, place + 8)
+        if struct.unpack_from(f"{order}I", head, start)[0] == _LOADED:
+            offset, _address, _physical, length = struct.unpack_from(f"{order}4Q", head, start + 8)
             ends.append(offset + length)
     return int(max(ends))
 
@@ -110,10 +110,10 @@ def _soname_by_segments(library: t.BinaryIO, head: bytes, order: str) -> str | N
     if _SONAME not in tags or _STRING_TABLE not in tags:
         return None
     # The dynamic section has the string table's address in memory, which is converted to an offset in the file.
-    place = tags[_STRING_TABLE]
+    strings = tags[_STRING_TABLE]
     for address, offset, length in loaded:
-        if address <= place < address + length:
-            return _name(library, place - address + offset + tags[_SONAME])
+        if address <= strings < address + length:
+            return _name(library, strings - address + offset + tags[_SONAME])
     return None
 
 
@@ -132,14 +132,14 @@ def _soname_by_sections(library: t.BinaryIO, head: bytes, order: str) -> str | N
 
 
 def _headers(library: t.BinaryIO, table: int, count: int, size: int) -> list[bytes]:
-    content = _read(library, table, min(count, _MOST_HEADERS) * size) if table else b""
+    content = _read(library, table, min(count, _MAX_HEADERS) * size) if table else b""
     return [content[start : start + size] for start in range(0, len(content) - size + 1, size)]
 
 
 def _tags(library: t.BinaryIO, order: str, offset: int, length: int) -> dict[int, int]:
     """Return the entries of the dynamic section that are used here, the first of each kind."""
     found: dict[int, int] = {}
-    content = _read(library, offset, min(length, _MOST_TAGS * _TAG))
+    content = _read(library, offset, min(length, _MAX_TAGS * _TAG))
     for start in range(0, len(content) - _TAG + 1, _TAG):
         tag, value = struct.unpack_from(f"{order}qQ", content, start)
         if tag == _END:
@@ -150,7 +150,7 @@ def _tags(library: t.BinaryIO, order: str, offset: int, length: int) -> dict[int
 
 
 def _name(library: t.BinaryIO, offset: int) -> str | None:
-    name, end, _rest = _read(library, offset, _LONGEST_NAME).partition(b"\0")
+    name, end, _rest = _read(library, offset, _MAX_NAME).partition(b"\0")
     return name.decode("utf-8", "surrogateescape") if name and end else None
 
 

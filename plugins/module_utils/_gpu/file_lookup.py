@@ -23,7 +23,7 @@ _MAGIC = re.compile(r"[*?[]")
 # The kernel's limit of links (path_resolution(7)), and a depth that no path of a driver reaches.
 _MAX_LINKS, _MAX_DEPTH = 40, 200
 # With these errors nothing can exist at the path: it is too long, or has too many links.
-_NOT_THERE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP})
+_DOES_NOT_EXIST = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP})
 
 
 class CachedFS:
@@ -96,9 +96,9 @@ class CachedFS:
         found = [folder]
         for part in pattern.split("/"):
             found = [
-                posixpath.join(place, name)
-                for place in found
-                for name in (self._matching(place, part) if _MAGIC.search(part) else [part])
+                posixpath.join(parent, name)
+                for parent in found
+                for name in (self._matching(parent, part) if _MAGIC.search(part) else [part])
             ]
         return [path for path in found if self.is_file(path)]
 
@@ -161,12 +161,14 @@ class CachedFS:
             try:
                 self._statuses[here] = os.lstat(self._outer(here))
             except OSError as error:
-                if error.errno not in _NOT_THERE:
-                    raise atomic_write.os_error(here, "looked at", error) from error
+                if error.errno not in _DOES_NOT_EXIST:
+                    raise atomic_write.os_error(here, "read", error) from error
                 self._statuses[here] = None
             except ValueError as error:
                 # The path contains a null byte.
-                raise errors.HostError(f"{here!r} is not a path. Check the configuration that names it.") from error
+                raise errors.HostError(
+                    f"{here!r} is not a path, because it contains a null byte. Correct the configuration."
+                ) from error
         return self._statuses[here]
 
     def _outer(self, path: str) -> str:
@@ -178,7 +180,7 @@ def under(root: str, path: str) -> str:
     return root.rstrip("/") + path
 
 
-def without(root: str, path: str) -> str:
+def strip_root(root: str, path: str) -> str:
     """Return ``path`` relative to ``root``, as an absolute path; unchanged if it is not below ``root``."""
     short = root.rstrip("/")
     return path[len(short) :] if short and path.startswith(short + "/") else path

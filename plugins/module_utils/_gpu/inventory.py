@@ -4,7 +4,7 @@
 
 """The GPUs and MIG devices of a host, from NVML or from /proc.
 
-It raises an error if a GPU does not answer. ``info`` reports such GPUs too.
+It raises an error if a GPU does not answer. ``info`` also reports such GPUs.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import stat
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import detect as gpu_detect
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import driver_files, file_lookup, procfs
 
 if t.TYPE_CHECKING:
@@ -22,10 +22,10 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import nvml
 
 
-_NOT_ASKED = "NVML was not asked: it is left alone in offline trees, and where it is not wanted."
-# The codes of nvml_answer() if there is no answer.
-NOT_ASKED, UNUSABLE = "nvml-not-asked", "nvml-unusable"
-# The codes of a fault in the device nodes of a MIG device, and in the device node of a GPU.
+_SKIPPED = "NVML was not queried, because the host is an offline tree or use_nvml is false."
+# The codes of query_nvml() if there is no result.
+NOT_QUERIED, UNUSABLE = "nvml-not-asked", "nvml-unusable"
+# The problem codes for the device nodes of a MIG device, and for the device node of a GPU.
 MIG_NODE, NODE = "mig-node-unusable", "node-unusable"
 _PCI = "/sys/bus/pci/devices"
 # The second name is known since toolkit 1.17.7 (IsIntegratedGPUName in pkg/nvlib/info/property-extractor.go of
@@ -87,7 +87,7 @@ class GpuProblem(t.NamedTuple):
     problem: errors.Problem
 
 
-def machine(
+def read_inventory(
     host: hostfs.HostFS, driver_root: str = "/", use_nvml: bool | None = None, library_folders: t.Sequence[str] = ()
 ) -> GpuInventory:
     """Return the GPUs of ``host`` from NVML, or from /proc if NVML cannot be used.
@@ -103,18 +103,18 @@ def machine(
 
     Raises:
         HostError: NVML returns an error, a GPU does not answer, no driver is loaded, or there are MIG devices and NVML
-            cannot be used. The list never silently has fewer GPUs than the host.
+            cannot be used. The result never has fewer GPUs than the host.
         ConfigurationError: A file of the driver is invalid.
     """
-    answer, refusal = nvml_answer(host, driver_root, use_nvml, library_folders)
-    if answer is None:
-        return _from_proc(host, refusal)
-    for gpu in answer.gpus:
+    result, reason = query_nvml(host, driver_root, use_nvml, library_folders)
+    if result is None:
+        return _from_proc(host, reason)
+    for gpu in result.gpus:
         if gpu.failure:
             error = IntegratedGpuError if is_integrated(gpu.name) else errors.HostError
-            raise error(f"GPU {gpu.index} ({gpu.bus or 'its address is unknown'}): {gpu.failure}")
-    gpus = tuple(_from_nvml(gpu) for gpu in answer.gpus if gpu.name not in procfs.SKIPPED_NAMES)
-    return GpuInventory(answer.version, gpus, "nvml", ())
+            raise error(f"GPU {gpu.index} ({gpu.bus or 'unknown address'}): {gpu.failure}")
+    gpus = tuple(_from_nvml(gpu) for gpu in result.gpus if gpu.name not in procfs.SKIPPED_NAMES)
+    return GpuInventory(result.version, gpus, "nvml", ())
 
 
 def is_integrated(name: str) -> bool:
@@ -122,138 +122,150 @@ def is_integrated(name: str) -> bool:
     return any(part in name for part in _INTEGRATED)
 
 
-def nvml_answer(
+def query_nvml(
     host: hostfs.HostFS,
     driver_root: str = "/",
     use_nvml: bool | None = None,
     library_folders: t.Sequence[str] = (),
-    absent: t.Sequence[str] | None = None,
-) -> tuple[nvml.NvmlAnswer | None, errors.Problem]:
-    """Return NVML's answer, with failures of single GPUs, or None; and the reason why there is no answer.
+    missing_nodes: t.Sequence[str] | None = None,
+) -> tuple[nvml.NvmlResult | None, errors.Problem]:
+    """Return what NVML reports, with failures of single GPUs, or None; and the reason why there is no result.
 
-    The reason is an empty problem if there is an answer; otherwise its code is NOT_ASKED or UNUSABLE.
+    Args:
+        host: As in read_inventory(), like the next three.
+        driver_root: As there.
+        use_nvml: As there.
+        library_folders: As there.
+        missing_nodes: The device nodes that NVML would create, to prevent that; None lets NVML create them.
 
-    The first four arguments are those of machine(). ``absent`` has the device nodes that NVML would create, to prevent
-    that; with None, NVML may create them.
+    Returns:
+        The result, and an empty problem. Without a result, the problem's code is NOT_QUERIED or UNUSABLE.
 
     Raises:
         HostError: NVML returns an error, crashes or hangs.
     """
     if not (host.live if use_nvml is None else use_nvml):
-        return None, errors.Problem(NOT_ASKED, _NOT_ASKED)
+        return None, errors.Problem(NOT_QUERIED, _SKIPPED)
     # Callers that do not use NVML do not need this import.
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import nvml  # noqa: PLC0415
 
     files = driver_files.DriverFiles(file_lookup.CachedFS(host), driver_root, library_folders)
     libraries = [host.real_path(found.host) for found in files.libraries(nvml.LIBRARY)]
-    refusals: list[str] = []
+    reasons: list[str] = []
     for library in libraries:
         try:
-            return nvml.ask(library, procfs.SKIPPED_NAMES, absent), errors.Problem("", "")
+            return nvml.query(library, procfs.SKIPPED_NAMES, missing_nodes), errors.Problem("", "")
         except nvml.UnusableNvmlError as error:
-            refusals.append(str(error))
-    return None, errors.Problem(UNUSABLE, " ".join(refusals) or f"There is no {nvml.LIBRARY} below {files.place}.")
+            reasons.append(str(error))
+    return None, errors.Problem(UNUSABLE, " ".join(reasons) or f"There is no {nvml.LIBRARY} below {files.label}.")
 
 
 def mig_nodes(host: hostfs.HostFS, found: GpuInventory) -> list[str]:
-    """Return the device nodes of the MIG devices, without those of their GPUs. Raises as Capabilities.of()."""
+    """Return the device nodes of the MIG devices, without those of their GPUs. Raises as Capabilities.minors()."""
     capabilities = procfs.Capabilities(host)
     parts = [(gpu.minor, mig) for gpu in found.gpus for mig in gpu.migs]
     return [path for minor, mig in parts for path in capabilities.nodes(minor, mig.gi, mig.ci)]
 
 
-def faults(host: hostfs.HostFS, found: GpuInventory) -> list[GpuProblem]:
-    """Return the GPUs and MIG devices of ``found`` that no container can use, with reasons, without waking a GPU.
+def unusable_devices(host: hostfs.HostFS, found: GpuInventory) -> list[GpuProblem]:
+    """Return the GPUs and MIG devices of ``found`` that no container can use, with the reasons. It wakes no GPU.
 
-    Device nodes, including those of MIG capabilities, may be missing or wrong, and a GPU may be lost from the PCI bus.
-    GPUs for which NVML returns an error are not in ``found``, but in the answer of nvml_answer().
+    It checks the device nodes, including those of MIG capabilities, and whether the GPU is still on the PCI bus.
     """
-    told: list[GpuProblem] = []
+    problems: list[GpuProblem] = []
     capabilities = procfs.Capabilities(host)
     for gpu in found.gpus:
         index, device = str(gpu.index), f"{_PCI}/{_kernel_address(gpu.bus)}"
         if host.exists(_PCI) and not host.exists(device):
-            message = f"{device} is not there: the GPU is no longer on the PCI bus."
-            told.append(GpuProblem(index, errors.Problem("gpu-off-bus", message)))
+            message = f"{device} does not exist: the GPU is no longer on the PCI bus."
+            problems.append(GpuProblem(index, errors.Problem("gpu-off-bus", message)))
         nodes = [(index, f"nvidia{gpu.minor}", gpu.minor, NODE)]
         for mig in gpu.migs:
             name = f"{index}:{mig.index}"
             try:
-                minors = capabilities.of(gpu.minor, mig.gi, mig.ci)
+                minors = capabilities.minors(gpu.minor, mig.gi, mig.ci)
             except errors.NvidiaError as error:
-                told.append(GpuProblem(name, errors.Problem.of(error)))
+                problems.append(GpuProblem(name, errors.Problem.of(error)))
                 continue
             nodes += [(name, f"nvidia-caps/nvidia-cap{minor}", minor, MIG_NODE) for minor in minors]
-        told += [
+        problems += [
             GpuProblem(name, errors.Problem(code, message))
             for name, node, minor, code in nodes
-            for message in _node(host, f"/dev/{node}", minor)
+            for message in _node_problems(host, f"/dev/{node}", minor)
         ]
-    return told
+    return problems
 
 
 def _from_nvml(gpu: nvml.NvmlGpu) -> Gpu:
     try:
-        bus = procfs.normal_bus(gpu.bus)
+        bus = procfs.normalize_address(gpu.bus)
     except ValueError:
         raise errors.HostError(
-            f"NVML says that GPU {gpu.index} has the PCI address {gpu.bus!r}, which is none."
+            f"NVML reports the invalid PCI address {gpu.bus!r} for GPU {gpu.index}. {procfs.CHECK_LOG}"
         ) from None
     migs = tuple(MigDevice(*mig[:5]) for mig in gpu.migs)
     return Gpu(gpu.index, gpu.uuid, gpu.minor, bus, gpu.name, gpu.mig, migs, gpu.coherent)
 
 
-def _from_proc(host: hostfs.HostFS, refusal: errors.Problem) -> GpuInventory:
-    driver = gpu_detect.loaded_driver(host)
+def _from_proc(host: hostfs.HostFS, reason: errors.Problem) -> GpuInventory:
+    driver = procfs.loaded_driver(host)
     if driver is None:
         raise errors.HostError(
-            f"{gpu_detect.VERSION_FILES[0]} is not there: no NVIDIA driver is loaded. Load it with modprobe nvidia,"
-            f" and look at"
-            f" the kernel's log if that fails. {refusal.message}"
+            f"No NVIDIA driver is loaded: {procfs.VERSION_FILES[0]} does not exist. {reason.message} Run modprobe"
+            " nvidia, and check the kernel's log if that fails."
         )
     if driver.version is None:
-        raise errors.HostError(f"{driver.path} does not tell the driver's version. Load NVIDIA's driver again.")
-    _refuse_mig(host, refusal.message)
+        raise errors.HostError(f"{driver.path} contains no driver version. {procfs.RELOAD}")
+    _refuse_mig(host, reason.message)
     gpus = tuple(
         Gpu(index, gpu.uuid, gpu.minor, gpu.bus, gpu.name, mig=False, migs=())
-        for index, gpu in enumerate(procfs.information(host))
+        for index, gpu in enumerate(procfs.read_gpus(host))
         if gpu.name not in procfs.SKIPPED_NAMES
     )
-    return GpuInventory(driver.version, gpus, "proc", tuple(_doubts(host, gpus, refusal)))
+    return GpuInventory(driver.version, gpus, "proc", tuple(_warnings(host, gpus, reason)))
 
 
-def _refuse_mig(host: hostfs.HostFS, refusal: str) -> None:
+def _refuse_mig(host: hostfs.HostFS, reason: str) -> None:
     """Raise HostError if there are MIG devices, because /proc has neither their UUIDs nor their order."""
-    found = procfs.instances(host)
+    found = procfs.mig_instances(host)
     if found:
         first = found[0]
         raise errors.HostError(
-            f"There are MIG devices ({procfs.CAPABILITIES}/gpu{first.minor}/mig/gi{first.gi}), of which only NVML"
-            f" tells."
-            f" {refusal} Let NVML be used, with libnvidia-ml.so.1 in the loaded driver's version."
+            f"This host has MIG devices ({procfs.CAPABILITIES}/gpu{first.minor}/mig/gi{first.gi}), which only NVML can"
+            f" list. {reason} Install libnvidia-ml.so.1 in the loaded driver's version, and do not disable NVML."
         )
 
 
-def _doubts(host: hostfs.HostFS, gpus: t.Iterable[Gpu], refusal: errors.Problem) -> t.Iterator[str]:
-    """Yield warnings about what /proc does not show."""
-    capable = host.exists(procfs.MIG_MINORS)
-    if capable or refusal.code != NOT_ASKED:
-        blind = " A GPU in MIG mode that has no MIG devices is not told from a whole one." if capable else ""
-        yield f"The GPUs are listed from /proc, by their PCI addresses.{blind} {refusal.message}"
+def _warnings(host: hostfs.HostFS, gpus: t.Iterable[Gpu], reason: errors.Problem) -> t.Iterator[str]:
+    """Yield warnings about what /proc does not contain."""
+    mig_capable = host.exists(procfs.MIG_MINORS)
+    if mig_capable or reason.code != NOT_QUERIED:
+        yield listed_from_proc(mig_capable, reason)
     unknown = [str(gpu.index) for gpu in gpus if not gpu.uuid]
     if unknown:
-        yield (
-            f"The driver does not know the UUID of GPU {', '.join(unknown)} yet, because nothing has used it since the"
-            " start. Run nvidia-smi -L once, or let nvidia-persistenced run."
-        )
+        yield unknown_uuid(unknown)
 
 
-def _node(host: hostfs.HostFS, path: str, minor: int) -> t.Iterator[str]:
-    """Yield the error of a device node, if there is one."""
+def listed_from_proc(mig_capable: bool, reason: errors.Problem) -> str:
+    """Return the message about a list from /proc. ``reason`` is why NVML was not queried."""
+    limit = " /proc shows neither MIG mode without MIG devices nor the UUIDs of MIG devices." if mig_capable else ""
+    return f"The GPUs are listed from /proc, by their PCI addresses.{limit} {reason.message}"
+
+
+def unknown_uuid(indices: t.Sequence[str]) -> str:
+    """Return the message about GPUs whose UUID the driver reads only when they are used for the first time."""
+    return (
+        f"The driver has not read the UUID of GPU {core_text.listed(indices)} yet, because no program has used it since"
+        " the driver was loaded. Run nvidia-smi -L once, or enable nvidia-persistenced."
+    )
+
+
+def _node_problems(host: hostfs.HostFS, path: str, minor: int) -> t.Iterator[str]:
+    """Yield the problem of a device node, if there is one."""
     try:
         status = os.stat(host.real_path(path))
     except (errors.HostError, OSError):
-        yield f"{path} is not there."
+        yield f"{path} does not exist."
         return
     if not stat.S_ISCHR(status.st_mode):
         yield f"{path} is not a character device."

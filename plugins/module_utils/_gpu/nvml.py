@@ -4,7 +4,9 @@
 
 """Query NVML for GPUs in a separate process, with a deadline.
 
-A library that crashes, hangs in the kernel or writes to any descriptor does not end the task. Signatures,
+A library that crashes, hangs in the kernel or writes to any descriptor does not end the task. While NVML is queried,
+/dev is read-only: NVIDIA's libraries create missing device nodes and change existing ones, directly if they run as
+root, and otherwise through nvidia-modprobe, which is setuid root (modprobe-utils/nvidia-modprobe-utils.c). Signatures,
 structures and numbers are those of nvml.h (NVML API reference).
 """
 
@@ -21,20 +23,19 @@ import time
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, json_data
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import read_only_devices
 
 if t.TYPE_CHECKING:
     import ctypes
 
 
 LIBRARY = "libnvidia-ml.so.1"
-# Seconds that NVML may take: without persistence mode it wakes up every GPU, one after the other. The refresh units and
+# The limit in seconds. Without persistence mode, NVML wakes up every GPU, one after the other. The refresh units and
 # nvidia-ctk have the same limit (TimeoutStartSec in _cdi/refresh_units.py, LIMIT in nvidia_cdi_spec.py).
-PATIENCE = 120.0
+TIMEOUT = 120.0
 
-# Limits that no machine reaches: a larger number is an invalid answer.
-_MOST_GPUS, _MOST_MIGS, _MOST_BYTES = 1024, 1024, 1 << 22
-# The size of the answer in bytes, 0 until it is complete. The answer follows.
+# Limits that no machine reaches: a larger number is an invalid result.
+_MAX_GPUS, _MAX_MIGS, _MAX_BYTES = 1024, 1024, 1 << 22
+# The size of the result in bytes, 0 until it is complete. The result follows.
 _LENGTH = struct.Struct("=Q")
 # The size of a text buffer in bytes, with the null (NVML_DEVICE_UUID_V2_BUFFER_SIZE and the others).
 _TEXT = 96
@@ -48,31 +49,38 @@ _ADDRESSING = "nvmlDeviceGetAddressingMode"
 # NVML_DEVICE_ADDRESSING_MODE_ATS
 _ATS = 2
 
-_REBOOT = "Look at the kernel's log for NVRM and Xid; a restart of the host usually helps."
-_BUSY = "Free memory on the host, or end other processes."
+_REBOOT = "Check the kernel's log for NVRM and Xid. A restart of the host usually helps."
+_NO_MEMORY = "Free memory on the host, or end other processes."
 # The meaning of NVML's return values (nvmlReturn_t), and the advice.
 _MEANINGS = {
     1: ("NVML is not initialised", _REBOOT),
     2: ("an argument is invalid", "Use the NVML of the loaded driver."),
-    3: ("it is not supported", "Use the NVML of the loaded driver."),
+    3: ("the call is not supported", "Use the NVML of the loaded driver."),
     4: ("the permission is missing", "Run the task as root (become: true)."),
-    9: ("the driver is not loaded", "Load it with modprobe nvidia, and look at the kernel's log if that fails."),
-    10: ("it took too long", _REBOOT),
-    11: ("the interrupt of a GPU is in trouble", _REBOOT),
+    9: ("the driver is not loaded", "Run modprobe nvidia, and check the kernel's log if that fails."),
+    10: ("the call timed out", _REBOOT),
+    11: ("a GPU has a problem with its interrupts", _REBOOT),
     12: ("a library of the driver is missing", "Install all of the driver's libraries, in one version."),
     13: ("NVML lacks the function", "Use the NVML of the loaded driver."),
     14: ("the GPU's inforom is corrupted", "The GPU needs its manufacturer's service."),
     15: ("the GPU is lost: it has fallen off the bus", _REBOOT),
-    16: ("the GPU has to be reset", "Reset it with nvidia-smi --gpu-reset, or restart the host."),
-    17: ("the operating system refused", "See that the device nodes below /dev can be opened by root, here too."),
+    16: ("the GPU must be reset", "Reset it with nvidia-smi --gpu-reset, or restart the host."),
+    17: ("the operating system refused the call", "Check that root can open the device nodes below /dev."),
     _MISMATCH: (
-        "the driver's library and its loaded kernel module are of different versions",
-        "Restart the host, or load the new module, so that both are of the version that is installed.",
+        "the driver's library and the loaded kernel module have different versions",
+        "Restart the host, or load the installed version of the module.",
     ),
-    19: ("the GPU is in use", "Try again when nothing uses it."),
-    20: ("memory ran out", _BUSY),
-    999: ("an unknown error", _REBOOT),
+    19: ("the GPU is in use", "Run this again when no program uses it."),
+    20: ("there is not enough memory", _NO_MEMORY),
+    999: ("NVML reports an unknown error", _REBOOT),
 }
+
+
+# linux/prctl.h, linux/sched.h, linux/mount.h
+_NO_NEW_PRIVILEGES = 38
+_NEW_MOUNTS = 0x20000
+_READ_ONLY, _REMOUNT, _BIND, _RECURSIVE, _PRIVATE = 0x1, 0x20, 0x1000, 0x4000, 0x40000
+_DEVICES = b"/dev"
 
 
 class UnusableNvmlError(errors.NvidiaError):
@@ -120,88 +128,88 @@ class NvmlGpu(t.NamedTuple):
     coherent: bool | None = False
 
 
-class NvmlAnswer(t.NamedTuple):
-    """NVML's answer: the driver's version, and all GPUs in NVML's order."""
+class NvmlResult(t.NamedTuple):
+    """What NVML reports: the driver's version, and all GPUs in NVML's order."""
 
     version: str
     gpus: tuple[NvmlGpu, ...]
 
 
-def ask(library: str, skipped: t.Collection[str] = (), absent: t.Sequence[str] | None = None) -> NvmlAnswer:
+def query(library: str, skipped: t.Collection[str] = (), missing_nodes: t.Sequence[str] | None = None) -> NvmlResult:
     """Return what the NVML in the file ``library`` reports.
 
-    NVML creates missing device nodes of the driver. Unless ``absent`` is None, /dev is made read-only to prevent that.
-    If this is not possible, NVML is queried only if ``absent`` is empty.
+    Unless ``missing_nodes`` is None, /dev is made read-only. If that is not possible, NVML is queried only if
+    ``missing_nodes`` is empty.
 
     Args:
         library: The path of the library.
         skipped: The names of GPUs for which nothing but the name is queried.
-        absent: The nodes that NVML would create; None to let it create them.
+        missing_nodes: The device nodes that NVML would create; None to let it create them.
 
     Raises:
         UnusableNvmlError: The library cannot be loaded, lacks a function, or would create nodes.
-        HostError: NVML returns an error that does not belong to a single GPU, crashes, or takes longer than PATIENCE.
+        HostError: NVML returns an error that does not belong to a single GPU, crashes, or takes longer than TIMEOUT.
     """
-    return _decoded(_in_process(lambda: _talk(library, skipped, absent), library), library)
+    return _decode(_run_in_process(lambda: _query(library, skipped, missing_nodes), library), library)
 
 
-def _decoded(text: bytes, library: str) -> NvmlAnswer:
+def _decode(text: bytes, library: str) -> NvmlResult:
     try:
-        answer = json_data.load(text)
-        if "unusable" in answer:
-            raise UnusableNvmlError(f"{library} cannot be used: {answer['unusable']}.")
-        if "error" in answer:
-            error_class = DriverMismatchError if answer.get("code") == _MISMATCH else errors.HostError
-            raise error_class(f"NVML ({library}): {answer['error']}")
-        gpus = (NvmlGpu(*gpu) for gpu in answer["gpus"])
+        result = json_data.load(text)
+        if "unusable" in result:
+            raise UnusableNvmlError(f"{library} cannot be used: {result['unusable']}.")
+        if "error" in result:
+            error_class = DriverMismatchError if result.get("code") == _MISMATCH else errors.HostError
+            raise error_class(f"NVML ({library}): {result['error']}")
+        gpus = (NvmlGpu(*gpu) for gpu in result["gpus"])
         # JSON has turned the tuples into lists.
-        return NvmlAnswer(
-            answer["version"], tuple(gpu._replace(migs=tuple(NvmlMig(*mig) for mig in gpu.migs)) for gpu in gpus)
+        return NvmlResult(
+            result["version"], tuple(gpu._replace(migs=tuple(NvmlMig(*mig) for mig in gpu.migs)) for gpu in gpus)
         )
     except (KeyError, TypeError, ValueError) as error:
-        raise errors.HostError(f"NVML ({library}) gave an answer that makes no sense. {_REBOOT}") from error
+        raise errors.HostError(f"NVML ({library}) returned an invalid result. {_REBOOT}") from error
 
 
 # -- the process that loads the library ----------------------------------------------------------------------------
 
 
-def _in_process(work: t.Callable[[], dict[str, t.Any]], library: str) -> bytes:
-    """Return the result of ``work``, run in a separate process, as JSON. Raises HostError if there is no answer."""
-    # The answer is in shared memory, because a library may write to any descriptor but does not know this memory.
-    with mmap.mmap(-1, _LENGTH.size + _MOST_BYTES) as shared:
+def _run_in_process(work: t.Callable[[], dict[str, t.Any]], library: str) -> bytes:
+    """Return the result of ``work``, run in a separate process, as JSON. Raises HostError if there is no result."""
+    # The result is in shared memory, because a library may write to any descriptor but not to this memory.
+    with mmap.mmap(-1, _LENGTH.size + _MAX_BYTES) as shared:
         try:
             child = os.fork()
         except OSError as error:
             raise errors.HostError(
-                f"NVML cannot be asked: no process can be started ({error.strerror}). {_BUSY}"
+                f"NVML cannot be queried, because no process can be started ({error.strerror}). {_NO_MEMORY}"
             ) from error
         if child == 0:
-            _be_child(shared, work)
+            _run_child(shared, work)
         try:
             ended = _wait(child, shared)
         finally:
-            status = _end(child)
+            status = _end_process(child)
         (length,) = _LENGTH.unpack_from(shared)
         text = shared[_LENGTH.size : _LENGTH.size + length]
-    if length > _MOST_BYTES:
-        problem = "answers endlessly"
+    if length > _MAX_BYTES:
+        problem = "returned too much data"
     elif length:
         return text
     elif not ended:
-        problem = f"did not answer within {PATIENCE:.0f} seconds"
+        problem = f"did not respond within {TIMEOUT:.0f} seconds"
     else:
-        how = f"signal {os.WTERMSIG(status)}" if status and os.WIFSIGNALED(status) else "exit"
-        problem = f"ended its process by {how} before it had answered"
+        end = f"was killed by signal {os.WTERMSIG(status)}" if status and os.WIFSIGNALED(status) else "exited"
+        problem = f"returned no result: its process {end}"
     raise errors.HostError(f"NVML ({library}) {problem}. {_REBOOT}")
 
 
-def _be_child(shared: mmap.mmap, work: t.Callable[[], dict[str, t.Any]]) -> t.NoReturn:
+def _run_child(shared: mmap.mmap, work: t.Callable[[], dict[str, t.Any]]) -> t.NoReturn:
     """Run ``work`` in the child process and exit without the exit handlers of the task."""
     status = 1
     try:
         _isolate()
         text = json.dumps(work()).encode()
-        if len(text) <= _MOST_BYTES:
+        if len(text) <= _MAX_BYTES:
             shared[_LENGTH.size : _LENGTH.size + len(text)] = text
         _LENGTH.pack_into(shared, 0, len(text))
         status = 0
@@ -212,13 +220,13 @@ def _be_child(shared: mmap.mmap, work: t.Callable[[], dict[str, t.Any]]) -> t.No
 
 def _isolate() -> None:
     """Close all file descriptors of the task."""
-    for ending in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
-        signal.signal(ending, signal.SIG_DFL)
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    nowhere = os.open(os.devnull, os.O_RDWR)
+    null = os.open(os.devnull, os.O_RDWR)
     for number in range(3):
         # Output of the library would corrupt the output of the module.
-        os.dup2(nowhere, number)
+        os.dup2(null, number)
     # One of these is the task's lock, which a process that hangs must not hold.
     for number in [int(name) for name in os.listdir("/proc/self/fd")]:
         if number > 2:
@@ -228,10 +236,10 @@ def _isolate() -> None:
 
 
 def _wait(child: int, shared: mmap.mmap) -> bool:
-    """Wait for the answer or for the end of the process; return False if neither comes within PATIENCE."""
-    deadline, pause = time.monotonic() + PATIENCE, 0.0005
+    """Wait for the result or the end of the process; return False if neither comes within TIMEOUT."""
+    deadline, pause = time.monotonic() + TIMEOUT, 0.0005
     while time.monotonic() < deadline:
-        # WNOWAIT leaves the exit status to _end().
+        # WNOWAIT leaves the exit status to _end_process().
         if any(shared[: _LENGTH.size]) or os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
             return True
         time.sleep(pause)
@@ -239,7 +247,7 @@ def _wait(child: int, shared: mmap.mmap) -> bool:
     return False
 
 
-def _end(child: int) -> int | None:
+def _end_process(child: int) -> int | None:
     """Return the exit status of the process; None if it hangs in the driver and cannot be killed."""
     for number in range(100):
         found, status = os.waitpid(child, os.WNOHANG)
@@ -251,6 +259,33 @@ def _end(child: int) -> int | None:
     return None
 
 
+def make_dev_read_only() -> str:
+    """Make /dev read-only for this process and its future children; this cannot be undone.
+
+    Returns an error message, or an empty text on success.
+    """
+    try:
+        # Only the NVML process needs ctypes, and some builds of Python lack it.
+        import ctypes  # noqa: PLC0415
+
+        libc = ctypes.CDLL(None, use_errno=True)
+        steps: list[t.Callable[[], t.Any]] = [lambda: libc.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0)]
+        if os.geteuid() == 0:
+            steps += [
+                lambda: libc.unshare(_NEW_MOUNTS),
+                # Without this, the host would see the mounts that follow.
+                lambda: libc.mount(None, b"/", None, ctypes.c_ulong(_RECURSIVE | _PRIVATE), None),
+                lambda: libc.mount(_DEVICES, _DEVICES, None, ctypes.c_ulong(_BIND | _RECURSIVE), None),
+                lambda: libc.mount(None, _DEVICES, None, ctypes.c_ulong(_REMOUNT | _BIND | _READ_ONLY), None),
+            ]
+        for step in steps:
+            if step() != 0:
+                return f"/dev cannot be made read-only ({os.strerror(ctypes.get_errno())})"
+    except (ImportError, OSError, AttributeError):
+        return "/dev cannot be made read-only (this Python lacks ctypes)"
+    return ""
+
+
 # -- in the separate process ---------------------------------------------------------------------------------------
 
 
@@ -259,15 +294,15 @@ class _ReturnedError(Exception):
 
     def __init__(self, call: str, code: int) -> None:
         super().__init__(call, code)
-        meaning, advice = _MEANINGS.get(code, ("an error that this collection does not know", _REBOOT))
+        meaning, advice = _MEANINGS.get(code, ("an unknown return value", _REBOOT))
         self.code = code
-        self.words = f"{call} returned {code}: {meaning}. {advice}"
+        self.message = f"{call} returned {code}: {meaning}. {advice}"
 
 
-def _talk(library: str, skipped: t.Collection[str], absent: t.Sequence[str] | None) -> dict[str, t.Any]:
-    obstacle = "" if absent is None else read_only_devices.hold_devices()
-    if obstacle and absent:
-        return {"unusable": f"it would make {', '.join(absent)}, and {obstacle}"}
+def _query(library: str, skipped: t.Collection[str], missing_nodes: t.Sequence[str] | None) -> dict[str, t.Any]:
+    problem = "" if missing_nodes is None else make_dev_read_only()
+    if problem and missing_nodes:
+        return {"unusable": f"it would create {', '.join(missing_nodes)}, and {problem}"}
     try:
         nvml = _Nvml(library)
     except (ImportError, OSError, AttributeError) as error:
@@ -277,12 +312,12 @@ def _talk(library: str, skipped: t.Collection[str], absent: t.Sequence[str] | No
         nvml.call("nvmlInit_v2")
         version = nvml.text("nvmlSystemGetDriverVersion")
         count = nvml.number("nvmlDeviceGetCount_v2")
-        if count > _MOST_GPUS:
-            return {"error": f"it tells of {count} GPUs, which no machine has. {_REBOOT}"}
+        if count > _MAX_GPUS:
+            return {"error": f"it reports {count} GPUs, more than a machine can have. {_REBOOT}"}
         gpus = [_gpu(nvml, index, skipped) for index in range(count)]
         nvml.call("nvmlShutdown")
     except _ReturnedError as error:
-        return {"error": error.words, "code": error.code}
+        return {"error": error.message, "code": error.code}
     return {"version": version, "gpus": gpus}
 
 
@@ -300,16 +335,16 @@ def _gpu(nvml: _Nvml, index: int, skipped: t.Collection[str]) -> NvmlGpu:
         mode = nvml.mig_mode(handle)
         return gpu._replace(mig=mode == 1, migs=() if mode is None else _migs(nvml, handle))
     except _ReturnedError as error:
-        return gpu._replace(failure=error.words)
+        return gpu._replace(failure=error.message)
 
 
 def _migs(nvml: _Nvml, gpu: ctypes.c_void_p) -> tuple[NvmlMig, ...]:
     found: list[NvmlMig] = []
     graphics: dict[int, bool] = {}
-    most = nvml.number("nvmlDeviceGetMaxMigDeviceCount", gpu)
-    if most > _MOST_MIGS:
+    maximum = nvml.number("nvmlDeviceGetMaxMigDeviceCount", gpu)
+    if maximum > _MAX_MIGS:
         raise _ReturnedError("nvmlDeviceGetMaxMigDeviceCount", 999)
-    for index in range(most):
+    for index in range(maximum):
         try:
             handle = nvml.handle("nvmlDeviceGetMigDeviceHandleByIndex", gpu, index)
         except _ReturnedError as error:

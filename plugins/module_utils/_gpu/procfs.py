@@ -2,9 +2,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Read what the driver reports below /proc and /sys: GPUs, modules and MIG capabilities.
+"""Detect GPUs, and read what the driver reports below /proc and /sys: GPUs, modules and MIG capabilities.
 
-The files are those of the kernel module (kernel-open/nvidia/nv-procfs.c of open-gpu-kernel-modules), and of "Device
+The files are those of the kernel module (kernel-open/nvidia/nv-c of open-gpu-kernel-modules), and of "Device
 Nodes and Capabilities" in NVIDIA's MIG user guide.
 """
 
@@ -17,14 +17,101 @@ import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import atomic_write, errors, hostfs
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import detect as gpu_detect
+
+# -- presence of a GPU and of the driver -------------------------------------------------------------------------------
+
+VERSION_FILES = ("/proc/driver/nvidia/version", "/sys/module/nvidia/version")
+_DRIVER_VERSION = re.compile(r"\b[0-9]{3,}\.[0-9]+(?:\.[0-9]+)*\b")
+_PCI_VENDORS = "/sys/bus/pci/devices/*/vendor"
+_NVIDIA = "0x10de"
+# The class of display controllers (PCI Code and ID Assignment). NVIDIA's are GPUs; an NVSwitch is a bridge (0x0680).
+_DISPLAY = "0x03"
+# The paravirtualized GPUs of Windows, whose driver is outside of WSL.
+_WSL_DEVICE = "/dev/dxg"
+_DEVICE_TREE = "/proc/device-tree/compatible"
+_TEGRA_NAME = "nvidia,tegra"
+
+# How a GPU was found. A GPU on the PCI bus needs a loaded driver; WSL and Tegra have their drivers elsewhere.
+DRIVER, PCI, WSL, TEGRA = "driver", "pci", "wsl", "tegra"
+
+
+class GpuPresence(t.NamedTuple):
+    """Whether a host has a GPU; ``present`` is None if that is unknown.
+
+    ``kind`` is how it was found: DRIVER for a loaded driver, otherwise PCI, WSL or TEGRA; None without a GPU.
+    ``evidence`` is a sentence about it. ``driver`` is the loaded driver's version, or None if it is unknown.
+    """
+
+    present: bool | None
+    evidence: str
+    driver: str | None
+    kind: str | None = None
+
+
+class LoadedDriver(t.NamedTuple):
+    """A loaded kernel module. ``path`` is the file that shows it, and ``version`` is None if the file has none."""
+
+    path: str
+    version: str | None
+
+
+def detect_gpu(host: hostfs.HostFS) -> GpuPresence:
+    """Return whether ``host`` has a GPU, and how it was found. An offline tree has no hardware to check."""
+    if not host.live:
+        return GpuPresence(None, "The host is an offline tree, which has no hardware.", None)
+    driver = loaded_driver(host)
+    if driver is not None:
+        return GpuPresence(
+            present=True,
+            evidence=f"The NVIDIA driver is loaded: {driver.path} exists.",
+            driver=driver.version,
+            kind=DRIVER,
+        )
+    kind, evidence = _hardware(host)
+    if kind is not None:
+        return GpuPresence(present=True, evidence=evidence, driver=None, kind=kind)
+    if not host.exists("/sys/bus"):
+        return GpuPresence(None, "No NVIDIA driver is loaded, and /sys is not mounted.", None)
+    evidence = "No NVIDIA driver is loaded, no NVIDIA GPU is on the PCI bus, and the host is neither WSL nor Tegra."
+    return GpuPresence(present=False, evidence=evidence, driver=None)
+
+
+def _hardware(host: hostfs.HostFS) -> tuple[str | None, str]:
+    """Return how the hardware shows a GPU, and a sentence about it; None without a GPU."""
+    for path, device_class in (nvidia_devices(host) or {}).items():
+        if device_class.startswith(_DISPLAY):
+            return PCI, f"{path} is an NVIDIA GPU. No NVIDIA driver is loaded."
+    if host.exists(_WSL_DEVICE):
+        return WSL, f"{_WSL_DEVICE} exists: Windows shares its GPUs with this host."
+    if any(name.startswith(_TEGRA_NAME) for name in host.read_text(_DEVICE_TREE).split("\0")):
+        return TEGRA, f"{_DEVICE_TREE} contains the name of a Tegra system."
+    return None, ""
+
+
+def loaded_driver(host: hostfs.HostFS) -> LoadedDriver | None:
+    """Return NVIDIA's kernel module, or None if it is not loaded."""
+    path = next((path for path in VERSION_FILES if host.exists(path)), None)
+    if path is None:
+        return None
+    version = _DRIVER_VERSION.search(host.read_text(path))
+    return LoadedDriver(path, version.group() if version else None)
+
+
+def nvidia_devices(host: hostfs.HostFS) -> dict[str, str] | None:
+    """Return NVIDIA's devices on the PCI bus with their classes; None if the bus cannot be read."""
+    vendors = host.glob(_PCI_VENDORS)
+    devices = [posixpath.dirname(path) for path in vendors if host.read_text(path).strip() == _NVIDIA]
+    return {path: host.read_text(f"{path}/class").strip() for path in devices} if vendors else None
+
+
+# -- /proc/driver/nvidia/gpus ------------------------------------------------------------------------------------------
 
 GPUS = "/proc/driver/nvidia/gpus"
 # Display adapters, which NVIDIA's tools omit from every list (go-nvlib, pkg/nvlib/device).
 SKIPPED_NAMES = ("DGX Display", "NVIDIA DGX Display")
 
 # The limit in bytes. The real files have some 300 bytes.
-_MAX_INFORMATION = 1 << 16
+MAX_INFORMATION = 1 << 16
 _BUS = re.compile(r"([0-9a-fA-F]{4,8}):([0-9a-fA-F]{2}):([0-9a-fA-F]{2})\.([0-7])\Z")
 # The driver writes this instead of digits until the GPU is used (NVIDIA's README, "The /proc Interface").
 _UNKNOWN = "?"
@@ -32,7 +119,8 @@ _UUID = re.compile(r"GPU-[0-9A-Za-z-]{1,80}\Z")
 _MINOR = re.compile(r"[0-9]{1,7}\Z")
 # The second name was used until driver 450.
 _EXCLUDED = ("GPU Excluded", "Blacklisted")
-_RESTART = "Look at the kernel's log for NVRM and Xid, then restart the host."
+CHECK_LOG = "Check the kernel's log for NVRM and Xid."
+RELOAD = "Reload the NVIDIA driver, or restart the host."
 
 
 class ProcGpu(t.NamedTuple):
@@ -45,7 +133,7 @@ class ProcGpu(t.NamedTuple):
     excluded: bool
 
 
-def normal_bus(address: str) -> str:
+def normalize_address(address: str) -> str:
     """Return a PCI address in lower case, with a domain of four digits, or of eight if four are not enough.
 
     nvidia-ctk writes addresses in this form. NVML reports eight digits, and the kernel as many as are needed, at least
@@ -59,7 +147,7 @@ def normal_bus(address: str) -> str:
     return f"{domain:0{width}x}:{found.group(2)}:{found.group(3)}.{found.group(4)}".lower()
 
 
-def read_information(text: str, path: str) -> ProcGpu:
+def parse_information(text: str, path: str) -> ProcGpu:
     """Return the GPU of a file ``information``; ``path`` is used in messages.
 
     Raises:
@@ -72,19 +160,21 @@ def read_information(text: str, path: str) -> ProcGpu:
         if colon:
             values.setdefault(name.strip(), (number, value.strip()))
     if not values:
-        # The kernel module writes an empty file if the GPU does not wake up (rm_ref_dynamic_power in nv-procfs.c).
-        raise errors.ConfigurationError(path, "the file is empty: the GPU does not answer the driver", _RESTART)
+        # The kernel module writes an empty file if the GPU does not wake up (rm_ref_dynamic_power in nv-c).
+        raise errors.ConfigurationError(
+            path, "the file is empty: the GPU does not answer the driver", f"{CHECK_LOG} Restart the host."
+        )
     excluded = any(values.get(name, (0, ""))[1] == "Yes" for name in _EXCLUDED)
-    place, address = _value(values, "Bus Location", path)
+    line_number, address = _value(values, "Bus Location", path)
     try:
-        bus = normal_bus(address)
+        bus = normalize_address(address)
     except ValueError:
-        raise _garbled_information(path, "Bus Location is not a PCI address", place) from None
+        raise _invalid_information(path, "Bus Location is not a PCI address", line_number) from None
     # Of an excluded GPU only the address is used, and its other values may be unknown.
-    return ProcGpu(bus, "", 0, "", excluded) if excluded else _usable(values, bus, path)
+    return ProcGpu(bus, "", 0, "", excluded) if excluded else _parse_gpu(values, bus, path)
 
 
-def information(host: hostfs.HostFS) -> list[ProcGpu]:
+def read_gpus(host: hostfs.HostFS) -> list[ProcGpu]:
     """Return all GPUs of the loaded driver, sorted by PCI address, without excluded ones.
 
     NVML used the same order in all observed cases.
@@ -94,73 +184,74 @@ def information(host: hostfs.HostFS) -> list[ProcGpu]:
         ConfigurationError: A file is invalid.
     """
     paths = [f"{GPUS}/{name}/information" for name in host.entries(GPUS)]
-    found = [(read_information(bounded_text(host, path, _MAX_INFORMATION), path), path) for path in paths]
+    found = [(parse_information(read_bounded(host, path, MAX_INFORMATION), path), path) for path in paths]
     seen: dict[t.Any, str] = {}
     for gpu, path in found:
         keys = [gpu.bus, *([] if gpu.excluded else [gpu.minor]), *([gpu.uuid] if gpu.uuid else [])]
         for key in keys:
             if key in seen:
-                raise errors.HostError(
-                    f"{path} and {seen[key]} tell of one GPU. Load the driver again, or restart the host."
-                )
+                raise errors.HostError(f"{path} and {seen[key]} describe the same GPU. {RELOAD}")
             seen[key] = path
-    return sorted((gpu for gpu, _path in found if not gpu.excluded), key=lambda gpu: _place(gpu.bus))
+    return sorted((gpu for gpu, _path in found if not gpu.excluded), key=lambda gpu: _sort_key(gpu.bus))
 
 
-def bounded_text(host: hostfs.HostFS, path: str, most: int) -> str:
-    """Return the text of a file of at most ``most`` bytes.
+def read_bounded(host: hostfs.HostFS, path: str, limit: int) -> str:
+    """Return the text of a file of at most ``limit`` bytes.
 
     Raises:
         HostError: The file cannot be read, or is longer and therefore not a file of the kernel.
     """
     try:
         with hostfs.open_regular(host.real_path(path), path) as stream:
-            content = stream.read(most + 1)
+            content = stream.read(limit + 1)
     except FileNotFoundError:
-        raise errors.HostError(f"{path} is not there. Load NVIDIA's driver again, or restart the host.") from None
+        raise errors.HostError(f"{path} does not exist. {RELOAD}") from None
     except OSError as error:
         raise atomic_write.os_error(path, "read", error) from error
-    if len(content) > most:
-        raise errors.HostError(f"{path} has more than {most} bytes, which the driver's own file never has. Look at it.")
+    if len(content) > limit:
+        raise errors.HostError(
+            f"{path} has more than {limit} bytes, so it is not a file of the driver. Check what is mounted there."
+        )
     return content.decode("utf-8", "replace")
 
 
-def _usable(values: t.Mapping[str, tuple[int, str]], bus: str, path: str) -> ProcGpu:
+def _parse_gpu(values: t.Mapping[str, tuple[int, str]], bus: str, path: str) -> ProcGpu:
     # The kernel module omits the line if it has no UUID.
     line, uuid = values.get("GPU UUID", (0, _UNKNOWN))
     if _UNKNOWN in uuid:
         uuid = ""
     elif _UUID.match(uuid) is None:
-        raise _garbled_information(path, "GPU UUID is not a UUID", line)
+        raise _invalid_information(path, "GPU UUID is not a UUID", line)
     line, minor = _value(values, "Device Minor", path)
     if _MINOR.match(minor) is None:
-        raise _garbled_information(path, "Device Minor is not a number", line)
+        raise _invalid_information(path, "Device Minor is not a number", line)
     return ProcGpu(bus, uuid, int(minor), values.get("Model", (0, ""))[1], excluded=False)
 
 
 def _value(values: t.Mapping[str, tuple[int, str]], name: str, path: str) -> tuple[int, str]:
     """Return a value with its line number."""
     if name not in values:
-        raise _garbled_information(path, f"{name} is missing", None)
+        raise _invalid_information(path, f"{name} is missing", None)
     return values[name]
 
 
-def _garbled_information(path: str, problem: str, line: int | None) -> errors.ConfigurationError:
-    return errors.ConfigurationError(path, problem, "Load NVIDIA's driver again, or let NVML be asked.", line)
+def _invalid_information(path: str, problem: str, line: int | None) -> errors.ConfigurationError:
+    return errors.ConfigurationError(path, problem, "Reload the NVIDIA driver, or enable NVML.", line)
 
 
-def _place(bus: str) -> tuple[int, ...]:
+def _sort_key(bus: str) -> tuple[int, ...]:
     return tuple(int(part, 16) for part in re.split("[:.]", bus))
 
 
+# -- kernel modules ---------------------------------------------------------------------------------------------------
+
 # The modules of the driver, which always have the same version.
-_OF_THE_DRIVER = ("nvidia", "nvidia_uvm", "nvidia_modeset", "nvidia_drm", "nvidia_peermem", "nvidia_vgpu_vfio")
-MODULES = (*_OF_THE_DRIVER, "nvidia_fs", "gdrdrv")
+_DRIVER_MODULES = ("nvidia", "nvidia_uvm", "nvidia_modeset", "nvidia_drm", "nvidia_peermem", "nvidia_vgpu_vfio")
+MODULES = (*_DRIVER_MODULES, "nvidia_fs", "gdrdrv")
 # The limit in bytes. The real files are much smaller.
 _MAX_MODULE_FILE = 1 << 12
-_DISPLAY = "0x03"
 # A GPU with one of these drivers is passed through to a virtual machine.
-_GIVEN_AWAY = ("vfio-pci", "pci-stub")
+_PASSTHROUGH_DRIVERS = ("vfio-pci", "pci-stub")
 _NOUVEAU = "nouveau"
 
 
@@ -177,45 +268,45 @@ def loaded_modules(host: hostfs.HostFS) -> list[Module]:
     found = []
     for name in MODULES:
         # Code that is built into the kernel has no such file.
-        users = _told(host, name, "refcnt")
+        users = _read_attribute(host, name, "refcnt")
         if users is not None:
             refcount = int(users) if users.isdecimal() else None
-            found.append(Module(name, _told(host, name, "version") or None, refcount))
+            found.append(Module(name, _read_attribute(host, name, "version") or None, refcount))
     return found
 
 
-def different_versions(modules: t.Iterable[Module]) -> list[errors.Problem]:
+def version_problems(modules: t.Iterable[Module]) -> list[errors.Problem]:
     """Return a problem if the driver's modules have different versions; otherwise an empty list."""
-    versions = {module.name: module.version for module in modules if module.name in _OF_THE_DRIVER and module.version}
+    versions = {module.name: module.version for module in modules if module.name in _DRIVER_MODULES and module.version}
     if len(set(versions.values())) < 2:
         return []
-    told = ", ".join(f"{name} {version}" for name, version in versions.items())
-    message = f"The driver's kernel modules are of different versions: {told}. Restart the host."
+    listed = ", ".join(f"{name} {version}" for name, version in versions.items())
+    message = f"The driver's kernel modules have different versions: {listed}. Restart the host."
     return [errors.Problem("driver-modules-differ", message)]
 
 
-def undriven_gpus(host: hostfs.HostFS, addresses: t.Collection[str]) -> list[errors.Problem]:
-    """Return a problem if the bus has GPUs that are not in ``addresses``, the GPUs of the driver."""
+def gpus_without_driver(host: hostfs.HostFS, addresses: t.Collection[str]) -> list[errors.Problem]:
+    """Return a problem if the PCI bus has GPUs without NVIDIA's driver, whose GPUs are ``addresses``."""
     found, drivers = [], set()
-    for path, kind in (gpu_detect.nvidia_devices(host) or {}).items():
+    for path, kind in (nvidia_devices(host) or {}).items():
         name = posixpath.basename(path)
-        if not kind.startswith(_DISPLAY) or normal_or_same(name) in addresses:
+        if not kind.startswith(_DISPLAY) or normalize_or_keep(name) in addresses:
             continue
         driver = _driver(host, path)
-        if driver not in _GIVEN_AWAY:
+        if driver not in _PASSTHROUGH_DRIVERS:
             drivers.add(driver)
-            found.append(f"{name} ({f'which {driver} drives' if driver else 'without a driver'})")
+            found.append(f"{name} ({f'driver {driver}' if driver else 'no driver'})")
     if not found:
         return []
-    advice = "Load it with modprobe nvidia, and look at the kernel's log for NVRM and Xid if that fails."
+    advice = f"Run modprobe nvidia. {CHECK_LOG}"
     code = "gpu-driven-by-nouveau" if _NOUVEAU in drivers else "gpu-without-driver"
-    return [errors.Problem(code, f"NVIDIA's driver does not drive the GPU {core_text.listed(found)}. {advice}")]
+    return [errors.Problem(code, f"The NVIDIA driver does not use the GPU {core_text.listed(found)}. {advice}")]
 
 
-def normal_or_same(address: str) -> str:
-    """Return normal_bus() of the address, or the text itself if it is not a PCI address."""
+def normalize_or_keep(address: str) -> str:
+    """Return normalize_address() of the address, or the text itself if it is not a PCI address."""
     try:
-        return normal_bus(address)
+        return normalize_address(address)
     except ValueError:
         return address
 
@@ -227,12 +318,14 @@ def _driver(host: hostfs.HostFS, device: str) -> str:
         return ""
 
 
-def _told(host: hostfs.HostFS, name: str, file: str) -> str | None:
+def _read_attribute(host: hostfs.HostFS, name: str, file: str) -> str | None:
     try:
-        return bounded_text(host, f"/sys/module/{name}/{file}", _MAX_MODULE_FILE).strip()
+        return read_bounded(host, f"/sys/module/{name}/{file}", _MAX_MODULE_FILE).strip()
     except errors.NvidiaError:
         return None
 
+
+# -- MIG --------------------------------------------------------------------------------------------------------------
 
 # This file exists on every host that supports MIG. It has a line for each possible capability.
 MIG_MINORS = "/proc/driver/nvidia-caps/mig-minors"
@@ -254,7 +347,7 @@ class Instance(t.NamedTuple):
     compute: tuple[int, ...]
 
 
-def instances(host: hostfs.HostFS) -> list[Instance]:
+def mig_instances(host: hostfs.HostFS) -> list[Instance]:
     """Return the existing GPU instances, sorted by number. Raises HostError if they cannot be read."""
     found: list[Instance] = []
     for minor, gpu in _numbered(host, CAPABILITIES, "gpu"):
@@ -264,7 +357,7 @@ def instances(host: hostfs.HostFS) -> list[Instance]:
     return found
 
 
-def read_minors(text: str, path: str = MIG_MINORS) -> dict[str, int]:
+def parse_minors(text: str, path: str = MIG_MINORS) -> dict[str, int]:
     """Return the minor number of each capability by its name in mig-minors; ``path`` is used in messages.
 
     Raises:
@@ -276,9 +369,9 @@ def read_minors(text: str, path: str = MIG_MINORS) -> dict[str, int]:
             continue
         match = _LINE.match(line)
         if match is None:
-            raise _garbled_capability(path, "is not a capability and its minor number", number)
+            raise _invalid_capability(path, "is not a capability with its minor number", number)
         if match.group(1) in found:
-            raise _garbled_capability(path, "tells of a capability for the second time", number)
+            raise _invalid_capability(path, "repeats a capability", number)
         found[match.group(1)] = int(match.group(2))
     return found
 
@@ -290,7 +383,7 @@ class Capabilities:
         self._host = host
         self._minors: dict[str, int] | None = None
 
-    def of(self, minor: int, gi: int, ci: int) -> tuple[int, int]:
+    def minors(self, minor: int, gi: int, ci: int) -> tuple[int, int]:
         """Return the minor numbers of the nodes of a GPU instance and a compute instance on the GPU with ``minor``.
 
         Raises:
@@ -301,18 +394,15 @@ class Capabilities:
         return self._minor(f"{gpu_instance}/access"), self._minor(f"{gpu_instance}/ci{ci}/access")
 
     def nodes(self, minor: int, gi: int, ci: int) -> tuple[str, str]:
-        """Return the paths of these nodes below /dev. Raises the errors of of()."""
-        first, second = self.of(minor, gi, ci)
+        """Return the paths of these nodes below /dev. Raises the errors of minors()."""
+        first, second = self.minors(minor, gi, ci)
         return f"{NODES}/nvidia-cap{first}", f"{NODES}/nvidia-cap{second}"
 
     def _minor(self, name: str) -> int:
         if self._minors is None:
-            self._minors = read_minors(bounded_text(self._host, MIG_MINORS, _MAX_CAPABILITIES))
+            self._minors = parse_minors(read_bounded(self._host, MIG_MINORS, _MAX_CAPABILITIES))
         if name not in self._minors:
-            raise errors.HostError(
-                f"{MIG_MINORS} does not have {name}, although there is such a MIG device. Load NVIDIA's driver again,"
-                " or restart the host."
-            )
+            raise errors.HostError(f"{MIG_MINORS} does not contain {name}, although the MIG device exists. {RELOAD}")
         return self._minors[name]
 
 
@@ -322,7 +412,5 @@ def _numbered(host: hostfs.HostFS, folder: str, kind: str) -> list[tuple[int, st
     return sorted((int(match.group(1)), f"{folder}/{name}") for match, name in matches if match)
 
 
-def _garbled_capability(path: str, problem: str, line: int) -> errors.ConfigurationError:
-    return errors.ConfigurationError(
-        path, f"this line {problem}", "Load NVIDIA's driver again, or restart the host.", line
-    )
+def _invalid_capability(path: str, problem: str, line: int) -> errors.ConfigurationError:
+    return errors.ConfigurationError(path, f"the line {problem}", RELOAD, line)

@@ -298,7 +298,7 @@ class DirectoryInstallation(toolkit_directory.DirectoryTask):
     def _create_device_nodes(self, nodes: t.Sequence[device_nodes.Node]) -> None:
         from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import device_nodes  # noqa: PLC0415
 
-        device_nodes.make_nodes(self.host, nodes, self.tools.run)
+        device_nodes.create_nodes(self.host, nodes, self.tools.run)
 
     def _refresh_manifest(self, plan: Plan, source: toolkit_source.Source) -> None:
         """Write the new identities of unchanged files, so that the next run need not read them."""

@@ -13,7 +13,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import apply
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants as core_constants
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import records as core_records
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import toml_document
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import detect as gpu_detect
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import procfs
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import base as packages_base
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import detect as packages_detect
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import sources as packages_sources
@@ -74,7 +74,7 @@ class _ToolkitReport:
         self._problems: list[errors.Problem] = []
 
     def describe(self) -> dict[str, t.Any]:
-        host, gpu = self._host, gpu_detect.gpu_of(self._host)
+        host, gpu = self._host, procfs.detect_gpu(self._host)
         manager = self._try(lambda: packages_detect.detect_package_manager(host, self._run), None)
         installed = self._installed(manager)
         versions = {name: package.version for name, package in installed.items() if name in packages_base.PACKAGES}

@@ -215,7 +215,7 @@ def _head_of(root: hostfs.HostFS, path: str) -> bytes:
 
 def _head(path: str) -> bytes:
     with open(path, "rb") as stream:
-        return stream.read(gpu_elf.HEAD)
+        return stream.read(gpu_elf.HEADER_BYTES)
 
 
 def _part(root: hostfs.HostFS, file: _FoundFile, label: str) -> Part:
@@ -265,9 +265,10 @@ def _check_binary(file_label: str, head: bytes, size: int) -> int:
         raise errors.NvidiaError(
             f"{file_label} has {elf.bits} bits. Give the toolkit of a 64-bit machine; there is no other."
         )
-    if size < gpu_elf.stored_size(head):
+    minimum = gpu_elf.minimum_size(head)
+    if size < minimum:
         raise errors.NvidiaError(
-            f"{file_label} has {size} bytes instead of {gpu_elf.stored_size(head)}: its download is incomplete. {again}"
+            f"{file_label} has {size} bytes instead of {minimum}: its download is incomplete. {again}"
         )
     return elf.machine
 

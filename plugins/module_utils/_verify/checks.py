@@ -23,7 +23,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import error
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import yaml_document
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import detect as gpu_detect
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import device_nodes, procfs
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import constants as toolkit_constants
 
 if t.TYPE_CHECKING:
@@ -60,7 +60,7 @@ def judge_folders(host: hostfs.HostFS, folders: t.Sequence[str]) -> CdiCheck:
     used = dict.fromkeys(path for name, path in found.devices.items() if name.startswith(start))
     if not used:
         return _nothing(found, folders, start)
-    driver = gpu_detect.loaded_driver(host)
+    driver = procfs.loaded_driver(host)
     version = driver.version if driver is not None else None
     for path in used:
         reasons, _missing = host_check.why_stale(cdi_validate.validate(files[path]).document, host, version)
@@ -160,26 +160,28 @@ class GpuChecks:
     # -- the driver ----------------------------------------------------------------------------------------------
 
     def driver(self) -> Check:
-        driver = gpu_detect.loaded_driver(self._host)
+        driver = procfs.loaded_driver(self._host)
         if driver is not None:
             return passed(DRIVER, f"The driver {driver.version or 'of unknown version'} is loaded.")
-        if gpu_detect.nvidia_devices(self._host) == {}:
+        if procfs.nvidia_devices(self._host) == {}:
             return failed(
                 DRIVER,
-                f"{gpu_detect.VERSION_FILES[0]} is not there, and this host has no NVIDIA device on its PCI bus.",
+                f"{procfs.VERSION_FILES[0]} is not there, and this host has no NVIDIA device on its PCI bus.",
                 "Verify hosts without a GPU with level: engine.",
             )
         return failed(
             DRIVER,
-            f"{gpu_detect.VERSION_FILES[0]} is not there: no NVIDIA driver is loaded.",
+            f"{procfs.VERSION_FILES[0]} is not there: no NVIDIA driver is loaded.",
             "Install NVIDIA's driver, load it with modprobe nvidia, and look at the kernel's log if that fails.",
         )
 
     def devices(self) -> Check:
-        nodes = [node for node in gpu_detect.NEEDED_NODES if not self._host.exists(node)]
+        nodes = [node for node in device_nodes.NEEDED_NODES if not self._host.exists(node)]
         if nodes:
             return failed(
-                DEVICES, f"{' and '.join(nodes)} {_is(nodes)} not there.", f"Run {gpu_detect.CONTROL_NODES[nodes[-1]]}."
+                DEVICES,
+                f"{' and '.join(nodes)} {_is(nodes)} not there.",
+                f"Run {device_nodes.CONTROL_NODES[nodes[-1]]}.",
             )
         gpus = len(self._host.readable_entries(_GPUS))
         there = [node for node in self._host.readable_entries("/dev") if re.match(r"nvidia[0-9]+\Z", node)]

@@ -13,7 +13,7 @@ import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.options import CDI_OPTIONS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu.detect import gpu_of
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu.procfs import detect_gpu
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.constants import DIRECTORY
 from ansible_collections.gpufleet.nvidia.tests.unit.roles.role_files import Role
 
@@ -150,7 +150,7 @@ def host_with(path: Path, *files: tuple[str, str]) -> HostFS:
 def test_a_host_is_described_once_it_has_a_driver(
     tmp_path: Path, files: list[tuple[str, str]], mode: str, expected: str
 ) -> None:
-    gpu = gpu_of(host_with(tmp_path, *files))
+    gpu = detect_gpu(host_with(tmp_path, *files))
     known = {"present": gpu.present, "kind": gpu.kind, "evidence": gpu.evidence, "driver_version": gpu.driver}
     ready = CDI.load("vars/main.yml")["nvidia_cdi_ready"]
     assert render(ready, {"nvidia_cdi_mode": mode, "nvidia_cdi_gpu": known}) == expected

@@ -28,7 +28,7 @@ contents | diff "$work/before" -
 # The host "refused" fails, and no other one.
 if run gpufleet.nvidia.site "$@" >"$work/output" 2>&1; then exit 1; fi
 cat "$work/output"
-grep 'No GPU can be described on this host. No driver of NVIDIA is loaded' "$work/output"
+grep 'No GPU can be described on this host. No NVIDIA driver is loaded' "$work/output"
 grep 'is an offline tree, in which there are no GPUs to describe' "$work/output"
 grep -E '^refused +: .* changed=0 +unreachable=0 +failed=1' "$work/output"
 test "$(grep -cE ' : ok=.* changed=[1-9][0-9]* +unreachable=0 +failed=0' "$work/output")" = 3

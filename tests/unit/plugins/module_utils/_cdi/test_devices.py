@@ -11,7 +11,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.edits import 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.options import Hooks, Request
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import NvidiaError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu.detect import CONTROL_NODES
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu.device_nodes import CONTROL_NODES
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu.file_lookup import CachedFS
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.driver_trees import Tree, TreeLookup, gpus
 

@@ -31,8 +31,8 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.validate impo
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import NvidiaError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents.yaml_document import parse, render
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu.driver_files import cached_libraries
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu.elf import read_elf, read_soname, stored_size
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu.procfs import Capabilities, information, read_minors
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu.elf import minimum_size, read_elf, read_soname
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu.procfs import Capabilities, parse_minors, read_gpus
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.driver_layouts import LAYOUTS
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.driver_trees import (
     Tree,
@@ -125,7 +125,7 @@ def test_libraries(folder: Path, library: bytes, damage: Damage) -> None:
     assert soname is None or 0 < len(soname) <= 4096
     elf_header = read_elf(content)
     assert elf_header is None or elf_header.bits in {32, 64}
-    assert stored_size(content) >= 0
+    assert minimum_size(content) >= 0
 
 
 MINORS = mig_minors(2).encode()
@@ -149,13 +149,13 @@ def test_capabilities(proc_host: Path, damage: Damage) -> None:
         assert "mig-minors" in found
     else:
         assert all(0 <= minor < 10**7 for minor in found)
-        assert read_minors(content.decode("utf-8", "replace"))
+        assert parse_minors(content.decode("utf-8", "replace"))
 
 
 @given(DAMAGE)
 def test_information(proc_host: Path, damage: Damage) -> None:
     (proc_host / "proc/driver/nvidia/gpus/0000:0f:00.0/information").write_bytes(damage.done_to(INFORMATION_FILE))
-    found = told(lambda: information(Tree.at(proc_host)))
+    found = told(lambda: read_gpus(Tree.at(proc_host)))
     if isinstance(found, str):
         assert "/proc/driver/nvidia/gpus/" in found
     else:
@@ -338,7 +338,7 @@ class Endless(io.BytesIO):
         (ld_cache(*LIBRARIES[:3]), cached_libraries),
         (SHAPES[0], lambda content: read_soname(Endless(content))),
         (SHAPES[2], lambda content: read_soname(Endless(content))),
-        (SHAPES[0], stored_size),
+        (SHAPES[0], minimum_size),
     ],
 )
 def test_large_numbers_cost_little(content: bytes, read: t.Callable[[bytes], t.Any]) -> None:

@@ -135,9 +135,9 @@ def test_a_specification_that_fits(tree: Tree) -> None:
     [
         (
             "/dev/nvidia-uvm",
-            "The device node /dev/nvidia-uvm (containerEdits.deviceNodes[0]) is missing. Make it with nvidia-modprobe",
+            "The device node /dev/nvidia-uvm (containerEdits.deviceNodes[0]) is missing. Create it with",
         ),
-        ("/dev/nvidiactl", "Make it with nvidia-modprobe -c 0."),
+        ("/dev/nvidiactl", "Create it with nvidia-modprobe -c 0."),
         (
             "/dev/nvidia1",
             "The device node /dev/nvidia1 (devices[1].containerEdits.deviceNodes[0]) is missing. Run nvidia-smi as",
@@ -188,7 +188,7 @@ def test_numbers_that_are_not_the_nodes(tree: Tree, major: int, minor: int) -> N
     (error,) = check_host(specification(), tree.host).errors
     assert error == (
         f"/dev/nvidia-uvm has device number {major}:{minor}, but containerEdits.deviceNodes[0] has 510:0, which engines"
-        " use. Generate the specification anew."
+        " use. Generate the specification again."
     )
 
 
@@ -301,7 +301,7 @@ def test_a_specification_without_a_required_node(tree: Tree) -> None:
     del common(document)["deviceNodes"][0]
     required = required_of(machine(gpu(0), gpu(1)))
     assert check_host(document, tree.host, required).errors == (
-        "The specification lacks /dev/nvidia-uvm. Make it with nvidia-modprobe -u -c 0, then generate it again.",
+        "The specification lacks /dev/nvidia-uvm. Create it with nvidia-modprobe -u -c 0, then generate it again.",
     )
     assert check_host(document, tree.host).errors == ()
 

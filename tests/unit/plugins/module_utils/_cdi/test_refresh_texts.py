@@ -40,7 +40,7 @@ def test_each_limit_is_within_the_one_around_it() -> None:
     """So that an NVML that hangs ends with a message of the task, and not with one of Ansible or of another task."""
     text = (drop_in(order=True, environment=False) or b"").decode()
     limits = dict(re.findall("^(Timeout.*Sec)=(.*)$", text, re.MULTILINE))
-    assert nvml.PATIENCE == nvidia_cdi_spec.LIMIT == int(limits["TimeoutStartSec"])
+    assert nvml.TIMEOUT == nvidia_cdi_spec.LIMIT == int(limits["TimeoutStartSec"])
     # After it systemd waits for the end of two signals, and of two more for what else is left of the service.
     assert int(limits["TimeoutStartSec"]) + 4 * int(limits["TimeoutStopSec"]) < nvidia_cdi_refresh.LIMIT < lock.TIMEOUT
 

@@ -534,7 +534,7 @@ def test_wrong_numbers_behind_a_dev_root(host: CdiHost) -> None:
 @pytest.mark.parametrize(("minor", "right"), [(3, True), (4, False)])
 def test_the_numbers_of_a_capability(host: CdiHost, monkeypatch: pytest.MonkeyPatch, minor: int, right: bool) -> None:
     divided = mig_gpu(host.devices[1], (0, 7, 0, False))
-    monkeypatch.setattr(inventory, "machine", lambda *_args: GpuInventory(VERSION, (divided,), "nvml", ()))
+    monkeypatch.setattr(inventory, "read_inventory", lambda *_args: GpuInventory(VERSION, (divided,), "nvml", ()))
     host.mig_nodes([divided])
     (host.path / "dev/nvidia-caps/nvidia-cap3").unlink()
     host.node("/dev/nvidia-caps/nvidia-cap3", 511, minor)
@@ -611,7 +611,7 @@ def test_mig_devices_without_their_capabilities(
     host.mig_nodes([gpu])
     for name in missing:
         (host.path / "dev/nvidia-caps" / name).unlink()
-    monkeypatch.setattr(inventory, "machine", lambda *_a, **_k: GpuInventory(VERSION, (gpu,), "nvml", ()))
+    monkeypatch.setattr(inventory, "read_inventory", lambda *_a, **_k: GpuInventory(VERSION, (gpu,), "nvml", ()))
     with pytest.raises(NvidiaError, match="nvidia-cap"):
         host.cdi()
 
@@ -619,7 +619,7 @@ def test_mig_devices_without_their_capabilities(
 def test_a_gpu_without_mig_devices_is_said(host: CdiHost, monkeypatch: pytest.MonkeyPatch) -> None:
     empty = host.devices[1]._replace(mig=True)
     found = GpuInventory(VERSION, (host.devices[0], empty), "nvml", ())
-    monkeypatch.setattr(inventory, "machine", lambda *_a, **_k: found)
+    monkeypatch.setattr(inventory, "read_inventory", lambda *_a, **_k: found)
     assert any("GPU 1 is in MIG mode" in warning for warning in host.cdi()["warnings"])
 
 
@@ -677,7 +677,7 @@ FLAG = Request(feature_flags=("enable-coherent-annotations",))
 def _coherent(host: CdiHost, monkeypatch: pytest.MonkeyPatch, *coherent: bool | None) -> GpuInventory:
     found = tuple(gpu._replace(coherent=value) for gpu, value in zip(host.devices, coherent))
     machine = GpuInventory(VERSION, found, "nvml", ())
-    monkeypatch.setattr(inventory, "machine", lambda *_args: machine)
+    monkeypatch.setattr(inventory, "read_inventory", lambda *_args: machine)
     return machine
 
 

@@ -9,9 +9,9 @@ import typing as t
 import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu.detect import (
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu.procfs import (
     GpuPresence,
-    gpu_of,
+    detect_gpu,
     loaded_driver,
     nvidia_devices,
 )
@@ -43,26 +43,31 @@ def device(number: int, vendor: str, kind: str) -> dict[str, str]:
         (
             {"proc/driver/nvidia/version": VERSION},
             "driver",
-            "The driver is loaded: /proc/driver/nvidia/version",
+            "The NVIDIA driver is loaded: /proc/driver/nvidia/version",
             "580.95.05",
         ),
-        ({"sys/module/nvidia/version": "550.54.15\n"}, "driver", "/sys/module/nvidia/version is there", "550.54.15"),
-        ({"proc/driver/nvidia/version": "?"}, "driver", "The driver is loaded", None),
+        ({"sys/module/nvidia/version": "550.54.15\n"}, "driver", "/sys/module/nvidia/version exists", "550.54.15"),
+        ({"proc/driver/nvidia/version": "?"}, "driver", "driver is loaded", None),
         (
             device(1, "0x10de", "0x030200"),
             "pci",
-            "/sys/bus/pci/devices/0000:01:00.0 is a GPU of NVIDIA; no driver",
+            "/sys/bus/pci/devices/0000:01:00.0 is an NVIDIA GPU. No NVIDIA driver",
             None,
         ),
         (device(1, "0x10de", "0x030000"), "pci", "0000:01:00.0", None),
         ({**device(1, "0x8086", "0x030000"), **device(2, "0x10de", "0x030200")}, "pci", "0000:02:00.0", None),
         ({**device(1, "0x10de", "0x068000"), **device(2, "0x10de", "0x030200")}, "pci", "0000:02:00.0", None),
-        ({**device(1, "0x8086", "0x030000"), "dev/dxg": ""}, "wsl", "/dev/dxg is there: Windows", None),
-        ({"proc/device-tree/compatible": "nvidia,p3737-0000\0nvidia,tegra234\0"}, "tegra", "names a Tegra", None),
+        ({**device(1, "0x8086", "0x030000"), "dev/dxg": ""}, "wsl", "/dev/dxg exists: Windows", None),
+        (
+            {"proc/device-tree/compatible": "nvidia,p3737-0000\0nvidia,tegra234\0"},
+            "tegra",
+            "contains the name of a Tegra",
+            None,
+        ),
     ],
 )
 def test_a_gpu(tmp_path: Path, files: dict[str, str], kind: str, evidence: str, driver: str | None) -> None:
-    found = gpu_of(host(tmp_path, files))
+    found = detect_gpu(host(tmp_path, files))
     assert (found.present, found.kind) == (True, kind)
     assert evidence in found.evidence
     assert found.driver == driver
@@ -79,14 +84,14 @@ def test_a_gpu(tmp_path: Path, files: dict[str, str], kind: str, evidence: str, 
     ],
 )
 def test_no_gpu(tmp_path: Path, files: dict[str, str]) -> None:
-    found = gpu_of(host(tmp_path, files))
+    found = detect_gpu(host(tmp_path, files))
     assert (found.present, found.kind, found.driver) == (False, None, None)
-    assert found.evidence.startswith("No driver of NVIDIA is loaded, no GPU of NVIDIA is on the PCI bus")
+    assert found.evidence.startswith("No NVIDIA driver is loaded, no NVIDIA GPU is on the PCI bus")
 
 
 def test_what_cannot_be_known(tmp_path: Path) -> None:
-    assert gpu_of(host(tmp_path, {})).present is None
-    offline = gpu_of(host(tmp_path, {"proc/driver/nvidia/version": VERSION}, live=False))
+    assert detect_gpu(host(tmp_path, {})).present is None
+    offline = detect_gpu(host(tmp_path, {"proc/driver/nvidia/version": VERSION}, live=False))
     assert offline == GpuPresence(None, "The host is an offline tree, which has no hardware.", None)
 
 

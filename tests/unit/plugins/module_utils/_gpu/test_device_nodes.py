@@ -12,7 +12,7 @@ import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import HostError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu.device_nodes import Node, make_nodes, missing_nodes
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu.device_nodes import Node, create_nodes, missing_nodes
 
 if t.TYPE_CHECKING:
     from pathlib import Path
@@ -89,7 +89,7 @@ class Tree:
         return 0, "", ""
 
     def make(self, nodes: list[Node]) -> None:
-        make_nodes(self.host, nodes, self.run)
+        create_nodes(self.host, nodes, self.run)
 
     def device(self, node: Node, kind: int = stat.S_IFCHR) -> None:
         self.path(node.path).parent.mkdir(parents=True, exist_ok=True)
@@ -173,7 +173,10 @@ def test_nodes_of_unified_memory_need_its_module(tree: Tree, text: str) -> None:
     tree.write("/proc/devices", text)
     found, (warning,) = missing_nodes(tree.host)
     assert found == [CONTROL, MODESET]
-    assert "nvidia_uvm is not loaded (/proc/devices), so /dev/nvidia-uvm and /dev/nvidia-uvm-tools cannot" in warning
+    assert (
+        "/dev/nvidia-uvm and /dev/nvidia-uvm-tools cannot be created, because the module nvidia_uvm is not loaded"
+        in warning
+    )
 
 
 @pytest.mark.parametrize("text", ["nvidia 1 0\n", "nvidia_modeset_other 1 0\n", "drm 1 1 nvidia_modeset, Live\n", ""])
@@ -181,7 +184,10 @@ def test_the_node_for_modes_needs_its_module(tree: Tree, text: str) -> None:
     tree.write("/proc/modules", text)
     found, (warning,) = missing_nodes(tree.host)
     assert found == [CONTROL, UVM, TOOLS]
-    assert "nvidia_modeset is not loaded (/proc/modules), so /dev/nvidia-modeset cannot" in warning
+    assert (
+        "/dev/nvidia-modeset cannot be created, because the module nvidia_modeset is not loaded (/proc/modules)"
+        in warning
+    )
 
 
 def test_without_the_driver_there_is_one_warning(tree: Tree) -> None:
@@ -225,7 +231,7 @@ def test_nvidia_modprobe_makes_what_is_missing(tree: Tree, devices: Devices) -> 
 def test_a_driver_with_nodes_of_its_own_has_the_program_too(tree: Tree, devices: Devices) -> None:
     root = "/run/nvidia/driver"
     tree.path(f"{root}/dev").mkdir(parents=True)
-    with pytest.raises(HostError, match=rf"nvidia-modprobe, .* in {root}/dev, is not in {root}\. Install"):
+    with pytest.raises(HostError, match=rf"nvidia-modprobe, .* in {root}/dev, is not installed below {root}\. Install"):
         missing_nodes(tree.host, root)
     tree.program(f"{root}/usr/sbin/nvidia-modprobe")
     tree.make(tree.missing(root))
@@ -236,7 +242,7 @@ def test_a_driver_with_nodes_of_its_own_has_the_program_too(tree: Tree, devices:
 
 def test_a_host_without_the_program_is_refused_only_if_nodes_are_missing(tree: Tree, devices: Devices) -> None:
     tree.path("/usr/bin/nvidia-modprobe").unlink()
-    with pytest.raises(HostError, match=r"is not in /\. Install the driver's package nvidia-modprobe there, or set"):
+    with pytest.raises(HostError, match=r"is not installed below /\. Install the driver's package nvidia-modprobe"):
         missing_nodes(tree.host)
     for node in ALL:
         tree.device(node)
@@ -246,7 +252,7 @@ def test_a_host_without_the_program_is_refused_only_if_nodes_are_missing(tree: T
 
 def test_a_node_that_is_not_made_is_an_error(tree: Tree) -> None:
     with pytest.raises(HostError, match=r"not create /dev/nvidia-modeset \(195:254\)\. It printed: none found\."):
-        make_nodes(tree.host, [MODESET], lambda _argv: (1, "", "none found\n"))
+        create_nodes(tree.host, [MODESET], lambda _argv: (1, "", "none found\n"))
 
 
 def test_a_node_with_the_right_numbers_is_right_whatever_its_mode(tree: Tree, devices: Devices) -> None:
@@ -289,7 +295,7 @@ def test_what_is_no_device_is_never_replaced(tree: Tree, devices: Devices, kind:
         place.mkdir()
     else:
         os.symlink({"nothing": "/dev/gone", "file": "text"}.get(kind.rsplit(maxsplit=1)[-1], "other"), place)
-    with pytest.raises(HostError, match=r"^/dev/nvidia-uvm is not a device, but .*510:0 belongs\. Move it away"):
+    with pytest.raises(HostError, match=r"^/dev/nvidia-uvm is not a device, but .*510:0 belongs there\. Move it"):
         missing_nodes(tree.host)
 
 
@@ -297,7 +303,7 @@ def test_a_driver_that_wants_its_nodes_left_alone_is_obeyed(tree: Tree, devices:
     tree.write("/proc/driver/nvidia/params", PARAMETERS)
     found, (warning,) = missing_nodes(tree.host)
     assert found == []
-    assert "ModifyDeviceFiles is not 1" in warning
+    assert "ModifyDeviceFiles in /proc/driver/nvidia/params is not 1" in warning
     assert all(node.path in warning for node in ALL)
     for node in ALL:
         tree.device(node)
@@ -307,6 +313,6 @@ def test_a_driver_that_wants_its_nodes_left_alone_is_obeyed(tree: Tree, devices:
 
 def test_an_offline_tree_has_no_devices(tree: Tree) -> None:
     offline = tree.host._replace(live=False)
-    for call in (lambda: missing_nodes(offline), lambda: make_nodes(offline, [], tree.run)):
+    for call in (lambda: missing_nodes(offline), lambda: create_nodes(offline, [], tree.run)):
         with pytest.raises(HostError, match="is an offline tree, which has no devices"):
             call()

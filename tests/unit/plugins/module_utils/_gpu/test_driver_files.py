@@ -51,7 +51,7 @@ def test_usual_folders(tree: Tree, folder: str, seen: str) -> None:
     tree.driver(folder)
     found = files(tree)
     assert found.version() == VERSION
-    found.require(VERSION)
+    found.require_version(VERSION)
     assert found.library_folders(VERSION) == [seen or "/"]
     assert hosts(found.libraries("libcuda.so*")) == [f"{seen}/{CUDA}"]
 
@@ -144,23 +144,23 @@ def test_the_cache_of_that_root(tree: Tree) -> None:
 def test_another_version(tree: Tree) -> None:
     tree.driver()
     with pytest.raises(HostError, match=r"version 570\.1, but there is no libcuda\.so\.570\.1 below /\."):
-        files(tree).require("570.1")
+        files(tree).require_version("570.1")
 
 
 @pytest.mark.parametrize("version", ["", "../..", "5*", "575/1", "5\n"])
 def test_what_is_no_version(tree: Tree, version: str) -> None:
     tree.driver()
-    with pytest.raises(HostError, match="is no version of an NVIDIA driver"):
-        files(tree).require(version)
+    with pytest.raises(HostError, match="is not a version of an NVIDIA driver"):
+        files(tree).require_version(version)
 
 
 def test_no_driver(tree: Tree) -> None:
-    with pytest.raises(HostError, match=r"no libcuda\.so\.VERSION of NVIDIA's driver below /\."):
+    with pytest.raises(HostError, match=r"no libcuda\.so\.VERSION of an NVIDIA driver below /\."):
         files(tree).version()
     tree.file(f"{MULTIARCH}/libnvidia-ml.so.{VERSION}")
     found = files(tree)
     assert found.version() == VERSION
-    found.require(VERSION)
+    found.require_version(VERSION)
 
 
 def test_names_and_machines(tree: Tree) -> None:

@@ -11,10 +11,10 @@ import pytest
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu.procfs import (
     Module,
-    different_versions,
+    gpus_without_driver,
     loaded_modules,
-    normal_or_same,
-    undriven_gpus,
+    normalize_or_keep,
+    version_problems,
 )
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.gpu_hosts import write
 
@@ -40,7 +40,7 @@ def test_loaded_modules(tmp_path: Path) -> None:
     ],
 )
 def test_different_versions(modules: list[Module], differ: bool) -> None:
-    assert bool(different_versions(modules)) is differ
+    assert bool(version_problems(modules)) is differ
 
 
 def test_gpus_that_nothing_drives(tmp_path: Path) -> None:
@@ -48,11 +48,11 @@ def test_gpus_that_nothing_drives(tmp_path: Path) -> None:
         folder = f"sys/bus/pci/devices/0000:0{number}:00.0"
         write(tmp_path, {f"{folder}/vendor": "0x10de\n", f"{folder}/class": f"{kind}\n"})
     host = HostFS(str(tmp_path))
-    assert "the GPU 0000:00:00.0 (without a driver), 0000:01:00.0 (without" in undriven_gpus(host, ())[0].message
-    assert "the GPU 0000:01:00.0 (without a driver). Load" in undriven_gpus(host, ["0000:00:00.0"])[0].message
-    assert undriven_gpus(host, ["0000:00:00.0", "0000:01:00.0"]) == []
+    assert "the GPU 0000:00:00.0 (no driver), 0000:01:00.0 (no" in gpus_without_driver(host, ())[0].message
+    assert "the GPU 0000:01:00.0 (no driver). Run" in gpus_without_driver(host, ["0000:00:00.0"])[0].message
+    assert gpus_without_driver(host, ["0000:00:00.0", "0000:01:00.0"]) == []
 
 
 def test_addresses() -> None:
-    assert normal_or_same("10000:0F:00.0") == "00010000:0f:00.0"
-    assert normal_or_same("x") == "x"
+    assert normalize_or_keep("10000:0F:00.0") == "00010000:0f:00.0"
+    assert normalize_or_keep("x") == "x"

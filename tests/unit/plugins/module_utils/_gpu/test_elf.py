@@ -18,13 +18,13 @@ from hypothesis import strategies as st
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu.elf import (
     AARCH64,
-    HEAD,
+    HEADER_BYTES,
     X86_64,
     Elf,
     machine_name,
+    minimum_size,
     read_elf,
     read_soname,
-    stored_size,
 )
 from ansible_collections.gpufleet.nvidia.tests.hosts.fixtures.elf_programs import library, program, tree
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.driver_trees import elf
@@ -69,12 +69,12 @@ def test_the_header(head: bytes, found: Elf | None) -> None:
 
 def test_this_python() -> None:
     with open(os.path.realpath(sys.executable), "rb") as stream:
-        head = stream.read(HEAD)
+        head = stream.read(HEADER_BYTES)
     elf = read_elf(head)
     assert elf is not None
     assert (elf.bits, elf.kind in {2, 3}) == (64 if sys.maxsize > 2**32 else 32, True)
     # Programs as linkers make them end with their sections.
-    assert 1000 < stored_size(head) <= os.path.getsize(os.path.realpath(sys.executable))
+    assert 1000 < minimum_size(head) <= os.path.getsize(os.path.realpath(sys.executable))
 
 
 @pytest.mark.parametrize(
@@ -91,16 +91,16 @@ def test_machines_in_words(machine: int, name: str) -> None:
 @pytest.mark.parametrize("length", [1, 100, 5000])
 def test_a_program_has_what_is_loaded(length: int) -> None:
     whole = program("x" * length)
-    assert stored_size(whole[:HEAD]) == len(whole)
+    assert minimum_size(whole[:HEADER_BYTES]) == len(whole)
     # What is behind it does not count.
-    assert stored_size(whole + bytes(100)) == len(whole)
+    assert minimum_size(whole + bytes(100)) == len(whole)
 
 
 def test_sections_may_be_last() -> None:
     head = bytearray(program("true"))
     struct.pack_into("<Q", head, 40, 70000)
     struct.pack_into("<HH", head, 58, 64, 10)
-    assert stored_size(bytes(head)) == 70640
+    assert minimum_size(bytes(head)) == 70640
 
 
 @pytest.mark.parametrize(
@@ -109,11 +109,11 @@ def test_sections_may_be_last() -> None:
     ids=["empty", "script", "short", "32 bits"],
 )
 def test_no_size_is_told(head: bytes) -> None:
-    assert stored_size(head) == 0
+    assert minimum_size(head) == 0
 
 
 def test_a_table_of_segments_that_is_cut() -> None:
-    assert stored_size(program("true")[:100]) == 64 + 2 * 56
+    assert minimum_size(program("true")[:100]) == 64 + 2 * 56
 
 
 # -- the name of a library ---------------------------------------------------------------------------------------------
@@ -157,7 +157,7 @@ def test_garbled_libraries(noise: bytes, place: int, segments: bool) -> None:
 
 @pytest.mark.parametrize("place", [1 << 45, 1 << 61, (1 << 64) - 1])
 def test_places_behind_every_file(tmp_path: Path, place: int) -> None:
-    # Not every file system can look there; what cannot be read there is not there.
+    # Not every file system can look there; what cannot be read there does not exist.
     content = bytearray(elf("libcuda.so.1", sections=False))
     struct.pack_into("<Q", content, 32, place)
     (tmp_path / "lib").write_bytes(content)

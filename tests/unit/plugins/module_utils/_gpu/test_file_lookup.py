@@ -12,7 +12,7 @@ import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import HostError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu.file_lookup import CachedFS, under, without
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu.file_lookup import CachedFS, strip_root, under
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.driver_trees import Tree
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.racing_links import (
     CHANGES,
@@ -130,7 +130,7 @@ def test_what_may_not_be_looked_at_is_not_missing(tree: Tree, monkeypatch: pytes
     with pytest.raises(HostError, match=r"^/usr/lib cannot be read: Permission denied\. Run the task as root"):
         lookup.glob("/usr/lib", "*")
     monkeypatch.setattr(os, "lstat", refuse)
-    with pytest.raises(HostError, match=r"^/usr cannot be looked at: Permission denied"):
+    with pytest.raises(HostError, match=r"^/usr cannot be read: Permission denied"):
         CachedFS(tree.host()).is_file("/usr/lib/liba.so.1")
 
 
@@ -180,12 +180,12 @@ def test_links_below_links(tree: Tree) -> None:
 )
 def test_below_a_root(root: str, path: str, inside: str) -> None:
     assert under(root, inside) == path
-    assert without(root, path) == inside
+    assert strip_root(root, path) == inside
 
 
 def test_not_below_a_root() -> None:
-    assert without("/run/nvidia", "/run/nvidia-other/lib") == "/run/nvidia-other/lib"
-    assert without("/run/nvidia", "/usr/lib") == "/usr/lib"
+    assert strip_root("/run/nvidia", "/run/nvidia-other/lib") == "/run/nvidia-other/lib"
+    assert strip_root("/run/nvidia", "/usr/lib") == "/usr/lib"
 
 
 @pytest.mark.parametrize("change", CHANGES)

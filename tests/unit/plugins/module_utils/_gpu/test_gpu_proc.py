@@ -18,10 +18,10 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors impor
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu.procfs import (
     ProcGpu,
-    bounded_text,
-    information,
-    normal_bus,
-    read_information,
+    normalize_address,
+    parse_information,
+    read_bounded,
+    read_gpus,
 )
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.gpu_hosts import (
     INFORMATION,
@@ -60,7 +60,7 @@ def text(**others: str) -> str:
     ],
 )
 def test_addresses(address: str, normal: str) -> None:
-    assert normal_bus(address) == normal
+    assert normalize_address(address) == normal
 
 
 @pytest.mark.parametrize(
@@ -68,24 +68,24 @@ def test_addresses(address: str, normal: str) -> None:
 )
 def test_no_addresses(address: str) -> None:
     with pytest.raises(ValueError):
-        normal_bus(address)
+        normalize_address(address)
 
 
 def test_a_usual_file() -> None:
-    found = read_information(text(), "F")
+    found = parse_information(text(), "F")
     assert found == ProcGpu("0000:62:00.0", str(USUAL["uuid"]), 5, "NVIDIA H100 80GB HBM3", excluded=False)
 
 
 def test_a_uuid_that_is_not_known_yet() -> None:
-    assert read_information(text(uuid=UNKNOWN_UUID), "F").uuid == ""
+    assert parse_information(text(uuid=UNKNOWN_UUID), "F").uuid == ""
     without = "".join(line for line in text().splitlines(True) if not line.startswith("GPU UUID"))
-    assert read_information(without, "F").uuid == ""
+    assert parse_information(without, "F").uuid == ""
 
 
 @pytest.mark.parametrize("mark", ["GPU Excluded:\t Yes", "Blacklisted:\t Yes"])
 def test_an_excluded_gpu(mark: str) -> None:
     lines = text(uuid=UNKNOWN_UUID, minor="4294967295").replace("GPU Excluded:\t No", mark)
-    assert read_information(lines, "F") == ProcGpu("0000:62:00.0", "", 0, "", excluded=True)
+    assert parse_information(lines, "F") == ProcGpu("0000:62:00.0", "", 0, "", excluded=True)
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_an_excluded_gpu(mark: str) -> None:
 )
 def test_files_without_sense(content: str, message: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
-        read_information(content, "F")
+        parse_information(content, "F")
     assert str(caught.value).startswith(message)
 
 
@@ -115,12 +115,12 @@ LINES = st.sampled_from([*text().splitlines(), "GPU Excluded: Yes", ":", "Bus Lo
 @given(st.one_of(st.text(), st.lists(st.one_of(LINES, st.text(max_size=20)), max_size=14).map("\n".join)))
 def test_any_text_is_a_gpu_or_an_error_of_ours(content: str) -> None:
     try:
-        found = read_information(content, "F")
+        found = parse_information(content, "F")
     except NvidiaError as error:
         message = str(error)
     else:
         message = "F"
-        assert normal_bus(found.bus) == found.bus
+        assert normalize_address(found.bus) == found.bus
         assert 0 <= found.minor < 10**7
     assert message.startswith("F")
 
@@ -137,12 +137,12 @@ def test_order_and_exclusion(tmp_path: Path) -> None:
         FakeGpu("0002:01:00.0", 4, uuid=UNKNOWN_UUID),
         FakeGpu("0003:01:00.0", 5, uuid=UNKNOWN_UUID),
     ]
-    found = [gpu.bus for gpu in information(gpu_host(tmp_path, gpus))]
+    found = [gpu.bus for gpu in read_gpus(gpu_host(tmp_path, gpus))]
     assert found == ["0000:0f:00.0", "0000:b7:00.0", "0002:01:00.0", "0003:01:00.0", "00010000:01:00.0"]
 
 
 def test_no_driver(tmp_path: Path) -> None:
-    assert information(HostFS(str(tmp_path))) == []
+    assert read_gpus(HostFS(str(tmp_path))) == []
 
 
 @pytest.mark.parametrize(
@@ -158,21 +158,21 @@ def test_two_files_of_one_gpu(tmp_path: Path, other: dict[str, str]) -> None:
     different = {"bus": "0000:63:00.0", "uuid": "GPU-2", "minor": "6"}
     contents = {"0000:62:00.0": text(), "0000:63:00.0": text(**{**different, **other})}
     write(tmp_path, {f"proc/driver/nvidia/gpus/{name}/information": content for name, content in contents.items()})
-    with pytest.raises(HostError, match=r"0000:63:00.0/information and .*0000:62:00.0/information tell of one GPU"):
-        information(HostFS(str(tmp_path)))
+    with pytest.raises(HostError, match=r"0000:63:00.0/information and .*0000:62:00.0/.* describe the same GPU"):
+        read_gpus(HostFS(str(tmp_path)))
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     host = HostFS(str(tmp_path))
     write(tmp_path, {"right": "x" * 100, "long": "x" * 101})
-    assert bounded_text(host, "/right", 100) == "x" * 100
+    assert read_bounded(host, "/right", 100) == "x" * 100
     cases: t.Mapping[str, str] = {
         "/long": "more than 100 bytes",
-        "/none": "/none is not there",
+        "/none": "/none does not exist",
         "/": "/ is not a regular file",
     }
     for path, message in cases.items():
         with pytest.raises(HostError, match=message):
-            bounded_text(host, path, 100)
+            read_bounded(host, path, 100)
     (tmp_path / "bytes").write_bytes(b"\xff")
-    assert bounded_text(host, "/bytes", 100) == "\N{REPLACEMENT CHARACTER}"
+    assert read_bounded(host, "/bytes", 100) == "\N{REPLACEMENT CHARACTER}"

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import Problem
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import device_nodes, inventory, read_only_devices
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import device_nodes, inventory
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import nvml as gpu_nvml
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu.info import describe_gpus
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu.procfs import read_minors
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu.procfs import parse_minors
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_nodes import FakeNodes
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.gpu_hosts import (
     EXCLUDED,
@@ -55,7 +55,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def nodes_of(*gpus: FakeGpu) -> dict[str, tuple[int, int]]:
-    minors = read_minors(mig_minors())
+    minors = parse_minors(mig_minors())
     nodes = dict(CONTROL)
     for gpu in gpus:
         nodes[f"/dev/nvidia{gpu.minor}"] = (195, gpu.minor)
@@ -169,7 +169,7 @@ def test_without_gpus(tmp_path: Path, live: bool) -> None:
 
 
 def test_an_offline_tree(fleet: t.Callable[..., Fleet], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu_nvml, "ask", lambda *_arguments: pytest.fail("NVML was asked"))
+    monkeypatch.setattr(gpu_nvml, "query", lambda *_arguments: pytest.fail("NVML was asked"))
     told = fleet([FIRST, FAR], live=False).told()
     assert told["source"] == "proc"
     assert told["devices"] == [whole(FIRST, 0), whole(FAR, 1, bus_id="00010000:01:00.0")]
@@ -186,7 +186,7 @@ def test_without_nvml(fleet: t.Callable[..., Fleet]) -> None:
     ]
     assert told["advertised"] == [FIRST.identity()]
     (problem,) = told["problems"]
-    assert "It tells neither MIG mode without MIG devices nor the UUIDs of these." in problem["message"]
+    assert "/proc shows neither MIG mode without MIG devices nor the UUIDs of MIG devices." in problem["message"]
     assert "There is no libnvidia-ml.so.1 below /." in problem["message"]
 
 
@@ -217,9 +217,9 @@ def test_parts_of_a_gpu_in_trouble(fleet: t.Callable[..., Fleet]) -> None:
     del found.nodes.nodes["/dev/nvidia0"]
     told = found.told()
     (gpu,) = told["devices"]
-    assert [one["reasons"] for one in [gpu, *gpu["mig_devices"]]] == [[unusable("/dev/nvidia0 is not there.")]] * 3
+    assert [one["reasons"] for one in [gpu, *gpu["mig_devices"]]] == [[unusable("/dev/nvidia0 does not exist.")]] * 3
     assert told["advertised"] == []
-    assert told["missing_nodes"] == [{"path": "/dev/nvidia0", "advice": "Run nvidia-smi as root, which makes it."}]
+    assert told["missing_nodes"] == [{"path": "/dev/nvidia0", "advice": "Run nvidia-smi as root, which creates it."}]
 
 
 def test_a_part_in_trouble(fleet: t.Callable[..., Fleet]) -> None:
@@ -230,7 +230,7 @@ def test_a_part_in_trouble(fleet: t.Callable[..., Fleet]) -> None:
     (gpu,) = told["devices"]
     assert gpu["healthy"]
     assert [mig["reasons"] for mig in gpu["mig_devices"]] == [
-        [{"code": "mig-node-unusable", "message": f"{path} is not there."}],
+        [{"code": "mig-node-unusable", "message": f"{path} does not exist."}],
         [],
     ]
     assert told["advertised"] == [mig_uuid(DIVIDED, DIVIDED.migs[1])]
@@ -241,9 +241,9 @@ def test_a_missing_control_node_is_everybodys(fleet: t.Callable[..., Fleet]) -> 
     found = fleet([FIRST, SECOND])
     del found.nodes.nodes["/dev/nvidia-uvm"]
     told = found.told()
-    assert [gpu["reasons"] for gpu in told["devices"]] == [[unusable("/dev/nvidia-uvm is not there.")]] * 2
+    assert [gpu["reasons"] for gpu in told["devices"]] == [[unusable("/dev/nvidia-uvm does not exist.")]] * 2
     assert told["missing_nodes"] == [
-        {"path": "/dev/nvidia-uvm", "advice": "Make it with nvidia-modprobe -u -c 0."},
+        {"path": "/dev/nvidia-uvm", "advice": "Create it with nvidia-modprobe -u -c 0."},
     ]
 
 
@@ -269,7 +269,7 @@ def test_an_nvml_that_returns_an_error(fleet: t.Callable[..., Fleet]) -> None:
     told = fleet([FIRST, SECOND], "fail nvmlInit_v2 -1 18").told()
     (problem,) = told["problems"]
     assert problem["code"] == "driver-library-differs"
-    assert "are of different versions" in problem["message"]
+    assert "have different versions" in problem["message"]
     assert told["source"] == "proc"
     assert [gpu["uuid"] for gpu in told["devices"]] == [FIRST.identity(), SECOND.identity()]
     assert [gpu["reasons"] for gpu in told["devices"]] == [[problem]] * 2
@@ -278,7 +278,7 @@ def test_an_nvml_that_returns_an_error(fleet: t.Callable[..., Fleet]) -> None:
 def test_a_gpu_that_nvml_does_not_list(fleet: t.Callable[..., Fleet], library: Path) -> None:
     found = fleet([FIRST, SECOND], nvml=False)
     nvml_files(found.root, library, [SECOND])
-    message = "NVML does not list it. Look at the kernel's log for NVRM and Xid."
+    message = "NVML does not list this GPU. Check the kernel's log for NVRM and Xid."
     reason = {"code": "gpu-not-listed", "message": message}
     assert found.told()["devices"] == [whole(SECOND, 0), whole(FIRST, None, healthy=False, reasons=[reason])]
 
@@ -296,7 +296,7 @@ def test_a_uuid_that_is_not_known_yet(fleet: t.Callable[..., Fleet]) -> None:
     told = fleet([FIRST._replace(uuid=UNKNOWN_UUID)], nvml=False).told()
     assert told["devices"][0]["uuid"] is None
     assert told["advertised"] == []
-    assert "The driver does not know the UUID of GPU 0 yet" in told["problems"][1]["message"]
+    assert "The driver has not read the UUID of GPU 0 yet" in told["problems"][1]["message"]
 
 
 def test_modules_of_different_versions(tmp_path: Path) -> None:
@@ -307,14 +307,14 @@ def test_modules_of_different_versions(tmp_path: Path) -> None:
     assert told["modules"]["nvidia_fs"] == {"version": "2.7", "refcount": None}
     (different,) = told["problems"]
     assert different["code"] == "driver-modules-differ"
-    assert different["message"].endswith("of different versions: nvidia 1.2, nvidia_uvm 1.3. Restart the host.")
+    assert different["message"].endswith("have different versions: nvidia 1.2, nvidia_uvm 1.3. Restart the host.")
 
 
 @pytest.mark.parametrize(
     ("driver", "code", "words"),
     [
-        ("", "gpu-without-driver", "0000:47:00.0 (without a driver)"),
-        ("nouveau", "gpu-driven-by-nouveau", "0000:47:00.0 (which nouveau drives)"),
+        ("", "gpu-without-driver", "0000:47:00.0 (no driver)"),
+        ("nouveau", "gpu-driven-by-nouveau", "0000:47:00.0 (driver nouveau)"),
         ("vfio-pci", "", ""),
     ],
 )
@@ -363,11 +363,11 @@ def test_what_nvml_would_make(
         del found.nodes.nodes[path]
     seen = []
 
-    def answer(*_arguments: object, absent: t.Sequence[str]) -> tuple[None, Problem]:
-        seen.append(list(absent))
+    def answer(*_arguments: object, missing_nodes: t.Sequence[str]) -> tuple[None, Problem]:
+        seen.append(list(missing_nodes))
         return None, Problem("nvml-unusable", "Not now.")
 
-    monkeypatch.setattr(inventory, "nvml_answer", answer)
+    monkeypatch.setattr(inventory, "query_nvml", answer)
     found.told()
     assert seen == [expected]
 
@@ -376,12 +376,12 @@ def test_an_nvml_that_would_make_nodes_is_not_asked(
     fleet: t.Callable[..., Fleet], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = fleet([FIRST])
-    monkeypatch.setattr(read_only_devices, "hold_devices", lambda: "nobody can stop it")
+    monkeypatch.setattr(gpu_nvml, "make_dev_read_only", lambda: "nobody can stop it")
     assert found.told()["source"] == "nvml"
     del found.nodes.nodes["/dev/nvidia3"]
     told = found.told()
     assert told["source"] == "proc"
-    assert "it would make /dev/nvidia3, and nobody can stop it" in told["problems"][0]["message"]
+    assert "it would create /dev/nvidia3, and nobody can stop it" in told["problems"][0]["message"]
 
 
 # -- hostile hosts -----------------------------------------------------------------------------------------------------
@@ -433,6 +433,6 @@ def test_a_number_that_python_refuses_is_a_problem(tmp_path: Path, monkeypatch: 
     host = gpu_host(tmp_path, [FIRST], live=False)
     monkeypatch.setattr(device_nodes, "control_nodes", refuse)
     told = describe_gpus(host)
-    message = "Not all of the GPUs could be looked at: too many digits"
+    message = "Some GPUs cannot be inspected: too many digits"
     assert told["problems"] == [{"code": "gpus-unreadable", "message": message}]
     assert told["driver_version"] == VERSION

@@ -17,10 +17,10 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu.inventory imp
     GpuInventory,
     GpuProblem,
     MigDevice,
-    faults,
-    machine,
     mig_nodes,
-    nvml_answer,
+    query_nvml,
+    read_inventory,
+    unusable_devices,
 )
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.gpu_hosts import (
     EXCLUDED,
@@ -75,7 +75,7 @@ def test_a_named_pipe_in_the_place_of_a_gpu(tmp_path: Path) -> None:
     (tmp_path / f"proc/driver/nvidia/gpus/{FIRST.bus}/information").unlink()
     os.mkfifo(tmp_path / f"proc/driver/nvidia/gpus/{FIRST.bus}/information")
     with pytest.raises(HostError, match="information is not a regular file"):
-        machine(host, use_nvml=False)
+        read_inventory(host, use_nvml=False)
 
 
 @pytest.mark.usefixtures("limit")
@@ -96,8 +96,8 @@ def test_nvml_and_proc_agree(tmp_path: Path, library: Path) -> None:
     host = gpu_host(tmp_path, fakes)
     nvml_files(tmp_path, library, fakes)
     gpus = (whole(FIRST, 0), whole(SECOND, 2), whole(FAR, 3, "00010000:01:00.0"))
-    assert machine(host) == GpuInventory(VERSION, gpus, "nvml", ())
-    assert machine(host, use_nvml=False) == GpuInventory(VERSION, gpus, "proc", ())
+    assert read_inventory(host) == GpuInventory(VERSION, gpus, "nvml", ())
+    assert read_inventory(host, use_nvml=False) == GpuInventory(VERSION, gpus, "proc", ())
 
 
 def test_mig_devices(tmp_path: Path, library: Path) -> None:
@@ -109,7 +109,7 @@ def test_mig_devices(tmp_path: Path, library: Path) -> None:
         MigDevice(1, mig_uuid(DIVIDED, first), 7, 0, gfx=False),
         MigDevice(4, mig_uuid(DIVIDED, second), 2, 1, gfx=True),
     )
-    found = machine(host)
+    found = read_inventory(host)
     assert [(gpu.mig, gpu.migs) for gpu in found.gpus] == [(False, ()), (True, migs), (True, ())]
     assert found.warnings == ()
 
@@ -128,7 +128,7 @@ def test_mig_devices(tmp_path: Path, library: Path) -> None:
 def test_when_nvml_is_used(tmp_path: Path, library: Path, live: bool, use_nvml: bool | None, source: str) -> None:
     host = gpu_host(tmp_path, [FIRST], live)
     nvml_files(tmp_path, library, [FIRST])
-    found = machine(host, use_nvml=use_nvml)
+    found = read_inventory(host, use_nvml=use_nvml)
     assert found.source == source
     assert found.gpus == (whole(FIRST, 0),)
 
@@ -137,23 +137,23 @@ def test_when_nvml_is_used(tmp_path: Path, library: Path, live: bool, use_nvml: 
 def test_where_the_library_is(tmp_path: Path, library: Path, folder: str) -> None:
     host = gpu_host(tmp_path, [FIRST])
     nvml_files(tmp_path / "run/driver", library, [FIRST, SECOND], folder=folder)
-    assert machine(host, "/run/driver").gpus == (whole(FIRST, 0), whole(SECOND, 1))
-    assert machine(host).source == "proc"
+    assert read_inventory(host, "/run/driver").gpus == (whole(FIRST, 0), whole(SECOND, 1))
+    assert read_inventory(host).source == "proc"
 
 
 def test_a_folder_of_the_users_own(tmp_path: Path, library: Path) -> None:
     host = gpu_host(tmp_path, [FIRST])
     nvml_files(tmp_path, library, [FIRST], folder="opt/driver")
-    assert machine(host).source == "proc"
-    assert machine(host, library_folders=["/opt/driver"]).source == "nvml"
+    assert read_inventory(host).source == "proc"
+    assert read_inventory(host, library_folders=["/opt/driver"]).source == "nvml"
 
 
 def test_a_library_that_cannot_be_used(tmp_path: Path) -> None:
     host = gpu_host(tmp_path, [FIRST])
     without = "The GPUs are listed from /proc, by their PCI addresses. There is no libnvidia-ml.so.1 below /."
-    assert machine(host) == GpuInventory(VERSION, (whole(FIRST, 0),), "proc", (without,))
+    assert read_inventory(host) == GpuInventory(VERSION, (whole(FIRST, 0),), "proc", (without,))
     write(tmp_path, {f"{LIBRARY_FOLDER}/libnvidia-ml.so.1": ""})
-    found = machine(host)
+    found = read_inventory(host)
     assert found.source == "proc"
     assert f"{LIBRARY_FOLDER}/libnvidia-ml.so.1 cannot be used: " in found.warnings[0]
 
@@ -162,13 +162,13 @@ def test_the_first_library_that_can_be_used(tmp_path: Path, library: Path) -> No
     host = gpu_host(tmp_path, [FIRST])
     write(tmp_path, {"usr/lib64/libnvidia-ml.so.1": "of another machine"})
     nvml_files(tmp_path, library, [FIRST])
-    assert machine(host).source == "nvml"
+    assert read_inventory(host).source == "nvml"
 
 
 def test_a_library_without_a_function(tmp_path: Path) -> None:
     host = gpu_host(tmp_path, [FIRST])
     nvml_files(tmp_path, compiled(tmp_path, "-DWITHOUT_PROFILES"), [FIRST])
-    found = machine(host)
+    found = read_inventory(host)
     assert found.source == "proc"
     assert "nvmlDeviceGetGpuInstanceProfileInfo" in found.warnings[0]
 
@@ -177,15 +177,15 @@ def test_a_library_that_returns_an_error(tmp_path: Path, library: Path) -> None:
     host = gpu_host(tmp_path, [FIRST])
     nvml_files(tmp_path, library, [FIRST], "fail nvmlInit_v2 -1 18")
     with pytest.raises(HostError, match=r"NVML \(.*\): nvmlInit_v2 returned 18: .* different versions. Restart"):
-        machine(host)
+        read_inventory(host)
 
 
 def test_a_gpu_with_an_error(tmp_path: Path, library: Path) -> None:
     host = gpu_host(tmp_path, [FIRST, SECOND])
     nvml_files(tmp_path, library, [FIRST, SECOND], "fail nvmlDeviceGetUUID 1 15")
     with pytest.raises(HostError, match=r"GPU 1 \(00000000:47:00.0\): nvmlDeviceGetUUID returned 15: the GPU is lost"):
-        machine(host)
-    answer, refusal = nvml_answer(host)
+        read_inventory(host)
+    answer, refusal = query_nvml(host)
     assert refusal.message == ""
     assert answer is not None
     assert [bool(gpu.failure) for gpu in answer.gpus] == [False, True]
@@ -194,16 +194,16 @@ def test_a_gpu_with_an_error(tmp_path: Path, library: Path) -> None:
 def test_a_gpu_that_cannot_be_found(tmp_path: Path, library: Path) -> None:
     host = gpu_host(tmp_path, [FIRST])
     nvml_files(tmp_path, library, [FIRST], "fail nvmlDeviceGetHandleByIndex_v2 0 999")
-    with pytest.raises(HostError, match=r"GPU 0 \(its address is unknown\): nvmlDeviceGetHandleByIndex_v2"):
-        machine(host)
+    with pytest.raises(HostError, match=r"GPU 0 \(unknown address\): nvmlDeviceGetHandleByIndex_v2"):
+        read_inventory(host)
 
 
 def test_an_address_that_is_none(tmp_path: Path, library: Path) -> None:
     host = gpu_host(tmp_path, [FIRST])
     place = nvml_files(tmp_path, library, []).with_name("nvml.conf")
     place.write_text(f"driver {VERSION}\ngpu {FIRST.identity()} 3 nowhere -1 {NAME}\n")
-    with pytest.raises(HostError, match="GPU 0 has the PCI address 'nowhere', which is none"):
-        machine(host)
+    with pytest.raises(HostError, match="reports the invalid PCI address 'nowhere' for GPU 0"):
+        read_inventory(host)
 
 
 # -- /proc -----------------------------------------------------------------------------------------------------------
@@ -211,38 +211,38 @@ def test_an_address_that_is_none(tmp_path: Path, library: Path) -> None:
 
 def test_mig_devices_without_nvml(tmp_path: Path) -> None:
     host = gpu_host(tmp_path, [FIRST, DIVIDED])
-    for use_nvml, reason in ((None, "There is no libnvidia-ml.so.1 below /."), (False, "NVML was not asked")):
-        with pytest.raises(HostError, match=r"There are MIG devices \(.*/gpu0/mig/gi2\), of which only NVML") as caught:
-            machine(host, use_nvml=use_nvml)
+    for use_nvml, reason in ((None, "There is no libnvidia-ml.so.1 below /."), (False, "NVML was not queried")):
+        with pytest.raises(HostError, match=r"has MIG devices \(.*/gpu0/mig/gi2\), which only NVML") as caught:
+            read_inventory(host, use_nvml=use_nvml)
         assert reason in str(caught.value)
 
 
 def test_a_machine_that_could_have_mig_devices(tmp_path: Path) -> None:
     host = gpu_host(tmp_path, [FIRST._replace(mig=0)])
     for use_nvml in (None, False):
-        found = machine(host, use_nvml=use_nvml)
+        found = read_inventory(host, use_nvml=use_nvml)
         assert found.gpus == (whole(FIRST, 0),)
         (warning,) = found.warnings
-        assert "A GPU in MIG mode that has no MIG devices is not told from a whole one." in warning
+        assert "/proc shows neither MIG mode without MIG devices nor the UUIDs of MIG devices." in warning
 
 
 def test_a_uuid_that_is_not_known_yet(tmp_path: Path) -> None:
     unknown = SECOND._replace(uuid=UNKNOWN_UUID)
-    found = machine(gpu_host(tmp_path, [FIRST, unknown, FAR._replace(uuid=UNKNOWN_UUID)]), use_nvml=False)
+    found = read_inventory(gpu_host(tmp_path, [FIRST, unknown, FAR._replace(uuid=UNKNOWN_UUID)]), use_nvml=False)
     assert [bool(gpu.uuid) for gpu in found.gpus] == [True, False, False]
     (warning,) = found.warnings
-    assert warning.startswith("The driver does not know the UUID of GPU 1, 2 yet")
+    assert warning.startswith("The driver has not read the UUID of GPU 1, 2 yet")
 
 
 def test_no_driver(tmp_path: Path) -> None:
     host = gpu_host(tmp_path, [])
-    assert machine(host, use_nvml=False).gpus == ()
+    assert read_inventory(host, use_nvml=False).gpus == ()
     (tmp_path / "proc/driver/nvidia/version").write_text("NVRM version: ?")
-    with pytest.raises(HostError, match="does not tell the driver's version"):
-        machine(host, use_nvml=False)
+    with pytest.raises(HostError, match="contains no driver version"):
+        read_inventory(host, use_nvml=False)
     (tmp_path / "proc/driver/nvidia/version").unlink()
-    with pytest.raises(HostError, match=r"no NVIDIA driver is loaded\. .* There is no libnvidia-ml.so.1"):
-        machine(host)
+    with pytest.raises(HostError, match=r"No NVIDIA driver is loaded: .* There is no libnvidia-ml.so.1"):
+        read_inventory(host)
 
 
 # -- what cannot be used ---------------------------------------------------------------------------------------------
@@ -280,9 +280,9 @@ def test_nothing_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, {"proc/driver/nvidia-caps/mig-minors": mig_minors()})
     statuses(monkeypatch, tmp_path, NODES)
     # Without /sys nobody knows what is on the bus.
-    assert faults(host, divided()) == []
+    assert unusable_devices(host, divided()) == []
     write(tmp_path, {f"sys/bus/pci/devices/{gpu.bus}/vendor": "" for gpu in (FIRST, SECOND)})
-    assert faults(host, divided()) == []
+    assert unusable_devices(host, divided()) == []
 
 
 def fault(name: str, message: str, code: str = "node-unusable") -> GpuProblem:
@@ -292,13 +292,13 @@ def fault(name: str, message: str, code: str = "node-unusable") -> GpuProblem:
 @pytest.mark.parametrize(
     ("path", "node", "expected"),
     [
-        ("dev/nvidia3", None, fault("0", "/dev/nvidia3 is not there.")),
+        ("dev/nvidia3", None, fault("0", "/dev/nvidia3 does not exist.")),
         ("dev/nvidia3", (stat.S_IFREG, 3), fault("0", "/dev/nvidia3 is not a character device.")),
         ("dev/nvidia0", (stat.S_IFCHR, 1), fault("2", "/dev/nvidia0 has the minor number 1, not 0.")),
         (
             "dev/nvidia-caps/nvidia-cap5",
             None,
-            fault("2:4", "/dev/nvidia-caps/nvidia-cap5 is not there.", "mig-node-unusable"),
+            fault("2:4", "/dev/nvidia-caps/nvidia-cap5 does not exist.", "mig-node-unusable"),
         ),
     ],
 )
@@ -313,7 +313,7 @@ def test_nodes(
     write(tmp_path, {"proc/driver/nvidia-caps/mig-minors": mig_minors()})
     others = {name: known for name, known in NODES.items() if name != path}
     statuses(monkeypatch, tmp_path, others if node is None else {**others, path: node})
-    assert faults(host, divided()) == [expected]
+    assert unusable_devices(host, divided()) == [expected]
 
 
 def test_a_gpu_that_the_bus_has_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -321,14 +321,14 @@ def test_a_gpu_that_the_bus_has_lost(tmp_path: Path, monkeypatch: pytest.MonkeyP
     gpus = (whole(FIRST, 0), whole(FAR, 1, "00010000:01:00.0"))
     statuses(monkeypatch, tmp_path, {**NODES, "dev/nvidia1": (stat.S_IFCHR, 1)})
     write(tmp_path, {f"sys/bus/pci/devices/{FAR.bus}/vendor": ""})
-    (found,) = faults(host, GpuInventory(VERSION, gpus, "proc", ()))
+    (found,) = unusable_devices(host, GpuInventory(VERSION, gpus, "proc", ()))
     assert (found.name, found.problem.code) == ("0", "gpu-off-bus")
-    assert "/sys/bus/pci/devices/0000:0f:00.0 is not there" in found.problem.message
+    assert "/sys/bus/pci/devices/0000:0f:00.0 does not exist" in found.problem.message
 
 
 def test_a_capability_without_a_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     host = gpu_host(tmp_path, [])
     statuses(monkeypatch, tmp_path, NODES)
-    (found,) = faults(host, divided())
+    (found,) = unusable_devices(host, divided())
     assert found.name == "2:4"
-    assert "mig-minors is not there" in found.problem.message
+    assert "mig-minors does not exist" in found.problem.message

@@ -20,8 +20,8 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import procfs
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu.procfs import (
     Capabilities,
     Instance,
-    instances,
-    read_minors,
+    mig_instances,
+    parse_minors,
 )
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.gpu_hosts import mig_minors, write
 
@@ -38,55 +38,55 @@ def host(root: Path, text: str | None) -> HostFS:
 
 def test_minors(tmp_path: Path) -> None:
     capabilities = Capabilities(host(tmp_path, mig_minors()))
-    assert capabilities.of(0, 0, 0) == (3, 4)
+    assert capabilities.minors(0, 0, 0) == (3, 4)
     # A line each for 15 GPU instances of 8 compute instances before them.
-    assert capabilities.of(2, 7, 1) == (3 + 9 * (2 * 15 + 7), 3 + 9 * (2 * 15 + 7) + 2)
+    assert capabilities.minors(2, 7, 1) == (3 + 9 * (2 * 15 + 7), 3 + 9 * (2 * 15 + 7) + 2)
     assert capabilities.nodes(0, 0, 7) == ("/dev/nvidia-caps/nvidia-cap3", "/dev/nvidia-caps/nvidia-cap11")
 
 
 def test_the_file_is_read_when_it_is_needed_and_once(tmp_path: Path) -> None:
     capabilities = Capabilities(host(tmp_path, None))
-    with pytest.raises(HostError, match="mig-minors is not there"):
-        capabilities.of(0, 0, 0)
+    with pytest.raises(HostError, match="mig-minors does not exist"):
+        capabilities.minors(0, 0, 0)
     write(tmp_path, {MINORS: mig_minors()})
-    assert capabilities.of(0, 0, 0) == (3, 4)
+    assert capabilities.minors(0, 0, 0) == (3, 4)
     (tmp_path / MINORS).unlink()
-    assert capabilities.of(0, 1, 0) == (12, 13)
+    assert capabilities.minors(0, 1, 0) == (12, 13)
 
 
 @pytest.mark.parametrize(
     ("minor", "gi", "ci", "missing"), [(32, 0, 0, "gpu32/gi0/access"), (0, 0, 8, "gpu0/gi0/ci8/access")]
 )
 def test_a_capability_that_is_not_there(tmp_path: Path, minor: int, gi: int, ci: int, missing: str) -> None:
-    with pytest.raises(HostError, match=f"mig-minors does not have {missing}, although"):
-        Capabilities(host(tmp_path, mig_minors())).of(minor, gi, ci)
+    with pytest.raises(HostError, match=f"mig-minors does not contain {missing}, although"):
+        Capabilities(host(tmp_path, mig_minors())).minors(minor, gi, ci)
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("config 1\nmonitor\n", "M, line 2: this line is not a capability and its minor number"),
-        ("config -1\n", "M, line 1: this line is not"),
-        ("config 1 2\n", "M, line 1: this line is not"),
-        ("config \N{SUPERSCRIPT TWO}\n", "M, line 1: this line is not"),
-        ("config " + "1" * 5000, "M, line 1: this line is not"),
-        ("config 1\n\nconfig 1\n", "M, line 3: this line tells of a capability for the second time"),
+        ("config 1\nmonitor\n", "M, line 2: the line is not a capability with its minor number"),
+        ("config -1\n", "M, line 1: the line is not"),
+        ("config 1 2\n", "M, line 1: the line is not"),
+        ("config \N{SUPERSCRIPT TWO}\n", "M, line 1: the line is not"),
+        ("config " + "1" * 5000, "M, line 1: the line is not"),
+        ("config 1\n\nconfig 1\n", "M, line 3: the line repeats a capability"),
     ],
 )
 def test_files_without_sense(text: str, message: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
-        read_minors(text, "M")
+        parse_minors(text, "M")
     assert str(caught.value).startswith(message)
 
 
 def test_what_is_overlooked() -> None:
-    assert read_minors("\nconfig\t 1 \r\n  \nmonitor 2") == {"config": 1, "monitor": 2}
+    assert parse_minors("\nconfig\t 1 \r\n  \nmonitor 2") == {"config": 1, "monitor": 2}
 
 
 def test_a_file_that_is_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(procfs, "_MAX_CAPABILITIES", 1000)
     with pytest.raises(HostError, match="more than 1000 bytes"):
-        Capabilities(host(tmp_path, mig_minors())).of(0, 0, 0)
+        Capabilities(host(tmp_path, mig_minors())).minors(0, 0, 0)
 
 
 LINE = st.one_of(st.sampled_from(["config 1", "gpu0/gi1/access 12", "gpu0/gi1/ci0/access 13"]), st.text(max_size=30))
@@ -95,7 +95,7 @@ LINE = st.one_of(st.sampled_from(["config 1", "gpu0/gi1/access 12", "gpu0/gi1/ci
 @given(st.one_of(st.text(), st.lists(LINE, max_size=10).map("\n".join)))
 def test_any_text_is_minors_or_an_error_of_ours(text: str) -> None:
     try:
-        found = read_minors(text, "M")
+        found = parse_minors(text, "M")
     except NvidiaError as error:
         message = str(error)
     else:
@@ -107,7 +107,7 @@ def test_any_text_is_minors_or_an_error_of_ours(text: str) -> None:
 
 @given(st.dictionaries(st.from_regex(r"\A[a-z][a-z0-9/]{0,30}\Z"), st.integers(0, 10**7 - 1)))
 def test_what_the_driver_writes_is_read(minors: dict[str, int]) -> None:
-    assert read_minors("".join(f"{name} {minor}\n" for name, minor in minors.items())) == minors
+    assert parse_minors("".join(f"{name} {minor}\n" for name, minor in minors.items())) == minors
 
 
 def test_instances(tmp_path: Path) -> None:
@@ -124,9 +124,9 @@ def test_instances(tmp_path: Path) -> None:
     ]
     write(tmp_path, {f"{CAPABILITIES}/{path}": "" for path in files})
     expected = [Instance(2, 3, (2, 10)), Instance(2, 11, (0,)), Instance(10, 1, ())]
-    assert instances(HostFS(str(tmp_path))) == expected
+    assert mig_instances(HostFS(str(tmp_path))) == expected
 
 
 def test_no_instances(tmp_path: Path) -> None:
     # mig-minors alone says nothing of the present.
-    assert instances(host(tmp_path, mig_minors())) == []
+    assert mig_instances(host(tmp_path, mig_minors())) == []

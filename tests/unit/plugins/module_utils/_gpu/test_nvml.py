@@ -14,13 +14,13 @@ import typing as t
 import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import HostError
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import nvml, read_only_devices
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import nvml
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu.nvml import (
-    NvmlAnswer,
     NvmlGpu,
     NvmlMig,
+    NvmlResult,
     UnusableNvmlError,
-    ask,
+    query,
 )
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.gpu_hosts import (
     FOUR_GFX,
@@ -51,8 +51,8 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return compiled(tmp_path_factory.mktemp("nvml"))
 
 
-def asked(root: Path, library: Path, gpus: t.Sequence[FakeGpu], *rules: str) -> NvmlAnswer:
-    return ask(str(nvml_files(root, library, gpus, *rules)), (SCREEN.name,))
+def asked(root: Path, library: Path, gpus: t.Sequence[FakeGpu], *rules: str) -> NvmlResult:
+    return query(str(nvml_files(root, library, gpus, *rules)), (SCREEN.name,))
 
 
 def test_gpus_and_mig_devices(tmp_path: Path, library: Path) -> None:
@@ -126,12 +126,12 @@ def test_the_failure_of_one_gpu(tmp_path: Path, library: Path, function: str) ->
         (
             "nvmlInit_v2",
             18,
-            "nvmlInit_v2 returned 18: the driver's library and its loaded kernel module",
+            "nvmlInit_v2 returned 18: the driver's library and the loaded kernel module",
         ),
-        ("nvmlInit_v2", 9, "the driver is not loaded. Load it with modprobe nvidia"),
+        ("nvmlInit_v2", 9, "the driver is not loaded. Run modprobe nvidia"),
         ("nvmlSystemGetDriverVersion", 4, "Run the task as root"),
-        ("nvmlDeviceGetCount_v2", 999, "an unknown error"),
-        ("nvmlShutdown", 1234, "nvmlShutdown returned 1234: an error that this collection does not know"),
+        ("nvmlDeviceGetCount_v2", 999, "NVML reports an unknown error"),
+        ("nvmlShutdown", 1234, "nvmlShutdown returned 1234: an unknown return value"),
     ],
 )
 def test_errors_of_the_whole(tmp_path: Path, library: Path, function: str, code: int, words: str) -> None:
@@ -143,7 +143,7 @@ def test_errors_of_the_whole(tmp_path: Path, library: Path, function: str, code:
 
 @pytest.mark.parametrize("count", [1025, 4294967294])
 def test_more_gpus_than_there_can_be(tmp_path: Path, library: Path, count: int) -> None:
-    with pytest.raises(HostError, match=f"tells of {count} GPUs"):
+    with pytest.raises(HostError, match=f"reports {count} GPUs"):
         asked(tmp_path, library, [PLAIN], f"count {count}")
 
 
@@ -152,11 +152,11 @@ def test_a_library_that_cannot_be_loaded(tmp_path: Path) -> None:
     for content in (b"", b"INPUT(-lc)", b"\x7fELF\x02\x01\x01" + bytes(57)):
         broken.write_bytes(content)
         with pytest.raises(UnusableNvmlError) as caught:
-            ask(str(broken))
+            query(str(broken))
         assert str(broken) in str(caught.value)
         assert "\n" not in str(caught.value)
     with pytest.raises(UnusableNvmlError, match="cannot be used"):
-        ask(str(tmp_path / "none"))
+        query(str(tmp_path / "none"))
 
 
 def test_a_library_without_a_function(tmp_path: Path) -> None:
@@ -184,7 +184,8 @@ def test_coherence(tmp_path: Path, library: Path, rules: list[str], coherent: li
 
 
 @pytest.mark.parametrize(
-    ("deed", "words"), [("crash", f"by signal {int(signal.SIGABRT)} before it had"), ("exit", "by exit before it had")]
+    ("deed", "words"),
+    [("crash", f"its process was killed by signal {int(signal.SIGABRT)}"), ("exit", "its process exited")],
 )
 def test_a_library_that_ends_the_process(tmp_path: Path, library: Path, deed: str, words: str) -> None:
     with pytest.raises(HostError, match=words):
@@ -193,8 +194,8 @@ def test_a_library_that_ends_the_process(tmp_path: Path, library: Path, deed: st
 
 
 def test_a_library_that_hangs(tmp_path: Path, library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nvml, "PATIENCE", 0.05)
-    with pytest.raises(HostError, match="did not answer within 0 seconds"):
+    monkeypatch.setattr(nvml, "TIMEOUT", 0.05)
+    with pytest.raises(HostError, match="did not respond within 0 seconds"):
         asked(tmp_path, library, [PLAIN], "do nvmlDeviceGetName hang")
     assert_no_children()
 
@@ -217,9 +218,9 @@ def test_a_library_that_writes_to_every_descriptor(tmp_path: Path, library: Path
      b'{"version": "1", "gpus": [[0, "", "", 1, "", true, [[1]]]]}', b"[" * 100_000],
 )  # fmt: skip
 def test_an_answer_that_makes_no_sense(monkeypatch: pytest.MonkeyPatch, answer: bytes) -> None:
-    monkeypatch.setattr(nvml, "_in_process", lambda _work, _library: answer)
-    with pytest.raises(HostError, match=r"NVML \(x\) gave an answer that makes no sense"):
-        ask("x")
+    monkeypatch.setattr(nvml, "_run_in_process", lambda _work, _library: answer)
+    with pytest.raises(HostError, match=r"NVML \(x\) returned an invalid result"):
+        query("x")
 
 
 def test_a_process_that_cannot_even_be_killed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -231,7 +232,7 @@ def test_a_process_that_cannot_even_be_killed(monkeypatch: pytest.MonkeyPatch) -
         os._exit(0)
     monkeypatch.setattr(os, "kill", lambda _process, _signal: None)
     monkeypatch.setattr(time, "sleep", lambda _seconds: None)
-    assert nvml._end(child) is None
+    assert nvml._end_process(child) is None
     os.close(writing)
     os.close(reading)
     assert os.waitpid(child, 0) == (child, 0)
@@ -240,7 +241,7 @@ def test_a_process_that_cannot_even_be_killed(monkeypatch: pytest.MonkeyPatch) -
 def test_what_the_process_has_open() -> None:
     reading, writing = os.pipe()
     try:
-        text = nvml._in_process(lambda: {"open": [int(name) for name in os.listdir("/proc/self/fd")]}, "x")
+        text = nvml._run_in_process(lambda: {"open": [int(name) for name in os.listdir("/proc/self/fd")]}, "x")
     finally:
         os.close(reading)
         os.close(writing)
@@ -253,10 +254,10 @@ def test_work_that_fails_and_work_that_tells_too_much() -> None:
     def fails() -> dict[str, t.Any]:
         raise ValueError
 
-    with pytest.raises(HostError, match="by exit before"):
-        nvml._in_process(fails, "x")
-    with pytest.raises(HostError, match="answers endlessly"):
-        nvml._in_process(lambda: {"x": "x" * (nvml._MOST_BYTES + 1)}, "x")
+    with pytest.raises(HostError, match="its process exited"):
+        nvml._run_in_process(fails, "x")
+    with pytest.raises(HostError, match="returned too much data"):
+        nvml._run_in_process(lambda: {"x": "x" * (nvml._MAX_BYTES + 1)}, "x")
     assert_no_children()
 
 
@@ -267,7 +268,7 @@ def test_no_process_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fork", refuses)
     before = os.listdir("/proc/self/fd")
     with pytest.raises(HostError, match=r"no process can be started \(Resource temporarily unavailable\)"):
-        ask("x")
+        query("x")
     assert os.listdir("/proc/self/fd") == before
 
 
@@ -279,11 +280,11 @@ def test_device_nodes_are_made_only_where_that_is_wanted(tmp_path: Path, library
     place = str(nvml_files(tmp_path, library, [PLAIN], "do nvmlInit_v2 make"))
     try:
         try:
-            assert len(ask(place, absent=["/dev/nvidia2"]).gpus) == 1
+            assert len(query(place, missing_nodes=["/dev/nvidia2"]).gpus) == 1
         except UnusableNvmlError as error:
             pytest.skip(str(error))
         assert not os.path.exists(MADE)
-        ask(place)
+        query(place)
         assert os.path.exists(MADE)
     finally:
         if os.path.exists(MADE):
@@ -294,10 +295,10 @@ def test_a_library_that_cannot_be_kept_from_making_nodes(
     tmp_path: Path, library: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = str(nvml_files(tmp_path, library, [PLAIN]))
-    monkeypatch.setattr(read_only_devices, "hold_devices", lambda: "nobody can stop it")
-    with pytest.raises(UnusableNvmlError, match="cannot be used: it would make /dev/nvidia2, and nobody can"):
-        ask(place, absent=["/dev/nvidia2"])
-    assert len(ask(place, absent=[]).gpus) == 1
+    monkeypatch.setattr(nvml, "make_dev_read_only", lambda: "nobody can stop it")
+    with pytest.raises(UnusableNvmlError, match="cannot be used: it would create /dev/nvidia2, and nobody can"):
+        query(place, missing_nodes=["/dev/nvidia2"])
+    assert len(query(place, missing_nodes=[]).gpus) == 1
 
 
 def assert_no_children() -> None:

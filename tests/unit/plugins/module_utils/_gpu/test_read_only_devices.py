@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu.read_only_devices import hold_devices
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import nvml
 
 # Other runs of the tests have others.
 MADE = f"/dev/gpufleet-test-{os.getpid()}"
@@ -34,7 +34,7 @@ def in_child(work: t.Callable[[], str]) -> str:
 
 
 def try_to_make() -> str:
-    obstacle = hold_devices()
+    obstacle = nvml.make_dev_read_only()
     if obstacle:
         return obstacle
     with open(os.devnull, "wb") as stream:
@@ -62,7 +62,7 @@ def test_others_cannot_become_root() -> None:
     def told() -> str:
         if os.geteuid() == 0:
             os.setresuid(65534, 65534, 65534)
-        return hold_devices() + Path("/proc/self/status").read_text()
+        return nvml.make_dev_read_only() + Path("/proc/self/status").read_text()
 
     assert "NoNewPrivs:\t1\n" in in_child(told)
 
@@ -75,6 +75,6 @@ def test_what_cannot_be_done(monkeypatch: pytest.MonkeyPatch) -> None:
             return -1
 
     monkeypatch.setattr(ctypes, "CDLL", lambda *_arguments, **_options: Refusing)
-    assert hold_devices() == "/dev cannot be made read-only (Operation not permitted)"
+    assert nvml.make_dev_read_only() == "/dev cannot be made read-only (Operation not permitted)"
     monkeypatch.setattr(ctypes, "CDLL", lambda *_arguments, **_options: object())
-    assert hold_devices() == "/dev cannot be made read-only (this Python lacks ctypes)"
+    assert nvml.make_dev_read_only() == "/dev cannot be made read-only (this Python lacks ctypes)"

@@ -189,7 +189,7 @@ def test_the_installer_runs(tmp_path: Path) -> None:
 def test_device_nodes(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     nodes, made = [Node("/dev/nvidiactl", 195, 255)], []
     monkeypatch.setattr(device_nodes, "missing_nodes", lambda _host, _root: (nodes, ["a warning"]))
-    monkeypatch.setattr(device_nodes, "make_nodes", lambda _host, found, _run: made.extend(found))
+    monkeypatch.setattr(device_nodes, "create_nodes", lambda _host, found, _run: made.extend(found))
     host.install(NEW)
     assert not made
     assert host.install(NEW, check=True, create_device_nodes=True).device_nodes == ("/dev/nvidiactl",)
