@@ -144,7 +144,7 @@ def proc_host(folder: Path) -> Path:
 def test_capabilities(proc_host: Path, damage: Damage) -> None:
     content = damage.done_to(MINORS)
     (proc_host / "proc/driver/nvidia-caps/mig-minors").write_bytes(content)
-    found = told(lambda: Capabilities(Tree.at(proc_host)).of(1, 3, 2))
+    found = told(lambda: Capabilities(Tree.at(proc_host)).minors(1, 3, 2))
     if isinstance(found, str):
         assert "mig-minors" in found
     else:

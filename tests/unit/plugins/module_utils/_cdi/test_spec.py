@@ -657,7 +657,7 @@ def test_a_driver_without_libcuda_gives_a_warning(host: CdiHost, mode: str) -> N
 @pytest.mark.parametrize(
     ("root", "message"),
     [
-        ("/run/nvidia/drive", "below driver_root /run/nvidia/drive, which is not a directory of this host."),
+        ("/run/nvidia/drive", "below driver_root /run/nvidia/drive, which is not a directory on this host."),
         ("/usr/share", "below driver_root /usr/share."),
     ],
 )
