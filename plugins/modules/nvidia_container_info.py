@@ -331,7 +331,7 @@ toolkit:
         evidence:
           description: The same as a message.
           type: str
-          sample: "The driver is loaded: /proc/driver/nvidia/version is there."
+          sample: "The NVIDIA driver is loaded: /proc/driver/nvidia/version exists."
         driver_version:
           description: Version of the loaded driver, null if none is loaded or it does not report a version.
           type: str
@@ -521,7 +521,7 @@ toolkit:
     gpu:
       present: true
       kind: driver
-      evidence: "The driver is loaded: /proc/driver/nvidia/version is there."
+      evidence: "The NVIDIA driver is loaded: /proc/driver/nvidia/version exists."
       driver_version: 580.95.05
     package_manager: apt
     gpg: /usr/bin/gpg

@@ -276,7 +276,7 @@ def test_management_of_the_loaded_driver(tree: Tree, name: str, folder: str) -> 
 def test_management_without_the_libraries_of_the_loaded_driver(tree: Tree) -> None:
     ready(tree, gpus(1))
     tree.file("/sys/module/nvidia/version", b"535.10\n")
-    with pytest.raises(HostError, match=r"NVIDIA driver has version 535\.10, but there is no libcuda\.so\.535\.10 below"):
+    with pytest.raises(HostError, match=r"NVIDIA driver has version 535\.10, but there is no libcuda\.so\.535\.10"):
         generate_all("management", Request(), None, HostFS(str(tree.path), True))[""]
 
 
