@@ -220,8 +220,8 @@ def _run_child(shared: mmap.mmap, work: t.Callable[[], dict[str, t.Any]]) -> t.N
 
 def _isolate() -> None:
     """Close all file descriptors of the task."""
-    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_DFL)
+    for signal_number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+        signal.signal(signal_number, signal.SIG_DFL)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     null = os.open(os.devnull, os.O_RDWR)
     for number in range(3):
