@@ -6,7 +6,7 @@ from __future__ import annotations
 
 
 class ModuleDocFragment:
-    """The attributes of all modules. Each module adds its own support."""
+    """The attributes of all modules, and the support of modules that only run on the controller."""
 
     DOCUMENTATION = r"""
 options: {}
@@ -21,4 +21,23 @@ attributes:
     description: Target operating systems on which the module runs.
   safe_file_operations:
     description: Replaces each file in one step, so that a crash leaves either the old or the new content.
+"""
+
+    CONTROLLER = r"""
+options: {}
+attributes:
+  check_mode:
+    support: full
+  diff_mode:
+    support: none
+    details: This module changes nothing.
+  idempotent:
+    support: full
+  platform:
+    platforms: posix
+    support: full
+    details: The module runs on the controller.
+  safe_file_operations:
+    support: N/A
+    details: This module writes no file.
 """

@@ -40,7 +40,7 @@ ENVIRONMENT = {
     "NEEDRESTART_MODE": "l",
 }
 # The exit status of timeout(1) for a command that does not end, and of shells for a command that does not exist.
-_NOT_ENDED, _NOT_RUN = 124, 127
+_TIMED_OUT, _NOT_FOUND = 124, 127
 # timeout(1) sends SIGKILL to a command that ignores SIGTERM, and to itself.
 _KILLED = (137, -9)
 
@@ -112,15 +112,13 @@ def host_from_params(module: AnsibleModule) -> hostfs.HostFS:
     host = hostfs.HostFS.of(module.params["host_root"], module.params["host_root_live"])
     # All modules that write have the parameter backup_dir. All modules run programs of a live tree.
     if host.root != "/" and (host.live or "backup_dir" in module.params):
-        from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import (  # noqa: PLC0415
-            trusted_paths,
-        )
+        from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import trusted_paths  # noqa: PLC0415
 
         trusted_paths.require_trusted_root(host)
-    return host if host.root != "/" or not module.selinux_enabled() else host._replace(label_of=_policy_of(module))
+    return host if host.root != "/" or not module.selinux_enabled() else host._replace(label_of=_selinux_policy(module))
 
 
-def _policy_of(module: AnsibleModule) -> t.Callable[[str], str | None]:
+def _selinux_policy(module: AnsibleModule) -> t.Callable[[str], str | None]:
     """Return a function that gives the SELinux label of the policy for a path; None if the policy has none."""
 
     def label_of(path: str) -> str | None:
@@ -147,22 +145,22 @@ def command_runner(module: AnsibleModule, limit: int | None = TIMEOUT) -> t.Call
                 limited, environ_update=ENVIRONMENT, handle_exceptions=False, expand_user_and_vars=False
             )
         except OSError as error:
-            return _NOT_RUN, "", f"{argv[0]} cannot be run: {error.strerror}"
+            return _NOT_FOUND, "", f"{argv[0]} cannot be run: {error.strerror}"
         # A kill before the limit has another cause, such as a lack of memory.
         killed = status in _KILLED and limit is not None and time.monotonic() - start >= limit
-        if timeout and (status == _NOT_ENDED or killed):
-            status, errors = _NOT_ENDED, f"it did not end within {limit} seconds"
+        if timeout and (status == _TIMED_OUT or killed):
+            status, errors = _TIMED_OUT, f"it did not end within {limit} seconds"
         return int(status), str(output), str(errors)
 
     return run
 
 
-def run_pinned_in(
+def pinned_runner(
     module: AnsibleModule, limit: int = TIMEOUT
 ) -> t.Callable[[list[str], t.Mapping[str, str]], tuple[int, str, str]]:
-    """Return a runner that gives each command exactly the environment of its second argument.
+    """Return a runner for programs whose output depends on their environment.
 
-    It is for programs whose output depends on their environment.
+    Each command gets exactly the environment of the second argument.
     """
     run = command_runner(module, limit)
 
@@ -175,7 +173,7 @@ def run_pinned_in(
 def selinux_labeler(module: AnsibleModule, host: hostfs.HostFS) -> t.Callable[[str, str], None]:
     """Return a function that gives a path the SELinux label that the policy has for another path.
 
-    The first argument is the existing path, the second the path whose label it gets.
+    The first argument is the path to label, the second the path whose label it gets.
     """
 
     def label(path: str, final: str) -> None:
@@ -201,13 +199,10 @@ def message_of(module: AnsibleModule, text: str) -> str:
     # This import is deferred, because most tasks have no message.
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import variables  # noqa: PLC0415
 
-    name = str(module._name)  # noqa: SLF001 - there is no other way to it
-    return _encodable(variables.with_variables(text, name, module.argument_spec))
-
-
-def _encodable(text: str) -> str:
-    """Return ``text`` with lone surrogates escaped: AnsibleModule.warn() of ansible-core 2.16 cannot log them."""
-    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+    name = str(module._name)  # noqa: SLF001 - no public attribute has the name
+    message = variables.with_variables(text, name, module.argument_spec)
+    # AnsibleModule.warn() of ansible-core 2.16 cannot log lone surrogates.
+    return message.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def diff_of(files: t.Sequence[core_plan.PlannedFile], syntax: str) -> list[dict[str, str]]:
@@ -220,22 +215,20 @@ def diff_of(files: t.Sequence[core_plan.PlannedFile], syntax: str) -> list[dict[
             "before_header": file.path if file.before is not None else f"{file.path} (absent)",
             "after_header": file.path if file.after is not None else f"{file.path} (absent)",
             # An engine in TOML may also have files in JSON, such as hooks.
-            "before": _readable(file.before, "json" if file.path.endswith(".json") else syntax),
-            "after": _readable(file.after, "json" if file.path.endswith(".json") else syntax),
+            "before": _masked(file.before, "json" if file.path.endswith(".json") else syntax),
+            "after": _masked(file.after, "json" if file.path.endswith(".json") else syntax),
         }
         for file in files
     ]
 
 
-def _readable(content: bytes | None, syntax: str) -> str:
+def _masked(content: bytes | None, syntax: str) -> str:
     text = (content or b"").decode("utf-8", "replace")
-    # toml_document is imported only for TOML: an unchanged host and hosts with Docker alone do not need it.
     if syntax == "json":
         return masking.mask_json(text)
     if syntax == "toml":
-        from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import (  # noqa: PLC0415
-            toml_document,
-        )
+        # An unchanged host and hosts with Docker alone do not need this import.
+        from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import toml_document  # noqa: PLC0415
 
         return toml_document.mask_toml(text)
     return text

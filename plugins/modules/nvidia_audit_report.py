@@ -23,18 +23,10 @@ description:
   - An action plugin does the work on the controller. No expression of a playbook contains the results of hosts.
 extends_documentation_fragment:
   - gpufleet.nvidia.attributes
+  - gpufleet.nvidia.attributes.controller
 attributes:
-  check_mode:
-    support: full
   diff_mode:
-    support: none
     details: The files have the mode 0600. A diff would print their content.
-  idempotent:
-    support: full
-  platform:
-    platforms: posix
-    support: full
-    details: The files are written on the controller.
   safe_file_operations:
     support: full
     details: The files have the mode 0600.

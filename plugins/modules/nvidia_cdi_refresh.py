@@ -263,7 +263,7 @@ def refresh(module: AnsibleModule) -> dict[str, object]:
         start=params["start"],
     )
     host = _module.host_from_params(module)
-    runners = refresh_plan.Runners(_module.command_runner(module, LIMIT), _module.run_pinned_in(module))
+    runners = refresh_plan.Runners(_module.command_runner(module, LIMIT), _module.pinned_runner(module))
     try:
         result = cdi_refresh.CdiRefresh(options, host, runners).execute(module.check_mode)
     except errors.MissingPackageError as error:

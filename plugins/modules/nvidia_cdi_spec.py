@@ -297,7 +297,7 @@ def describe(module: AnsibleModule) -> dict[str, object]:
     _module.load_bundled_packages(module)
     host = _module.host_from_params(module)
     options = cdi_options.options_of(module.params)
-    writer = cdi_spec.SpecWriter(options, host, _module.command_runner(module), _module.run_pinned_in(module, LIMIT))
+    writer = cdi_spec.SpecWriter(options, host, _module.command_runner(module), _module.pinned_runner(module, LIMIT))
     result = writer.execute(module.check_mode)
     files = result.pop("files")
     # Ansible adds the owner and the mode of a file to a result with the key "path", and would replace the mode.

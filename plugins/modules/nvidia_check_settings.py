@@ -27,21 +27,7 @@ description:
   - An action plugin does the work on the controller, without a connection to the host.
 extends_documentation_fragment:
   - gpufleet.nvidia.attributes
-attributes:
-  check_mode:
-    support: full
-  diff_mode:
-    support: none
-    details: It changes nothing.
-  idempotent:
-    support: full
-  platform:
-    platforms: posix
-    support: full
-    details: It runs on the controller.
-  safe_file_operations:
-    support: N/A
-    details: It writes no file.
+  - gpufleet.nvidia.attributes.controller
 options:
   own_variables:
     description: Names of the user's own variables, which are not checked. An empty list checks all names.

@@ -18,21 +18,7 @@ description:
   - An action plugin does the work on the controller, without a connection to the host.
 extends_documentation_fragment:
   - gpufleet.nvidia.attributes
-attributes:
-  check_mode:
-    support: full
-  diff_mode:
-    support: none
-    details: It changes nothing.
-  idempotent:
-    support: full
-  platform:
-    platforms: posix
-    support: full
-    details: It runs on the controller.
-  safe_file_operations:
-    support: N/A
-    details: It writes no file.
+  - gpufleet.nvidia.attributes.controller
 options:
   warnings:
     description: The messages to print.

@@ -22,19 +22,19 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import (
     command_runner,
     diff_of,
     host_from_params,
+    pinned_runner,
     run_module,
-    run_pinned_in,
 )
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_docker import docker_host
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_systemd import FILE, FakeSystemd
 
 
 class Ended(BaseException):
-    """The module is over; AnsibleModule ends the process."""
+    """The module has ended, where AnsibleModule ends the process."""
 
 
 class DummyModule:
-    """What our modules use of AnsibleModule."""
+    """The parts of AnsibleModule that the modules use."""
 
     _name = "nvidia_toolkit_install"
     argument_spec: t.ClassVar[dict[str, t.Any]] = {"lock_timeout": {"type": "int"}}
@@ -64,7 +64,7 @@ class DummyModule:
     def run_command(
         self, argv: list[str], environ_update: dict[str, str], handle_exceptions: bool, expand_user_and_vars: bool
     ) -> tuple[int, str, str]:
-        # Or it would end the task where a program is not there.
+        # Otherwise AnsibleModule would end the task if a program is missing.
         assert not handle_exceptions
         assert not expand_user_and_vars
         done = subprocess.run(argv, env={**os.environ, **environ_update}, capture_output=True, text=True, check=False)
@@ -84,35 +84,34 @@ def finished(work: t.Callable[[], dict[str, t.Any]]) -> DummyModule:
     return module
 
 
-def test_a_result_and_its_warnings() -> None:
+def test_result_and_warnings() -> None:
     module = finished(lambda: {"changed": True, "warnings": ["one", "two"]})
     assert module.result == {"changed": True}
     assert module.warnings == ["one", "two"]
     assert finished(lambda: {"changed": False}).result == {"changed": False}
 
 
-def test_our_own_errors_fail_the_task_in_their_own_words() -> None:
+def test_error_of_the_collection() -> None:
     def work() -> dict[str, t.Any]:
-        raise ConfigurationError("/etc/x", "it is bad", "Mend it.", 3, 4)
+        raise ConfigurationError("/etc/x", "it is bad", "Correct it.", 3, 4)
 
-    assert finished(work).result == {"failed": True, "msg": "/etc/x, line 3, column 4: it is bad. Mend it."}
+    assert finished(work).result == {"failed": True, "msg": "/etc/x, line 3, column 4: it is bad. Correct it."}
 
 
-def test_messages_have_lone_surrogates_as_escape_sequences() -> None:
+def test_lone_surrogates_are_escaped() -> None:
     def work() -> dict[str, t.Any]:
         raise HostError("é \ud83d, lock_timeout")
 
-    # The user of a role knows the variable.
     assert finished(work).result["msg"] == r"é \ud83d, nvidia_toolkit_lock_timeout (lock_timeout)"
     assert finished(lambda: {"warnings": ["é \udcff"]}).warnings == [r"é \udcff"]
 
 
-def test_other_errors_are_bugs_and_stay_visible() -> None:
+def test_other_errors_are_raised() -> None:
     with pytest.raises(ZeroDivisionError):
         run_module(t.cast("t.Any", DummyModule()), lambda: {"changed": bool(1 // 0)})
 
 
-def test_the_host_of_the_parameters(tmp_path: Path) -> None:
+def test_host_from_params(tmp_path: Path) -> None:
     module = DummyModule(host_root=str(tmp_path), host_root_live=True)
     assert host_from_params(t.cast("t.Any", module)) == HostFS(str(tmp_path.resolve()), live=True)
     with pytest.raises(HostError):
@@ -120,7 +119,7 @@ def test_the_host_of_the_parameters(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("selinux", [True, False])
-def test_the_labels_of_this_very_host(tmp_path: Path, selinux: bool) -> None:
+def test_selinux_labels(tmp_path: Path, selinux: bool) -> None:
     module = DummyModule(host_root="/", host_root_live=False)
     module.selinux = selinux
     label_of = host_from_params(t.cast("t.Any", module)).label_of
@@ -134,20 +133,20 @@ def test_the_labels_of_this_very_host(tmp_path: Path, selinux: bool) -> None:
 @pytest.mark.parametrize(
     ("syntax", "text"), [("json", '{"password": "hunter2"}\n'), ("toml", 'password = "hunter2"\n')]
 )
-def test_a_diff_without_secrets(syntax: str, text: str) -> None:
-    made, gone = diff_of(
+def test_diff_hides_secrets(syntax: str, text: str) -> None:
+    created, removed = diff_of(
         [PlannedFile("/etc/new", None, text.encode()), PlannedFile("/etc/gone", text.encode(), None)], syntax
     )
     masked = text.replace("hunter2", "********")
-    assert made == {
+    assert created == {
         "before_header": "/etc/new (absent)", "after_header": "/etc/new", "before": "", "after": masked,
     }  # fmt: skip
-    assert gone == {
+    assert removed == {
         "before_header": "/etc/gone", "after_header": "/etc/gone (absent)", "before": masked, "after": "",
     }  # fmt: skip
 
 
-def test_the_module_says_what_is_pending(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_pending_action(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     pytest.importorskip("ansible.module_utils.basic")
     from ansible_collections.gpufleet.nvidia.plugins.modules import nvidia_runtime_config  # noqa: PLC0415
 
@@ -161,7 +160,7 @@ def test_the_module_says_what_is_pending(monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert result["pending_action"] is None
 
 
-def test_a_restart_that_fails_tells_what_became_of_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_result_of_a_failed_restart(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("ansible.module_utils.basic")
     yaml = pytest.importorskip("yaml")
     from ansible_collections.gpufleet.nvidia.plugins.modules import nvidia_runtime_restart  # noqa: PLC0415
@@ -186,20 +185,24 @@ def test_a_restart_that_fails_tells_what_became_of_the_host(monkeypatch: pytest.
     assert (module.result["changed"], module.result["rolled_back"]) == (True, True)
 
 
-_TELL = "import os, sys; print(os.environ['LC_ALL'], os.environ['KEPT']); print('x', file=sys.stderr); sys.exit(3)"
+_PRINT_ENVIRONMENT = (
+    "import os, sys; print(*(os.environ[name] for name in ('LC_ALL', 'KEPT', 'DEBIAN_FRONTEND', 'NEEDRESTART_MODE')));"
+    "print('x', file=sys.stderr); sys.exit(3)"
+)
 
 
 @pytest.mark.parametrize("missing", [[], ["timeout"]])
-def test_a_command_speaks_english_and_is_told_all_else(monkeypatch: pytest.MonkeyPatch, missing: list[str]) -> None:
+def test_environment_of_commands(monkeypatch: pytest.MonkeyPatch, missing: list[str]) -> None:
     monkeypatch.setenv("KEPT", "kept")
     monkeypatch.setenv("LC_ALL", "de_DE.UTF-8")
     module = DummyModule()
     module.missing = missing
-    assert command_runner(t.cast("t.Any", module))([sys.executable, "-c", _TELL]) == (3, "C.UTF-8 kept\n", "x\n")
+    result = command_runner(t.cast("t.Any", module))([sys.executable, "-c", _PRINT_ENVIRONMENT])
+    assert result == (3, "C.UTF-8 kept noninteractive l\n", "x\n")
 
 
 @pytest.mark.parametrize("missing", [[], ["timeout"]])
-def test_a_program_that_is_not_there_is_a_failure_like_any(missing: list[str]) -> None:
+def test_missing_program(missing: list[str]) -> None:
     module = DummyModule()
     module.missing = missing
     status, output, errors = command_runner(t.cast("t.Any", module))(["/nowhere/program"])
@@ -207,20 +210,20 @@ def test_a_program_that_is_not_there_is_a_failure_like_any(missing: list[str]) -
     assert "/nowhere/program" in errors
 
 
-def test_a_command_that_hangs_is_ended() -> None:
+def test_timeout() -> None:
     status, _output, errors = command_runner(t.cast("t.Any", DummyModule()), limit=1)(["sleep", "60"])
     assert (status, errors) == (124, "it did not end within 1 seconds")
 
 
-def test_a_command_that_ignores_sigterm_is_killed_and_reported_as_a_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_timeout_of_a_command_that_ignores_sigterm(monkeypatch: pytest.MonkeyPatch) -> None:
     module = DummyModule()
     monkeypatch.setattr(module, "get_bin_path", lambda _name: "/usr/bin/timeout")
     run_command = module.run_command
 
-    def impatient(argv: list[str], **options: t.Any) -> tuple[int, str, str]:
+    def with_short_kill_delay(argv: list[str], **options: t.Any) -> tuple[int, str, str]:
         return run_command([argv[0], "-k", "0.1", *argv[3:]], **options)
 
-    monkeypatch.setattr(module, "run_command", impatient)
+    monkeypatch.setattr(module, "run_command", with_short_kill_delay)
     status, _output, errors = command_runner(t.cast("t.Any", module), limit=1)(
         ["sh", "-c", "trap '' TERM; sleep 60; sleep 60"]
     )
@@ -229,7 +232,7 @@ def test_a_command_that_ignores_sigterm_is_killed_and_reported_as_a_timeout(monk
 
 @pytest.mark.parametrize("status", [137, -9])
 @pytest.mark.parametrize("seconds", [1.0, 8.0])
-def test_a_killed_command_is_a_timeout_only_after_its_limit(
+def test_killed_command_is_a_timeout_only_after_its_limit(
     monkeypatch: pytest.MonkeyPatch, status: int, seconds: float
 ) -> None:
     clock = iter([100.0, 100.0 + seconds])
@@ -278,7 +281,7 @@ _LOGGED: dict[str, tuple[str, dict[str, t.Any]]] = {
 
 
 @pytest.mark.parametrize("case", list(_LOGGED))
-def test_secrets_in_parameters_reach_neither_logs_nor_results(
+def test_secrets_in_parameters_are_hidden(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, case: str
 ) -> None:
     basic = pytest.importorskip("ansible.module_utils.basic")
@@ -317,7 +320,7 @@ _MODULES = sorted(
 
 
 @pytest.mark.parametrize("name", _MODULES)
-def test_every_module_is_made_by_new_module(
+def test_all_modules_use_new_module(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
     basic = pytest.importorskip("ansible.module_utils.basic")
@@ -335,21 +338,19 @@ _LITERAL = ["$HOME", "${HOME}/x", "~root", "~/x"]
 
 
 @pytest.mark.parametrize("limit", [60, None])
-def test_ansible_expands_no_argument_of_a_command(monkeypatch: pytest.MonkeyPatch, limit: int | None) -> None:
+def test_arguments_of_commands_are_not_expanded(monkeypatch: pytest.MonkeyPatch, limit: int | None) -> None:
     basic = pytest.importorskip("ansible.module_utils.basic")
     monkeypatch.setattr(basic, "_ANSIBLE_ARGS", b'{"ANSIBLE_MODULE_ARGS": {}}')
     # ansible-core needs this from 2.19 on.
     monkeypatch.setattr(basic, "_ANSIBLE_PROFILE", "legacy", raising=False)
     module = basic.AnsibleModule(argument_spec={})
-    said = "\n".join(_LITERAL) + "\n"
-    assert command_runner(module, limit)(["printf", "%s\\n", *_LITERAL]) == (0, said, "")
-    assert run_pinned_in(module)(["env"], {"TOLD": "$HOME ~root"}) == (0, "TOLD=$HOME ~root\n", "")
+    output = "\n".join(_LITERAL) + "\n"
+    assert command_runner(module, limit)(["printf", "%s\\n", *_LITERAL]) == (0, output, "")
+    assert pinned_runner(module)(["env"], {"NAME": "$HOME ~root"}) == (0, "NAME=$HOME ~root\n", "")
 
 
-@pytest.mark.parametrize(("limit", "words"), [(7, ["/usr/bin/timeout", "-k", "5", "7", "x"]), (None, ["x"])])
-def test_a_command_has_a_limit_unless_nobody_may_cut_it_off(
-    monkeypatch: pytest.MonkeyPatch, limit: int | None, words: list[str]
-) -> None:
+@pytest.mark.parametrize(("limit", "argv"), [(7, ["/usr/bin/timeout", "-k", "5", "7", "x"]), (None, ["x"])])
+def test_limit_of_commands(monkeypatch: pytest.MonkeyPatch, limit: int | None, argv: list[str]) -> None:
     ran: list[list[str]] = []
     module = DummyModule()
 
@@ -359,23 +360,18 @@ def test_a_command_has_a_limit_unless_nobody_may_cut_it_off(
 
     monkeypatch.setattr(module, "run_command", run_command)
     assert command_runner(t.cast("t.Any", module), limit)(["x"]) == (0, "", "")
-    assert ran == [words]
-
-
-def test_a_command_asks_no_questions_and_restarts_nothing() -> None:
-    tell = "import os; print(os.environ['DEBIAN_FRONTEND'], os.environ['NEEDRESTART_MODE'])"
-    assert command_runner(t.cast("t.Any", DummyModule()))([sys.executable, "-c", tell]) == (0, "noninteractive l\n", "")
+    assert ran == [argv]
 
 
 def _options(monkeypatch: pytest.MonkeyPatch, module: t.Any) -> dict[str, dict[str, t.Any]]:
-    """The argument specification, as the module gives it to new_module()."""
+    """Return the argument specification that the module gives to new_module()."""
     seen: list[dict[str, dict[str, t.Any]]] = []
 
-    def made(argument_spec: dict[str, dict[str, t.Any]]) -> None:
+    def new_module(argument_spec: dict[str, dict[str, t.Any]]) -> None:
         seen.append(argument_spec)
         raise Ended
 
-    monkeypatch.setattr(_module, "new_module", made)
+    monkeypatch.setattr(_module, "new_module", new_module)
     with pytest.raises(Ended):
         module.main()
     return seen[0]

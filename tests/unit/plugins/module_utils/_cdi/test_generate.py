@@ -16,7 +16,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.generate impo
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.options import NO_GIDS, Request
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import HostError, NvidiaError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import run_pinned_in
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import pinned_runner
 
 if t.TYPE_CHECKING:
     from pathlib import Path
@@ -279,7 +279,7 @@ def test_a_generator_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     program = tmp_path / "nvidia-ctk"
     program.write_text("#!/bin/sh\n[ $1 = --version ] && echo version 1.20.0 && exit\nsetsid sleep 20\n")
     program.chmod(0o755)
-    run = run_pinned_in(basic.AnsibleModule(argument_spec={}), limit=1)
+    run = pinned_runner(basic.AnsibleModule(argument_spec={}), limit=1)
     begun = time.monotonic()
     with pytest.raises(HostError, match="nvidia-ctk failed to generate mode nvml: it did not end within 1 sec"):
         generate_all_with(str(program), "nvml", Request(), run, HOST)
