@@ -426,7 +426,7 @@ purged:
     reason:
       description: Why it is a leftover.
       type: str
-      sample: The toolkit 1.18.0 wrote it where containerd does not look.
+      sample: /etc/containerd/config.d/99-nvidia.toml contains only entries of NVIDIA's tool (nvidia).
   sample: []
 unrecorded:
   description:

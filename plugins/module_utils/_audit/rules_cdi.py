@@ -133,13 +133,13 @@ def unread_directories(facts: report.HostFacts, host: hostfs.HostFS) -> report.F
 def _podman_directories(host: hostfs.HostFS, support: cdi_support.CdiEngine) -> tuple[str, ...] | None:
     """Return the directories that Podman reads for root; None if its files cannot be read."""
     version = core_text.parse_version(support.version or "")
-    if version is None or version < podman_plan.HONOURED_SINCE:
+    if version is None or version < podman_plan.CDI_DIRS_SINCE:
         return support.folders
     files = engines_base.HostFiles(host, support.name)
     path = podman_config.DROP_IN
     try:
         drop_in = toml_document.TomlDocument.from_bytes(path, files.read(path) or b"")
-        return podman_config.ContainersConf(files, version, support.folders, drop_in).reading().folders
+        return podman_config.ContainersConf(files, version, support.folders, drop_in).cdi_dirs().folders
     except errors.NvidiaError:
         return None
 

@@ -429,11 +429,12 @@ class RuntimeRequest(t.NamedTuple):
         """Raise NvidiaError for a runtime name that no engine accepts."""
         if not _NAME.match(self.runtime_name):
             raise errors.NvidiaError(
-                f"runtime_name {self.runtime_name!r} is not usable. Use letters, digits, '_', '.' and '-' only."
+                f"runtime_name {self.runtime_name!r} contains unsupported characters. Use only letters, digits, '_',"
+                " '.' and '-', and begin with a letter or a digit."
             )
         if self.runtime_name in RESERVED_NAMES or self.runtime_name.startswith("io.containerd."):
             raise errors.NvidiaError(
-                f"runtime_name {self.runtime_name!r} belongs to a low-level runtime. Choose another name."
+                f"runtime_name {self.runtime_name!r} is the name of a low-level runtime. Choose another name."
             )
 
     def refuse_toml_settings(self, engine: str) -> None:
@@ -446,9 +447,9 @@ class RuntimeRequest(t.NamedTuple):
             "container_annotations": bool(self.container_annotations),
             "use_legacy_config": self.use_legacy_config,
         }
-        unfit = [name for name, is_given in given.items() if is_given]
-        if unfit:
-            raise errors.NvidiaError(f"{engine} has no {' and no '.join(unfit)}. Leave it out for this engine.")
+        names = [name for name, is_given in given.items() if is_given]
+        if names:
+            raise errors.NvidiaError(f"Unsupported options for {engine}: {', '.join(names)}. Remove them.")
 
     def runtimes(self) -> dict[str, str]:
         """Return the path of each requested runtime by name, the main one first.

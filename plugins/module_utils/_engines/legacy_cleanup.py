@@ -46,39 +46,39 @@ class Leftover(t.NamedTuple):
 class LegacyScan:
     """What is removed from the files of one engine.
 
-    - ``wanted``: runtimes that this run registers anyway.
-    - ``keeps_hooks``: this run writes a hook itself.
+    - ``requested``: runtimes that this run registers anyway.
+    - ``writes_hook``: this run writes a hook itself.
     - ``removal``: all runtimes of NVIDIA's are removed, even if their programs exist.
-    - ``stays``: warnings about files and entries that resemble leftovers but are kept.
+    - ``warnings``: files and entries that resemble leftovers but are kept.
     - ``after``: the remaining content of each changed file, by its path without links.
     - ``originals``: the content that replaces the recorded original of each file.
-    - ``read``: those changed files that the engine reads.
-    - ``forgotten``: files of which only the record is removed.
+    - ``read_by_engine``: those changed files that the engine reads.
+    - ``forgotten_records``: files of which only the record is removed.
     """
 
     def __init__(
         self,
         host: hostfs.HostFS,
         context: engines_base.Context,
-        wanted: t.Collection[str],
-        keeps_hooks: bool,
+        requested: t.Collection[str],
+        writes_hook: bool,
         removal: bool,
     ) -> None:
         self.host = host
         self.context = context
-        self.wanted = wanted
-        self.keeps_hooks = keeps_hooks
+        self.requested = requested
+        self.writes_hook = writes_hook
         self.removal = removal
         self.leftovers: list[Leftover] = []
-        self.stays: list[str] = []
+        self.warnings: list[str] = []
         self.after: dict[str, bytes | None] = {}
         self.originals: dict[str, bytes | None] = {}
-        self.read: set[str] = set()
-        self.forgotten: list[str] = []
+        self.read_by_engine: set[str] = set()
+        self.forgotten_records: list[str] = []
 
     # -- whole files ---------------------------------------------------------------------------------------------
 
-    def candidate(self, path: str) -> bytes | None:
+    def foreign_content(self, path: str) -> bytes | None:
         """Return the content of a file that may be removed as a whole.
 
         Returns None if there is no file, or if it belongs to this collection or is no regular file.
@@ -86,16 +86,16 @@ class LegacyScan:
         if not self.host.lexists(path):
             return None
         if os.path.islink(self.host.real_path(path, last=False)):
-            self.stays.append(f"{path} is a link, which NVIDIA's tools do not make, and stays.")
+            self.warnings.append(f"{path} was kept, because it is a symbolic link, which NVIDIA's tools do not create.")
             return None
         try:
             content = self.context.files.read(path)
         except errors.NvidiaError as error:
-            self.stays.append(f"{path} stays. {error}")
+            self.warnings.append(f"{path} was kept. {error}")
             return None
-        return None if content is None else self._of_others(path, content)
+        return None if content is None else self._foreign_part(path, content)
 
-    def _of_others(self, path: str, content: bytes) -> bytes | None:
+    def _foreign_part(self, path: str, content: bytes) -> bytes | None:
         """Return the part of the file that this collection did not write: all of it, or its original content.
 
         Returns None for a file that this collection created.
@@ -110,28 +110,28 @@ class LegacyScan:
         return last[0].original if last else content
 
     def drop_in(
-        self, path: str, look: t.Callable[[toml_document.TomlDocument], nvidia_files.DropIn | None]
+        self, path: str, parse: t.Callable[[toml_document.TomlDocument], nvidia_files.DropIn | None]
     ) -> nvidia_files.DropIn | None:
-        """Return what the drop-in at ``path`` contains if only the tool wrote it.
+        """Return the content of the drop-in at ``path`` if only the tool wrote it.
 
-        Returns None otherwise. A warning then says why the file is kept.
+        Returns None otherwise, and adds a warning that tells why the file is kept.
         """
-        content = self.candidate(path)
+        content = self.foreign_content(path)
         if content is None:
             return None
         try:
-            found = look(toml_document.TomlDocument.from_bytes(path, content))
+            found = parse(toml_document.TomlDocument.from_bytes(path, content))
         except errors.ConfigurationError as error:
-            self.stays.append(f"{path} stays, for it cannot be judged. {error}")
+            self.warnings.append(f"{path} was kept, because it cannot be parsed. {error}")
             return None
         # The tool writes no comments, so a person edited the file.
-        why = "holds comments" if b"#" in content else ""
+        cause = "contains comments" if b"#" in content else ""
         if found is None:
-            why = "holds no runtime of NVIDIA's"
+            cause = "contains no NVIDIA runtime"
         elif found.foreign:
-            why = f"also holds {core_text.listed(found.foreign)}, which {self.context.path} does not have"
-        if why:
-            self.stays.append(f"{path} {why}, so it is not NVIDIA's tool's alone and stays. Look at it, and remove it.")
+            cause = f"also contains {core_text.listed(found.foreign)}, which {self.context.path} does not contain"
+        if cause:
+            self.warnings.append(f"{path} was kept, because it {cause}. Remove the file if it is not needed.")
             return None
         return found
 
@@ -141,8 +141,8 @@ class LegacyScan:
         self.after[real] = self.originals[real] = None
         self.leftovers.append(Leftover(path, kind, reason))
 
-    def forget(self, path: str) -> None:
-        """Drop the record of a hook that this collection removed or replaced, so that it is not restored later."""
+    def forget_hook(self, path: str) -> None:
+        """Remove the record of a hook that this collection removed or replaced, so that it is not restored later."""
         real = self.context.files.resolve(path)
         record = self.context.files.record(real)
         if (
@@ -154,8 +154,8 @@ class LegacyScan:
         with contextlib.suppress(errors.NvidiaError):
             self.after[real] = self.context.files.read(real)
             self.originals[real] = None
-            self.forgotten.append(real)
-            reason = f"{path} was NVIDIA's hook until this collection took it away, and does not come back."
+            self.forgotten_records.append(real)
+            reason = f"{path} was NVIDIA's hook, which this collection removed. state: absent will not restore it."
             self.leftovers.append(Leftover(path, HOOK, reason))
 
     # -- parts of the main file ----------------------------------------------------------------------------------
@@ -165,7 +165,7 @@ class LegacyScan:
         try:
             changed = change(document)
         except errors.ConfigurationError as error:
-            self.stays.append(f"{leftover.reason} It stays: {error}")
+            self.warnings.append(f"{leftover.reason} The entry was kept. {error}")
             return document
         if changed is document:
             return document
@@ -173,7 +173,7 @@ class LegacyScan:
         self.leftovers.append(leftover)
         self.after[path] = changed.to_bytes()
         self.originals[path] = self._changed_original(document, change)
-        self.read.add(path)
+        self.read_by_engine.add(path)
         return changed
 
     def _changed_original(self, document: Doc, change: t.Callable[[Doc], Doc]) -> bytes | None:
@@ -183,8 +183,9 @@ class LegacyScan:
             return self.after[path]
         original = self.originals.get(path, record.original)
         try:
-            former = None if original is None else document.from_bytes(f"{path} as recorded", original)
-            return None if former is None else change(former).to_bytes()
+            if original is None:
+                return None
+            return change(document.from_bytes(f"The recorded original of {path}", original)).to_bytes()
         except errors.ConfigurationError:
             return original
 
@@ -193,98 +194,89 @@ class LegacyScan:
         record = self.context.record
         return record is not None and any(key[: len(path)] == path for key in record.keys or {})
 
-    def is_dead(self, name: str, program: t.Any) -> bool:
-        """Return whether a runtime is NVIDIA's, is not requested now, and is not needed by any container."""
-        if not engines_base.is_nvidia_program(program) or name in self.wanted:
+    def is_leftover(self, name: str, program: t.Any) -> bool:
+        """Return whether a runtime is NVIDIA's, is not requested now, and cannot be used by any container."""
+        if not engines_base.is_nvidia_program(program) or name in self.requested:
             return False
         return self.removal or name == nvidia_files.EXPERIMENTAL or self.host.find_executable([program]) is None
 
     def reason(self, name: str, program: str) -> str:
         """Return why a runtime is removed."""
-        why = "which is not there"
+        cause = "That program does not exist."
         if name == nvidia_files.EXPERIMENTAL:
-            why = "which the toolkit has had no program for since 1.14"
+            cause = "The toolkit has no such program since version 1.14."
         elif self.host.find_executable([program]) is not None:
-            why = "and this collection did not"
-        return f"{self.context.path} registers {name} with {program}, {why}."
+            cause = "This collection did not register it."
+        return f"{self.context.path} registers the runtime {name} with {program}. {cause}"
 
-    def give_up(self, why: str) -> None:
-        """Keep the leftovers in the files that the engine reads, with ``why`` as a warning."""
-        self.stays.append(why)
-        for path in self.read:
+    def keep_files_read_by_engine(self, warning: str) -> None:
+        """Keep the leftovers in the files that the engine reads, and add ``warning``."""
+        self.warnings.append(warning)
+        kept, self.read_by_engine = self.read_by_engine, set()
+        for path in kept:
             del self.after[path], self.originals[path]
-        gone = self.read
-        self.leftovers = [one for one in self.leftovers if self.context.files.resolve(one.path) not in gone]
-        self.read = set()
+        self.leftovers = [one for one in self.leftovers if self.context.files.resolve(one.path) not in kept]
+
+    def removed_files(self) -> dict[str, toml_document.TomlDocument | None]:
+        """Return the files that are removed as a whole, as an overlay: each with None."""
+        return {path: None for path, text in self.after.items() if text is None}
 
 
 # -- containerd ------------------------------------------------------------------------------------------------------
 
 
-def containerd(sweep: LegacyScan) -> None:
-    """Scan the files of containerd.
-
-    Raises NvidiaError if they cannot be read.
-    """
-    before = containerd_config.ContainerdFiles.of(sweep.context)
+def containerd(scan: LegacyScan) -> None:
+    """Scan the files of containerd."""
+    before = containerd_config.ContainerdFiles.of(scan.context)
     imported = {file.path for file in before.files[1:]}
     for path in (nvidia_files.STRAY_CONTAINERD, nvidia_files.CONTAINERD_DROP_IN):
-        found = sweep.drop_in(path, lambda document: nvidia_files.containerd_drop_in(document, before.main))
+        found = scan.drop_in(path, lambda document: nvidia_files.containerd_drop_in(document, before.main))
         if found is not None:
-            real = sweep.context.files.resolve(path)
-            changes = (
-                f" Of the copy in it, {core_text.listed(found.drifted)} will be as in the main file."
-                if found.drifted
-                else ""
-            )
-            reason = f"{path} holds only what NVIDIA's tool wrote ({core_text.listed(found.runtimes)}).{changes}"
-            sweep.remove(path, DROP_IN, reason)
-            sweep.read.update({real} & imported)
-    main = _without_imports(sweep, before)
-    for root in dict.fromkeys(containerd_config.CRI_TABLE.values()):
-        tables = main.value(*root, *containerd_config.RUNTIMES)
-        for name, entry in tables.items() if isinstance(tables, dict) else ():
-            program = containerd_config.program_of(entry)
-            if sweep.is_dead(name, program) and not sweep.is_recorded((*root, *containerd_config.RUNTIMES, name)):
-                reason = sweep.reason(name, program)
-                leftover = Leftover(sweep.context.path, RUNTIME, reason)
-                main = sweep.change(
-                    main,
-                    leftover,
-                    _without_table((*root, *containerd_config.RUNTIMES, name), root + containerd_config.DEFAULT),
+            reason = f"{path} contains only entries of NVIDIA's tool ({core_text.listed(found.runtimes)})."
+            if found.drifted:
+                reason += (
+                    f" The main file has other values of {core_text.listed(found.drifted)}, which then take effect."
                 )
-    overlay: dict[str, toml_document.TomlDocument | None] = {
-        path: None for path, text in sweep.after.items() if text is None
-    }
-    after = containerd_config.ContainerdFiles.of(
-        sweep.context, {**overlay, before.main.path: main} if sweep.after else {}
-    )
+            scan.remove(path, DROP_IN, reason)
+            scan.read_by_engine.update({scan.context.files.resolve(path)} & imported)
+    main = _without_imports(scan, before)
+    for root in dict.fromkeys(containerd_config.CRI_TABLE.values()):
+        table, default = root + containerd_config.RUNTIMES, root + containerd_config.DEFAULT
+        main = _without_runtimes(scan, main, table, default, containerd_config.program_of)
+    if not scan.after:
+        return
+    after = containerd_config.ContainerdFiles.of(scan.context, {**scan.removed_files(), before.main.path: main})
     lost = [name for name in after.missing if name not in before.missing]
-    if sweep.after and (lost or (_lacks_default(after) and not _lacks_default(before))):
-        why = f"imports name {core_text.listed(lost)}" if lost else "no default runtime would be left"
-        sweep.give_up(f"Leftovers in files that containerd reads stay, for {why}. Correct that, then run this again.")
+    if lost or (_lacks_default(after) and not _lacks_default(before)):
+        cause = (
+            f"imports would name the removed {core_text.listed(lost)}" if lost else "no default runtime would be left"
+        )
+        scan.keep_files_read_by_engine(
+            f"Leftovers in the files of containerd were kept, because {cause}. Correct {scan.context.path}, then run"
+            " this task again."
+        )
 
 
-def _without_imports(sweep: LegacyScan, before: containerd_config.ContainerdFiles) -> toml_document.TomlDocument:
+def _without_imports(scan: LegacyScan, before: containerd_config.ContainerdFiles) -> toml_document.TomlDocument:
     """Return the main file without entries of ``imports`` that name removed files.
 
     A pattern is kept: an administrator wrote it, and containerd accepts a pattern that matches nothing.
     """
-    main, path = before.main, sweep.context.path
-    record = sweep.context.record
-    ours = ((record.keys or {}).get(containerd_config.IMPORTS) or []) if record is not None else []
+    main, path = before.main, scan.context.path
+    record = scan.context.record
+    own = ((record.keys or {}).get(containerd_config.IMPORTS) or []) if record is not None else []
     for entry in list(main.value(*containerd_config.IMPORTS) or []):
         if "*" in entry:
             continue
         pattern = os.path.normpath(os.path.join(os.path.dirname(path), entry))
-        means = {sweep.context.files.resolve(name) for name in before.expand(pattern)}
-        if means and means <= {real for real, text in sweep.after.items() if text is None} and entry not in ours:
+        imported = {scan.context.files.resolve(name) for name in before.expand(pattern)}
+        if imported and imported <= set(scan.removed_files()) and entry not in own:
             reason = f"{path} imports {entry}, which is a leftover."
-            main = sweep.change(main, Leftover(path, IMPORT, reason), _without_import(entry))
+            main = scan.change(main, Leftover(path, IMPORT, reason), _import_remover(entry))
     return main
 
 
-def _without_import(entry: str) -> t.Callable[[toml_document.TomlDocument], toml_document.TomlDocument]:
+def _import_remover(entry: str) -> t.Callable[[toml_document.TomlDocument], toml_document.TomlDocument]:
     def change(document: toml_document.TomlDocument) -> toml_document.TomlDocument:
         entries = document.value(*containerd_config.IMPORTS)
         if not isinstance(entries, list) or entry not in entries:
@@ -298,7 +290,7 @@ def _without_import(entry: str) -> t.Callable[[toml_document.TomlDocument], toml
     return change
 
 
-def _without_table(
+def _table_remover(
     path: KeyPath, default: KeyPath
 ) -> t.Callable[[toml_document.TomlDocument], toml_document.TomlDocument]:
     """Return a change that removes the runtime at ``path``, and a default that names it."""
@@ -311,6 +303,23 @@ def _without_table(
     return change
 
 
+def _without_runtimes(
+    scan: LegacyScan,
+    document: toml_document.TomlDocument,
+    table: KeyPath,
+    default: KeyPath,
+    program_of: t.Callable[[t.Any], t.Any],
+) -> toml_document.TomlDocument:
+    """Return the main file without the leftovers among the runtimes in ``table``."""
+    entries = document.value(*table)
+    for name, entry in entries.items() if isinstance(entries, dict) else ():
+        program = program_of(entry)
+        if scan.is_leftover(name, program) and not scan.is_recorded((*table, name)):
+            leftover = Leftover(scan.context.path, RUNTIME, scan.reason(name, program))
+            document = scan.change(document, leftover, _table_remover((*table, name), default))
+    return document
+
+
 def _lacks_default(files: containerd_config.ContainerdFiles) -> bool:
     """Return whether a CRI with these files would not work: before 2.1, runtimes in files hide the built-in one."""
     default, runtimes = files.default_runtime() or containerd_runtimes.BUILTIN_DEFAULT, files.runtimes()
@@ -321,78 +330,72 @@ def _lacks_default(files: containerd_config.ContainerdFiles) -> bool:
 # -- CRI-O, Podman, Docker -------------------------------------------------------------------------------------------
 
 
-def crio(sweep: LegacyScan) -> None:
-    """Scan the files of CRI-O.
-
-    Raises NvidiaError if they cannot be read.
-    """
-    before = crio_config.CrioFiles.of(sweep.context)
-    folder = sweep.context.files.resolve(os.path.dirname(nvidia_files.STRAY_CRIO))
+def crio(scan: LegacyScan) -> None:
+    """Scan the files of CRI-O."""
+    before = crio_config.CrioFiles.of(scan.context)
+    folder = scan.context.files.resolve(os.path.dirname(nvidia_files.STRAY_CRIO))
     if before.directory != folder:
-        found = sweep.drop_in(nvidia_files.STRAY_CRIO, nvidia_files.crio_drop_in)
+        found = scan.drop_in(nvidia_files.STRAY_CRIO, nvidia_files.crio_drop_in)
         if found is not None:
-            sweep.remove(
-                nvidia_files.STRAY_CRIO,
-                DROP_IN,
-                f"{nvidia_files.STRAY_CRIO} is where NVIDIA's tool wrote what CRI-O never reads.",
-            )
+            reason = f"NVIDIA's tool wrote {nvidia_files.STRAY_CRIO} in a directory that CRI-O does not read."
+            scan.remove(nvidia_files.STRAY_CRIO, DROP_IN, reason)
     path = f"{before.directory}/{crio_config.DROP_IN_NAME}"
-    found = sweep.drop_in(path, nvidia_files.crio_drop_in) if before.directory else None
+    found = scan.drop_in(path, nvidia_files.crio_drop_in) if before.directory else None
     if found is not None:
-        sweep.remove(path, DROP_IN, f"{path} holds only what NVIDIA's tool wrote ({core_text.listed(found.runtimes)}).")
-        sweep.read.add(path)
-    hooks(sweep)
-    main = before.files[0].document
-    tables = main.value(*crio_config.RUNTIMES)
-    for name, entry in tables.items() if isinstance(tables, dict) else ():
-        program = entry.get(crio_config.PROGRAM) if isinstance(entry, dict) else None
-        if sweep.is_dead(name, program) and not sweep.is_recorded((*crio_config.RUNTIMES, name)):
-            leftover = Leftover(sweep.context.path, RUNTIME, sweep.reason(name, str(program)))
-            main = sweep.change(main, leftover, _without_table((*crio_config.RUNTIMES, name), crio_config.DEFAULT))
-    gone: dict[str, toml_document.TomlDocument | None] = {
-        path: None for path, text in sweep.after.items() if text is None
-    }
-    after = crio_config.CrioFiles.of(sweep.context, {**gone, before.files[0].path: main})
-    default, version = after.default_runtime(), sweep.context.version
+        reason = f"{path} contains only entries of NVIDIA's tool ({core_text.listed(found.runtimes)})."
+        scan.remove(path, DROP_IN, reason)
+        scan.read_by_engine.add(path)
+    hooks(scan)
+    main = _without_runtimes(
+        scan,
+        before.files[0].document,
+        crio_config.RUNTIMES,
+        crio_config.DEFAULT,
+        lambda entry: entry.get(crio_config.PROGRAM) if isinstance(entry, dict) else None,
+    )
+    after = crio_config.CrioFiles.of(scan.context, {**scan.removed_files(), before.files[0].path: main})
+    default, version = after.default_runtime(), scan.context.version
     if default is not None and not after.defines(default, version) and before.defines(default, version):
-        sweep.give_up(f"Leftovers in {sweep.context.path} stay, for {default}, the default runtime, is among them.")
+        scan.keep_files_read_by_engine(
+            f"Leftovers in {scan.context.path} were kept, because the default runtime {default} is one of them. Set"
+            " another default runtime, then run this task again."
+        )
 
 
-def hooks(sweep: LegacyScan) -> None:
+def hooks(scan: LegacyScan) -> None:
     """Scan for NVIDIA's hook, which CRI-O and Podman run in addition to CDI and the runtimes."""
     for path in (f"{folder}/{nvidia_files.HOOK_NAME}" for folder in nvidia_files.HOOK_FOLDERS):
-        if sweep.keeps_hooks:
+        if scan.writes_hook:
             continue
-        content = sweep.candidate(path)
+        content = scan.foreign_content(path)
         if content is not None and nvidia_files.is_nvidia_hook(content):
-            sweep.remove(path, HOOK, f"{path} runs NVIDIA's hook for every container of Podman and CRI-O.")
+            scan.remove(path, HOOK, f"{path} runs NVIDIA's hook for every container of Podman and CRI-O.")
             continue
-        sweep.forget(path)
+        scan.forget_hook(path)
         if content is not None:
-            sweep.stays.append(f"{path} does not run NVIDIA's hook, in spite of its name, and stays.")
+            scan.warnings.append(f"{path} was kept, because it does not run NVIDIA's hook.")
 
 
-def docker(sweep: LegacyScan) -> None:
-    """Scan the file of Docker.
-
-    Raises NvidiaError if it cannot be read.
-    """
-    context = sweep.context
+def docker(scan: LegacyScan) -> None:
+    """Scan the file of Docker."""
+    context = scan.context
     document = json_document.JsonDocument.from_bytes(context.path, context.content or b"")
     flagged = context.unit.flag_values("--default-runtime") if context.unit is not None else []
     entries = document.value(docker_plan.RUNTIMES)
     for name, entry in entries.items() if isinstance(entries, dict) else ():
         program = entry.get("path") if isinstance(entry, dict) else None
-        if not sweep.is_dead(name, program) or sweep.is_recorded((docker_plan.RUNTIMES, name)):
+        if not scan.is_leftover(name, program) or scan.is_recorded((docker_plan.RUNTIMES, name)):
             continue
-        reason = sweep.reason(name, str(program))
+        reason = scan.reason(name, str(program))
         if name in flagged:
-            sweep.stays.append(f"{reason} It stays, for the unit names it as the default runtime. Remove that flag.")
+            scan.warnings.append(
+                f"{reason} It was kept, because the unit sets it as the default runtime. Remove the flag from the unit."
+            )
             continue
-        document = sweep.change(document, Leftover(context.path, RUNTIME, reason), _without_entry(name))
+        document = scan.change(document, Leftover(context.path, RUNTIME, reason), _runtime_remover(name))
 
 
-def _without_entry(name: str) -> t.Callable[[json_document.JsonDocument], json_document.JsonDocument]:
+def _runtime_remover(name: str) -> t.Callable[[json_document.JsonDocument], json_document.JsonDocument]:
     """Return a change of Docker's file that removes the runtime ``name``, and a default that names it."""
 
     def change(document: json_document.JsonDocument) -> json_document.JsonDocument:
@@ -405,7 +408,7 @@ def _without_entry(name: str) -> t.Callable[[json_document.JsonDocument], json_d
 
 
 # By the key of an engine's records. Other flavors have files that this collection does not clean.
-CLEANERS: dict[str, t.Callable[[LegacyScan], None]] = {
+SCANS: dict[str, t.Callable[[LegacyScan], None]] = {
     "containerd": containerd,
     "crio": crio,
     "docker": docker,
@@ -435,31 +438,31 @@ class FilteredFiles(t.NamedTuple):
         if record is None or real not in self.originals:
             return record
         now, original = self.files.read(path), self.originals[real]
-        undisturbed = now == record.original or core_records.digest(now) in record.written
+        is_own = now == record.original or core_records.digest(now) in record.written
         return record._replace(
             original=original,
             created=record.created or original is None,
-            written=(*record.written, core_records.digest(self.after[real])) if undisturbed else record.written,
+            written=(*record.written, core_records.digest(self.after[real])) if is_own else record.written,
         )
 
     def resolve(self, path: str) -> str:
         return self.files.resolve(path)
 
     def glob(self, pattern: str) -> list[str]:
-        return self._there(self.files.glob(pattern))
+        return self._existing(self.files.glob(pattern))
 
     def walk(self, folder: str) -> list[str]:
-        return self._there(self.files.walk(folder))
+        return self._existing(self.files.walk(folder))
 
-    def _there(self, paths: t.Iterable[str]) -> list[str]:
-        gone = {path for path, text in self.after.items() if text is None}
-        return [path for path in paths if self.resolve(path) not in gone]
+    def _existing(self, paths: t.Iterable[str]) -> list[str]:
+        removed = {path for path, text in self.after.items() if text is None}
+        return [path for path in paths if self.resolve(path) not in removed]
 
 
 class LegacyCleanup:
     """What is removed for one engine, and plans that include the removal.
 
-    ``leftovers`` is everything that is removed. ``stays`` are warnings about what resembles a leftover but is kept.
+    ``leftovers`` is everything that is removed. ``warnings`` name what resembles a leftover but is kept.
     """
 
     def __init__(
@@ -477,24 +480,25 @@ class LegacyCleanup:
         self._engine = engine
         self._context = context
         self._removal = request is None
-        keeps_hooks = request is not None and request.config_mode == _HOOK_MODE
-        self._sweep = LegacyScan(host, context, wanted, keeps_hooks, removal=self._removal)
-        cleaner = CLEANERS.get(engine.key)
+        writes_hook = request is not None and request.config_mode == _HOOK_MODE
+        self._scan = LegacyScan(host, context, wanted, writes_hook, removal=self._removal)
+        cleaner = SCANS.get(engine.key)
         if cleaner is not None:
-            cleaner(self._sweep)
+            cleaner(self._scan)
         else:
-            said = f"purge_legacy is for the system's own engines, and does nothing for {engine.key}."
-            self._sweep.stays.append(said)
-        self.leftovers: tuple[Leftover, ...] = tuple(self._sweep.leftovers)
-        self.stays: tuple[str, ...] = tuple(self._sweep.stays)
+            self._scan.warnings.append(
+                f"purge_legacy supports only the engines of the system and does nothing for {engine.key}."
+            )
+        self.leftovers: tuple[Leftover, ...] = tuple(self._scan.leftovers)
+        self.warnings: tuple[str, ...] = tuple(self._scan.warnings)
 
     def context(self) -> engines_base.Context:
         """Return the context of a plan, without the leftovers."""
-        sweep, former = self._sweep, self._context
-        if not sweep.after:
-            return former
-        files = FilteredFiles(former.files, sweep.after, sweep.originals)
-        return former._replace(files=files, content=files.read(former.path), record=files.record(former.path))
+        scan, context = self._scan, self._context
+        if not scan.after:
+            return context
+        files = FilteredFiles(context.files, scan.after, scan.originals)
+        return context._replace(files=files, content=files.read(context.path), record=files.record(context.path))
 
     def plan(self, make: t.Callable[[engines_base.Context], engines_base.EnginePlan]) -> engines_base.EnginePlan:
         """Return the plan that ``make`` creates, including the removal of leftovers. Each file is in it once."""
@@ -502,36 +506,36 @@ class LegacyCleanup:
         planned = {file.path for file in plan.files}
         files = [self._with_leftovers(file) for file in plan.files]
         # These files come last: when they are removed, no other file may name them.
-        alone = [path for path in self._sweep.after if path not in planned]
-        files += [self._alone(path) for path in alone]
+        others = [path for path in self._scan.after if path not in planned]
+        files += [self._planned_leftover(path) for path in others]
         if not self._removal:
-            # A removal drops all records anyway.
-            files += [self._record(path) for path in alone if path in self._sweep.forgotten]
+            # A removal removes all records anyway.
+            files += [self._planned_record(path) for path in others if path in self._scan.forgotten_records]
         action = max(plan.action, self._action(plan.state))
-        return plan._replace(files=tuple(files), action=action, warnings=(*plan.warnings, *self.stays))
+        return plan._replace(files=tuple(files), action=action, warnings=(*plan.warnings, *self.warnings))
 
     def _with_leftovers(self, file: core_plan.PlannedFile) -> core_plan.PlannedFile:
-        if file.path not in self._sweep.after:
+        if file.path not in self._scan.after:
             return file
-        purged = core_plan.Purged(self._sweep.originals[file.path])
+        purged = core_plan.Purged(self._scan.originals[file.path])
         return file._replace(before=self._context.files.read(file.path), purged=purged)
 
-    def _alone(self, path: str) -> core_plan.PlannedFile:
-        files, sweep = self._context.files, self._sweep
+    def _planned_leftover(self, path: str) -> core_plan.PlannedFile:
+        files, scan = self._context.files, self._scan
         record = files.record(path)
-        keys = {} if record is None or sweep.after[path] is None else dict(record.keys or {})
+        keys = {} if record is None or scan.after[path] is None else dict(record.keys or {})
         return core_plan.PlannedFile(
-            path, files.read(path), sweep.after[path], keys, purged=core_plan.Purged(sweep.originals[path])
+            path, files.read(path), scan.after[path], keys, purged=core_plan.Purged(scan.originals[path])
         )
 
-    def _record(self, path: str) -> core_plan.PlannedFile:
+    def _planned_record(self, path: str) -> core_plan.PlannedFile:
         """Return the planned removal of the record of ``path``, a file that itself does not change."""
         where = self._context.files.resolve(core_records.record_path(self._engine.key, path))
         return core_plan.PlannedFile(where, self._context.files.read(where), None)
 
     def _action(self, after: engines_base.ConfiguredState) -> engines_base.Action:
         """Return the action after which the daemon no longer uses the leftovers."""
-        if not self._sweep.read:
+        if not self._scan.read_by_engine:
             return engines_base.Action.NONE
         if not self._engine.reports_full_state:
             return engines_base.Action.RESTART

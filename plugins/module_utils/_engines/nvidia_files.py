@@ -21,7 +21,6 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import error
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import toml_parser
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import toml_plan
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd import config as containerd_config
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.crio import config as crio_config
 
@@ -67,8 +66,8 @@ def read_hook(content: bytes) -> t.Any:
 
 def is_nvidia_hook(content: bytes) -> bool:
     """Return whether a hook runs NVIDIA's program, wherever that is installed."""
-    said = read_hook(content)
-    hook = said.get("hook") if isinstance(said, dict) else None
+    document = read_hook(content)
+    hook = document.get("hook") if isinstance(document, dict) else None
     # Version 0.1.0 of the format has the path itself here.
     program = hook.get("path") if isinstance(hook, dict) else hook
     return isinstance(program, str) and posixpath.basename(program) in _HOOK_PROGRAMS
@@ -93,7 +92,7 @@ def nvidia_hooks(
 
 
 def plan_hook_removal(path: str, content: bytes) -> core_plan.PlannedFile:
-    """Return the planned removal of a foreign hook. A removal of this collection's configuration restores it."""
+    """Return the planned removal of a foreign hook. ``state: absent`` restores it."""
     return core_plan.PlannedFile(path, content, None, {REMOVED: True})
 
 
@@ -104,14 +103,14 @@ def restore_hook(record: core_records.OriginalFile, content: bytes | None) -> tu
     """
     path, keys = record.path, record.keys or {}
     if REMOVED in keys:
-        undone = content is None
-        doubt = f"{path}, which was removed, is there again, and stays; its former content is in the backups."
+        is_unchanged = content is None
+        warning = f"{path}, which was removed, exists again and was kept. Its previous content is in the backups."
     else:
-        undone = content is not None and is_nvidia_hook(content)
-        doubt = f"{path} no longer runs NVIDIA's hook: another program wrote it, so it stays."
-    after = record.original if undone else content
-    stays = content is not None and after != record.original
-    return core_plan.PlannedFile(path, content, after), doubt if stays else ""
+        is_unchanged = content is not None and is_nvidia_hook(content)
+        warning = f"{path} was kept, because another program wrote it and it no longer runs NVIDIA's hook."
+    after = record.original if is_unchanged else content
+    is_kept = content is not None and after != record.original
+    return core_plan.PlannedFile(path, content, after), warning if is_kept else ""
 
 
 def is_hook_record(record: core_records.OriginalFile | None) -> bool:
@@ -178,13 +177,13 @@ def containerd_drop_in(document: toml_document.TomlDocument, main: toml_document
         if path == ("version",):
             continue
         inner = path[len(root) :] if root is not None else ()
-        owned = root is not None and _is_of_vendor(document, root, inner)
+        owned = root is not None and _is_nvidia_setting(document, root, inner)
         if owned and inner[: len(containerd_config.RUNTIMES)] == containerd_config.RUNTIMES:
             names.append(inner[len(containerd_config.RUNTIMES)])
         if not owned:
-            known = next((main.value(*place) for place in _places(path, inner) if main.has(*place)), None)
-            found["foreign" if known is None else "copied"].append(".".join(inner or path))
-            if known not in (None, value, [value]):
+            in_main = next((main.value(*place) for place in _places(path, inner) if main.has(*place)), None)
+            found["foreign" if in_main is None else "copied"].append(".".join(inner or path))
+            if in_main not in (None, value, [value]):
                 found["drifted"].append(".".join(inner))
     if not names:
         return None
@@ -202,23 +201,19 @@ def _places(path: KeyPath, inner: KeyPath) -> list[KeyPath]:
     ]
 
 
-def _is_of_vendor(document: toml_document.TomlDocument, root: KeyPath, inner: KeyPath) -> bool:
+def _is_nvidia_setting(document: toml_document.TomlDocument, root: KeyPath, inner: KeyPath) -> bool:
     """Return whether a setting of the CRI is one that the tool writes itself."""
-    runtimes = document.value(*root, *containerd_config.RUNTIMES)
-    depth = len(containerd_config.RUNTIMES)
-    if inner[:depth] == containerd_config.RUNTIMES and len(inner) > depth:
-        return engines_base.is_nvidia_program(containerd_config.program_of(toml_plan.lookup(runtimes, (inner[depth],))))
-    if inner == containerd_config.DEFAULT:
-        return engines_base.is_nvidia_program(
-            containerd_config.program_of(
-                toml_plan.lookup(runtimes, (str(document.value(*root, *containerd_config.DEFAULT)),))
-            )
-        )
-    if inner[: len(containerd_config.LEGACY_DEFAULT)] == containerd_config.LEGACY_DEFAULT:
-        return engines_base.is_nvidia_program(
-            containerd_config.program_of(document.value(*root, *containerd_config.LEGACY_DEFAULT))
-        )
-    return inner == _CDI
+    runtimes, depth = containerd_config.RUNTIMES, len(containerd_config.RUNTIMES)
+    legacy = containerd_config.LEGACY_DEFAULT
+    if inner[:depth] == runtimes and len(inner) > depth:
+        entry = document.value(*root, *runtimes, inner[depth])
+    elif inner == containerd_config.DEFAULT:
+        entry = document.value(*root, *runtimes, str(document.value(*root, *inner)))
+    elif inner[: len(legacy)] == legacy:
+        entry = document.value(*root, *legacy)
+    else:
+        return inner == _CDI
+    return engines_base.is_nvidia_program(containerd_config.program_of(entry))
 
 
 def crio_drop_in(document: toml_document.TomlDocument) -> DropIn | None:

@@ -211,7 +211,7 @@ def require(document: toml_document.TomlDocument, path: KeyPath, kind: type, adv
         around = document.value(*path[:depth])
         if around is not None and not isinstance(around, dict):
             raise document.error(
-                path[:depth], f"{'.'.join(path[:depth])} is no table", "Make it a table, or remove it."
+                path[:depth], f"{'.'.join(path[:depth])} is not a table", "Make it a table, or remove it."
             )
     value = document.value(*path)
     if value is not None and (not isinstance(value, kind) or isinstance(value, bool) is not (kind is bool)):
@@ -227,12 +227,12 @@ def check_options(options: t.Mapping[str, t.Any], reserved: t.Mapping[KeyPath, s
         beginnings = (tuple(map(str.lower, path[:depth])) for depth in range(1, len(path) + 1))
         parameter = next((parameters[start] for start in beginnings if start in parameters), None)
         if parameter is not None:
-            raise errors.NvidiaError(f"runtime_options must not hold {'.'.join(path)}. Use the parameter {parameter}.")
+            raise errors.NvidiaError(f"Remove {'.'.join(path)} from runtime_options and set {parameter} instead.")
         values = value if isinstance(value, list) else [value]
         if any(item is None or not isinstance(item, (str, bool, int, float)) for item in values):
             raise errors.NvidiaError(
-                f"runtime_options.{'.'.join(path)} is not usable. Give a string, a number, true, false, a list of such,"
-                " or a dictionary."
+                f"runtime_options.{'.'.join(path)} has an unsupported type. Use a string, a number, true, false, a list"
+                " of these, or a dictionary."
             )
 
 

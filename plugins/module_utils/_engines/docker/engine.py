@@ -11,6 +11,7 @@ import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import accounts, errors, hostfs, json_data
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants as core_constants
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import json_document
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.docker import live as docker_live
@@ -25,9 +26,9 @@ if t.TYPE_CHECKING:
 PROGRAM = "dockerd"
 SOCKET_UNIT = "docker.socket"
 _SNAP = (
-    "Docker is a snap, which this collection does not configure. A snap is confined, so its Docker cannot run the"
-    " host's NVIDIA Container Toolkit; it brings a toolkit of its own and registers it by itself. Use the Docker of the"
-    " distribution or Docker's own packages for the host's toolkit."
+    "Docker is installed as a snap, which this collection does not configure. A snap is confined: its Docker cannot run"
+    " the NVIDIA Container Toolkit of the host, and contains another one, which it registers itself. To use the toolkit"
+    " of the host, install Docker from the distribution or from Docker's packages."
 )
 
 
@@ -147,7 +148,7 @@ class Docker(engines_base.EngineDefaults):
 
     def _keeps_containers(self, host: hostfs.HostFS, installation: engines_base.Installation) -> bool:
         arguments = installation.unit.arguments if installation.unit is not None else ()
-        flags = [word for word in arguments if word.partition("=")[0] == "--live-restore"]
+        flags = [argument for argument in arguments if argument.partition("=")[0] == "--live-restore"]
         if flags:
             return flags[-1].partition("=")[2] in ("", "1", "t", "true", "T", "TRUE", "True")
         return settings_in(host, installation.config_path).get("live-restore") is True
@@ -184,7 +185,7 @@ class Docker(engines_base.EngineDefaults):
     def validation_command(
         self, binary: str, folder: str, files: t.Sequence[core_plan.PlannedFile], context: engines_base.Context
     ) -> engines_base.ValidationCommand:
-        # The unit's own flags are included, so that a setting that is both in the unit and in the file is found.
+        # With the flags of the unit, dockerd also reports settings that are both in the unit and in the file.
         flags = _without_config_file(context.unit.arguments[1:]) if context.unit is not None else []
         (file,) = files
         name = posixpath.basename(file.path)
@@ -229,19 +230,19 @@ def setting_values(
 
 def _without_config_file(arguments: t.Sequence[str]) -> list[str]:
     kept: list[str] = []
-    words = iter(arguments)
-    for word in words:
-        if word == "--config-file":
-            next(words, None)
-        elif not word.startswith("--config-file="):
-            kept.append(word)
+    remaining = iter(arguments)
+    for argument in remaining:
+        if argument == "--config-file":
+            next(remaining, None)
+        elif not argument.startswith("--config-file="):
+            kept.append(argument)
     return kept
 
 
 class _SnapPlanner(docker_plan.DockerPlanner):
     """A removal from the snap's daemon.json."""
 
-    def leftover(self, _path: t.Any) -> bool:
+    def is_removable(self, _path: t.Any) -> bool:
         """Return False: an entry without a record belongs to the snap."""
         return False
 
@@ -281,7 +282,7 @@ DOCKER_SNAP = DockerSnap()
 
 # Before this version, its namespace hid the files in /etc/cdi and /var/run/cdi (moby #47676; release notes of 27.4.0,
 # moby #49027).
-_CDI_SEEN_SINCE = (27, 4)
+_CDI_VISIBLE_SINCE = (27, 4)
 
 
 class _RootlessPlanner(docker_plan.DockerPlanner):
@@ -289,22 +290,22 @@ class _RootlessPlanner(docker_plan.DockerPlanner):
 
     def present(self, request: engines_base.RuntimeRequest) -> engines_base.EnginePlan:
         plan = super().present(request)
-        return plan._replace(warnings=(*plan.warnings, *self._cdi_doubts(request)))
+        return plan._replace(warnings=(*plan.warnings, *self._cdi_warnings(request)))
 
-    def _cdi_doubts(self, request: engines_base.RuntimeRequest) -> t.Iterator[str]:
+    def _cdi_warnings(self, request: engines_base.RuntimeRequest) -> t.Iterator[str]:
         unit, version = self.context.unit, self.context.version
         named = self.document.value("cdi-spec-dirs") or (unit is not None and unit.flag_values("--cdi-spec-dir"))
         if (
             request.enable_cdi
             and version is not None
-            and docker_plan.CDI_SINCE <= version < _CDI_SEEN_SINCE
+            and docker_plan.CDI_SINCE <= version < _CDI_VISIBLE_SINCE
             and not named
         ):
             yield (
-                f"Rootless Docker {'.'.join(map(str, version))} does not see the specifications in /etc/cdi and"
-                " /var/run/cdi, which its namespace hides before Docker 27.4 (late builds of 25.0 and 26.1 have the"
-                " correction too). Upgrade Docker, or copy the specification into a folder of the user's and name that"
-                f" in cdi-spec-dirs in {self.context.path}."
+                f"Rootless Docker {core_text.dotted(version)} cannot read the CDI specifications in /etc/cdi and"
+                " /var/run/cdi, because its mount namespace hides them before Docker 27.4 (except late builds of 25.0"
+                " and 26.1). Upgrade Docker, or copy the specification to a directory of the user and set cdi-spec-dirs"
+                f" in {self.context.path} to it."
             )
 
 

@@ -10,6 +10,7 @@ import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import json_document
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
 
@@ -63,16 +64,16 @@ class DockerPlanner:
             self.file.write(CDI, request.enable_cdi)
             if self.context.version is not None and self.context.version < CDI_SINCE:
                 self.warnings.append(
-                    f"Docker {'.'.join(map(str, self.context.version))} knows no CDI and ignores features.cdi;"
-                    f" it takes effect from Docker {CDI_SINCE[0]} on."
+                    f"Docker {core_text.dotted(self.context.version)} does not support CDI and ignores features.cdi."
+                    f" Upgrade Docker to {CDI_SINCE[0]} or newer."
                 )
         if request.set_as_default:
             self._set_default(request.runtime_name)
         elif request.set_as_default is False:
-            self._restore_ours((DEFAULT,))
+            self._restore_entry((DEFAULT,))
         for recorded in self.file.recorded():
             if recorded[0] == RUNTIMES and recorded[1] not in runtimes:
-                self._restore_ours(recorded)
+                self._restore_entry(recorded)
         self._repair_default_runtime()
         self._check_flags()
         return self._plan(self.document.to_bytes())
@@ -89,7 +90,7 @@ class DockerPlanner:
         self._check_types(())
         if record is not None:
             for path in self.file.recorded():
-                self._restore_ours(path)
+                self._restore_entry(path)
         else:
             self._remove_unrecorded()
         self._repair_default_runtime()
@@ -99,7 +100,7 @@ class DockerPlanner:
             return self._plan(None)
         return self._plan(self.document.to_bytes())
 
-    def leftover(self, path: t.Any) -> bool:
+    def is_removable(self, path: t.Any) -> bool:
         """Return whether a removal removes an entry with this path that has no record."""
         return engines_base.is_nvidia_program(path)
 
@@ -118,7 +119,7 @@ class DockerPlanner:
         else:
             self.file.restore(CDI)
 
-    def _restore_ours(self, path: tuple[str, ...]) -> None:
+    def _restore_entry(self, path: tuple[str, ...]) -> None:
         """Restore the value that ``path`` had before this collection wrote it, unless it was changed since."""
         entry = self.file.original.node(*path[:2])
         if path[0] == RUNTIMES and self.file.owns(path) and (entry is None or not entry.is_object):
@@ -130,7 +131,7 @@ class DockerPlanner:
 
     def _remove_unrecorded(self) -> None:
         for name in list(_entries(self.document)):
-            if self.leftover(self.document.value(RUNTIMES, name, "path")):
+            if self.is_removable(self.document.value(RUNTIMES, name, "path")):
                 self.document = self.document.delete((RUNTIMES, name))
         if self.document.text != self.file.before.text and not _entries(self.document):
             self.document = self.document.delete((RUNTIMES,))
@@ -140,8 +141,8 @@ class DockerPlanner:
         flags = unit.flag_values("--default-runtime") if unit is not None else []
         if flags and flags[-1] == name and self.document.node(DEFAULT) is None:
             self.warnings.append(
-                f"The unit starts dockerd with --default-runtime {name}: {name} is the default already, and dockerd"
-                f" would not start with {DEFAULT} in {self.context.path} too, so it was not written there."
+                f"{DEFAULT} was not written to {self.context.path}, because the unit already starts dockerd with"
+                f" --default-runtime {name}, and dockerd refuses a setting that is in both places."
             )
             return
         self.file.write((DEFAULT,), name)
@@ -163,7 +164,7 @@ class DockerPlanner:
         else:
             self.document = self.document.delete((DEFAULT,))
         now = self.document.value(DEFAULT) or "runc"
-        self.warnings.append(f"The default runtime {default} is no longer defined: the default is now {now}.")
+        self.warnings.append(f"The default runtime {default} is no longer defined. The default is now {now}.")
 
     # -- refusals ------------------------------------------------------------------------------------------------
 
@@ -179,14 +180,16 @@ class DockerPlanner:
             if kind is not None and kind.kind != "null":
                 raise self.document.error(
                     kind,
-                    f"the runtime {name!r} has a runtimeType, and dockerd refuses one with a path beside it",
+                    f"the runtime {name!r} has a runtimeType, and dockerd refuses a runtime with both that and a path",
                     "Remove this runtime, or choose another runtime_name.",
                 )
 
     def _check_type(self, path: tuple[str, ...], kind: str, advice: str) -> None:
         node = self.document.node(*path)
         if node is not None and node.kind not in (kind, "null"):
-            raise self.document.error(node, f"{'.'.join(path)} holds {node.kind} where {kind} is expected", advice)
+            raise self.document.error(
+                node, f"{'.'.join(path)} has the type {node.kind}, but dockerd expects {kind}", advice
+            )
 
     def _check_flags(self) -> None:
         """Check for settings that are both in the file and on the unit's command line.
@@ -197,28 +200,29 @@ class DockerPlanner:
         unit = self.context.unit
         if unit is None:
             return
-        place = ", ".join([unit.path, *unit.drop_ins])
+        unit_files = ", ".join([unit.path, *unit.drop_ins])
         for key, flag in ((DEFAULT, "--default-runtime"), (FEATURES, "--feature")):
             values = unit.flag_values(flag)
             changed = self.document.value(key) != self.file.before.value(key)
             if not values or not self.document.has(key):
                 continue
-            conflict = f"{self.context.path}: the unit {unit.name} passes {flag} {values[-1]} ({place}), and dockerd"
+            conflict = (
+                f"{self.context.path} contains {key} and the unit {unit.name} ({unit_files}) passes {flag}"
+                f" {values[-1]}. dockerd does not start with a setting in both places."
+            )
             if changed:
                 raise errors.NvidiaError(
-                    f"{conflict} does not start when {key} stands in the file too. Remove the flag from the unit, then"
-                    " run this again."
+                    f"Nothing was changed, because then {conflict} Remove the flag from the unit, then run this task"
+                    " again."
                 )
-            self.warnings.append(
-                f"{conflict} will not start any more once it is stopped, since {key} stands in the file too. Remove the"
-                f" flag from the unit, or {key} from the file."
-            )
+            self.warnings.append(f"{conflict} Remove the flag from the unit, or {key} from the file.")
         default = unit.flag_values("--default-runtime")
-        gone = set(_entries(self.file.before)) - set(_entries(self.document)) - set(_flagged_runtimes(unit))
-        if default and default[-1] in gone:
+        removed = set(_entries(self.file.before)) - set(_entries(self.document)) - set(_flagged_runtimes(unit))
+        if default and default[-1] in removed:
             raise errors.NvidiaError(
-                f"{self.context.path}: the runtime {default[-1]} cannot be removed while the unit {unit.name} passes"
-                f" --default-runtime {default[-1]} ({place}). Remove the flag from the unit, then run this again."
+                f"The runtime {default[-1]} cannot be removed from {self.context.path}, because the unit {unit.name}"
+                f" ({unit_files}) passes --default-runtime {default[-1]}. Remove the flag from the unit, then run this"
+                " task again."
             )
 
     # -- result --------------------------------------------------------------------------------------------------
@@ -304,7 +308,7 @@ def required_action(live: engines_base.LiveState, state: engines_base.Configured
     paths = state.paths()
     # If a runtime is both in the unit and in the file, dockerd uses that of the file.
     foreign = [name for name in state.flagged_runtimes if name not in state.runtimes]
-    known = {
+    running = {
         # A runtime that is not registered by path reports no path that could be compared.
         name: {"path": path} if name in paths or name not in state.runtimes else state.runtimes[name]
         for name, path in live.runtimes.items()
@@ -313,7 +317,9 @@ def required_action(live: engines_base.LiveState, state: engines_base.Configured
     wanted = {name: {"path": paths[name]} if name in paths else entry for name, entry in state.runtimes.items()}
     default = state.default_runtime or BUILTIN_DEFAULT
     return _action(
-        engines_base.ConfiguredState(known, state.default_runtime if live.default_runtime == default else "", live.cdi),
+        engines_base.ConfiguredState(
+            running, state.default_runtime if live.default_runtime == default else "", live.cdi
+        ),
         engines_base.ConfiguredState(
             wanted,
             state.default_runtime,

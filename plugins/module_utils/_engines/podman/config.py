@@ -40,7 +40,7 @@ _ALL_FOLDERS = (
     "/etc/containers/containers.rootful.conf.d",
 )
 _MIXED_SINCE = (6,)
-_ADVICE = 'Make it an array of folders, such as ["/etc/cdi", "/var/run/cdi"].'
+_ADVICE = 'Make it an array of directories, such as ["/etc/cdi", "/var/run/cdi"].'
 
 
 class ConfFile(t.NamedTuple):
@@ -50,43 +50,43 @@ class ConfFile(t.NamedTuple):
     document: toml_document.TomlDocument
 
 
-class Reading(t.NamedTuple):
+class CdiDirs(t.NamedTuple):
     """The setting after some of the files: its directories, and whether later files append to them or replace them."""
 
     folders: tuple[str, ...]
     appends: bool = False
 
-    def after(self, value: t.Sequence[t.Any]) -> Reading:
+    def after(self, value: t.Sequence[t.Any]) -> CdiDirs:
         """Return the setting after ``value`` was read too (containers.conf(5), "Appending to string arrays")."""
-        said = [entry["append"] for entry in value if isinstance(entry, dict)]
-        appends = said[-1] if said else self.appends
+        attributes = [entry["append"] for entry in value if isinstance(entry, dict)]
+        appends = attributes[-1] if attributes else self.appends
         folders = tuple(entry for entry in value if isinstance(entry, str))
-        return Reading((*self.folders, *folders) if appends else folders, appends)
+        return CdiDirs((*self.folders, *folders) if appends else folders, appends)
 
 
 class ContainersConf:
     """All files in the order in which a Podman of ``version`` reads them.
 
-    ``default`` are the directories that are used if no file names any. ``ours`` is the planned content of the drop-in
-    of this collection.
+    ``default`` are the directories that are used if no file names any. ``own`` is the planned content of the drop-in of
+    this collection.
 
     Raises ConfigurationError if a file, or the setting in it, is not valid for Podman.
     """
 
     def __init__(
-        self, files: engines_base.Files, version: Version, default: t.Sequence[str], ours: toml_document.TomlDocument
+        self, files: engines_base.Files, version: Version, default: t.Sequence[str], own: toml_document.TomlDocument
     ) -> None:
         self._default = tuple(default)
         self.files: list[ConfFile] = []
         for path in _paths(files, version):
-            document = ours if path == DROP_IN else _document(files, path)
+            document = own if path == DROP_IN else _document(files, path)
             if document is not None:
                 _check(document)
                 self.files.append(ConfFile(path, document))
 
-    def reading(self, before: str | None = None) -> Reading:
+    def cdi_dirs(self, before: str | None = None) -> CdiDirs:
         """Return the setting after all files, or after those that are read before the file ``before``."""
-        found = Reading(self._default)
+        found = CdiDirs(self._default)
         for path, document in self.files:
             if path == before:
                 break
@@ -137,7 +137,7 @@ def _document(files: engines_base.Files, path: str) -> toml_document.TomlDocumen
 def _check(document: toml_document.TomlDocument) -> None:
     value = toml_plan.require(document, CDI_DIRS, list, _ADVICE) or ()
     if not all(isinstance(entry, str) or _is_attribute(entry) for entry in value):
-        raise document.error(CDI_DIRS, f"{'.'.join(CDI_DIRS)} holds what is no folder", _ADVICE)
+        raise document.error(CDI_DIRS, f"{'.'.join(CDI_DIRS)} contains an entry that is not a path", _ADVICE)
 
 
 def _is_attribute(entry: t.Any) -> bool:

@@ -14,6 +14,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import const
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, hostfs
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import records as core_records
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import toml_document
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import cdi_support, nvidia_files, toml_plan
@@ -22,12 +23,12 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.podman im
 
 # Podman's release notes: the setting takes effect since --cdi-spec-dir was added (podman #25717). Earlier releases read
 # and ignore it.
-HONOURED_SINCE = (5, 5)
+CDI_DIRS_SINCE = (5, 5)
 
 CRIO_MAIN = "/etc/crio/crio.conf"
 
 # The facts about releases are queried for an empty host, so that no program of the real host is used.
-_NOWHERE = hostfs.HostFS("/dev/null", live=False)
+_EMPTY_HOST = hostfs.HostFS("/dev/null", live=False)
 
 
 class PodmanPlanner:
@@ -49,13 +50,13 @@ class PodmanPlanner:
         default = () if version is None else default_folders(version)
         if version is None:
             self.warnings.append(
-                "The version of this Podman is not known, so neither is whether and where it looks for CDI"
-                " specifications: nothing is changed. Give engine_version."
+                "Nothing is changed, because the version of Podman is unknown, and with it the directories of CDI"
+                " specifications. Set engine_version."
             )
         elif not default:
             self.warnings.append(
-                f"Podman {'.'.join(map(str, version))} reads no CDI specifications, which is how containers get GPUs:"
-                " nothing is changed. Update it to 4.1 or newer."
+                f"Nothing is changed, because Podman {core_text.dotted(version)} does not support CDI, with which"
+                " containers get GPUs. Update it to 4.1 or newer."
             )
         else:
             self._write_folders(version, default)
@@ -75,36 +76,39 @@ class PodmanPlanner:
         """Raise NvidiaError for settings that Podman does not support."""
         if self.context.path != self.files.resolve(podman_config.MAIN):
             raise errors.NvidiaError(
-                f"Podman reads {podman_config.MAIN} and what lies beside it, and no other file. Leave out config_path."
+                f"config_path is not supported for podman, which always reads {podman_config.MAIN} and its drop-ins."
+                " Remove the option."
             )
         request.refuse_toml_settings("podman")
-        unfit = {
+        given = {
             "config_mode": request.config_mode != "auto",
             "set_as_default": bool(request.set_as_default),
             "extra_modes": bool(request.extra_modes),
         }
-        names = [name for name, is_given in unfit.items() if is_given]
+        names = [name for name, is_given in given.items() if is_given]
         if names:
             raise errors.NvidiaError(
-                f"No runtime is registered for podman, so {' and '.join(names)} would have no effect. Leave it out for"
-                " this engine: containers are given GPUs with --device nvidia.com/gpu=all."
+                f"Unsupported for podman: {', '.join(names)}, because no runtime is registered. Remove the options."
+                " Containers get GPUs with --device nvidia.com/gpu=all."
             )
         if request.enable_cdi is False:
-            raise errors.NvidiaError("Podman always uses CDI; it cannot be switched off. Leave out enable_cdi.")
+            raise errors.NvidiaError(
+                "enable_cdi: false is not supported for podman, where CDI is always on. Remove the option."
+            )
 
     def _write_folders(self, version: tuple[int, ...], default: t.Sequence[str]) -> None:
         """Make Podman read all directories of specifications, unless it already does without this collection."""
-        if version < HONOURED_SINCE:
+        if version < CDI_DIRS_SINCE:
             # This release ignores the setting, so the files need not be read. Only earlier entries are reverted.
             if self.files.record(self.drop_in) is not None:
                 toml_plan.revert_own_entries(self.toml.edit(self.drop_in))
             return
         edit = self.toml.edit(self.drop_in)
         others = podman_config.ContainersConf(self.files, version, default, edit.original)
-        if self._missing(others.reading().folders):
+        if self._missing(others.cdi_dirs().folders):
             if edit.content is None:
                 edit.document = toml_document.TomlDocument.from_bytes(edit.path, toml_plan.HEADER)
-            before = others.reading(before=podman_config.DROP_IN)
+            before = others.cdi_dirs(before=podman_config.DROP_IN)
             missing = self._missing(before.folders)
             wanted = missing if before.appends else _in_order(before.folders, missing)
             toml_plan.write_table(edit, podman_config.CDI_DIRS[:1], {podman_config.CDI_DIRS[1]: wanted})
@@ -118,21 +122,20 @@ class PodmanPlanner:
 
     def _check_effective_config(self, after: podman_config.ContainersConf) -> None:
         """Raise NvidiaError if another file has precedence over the drop-in of this collection."""
-        missing = self._missing(after.reading().folders)
+        missing = self._missing(after.cdi_dirs().folders)
         hiding = after.hiding(podman_config.DROP_IN)
         if missing and hiding is not None:
             raise errors.NvidiaError(
-                f"{hiding} hides {podman_config.DROP_IN} from Podman, for it has the same name. Rename it, then run"
-                f" this again."
+                f"Podman reads {hiding} instead of {podman_config.DROP_IN}, because both have the same name. Rename"
+                f" {hiding}, then run this task again."
             )
         for _path, document in reversed(after.files if missing else []):
             if document.has(*podman_config.CDI_DIRS):
                 unread = " and ".join(missing)
                 raise document.error(
                     podman_config.CDI_DIRS,
-                    f"Podman reads this after {podman_config.DROP_IN}, so it does not look for CDI specifications in"
-                    f" {unread}",
-                    f"Add {unread} here, or remove the entry, then run this again.",
+                    f"this entry overrides {podman_config.DROP_IN}, so Podman does not read {unread}",
+                    f"Add {unread} to the entry, or remove it, then run this task again.",
                 )
 
     def _hooks(self) -> list[core_plan.PlannedFile]:
@@ -146,43 +149,43 @@ class PodmanPlanner:
             content = self.files.read(real)
             if content is None:
                 continue
-            if self._is_of_crio(real):
+            if self._is_crio_hook(real):
                 self.warnings.append(
-                    f"{path} stays, for CRI-O is configured with config_mode: hook. Podman runs the hook too, so a"
-                    " container for which NVIDIA_VISIBLE_DEVICES is set gets its GPUs from there."
+                    f"{path} was kept, because CRI-O is configured with config_mode: hook. Podman runs the hook too: it"
+                    " adds GPUs to every container for which NVIDIA_VISIBLE_DEVICES is set."
                 )
-            elif nvidia_files.is_nvidia_hook(content) and self._crio_may_need_it():
+            elif nvidia_files.is_nvidia_hook(content) and self._crio_may_need_hook():
                 self.warnings.append(
-                    f"{path} stays, for CRI-O is on this host too, and no runtime of NVIDIA's is in its files, so the"
-                    " hook may be its only way to GPUs. Podman runs it beside CDI. Register a runtime with engine:"
-                    " crio, then run this again, or remove the hook with purge_legacy: true."
+                    f"{path} was kept, because this host has CRI-O without an NVIDIA runtime, which may need the hook."
+                    " Podman runs it in addition to CDI. Register a runtime with engine: crio, then run this task"
+                    " again, or remove the hook with purge_legacy: true."
                 )
             elif nvidia_files.is_nvidia_hook(content):
                 planned[real] = nvidia_files.plan_hook_removal(real, content)
             else:
                 self.warnings.append(
-                    f"{path} does not run NVIDIA's hook, so it stays. Look at it: Podman runs it for every container."
+                    f"{path} was kept, because it does not run NVIDIA's hook. Podman runs it for every container, so"
+                    " check whether it is needed."
                 )
         for path in nvidia_files.nvidia_hooks(self.files, planned=planned.values()):
             if posixpath.basename(path) != nvidia_files.HOOK_NAME:
                 self.warnings.append(
-                    f"{path} runs NVIDIA's hook for every container, beside CDI. It is under a name of somebody's own,"
-                    " so it stays. Remove it."
+                    f"{path} runs NVIDIA's hook for every container, in addition to CDI. It was kept, because NVIDIA's"
+                    f" tools use the name {nvidia_files.HOOK_NAME}. Remove it if it is not needed."
                 )
-        if planned and not self._specified():
+        if planned and not self._has_specification():
             self.warnings.append(
-                f"No CDI specification lies in {' or '.join(core_constants.CDI_SPEC_DIRS)}, so without"
-                f" {', '.join(planned)}"
-                " containers get no GPUs. Make one with nvidia_cdi_spec."
+                f"{', '.join(planned)} is removed, but {' and '.join(core_constants.CDI_SPEC_DIRS)} contain no"
+                " CDI specification, so containers get no GPUs. Create a specification with nvidia_cdi_spec."
             )
         return list(planned.values())
 
-    def _specified(self) -> bool:
+    def _has_specification(self) -> bool:
         """Return whether there is any CDI specification."""
         patterns = (f"{folder}/*.{form}" for folder in core_constants.CDI_SPEC_DIRS for form in ("yaml", "json"))
         return any(self.files.glob(pattern) for pattern in patterns)
 
-    def _is_of_crio(self, path: str) -> bool:
+    def _is_crio_hook(self, path: str) -> bool:
         """Return whether this collection wrote the hook for CRI-O."""
         where = core_records.record_path("crio", path)
         with contextlib.suppress(errors.HostError):
@@ -192,7 +195,7 @@ class PodmanPlanner:
             )
         return False
 
-    def _crio_may_need_it(self) -> bool:
+    def _crio_may_need_hook(self) -> bool:
         """Return whether there is a CRI-O without a runtime of NVIDIA's, according to its usual files."""
         programs = [path for folder in hostfs.SERVICE_PATH for path in self.files.glob(f"{folder}/crio")]
         if not programs and not self.files.glob(CRIO_MAIN) and not self.files.walk(crio_config.CONFIG_DIR):
@@ -210,11 +213,11 @@ class PodmanPlanner:
 
     def absent(self) -> engines_base.EnginePlan:
         hooks = nvidia_files.hook_records(self.files, self.context.recorded)
-        gone = [nvidia_files.restore_hook(record, self.files.read(record.path)) for record in hooks]
-        self.warnings += [doubt for _file, doubt in gone if doubt]
+        restored = [nvidia_files.restore_hook(record, self.files.read(record.path)) for record in hooks]
+        self.warnings += [warning for _file, warning in restored if warning]
         if self.files.read(self.drop_in) is not None or self.files.record(self.drop_in) is not None:
             toml_plan.revert_own_entries(self.toml.edit(self.drop_in))
-        files = (*self._planned(), *(file for file, _doubt in gone))
+        files = (*self._planned(), *(file for file, _warning in restored))
         return engines_base.EnginePlan(
             files, configured_state(self.context.version), engines_base.Action.NONE, tuple(self.warnings)
         )
@@ -226,8 +229,7 @@ class PodmanPlanner:
 
 def default_folders(version: tuple[int, ...]) -> tuple[str, ...]:
     """Return the directories in which a Podman of ``version`` searches for CDI specifications by default."""
-    word = f"podman:{'.'.join(map(str, version))}"
-    (engine,) = cdi_support.engines_for([word], _NOWHERE, lambda _argv: (1, "", ""))
+    (engine,) = cdi_support.engines_for([f"podman:{core_text.dotted(version)}"], _EMPTY_HOST, lambda _argv: (1, "", ""))
     return engine.folders
 
 
@@ -238,7 +240,7 @@ def configured_state(version: tuple[int, ...] | None) -> engines_base.Configured
     )
 
 
-def _in_order(theirs: t.Sequence[str], missing: t.Sequence[str]) -> list[str]:
+def _in_order(present: t.Sequence[str], missing: t.Sequence[str]) -> list[str]:
     """Return both lists in ascending precedence: specifications that are made at run time have precedence over /etc."""
     static = [folder for folder in missing if folder == core_constants.CDI_SPEC_DIRS[0]]
-    return [*static, *theirs, *(folder for folder in missing if folder not in static)]
+    return [*static, *present, *(folder for folder in missing if folder not in static)]

@@ -313,8 +313,8 @@ def test_a_file_that_the_unit_does_not_name_is_no_reason_either(tree: Tree) -> N
     ("asked", "options", "words"),
     [
         ({"runtime_dir": "usr/bin"}, {}, "runtime_dir 'usr/bin' is not an absolute path"),
-        ({"runtime_name": "runc"}, {}, "belongs to a low-level runtime"),
-        ({"runtime_name": "a b"}, {}, "not usable"),
+        ({"runtime_name": "runc"}, {}, "is the name of a low-level runtime"),
+        ({"runtime_name": "a b"}, {}, "unsupported characters"),
         ({}, {"config_path": "daemon.json"}, "config_path 'daemon.json' is not an absolute path"),
         ({}, {"backup_dir": "/etc/crio/crio.conf.d/old"}, "every file is configuration"),
         ({}, {"backup_dir": "backups"}, "backup_dir 'backups' is not an absolute path"),

@@ -159,25 +159,29 @@ CRIO_GONE = f'[crio.runtime.runtimes.old]\nruntime_path = "{GONE}"\n'
 def test_leftovers_are_found(made: Made, engine: str, files: dict[str, str], expected: list[tuple[str, str]]) -> None:
     host = made(files, engine)
     assert [(one.path, one.kind) for one in host.purge().leftovers] == expected
-    assert host.purge().stays == ()
+    assert host.purge().warnings == ()
     assert all(one.reason.endswith(".") for one in host.purge().leftovers)
 
 
 @pytest.mark.parametrize(
     ("engine", "files", "words"),
     [
-        ("containerd", {MAIN: main_file(), DROP_IN: snapshot() + "# mine\n"}, "holds comments"),
-        ("containerd", {MAIN: main_file(), DROP_IN: snapshot() + "[grpc]\nx = 1\n"}, "also holds grpc.x"),
+        ("containerd", {MAIN: main_file(), DROP_IN: snapshot() + "# mine\n"}, "contains comments"),
+        ("containerd", {MAIN: main_file(), DROP_IN: snapshot() + "[grpc]\nx = 1\n"}, "also contains grpc.x"),
         (
             "containerd",
             {MAIN: main_file(), DROP_IN: snapshot() + runtime("kata", "/usr/bin/kata")},
-            "also holds containerd.runtimes.kata.runtime_type",
+            "also contains containerd.runtimes.kata.runtime_type",
         ),
         ("containerd", {MAIN: main_file(), DROP_IN: snapshot(default="kata")}, None),
         ("containerd", {MAIN: "version = 2\n", DROP_IN: snapshot(default="runc")}, "containerd.default_runtime_name"),
-        ("containerd", {MAIN: main_file(), STRAY: "version = 2\n" + runtime("runc", "/x")}, "no runtime of NVIDIA's"),
-        ("containerd", {MAIN: main_file(), STRAY: "= ="}, "cannot be judged"),
-        ("crio", {CRIO_STRAY: CRIO_DROP_IN + '[crio.network]\nx = "y"\n'}, "also holds crio.network.x"),
+        (
+            "containerd",
+            {MAIN: main_file(), STRAY: "version = 2\n" + runtime("runc", "/x")},
+            "no NVIDIA runtime",
+        ),
+        ("containerd", {MAIN: main_file(), STRAY: "= ="}, "cannot be parsed"),
+        ("crio", {CRIO_STRAY: CRIO_DROP_IN + '[crio.network]\nx = "y"\n'}, "also contains crio.network.x"),
         (
             "crio",
             {CRIO_STRAY: CRIO_DROP_IN.replace('default_runtime = "nvidia"', 'default_runtime = "x"')},
@@ -194,8 +198,8 @@ def test_what_others_may_have_written_stays(made: Made, engine: str, files: dict
         assert [one.path for one in purge.leftovers][:1] == [DROP_IN]
         return
     assert purge.leftovers == ()
-    assert len(purge.stays) == 1
-    assert words in purge.stays[0]
+    assert len(purge.warnings) == 1
+    assert words in purge.warnings[0]
     before = host.files()
     host.purge(None).plan(lambda _context: host.plan(None, purge=False))
     assert host.files() == before
@@ -214,21 +218,21 @@ def test_what_others_may_have_written_stays(made: Made, engine: str, files: dict
 )
 def test_what_is_no_leftover_is_not_touched(made: Made, engine: str, files: dict[str, str]) -> None:
     purge = made(files, engine).purge()
-    assert (purge.leftovers, purge.stays) == ((), ())
+    assert (purge.leftovers, purge.warnings) == ((), ())
 
 
 def test_a_link_is_somebodys_own(made: Made, tree: Tree) -> None:
     host = made({MAIN: main_file(), "/srv/x.toml": small_drop_in()})
     tree.link(STRAY, "/srv/x.toml")
-    (sentence,) = host.purge().stays
-    assert "is a link" in sentence
+    (sentence,) = host.purge().warnings
+    assert "is a symbolic link" in sentence
     assert host.purge().leftovers == ()
 
 
 def test_a_folder_in_the_place_of_a_file_stays(made: Made, tree: Tree) -> None:
     host = made({MAIN: main_file()})
     tree.folder(STRAY)
-    assert "not a regular file" in host.purge().stays[0]
+    assert "not a regular file" in host.purge().warnings[0]
 
 
 def test_a_hook_that_is_to_be_written_is_none(made: Made) -> None:
@@ -336,7 +340,7 @@ def test_a_default_of_the_units_flags_stays(made: Made, tree: Tree) -> None:
     )
     purge = host.purge()
     assert purge.leftovers == ()
-    assert "Remove that flag" in purge.stays[0]
+    assert "Remove the flag from the unit" in purge.warnings[0]
 
 
 def test_a_default_of_containerd_goes_with_its_runtime(made: Made) -> None:
@@ -361,7 +365,7 @@ def test_nothing_goes_that_would_leave_no_default(made: Made) -> None:
     host = made({MAIN: text, STRAY: small_drop_in()}, version=V1)
     purge = host.purge(None)
     assert [one.path for one in purge.leftovers] == [STRAY]
-    assert "no default runtime would be left" in purge.stays[0]
+    assert "no default runtime would be left" in purge.warnings[0]
     newer = Host(host.tree, version=V2).purge(None)
     assert [one.path for one in newer.leftovers] == [STRAY, MAIN]
 
@@ -371,7 +375,7 @@ def test_nothing_goes_that_another_file_imports_by_its_name(made: Made) -> None:
     host = made({MAIN: main_file(imports='"/etc/x/*.toml"'), "/etc/x/a.toml": other, DROP_IN: snapshot()})
     purge = host.purge()
     assert purge.leftovers == ()
-    assert f"imports name {DROP_IN}" in purge.stays[0]
+    assert f"imports would name the removed {DROP_IN}" in purge.warnings[0]
 
 
 def test_a_drop_in_of_crio_that_it_reads_is_not_reported_as_unread(made: Made, tree: Tree) -> None:
@@ -381,7 +385,7 @@ def test_a_drop_in_of_crio_that_it_reads_is_not_reported_as_unread(made: Made, t
     )
     (one,) = host.purge().leftovers
     assert (one.path, one.kind) == (CRIO_STRAY, "drop-in")
-    assert "never reads" not in one.reason
+    assert "does not read" not in one.reason
 
 
 def test_a_default_of_crio_that_a_drop_in_names_keeps_its_runtime(made: Made) -> None:
@@ -389,7 +393,7 @@ def test_a_default_of_crio_that_a_drop_in_names_keeps_its_runtime(made: Made) ->
     host = made({CRIO_MAIN: CRIO_GONE, "/etc/crio/crio.conf.d/10.conf": named}, "crio", "1.33.0")
     purge = host.purge(None)
     assert purge.leftovers == ()
-    assert "the default runtime, is among them" in purge.stays[0]
+    assert "the default runtime old is one of them" in purge.warnings[0]
 
 
 def test_crio_forgets_strays_without_a_restart(made: Made) -> None:
@@ -478,7 +482,7 @@ def test_a_second_containerd_has_leftovers_of_its_own_only(made: Made, tree: Tre
     tree.file("/etc/systemd/system/my-containerd.service", b"[Service]\nExecStart=/usr/bin/containerd -c /srv/c.toml\n")
     host.engine = Target("containerd", "system", "my-containerd.service").load()
     assert host.purge().leftovers == ()
-    assert "does nothing for" in host.purge().stays[0]
+    assert "does nothing for" in host.purge().warnings[0]
 
 
 @pytest.mark.parametrize(
@@ -492,8 +496,8 @@ def test_a_second_containerd_has_leftovers_of_its_own_only(made: Made, tree: Tre
 def test_engines_that_are_not_purged_are_told_of(made: Made, target: Target, told: str) -> None:
     host = made({STRAY: small_drop_in()})
     host.engine = target.load()
-    (sentence,) = host.purge().stays
-    assert sentence.startswith("purge_legacy is for the system's own engines, and does nothing for ")
+    (sentence,) = host.purge().warnings
+    assert sentence.startswith("purge_legacy supports only the engines of the system and does nothing for ")
     assert told in sentence
 
 

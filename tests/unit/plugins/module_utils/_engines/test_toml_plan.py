@@ -217,7 +217,7 @@ def test_small_tools() -> None:
         ("a = 1\n", "a", dict, "a is not a table"),
         ("a = 1\n", "a", str, "a is not a string"),
         ("a = 1\n", "a", list, "a is not an array"),
-        ("\n[a]\nb = 1\n", "a.b.c", str, "line 3, column 1: a.b is no table. Make it a table"),
+        ("\n[a]\nb = 1\n", "a.b.c", str, "line 3, column 1: a.b is not a table. Make it a table"),
     ],
 )
 def test_require(text: str, path: str, kind: type, words: str | None) -> None:
@@ -240,12 +240,12 @@ RESERVED = {("type",): "runtime_type", ("options", "BinaryName"): "runtime_dir"}
         ({}, None),
         ({"a": 1, "b": 1.5, "c": True, "d": ["x", 1], "e": {"f": "g"}, "h": [], "typed": 1}, None),
         ({"options": {"Root": "/r"}}, None),
-        ({"type": "x"}, r"must not hold type\. Use the parameter runtime_type"),
-        ({"Type": {"x": 1}}, r"must not hold Type\.x\. Use the parameter runtime_type"),
-        ({"OPTIONS": {"binaryname": "/x"}}, r"must not hold OPTIONS\.binaryname\. Use the parameter runtime_dir"),
-        ({"a": None}, r"runtime_options\.a is not usable"),
-        ({"a": {"b": b"x"}}, r"runtime_options\.a\.b is not usable"),
-        ({"a": [1, {"b": 1}]}, r"runtime_options\.a is not usable"),
+        ({"type": "x"}, r"Remove type from runtime_options and set runtime_type"),
+        ({"Type": {"x": 1}}, r"Remove Type\.x from runtime_options and set runtime_type"),
+        ({"OPTIONS": {"binaryname": "/x"}}, r"Remove OPTIONS\.binaryname from runtime_options and set runtime_dir"),
+        ({"a": None}, r"runtime_options\.a has an unsupported type"),
+        ({"a": {"b": b"x"}}, r"runtime_options\.a\.b has an unsupported type"),
+        ({"a": [1, {"b": 1}]}, r"runtime_options\.a has an unsupported type"),
     ],
 )
 def test_check_options(options: dict[str, t.Any], words: str | None) -> None:

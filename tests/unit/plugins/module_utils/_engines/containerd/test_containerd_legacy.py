@@ -252,7 +252,7 @@ def test_the_validator_lets_the_table_change() -> None:
 
 
 def test_other_engines_have_no_place_for_it() -> None:
-    with pytest.raises(NvidiaError, match="docker has no use_legacy_config"):
+    with pytest.raises(NvidiaError, match="Unsupported options for docker: use_legacy_config"):
         RuntimeRequest(use_legacy_config=True).refuse_toml_settings("docker")
 
 

@@ -243,13 +243,13 @@ def test_options_that_are_asked_for_win_over_those_of_others() -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"runtime_type": "x"}, r"must not hold runtime_type. Use the parameter runtime_type"),
-        ({"options": {"BinaryName": "/x"}}, r"must not hold options.BinaryName. Use the parameter runtime_dir"),
-        ({"options": {"binaryName": "/x"}}, r"must not hold options.binaryName. Use the parameter runtime_dir"),
-        ({"container_annotations": ["a"]}, r"must not hold container_annotations"),
-        ({"options": {"Root": None}}, r"runtime_options.options.Root is not usable"),
-        ({"list": [{"a": 1}]}, r"runtime_options.list is not usable"),
-        ({"list": [None]}, r"runtime_options.list is not usable"),
+        ({"runtime_type": "x"}, r"Remove runtime_type from runtime_options and set runtime_type"),
+        ({"options": {"BinaryName": "/x"}}, r"Remove options.BinaryName from runtime_options and set runtime_dir"),
+        ({"options": {"binaryName": "/x"}}, r"Remove options.binaryName from runtime_options and set runtime_dir"),
+        ({"container_annotations": ["a"]}, r"Remove container_annotations from runtime_options"),
+        ({"options": {"Root": None}}, r"runtime_options.options.Root has an unsupported type"),
+        ({"list": [{"a": 1}]}, r"runtime_options.list has an unsupported type"),
+        ({"list": [None]}, r"runtime_options.list has an unsupported type"),
     ],
 )
 def test_refuses_options_that_have_a_parameter_or_are_no_toml(options: dict[str, t.Any], words: str) -> None:
@@ -299,7 +299,7 @@ def test_a_program_that_is_spelled_differently_is_left_so() -> None:
         (V2 + "imports = [1]\n", "line 2, column 1: imports contains an entry that is not"),
         (V2 + "disabled_plugins = 1\n", "line 2, column 1: disabled_plugins is not an array"),
         (V2 + CRI_2 + "enable_cdi = 'yes'\n", f"line 3, column 1: {CRI}enable_cdi is not true or false"),
-        (V2 + CRI_2 + "containerd = 1\n", f"line 3, column 1: {CRI}containerd is no table"),
+        (V2 + CRI_2 + "containerd = 1\n", f"line 3, column 1: {CRI}containerd is not a table"),
         (V2 + CRI_2 + "containerd.runtimes = []\n", f"line 3, column 1: {CRI}containerd.runtimes is not a table"),
         (V2 + CRI_2 + "containerd.runtimes.x = 1\n", f"line 3, column 1: {CRI}containerd.runtimes.x is not a table"),
         (V2 + CRI_2 + "containerd.default_runtime_name = 1\n", f"line 3, column 1: {CRI}containerd.default_runtime_"),

@@ -167,7 +167,7 @@ def test_what_is_built_in(version: tuple[int, ...] | None, expected: tuple[str, 
 @pytest.mark.parametrize(
     ("text", "line", "column", "words"),
     [
-        ("crio = 1\n", 1, 1, "crio is no table"),
+        ("crio = 1\n", 1, 1, "crio is not a table"),
         ("[crio]\nruntime = 1\n", 2, 1, "crio.runtime is not a table"),
         ("[crio.runtime]\n\n  default_runtime = true\n", 3, 3, "not a string"),
         ("[crio.runtime]\nruntimes = []\n", 2, 1, "not a table"),

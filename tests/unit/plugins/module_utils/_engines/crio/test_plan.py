@@ -294,7 +294,7 @@ def test_options_take_precedence_and_go_again() -> None:
     ],
 )
 def test_options_that_are_parameters_are_refused(name: str, parameter: str) -> None:
-    with pytest.raises(NvidiaError, match=rf"must not hold {name}\. Use the parameter {parameter}\."):
+    with pytest.raises(NvidiaError, match=rf"Remove {name} from runtime_options and set {parameter} instead\."):
         Host({}).present(runtime_options={name: True})
 
 

@@ -353,7 +353,7 @@ def test_a_default_goes_with_its_runtime() -> None:
     file.present(set_as_default=True)
     plan = file.present(runtime_name="gpu")
     assert file.data["default-runtime"] == "kata"
-    assert "the default is now kata" in plan.warnings[0]
+    assert "The default is now kata" in plan.warnings[0]
 
 
 @pytest.mark.parametrize("previous", [None, "kata"])
@@ -414,7 +414,7 @@ def test_the_least_that_makes_a_change_effective(
 
 def test_an_old_docker_says_that_it_knows_no_cdi() -> None:
     (warning,) = File(None, version=(20, 10, 24)).present(enable_cdi=True).warnings
-    assert "20.10.24 knows no CDI" in warning
+    assert "20.10.24 does not support CDI" in warning
 
 
 @pytest.mark.parametrize(
@@ -541,12 +541,12 @@ def test_whether_cdi_is_on(content: t.Any, flags: list[str], version: tuple[int,
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ('{"runtimes": []}', "line 1, column 14: runtimes holds array where object is expected"),
-        ('{\n"runtimes": {"nvidia": "x"}}', "line 2, column 24: runtimes.nvidia holds string"),
-        ('{"runtimes": {"nvidia": {"path": 1}}}', "runtimes.nvidia.path holds number"),
-        ('{"default-runtime": {}}', "default-runtime holds object where string is expected"),
-        ('{"features": true}', "features holds boolean where object is expected"),
-        ('{"features": {"cdi": "true"}}', "features.cdi holds string where boolean is expected"),
+        ('{"runtimes": []}', "line 1, column 14: runtimes has the type array, but dockerd expects object"),
+        ('{\n"runtimes": {"nvidia": "x"}}', "line 2, column 24: runtimes.nvidia has the type string"),
+        ('{"runtimes": {"nvidia": {"path": 1}}}', "runtimes.nvidia.path has the type number"),
+        ('{"default-runtime": {}}', "default-runtime has the type object, but dockerd expects string"),
+        ('{"features": true}', "features has the type boolean, but dockerd expects object"),
+        ('{"features": {"cdi": "true"}}', "features.cdi has the type string, but dockerd expects boolean"),
         ('{"runtimes": {"nvidia": {"runtimeType": "io.containerd.x.v1"}}}', "has a runtimeType"),
         ('{"runtimes": {}, "runtimes": {}}', "stands twice"),
         ("[]", "an array where an object is expected"),
@@ -572,13 +572,13 @@ def test_a_default_that_the_unit_already_passes_is_enough() -> None:
     plan = file.present(set_as_default=True)
     assert "default-runtime" not in file.data
     assert plan.state.default_runtime == "nvidia"
-    assert "is the default already" in plan.warnings[0]
+    assert "the unit already starts dockerd with" in plan.warnings[0]
 
 
 def test_refuses_to_remove_the_runtime_that_the_unit_names() -> None:
     file = File("{}", ["--default-runtime=nvidia"])
     file.present()
-    with pytest.raises(NvidiaError, match="cannot be removed while the unit"):
+    with pytest.raises(NvidiaError, match="cannot be removed from"):
         file.absent()
 
 
@@ -600,7 +600,7 @@ def test_a_flag_that_came_after_our_change_is_told(asked: dict[str, t.Any], flag
     assert not plan.files[0].changed
     (warning,) = plan.warnings
     assert flag.replace("=", " ", 1) in warning
-    assert "will not start any more" in warning
+    assert "does not start with a setting in both places" in warning
     assert f"Remove the flag from the unit, or {key} from the file" in warning
 
 

@@ -64,7 +64,7 @@ def changed_by_an_earlier_version(snap: FakeDocker, revision: str = "2932") -> N
 
 @pytest.mark.parametrize("check_mode", [True, False])
 def test_it_is_refused(snap: FakeDocker, check_mode: bool) -> None:
-    with pytest.raises(NvidiaError, match=r"^Docker is a snap, which this collection does not configure\."):
+    with pytest.raises(NvidiaError, match=r"^Docker is installed as a snap, which this collection"):
         run(snap, RuntimeRequest(), check_mode)
     assert snap.path(FILE).read_text(encoding="utf-8") == OLD
     assert snap.commands == []
@@ -75,7 +75,7 @@ def test_it_is_reported(snap: FakeDocker) -> None:
     ((entry,), _needed) = describe_engines(snap.host, snap.run)
     assert (entry["target"], entry["flavor"], entry["installed"], entry["pid"]) == ("docker/snap", "snap", True, PID)
     assert (entry["binary"], entry["version"], entry["service"]) == (None, None, SERVICE)
-    assert entry["problems"][0]["message"].startswith("Docker is a snap, which this collection does not configure.")
+    assert entry["problems"][0]["message"].startswith("Docker is installed as a snap, which")
     assert snap.commands == []
 
 

@@ -173,7 +173,7 @@ def test_an_entry_of_an_earlier_drop_in_is_overruled(tmp_path: Path) -> None:
         ({"drop_in_path": "/etc/k0s/containerd.d/x.conf"}, r"ends in .toml"),
         ({"drop_in_path": "/etc/k0s/containerd.d/a/x.toml"}, r"k0s does not read drop_in_path"),
         ({"use_legacy_config": True}, r"does not support use_legacy_config"),
-        ({"runtime_options": {"runtime_type": "x"}}, r"Use the parameter runtime_type"),
+        ({"runtime_options": {"runtime_type": "x"}}, r"and set runtime_type instead"),
     ],
 )
 def test_refuses_what_k0s_has_no_place_for(tmp_path: Path, asked: dict[str, t.Any], words: str) -> None:

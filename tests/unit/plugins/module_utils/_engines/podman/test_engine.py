@@ -243,16 +243,16 @@ def test_a_file_of_others_under_our_name() -> None:
 @pytest.mark.parametrize(
     ("version", "content", "problem"),
     [
-        ((5, 8), {f"{FOLDER}/zz.conf": dirs("/a")}, r"zz\.conf, line 2.*after .*in /etc/cdi and /var/run/cdi.*Add"),
-        ((5, 5), {f"{FOLDER}/zz.conf": dirs("/etc/cdi")}, r"zz\.conf, line 2.*in /var/run/cdi\. Add /var/run/cdi"),
+        ((5, 8), {f"{FOLDER}/zz.conf": dirs("/a")}, r"zz\.conf, line 2.*read /etc/cdi and /var/run/cdi\. Add"),
+        ((5, 5), {f"{FOLDER}/zz.conf": dirs("/etc/cdi")}, r"zz\.conf, line 2.*not read /var/run/cdi\. Add /var/run"),
         ((5, 8), {MAIN: dirs("/a"), f"{FOLDER}/zz.conf": dirs("/etc/cdi")}, r"zz\.conf, line 2"),
         ((6,), {f"{PACKAGED_FOLDER}/zz.conf": dirs("/a")}, r"containers\.conf\.d/zz\.conf, line 2"),
-        ((6,), {PACKAGED_MAIN: dirs("/a"), ROOTFUL + DROP_IN[len(FOLDER):]: STOCK}, "hides .*Rename it"),
+        ((6,), {PACKAGED_MAIN: dirs("/a"), ROOTFUL + DROP_IN[len(FOLDER):]: STOCK}, "the same name. Rename"),
         ((5, 8), {MAIN: '[engine]\ncdi_spec_dirs = "/etc/cdi"\n'}, "containers.conf, line 2.*is not an array"),
-        ((5, 8), {MAIN: "[engine]\ncdi_spec_dirs = [1]\n"}, "containers.conf, line 2.*holds what is no folder"),
-        ((5, 8), {MAIN: '[engine]\ncdi_spec_dirs = ["/a", {append=1}]\n'}, "holds what is no folder"),
-        ((5, 8), {MAIN: '[engine]\ncdi_spec_dirs = ["/a", {append=true, prepend=true}]\n'}, "holds what is no folder"),
-        ((5, 8), {MAIN: "engine = 1\n"}, "engine is no table"),
+        ((5, 8), {MAIN: "[engine]\ncdi_spec_dirs = [1]\n"}, "containers.conf, line 2.*an entry that is not a path"),
+        ((5, 8), {MAIN: '[engine]\ncdi_spec_dirs = ["/a", {append=1}]\n'}, "an entry that is not a path"),
+        ((5, 8), {MAIN: '[engine]\ncdi_spec_dirs = ["/a", {append=true, prepend=true}]\n'}, "entry that is not a path"),
+        ((5, 8), {MAIN: "engine = 1\n"}, "engine is not a table"),
         ((5, 8), {f"{FOLDER}/10.conf": "[engine\n"}, "10.conf, line 1"),
         ((5, 8), {f"{FOLDER}/10.conf": b"\xff"}, "10.conf.*UTF-8"),
     ],
@@ -267,7 +267,10 @@ def test_what_stands_in_the_way(version: tuple[int, ...], content: dict[str, str
 
 @pytest.mark.parametrize(
     ("version", "told"),
-    [(None, "The version of this Podman is not known"), ((4, 0), "Podman 4.0 reads no CDI specifications")],
+    [
+        (None, "Nothing is changed, because the version of Podman is unknown"),
+        ((4, 0), "Nothing is changed, because Podman 4.0 does not support CDI"),
+    ],
 )
 def test_nothing_is_changed_where_that_may_do_harm(version: tuple[int, ...] | None, told: str) -> None:
     # Without CDI the hook is the only way to a GPU.
@@ -284,15 +287,15 @@ def test_nothing_is_changed_where_that_may_do_harm(version: tuple[int, ...] | No
 @pytest.mark.parametrize(
     ("asked", "problem"),
     [
-        ({"set_as_default": True}, "so set_as_default would have no effect"),
-        ({"extra_modes": ("cdi",), "config_mode": "in_place"}, "config_mode and extra_modes would have no effect"),
+        ({"set_as_default": True}, "Unsupported for podman: set_as_default"),
+        ({"extra_modes": ("cdi",), "config_mode": "in_place"}, "Unsupported for podman: config_mode, extra_modes"),
         ({"config_mode": "hook"}, "config_mode"),
-        ({"config_mode": "drop_in"}, "podman has no config_mode"),
-        ({"drop_in_path": "/a"}, "podman has no drop_in_path"),
-        ({"runtime_type": "oci"}, "podman has no runtime_type"),
-        ({"runtime_options": {"a": 1}}, "podman has no runtime_options"),
-        ({"container_annotations": ("a",)}, "podman has no container_annotations"),
-        ({"enable_cdi": False}, "Leave out enable_cdi"),
+        ({"config_mode": "drop_in"}, "Unsupported options for podman: config_mode"),
+        ({"drop_in_path": "/a"}, "Unsupported options for podman: drop_in_path"),
+        ({"runtime_type": "oci"}, "Unsupported options for podman: runtime_type"),
+        ({"runtime_options": {"a": 1}}, "Unsupported options for podman: runtime_options"),
+        ({"container_annotations": ("a",)}, "Unsupported options for podman: container_annotations"),
+        ({"enable_cdi": False}, "enable_cdi: false is not supported for podman"),
     ],
 )
 def test_requests(asked: dict[str, t.Any], problem: str) -> None:
@@ -304,7 +307,7 @@ def test_requests(asked: dict[str, t.Any], problem: str) -> None:
 
 def test_another_file() -> None:
     context = FakeFiles().context("/opt/containers.conf", (5, 8))
-    with pytest.raises(NvidiaError, match="Leave out config_path"):
+    with pytest.raises(NvidiaError, match="config_path is not supported for podman"):
         PODMAN.present(RuntimeRequest(), context)
 
 
@@ -331,7 +334,7 @@ def test_the_hook_goes_and_comes_back(paths: tuple[str, ...], text: str, version
 def test_what_is_not_nvidias_stays(content: bytes) -> None:
     host = Host({HOOK: content})
     (warning,) = host.present().warnings
-    assert warning.startswith(f"{HOOK} does not run NVIDIA's hook, so it stays")
+    assert warning.startswith(f"{HOOK} was kept, because it does not run NVIDIA's hook")
     assert host.files.content[HOOK] == content
     host.absent()
     assert host.files.content[HOOK] == content
@@ -359,7 +362,7 @@ def test_a_hook_that_is_there_again(now: str) -> None:
     host.files.put(HOOK, now)
     plan = host.absent()
     assert host.files.content[HOOK].decode() == now
-    assert any(words.startswith(HOOK) and "there again" in words for words in plan.warnings)
+    assert any(words.startswith(HOOK) and "exists again" in words for words in plan.warnings)
     assert host.files.records == {}
 
 
@@ -395,7 +398,7 @@ def test_a_hook_that_may_be_crios_only_way_stays(content: dict[str, str], stays:
     host = Host({HOOK: GENERATED, **content})
     plan = host.present()
     assert (HOOK in host.files.content) is stays
-    assert [words.startswith(f"{HOOK} stays, for CRI-O is on this host too") for words in plan.warnings] == (
+    assert [words.startswith(f"{HOOK} was kept, because this host has CRI-O") for words in plan.warnings] == (
         [True] if stays else []
     )
     assert not any(file.changed for file in host.present().files)
