@@ -29,7 +29,7 @@ NULL, ZERO = (
 ONE, TWO = Hook("/usr/bin/h", ("h", "one")), Hook("/usr/bin/h", ("h", "two"))
 
 
-def test_all_fields_in_their_order() -> None:
+def test_all_fields() -> None:
     edits = Edits(("A=b",), (ZERO,), (ONE,), (Mount("/host", "/inside", ("ro",)),), (44,))
     made = to_spec(KIND, [Device("x", edits)], Edits(), all_device=False)
     assert json.dumps(made) == json.dumps(
@@ -73,13 +73,13 @@ def test_all_fields_in_their_order() -> None:
 @pytest.mark.parametrize(
     ("mode", "gid", "gids"), [(0o660, 44, (44,)), (0o664, 44, (44,)), (0o666, 44, ()), (0o600, 0, ())]
 )
-def test_groups_that_a_node_needs(mode: int, gid: int, gids: tuple[int, ...]) -> None:
+def test_additional_groups(mode: int, gid: int, gids: tuple[int, ...]) -> None:
     node = DeviceNode("/dev/x", mode=mode, gid=gid)
     assert node_edits([node], with_gids=True).gids == gids
     assert node_edits([node], with_gids=False) == Edits(nodes=(node,))
 
 
-def test_order() -> None:
+def test_sorted_entries() -> None:
     nodes = [DeviceNode(path) for path in ("/dev/dri/a", "/dev/z", "/dev/b", "/dev/z")]
     mounts = [Mount("/h", path) for path in ("/bin/lib/x/y", "/etc/b", "/etc/a", "/etc/b")]
     edits = Edits(("B=1", "A=1", "B=1"), tuple(nodes), (TWO, ONE, TWO), tuple(mounts), (9, 10, 9, 2))
@@ -91,7 +91,7 @@ def test_order() -> None:
     assert common["additionalGids"] == [2, 9, 10]
 
 
-def test_what_all_have_is_said_once() -> None:
+def test_common_edits_are_not_repeated() -> None:
     common = Edits(("A=1",), (NULL,), (ONE,), (Mount("/a", "/a"),), (44,))
     own = merged(common, Edits(nodes=(ZERO,), hooks=(TWO,)))
     made = to_spec(KIND, [Device("own", own), Device("same", common)], common, all_device=False)
@@ -100,7 +100,7 @@ def test_what_all_have_is_said_once() -> None:
     assert made["devices"][1]["containerEdits"] == common.to_dict()
 
 
-def test_one_for_all() -> None:
+def test_all_device() -> None:
     devices = [
         Device(str(number), Edits(hooks=(Hook("/h", (str(number),)),), nodes=(NULL,))) for number in (2, 10, "gpu1", 1)
     ]
@@ -111,7 +111,7 @@ def test_one_for_all() -> None:
     assert edits["deviceNodes"] == [NULL.to_dict()]
 
 
-def test_no_second_one_for_all() -> None:
+def test_existing_all_device() -> None:
     made = to_spec(KIND, [Device("all", Edits(nodes=(NULL,))), Device("b", Edits(nodes=(ZERO,)))], Edits(), True)
     assert [device["name"] for device in made["devices"]] == ["all", "b"]
     assert to_spec(KIND, [], Edits(), all_device=True)["devices"] == []
@@ -127,7 +127,7 @@ def test_no_second_one_for_all() -> None:
         (KIND, "all", Edits(nodes=(NULL,), gids=(44,)), "0.7.0"),
     ],
 )
-def test_versions(kind: str, name: str, edits: Edits, version: str) -> None:
+def test_minimum_version(kind: str, name: str, edits: Edits, version: str) -> None:
     assert to_spec(kind, [Device(name, edits)], Edits(), all_device=False)["cdiVersion"] == version
 
 
@@ -142,7 +142,7 @@ ENTRIES = st.builds(
 
 
 @given(st.dictionaries(st.sampled_from("abcd"), ENTRIES, min_size=1), ENTRIES)
-def test_nothing_is_lost_and_nothing_twice(devices: dict[str, Edits], common: Edits) -> None:
+def test_all_entries_occur_once(devices: dict[str, Edits], common: Edits) -> None:
     made = to_spec(KIND, [Device(name, edits) for name, edits in devices.items()], common, all_device=True)
     shared = made["containerEdits"]
     for device in made["devices"]:

@@ -101,7 +101,7 @@ CACHES = [ld_cache(*LIBRARIES), ld_cache(*LIBRARIES, old=5)]
 
 
 @given(st.sampled_from(CACHES), DAMAGE)
-def test_caches(cache: bytes, damage: Damage) -> None:
+def test_damaged_ld_cache(cache: bytes, damage: Damage) -> None:
     found = cached_libraries(damage.done_to(cache))
     assert len(found) == len(set(found)) <= len(LIBRARIES)
     assert all(path.startswith("/") and "\0" not in path for path in found)
@@ -114,7 +114,7 @@ SHAPES = [
 
 
 @given(st.sampled_from(SHAPES), DAMAGE)
-def test_libraries(folder: Path, library: bytes, damage: Damage) -> None:
+def test_damaged_elf(folder: Path, library: bytes, damage: Damage) -> None:
     content = damage.done_to(library)
     file = folder / "library"
     file.write_bytes(content)
@@ -141,7 +141,7 @@ def proc_host(folder: Path) -> Path:
 
 
 @given(DAMAGE)
-def test_capabilities(proc_host: Path, damage: Damage) -> None:
+def test_damaged_mig_minors(proc_host: Path, damage: Damage) -> None:
     content = damage.done_to(MINORS)
     (proc_host / "proc/driver/nvidia-caps/mig-minors").write_bytes(content)
     found = told(lambda: Capabilities(Tree.at(proc_host)).minors(1, 3, 2))
@@ -153,7 +153,7 @@ def test_capabilities(proc_host: Path, damage: Damage) -> None:
 
 
 @given(DAMAGE)
-def test_information(proc_host: Path, damage: Damage) -> None:
+def test_damaged_gpu_information(proc_host: Path, damage: Damage) -> None:
     (proc_host / "proc/driver/nvidia/gpus/0000:0f:00.0/information").write_bytes(damage.done_to(INFORMATION_FILE))
     found = told(lambda: read_gpus(Tree.at(proc_host)))
     if isinstance(found, str):
@@ -228,7 +228,7 @@ def changed(folder: Path) -> Changed:
 
 @pytest.mark.usefixtures("files_for_devices")
 @given(st.lists(st.tuples(PLACES, st.integers(0, len(OTHERS) - 1)), min_size=1, max_size=4))
-def test_hosts(changed: Changed, changes: list[tuple[float, int]]) -> None:
+def test_damaged_hosts(changed: Changed, changes: list[tuple[float, int]]) -> None:
     with changed.by(changes):
         for mode in ("nvml", "management"):
             found = told(functools.partial(generate_all, mode, Request(), machine(*HOST_GPUS), changed.host))
@@ -247,7 +247,7 @@ SIGNS = st.text(alphabet="[]{}:,-?&*!|>'\"%@`#~<= \n\t\r\\0aex.", max_size=60).m
 
 
 @given(st.one_of(st.binary(max_size=200), SIGNS, st.builds(Damage.done_to, DAMAGE, st.sampled_from(SPECIFICATIONS))))
-def test_specifications(content: bytes) -> None:
+def test_damaged_specifications(content: bytes) -> None:
     found = told(lambda: [parse("/etc/cdi/x.yaml", content)])
     if isinstance(found, str):
         assert found.startswith("/etc/cdi/x.yaml")
@@ -305,7 +305,7 @@ for bomb in sys.argv[2:]:
 """
 
 
-def test_bombs() -> None:
+def test_yaml_and_json_bombs() -> None:
     root = Path(__file__).parents[5]
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, str(root), *BOMBS], stdout=subprocess.PIPE, check=False, timeout=120
@@ -341,7 +341,7 @@ class Endless(io.BytesIO):
         (SHAPES[0], minimum_size),
     ],
 )
-def test_large_numbers_cost_little(content: bytes, read: t.Callable[[bytes], t.Any]) -> None:
+def test_large_numbers_need_little_memory(content: bytes, read: t.Callable[[bytes], t.Any]) -> None:
     tracemalloc.start()
     try:
         for damaged in _numbers_everywhere(content):

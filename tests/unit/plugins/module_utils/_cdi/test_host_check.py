@@ -20,13 +20,17 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.host_check im
     required_of,
     same_meaning,
     staleness,
+    why_stale,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.validate import validate
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu.inventory import Gpu, GpuInventory, MigDevice
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_nodes import FakeNodes
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.gpu_hosts import write
 
 if t.TYPE_CHECKING:
     from pathlib import Path
+
 
 Data = t.Dict[str, t.Any]
 
@@ -122,7 +126,7 @@ def common(document: Data) -> Data:
     return found
 
 
-def test_a_specification_that_fits(tree: Tree) -> None:
+def test_valid_specification(tree: Tree) -> None:
     document = specification()
     assert validate(document).errors == ()
     required = required_of(machine(gpu(0), gpu(1)))
@@ -149,20 +153,20 @@ def test_a_specification_that_fits(tree: Tree) -> None:
         (HOOK, f"The hook program {HOOK} (containerEdits.hooks[0]) is missing or not executable, so containers"),
     ],
 )
-def test_what_is_missing_is_an_error_and_told_once(tree: Tree, path: str, message: str) -> None:
+def test_missing_paths_are_reported_once(tree: Tree, path: str, message: str) -> None:
     tree.remove(path)
     (error,) = check_host(specification(), tree.host).errors
     assert message in error
     assert missing_paths(specification(), tree.host) == [path]
 
 
-def test_a_hook_that_cannot_be_run_is_an_error(tree: Tree) -> None:
+def test_hook_not_executable(tree: Tree) -> None:
     tree.path(HOOK).chmod(0o644)
     (error,) = check_host(specification(), tree.host).errors
     assert "not executable" in error
 
 
-def test_in_check_mode_the_hook_may_come_later(tree: Tree) -> None:
+def test_allow_missing_hooks(tree: Tree) -> None:
     tree.path(HOOK).unlink()
     verdict = check_host(specification(), tree.host, allow_missing_hooks=True)
     assert verdict.errors == ()
@@ -171,7 +175,7 @@ def test_in_check_mode_the_hook_may_come_later(tree: Tree) -> None:
 
 
 @pytest.mark.parametrize("arguments", [("--ldconfig-path", LDCONFIG), (f"--ldconfig-path={LDCONFIG}",)])
-def test_a_missing_ldconfig_is_a_warning(tree: Tree, arguments: tuple[str, ...]) -> None:
+def test_missing_ldconfig(tree: Tree, arguments: tuple[str, ...]) -> None:
     document = specification()
     common(document)["hooks"] = [hook("update-ldcache", *arguments)] * 2
     verdict = check_host(document, tree.host)
@@ -183,7 +187,7 @@ def test_a_missing_ldconfig_is_a_warning(tree: Tree, arguments: tuple[str, ...])
 
 
 @pytest.mark.parametrize(("major", "minor"), [(509, 0), (511, 0)])
-def test_numbers_that_are_not_the_nodes(tree: Tree, major: int, minor: int) -> None:
+def test_wrong_device_numbers(tree: Tree, major: int, minor: int) -> None:
     tree.device("/dev/nvidia-uvm", major, minor)
     (error,) = check_host(specification(), tree.host).errors
     assert error == (
@@ -192,7 +196,7 @@ def test_numbers_that_are_not_the_nodes(tree: Tree, major: int, minor: int) -> N
     )
 
 
-def test_numbers_that_are_left_out_are_read_from_the_node(tree: Tree) -> None:
+def test_omitted_device_numbers(tree: Tree) -> None:
     document = specification()
     common(document)["deviceNodes"] = [{"path": "/dev/nvidia-uvm"}]
     tree.device("/dev/nvidia-uvm", 509, 0, stat.S_IFCHR | 0o660, 44)
@@ -200,7 +204,7 @@ def test_numbers_that_are_left_out_are_read_from_the_node(tree: Tree) -> None:
 
 
 @pytest.mark.parametrize(("mode", "gid"), [(0o660, 0), (0o666, 44)])
-def test_another_mode_or_group_is_a_warning(tree: Tree, mode: int, gid: int) -> None:
+def test_other_mode_or_group(tree: Tree, mode: int, gid: int) -> None:
     tree.device("/dev/nvidia-uvm", 510, 0, stat.S_IFCHR | mode, gid)
     verdict = check_host(specification(), tree.host)
     assert verdict.errors == ()
@@ -208,7 +212,7 @@ def test_another_mode_or_group_is_a_warning(tree: Tree, mode: int, gid: int) -> 
     assert f"/dev/nvidia-uvm has mode {mode:04o} and group {gid}" in warning
 
 
-def test_what_is_no_device(tree: Tree) -> None:
+def test_not_a_device_node(tree: Tree) -> None:
     for path in ("/dev/nvidia0", "/dev/nvidiactl"):
         tree.remove(path)
     tree.path("/dev/nvidia0").symlink_to("nvidia1")
@@ -225,20 +229,20 @@ def test_what_is_no_device(tree: Tree) -> None:
         *(("b", stat.S_IFCHR, False), ("c", stat.S_IFIFO, False), ("", stat.S_IFIFO, False), ("", stat.S_IFBLK, True)),
     ],
 )
-def test_types_of_nodes(tree: Tree, kind: str, mode: int, fits: bool) -> None:
+def test_node_types(tree: Tree, kind: str, mode: int, fits: bool) -> None:
     tree.device("/dev/x", 7, 3, mode | 0o666)
     document = {**specification(), "containerEdits": {"deviceNodes": [node("/dev/x", 7, 3, type=kind)]}}
     assert (check_host(document, tree.host).errors == ()) is fits
 
 
-def test_a_node_may_have_another_path_on_the_host(tree: Tree) -> None:
+def test_host_path_of_node(tree: Tree) -> None:
     tree.path("/dev/nvidia-uvm").rename(tree.path("/dev/uvm"))
     document = specification()
     common(document)["deviceNodes"][0]["hostPath"] = "/dev/uvm"
     assert check_host(document, tree.host, Required(frozenset(["/dev/nvidia-uvm", "/dev/uvm"]))) == ((), ())
 
 
-def test_mounts_of_other_file_systems_have_no_source(tree: Tree) -> None:
+def test_other_mounts_are_not_checked(tree: Tree) -> None:
     document = specification()
     common(document)["mounts"] = [
         {"hostPath": "/none", "containerPath": "/x", "type": "tmpfs"},
@@ -248,7 +252,7 @@ def test_mounts_of_other_file_systems_have_no_source(tree: Tree) -> None:
     assert missing_paths(document, tree.host) == []
 
 
-def test_links_lead_inside_the_tree(tree: Tree) -> None:
+def test_links_stay_in_the_tree(tree: Tree) -> None:
     tree.path("/usr/lib64").symlink_to(LIBRARIES)
     document = specification()
     common(document)["mounts"] = [mount("/usr/lib64/libcuda.so.580.95.05")]
@@ -256,7 +260,7 @@ def test_links_lead_inside_the_tree(tree: Tree) -> None:
 
 
 @pytest.mark.parametrize("path", ["/a\0b", "/\udc80", "/" + "x" * 5000, "/loop/x", "/etc\n"])
-def test_paths_that_cannot_be(tree: Tree, path: str) -> None:
+def test_invalid_paths(tree: Tree, path: str) -> None:
     tree.path("/loop").symlink_to("loop")
     document = {
         **specification(),
@@ -289,14 +293,14 @@ def machine(*gpus: Gpu) -> GpuInventory:
         ([gpu(0, mig=True), gpu(1)], [1], 1),
     ],
 )
-def test_what_a_machine_requires(gpus: list[Gpu], minors: list[int], devices: int) -> None:
+def test_required_of(gpus: list[Gpu], minors: list[int], devices: int) -> None:
     nodes = {"/dev/nvidiactl", "/dev/nvidia-uvm", *(f"/dev/nvidia{minor}" for minor in minors)}
     assert required_of(machine(*gpus)) == Required(frozenset(nodes), devices)
     caps = {"/dev/nvidia-caps/nvidia-cap3"}
     assert required_of(machine(*gpus), caps) == Required(frozenset(nodes | caps), devices)
 
 
-def test_a_specification_without_a_required_node(tree: Tree) -> None:
+def test_required_node_is_missing(tree: Tree) -> None:
     document = specification()
     del common(document)["deviceNodes"][0]
     required = required_of(machine(gpu(0), gpu(1)))
@@ -306,7 +310,7 @@ def test_a_specification_without_a_required_node(tree: Tree) -> None:
     assert check_host(document, tree.host).errors == ()
 
 
-def test_fewer_devices_than_the_driver_reports(tree: Tree) -> None:
+def test_too_few_devices(tree: Tree) -> None:
     required = Required(frozenset(), 3)
     (error,) = check_host(specification(), tree.host, required).errors
     assert error.startswith("The driver reports 3 GPUs and MIG devices, but the specification has 2.")
@@ -337,14 +341,14 @@ SAME = [
 
 
 @pytest.mark.parametrize("change", SAME)
-def test_what_means_the_same_is_not_stale(tree: Tree, change: t.Callable[[Data], object]) -> None:
+def test_same_meaning(tree: Tree, change: t.Callable[[Data], object]) -> None:
     old = edit(change)
     assert old != specification()
     assert same_meaning(old, specification())
     assert staleness(old, specification(), tree.host) == []
 
 
-def test_the_order_of_groups_and_of_mounts_at_different_depths_means_nothing() -> None:
+def test_order_of_groups_and_mounts() -> None:
     old, new = (
         edit(set_common(additionalGids=gids, mounts=mounts))
         for gids, mounts in (
@@ -364,7 +368,7 @@ def test_the_order_of_groups_and_of_mounts_at_different_depths_means_nothing() -
         lambda document: common(document)["mounts"][0].update(options=["rw"]),
     ],
 )
-def test_what_means_something_else(change: t.Callable[[Data], object]) -> None:
+def test_different_meaning(change: t.Callable[[Data], object]) -> None:
     assert not same_meaning(edit(change), specification())
     assert staleness(edit(change), specification())
 
@@ -421,7 +425,7 @@ REASONS: list[tuple[t.Callable[[Data], object], list[str]]] = [
 
 
 @pytest.mark.parametrize(("change", "reasons"), REASONS)
-def test_why_a_specification_is_stale(tree: Tree, change: t.Callable[[Data], object], reasons: list[str]) -> None:
+def test_reasons_of_staleness(tree: Tree, change: t.Callable[[Data], object], reasons: list[str]) -> None:
     old = edit(change)
     assert not same_meaning(old, specification())
     assert staleness(old, specification(), tree.host) == reasons
@@ -454,7 +458,7 @@ DOCUMENTS = st.fixed_dictionaries(
 
 
 @given(DOCUMENTS, DOCUMENTS)
-def test_every_difference_has_a_reason_and_nothing_else_has(old: Data, new: Data) -> None:
+def test_reasons_match_differences(old: Data, new: Data) -> None:
     host = HostFS("/nonexistent", live=False)
     before = copy.deepcopy((old, new))
     assert staleness(old, old, host) == []
@@ -464,3 +468,54 @@ def test_every_difference_has_a_reason_and_nothing_else_has(old: Data, new: Data
     assert same_meaning(old, new) is same_meaning(new, old)
     check_host(old, host, Required(frozenset(["/dev/x"]), 1))
     assert (old, new) == before
+
+
+DRIVER = "580.95.05"
+STALE_LIBRARY = f"/usr/lib/libcuda.so.{DRIVER}"
+
+
+@pytest.fixture
+def stale_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HostFS:
+    FakeNodes(monkeypatch, tmp_path, {"/dev/nvidia0": (195, 0), "/dev/nvidiactl": (195, 255)})
+    write(tmp_path, {STALE_LIBRARY.lstrip("/"): ""})
+    return HostFS(str(tmp_path), live=False)
+
+
+def stale_document(
+    kind: str = "nvidia.com/gpu", library: str = STALE_LIBRARY, node: str = "/dev/nvidia0"
+) -> dict[str, t.Any]:
+    mounts = [{"hostPath": library, "containerPath": library}]
+    edits = {"deviceNodes": [{"path": "/dev/nvidiactl", "major": 195, "minor": 255}], "mounts": mounts}
+    devices = [{"name": "0", "containerEdits": {"deviceNodes": [{"path": node}]}}]
+    return {"cdiVersion": "0.5.0", "kind": kind, "devices": devices, "containerEdits": edits}
+
+
+def test_why_stale_of_valid_specification(stale_host: HostFS) -> None:
+    assert why_stale(stale_document(), stale_host) == ([], [])
+    assert why_stale(stale_document(), stale_host, DRIVER) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("kind", "report"), [("nvidia.com/gpu", True), ("management.nvidia.com/gpu", True), ("example.com/gpu", False)]
+)
+def test_why_stale_after_driver_change(stale_host: HostFS, kind: str, report: bool) -> None:
+    reason = f"It is for driver {DRIVER}, but the driver is 590.1."
+    assert why_stale(stale_document(kind), stale_host, "590.1") == ([("driver-differs", reason)] * report, [])
+
+
+def test_why_stale_with_missing_paths(stale_host: HostFS) -> None:
+    old = stale_document(library="/usr/lib/libcuda.so.1.2", node="/dev/nvidia7")
+    old["containerEdits"]["hooks"] = [{"hookName": "createContainer", "path": "/usr/bin/nvidia-cdi-hook"}]
+    missing = ["/usr/lib/libcuda.so.1.2", "/usr/bin/nvidia-cdi-hook", "/dev/nvidia7"]
+    assert why_stale(old, stale_host) == (
+        [("path-missing", f"These paths no longer exist: {', '.join(missing)}.")],
+        missing,
+    )
+
+
+def test_why_stale_with_other_numbers(stale_host: HostFS) -> None:
+    old = stale_document()
+    old["containerEdits"]["deviceNodes"][0]["minor"] = 254
+    (reason,), missing = why_stale(old, stale_host)
+    assert "/dev/nvidiactl has device number 195:255" in reason.message
+    assert missing == []

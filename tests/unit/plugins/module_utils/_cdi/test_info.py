@@ -14,13 +14,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.info import describe_cdi
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.info import changed_gpus, describe_cdi
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import bundled
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import yaml_document
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents.yaml_parser import MAX_BYTES
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_nodes import FakeNodes
-from ansible_collections.gpufleet.nvidia.tests.unit.helpers.gpu_hosts import write
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.gpu_hosts import mig_minors, write
 
 LIBRARY = "usr/lib/libcuda.so.580.95.05"
 SERVICE = "usr/lib/systemd/system/nvidia-cdi-refresh.service"
@@ -63,7 +63,7 @@ def report(host: HostFS, gpus: t.Mapping[str, t.Any] | None = None) -> dict[str,
     return answer
 
 
-def test_more_than_can_be_read_is_a_problem(host: HostFS) -> None:
+def test_too_large_specifications(host: HostFS) -> None:
     filler = {f"etc/cdi/{number}.yaml": f"# {'x' * (MAX_BYTES // 4)}\n" + text(str(number)) for number in range(5)}
     write(Path(host.root), filler)
     answer = report(host)
@@ -91,7 +91,7 @@ GOOD = {
 }
 
 
-def test_a_whole_answer(host: HostFS) -> None:
+def test_full_report(host: HostFS) -> None:
     assert report(host) == {
         "folders": ["/etc/cdi", "/var/run/cdi"],
         "files": [GOOD],
@@ -103,7 +103,7 @@ def test_a_whole_answer(host: HostFS) -> None:
     }
 
 
-def test_a_host_without_any(tmp_path: Path) -> None:
+def test_host_without_specifications(tmp_path: Path) -> None:
     answer = report(HostFS(str(tmp_path), live=True))
     assert (answer["files"], answer["devices"], answer["problems"]) == ([], {}, [])
 
@@ -125,7 +125,7 @@ def test_conflicts(host: HostFS) -> None:
     assert precedence == "/var/run/cdi/nvidia.json has precedence over /etc/cdi/nvidia.json for nvidia.com/gpu=0."
 
 
-def test_what_engines_skip_and_what_they_do_not_look_at(host: HostFS) -> None:
+def test_invalid_and_ignored_files(host: HostFS) -> None:
     put(host, {"etc/cdi/broken.json": "[", "etc/cdi/odd.json": text("0", kind="nvidia.com"), "etc/cdi/x.old": ""})
     (Path(host.root) / "etc/cdi/folder.json").mkdir()
     answer = report(host)
@@ -139,7 +139,7 @@ def test_what_engines_skip_and_what_they_do_not_look_at(host: HostFS) -> None:
     assert answer["conflicts"]["sentences"] == []
 
 
-def test_a_stale_one(host: HostFS) -> None:
+def test_stale_file(host: HostFS) -> None:
     os.unlink(host.real_path(f"/{LIBRARY}"))
     gpus = {"driver_version": "590.1", "source": "proc", "devices": []}
     (file,) = report(host, gpus)["files"]
@@ -152,7 +152,7 @@ def test_a_stale_one(host: HostFS) -> None:
     ]
 
 
-def test_files_that_share_the_gpus(host: HostFS) -> None:
+def test_gpus_in_several_files(host: HostFS) -> None:
     """None of them is stale for what the others have."""
     devices: list[dict[str, t.Any]] = [
         {"index": number, "uuid": f"GPU-{number}", "minor": 0, "mig_enabled": False, "mig_devices": []}
@@ -180,7 +180,7 @@ def test_json_needs_no_package(host: HostFS) -> None:
 
 
 @pytest.mark.usefixtures("without_yaml")
-def test_without_yaml_the_rest_is_told(host: HostFS) -> None:
+def test_report_without_pyyaml(host: HostFS) -> None:
     put(host, {"etc/cdi/a.yaml": "kind: nvidia.com/gpu\n", "etc/cdi/broken.json": "{]"})
     answer, needed = describe_cdi(host, none)
     assert needed == "yaml"
@@ -205,7 +205,7 @@ def test_yaml(host: HostFS) -> None:
 # -- what keeps them fresh ---------------------------------------------------------------------------------------------
 
 
-def test_the_toolkits_service(host: HostFS) -> None:
+def test_toolkit_service(host: HostFS) -> None:
     put(host, {SERVICE: SERVICE_TEXT})
     expected = {"owner": "toolkit", "service": "nvidia-cdi-refresh.service", "enabled": False, "failed": None}
     assert report(host)["refresh"] == {**expected, "output": "/var/run/cdi/nvidia.yaml"}
@@ -213,7 +213,7 @@ def test_the_toolkits_service(host: HostFS) -> None:
     assert report(host)["refresh"]["enabled"]
 
 
-def test_our_unit_may_do_the_toolkits_work(host: HostFS) -> None:
+def test_own_unit_runs_the_toolkit_command(host: HostFS) -> None:
     """Where the toolkit's own comes too late for engines: no second owner, and no options of ours."""
     put(host, {SERVICE: SERVICE_TEXT, "etc/systemd/system/gpufleet-nvidia-cdi.service": SERVICE_TEXT})
     for name in ("nvidia-cdi-refresh.service", "gpufleet-nvidia-cdi.service"):
@@ -234,7 +234,7 @@ def own_service(
     put(host, {f"etc/systemd/system/multi-user.target.wants/{name}": ""})
 
 
-def test_our_service(host: HostFS) -> None:
+def test_own_service(host: HostFS) -> None:
     own_service(host)
     expected = {"owner": "gpufleet", "service": "gpufleet-nvidia-cdi.service", "enabled": True, "failed": None}
     assert report(host)["refresh"] == {**expected, "output": "/etc/cdi/nvidia.yaml"}
@@ -247,7 +247,7 @@ def test_our_service(host: HostFS) -> None:
     assert answer["problems"][0]["code"] == "cdi-refresh-twice"
 
 
-def test_a_service_of_an_earlier_version(host: HostFS) -> None:
+def test_own_service_of_earlier_version(host: HostFS) -> None:
     """It ran a program of ours, whose specification is not known here."""
     own_service(host, "/usr/bin/python3 -I /usr/local/lib/gpufleet-nvidia/cdi-refresh /etc/gpufleet-nvidia/cdi.json")
     expected = {"owner": "gpufleet", "service": "gpufleet-nvidia-cdi.service", "enabled": True, "failed": None}
@@ -255,7 +255,7 @@ def test_a_service_of_an_earlier_version(host: HostFS) -> None:
 
 
 @pytest.mark.parametrize(("state", "failed"), [("failed", True), ("inactive", False)])
-def test_a_service_that_failed(host: HostFS, state: str, failed: bool) -> None:
+def test_failed_service(host: HostFS, state: str, failed: bool) -> None:
     put(host, {SERVICE: SERVICE_TEXT, "run/systemd/system/x": ""})
     message = f"Id=nvidia-cdi-refresh.service\nLoadState=loaded\nActiveState={state}\nSubState=dead\n"
     answer, _needed = describe_cdi(host._replace(live=True), lambda _argv: (0, message, ""))
@@ -263,7 +263,7 @@ def test_a_service_that_failed(host: HostFS, state: str, failed: bool) -> None:
     assert [problem["code"] for problem in answer["problems"]] == ["cdi-refresh-failed"] * failed
 
 
-def test_a_systemd_that_does_not_answer(host: HostFS) -> None:
+def test_systemctl_fails(host: HostFS) -> None:
     put(host, {SERVICE: SERVICE_TEXT, "run/systemd/system/x": ""})
     answer, _needed = describe_cdi(host._replace(live=True), lambda _argv: (1, "", "no bus"))
     assert answer["refresh"]["failed"] is None
@@ -293,7 +293,7 @@ PLACES = st.sampled_from(["etc/cdi/a.json", "etc/cdi/b.json", "etc/cdi/.json", "
 
 
 @given(st.dictionaries(PLACES, DOCUMENTS.map(json.dumps) | st.text(max_size=20), max_size=3))
-def test_no_content_raises(files: dict[str, str]) -> None:
+def test_any_content_is_reported(files: dict[str, str]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         for path, content in files.items():
             place = Path(folder, path)
@@ -304,7 +304,7 @@ def test_no_content_raises(files: dict[str, str]) -> None:
         json.dumps(answer)
 
 
-def test_links_and_folders_in_odd_places(tmp_path: Path) -> None:
+def test_links_and_fifos(tmp_path: Path) -> None:
     (tmp_path / "etc/cdi").mkdir(parents=True)
     (tmp_path / "etc/cdi/a.json").symlink_to("a.json")
     (tmp_path / "etc/cdi/b").symlink_to("b")
@@ -317,3 +317,122 @@ def test_links_and_folders_in_odd_places(tmp_path: Path) -> None:
     answer = report(HostFS(str(tmp_path), live=False))
     assert answer["files"] == []
     assert any("too many symbolic links" in problem["message"] for problem in answer["problems"])
+
+
+# gpu0/gi0 and gpu0/gi0/ci0 in mig-minors.
+CAPABILITIES = ("/dev/nvidia-caps/nvidia-cap3", "/dev/nvidia-caps/nvidia-cap4")
+
+
+@pytest.fixture
+def mig_host(tmp_path: Path) -> HostFS:
+    write(tmp_path, {"proc/driver/nvidia-caps/mig-minors": mig_minors()})
+    return HostFS(str(tmp_path), live=False)
+
+
+def device(name: str, *nodes: str) -> dict[str, t.Any]:
+    return {"name": name, "containerEdits": {"deviceNodes": [{"path": path} for path in nodes]}}
+
+
+def gpu_document(*devices: dict[str, t.Any]) -> dict[str, t.Any]:
+    edits = {"deviceNodes": [{"path": "/dev/nvidiactl"}]}
+    return {"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": list(devices), "containerEdits": edits}
+
+
+def gpu(index: int | None, minor: int | None, **changes: t.Any) -> dict[str, t.Any]:
+    report = {"index": index, "uuid": f"GPU-{minor}", "minor": minor}
+    return {**report, "mig_enabled": False, "mig_devices": [], **changes}
+
+
+def gpus(*devices: dict[str, t.Any], source: str | None = "nvml") -> dict[str, t.Any]:
+    return {"source": source, "devices": devices}
+
+
+FIRST, SECOND = gpu(0, 0), gpu(1, 1)
+PART = {"index": 2, "uuid": "MIG-5", "gpu_instance": 0, "compute_instance": 0}
+DIVIDED = gpu(0, 0, mig_enabled=True, mig_devices=[PART])
+ZERO, ONE = device("0", "/dev/nvidia0"), device("1", "/dev/nvidia1")
+ALL = device("all", "/dev/nvidia0", "/dev/nvidia1")
+
+
+@pytest.mark.parametrize(
+    ("devices", "known"),
+    [
+        ([ZERO, ONE, ALL], [FIRST, SECOND]),
+        ([ALL], [FIRST, SECOND]),
+        ([device("GPU-0", "/dev/nvidia0"), device("GPU-1", "/dev/nvidia1"), ZERO, ONE], [FIRST, SECOND]),
+        ([device("gpu0", "/dev/nvidia0")], [FIRST]),
+        ([device("0:2", "/dev/nvidia0", *CAPABILITIES)], [DIVIDED]),
+        ([device("mig0:2", "/dev/nvidia0", *CAPABILITIES)], [DIVIDED]),
+        ([device("MIG-5", "/dev/nvidia0", *CAPABILITIES)], [DIVIDED]),
+        # Names of a user's own.
+        ([device("training", "/dev/nvidia0")], [FIRST]),
+        # In MIG mode without MIG devices.
+        ([ZERO], [FIRST, gpu(1, 1, mig_enabled=True)]),
+        # NVML was cut short: nobody knows.
+        ([ZERO], [FIRST, gpu(1, None, uuid=None, mig_enabled=None)]),
+        ([ZERO, ONE], [FIRST, gpu(1, None, uuid=None, mig_enabled=None)]),
+        ([device("GPU-0", "/dev/nvidia0"), device("GPU-9", "/dev/nvidia1")], [FIRST, gpu(None, 1, uuid=None)]),
+        # Another mode's specification, under the kind that the tool gives to all of them.
+        ([device("5", "/dev/nvidia-caps/nvidia-cap3")], [FIRST]),
+    ],
+)
+def test_unchanged_gpus(mig_host: HostFS, devices: list[dict[str, t.Any]], known: list[dict[str, t.Any]]) -> None:
+    assert changed_gpus(gpu_document(*devices), mig_host, gpus(*known)) == []
+
+
+@pytest.mark.parametrize(
+    ("devices", "known", "reasons"),
+    [
+        ([ZERO], [FIRST, SECOND], ["It lacks 1, which the driver reports."]),
+        ([ZERO, ONE], [FIRST], ["It has 1, which the driver does not report."]),
+        ([device("GPU-0", "/dev/nvidia0"), ONE, ZERO], [FIRST, SECOND], ["It lacks GPU-1, which the driver reports."]),
+        (
+            [device("GPU-0", "/dev/nvidia0"), device("GPU-7", "/dev/nvidia1")],
+            [FIRST, SECOND],
+            ["It lacks GPU-1, which the driver reports.", "It has GPU-7, which the driver does not report."],
+        ),
+        (
+            [device("0", "/dev/nvidia1"), device("1", "/dev/nvidia0")],
+            [FIRST, SECOND],
+            ["It has other device nodes for 0, 1 than the driver."],
+        ),
+        ([device("training", "/dev/nvidia0")], [FIRST, SECOND], ["It lacks 1, which the driver reports."]),
+        # The GPU was divided after the specification had been made.
+        (
+            [ZERO],
+            [DIVIDED],
+            ["It lacks 0:2, which the driver reports.", "It has 0, which the driver does not report."],
+        ),
+        (
+            [device("0:2", "/dev/nvidia0", CAPABILITIES[0])],
+            [DIVIDED],
+            ["It has other device nodes for 0:2 than the driver."],
+        ),
+    ],
+)
+def test_changed_gpus(
+    mig_host: HostFS, devices: list[dict[str, t.Any]], known: list[dict[str, t.Any]], reasons: list[str]
+) -> None:
+    assert [reason.message for reason in changed_gpus(gpu_document(*devices), mig_host, gpus(*known))] == reasons
+
+
+def test_changed_gpus_without_driver(mig_host: HostFS) -> None:
+    assert changed_gpus(gpu_document(ZERO), mig_host, gpus(source=None)) == []
+    assert changed_gpus(gpu_document(ZERO), mig_host, gpus(source="proc")) != []
+
+
+def test_changed_gpus_without_mig_minors(mig_host: HostFS) -> None:
+    with open(mig_host.real_path("/proc/driver/nvidia-caps/mig-minors"), "wb"):
+        pass
+    assert changed_gpus(gpu_document(device("0:2", "/dev/nvidia0")), mig_host, gpus(DIVIDED)) == []
+
+
+def test_changed_gpus_in_partial_file(mig_host: HostFS) -> None:
+    """The others are in another file, or nobody asked for them; but what is gone is gone."""
+    both = gpus(FIRST, SECOND)
+    assert changed_gpus(gpu_document(ZERO), mig_host, both, frozenset({"1"})) == []
+    assert changed_gpus(gpu_document(ZERO), mig_host, both, None) == []
+    (lacking,) = changed_gpus(gpu_document(ZERO), mig_host, both, frozenset({"5"}))
+    assert lacking == ("gpu-lacking", "It lacks 1, which the driver reports.")
+    (gone,) = changed_gpus(gpu_document(ONE), mig_host, gpus(FIRST), None)
+    assert gone == ("gpu-gone", "It has 1, which the driver does not report.")

@@ -4,27 +4,30 @@
 
 from __future__ import annotations
 
-import json
 import typing as t
 
 import pytest
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.modes import MODES, generate_all
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.options import Request
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.discover import DeviceNodes
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.modes import MODES, generate_all, selected_devices
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.options import Hooks, Request
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import HostError, NvidiaError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.driver_trees import (
     MULTIARCH,
     VERSION,
     Tree,
+    TreeLookup,
     elf,
     gpus,
-    ld_cache,
     machine,
 )
 
 if t.TYPE_CHECKING:
+    from pathlib import Path
+
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu.inventory import Gpu
+
 
 Data = t.Dict[str, t.Any]
 CHANNELS = "/dev/nvidia-caps-imex-channels"
@@ -56,175 +59,6 @@ def commands(edits: Data) -> list[str]:
 
 
 # -- GPUs ------------------------------------------------------------------------------------------------------------
-
-
-def test_a_whole_specification(tree: Tree) -> None:
-    devices = gpus(1)
-    ready(tree, devices, drm=False)
-    tree.program("/usr/bin/nvidia-smi")
-    document = made(
-        tree, "nvml", Request(disabled_hooks=("all",), enabled_hooks=("update-application-profile",)), devices
-    )
-    gpu = {
-        "deviceNodes": [{"path": "/dev/nvidia0", "major": 195, "fileMode": 438, "permissions": "rwm"}],
-    }
-    options = ["ro", "nosuid", "nodev", "rbind", "rprivate"]
-    paths = [
-        "/usr/bin/nvidia-smi",
-        *(
-            f"{MULTIARCH}/{name}.so.{VERSION}"
-            for name in (
-                "libGLX_nvidia",
-                "libcuda",
-                "libnvidia-allocator",
-                "libnvidia-glcore",
-                "libnvidia-ml",
-                "libnvidia-opticalflow",
-            )
-        ),
-    ]
-    assert json.dumps(document) == json.dumps(
-        {
-            "cdiVersion": "0.5.0",
-            "kind": "nvidia.com/gpu",
-            "devices": [
-                {"name": "0", "containerEdits": gpu},
-                {"name": "GPU-00000000-0000", "containerEdits": gpu},
-                {"name": "all", "containerEdits": gpu},
-            ],
-            "containerEdits": {
-                "env": [f"NVIDIA_CTK_LIBCUDA_DIR={MULTIARCH}", "NVIDIA_VISIBLE_DEVICES=void"],
-                "deviceNodes": [
-                    {"path": "/dev/nvidia-modeset", "major": 195, "minor": 254, "fileMode": 438, "permissions": "rwm"},
-                    {"path": "/dev/nvidia-uvm", "major": 510, "fileMode": 438, "permissions": "rwm"},
-                    {"path": "/dev/nvidia-uvm-tools", "major": 510, "minor": 1, "fileMode": 438, "permissions": "rwm"},
-                    {"path": "/dev/nvidiactl", "major": 195, "minor": 255, "fileMode": 438, "permissions": "rwm"},
-                ],
-                "hooks": [
-                    {
-                        "hookName": "createContainer",
-                        "path": "/usr/bin/nvidia-cdi-hook",
-                        "args": ["nvidia-cdi-hook", "update-application-profile"],
-                        "env": ["NVIDIA_CTK_DEBUG=false"],
-                    }
-                ],
-                "mounts": [{"hostPath": path, "containerPath": path, "options": options} for path in paths],
-            },
-        }
-    )
-
-
-def test_the_order_of_common_hooks(tree: Tree) -> None:
-    devices = gpus(1)
-    ready(tree, devices)
-    assert commands(made(tree, "nvml", devices=devices)["containerEdits"]) == [
-        "create-symlinks",
-        "create-symlinks",
-        "enable-cuda-compat",
-        "update-ldcache",
-        "disable-device-node-modification",
-        "update-application-profile",
-    ]
-    none = made(tree, "nvml", Request(hooks="none", enabled_hooks=("chmod",)), devices)
-    assert "hooks" not in json.dumps(none)
-
-
-@pytest.mark.parametrize("count", [1, 2, 16])
-def test_many_gpus(tree: Tree, count: int) -> None:
-    devices = gpus(count)
-    ready(tree, devices)
-    document = made(tree, "nvml", Request(device_name_strategies=("index",)), devices)
-    assert document["cdiVersion"] == "0.7.0"
-    assert names(document) == [*sorted(str(number) for number in range(count)), "all"]
-    all_of_them = document["devices"][-1]["containerEdits"]
-    assert len(all_of_them["deviceNodes"]) == 3 * count
-    # In the order of the names: 0, 1, 10, 11, ..., 2.
-    links = [hook["args"][3] for hook in all_of_them["hooks"]]
-    assert links == [
-        f"../card{name}::/dev/dri/by-path/pci-{devices[int(name)].bus}-card" for name in names(document)[:-1]
-    ]
-    assert all_of_them["additionalGids"] == [44, 105]
-
-
-def test_parts_of_gpus(tree: Tree) -> None:
-    devices = (gpus(2)[0], gpus(2, 3)[1])
-    ready(tree, devices, drm=False)
-    document = made(tree, "nvml", Request(device_name_strategies=("index",), all_device=False), devices)
-    assert document["cdiVersion"] == "0.5.0"
-    assert {device["name"]: node_paths(device["containerEdits"]) for device in document["devices"]} == {
-        "0": ["/dev/nvidia1"],
-        "1:0": ["/dev/nvidia0", "/dev/nvidia-caps/nvidia-cap3", "/dev/nvidia-caps/nvidia-cap4"],
-        "1:1": ["/dev/nvidia0", "/dev/nvidia-caps/nvidia-cap5", "/dev/nvidia-caps/nvidia-cap6"],
-        "1:2": ["/dev/nvidia0", "/dev/nvidia-caps/nvidia-cap7", "/dev/nvidia-caps/nvidia-cap8"],
-    }
-
-
-def test_no_device_at_all(tree: Tree) -> None:
-    devices = gpus(1)
-    ready(tree, devices)
-    document = made(tree, "nvml", Request(device_ids=("none",)), devices)
-    assert document["devices"] == [{"name": "none", "containerEdits": {"env": ["NVCT_EMPTY_DEVICE="]}}]
-    assert document["cdiVersion"] == "0.3.0"
-
-
-def test_groups(tree: Tree) -> None:
-    devices = gpus(1)
-    ready(tree, devices, drm=False)
-    tree.node("/dev/nvidia0", 195, 0, 0o660, 44)
-    tree.node("/dev/nvidiactl", 195, 255, 0o660, 44)
-    document = made(tree, "nvml", devices=devices)
-    assert document["containerEdits"]["additionalGids"] == [44]
-    assert document["devices"][0]["containerEdits"]["additionalGids"] == [44]
-    plain = made(tree, "nvml", Request(feature_flags=("no-additional-gids-for-device-nodes",)), devices)
-    assert "additionalGids" not in json.dumps(plain)
-    assert plain["devices"][0]["containerEdits"]["deviceNodes"][0]["gid"] == 44
-
-
-def test_a_driver_container(tree: Tree) -> None:
-    devices, root = gpus(1), "/run/nvidia/driver"
-    ready(tree, devices, root)
-    document = made(tree, "nvml", Request(driver_root=root), devices)
-    nodes = document["containerEdits"]["deviceNodes"] + document["devices"][0]["containerEdits"]["deviceNodes"]
-    assert len(nodes) == 7
-    assert all(node["hostPath"] == root + node["path"] for node in nodes)
-    assert all(mount["hostPath"] == root + mount["containerPath"] for mount in document["containerEdits"]["mounts"])
-    # Its nodes may be the host's own.
-    ready(tree, devices)
-    assert "hostPath" not in str(made(tree, "nvml", Request(driver_root=root, dev_root="/"), devices)["devices"])
-
-
-def test_libraries_known_to_the_cache_only(tree: Tree) -> None:
-    devices = gpus(1)
-    ready(tree, devices)
-    (tree.path / "opt").mkdir()
-    (tree.path / MULTIARCH.lstrip("/")).rename(tree.path / "opt/lib")
-    tree.file("/etc/ld.so.cache", ld_cache("/opt/lib/libcuda.so.1", "/opt/lib/libnvidia-ml.so.1", old=3))
-    common = made(tree, "nvml", devices=devices)["containerEdits"]
-    assert common["env"][0] == "NVIDIA_CTK_LIBCUDA_DIR=/opt/lib"
-    assert f"/opt/lib/libnvidia-glcore.so.{VERSION}" in [mount["hostPath"] for mount in common["mounts"]]
-
-
-def test_both_ways_of_debian(tree: Tree) -> None:
-    devices, current = gpus(1), f"{MULTIARCH}/nvidia/current"
-    ready(tree, devices)
-    tree.folder(current)
-    for file in (tree.path / MULTIARCH.lstrip("/")).glob("lib*"):
-        file.rename(file.parent / "nvidia/current" / file.name)
-    tree.file(f"{MULTIARCH}/libnvidia-eglcore.so.{VERSION}", elf())
-    tree.link(f"{MULTIARCH}/libcuda.so.1", "/etc/alternatives/libcuda.so.1")
-    tree.link("/etc/alternatives/libcuda.so.1", f"{current}/libcuda.so.1")
-    common = made(tree, "nvml", devices=devices)["containerEdits"]
-    assert common["env"][0] == f"NVIDIA_CTK_LIBCUDA_DIR={MULTIARCH}:{current}"
-    inside = [mount["containerPath"] for mount in common["mounts"]]
-    assert f"{MULTIARCH}/libnvidia-eglcore.so.{VERSION}" in inside
-    assert f"{current}/libcuda.so.{VERSION}" in inside
-
-
-def test_missing_control_nodes_are_left_out(tree: Tree) -> None:
-    devices = gpus(1)
-    ready(tree, devices)
-    (tree.path / "dev/nvidia-uvm").unlink()
-    assert "/dev/nvidia-uvm" not in node_paths(made(tree, "nvml", devices=devices)["containerEdits"])
 
 
 # -- other modes -----------------------------------------------------------------------------------------------------
@@ -265,7 +99,7 @@ STALE = ["libcuda.so.535.10", "libcuda.so.999.1", f"libcuda.so.{VERSION}.old", f
 
 @pytest.mark.parametrize("folder", [MULTIARCH, "/usr/lib64"])
 @pytest.mark.parametrize("name", STALE)
-def test_management_of_the_loaded_driver(tree: Tree, name: str, folder: str) -> None:
+def test_management_uses_loaded_driver(tree: Tree, name: str, folder: str) -> None:
     ready(tree, gpus(1))
     before = made(tree, "management")
     tree.file(f"{folder}/{name}", elf())
@@ -273,7 +107,7 @@ def test_management_of_the_loaded_driver(tree: Tree, name: str, folder: str) -> 
     assert generate_all("management", Request(), None, HostFS(str(tree.path), True))[""] == before
 
 
-def test_management_without_the_libraries_of_the_loaded_driver(tree: Tree) -> None:
+def test_management_without_matching_libraries(tree: Tree) -> None:
     ready(tree, gpus(1))
     tree.file("/sys/module/nvidia/version", b"535.10\n")
     with pytest.raises(HostError, match=r"NVIDIA driver has version 535\.10, but there is no libcuda\.so\.535\.10"):
@@ -281,7 +115,7 @@ def test_management_without_the_libraries_of_the_loaded_driver(tree: Tree) -> No
 
 
 @pytest.mark.parametrize("name", ["libcuda.so.535.10", "libcuda.so.999.1"])
-def test_management_of_a_tree_with_two_drivers(tree: Tree, name: str) -> None:
+def test_management_with_two_drivers(tree: Tree, name: str) -> None:
     ready(tree, gpus(1))
     tree.file(f"/usr/lib64/{name}", elf())
     with pytest.raises(HostError) as caught:
@@ -291,14 +125,14 @@ def test_management_of_a_tree_with_two_drivers(tree: Tree, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", STALE[2:])
-def test_management_of_a_tree_with_a_copy_of_a_library(tree: Tree, name: str) -> None:
+def test_management_ignores_copies(tree: Tree, name: str) -> None:
     ready(tree, gpus(1))
     before = made(tree, "management")
     tree.file(f"/usr/lib64/{name}", elf())
     assert made(tree, "management") == before
 
 
-def test_a_hook_that_management_has_only_on_request(tree: Tree) -> None:
+def test_management_enables_hook_on_request(tree: Tree) -> None:
     ready(tree, gpus(1))
     hook = "disable-device-node-modification"
     assert hook not in commands(made(tree, "management")["containerEdits"])
@@ -320,7 +154,7 @@ def test_a_hook_that_management_has_only_on_request(tree: Tree) -> None:
          ["nvidia-nvswitch0", "nvidia-nvswitchctl"]),
     ],
 )  # fmt: skip
-def test_modes_of_nodes(tree: Tree, mode: str, made_nodes: list[str], found: list[str]) -> None:
+def test_node_modes(tree: Tree, mode: str, made_nodes: list[str], found: list[str]) -> None:
     with pytest.raises(HostError, match=f"mode {mode} needs device nodes, but there is no"):
         made(tree, mode)
     for name in made_nodes:
@@ -335,7 +169,7 @@ def test_modes_of_nodes(tree: Tree, mode: str, made_nodes: list[str], found: lis
     assert sorted(edits) == ["additionalGids", "deviceNodes"]
 
 
-def test_what_gds_needs_else(tree: Tree) -> None:
+def test_gds_mounts(tree: Tree) -> None:
     tree.node("/dev/nvidia-fs0", 505, 0)
     tree.folder("/run/driver/run/udev")
     tree.file("/run/driver/etc/cufile.json")
@@ -349,7 +183,7 @@ def test_what_gds_needs_else(tree: Tree) -> None:
     assert "hostPath" not in edits["deviceNodes"][0]
 
 
-def test_the_nodes_of_mofed_are_in_dev_root(tree: Tree) -> None:
+def test_mofed_uses_dev_root(tree: Tree) -> None:
     tree.folder("/run/driver")
     tree.node("/dev/infiniband/rdma_cm", 10, 121)
     edits = made(tree, "mofed", Request(driver_root="/run/driver", dev_root="/"))["devices"][0]["containerEdits"]
@@ -357,7 +191,7 @@ def test_the_nodes_of_mofed_are_in_dev_root(tree: Tree) -> None:
     assert "hostPath" not in edits["deviceNodes"][0]
 
 
-def test_channels(tree: Tree) -> None:
+def test_imex_channels(tree: Tree) -> None:
     for name in ("channel0", "channel2", "channel10", "channelx", f"channel{1 << 20}"):
         tree.node(f"{CHANNELS}/{name}", 235, 1)
     document = made(tree, "imex", Request(class_="imex-channel"))
@@ -377,13 +211,13 @@ def test_channels(tree: Tree) -> None:
 
 
 @pytest.mark.parametrize("wanted", ["x", "-1", "1048576", "01", "channel"])
-def test_channels_that_are_none(tree: Tree, wanted: str) -> None:
+def test_invalid_imex_channels(tree: Tree, wanted: str) -> None:
     with pytest.raises(NvidiaError, match=f"device_ids: '{wanted}' is not an IMEX channel"):
         made(tree, "imex", Request(device_ids=(wanted,)))
 
 
 @pytest.mark.parametrize("mode", [mode for mode in MODES if mode != "nvml"])
-def test_no_nodes(tree: Tree, mode: str) -> None:
+def test_missing_nodes(tree: Tree, mode: str) -> None:
     tree.driver(root="/run/driver")
     with pytest.raises(HostError, match=f"^mode {mode} needs device nodes, but there is no /run/driver/dev/"):
         made(tree, mode, Request(driver_root="/run/driver"))
@@ -397,15 +231,109 @@ def test_no_nodes(tree: Tree, mode: str) -> None:
         ("gds", Request(hooks="x"), "hooks: unknown value 'x'"),
     ],
 )
-def test_requests_that_are_refused(tree: Tree, mode: str, request_: Request, message: str) -> None:
+def test_invalid_requests(tree: Tree, mode: str, request_: Request, message: str) -> None:
     with pytest.raises(NvidiaError, match=message):
         generate_all(mode, request_, None, tree.host())[""]
 
 
-def test_no_driver(tree: Tree) -> None:
+def test_missing_driver_libraries(tree: Tree) -> None:
     devices = gpus(1)
     tree.control_nodes()
     tree.gpu(devices[0])
     for mode in ("nvml", "management"):
         with pytest.raises(HostError, match=r"there is no libcuda\.so\."):
             made(tree, mode, devices=devices)
+
+
+# The first as a whole, the second in parts.
+MIXED = (gpus(2)[0], gpus(2, 2)[1])
+WHOLE, PARTS = ["0", "GPU-00000000-0000"], ["1:0", "MIG-00010000-0000", "1:1", "MIG-00010001-0000"]
+
+
+def selected_names(
+    path: Path, devices: tuple[Gpu, ...], ids: tuple[str, ...] = (), strategies: tuple[str, ...] = ("index", "uuid")
+) -> list[str]:
+    tree = Tree(path)
+    for gpu in devices:
+        tree.gpu(gpu)
+    tree.mig_nodes(devices)
+    nodes = DeviceNodes(TreeLookup(tree.host()), "/", Hooks(Request()), with_gids=True)
+    found = selected_devices(machine(*devices), ids, strategies, nodes)
+    for device in found:
+        assert not device.edits.is_empty()
+    return [device.name for device in found]
+
+
+@pytest.mark.parametrize(
+    ("ids", "found"),
+    [
+        ((), WHOLE + PARTS),
+        (("all",), WHOLE + PARTS),
+        (("1:1", "all"), WHOLE + PARTS),
+        (("0",), WHOLE),
+        (("0", "GPU-00000000-0000", "0"), WHOLE),
+        (("1:1",), PARTS[2:]),
+        (("MIG-00010000-0000", "0"), PARTS[:2] + WHOLE),
+        # Asked for by its own name a GPU comes as a whole, whatever its mode.
+        (("1",), ["1", "GPU-00000001-0000"]),
+    ],
+)
+def test_device_ids(tmp_path: Path, ids: tuple[str, ...], found: list[str]) -> None:
+    assert selected_names(tmp_path, MIXED, ids) == found
+
+
+@pytest.mark.parametrize("wanted", ["2", "0:0", "1:2", "GPU-", "", "gpu0", "0:", "-1", "01x", "99999"])
+def test_unknown_device_ids(tmp_path: Path, wanted: str) -> None:
+    with pytest.raises(NvidiaError) as caught:
+        selected_names(tmp_path, MIXED, (wanted,))
+    assert str(caught.value) == (
+        f"device_ids: unknown device {wanted!r}. Use an index, a UUID, all or none."
+        " Devices of this host: 0, 1, 1:0, 1:1."
+    )
+
+
+@pytest.mark.parametrize(
+    ("strategies", "found"),
+    [
+        (("index",), ["0", "1:0", "1:1"]),
+        (("type-index",), ["gpu0", "mig1:0", "mig1:1"]),
+        (("uuid",), [WHOLE[1], PARTS[1], PARTS[3]]),
+        (("type-index", "index", "type-index"), ["gpu0", "0", "mig1:0", "1:0", "mig1:1", "1:1"]),
+    ],
+)
+def test_device_names(tmp_path: Path, strategies: tuple[str, ...], found: list[str]) -> None:
+    assert selected_names(tmp_path, MIXED, strategies=strategies) == found
+
+
+def test_indexes_with_gaps(tmp_path: Path) -> None:
+    assert selected_names(tmp_path, (gpus(3)[0], gpus(3)[2]), strategies=("index",)) == ["0", "2"]
+
+
+def test_no_devices(tmp_path: Path) -> None:
+    with pytest.raises(HostError, match="no GPU and no MIG device"):
+        selected_names(tmp_path, (gpus(1, 1)[0]._replace(migs=()),))
+
+
+def test_missing_uuid(tmp_path: Path) -> None:
+    gpu = gpus(1)[0]._replace(uuid="")
+    with pytest.raises(HostError, match=r"UUID of GPU 0 \(0000:10:00\.0\).*nvidia-smi -L"):
+        selected_names(tmp_path, (gpu,))
+
+
+def test_empty_uuid_matches_nothing(tmp_path: Path) -> None:
+    gpu = gpus(1)[0]._replace(uuid="")
+    with pytest.raises(NvidiaError, match="unknown device ''"):
+        selected_names(tmp_path, (gpu,), ("",), ("index",))
+
+
+def test_missing_uuid_is_not_needed(tmp_path: Path) -> None:
+    gpu = gpus(1)[0]._replace(uuid="")
+    assert selected_names(tmp_path, (gpu,), strategies=("index",)) == ["0"]
+
+
+def test_gpu_without_nodes(tmp_path: Path) -> None:
+    # A hook alone makes no GPU.
+    hooks = Hooks(Request(enabled_hooks=("chmod",)))
+    nodes = DeviceNodes(TreeLookup(Tree(tmp_path).host()), "/", hooks, with_gids=True)
+    with pytest.raises(HostError, match=r"^GPU 0 \(0000:10:00\.0\) has no device node: /dev/nvidia0 is missing"):
+        selected_devices(machine(*gpus(1)), (), ("index",), nodes)

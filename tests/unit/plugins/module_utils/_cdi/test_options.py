@@ -29,7 +29,7 @@ def enabled(request: Request) -> list[str]:
         ((), ("chmod",), "none", []),
     ],
 )
-def test_which_hooks(disabled: tuple[str, ...], wanted: tuple[str, ...], mode: str, names: list[str]) -> None:
+def test_enabled_hooks(disabled: tuple[str, ...], wanted: tuple[str, ...], mode: str, names: list[str]) -> None:
     assert enabled(Request(disabled_hooks=disabled, enabled_hooks=wanted, hooks=mode)) == names
 
 
@@ -41,7 +41,7 @@ def test_which_hooks(disabled: tuple[str, ...], wanted: tuple[str, ...], mode: s
         ("/usr/bin/nvidia-ctk", ("nvidia-ctk", "hook")),
     ],
 )
-def test_arguments(path: str, start: tuple[str, ...]) -> None:
+def test_hook_arguments(path: str, start: tuple[str, ...]) -> None:
     hooks = Hooks(Request(cdi_hook_path=path, enabled_hooks=("chmod",)))
     assert hooks.plain("update-ldcache", "--folder", "/lib").hooks == (
         Hook(path, (*start, "update-ldcache", "--folder", "/lib")),
@@ -56,7 +56,7 @@ def test_arguments(path: str, start: tuple[str, ...]) -> None:
     assert Hooks(Request()).chmod(["/dev/dri"]) == Edits()
 
 
-def test_paths_are_normalised() -> None:
+def test_paths_are_normalized() -> None:
     request = Request(
         driver_root="/run//driver/",
         library_search_paths=("/opt/./lib",),
@@ -94,6 +94,6 @@ def test_paths_are_normalised() -> None:
         (Request(hooks="mounts"), "hooks: unknown value 'mounts'"),
     ],
 )
-def test_requests_that_are_refused(request_: Request, message: str) -> None:
+def test_invalid_requests(request_: Request, message: str) -> None:
     with pytest.raises(NvidiaError, match=message):
         checked(request_, HostFS())

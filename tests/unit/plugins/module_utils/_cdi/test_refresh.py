@@ -52,7 +52,7 @@ def tree(tmp_path: Path) -> RefreshTree:
 # -- the toolkit's units -----------------------------------------------------------------------------------------------
 
 
-def test_toolkit_enabled_and_put_before_the_engines(tree: RefreshTree) -> None:
+def test_toolkit_units_are_enabled_and_ordered(tree: RefreshTree) -> None:
     tree.toolkit()
     result = tree.refresh()
     assert result["changed"]
@@ -66,7 +66,7 @@ def test_toolkit_enabled_and_put_before_the_engines(tree: RefreshTree) -> None:
     assert result["enabled"]
 
 
-def test_a_second_run_changes_nothing(tree: RefreshTree) -> None:
+def test_idempotent(tree: RefreshTree) -> None:
     tree.toolkit()
     tree.refresh(request=DISABLED)
     before = tree.contents()
@@ -77,7 +77,7 @@ def test_a_second_run_changes_nothing(tree: RefreshTree) -> None:
     assert tree.contents() == before
 
 
-def test_check_mode_tells_and_does_nothing(tree: RefreshTree) -> None:
+def test_check_mode(tree: RefreshTree) -> None:
     tree.toolkit()
     before = tree.contents()
     report = tree.refresh(check_mode=True, request=DISABLED)
@@ -89,7 +89,7 @@ def test_check_mode_tells_and_does_nothing(tree: RefreshTree) -> None:
 
 @pytest.mark.parametrize("order", ["", LATE], ids=["1.19.1", "1.19.0"])
 @pytest.mark.parametrize("owner", ["toolkit", "collection"])
-def test_all_of_it_is_taken_back(tree: RefreshTree, order: str, owner: str) -> None:
+def test_absent_restores_everything(tree: RefreshTree, order: str, owner: str) -> None:
     tree.toolkit(order)
     before = tree.contents()
     tree.refresh(owner=owner, request=DISABLED, cdi={"path": "/etc/cdi/nvidia.yaml"})
@@ -100,7 +100,7 @@ def test_all_of_it_is_taken_back(tree: RefreshTree, order: str, owner: str) -> N
     assert not tree.refresh(state="absent")["changed"]
 
 
-def test_links_of_others_stay(tree: RefreshTree) -> None:
+def test_foreign_links_stay(tree: RefreshTree) -> None:
     tree.toolkit()
     tree.link(f"{WANTS}/{SERVICE}", f"{VENDOR}/{SERVICE}")
     result = tree.refresh()
@@ -110,7 +110,7 @@ def test_links_of_others_stay(tree: RefreshTree) -> None:
     assert not tree.has(f"{WANTS}/{PATH}")
 
 
-def test_options_become_variables(tree: RefreshTree) -> None:
+def test_options_are_environment_variables(tree: RefreshTree) -> None:
     tree.toolkit()
     result = tree.refresh(request=DISABLED, cdi={"path": "/etc/cdi/nvidia.yaml"})
     assert result["variables"] == {
@@ -132,7 +132,7 @@ def test_options_become_variables(tree: RefreshTree) -> None:
 
 
 @pytest.mark.parametrize("theirs", ["A=1 \\", "A=1 \\\n", "A='open\n", "\xff", ""])
-def test_no_file_of_the_user_changes_what_ours_sets(tree: RefreshTree, theirs: str) -> None:
+def test_own_environment_file_has_precedence(tree: RefreshTree, theirs: str) -> None:
     """A last line that goes on, an open quote: systemd reads our variables from a file of their own."""
     tree.toolkit()
     (tree.path / ENVIRONMENT.lstrip("/")).write_bytes(theirs.encode("latin-1"))
@@ -142,7 +142,7 @@ def test_no_file_of_the_user_changes_what_ours_sets(tree: RefreshTree, theirs: s
     assert environment_of(tree)["NVIDIA_CTK_CDI_GENERATE_DISABLED_HOOKS"] == DISABLED_HOOK
 
 
-def test_a_variable_that_the_user_sets_otherwise_is_a_warning(tree: RefreshTree) -> None:
+def test_overridden_variable_is_a_warning(tree: RefreshTree) -> None:
     tree.toolkit()
     name = "NVIDIA_CTK_CDI_GENERATE_DISABLED_HOOKS"
     tree.write(ENVIRONMENT, f"{name}=all\nNVIDIA_CTK_CDI_GENERATE_MODE=nvml\n")
@@ -155,7 +155,7 @@ def test_a_variable_that_the_user_sets_otherwise_is_a_warning(tree: RefreshTree)
     assert tree.refresh(request=DISABLED)["warnings"] == []
 
 
-def test_the_users_output_counts_where_no_path_is_given(tree: RefreshTree) -> None:
+def test_output_of_the_administrator(tree: RefreshTree) -> None:
     tree.toolkit()
     tree.write(ENVIRONMENT, "NVIDIA_CTK_CDI_OUTPUT_FILE_PATH=/etc/cdi/theirs.yaml\n")
     assert tree.refresh(request=DISABLED)["specification"] == "/etc/cdi/theirs.yaml"
@@ -170,9 +170,7 @@ def test_the_users_output_counts_where_no_path_is_given(tree: RefreshTree) -> No
     ],
 )
 @pytest.mark.parametrize("owner", ["toolkit", "collection"])
-def test_options_that_nvidia_ctk_lacks_are_refused_by_name(
-    tree: RefreshTree, owner: str, options: dict[str, t.Any], words: str
-) -> None:
+def test_unsupported_options_are_refused(tree: RefreshTree, owner: str, options: dict[str, t.Any], words: str) -> None:
     tree.toolkit()
     tree.live, tree.version = True, "1.18.2"
     before = tree.contents()
@@ -186,14 +184,14 @@ def test_options_that_nvidia_ctk_lacks_are_refused_by_name(
 @pytest.mark.parametrize(
     ("engine", "flagged"), [("podman:4.9.3", True), ("podman:5.4", False), ("docker:20.10", False)]
 )
-def test_an_engine_that_is_too_old_for_groups(tree: RefreshTree, engine: str, flagged: bool) -> None:
+def test_old_engine_gets_no_groups(tree: RefreshTree, engine: str, flagged: bool) -> None:
     tree.toolkit()
     result = tree.refresh(cdi={"for_engines": (engine,)})
     flags = result["variables"].get("NVIDIA_CTK_CDI_GENERATE_FEATURE_FLAGS")
     assert flags == ("no-additional-gids-for-device-nodes" if flagged else None)
 
 
-def test_a_unit_that_comes_after_the_engines_gets_an_early_one(tree: RefreshTree) -> None:
+def test_early_unit(tree: RefreshTree) -> None:
     tree.toolkit(LATE)
     result = tree.refresh()
     assert not tree.has(DROP_IN)
@@ -215,7 +213,7 @@ def test_a_unit_that_comes_after_the_engines_gets_an_early_one(tree: RefreshTree
     assert "k0sworker.service" in tree.text(DROP_IN)
 
 
-def test_engines_need_not_wait(tree: RefreshTree) -> None:
+def test_before_engines_false(tree: RefreshTree) -> None:
     tree.toolkit()
     tree.refresh()
     assert tree.has(DROP_IN)
@@ -233,7 +231,7 @@ def test_engines_need_not_wait(tree: RefreshTree) -> None:
         ({"request": Request(disabled_hooks=("nothing",))}, "disabled_hooks: unknown value 'nothing'"),
     ],
 )
-def test_refusals(tree: RefreshTree, options: dict[str, t.Any], words: str) -> None:
+def test_invalid_options(tree: RefreshTree, options: dict[str, t.Any], words: str) -> None:
     tree.toolkit()
     before = tree.contents()
     with pytest.raises(NvidiaError, match=words):
@@ -241,7 +239,7 @@ def test_refusals(tree: RefreshTree, options: dict[str, t.Any], words: str) -> N
     assert tree.contents() == before
 
 
-def test_a_masked_unit_is_a_clear_answer(tree: RefreshTree) -> None:
+def test_masked_toolkit_unit(tree: RefreshTree) -> None:
     tree.toolkit()
     tree.link(f"{LOCAL}/{SERVICE}", "/dev/null")
     with pytest.raises(HostError, match=f"systemctl unmask {SERVICE}"):
@@ -249,14 +247,14 @@ def test_a_masked_unit_is_a_clear_answer(tree: RefreshTree) -> None:
     assert tree.refresh()["owner"] == "collection"
 
 
-def test_units_that_are_not_there_are_a_clear_answer(tree: RefreshTree) -> None:
+def test_missing_toolkit_units(tree: RefreshTree) -> None:
     with pytest.raises(HostError, match=r"Toolkit 1\.18 or newer"):
         tree.refresh(owner="toolkit")
     tree.generator()
     assert tree.refresh()["owner"] == "collection"
 
 
-def test_a_host_without_the_toolkit_has_no_unit(tree: RefreshTree) -> None:
+def test_host_without_toolkit(tree: RefreshTree) -> None:
     before = tree.contents()
     with pytest.raises(HostError, match="There is no nvidia-ctk on this host"):
         tree.refresh(owner="collection")
@@ -275,7 +273,7 @@ def test_a_host_without_the_toolkit_has_no_unit(tree: RefreshTree) -> None:
     assert not tree.has(f"{LOCAL}/{OWN_SERVICE}")
 
 
-def test_a_damaged_note_is_a_clear_answer(tree: RefreshTree) -> None:
+def test_damaged_list_of_links(tree: RefreshTree) -> None:
     tree.toolkit()
     tree.refresh()
     tree.write("/var/lib/gpufleet-nvidia/state/cdi.refresh.links", "{")
@@ -284,7 +282,7 @@ def test_a_damaged_note_is_a_clear_answer(tree: RefreshTree) -> None:
 
 
 @pytest.mark.parametrize("name", [OWN_SERVICE, OWN_PATH])
-def test_a_masked_unit_of_ours_is_left_masked(tree: RefreshTree, name: str) -> None:
+def test_masked_own_unit(tree: RefreshTree, name: str) -> None:
     tree.generator()
     tree.link(f"{LOCAL}/{name}", "/dev/null")
     before = tree.contents()
@@ -296,7 +294,7 @@ def test_a_masked_unit_of_ours_is_left_masked(tree: RefreshTree, name: str) -> N
 
 @pytest.mark.parametrize("target", ["/dev/null", "/srv/x"])
 @pytest.mark.parametrize("path", [DROP_IN, OWN_ENVIRONMENT])
-def test_a_link_in_place_of_a_file_of_ours_is_not_followed(tree: RefreshTree, path: str, target: str) -> None:
+def test_link_instead_of_own_file(tree: RefreshTree, path: str, target: str) -> None:
     tree.toolkit()
     tree.write("/srv/x", "theirs\n")
     tree.link(path, target)
@@ -306,7 +304,7 @@ def test_a_link_in_place_of_a_file_of_ours_is_not_followed(tree: RefreshTree, pa
     assert tree.contents() == before
 
 
-def test_a_link_that_came_later_keeps_what_it_leads_to(tree: RefreshTree) -> None:
+def test_own_file_replaced_by_link(tree: RefreshTree) -> None:
     tree.toolkit()
     tree.write("/srv/x", "theirs\n")
     tree.refresh(request=DISABLED)
@@ -326,7 +324,7 @@ def test_a_link_that_came_later_keeps_what_it_leads_to(tree: RefreshTree) -> Non
         [{"owner": "collection", "request": DISABLED}, {}],
     ],
 )
-def test_folders_that_were_made_go_again(tree: RefreshTree, runs: list[dict[str, t.Any]]) -> None:
+def test_created_directories_are_removed(tree: RefreshTree, runs: list[dict[str, t.Any]]) -> None:
     tree.toolkit()
     before = tree.contents()
     for run in runs:
@@ -335,7 +333,7 @@ def test_folders_that_were_made_go_again(tree: RefreshTree, runs: list[dict[str,
     assert tree.contents() == before
 
 
-def test_what_units_say(tree: RefreshTree) -> None:
+def test_unit_contents(tree: RefreshTree) -> None:
     tree.toolkit()
     tree.refresh()
     drop_in = tree.text(DROP_IN)
@@ -417,7 +415,7 @@ def running(tree: RefreshTree) -> Systemd:
     return systemd
 
 
-def test_the_service_is_started_and_its_file_looked_at(tree: RefreshTree) -> None:
+def test_service_is_started(tree: RefreshTree) -> None:
     systemd = running(tree)
     systemd.stale = {SERVICE}
     result = tree.refresh(**TOOLKIT)
@@ -429,13 +427,13 @@ def test_the_service_is_started_and_its_file_looked_at(tree: RefreshTree) -> Non
     assert systemd.done() == []
 
 
-def test_units_are_not_read_again_without_need(tree: RefreshTree) -> None:
+def test_no_daemon_reload_without_need(tree: RefreshTree) -> None:
     systemd = running(tree)
     tree.refresh(**TOOLKIT)
     assert "daemon-reload" not in systemd.done()
 
 
-def test_units_are_not_read_again_where_that_takes_gpus(tree: RefreshTree, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_daemon_reload_with_legacy_containers(tree: RefreshTree, monkeypatch: pytest.MonkeyPatch) -> None:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import (  # noqa: PLC0415
         gpu_containers,
     )
@@ -453,9 +451,7 @@ def test_units_are_not_read_again_where_that_takes_gpus(tree: RefreshTree, monke
 
 
 @pytest.mark.parametrize("unknown", [SERVICE, PATH])
-def test_a_unit_that_systemd_does_not_know_waits_for_it(
-    tree: RefreshTree, monkeypatch: pytest.MonkeyPatch, unknown: str
-) -> None:
+def test_unloaded_unit_is_not_started(tree: RefreshTree, monkeypatch: pytest.MonkeyPatch, unknown: str) -> None:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import (  # noqa: PLC0415
         gpu_containers,
     )
@@ -478,7 +474,7 @@ def test_a_unit_that_systemd_does_not_know_waits_for_it(
 
 
 @pytest.mark.parametrize("reason", ["failed", "missing"])
-def test_a_host_is_healed(tree: RefreshTree, reason: str) -> None:
+def test_service_runs_after_failure(tree: RefreshTree, reason: str) -> None:
     systemd = running(tree)
     tree.refresh(**TOOLKIT)
     systemd.done()
@@ -497,7 +493,7 @@ def test_a_host_is_healed(tree: RefreshTree, reason: str) -> None:
     assert not tree.refresh(**TOOLKIT)["changed"]
 
 
-def test_no_driver_no_start(tree: RefreshTree) -> None:
+def test_no_start_without_driver(tree: RefreshTree) -> None:
     systemd = running(tree)
     (tree.path / "sys/module/nvidia/version").unlink()
     systemd.writes = None
@@ -507,7 +503,7 @@ def test_no_driver_no_start(tree: RefreshTree) -> None:
     assert systemd.done() == []
 
 
-def test_a_failure_is_told_in_the_services_words(tree: RefreshTree) -> None:
+def test_failure_contains_the_log(tree: RefreshTree) -> None:
     systemd = running(tree)
     systemd.fails = True
     with pytest.raises(HostError, match=r"failed: the driver is not there\. The unit stays installed") as failed:
@@ -524,14 +520,14 @@ def test_a_failure_is_told_in_the_services_words(tree: RefreshTree) -> None:
         (None, "does not exist, although the driver is loaded"),
     ],
 )
-def test_a_specification_of_no_use_is_an_error(tree: RefreshTree, content: str | None, words: str) -> None:
+def test_invalid_output(tree: RefreshTree, content: str | None, words: str) -> None:
     running(tree).writes = content
     for _attempt in range(2):
         with pytest.raises(HostError, match=words):
             tree.refresh(**TOOLKIT)
 
 
-def test_one_that_was_of_use_once_does_not_excuse_one_that_is_not(tree: RefreshTree) -> None:
+def test_invalid_output_after_valid_one(tree: RefreshTree) -> None:
     systemd = running(tree)
     tree.refresh(**TOOLKIT)
     systemd.active[SERVICE], systemd.writes = "failed", "{"
@@ -543,7 +539,7 @@ def test_one_that_was_of_use_once_does_not_excuse_one_that_is_not(tree: RefreshT
     assert not tree.refresh(**TOOLKIT)["changed"]
 
 
-def test_what_was_not_started_then_is_started_later(tree: RefreshTree) -> None:
+def test_start_after_start_false(tree: RefreshTree) -> None:
     systemd = running(tree)
     tree.refresh(**TOOLKIT)
     tree.refresh(start=False, request=DISABLED, **TOOLKIT)
@@ -556,9 +552,7 @@ def test_what_was_not_started_then_is_started_later(tree: RefreshTree) -> None:
     assert tree.refresh(request=DISABLED, **TOOLKIT)["reasons"] == []
 
 
-def test_a_run_that_was_killed_before_the_start_is_made_up_for(
-    tree: RefreshTree, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_start_after_killed_run(tree: RefreshTree, monkeypatch: pytest.MonkeyPatch) -> None:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import (  # noqa: PLC0415
         refresh_systemd,
     )
@@ -575,7 +569,7 @@ def test_a_run_that_was_killed_before_the_start_is_made_up_for(
     assert systemd.done()[0] == "daemon-reload"
 
 
-def test_the_note_of_the_last_run_goes_with_the_rest(tree: RefreshTree) -> None:
+def test_absent_removes_last_run(tree: RefreshTree) -> None:
     systemd = running(tree)
     tree.link(f"{WANTS}/{SERVICE}", f"{VENDOR}/{SERVICE}")
     before = tree.contents()
@@ -589,7 +583,7 @@ def test_the_note_of_the_last_run_goes_with_the_rest(tree: RefreshTree) -> None:
     assert left <= {"var", "var/lib"}
 
 
-def test_start_false_only_tells(tree: RefreshTree) -> None:
+def test_start_false(tree: RefreshTree) -> None:
     systemd = running(tree)
     result = tree.refresh(start=False, **TOOLKIT)
     assert not result["started"]
@@ -597,7 +591,7 @@ def test_start_false_only_tells(tree: RefreshTree) -> None:
     assert systemd.done() == [f"start -- {PATH}"]
 
 
-def test_the_path_unit_stops_when_it_goes(tree: RefreshTree) -> None:
+def test_absent_stops_path_unit(tree: RefreshTree) -> None:
     systemd = running(tree)
     tree.refresh(**TOOLKIT)
     systemd.done()

@@ -44,7 +44,7 @@ def tree(tmp_path: Path) -> RefreshTree:
     return RefreshTree(tmp_path)
 
 
-def test_another_kind_is_no_work_for_the_toolkits_service(tree: RefreshTree) -> None:
+def test_toolkit_service_writes_only_gpus(tree: RefreshTree) -> None:
     """It would write that over the specification of the GPUs."""
     tree.toolkit()
     done = tree.refresh(**MANAGEMENT)
@@ -55,7 +55,7 @@ def test_another_kind_is_no_work_for_the_toolkits_service(tree: RefreshTree) -> 
     assert tree.refresh(owner="toolkit", **elsewhere)["specification"] == "/etc/cdi/management.yaml"
 
 
-def test_our_service_makes_one_kind(tree: RefreshTree) -> None:
+def test_own_service_supports_one_kind(tree: RefreshTree) -> None:
     tree.generator()
     tree.refresh()
     before = tree.contents()
@@ -66,14 +66,14 @@ def test_our_service_makes_one_kind(tree: RefreshTree) -> None:
     assert tree.refresh(**MANAGEMENT)["changed"]
 
 
-def test_the_path_is_told_as_it_is_compared(tree: RefreshTree) -> None:
+def test_path_is_normalized(tree: RefreshTree) -> None:
     tree.toolkit()
     done = tree.refresh(owner="toolkit", cdi={"path": "/var/run/cdi/../../../etc/cdi/x.yaml"})
     assert done["specification"] == "/etc/cdi/x.yaml"
 
 
 @pytest.mark.parametrize("cdi", [{"format": "json"}, {"format": "json", "path": "/etc/cdi/x.yaml"}])
-def test_formats_that_fit_no_path(tree: RefreshTree, cdi: dict[str, str]) -> None:
+def test_format_and_path_differ(tree: RefreshTree, cdi: dict[str, str]) -> None:
     tree.toolkit()
     with pytest.raises(NvidiaError, match="format"):
         tree.refresh(owner="toolkit", cdi=cdi)
@@ -111,7 +111,7 @@ def test_own_units(tree: RefreshTree) -> None:
     assert not tree.refresh(request=DISABLED)["changed"]
 
 
-def test_own_units_for_a_toolkit_in_a_directory(tree: RefreshTree) -> None:
+def test_own_units_for_directory_toolkit(tree: RefreshTree) -> None:
     folder = "/opt/nvidia 100% $toolkit"
     tree.generator(f"{folder}/nvidia-ctk")
     tree.refresh(request=Request(cdi_hook_path=f"{folder}/nvidia-cdi-hook"), before_engines=False)
@@ -131,9 +131,7 @@ def test_own_units_for_a_toolkit_in_a_directory(tree: RefreshTree) -> None:
         ({}, (True, False, True)),
     ],
 )
-def test_which_driver_own_units_need(
-    tree: RefreshTree, options: dict[str, t.Any], expected: tuple[bool, bool, bool]
-) -> None:
+def test_driver_conditions(tree: RefreshTree, options: dict[str, t.Any], expected: tuple[bool, bool, bool]) -> None:
     tree.generator()
     tree.refresh(**options)
     unit = tree.text(f"{LOCAL}/{OWN_SERVICE}")
@@ -145,7 +143,7 @@ def test_which_driver_own_units_need(
     assert tuple(word in unit for word in words) == expected
 
 
-def test_a_driver_without_nvidia_smi(tree: RefreshTree) -> None:
+def test_driver_without_nvidia_smi(tree: RefreshTree) -> None:
     """As that of Tegra, or one of which only libraries are installed: the unit must not wait for that program."""
     tree.generator()
     tree.live = True
@@ -156,7 +154,7 @@ def test_a_driver_without_nvidia_smi(tree: RefreshTree) -> None:
     assert "nvidia-smi" not in tree.text(f"{LOCAL}/{OWN_SERVICE}")
 
 
-def test_own_units_for_an_older_nvidia_ctk(tree: RefreshTree) -> None:
+def test_own_units_with_older_nvidia_ctk(tree: RefreshTree) -> None:
     tree.generator()
     tree.live, tree.version = True, "1.17.8"
     with pytest.raises(NvidiaError, match=r"disabled_hooks needs nvidia-ctk 1\.18 .* without a refresh unit"):
@@ -172,7 +170,7 @@ def test_own_units_for_an_older_nvidia_ctk(tree: RefreshTree) -> None:
         tree.refresh()
 
 
-def test_own_units_instead_of_the_toolkits(tree: RefreshTree) -> None:
+def test_change_of_owner(tree: RefreshTree) -> None:
     tree.toolkit()
     tree.refresh(request=DISABLED)
     result = tree.refresh(owner="collection", request=DISABLED)
@@ -184,7 +182,7 @@ def test_own_units_instead_of_the_toolkits(tree: RefreshTree) -> None:
     assert not tree.has(f"{LOCAL}/{OWN_SERVICE}")
 
 
-def test_a_purge_takes_all_copies_along(tree: RefreshTree) -> None:
+def test_purge_backups(tree: RefreshTree) -> None:
     tree.toolkit()
     (tree.path / "var/lib").mkdir(parents=True)
     before = tree.contents()
@@ -200,7 +198,7 @@ def test_a_purge_takes_all_copies_along(tree: RefreshTree) -> None:
     assert not tree.refresh(**purged)["changed"]
 
 
-def test_two_that_write_are_warned_of(tree: RefreshTree) -> None:
+def test_second_writer_is_a_warning(tree: RefreshTree) -> None:
     tree.toolkit()
     tree.link(f"{WANTS}/{SERVICE}", f"{VENDOR}/{SERVICE}")
     (warning,) = tree.refresh(owner="collection")["warnings"]
@@ -209,7 +207,7 @@ def test_two_that_write_are_warned_of(tree: RefreshTree) -> None:
     assert f"systemctl disable {SERVICE}" in warning
 
 
-def test_a_unit_of_ours_that_was_edited_is_written_again(tree: RefreshTree) -> None:
+def test_edited_own_unit_is_replaced(tree: RefreshTree) -> None:
     tree.generator()
     tree.refresh()
     before = tree.contents()
@@ -219,7 +217,7 @@ def test_a_unit_of_ours_that_was_edited_is_written_again(tree: RefreshTree) -> N
     assert tree.text(f"{LOCAL}/{OWN_SERVICE}").encode() == before[f"{LOCAL}/{OWN_SERVICE}".lstrip("/")][1]
 
 
-def test_a_file_of_that_name_from_before_us_comes_back(tree: RefreshTree) -> None:
+def test_original_file_is_restored(tree: RefreshTree) -> None:
     tree.toolkit()
     tree.write(OWN_ENVIRONMENT, "mine\n")
     tree.refresh(request=DISABLED)
@@ -241,7 +239,7 @@ def remove_specification(tree: RefreshTree) -> dict[str, t.Any]:
 
 
 @pytest.mark.parametrize("original", [None, "mine\n"])
-def test_it_goes_with_the_removal_although_no_task_wrote_it(tree: RefreshTree, original: str | None) -> None:
+def test_specification_of_unit_is_removed(tree: RefreshTree, original: str | None) -> None:
     tree.generator()
     if original is not None:
         tree.write(SPECIFICATION, original)
@@ -256,7 +254,7 @@ def test_it_goes_with_the_removal_although_no_task_wrote_it(tree: RefreshTree, o
     assert (tree.text(SPECIFICATION) if tree.has(SPECIFICATION) else None) == original
 
 
-def test_the_files_of_coherent_gpus_go_with_it(tree: RefreshTree) -> None:
+def test_variants_of_unit_are_removed(tree: RefreshTree) -> None:
     flag = Request(feature_flags=("enable-coherent-annotations",))
     coherent = SPECIFICATION.replace(".yaml", ".coherent.yaml")
     tree.generator()
@@ -271,7 +269,7 @@ def test_the_files_of_coherent_gpus_go_with_it(tree: RefreshTree) -> None:
     assert (tree.has(SPECIFICATION), tree.text(coherent)) == (False, "mine\n")
 
 
-def test_a_lost_record_is_made_again(tree: RefreshTree) -> None:
+def test_lost_record_is_recreated(tree: RefreshTree) -> None:
     tree.generator()
     tree.refresh()
     tree.write(SPECIFICATION, WRITTEN)
@@ -299,7 +297,7 @@ def earlier(tree: RefreshTree, path: str, before: str | None, after: str, keys: 
 
 @pytest.mark.parametrize("state", ["present", "absent"])
 @pytest.mark.parametrize("last", ["A=1 \\", "A=1\n", ""])
-def test_lines_in_the_users_file_go(tree: RefreshTree, state: str, last: str) -> None:
+def test_earlier_lines_are_removed(tree: RefreshTree, state: str, last: str) -> None:
     tree.toolkit()
     ours = f"{NAME}=enable-cuda-compat\n"
     output = "NVIDIA_CTK_CDI_OUTPUT_FILE_PATH"
@@ -318,7 +316,7 @@ def test_lines_in_the_users_file_go(tree: RefreshTree, state: str, last: str) ->
 
 
 @pytest.mark.parametrize("now", ["toolkit", "collection", "absent", "nothing"])
-def test_the_program_of_earlier_versions_goes(tree: RefreshTree, now: str) -> None:
+def test_earlier_program_is_removed(tree: RefreshTree, now: str) -> None:
     unit = f"[Service]\nExecStart=/usr/bin/python3 -I {PROGRAM} {OPTIONS}\n[Install]\nWantedBy=multi-user.target\n"
     for path, text in (
         (PROGRAM, "#!\n"),

@@ -4,11 +4,27 @@
 
 from __future__ import annotations
 
+import re
 import typing as t
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.refresh_units import toolkit_refresh
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.options import CdiOptions, Request
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.refresh_units import (
+    drop_in,
+    environment_text,
+    toolkit_refresh,
+    variables,
+    without_own_lines,
+)
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import lock
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import NvidiaError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.records import OriginalFile
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.registry import FLAVORS
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import nvml
+from ansible_collections.gpufleet.nvidia.plugins.modules import nvidia_cdi_refresh, nvidia_cdi_spec
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.refresh_hosts import (
     ENVIRONMENT,
     LOCAL,
@@ -29,12 +45,12 @@ def tree(tmp_path: Path) -> RefreshTree:
     return RefreshTree(tmp_path)
 
 
-def test_none_there(tree: RefreshTree) -> None:
+def test_no_units(tree: RefreshTree) -> None:
     assert toolkit_refresh(tree.host()) is None
 
 
 @pytest.mark.parametrize("folder", [VENDOR, LOCAL], ids=["rpm", "deb-until-1.19.1"])
-def test_installed_and_not_enabled(tree: RefreshTree, folder: str) -> None:
+def test_installed_but_disabled(tree: RefreshTree, folder: str) -> None:
     tree.toolkit(folder=folder)
     found = toolkit_refresh(tree.host())
     assert found is not None
@@ -82,7 +98,7 @@ def test_masked(tree: RefreshTree) -> None:
         ("NVIDIA_CTK_CDI_OUTPUT_FILE_PATH=\n", ""),
     ],
 )
-def test_environment_file_counts_before_the_unit(tree: RefreshTree, environment: str, output: str) -> None:
+def test_environment_file_sets_output(tree: RefreshTree, environment: str, output: str) -> None:
     tree.toolkit()
     tree.write(ENVIRONMENT, environment)
     found = toolkit_refresh(tree.host())
@@ -90,7 +106,7 @@ def test_environment_file_counts_before_the_unit(tree: RefreshTree, environment:
     assert found.output == output
 
 
-def test_flag_counts_before_the_environment(tree: RefreshTree) -> None:
+def test_flag_sets_output(tree: RefreshTree) -> None:
     tree.toolkit()
     text = tree.text(f"{VENDOR}/{SERVICE}").replace("cdi generate", "cdi generate --output=/var/run/cdi/flag.yaml")
     tree.write(f"{VENDOR}/{SERVICE}", text)
@@ -99,10 +115,155 @@ def test_flag_counts_before_the_environment(tree: RefreshTree) -> None:
     assert found.output == "/var/run/cdi/flag.yaml"
 
 
-def test_without_a_path_unit(tree: RefreshTree) -> None:
+def test_no_path_unit(tree: RefreshTree) -> None:
     tree.toolkit()
     (tree.path / f"{VENDOR}/{PATH}".lstrip("/")).unlink()
     found = toolkit_refresh(tree.host())
     assert found is not None
     assert found.path is None
     assert not found.on_change
+
+
+ENVIRONMENT_FILE = "/etc/nvidia-container-toolkit/nvidia-cdi-refresh.env"
+NAME = "NVIDIA_CTK_CDI_GENERATE_DISABLED_HOOKS"
+PREFIX = "NVIDIA_CTK_CDI_GENERATE_"
+
+
+def test_service_is_ordered_before_engines() -> None:
+    (before,) = re.findall("^Before=(.*)$", (drop_in(order=True, environment=False) or b"").decode(), re.MULTILINE)
+    registered = {service for row in FLAVORS.values() for service in row.services}
+    assert {"k0sworker.service", "k0scontroller.service", "snap.microk8s.daemon-containerd.service"} <= registered
+    assert registered | {"podman.service", "podman-restart.service", "kubelet.service"} == set(before.split())
+
+
+def test_time_limits_are_nested() -> None:
+    """So that an NVML that hangs ends with a message of the task, and not with one of Ansible or of another task."""
+    text = (drop_in(order=True, environment=False) or b"").decode()
+    limits = dict(re.findall("^(Timeout.*Sec)=(.*)$", text, re.MULTILINE))
+    assert nvml.TIMEOUT == nvidia_cdi_spec.LIMIT == int(limits["TimeoutStartSec"])
+    # After it systemd waits for the end of two signals, and of two more for what else is left of the service.
+    assert int(limits["TimeoutStartSec"]) + 4 * int(limits["TimeoutStopSec"]) < nvidia_cdi_refresh.LIMIT < lock.TIMEOUT
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (CdiOptions(), {}),
+        (CdiOptions(path="/etc/cdi/nvidia.yaml"), {"NVIDIA_CTK_CDI_OUTPUT_FILE_PATH": "/etc/cdi/nvidia.yaml"}),
+        (CdiOptions(format="json", mode="csv"), {f"{PREFIX}OUTPUT_FORMAT": "json", f"{PREFIX}MODE": "csv"}),
+        (
+            CdiOptions(request=Request(vendor="example.com", class_="fast", device_ids=("0", "1:0"), all_device=False)),
+            {
+                f"{PREFIX}VENDOR": "example.com",
+                f"{PREFIX}CLASS": "fast",
+                f"{PREFIX}DEVICE_IDS": "0,1:0",
+                f"{PREFIX}NO_ALL_DEVICE": "true",
+            },
+        ),
+        (
+            CdiOptions(
+                request=Request(
+                    driver_root="/run/nvidia/driver",
+                    dev_root="/",
+                    library_search_paths=("/opt/a", "/opt/b"),
+                    config_search_paths=("/opt/c",),
+                    csv_files=("/opt/a.csv", "/opt/b.csv"),
+                    csv_ignore_patterns=("*.so",),
+                    csv_compat_container_root="/opt/compat",
+                    cdi_hook_path="/opt/hook",
+                    ldconfig_path="/sbin/ldconfig.real",
+                )
+            ),
+            {
+                "NVIDIA_CTK_DRIVER_ROOT": "/run/nvidia/driver",
+                "NVIDIA_CTK_DEV_ROOT": "/",
+                f"{PREFIX}LIBRARY_SEARCH_PATHS": "/opt/a,/opt/b",
+                f"{PREFIX}CONFIG_SEARCH_PATHS": "/opt/c",
+                f"{PREFIX}CSV_FILES": "/opt/a.csv,/opt/b.csv",
+                f"{PREFIX}CSV_IGNORE_PATTERNS": "*.so",
+                f"{PREFIX}CSV_CONTAINER_COMPAT_ROOT": "/opt/compat",
+                "NVIDIA_CTK_CDI_HOOK_PATH": "/opt/hook",
+                f"{PREFIX}LDCONFIG_PATH": "/sbin/ldconfig.real",
+            },
+        ),
+        (
+            CdiOptions(request=Request(enabled_hooks=("chmod",), disabled_hooks=("all",), feature_flags=("a", "b"))),
+            {f"{PREFIX}ENABLED_HOOKS": "chmod", f"{PREFIX}DISABLED_HOOKS": "all", f"{PREFIX}FEATURE_FLAGS": "a,b"},
+        ),
+        (
+            CdiOptions(request=Request(hooks="none", enabled_hooks=("chmod",))),
+            {f"{PREFIX}DISABLED_HOOKS": "all"},
+        ),
+        (
+            CdiOptions(request=Request(device_name_strategies=("type-index",))),
+            {f"{PREFIX}DEVICE_NAME_STRATEGIES": "type-index"},
+        ),
+    ],
+)
+def test_variables(options: CdiOptions, expected: dict[str, str]) -> None:
+    assert variables(options) == expected
+
+
+@pytest.mark.parametrize(
+    ("request_", "message"),
+    [
+        (Request(library_search_paths=("/a,b",)), "cannot contain commas"),
+        (Request(driver_root="/a\nX=1"), "cannot contain control characters"),
+    ],
+)
+def test_invalid_variable_values(request_: Request, message: str) -> None:
+    with pytest.raises(NvidiaError, match=message):
+        variables(CdiOptions(request=request_))
+
+
+@given(st.text(st.characters(blacklist_categories=("C", "Zl", "Zp")), max_size=20))
+def test_environment_file_quoting(value: str) -> None:
+    text = environment_text({"A": value, "B": "1"}).decode("utf-8")
+    # What is within quotes, and what a backslash takes its meaning from (EnvironmentFile= in systemd.exec(5)).
+    line = text.splitlines()[1]
+    quoted = re.fullmatch(r'A="((?:[^"\\]|\\.)*)"', line)
+    assert (re.sub(r'\\(["\\$`])', r"\1", quoted.group(1)) if quoted else line[2:]) == value
+    assert text.splitlines()[2] == "B=1"
+
+
+def test_drop_in_sections() -> None:
+    assert drop_in(order=False, environment=False) is None
+    assert b"[Unit]" not in (drop_in(order=False, environment=True) or b"[Unit]")
+    assert b"EnvironmentFile" not in (drop_in(order=True, environment=False) or b"EnvironmentFile")
+
+
+def record(original: bytes | None, written: bytes, keys: dict[str, str]) -> OriginalFile:
+    """As earlier versions kept it of the toolkit's environment file."""
+    fresh = OriginalFile("cdi.refresh", ENVIRONMENT_FILE, original, 0, 0, 0o644, main=ENVIRONMENT_FILE)
+    kept = fresh.after_write(original, written, {(name,): value for name, value in keys.items()})
+    return OriginalFile.from_bytes("/x", kept.to_bytes())
+
+
+OURS = f'{NAME}=chmod\nNVIDIA_CTK_DRIVER_ROOT="/a b"\n'.encode()
+KEYS = {NAME: "chmod", "NVIDIA_CTK_DRIVER_ROOT": "/a b"}
+
+
+@pytest.mark.parametrize(
+    "original", [None, b"", b"A=1", b"A=1 \\", b"A=1 \\\n", b"\xff\n", f"{NAME}=all\r\nA=1".encode()]
+)
+def test_earlier_lines_are_removed_byte_for_byte(original: bytes | None) -> None:
+    written = (original or b"") + OURS
+    assert without_own_lines(written, record(original, written, KEYS)) == original
+    # Another program has removed or restored it.
+    assert without_own_lines(None, record(original, written, KEYS)) is None
+    if original is not None:
+        assert without_own_lines(original, record(original, written, KEYS)) == original
+
+
+@pytest.mark.parametrize(
+    ("original", "content", "expected"),
+    [
+        (b"A=1\n", b"A=1\n" + OURS + b"B=2\n", b"A=1\nB=2\n"),
+        # In the place of a line of the user, which comes back.
+        (f" {NAME} = all\r\nA=1\n".encode(), OURS + b"A=2\n", f" {NAME} = all\r\nA=2\n".encode()),
+        # A line that the user has changed since is the user's.
+        (b"", f"{NAME}=all\n".encode(), f"{NAME}=all\n".encode()),
+    ],
+)
+def test_earlier_lines_in_changed_file(original: bytes, content: bytes, expected: bytes) -> None:
+    assert without_own_lines(content, record(original, b"other", KEYS)) == expected

@@ -36,7 +36,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents.yaml_pa
         *("nvidia.com/gpu.coherent", "v" * 300 + "/gpu", "vv/" + "c" * 80),
     ],
 )
-def test_kinds_that_engines_take(kind: str) -> None:
+def test_valid_kinds(kind: str) -> None:
     assert kind_problem(kind) == ""
 
 
@@ -57,17 +57,17 @@ def test_kinds_that_engines_take(kind: str) -> None:
         ("nvidia.com/g", "crash"),
     ],
 )
-def test_kinds_that_engines_refuse(kind: str, message: str) -> None:
+def test_invalid_kinds(kind: str, message: str) -> None:
     assert message in kind_problem(kind)
 
 
 @pytest.mark.parametrize("name", ["0", "0:1", "gpu0", "all", "GPU-0a1b", "MIG-x_y.z", "9"])
-def test_names_of_devices_that_engines_take(name: str) -> None:
+def test_valid_device_names(name: str) -> None:
     assert device_name_problem(name) == ""
 
 
 @pytest.mark.parametrize("name", ["", "_a", "a_", "a+b", "MIG-GPU-x/1/0", "0 1", "a\n", "ü"])
-def test_names_of_devices_that_engines_refuse(name: str) -> None:
+def test_invalid_device_names(name: str) -> None:
     assert device_name_problem(name)
 
 
@@ -82,28 +82,28 @@ def test_names_of_devices_that_engines_refuse(name: str) -> None:
         ("v" * 254 + "/gpu", ["has a vendor of 254 characters; 253 are allowed"]),
     ],
 )
-def test_what_the_specification_of_cdi_does_not_allow_of_kinds(kind: str, doubts: list[str]) -> None:
+def test_kind_warnings(kind: str, doubts: list[str]) -> None:
     assert kind_warnings(kind) == doubts
 
 
-def test_long_names_of_devices_are_doubted() -> None:
+def test_device_name_warnings() -> None:
     assert device_name_warnings("d" * 63) == []
     (doubt,) = device_name_warnings("d" * 64)
     assert "64 characters" in doubt
 
 
 @pytest.mark.parametrize("key", ["a", "nvidia.com/driver", "a.b_c-d", "x9/y"])
-def test_keys_of_annotations(key: str) -> None:
+def test_valid_annotation_keys(key: str) -> None:
     assert annotation_warnings({key: "anything"}) == []
 
 
 @pytest.mark.parametrize("key", ["", "a b", "Example.com/x", "a/", "/a", "a/b/c", "n" * 64, "p" * 254 + "/n"])
-def test_keys_that_kubernetes_would_not_take(key: str) -> None:
+def test_invalid_annotation_keys(key: str) -> None:
     (doubt,) = annotation_warnings({key: "anything"})
     assert "not a qualified name" in doubt
 
 
-def test_large_annotations_are_doubted() -> None:
+def test_large_annotations() -> None:
     assert annotation_warnings({"a": "x" * (256 * 1024 - 1)}) == []
     assert annotation_warnings({"a": "x" * (256 * 1024)}) == ["has 262145 bytes; 262144 are allowed"]
 
@@ -111,29 +111,29 @@ def test_large_annotations_are_doubted() -> None:
 @pytest.mark.parametrize(
     "option", ["ro", "rro", "nosuid", "nodev", "rbind", "rprivate", "noexec", "norelatime", "runbindable", "ridmap"]
 )
-def test_options_of_mounts(option: str) -> None:
+def test_mount_options(option: str) -> None:
     assert option in MOUNT_OPTIONS
 
 
-def test_kinds_are_split_at_their_first_slash() -> None:
+def test_split_kind() -> None:
     assert split_kind("nvidia.com/gpu/x") == ("nvidia.com", "gpu/x")
     assert split_kind("gpu") == ("", "gpu")
 
 
-def test_what_messages_show_is_short_and_in_one_line() -> None:
+def test_listed_and_quoted() -> None:
     assert quoted("a\nb\x1b\udc80") == r'"a\nb\u001b\udc80"'
     assert len(quoted("x" * 1000)) < 70
     assert listed(["a", "b", "c", "d"]) == "a, b, c, d"
     assert listed(list("abcdefg")) == "a, b, c, d, e and 2 more"
 
 
-def test_a_key_that_stands_twice_is_refused() -> None:
+def test_duplicate_key() -> None:
     assert json.loads('{"a": {"b": 1}, "c": 2}', object_pairs_hook=unique_mapping) == {"a": {"b": 1}, "c": 2}
     with pytest.raises(NvidiaError, match='key "b" stands twice'):
         json.loads('{"a": {"b": 1, "b": 2}}', object_pairs_hook=unique_mapping)
 
 
 @pytest.mark.parametrize("key", [[1], {"a": 1}])
-def test_a_key_that_is_none_is_refused(key: object) -> None:
+def test_invalid_key(key: object) -> None:
     with pytest.raises(NvidiaError, match="a mapping or a list"):
         unique_mapping([(key, 1)])

@@ -76,7 +76,7 @@ CLEAN = [
 
 
 @pytest.mark.parametrize("data", CLEAN)
-def test_documents_that_engines_load(data: Data) -> None:
+def test_valid_documents(data: Data) -> None:
     result = validate(data)
     assert result.errors == ()
     assert result.warnings == ()
@@ -169,13 +169,13 @@ FAULTS = [
 
 
 @pytest.mark.parametrize(("data", "message"), FAULTS)
-def test_documents_that_engines_refuse(data: t.Any, message: str) -> None:
+def test_invalid_documents(data: t.Any, message: str) -> None:
     # One fault has one complaint.
     (error,) = errors(data)
     assert message in error
 
 
-def test_all_faults_are_named() -> None:
+def test_all_errors_are_reported() -> None:
     data = document({"env": ["A"], "mounts": [{}]}, device("a+b", hooks=[{**HOOK, "path": ""}]), version="9", kind="g")
     places = [problem.field for problem in validate(data).errors]
     assert places == [
@@ -189,7 +189,7 @@ def test_all_faults_are_named() -> None:
     ]
 
 
-def test_no_value_of_a_variable_is_shown() -> None:
+def test_variables_are_not_shown() -> None:
     assert "hunter2" not in " ".join(errors(edited(env=["hunter2"], hooks=[{**HOOK, "env": ["=hunter2"]}])))
 
 
@@ -226,7 +226,7 @@ DOUBTS = [
 
 
 @pytest.mark.parametrize(("data", "message"), DOUBTS)
-def test_documents_that_engines_load_and_that_are_doubtful(data: Data, message: str) -> None:
+def test_warnings(data: Data, message: str) -> None:
     (warning,) = warnings(data)
     assert message in warning
 
@@ -256,14 +256,14 @@ NEEDS = [
 
 
 @pytest.mark.parametrize(("data", "version", "place"), NEEDS)
-def test_what_needs_which_version(data: Data, version: str, place: str) -> None:
+def test_version_needs(data: Data, version: str, place: str) -> None:
     assert minimum_version(data) == validate(data).minimum_version == version
     needs = [need for need in version_needs(data) if need.version == version]
     assert [need.field for need in needs] == ([place] if place else [])
 
 
 @pytest.mark.parametrize(("data", "version", "place"), [row for row in NEEDS if row[2]])
-def test_a_version_that_is_too_low_is_refused(data: Data, version: str, place: str) -> None:
+def test_stated_version_is_too_low(data: Data, version: str, place: str) -> None:
     below = VERSIONS[VERSIONS.index(version) - 1]
     (problem,) = validate({**data, "cdiVersion": below}).errors
     assert problem.field == "cdiVersion"
@@ -273,11 +273,11 @@ def test_a_version_that_is_too_low_is_refused(data: Data, version: str, place: s
 
 
 @pytest.mark.parametrize("version", ["0.1.0", "0.2.0"])
-def test_the_first_versions_never_load(version: str) -> None:
+def test_earliest_versions(version: str) -> None:
     assert errors(document(version=version)) == [f"cdiVersion is {version}, but the document needs 0.3.0."]
 
 
-def test_versions_compare_as_numbers() -> None:
+def test_version_number() -> None:
     assert version_number("v0.7.0") < version_number("1.0.0")
     with pytest.raises(ValueError, match=r"^0\.5$"):
         version_number("0.5")
@@ -291,11 +291,11 @@ def test_versions_compare_as_numbers() -> None:
         *((1234567.0, "1.234567e+06"), (float("inf"), "+Inf"), (float("nan"), "NaN"), (-1.5, "-1.5")),
     ],
 )
-def test_numbers_become_the_texts_that_engines_make_of_them(value: float, name: str) -> None:
+def test_numbers_as_strings(value: float, name: str) -> None:
     assert validate(document(annotations={"a": value})).document["annotations"] == {"a": name}
 
 
-def test_a_document_is_what_engines_take_it_for() -> None:
+def test_document_as_read_by_engines() -> None:
     data = {
         "CDIVERSION": "0.7.0",
         "kind": "nvidia.com/gpu",
@@ -310,13 +310,13 @@ def test_a_document_is_what_engines_take_it_for() -> None:
     }
 
 
-def test_of_two_spellings_the_one_that_engines_read_last_counts() -> None:
+def test_last_spelling_has_precedence() -> None:
     data = {**document(version="0.7.0"), "CDIVERSION": "2.0.0"}
     assert validate(data).errors == ()
     assert validate(data).document["cdiVersion"] == "0.7.0"
 
 
-def test_a_small_file_that_means_much_is_given_up() -> None:
+def test_limit_on_values() -> None:
     nodes = [NODE] * 1000
     data = document(devices=[device(f"gpu{index}", deviceNodes=nodes) for index in range(1000)])
     (error,) = errors(data)
@@ -324,21 +324,21 @@ def test_a_small_file_that_means_much_is_given_up() -> None:
     assert minimum_version(data) == "0.3.0"
 
 
-def test_long_texts_count_too() -> None:
+def test_limit_on_long_strings() -> None:
     (error,) = errors(edited(env=["A=" + "x" * 2**20] * 100))
     assert "more than 200000 values" in error
     (error,) = errors(document(devices=[{**device(), "annotations": {"k" * 2**20: "x"}}] * 100))
     assert "more than 200000 values" in error
 
 
-def test_faults_and_warnings_are_not_endless() -> None:
+def test_limit_on_problems() -> None:
     found = errors(edited(env=["A"] * 5000))
     assert len(found) == 101
     assert found[-1] == "The document has more than 100 errors. Only the first ones are shown."
     assert len(validate(edited(deviceNodes=[NODE] * 5000)).warnings) == 100
 
 
-def test_a_document_that_holds_itself_is_judged() -> None:
+def test_recursive_document() -> None:
     data = document()
     data["containerEdits"] = data
     assert "containerEdits.cdiVersion is an unknown field" in errors(data)[0]
@@ -386,7 +386,7 @@ ANYTHING = st.recursive(
 
 
 @given(ANYTHING)
-def test_arbitrary_data_is_judged(data: t.Any) -> None:
+def test_arbitrary_data(data: t.Any) -> None:
     result = validate(data)
     assert all(str(problem).isprintable() for problem in [*result.errors, *result.warnings])
     assert result.minimum_version in VERSIONS
@@ -415,7 +415,7 @@ NEARLY = st.builds(
 
 
 @given(NEARLY)
-def test_what_is_loaded_stays_as_it_is_when_it_is_read_again(data: Data) -> None:
+def test_validation_is_idempotent(data: Data) -> None:
     result = validate(data)
     again = validate(result.document)
     if not result.errors:

@@ -26,6 +26,7 @@ from ansible_collections.gpufleet.nvidia.tests.unit.helpers.driver_trees import 
 if t.TYPE_CHECKING:
     from pathlib import Path
 
+
 Data = t.Dict[str, t.Any]
 BOTH = ("/etc/cdi", "/var/run/cdi")
 VIDEO = 44
@@ -80,9 +81,7 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tree:
 
 @pytest.mark.parametrize("parts", [0, 2])
 @pytest.mark.parametrize(("drm", "mode", "gid"), [(True, 0o666, 0), (True, 0o660, VIDEO), (False, 0o660, VIDEO)])
-def test_without_groups_it_is_what_the_feature_flag_makes(
-    tree: Tree, parts: int, drm: bool, mode: int, gid: int
-) -> None:
+def test_same_as_feature_flag(tree: Tree, parts: int, drm: bool, mode: int, gid: int) -> None:
     devices = gpus(3, parts)
     tree.control_nodes(mode=mode, gid=gid)
     for gpu in devices:
@@ -98,7 +97,7 @@ def test_without_groups_it_is_what_the_feature_flag_makes(
     assert validate(made.document).errors == ()
 
 
-def test_groups_are_left_out_for_an_engine_that_does_not_know_them() -> None:
+def test_groups_are_removed() -> None:
     full = with_groups()
     before = copy.deepcopy(full)
     made = downgrade_spec(full, [NEW_DOCKER, OLD_PODMAN, BLIND_DOCKER])
@@ -111,7 +110,7 @@ def test_groups_are_left_out_for_an_engine_that_does_not_know_them() -> None:
     assert "groups of device nodes" in sentence
 
 
-def test_every_engine_that_is_too_old_is_named() -> None:
+def test_all_old_engines_are_named() -> None:
     (sentence,) = downgrade_spec(with_groups(), [OLD_PODMAN, NEW_DOCKER, OLD_CONTAINERD]).messages
     assert "podman 4.9.3 supports CDI up to 0.6.0 only and containerd 1.7.2 supports CDI up to 0.5.0 only" in sentence
     assert "docker" not in sentence
@@ -128,31 +127,26 @@ def test_every_engine_that_is_too_old_is_named() -> None:
         [BLIND_DOCKER, UNKNOWN_PODMAN, NEW_DOCKER],
     ],
 )
-def test_who_reads_all_or_nothing_does_not_limit(engines: list[CdiEngine]) -> None:
+def test_engines_without_limit(engines: list[CdiEngine]) -> None:
     full = with_groups()
     made = downgrade_spec(full, engines)
     assert made.document == with_groups()
     assert made.messages == ()
 
 
-def test_a_document_without_novelties_stays_as_it_is() -> None:
-    made = downgrade_spec(document("0.3.0"), [OLDEST_PODMAN])
-    assert made == (document("0.3.0"), ())
-
-
-def test_a_version_that_is_stated_higher_than_needed_comes_down() -> None:
+def test_stated_version_is_lowered() -> None:
     made = downgrade_spec(document("1.1.0"), [OLD_PODMAN])
     assert made == (document("0.3.0"), ())
 
 
-def test_a_version_that_is_stated_too_low_does_not_hide_what_is_used() -> None:
+def test_understated_version() -> None:
     assert downgrade_spec(with_groups("0.3.0"), [OLD_PODMAN]).document == document("0.5.0", "0")
 
 
 # -- annotations -------------------------------------------------------------------------------------------------------
 
 
-def test_annotations_are_left_out_before_they_came() -> None:
+def test_annotations_are_removed() -> None:
     made = downgrade_spec(with_annotations(), [OLDER_PODMAN])
     assert made.document == document("0.3.0")
     (sentence,) = made.messages
@@ -161,7 +155,7 @@ def test_annotations_are_left_out_before_they_came() -> None:
     )
 
 
-def test_annotations_stay_where_they_are_known() -> None:
+def test_annotations_stay() -> None:
     full = {**with_annotations(), "cdiVersion": "0.7.0", "containerEdits": {"additionalGids": [VIDEO]}}
     made = downgrade_spec(full, [OLD_PODMAN]).document
     assert (made["annotations"], made["devices"][0]["annotations"]) == ({"of": "all"}, {"of": "one"})
@@ -169,7 +163,7 @@ def test_annotations_stay_where_they_are_known() -> None:
     assert made["containerEdits"] == {}
 
 
-def test_both_are_left_out_and_said() -> None:
+def test_groups_and_annotations_are_removed() -> None:
     full = {**with_groups(), "annotations": {"of": "all"}}
     made = downgrade_spec(full, [OLD_PODMAN, OLD_CONTAINERD])
     assert made.document == document("0.5.0", "0")
@@ -196,7 +190,7 @@ def test_both_are_left_out_and_said() -> None:
         (document("0.7.0", intelRdt={"closID": "one"}), OLD_PODMAN, "a class of Intel RDT", "Leave out intelRdt."),
     ],
 )
-def test_what_is_still_too_new_is_refused(full: Data, weak: CdiEngine, what: str, way_out: str) -> None:
+def test_required_fields_are_refused(full: Data, weak: CdiEngine, what: str, way_out: str) -> None:
     with pytest.raises(NvidiaError) as caught:
         downgrade_spec(full, [NEW_DOCKER, weak])
     message = str(caught.value)
@@ -210,7 +204,7 @@ def test_what_is_still_too_new_is_refused(full: Data, weak: CdiEngine, what: str
     assert "for_engines" in message
 
 
-def test_what_is_left_out_is_not_what_an_error_complains_of() -> None:
+def test_error_names_only_remaining_fields() -> None:
     with pytest.raises(
         NvidiaError, match=r"needs 0\.5\.0, because it has a device name .* \(devices\[0\]\.name\)"
     ) as caught:
@@ -218,7 +212,7 @@ def test_what_is_left_out_is_not_what_an_error_complains_of() -> None:
     assert "groups" not in str(caught.value)
 
 
-def test_only_the_weakest_are_named_in_an_error() -> None:
+def test_error_names_only_oldest_engines() -> None:
     with pytest.raises(NvidiaError) as caught:
         downgrade_spec(document("0.6.0", kind="nvidia.com/gpu.all"), [OLDER_PODMAN, OLD_CONTAINERD, OLD_PODMAN])
     message = str(caught.value)
@@ -230,7 +224,7 @@ def test_only_the_weakest_are_named_in_an_error() -> None:
 # -- folders -----------------------------------------------------------------------------------------------------------
 
 
-def test_engines_that_read_another_folder_are_named() -> None:
+def test_engines_not_reading() -> None:
     podman = engine("podman", "5.5.2", "0.8.0")._replace(folders=("/etc/cdi",))
     engines = [podman, NEW_DOCKER, BLIND_DOCKER, UNKNOWN_PODMAN]
     assert engines_not_reading(engines, "/etc/cdi") == []
@@ -238,5 +232,5 @@ def test_engines_that_read_another_folder_are_named() -> None:
     assert sentence.startswith("podman 5.5.2 reads specifications in /etc/cdi only")
 
 
-def test_nobody_reads_a_folder_of_another_name() -> None:
+def test_engines_not_reading_other_folder() -> None:
     assert len(engines_not_reading([NEW_DOCKER, BLIND_DOCKER, OLD_PODMAN], "/srv/cdi")) == 2

@@ -2,9 +2,6 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-# Whole specifications of whole hosts.  files/cdi has one for each layout of a driver; what else may differ on a host or
-# in what is asked for is told as the lines by which the specification then differs from that one.
-
 from __future__ import annotations
 
 import json
@@ -36,6 +33,7 @@ from ansible_collections.gpufleet.nvidia.tests.unit.helpers.driver_trees import 
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu.inventory import Gpu
+
 
 Data = t.Dict[str, t.Any]
 FOLDER = Path(__file__).parents[3] / "files" / "cdi"
@@ -200,7 +198,7 @@ HOSTS = [
 
 @pytest.mark.usefixtures("files_for_devices")
 @pytest.mark.parametrize(("name", "change", "lines"), HOSTS)
-def test_other_hosts(tmp_path: Path, name: str, change: t.Callable[[Tree], t.Any], lines: list[str]) -> None:
+def test_host_changes(tmp_path: Path, name: str, change: t.Callable[[Tree], t.Any], lines: list[str]) -> None:
     tree = Tree(tmp_path)
     devices = LAYOUTS[name].make(tree)
     change(tree)
@@ -296,7 +294,7 @@ REQUESTS: list[tuple[str, Request, Lines]] = [
 
 @pytest.mark.usefixtures("files_for_devices")
 @pytest.mark.parametrize(("name", "request_", "expected"), REQUESTS)
-def test_other_requests(tmp_path: Path, name: str, request_: Request, expected: Lines) -> None:
+def test_request_changes(tmp_path: Path, name: str, request_: Request, expected: Lines) -> None:
     tree = Tree(tmp_path)
     devices = LAYOUTS[name].make(tree)
     if request_.device_name_strategies == BOTH and name != "flat":
@@ -307,7 +305,7 @@ def test_other_requests(tmp_path: Path, name: str, request_: Request, expected: 
 
 @pytest.mark.usefixtures("files_for_devices")
 @pytest.mark.parametrize("all_device", [True, False])
-def test_coherent_gpus_have_a_specification_of_their_own(tmp_path: Path, all_device: bool) -> None:
+def test_coherent_variants(tmp_path: Path, all_device: bool) -> None:
     tree = Tree(tmp_path)
     whole, other, unknown = gpus(3)
     divided = mig_gpu(whole._replace(index=3, minor=3, bus="0000:20:00.0"), (0, 7, 0, False))._replace(coherent=True)
@@ -329,7 +327,7 @@ def test_coherent_gpus_have_a_specification_of_their_own(tmp_path: Path, all_dev
 
 
 @pytest.mark.usefixtures("files_for_devices")
-def test_a_driver_container_and_the_nodes_of_the_host(tmp_path: Path) -> None:
+def test_driver_container_with_host_nodes(tmp_path: Path) -> None:
     tree = Tree(tmp_path)
     devices = LAYOUTS["container"].make(tree)
     tree.nodes(devices)
@@ -343,7 +341,7 @@ def test_a_driver_container_and_the_nodes_of_the_host(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("files_for_devices")
 @pytest.mark.parametrize("count", [1, 2, 4, 8, 10, 12, 16])
 @pytest.mark.parametrize("parts", [0, 2])
-def test_each_gpu_is_told_of_as_if_it_were_alone(tmp_path: Path, count: int, parts: int) -> None:
+def test_many_gpus(tmp_path: Path, count: int, parts: int) -> None:
     tree = Tree(tmp_path)
     # Whole GPUs and those in parts take turns.
     devices = tuple(whole if number % 2 else other for number, (whole, other) in enumerate(
